@@ -1,0 +1,45 @@
+"""Private, few-bit federated learning around the Randomized Quantization Mechanism (Youn et al. 2023).
+
+>>> import rqm
+>>> mech = rqm.RQM(clip=1.5, margin=1.0, levels=16, keep=0.42)
+>>> z = mech.encode([0.2, -1.4, 0.9], rqm.SecureRandom())
+>>> mech.decode(z, clients=1).shape
+(3,)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rqm.channel import Channel
+from rqm.mechanisms import mechanism_from_dict
+from rqm.mechanisms.noiseless import Noiseless
+from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.rqm import RQM
+from rqm.randomness import SecureRandom, SeededRandom
+
+if TYPE_CHECKING:
+    from rqm.privacy.worst_case import Bound, renyi
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PBM",
+    "RQM",
+    "Bound",
+    "Channel",
+    "Noiseless",
+    "Rounding",
+    "SecureRandom",
+    "SeededRandom",
+    "mechanism_from_dict",
+    "renyi",
+]
+
+_LAZY = {"Bound": "rqm.privacy.worst_case", "renyi": "rqm.privacy.worst_case"}  # these need the compiler: half a second
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'rqm' has no attribute {name!r}")

@@ -1,0 +1,54 @@
+"""Checks of user input: every message names the value that was given and what is allowed."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def real(name: str, value: Any, allowed: str, low: float, high: float, *, closed: str = "") -> float:
+    """Return ``value`` as a float inside the interval, or raise.
+
+    ``closed`` holds "[" and/or "]" where the ends of the interval are allowed.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} = {value!r}: must be a number, {allowed}")
+    number = float(value)
+    above = number >= low if "[" in closed else number > low
+    below = number <= high if "]" in closed else number < high
+    if not (above and below):  # NaN fails both comparisons
+        raise ValueError(f"{name} = {value!r}: must be {allowed}")
+    return number
+
+
+def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Return ``value`` as an int in ``low..high``, or raise."""
+    allowed = f"a whole number ≥ {low}" if high is None else f"a whole number from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} = {value!r}: must be {allowed}")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name} = {value!r}: must be {allowed}")
+    return int(value)
+
+
+def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
+    """Return ``x`` as a float64 array without NaN or infinity, or raise."""
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name}: ragged; every row must have the same length ({error})") from None
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name} has dtype {array.dtype}: must be real numbers")
+    array = array.astype(np.float64, copy=False)
+    if not np.isfinite(array).all():
+        bad = array[~np.isfinite(array)].flat[0]
+        raise ValueError(f"{name} contains {bad}: every value must be finite")
+    return array
+
+
+def order(alpha: Any) -> float:
+    """Return the Rényi order α ∈ [1, ∞], or raise."""
+    return real("alpha", alpha, "at least 1 (1 is the KL divergence, inf is pure DP)", 1, math.inf, closed="[]")

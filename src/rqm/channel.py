@@ -1,0 +1,261 @@
+"""Channels: mechanisms that round onto a uniform grid and then draw a level from a fixed table.
+
+A channel's law is affine in the input on every cell of the grid (``docs/proofs/affine.md``), so the law at the
+grid levels, one row each, is all there is to know about it. The law that is *sampled* comes from the same rows
+rounded to integers (``docs/proofs/integer-table.md``), and is known exactly.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import log
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rqm._checks import FloatArray, inputs, real, whole
+from rqm.randomness import Words, require
+
+IntArray = npt.NDArray[np.int64]
+Law = Literal["paper", "sampled"]
+
+TABLE_BITS = 40
+"""Each row of an integer table sums to 2**TABLE_BITS."""
+POSITION_BITS = 24
+"""A position on the grid has this many bits below the level; with TABLE_BITS they make one 64-bit word."""
+MAX_LEVELS = 65_536
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``levels`` (m) evenly spaced values B(0), …, B(m−1) from ``-extent`` to ``extent``.
+
+    >>> Grid(extent=3.0, levels=4).values
+    array([-3., -1.,  1.,  3.])
+    """
+
+    extent: float
+    levels: int
+
+    @property
+    def step(self) -> float:
+        """The distance between neighbouring levels."""
+        return 2 * self.extent / (self.levels - 1)
+
+    @property
+    def values(self) -> FloatArray:
+        """The levels B(0), …, B(m−1)."""
+        return np.linspace(-self.extent, self.extent, self.levels)
+
+
+class Channel(ABC):
+    """A mechanism with a law over the integers 0..levels−1, unbiased for every input in [-clip, clip]."""
+
+    kind: ClassVar[str]
+    clip: float
+    levels: int
+
+    def _validate(self, max_levels: int = MAX_LEVELS) -> None:
+        object.__setattr__(self, "clip", real("clip", self.clip, "a positive finite number", 0, np.inf))
+        object.__setattr__(self, "levels", whole("levels", self.levels, 2, max_levels))
+
+    # -- what a mechanism defines -------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def reach(self) -> Fraction:
+        """X / c: the outermost level in units of the clip, exactly."""
+
+    @abstractmethod
+    def log_rows(self) -> FloatArray:
+        """The natural logarithm of the law at every level: row j is the law at input B(j)."""
+
+    # -- the grid -----------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> Grid:
+        """The levels, in the units of the input."""
+        return Grid(self.clip * float(self.reach), self.levels)
+
+    @property
+    def bits(self) -> int:
+        """Bits that carry one encoded coordinate before secure aggregation."""
+        return (self.levels - 1).bit_length()
+
+    @cached_property
+    def _inner(self) -> range:
+        """Indices of the levels strictly inside (-clip, clip)."""
+        low = Fraction(self.levels - 1, 2) * (1 - 1 / self.reach)
+        first = low.__floor__() + 1
+        return range(first, self.levels - first)
+
+    @property
+    def knots(self) -> FloatArray:
+        """The inputs where a worst case can sit: ±clip and every level between them, in increasing order."""
+        return np.concatenate([[-self.clip], self.grid.values[self._inner], [self.clip]])
+
+    def _cell(self, x: FloatArray) -> tuple[IntArray, FloatArray]:
+        """The level j below each (clipped) input and how far along its cell the input lies, in [0, 1]."""
+        unit = np.clip(x / self.clip, -1.0, 1.0)
+        position = (self.levels - 1) / 2 * (1 + unit / float(self.reach))
+        level = np.clip(np.floor(position), 0, self.levels - 2)
+        return level.astype(np.int64), position - level
+
+    # -- the paper's law ----------------------------------------------------------------------
+
+    @cached_property
+    def _log_rows(self) -> FloatArray:
+        return self.log_rows()
+
+    def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
+        """Natural logarithm of ``pmf(x)``; −∞ where the law is zero."""
+        level, part = self._cell(inputs("x", x))
+        with np.errstate(divide="ignore"):
+            below, above = np.log1p(-part), np.log(part)
+        return np.logaddexp(
+            below[..., None] + self._log_rows[level], above[..., None] + self._log_rows[level + 1]
+        )
+
+    def pmf(self, x: npt.ArrayLike) -> FloatArray:
+        """The law of the output at input ``x`` (clipped), of shape ``x.shape + (levels,)``."""
+        return np.exp(self.log_pmf(x))
+
+    def variance(self, x: npt.ArrayLike) -> FloatArray:
+        """Variance of one client's decoded value at input ``x``."""
+        x = inputs("x", x)
+        deviation = self.grid.values - np.clip(x, -self.clip, self.clip)[..., None]
+        return np.asarray((self.pmf(x) * deviation**2).sum(axis=-1))
+
+    # -- the law that is sampled --------------------------------------------------------------
+
+    @cached_property
+    def table(self) -> IntArray:
+        """The integer table: row j sums to 2**TABLE_BITS and has mean exactly j."""
+        rows = np.array([_integer_row(row, j) for j, row in enumerate(self._log_rows)])
+        rows.setflags(write=False)
+        return rows
+
+    @cached_property
+    def _ends(self) -> tuple[int, int]:
+        """The positions of -clip and clip: what every input is clamped to, in integers."""
+        low = round(Fraction(self.levels - 1, 2) * (1 - 1 / self.reach) * 2**POSITION_BITS)
+        return low, ((self.levels - 1) << POSITION_BITS) - low
+
+    def position(self, x: npt.ArrayLike) -> IntArray:
+        """Fixed-point position of ``x`` on the grid: the level in the high bits, the part of the cell in the low.
+
+        Float rounding happens before the clamp only, so whatever it does, the result is a position whose law
+        is accounted for.
+        """
+        unit = np.clip(inputs("x", x) / self.clip, -1.0, 1.0)
+        scale = (self.levels - 1) / 2 * 2**POSITION_BITS
+        exact = np.rint(scale * (1 + unit / float(self.reach))).astype(np.int64)
+        return np.clip(exact, *self._ends)
+
+    def _split(self, position: IntArray) -> tuple[IntArray, IntArray]:
+        level = np.minimum(position >> POSITION_BITS, self.levels - 2)
+        return level, position - (level << POSITION_BITS)
+
+    def _sampled_numerators(self, position: int) -> list[int]:
+        """The sampled law at a position, times 2**(POSITION_BITS + TABLE_BITS)."""
+        level = min(position >> POSITION_BITS, self.levels - 2)
+        part = position - (level << POSITION_BITS)
+        rest = 2**POSITION_BITS - part
+        low, high = self.table[level], self.table[level + 1]
+        return [rest * int(a) + part * int(b) for a, b in zip(low, high, strict=True)]
+
+    def sampled_pmf(self, x: npt.ArrayLike) -> npt.NDArray[np.object_]:
+        """The exact law of what ``encode`` draws at input ``x``, as fractions."""
+        positions = self.position(x)
+        out = np.empty((*positions.shape, self.levels), dtype=object)
+        total = 2 ** (POSITION_BITS + TABLE_BITS)
+        for index in np.ndindex(positions.shape):
+            out[index] = [Fraction(n, total) for n in self._sampled_numerators(int(positions[index]))]
+        return out
+
+    def log_law(self, x: npt.ArrayLike, law: Law = "paper") -> FloatArray:
+        """Log-probabilities at input ``x``: of the paper's law, or of the one that is sampled."""
+        if law == "paper":
+            return self.log_pmf(x)
+        if law == "sampled":
+            return np.vectorize(_log_fraction, otypes=[np.float64])(self.sampled_pmf(x))
+        raise ValueError(f"law = {law!r}: must be 'paper' or 'sampled'")
+
+    # -- encode and decode --------------------------------------------------------------------
+
+    def encode(self, x: npt.ArrayLike, rng: object) -> npt.NDArray[np.unsignedinteger]:
+        """Draw one level for each input; ``rng`` is a SecureRandom or a SeededRandom."""
+        position = self.position(x)
+        words = require(rng).words(position.size).reshape(position.shape)
+        level, part = self._split(position)
+        round_up = (words >> np.uint64(TABLE_BITS)).astype(np.int64) < part
+        drawn = self._draw(level + round_up, words & np.uint64(2**TABLE_BITS - 1))
+        return drawn.astype(np.uint8 if self.levels <= 256 else np.uint16)
+
+    @cached_property
+    def _cumulative(self) -> IntArray:
+        offsets = np.arange(self.levels, dtype=np.int64)[:, None] << TABLE_BITS
+        return (np.cumsum(self.table, axis=1) + offsets).ravel()
+
+    def _draw(self, level: IntArray, words: Words) -> IntArray:
+        """Draw from row ``level`` of the table by inversion, given TABLE_BITS uniform bits."""
+        key = (level << TABLE_BITS) + words.astype(np.int64)
+        return np.searchsorted(self._cumulative, key.ravel(), side="right").reshape(key.shape) - level * self.levels
+
+    def decode(self, z_sum: npt.ArrayLike, clients: int) -> FloatArray:
+        """Unbiased estimate of the mean of ``clients`` inputs from the sum of their levels."""
+        clients = whole("clients", clients, 1)
+        total = inputs("z_sum", z_sum)
+        top = clients * (self.levels - 1)
+        if total.size and (total.min() < 0 or total.max() > top):
+            bad = total.min() if total.min() < 0 else total.max()
+            raise ValueError(f"z_sum contains {bad:g}: a sum over {clients} clients lies in 0..{top}")
+        return self.grid.extent * (2 * total / top - 1)
+
+    # -- to and from a plain dict -------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameters and the mechanism's name, ready for JSON or TOML."""
+        fields: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return {"mechanism": self.kind, **fields}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Build the mechanism that ``to_dict`` described."""
+        fields = dict(fields)
+        kind = fields.pop("mechanism", cls.kind)
+        if kind != cls.kind:
+            raise ValueError(f"mechanism = {kind!r}: must be {cls.kind!r} here")
+        return cls(**fields)
+
+
+def _log_fraction(value: Fraction) -> float:
+    return log(value.numerator) - log(value.denominator) if value else -np.inf
+
+
+def _integer_row(log_row: FloatArray, j: int) -> IntArray:
+    """Round a law with mean ``j`` to integers over 2**TABLE_BITS, keeping total, mean and support exactly."""
+    total = 2**TABLE_BITS
+    units = np.maximum(1, np.rint(np.exp(log_row) * total)).astype(np.int64)
+    units[np.isneginf(log_row)] = 0
+    index = np.arange(len(units)) - j
+    if units[j] == units.sum():  # a point mass
+        units[j] = total
+        return units
+    # The heaviest level takes up what rounding left over in the total, a second one what it left in the mean.
+    giver = int(np.argmax(units))
+    units[giver] += total - int(units.sum())
+    shift = -int((index * units).sum())
+    if shift and not (giver + 1 < len(units) if shift > 0 else giver > 0):
+        giver = int(np.argmax(units * (index != index[giver])))  # no level lies that way: let the next one give
+    if shift:
+        sign = 1 if shift > 0 else -1
+        away = (np.arange(len(units)) - giver) * sign
+        taker = int(np.argmax(np.where(away > 0, units * away, -1.0)))
+        moved, rest = divmod(abs(shift), int(away[taker]))
+        units[taker] += moved
+        units[giver + sign * rest] += rest > 0
+        units[giver] -= moved + (rest > 0)
+    return units

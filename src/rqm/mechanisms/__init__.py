@@ -1,0 +1,23 @@
+"""One file a mechanism: each a small frozen dataclass that builds its law."""
+
+from typing import Any
+
+from rqm.channel import Channel
+from rqm.mechanisms.noiseless import Noiseless
+from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.rqm import RQM
+
+KINDS: dict[str, type[Channel] | type[Noiseless]] = {kind.kind: kind for kind in (RQM, PBM, Rounding, Noiseless)}
+
+
+def mechanism_from_dict(fields: dict[str, Any]) -> Channel | Noiseless:
+    """Build whichever mechanism ``to_dict`` described.
+
+    >>> mechanism_from_dict({"mechanism": "pbm", "theta": 0.15})
+    PBM(clip=1.0, theta=0.15, levels=16)
+    """
+    kind = fields.get("mechanism")
+    if kind not in KINDS:
+        raise ValueError(f"mechanism = {kind!r}: must be one of {', '.join(sorted(KINDS))}")
+    return KINDS[kind].from_dict(fields)

@@ -1,0 +1,56 @@
+"""Noise-free clipped averaging: the float baseline, with no privacy and no law."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from rqm._checks import FloatArray, inputs, real, whole
+
+
+@final
+@dataclass(frozen=True)
+class Noiseless:
+    """Clips each input to [-clip, clip] and sends it as it is.
+
+    It is not a channel: it sums floats, has no law, and asking for one is a TypeError.
+
+    >>> float(Noiseless(clip=1.0).encode(3.0))
+    1.0
+    """
+
+    kind: ClassVar[str] = "noiseless"
+    bits: ClassVar[int] = 32
+
+    clip: float = 1.0  # c
+
+    def __post_init__(self) -> None:
+        """Validate every parameter."""
+        object.__setattr__(self, "clip", real("clip", self.clip, "a positive finite number", 0, np.inf))
+
+    def encode(self, x: npt.ArrayLike, rng: object = None) -> FloatArray:
+        """Return the clipped input; ``rng`` is not used."""
+        return np.clip(inputs("x", x), -self.clip, self.clip)
+
+    def decode(self, z_sum: npt.ArrayLike, clients: int) -> FloatArray:
+        """Return the mean."""
+        return inputs("z_sum", z_sum) / whole("clients", clients, 1)
+
+    def variance(self, x: npt.ArrayLike) -> FloatArray:
+        """Return zero for every input."""
+        return np.zeros_like(inputs("x", x))
+
+    def _no_law(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("Noiseless sends floats without noise: it has no law and no privacy")
+
+    pmf = log_pmf = sampled_pmf = log_law = _no_law
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameters and the mechanism's name."""
+        return {"mechanism": self.kind, "clip": self.clip}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Build the mechanism that ``to_dict`` described."""
+        return cls(**{key: value for key, value in fields.items() if key != "mechanism"})

@@ -1,0 +1,97 @@
+"""The Poisson Binomial Mechanism (Chen, Özgür and Kairouz 2022), the paper's rival."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import comb
+from typing import ClassVar, final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln
+
+from rqm._checks import FloatArray, inputs, real
+from rqm.channel import POSITION_BITS, TABLE_BITS, Channel
+from rqm.mechanisms.rounding import Rounding
+from rqm.randomness import require
+
+
+@final
+@dataclass(frozen=True)
+class PBM(Channel):
+    """Poisson Binomial Mechanism: z ~ Binomial(levels − 1, 1/2 + θ x / c) (Chen et al. 2022, Algorithm 2).
+
+    It is the sum of levels − 1 independent 1-bit mechanisms (``unit``), each affine in x, although its own
+    law is not. ``levels`` counts outcomes: ``levels=16`` is Binomial(15).
+
+    >>> PBM(theta=0.25, levels=3).pmf(0.0).tolist()
+    [0.25, 0.5, 0.25]
+    """
+
+    kind: ClassVar[str] = "pbm"
+
+    clip: float = 1.0  # c
+    theta: float = 0.25  # θ
+    levels: int = 16  # m
+
+    def __post_init__(self) -> None:
+        """Validate every parameter."""
+        self._validate()
+        object.__setattr__(self, "theta", real("theta", self.theta, "strictly between 0 and 1/2", 0, 0.5))
+
+    @property
+    def trials(self) -> int:
+        """Bernoulli trials of one client."""
+        return self.levels - 1
+
+    @cached_property
+    def unit(self) -> Rounding:
+        """One trial: the 1-bit mechanism whose probability of a 1 is 1/2 + θ x / c."""
+        return Rounding(clip=self.clip, margin=1 / (2 * self.theta) - 1, levels=2)
+
+    @property
+    def reach(self) -> Fraction:
+        """X / c = 1 / (2θ)."""
+        return 1 / (2 * Fraction(self.theta))
+
+    @property
+    def knots(self) -> FloatArray:
+        """±clip: binomials are ordered by likelihood ratio, so the worst pair is the outermost one."""
+        return np.array([-self.clip, self.clip])
+
+    def log_rows(self) -> FloatArray:
+        """Binomials are not affine between levels: a PBM has no table."""
+        raise TypeError("PBM has no table of rows: its law is not affine in x; use pmf(x), or unit for one trial")
+
+    def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
+        """Natural logarithm of ``pmf(x)``."""
+        lean = self.theta * np.clip(inputs("x", x) / self.clip, -1.0, 1.0)
+        k = np.arange(self.levels)
+        choose = gammaln(self.levels) - gammaln(k + 1) - gammaln(self.levels - k)
+        failures = self.trials - k
+        return np.asarray(choose + k * np.log(0.5 + lean)[..., None] + failures * np.log(0.5 - lean)[..., None])
+
+    def variance(self, x: npt.ArrayLike) -> FloatArray:
+        """Variance of one client's decoded value at input ``x``: (c/θ)² p(1−p) / (m−1)."""
+        lean = self.theta * np.clip(inputs("x", x) / self.clip, -1.0, 1.0)
+        return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.trials)
+
+    def sampled_pmf(self, x: npt.ArrayLike) -> npt.NDArray[np.object_]:
+        """The exact law of what ``encode`` draws at input ``x``, as fractions."""
+        positions = self.unit.position(x)
+        out = np.empty((*positions.shape, self.levels), dtype=object)
+        n = self.trials
+        for index in np.ndindex(positions.shape):
+            p = Fraction(int(positions[index]), 2**POSITION_BITS)
+            out[index] = [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+        return out
+
+    def encode(self, x: npt.ArrayLike, rng: object) -> npt.NDArray[np.unsignedinteger]:
+        """Draw one level for each input: the number of successes among levels − 1 fixed-point comparisons."""
+        position = self.unit.position(x)
+        source = require(rng)
+        total = np.zeros(position.shape, dtype=np.uint8 if self.levels <= 256 else np.uint16)
+        for _ in range(self.trials):
+            words = source.words(position.size).reshape(position.shape)
+            total += (words >> np.uint64(TABLE_BITS)).astype(np.int64) < position
+        return total

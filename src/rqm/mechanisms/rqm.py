@@ -1,0 +1,114 @@
+"""The Randomized Quantization Mechanism (Youn et al. 2023)."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import log, log1p
+from typing import Any, ClassVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from rqm._checks import FloatArray, real
+from rqm.channel import Channel
+
+MAX_TABLE_LEVELS = 1024
+
+
+@final
+@dataclass(frozen=True)
+class RQM(Channel):
+    """Randomized Quantization Mechanism (Youn et al. 2023, Algorithm 2).
+
+    Keeps each inner level with probability ``keep`` (q), always keeps the two outer levels, and rounds x
+    between its kept neighbours. The outer levels lie ``margin`` (Δ) beyond the clip.
+
+    ``keep`` may also name one probability for each of the levels − 2 inner levels.
+
+    >>> float(RQM(clip=1.5).pmf(0.3).sum().round(12))
+    1.0
+    >>> RQM(margin=2.0, levels=4, keep=(0.5, 0.6)).knots.round(3).tolist()
+    [-1.0, 1.0]
+    """
+
+    kind: ClassVar[str] = "rqm"
+
+    clip: float = 1.0  # c
+    margin: float = 1.0  # Δ, in units of clip
+    levels: int = 16  # m
+    keep: float | tuple[float, ...] = 0.42  # q, or q_1 … q_{m−2}
+
+    def __post_init__(self) -> None:
+        """Validate every parameter."""
+        self._validate(MAX_TABLE_LEVELS)
+        object.__setattr__(self, "margin", real("margin", self.margin, "a positive finite number", 0, np.inf))
+        if np.ndim(self.keep) == 0:
+            object.__setattr__(self, "keep", _probability("keep", self.keep))
+        else:
+            keep = tuple(_probability("keep", q) for q in np.asarray(self.keep).ravel().tolist())
+            if len(keep) != self.levels - 2:
+                raise ValueError(
+                    f"keep has {len(keep)} probabilities: must be one number, or one for each of the "
+                    f"{self.levels - 2} inner levels"
+                )
+            object.__setattr__(self, "keep", keep)
+
+    @property
+    def reach(self) -> Fraction:
+        """X / c = 1 + Δ / c."""
+        return 1 + Fraction(self.margin)
+
+    @property
+    def keeps(self) -> FloatArray:
+        """The probability of keeping each level: 1 at the two ends."""
+        inner = np.broadcast_to(np.asarray(self.keep, dtype=np.float64), (self.levels - 2,))
+        return np.concatenate([[1.0], inner, [1.0]])
+
+    def log_rows(self) -> FloatArray:
+        """The law at every level, in O(levels²): Lemma 5.1 at x = B(j), all terms positive."""
+        keep = self.keeps
+        lower = _log_below(keep)
+        upper = _log_below(keep[::-1])[::-1, ::-1]
+        rows = np.full((self.levels, self.levels), -np.inf)
+        below, above = np.tril_indices(self.levels, -1), np.triu_indices(self.levels, 1)
+        rows[below], rows[above] = lower[below], upper[above]
+        np.fill_diagonal(rows, np.log(keep))
+        return rows
+
+    def theorem_bound(self) -> float:
+        """Upper bound on D_∞ for one client (Theorem 5.2): log(2(1−q)²(1 + c/Δ)) + m·log(1/(1−q)).
+
+        For keep probabilities that differ by level it is the same argument: every inner level is dropped.
+        """
+        drop = float(np.log1p(-self.keeps[1:-1]).sum())
+        return log(2) + log1p(1 / self.margin) - drop
+
+
+def _probability(name: str, value: Any) -> float:
+    return real(name, value, "strictly between 0 and 1", 0, 1)
+
+
+def bracket(keep: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """S[j, i] for i ≤ j: the chance that x = B(j) rounds down to i, given that i is its kept neighbour below
+    and that j itself is not kept. Works on floats and on fractions alike.
+
+    With k the kept neighbour above, it is the mean of (k−j)/(k−i); ``inverse`` is the mean of 1/(k−i). Both
+    follow from level j+1, which is either kept (k = j+1) or not.
+    """  # noqa: D205
+    levels = len(keep)
+    rounds_down = np.zeros((levels, levels), dtype=keep.dtype)
+    inverse = np.zeros_like(rounds_down)
+    for j in range(levels - 2, -1, -1):
+        q = keep[j + 1]
+        gap = (j + 1 - np.arange(j + 1)).astype(keep.dtype)
+        inverse[j, : j + 1] = q / gap + (1 - q) * inverse[j + 1, : j + 1]
+        tail = rounds_down[j + 1, : j + 1] + inverse[j + 1, : j + 1]
+        rounds_down[j, : j + 1] = q / gap + (1 - q) * tail
+    return rounds_down
+
+
+def _log_below(keep: FloatArray) -> FloatArray:
+    """Log-law of the levels i < j at input B(j), at [j, i]; other entries are meaningless."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # dropped[j] − dropped[i]: the log-probability that the levels i+1, …, j are all dropped
+        dropped = np.concatenate([[0.0], np.cumsum(np.log1p(-keep[1:]))])
+        return np.asarray(np.log(keep) + dropped[:, None] - dropped + np.log(bracket(keep)))

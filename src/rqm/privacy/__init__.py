@@ -1,0 +1,1 @@
+"""Privacy read off the mechanism's law: divergences, worst cases, certificates."""

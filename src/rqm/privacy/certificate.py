@@ -1,0 +1,448 @@
+"""Upper bounds on the Rényi divergence of a sum that hold whatever the other clients send.
+
+The argument is written out in ``docs/proofs/certificate.md``; in short: the knots are put into a few groups of
+neighbours. Every law of a group holds the group's *common shape*, shifted, with probability at least w. Each other
+client then adds that shape with probability w, independently of its input, and anything at all otherwise. Telling
+the adversary which clients added their shape, and dropping everything else, only helps the adversary; what is left
+depends on nothing but how many shapes of each group were added. All such counts are tried.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from math import comb, inf
+from os import cpu_count
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binom
+
+from rqm._checks import FloatArray
+from rqm.privacy.divergence import BLOCK, EMPTY, UNIT_ROUNDOFF, Sum, compiled, convolve_into, divergences
+
+IntArray = npt.NDArray[np.int64]
+
+BUDGET = 130_000
+"""Counts of shapes that one certificate may try; more groups are tighter and need more."""
+
+
+MIRROR_TOLERANCE = 2e-13
+"""Log-probabilities this close count as equal when left and right are compared; ``outward`` pays for it."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Knots that share a shape: each of their laws is at least ``weight`` times a shift of it."""
+
+    shape: Sum
+    weight: float
+    spread: float  # variance of the shape
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One way to certify: ``groups`` groups, others counted in blocks of ``block``, for up to ``last`` others."""
+
+    groups: int
+    block: int
+    last: int
+
+
+def tiers(knots: int, width: int, others: int) -> list[Tier]:
+    """The ways to certify ``others`` clients whose laws have ``width`` outcomes, from exact to coarse.
+
+    The bound of a tier never rises with more clients, and every tier but the first starts where the one before
+    ends, so the smallest bound over the tiers never rises either.
+    """
+    found: list[Tier] = []
+    ways = [(knots, 1), *((groups, 1) for groups in (4, 3, 2) if groups < knots)]
+    while not found or found[-1].last < others:
+        groups, block = ways.pop(0) if ways else (2, 2 * found[-1].block)
+        steps = 1
+        while _affordable(groups, knots, (steps + 1) * block * width, steps + 1):
+            steps += 1
+        last = block * steps + groups * (block - 1)
+        if not found or last > found[-1].last:
+            found.append(Tier(groups, block, last))
+    return found
+
+
+def _affordable(groups: int, knots: int, outcomes: int, steps: int) -> bool:
+    if groups == knots:  # exact: one long convolution a count
+        counts = comb(steps + groups - 1, groups - 1)
+        return counts <= BUDGET and counts * outcomes**2 <= 2e11
+    return comb(steps + groups, groups) <= (BUDGET if groups > 2 else BUDGET // 16)
+
+
+def certify(
+    own: FloatArray,
+    others: FloatArray,
+    count: int,
+    alphas: Sequence[float],
+    attained: Sequence[float],
+) -> FloatArray:
+    """Bound D_α of one client's law plus ``count`` others', over all pairs of ``own`` laws and all others' laws.
+
+    ``own`` and ``others`` hold one log-law a row. ``attained`` are values known to be reached, one an order: pairs
+    that provably stay below them are not looked at closely.
+    """
+    orders = np.asarray(alphas, dtype=np.float64)
+    laws = [Sum.of(row) for row in own]
+    pairs = np.array([(i, j) for i in range(len(own)) for j in range(len(own)) if i != j])
+    alone = _evaluate(Sum.nothing(), laws, pairs, orders).max(axis=0)
+    best = alone.copy()
+    for tier in reversed(tiers(*others.shape, count)):
+        clients = min(count, tier.last)
+        if clients == 0 or (clients < count and (best <= _all_equal(laws, others, clients, pairs, orders)).all()):
+            continue  # fewer clients already attain more than is certified for all of them
+        best = np.minimum(best, _run_tier(tier, laws, others, clients, pairs, orders, np.asarray(attained)))
+    return outward(best, orders, own, others, count)
+
+
+def _all_equal(laws: list[Sum], others: FloatArray, count: int, pairs: IntArray, orders: FloatArray) -> FloatArray:
+    """The largest divergence among those where all others send the same."""
+    tried = [_evaluate(Sum.of(row).times(count), laws, pairs, orders).max(axis=0) for row in others]
+    return np.asarray(np.max(tried, axis=0))
+
+
+def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: FloatArray, count: int) -> FloatArray:
+    """Add what floating-point rounding can have taken away, and more.
+
+    Every probability is a sum of products of positive floats, so its relative error is at most the number of
+    operations behind it; the same for the integer powers, and the laws themselves carry ``4·levels`` roundings.
+    """
+    finite = np.concatenate([own[np.isfinite(own)], others[np.isfinite(others)]])
+    depth = abs(finite).max(initial=1.0)
+    relative = MIRROR_TOLERANCE + UNIT_ROUNDOFF * (8 * own.shape[1] + 8 * (count + 1) * (others.shape[1] + 4) + 8 * depth + 64)
+    capped = np.minimum(orders, 1e6)
+    gain = np.where(orders > 1.5, (2 * capped - 1) / np.maximum(capped - 1, 0.5), 4 + 4 * value)
+    return np.asarray(np.where(np.isfinite(value), value + relative * (gain + 4 * value), value))
+
+
+# -- groups and their shapes ----------------------------------------------------------------------
+
+
+def _variance(law: FloatArray) -> float:
+    z = np.arange(len(law))
+    mass = law.sum()
+    return float(law @ z**2 / mass - (law @ z / mass) ** 2)
+
+
+def common_shape(laws: FloatArray) -> tuple[FloatArray, float]:
+    """The aligned minimum of some laws: ``laws[i] ≥ weight · shift(shape)`` for each i, by construction."""
+    best = np.zeros(1)
+    for reference in laws:
+        shifts = [_best_shift(reference, law) for law in laws]
+        low, high = max(0, *(-s for s in shifts)), min(len(reference), *(len(reference) - s for s in shifts))
+        if high <= low:
+            continue
+        overlap = np.min([law[low + s : high + s] for law, s in zip(laws, shifts, strict=True)], axis=0)
+        if overlap.sum() > best.sum():
+            best = overlap
+    weight = float(best.sum())
+    return (best / weight, weight * (1 - 1e-12)) if weight > 0 else (np.ones(1), 0.0)
+
+
+def _best_shift(reference: FloatArray, law: FloatArray) -> int:
+    """How far to the right of ``reference`` the other law lies: the shift with the largest overlap."""
+    guess = int(np.argmax(law)) - int(np.argmax(reference))
+    mean = round(float((law - reference) @ np.arange(len(law))))
+    width = len(law)
+
+    def overlap(shift: int) -> float:
+        low, high = max(0, -shift), min(width, width - shift)
+        return float(np.minimum(reference[low:high], law[low + shift : high + shift]).sum())
+
+    return max({guess, mean, guess - 1, guess + 1}, key=overlap)
+
+
+def _group(logs: FloatArray) -> Group:
+    if len(logs) == 1:
+        return Group(Sum.of(logs[0]), 1.0, _variance(np.exp(logs[0])))
+    shape, weight = common_shape(np.exp(logs))
+    with np.errstate(divide="ignore"):
+        return Group(Sum.of(np.log(shape)), weight, _variance(shape))
+
+
+def _noise(group: Group, rate: float) -> float:
+    """How much noise a client of the group adds, given how dearly its absence is paid for."""
+    return -float(np.log(1 - group.weight * (1 - np.exp(-rate * group.spread))))
+
+
+def partition(logs: FloatArray, groups: int) -> list[Group]:
+    """Cut the rows into ``groups`` runs of neighbours so that the least noisy run is as noisy as possible."""
+    rows = len(logs)
+    if groups >= rows:
+        return [_group(logs[i : i + 1]) for i in range(rows)]
+    cuts = sorted({*range(min(rows, 9)), *(rows - k for k in range(min(rows, 9))), *range(0, rows, 8), rows})
+    rate = 1 / max(min(_variance(np.exp(row)) for row in logs), 1e-12)
+    made: dict[tuple[int, int], Group] = {}
+
+    def group(a: int, b: int) -> Group:
+        if (a, b) not in made:
+            made[a, b] = _group(logs[a:b])
+        return made[a, b]
+
+    best: dict[tuple[int, int], tuple[float, list[int]]] = {(0, 0): (inf, [0])}
+    for k in range(1, groups + 1):
+        for b in cuts[1:]:
+            options = [
+                (min(best[a, k - 1][0], _noise(group(a, b), rate)), [*best[a, k - 1][1], b])
+                for a in cuts
+                if a < b and (a, k - 1) in best
+            ]
+            if options:
+                best[b, k] = max(options, key=lambda option: option[0])
+    return [group(a, b) for a, b in pairwise(best[rows, groups][1])]
+
+
+# -- trying all counts ----------------------------------------------------------------------------
+
+
+def _run_tier(
+    tier: Tier,
+    laws: list[Sum],
+    others: FloatArray,
+    count: int,
+    everyone: IntArray,
+    orders: FloatArray,
+    attained: FloatArray,
+) -> FloatArray:
+    knots = len(others)
+    middle = knots // 2
+    halves = [others[:middle], others[middle:]]
+    whole = [_group(half) for half in halves]
+    # A quick look with one group a half, in blocks, finds the pairs that matter ...
+    quick = _all_counts(whole, 0, 1 + count // 40, count, laws, everyone, orders, each_pair=True).max(axis=2)
+    pairs = everyone[(quick > attained).any(axis=1)]
+    # ... and they are looked at closely.
+    if tier.groups <= 2 or tier.groups == knots:
+        groups = partition(others, tier.groups)
+        return np.maximum(attained, _all_counts(groups, 0, tier.block, count, laws, pairs, orders)[0].max(axis=1))
+    # Most clients sit in one half: cut that one finely and the far one less; both ways to do so hold.
+    bound = attained
+    mirrored = np.allclose(others[::-1, ::-1], others, rtol=0, atol=MIRROR_TOLERANCE)
+    for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
+        cuts = [[whole[far], *partition(halves[near], tier.groups - 1)]]
+        if tier.groups == 4:
+            cuts.append([*partition(halves[far], 2), *partition(halves[near], 2)])
+        tried = [_all_counts(cut, 1 + k, 1, count, laws, pairs, orders)[0] for k, cut in enumerate(cuts)]
+        bound = np.maximum(bound, np.min(tried, axis=0).max(axis=1))
+    return np.asarray(bound)
+
+
+def _evaluate(base: Sum, laws: list[Sum], pairs: IntArray, orders: FloatArray) -> FloatArray:
+    out = np.empty((len(pairs), len(orders)))
+    sums = [base + law for law in laws]
+    for row, (i, j) in zip(out, pairs, strict=True):
+        divergences(sums[i].mantissa, sums[i].exponent, sums[j].mantissa, sums[j].exponent, orders, row)
+    return out
+
+
+def _all_counts(
+    groups: list[Group],
+    far: int,
+    block: int,
+    count: int,
+    laws: list[Sum],
+    pairs: IntArray,
+    orders: FloatArray,
+    each_pair: bool = False,
+) -> FloatArray:
+    """For each order, the largest bound over all pairs and all ways to spread ``count`` clients over the groups.
+
+    If ``far`` > 0, the first ``far`` groups together hold at most half of the clients, and the last axis tells how
+    many they hold. Clients are counted in blocks; what does not fill a block is dropped. The first axis is the
+    pair, or has length one.
+    """
+    steps = count if block == 1 else -(-(count - len(groups) * (block - 1)) // block)
+    if steps <= 0 or not len(pairs):
+        alone = _evaluate(Sum.nothing(), laws, pairs, orders)
+        return (alone if each_pair else alone.max(axis=0, keepdims=True, initial=0.0))[:, :, None]
+    exact = all(group.weight == 1.0 for group in groups) and not far
+    totals = np.zeros(steps + 1, dtype=np.bool_)
+    gaps = range(steps + 1) if exact else [0, 1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 27, 36, 50, 70, 100, steps]
+    totals[[steps - gap for gap in gaps if gap <= steps]] = True
+    first = steps // 2 if far else steps
+    shape = (first + 1,) + (steps + 1,) * (len(groups) - 1)
+    units = [group.shape.times(block) for group in groups]
+    # One table axis a group. An exact search needs no table, only the largest value at each first count, and its
+    # last count is what the others leave: `rest` holds the powers of the last shape.
+    rest = [Sum.nothing()]
+    if exact:
+        for _ in range(steps):
+            rest.append(rest[-1] + units[-1])
+        units = units[:-1]
+    used = sorted({int(i) for i in pairs.ravel()})
+    local = np.searchsorted(used, pairs)
+    shapes, own, powers = _stack(units), _stack([laws[i] for i in used]), _stack(rest)
+    size = (shapes[0].shape[1] + 1) * steps + own[0].shape[1] + powers[0].shape[1] + 4
+    cells = first + 1 if exact else int(np.prod(shape))
+    table = np.full((len(pairs) if each_pair else 1, len(orders), cells), -inf)
+
+    def fill(c0: int) -> None:
+        start = units[0].times(c0)
+        _enumerate(
+            c0, steps, start.mantissa, start.exponent, *shapes, *own, *powers, local, orders, totals, size, exact, table
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
+        list(pool.map(fill, range(first + 1)))
+    return table if exact else _expect(table, shape, [group.weight for group in groups], far, steps, block, orders)
+
+
+def _stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
+    """Pad some laws to the same number of blocks."""
+    blocks = max(len(s.exponent) for s in sums)
+    mantissa = np.zeros((len(sums), blocks, BLOCK))
+    exponent = np.full((len(sums), blocks), EMPTY, dtype=np.int64)
+    for k, s in enumerate(sums):
+        mantissa[k, : len(s.exponent)] = s.mantissa
+        exponent[k, : len(s.exponent)] = s.exponent
+    return mantissa, exponent
+
+
+@compiled
+def _enumerate(
+    c0: int,
+    steps: int,
+    start: FloatArray,
+    estart: IntArray,
+    shapes: FloatArray,
+    eshapes: IntArray,
+    own: FloatArray,
+    eown: IntArray,
+    powers: FloatArray,
+    epowers: IntArray,
+    pairs: IntArray,
+    orders: FloatArray,
+    totals: npt.NDArray[np.bool_],
+    size: int,
+    exact: bool,
+    table: FloatArray,
+) -> None:  # pragma: no cover (compiled)
+    """Fill the part of the table whose first count is ``c0``: the divergence of every pair at every count."""
+    groups = shapes.shape[0]
+    law = np.zeros((groups, size, 32))
+    elaw = np.full((groups, size), EMPTY)
+    used = np.full(groups, start.shape[0])
+    for g in range(groups):
+        law[g, : start.shape[0]] = start
+        elaw[g, : start.shape[0]] = estart
+    ends = np.zeros((own.shape[0], size, 32))
+    eends = np.full((own.shape[0], size), EMPTY)
+    end_used = np.zeros(own.shape[0], dtype=np.int64)
+    everyone = np.zeros((size, 32))
+    eeveryone = np.full(size, EMPTY)
+    scratch = np.zeros((size, 32))
+    escratch = np.full(size, EMPTY)
+    values = np.empty(orders.shape[0])
+    count = np.zeros(groups, dtype=np.int64)
+    count[0] = c0
+    while True:
+        total = count.sum()
+        if totals[total]:
+            index = 0
+            for g in range(groups):
+                index = index * (steps + 1) + count[g]
+            n = used[groups - 1]
+            if exact:
+                left = steps - total
+                n = convolve_into(law[groups - 1, :n], elaw[groups - 1, :n], powers[left], epowers[left], everyone, eeveryone)
+            else:
+                everyone[:n] = law[groups - 1, :n]
+                eeveryone[:n] = elaw[groups - 1, :n]
+            for v in range(own.shape[0]):
+                end_used[v] = convolve_into(everyone[:n], eeveryone[:n], own[v], eown[v], ends[v], eends[v])
+            for k in range(pairs.shape[0]):
+                i, j = pairs[k, 0], pairs[k, 1]
+                divergences(
+                    ends[i, : end_used[i]],
+                    eends[i, : end_used[i]],
+                    ends[j, : end_used[j]],
+                    eends[j, : end_used[j]],
+                    orders,
+                    values,
+                )
+                row = table[k] if table.shape[0] > 1 else table[0]
+                cell = c0 if exact else index
+                for a in range(orders.shape[0]):
+                    row[a, cell] = max(row[a, cell], values[a])
+        g = groups - 1
+        while g > 0 and total == steps:
+            total -= count[g]
+            count[g] = 0
+            g -= 1
+        if g == 0:
+            return
+        n = used[g]
+        used[g] = convolve_into(law[g, :n], elaw[g, :n], shapes[g], eshapes[g], scratch, escratch)
+        n = used[g]
+        count[g] += 1
+        for h in range(g, groups):
+            law[h, :n] = scratch[:n]
+            elaw[h, :n] = escratch[:n]
+            used[h] = n
+
+
+def _expect(
+    table: FloatArray,
+    shape: tuple[int, ...],
+    weights: list[float],
+    far: int,
+    steps: int,
+    block: int,
+    orders: FloatArray,
+) -> FloatArray:
+    """Average over which clients added their shape; for each far count, the worst spread over the groups."""
+    grid = np.indices(shape).reshape(len(shape), -1)
+    total = grid.sum(axis=0)
+    _fill_gaps(table, np.array(shape), total, steps)
+    thin = [_thinning(length - 1, weight, block) for length, weight in zip(shape, weights, strict=True)]
+    away = grid[:far].sum(axis=0)
+    full = (total == steps) & (away < shape[0] if far else True)
+    places = [full & (away == k) for k in range(shape[0])] if far else [full]
+    out = np.empty((*table.shape[:2], len(places)))
+    for k, row in enumerate(table):
+        for a, alpha in enumerate(orders):
+            top = row[a].max()
+            if np.isinf(alpha) or np.isinf(top):
+                out[k, a] = top  # every count has a positive probability
+                continue
+            with np.errstate(under="ignore"):
+                moments = row[a] if alpha == 1 else np.exp((alpha - 1) * (row[a] - top))
+            moments = np.where(total <= steps, moments, 0.0).reshape(shape)
+            for g, matrix in enumerate(thin):
+                moments = np.moveaxis(np.tensordot(matrix, moments, axes=(1, g)), 0, g)
+            worst = np.array([moments.reshape(-1)[place].max() for place in places]) * (1 + 1e-12) + 1e-300
+            out[k, a] = worst if alpha == 1 else top + np.log(worst) / (alpha - 1)
+    return out
+
+
+def _thinning(steps: int, weight: float, block: int) -> FloatArray:
+    """[k, c]: the chance that k blocks of clients add c full blocks of shapes, rounded outward below."""
+    if weight == 1.0:
+        return np.eye(steps + 1)
+    blocks = np.arange(steps + 1)
+    upto = np.asarray(binom.cdf(block * blocks[None, :] + block - 1, block * blocks[:, None], weight))
+    return np.asarray(np.diff(upto, axis=1, prepend=0.0))
+
+
+@compiled
+def _fill_gaps(table: FloatArray, shape: IntArray, total: IntArray, steps: int) -> None:  # pragma: no cover (compiled)
+    """Counts that were not tried take the best value with one shape fewer: dropping noise never helps."""
+    groups = shape.shape[0]
+    strides = np.ones(groups, dtype=np.int64)
+    for g in range(groups - 2, -1, -1):
+        strides[g] = strides[g + 1] * shape[g + 1]
+    for index in range(total.shape[0]):
+        if total[index] > steps or table[0, 0, index] > -np.inf:
+            continue
+        for k in range(table.shape[0]):
+            for a in range(table.shape[1]):
+                least = np.inf
+                for g in range(groups):
+                    if (index // strides[g]) % shape[g] > 0:
+                        least = min(least, table[k, a, index - strides[g]])
+                table[k, a, index] = least
