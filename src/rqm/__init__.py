@@ -36,7 +36,10 @@ __all__ = [
     "renyi",
 ]
 
-_LAZY = {"Bound": "rqm.privacy.worst_case", "renyi": "rqm.privacy.worst_case"}  # these need the compiler: half a second
+_LAZY = {
+    "Bound": "rqm.privacy.worst_case",
+    "renyi": "rqm.privacy.worst_case",
+}  # these need the compiler: half a second
 
 
 def __getattr__(name: str) -> Any:

@@ -96,10 +96,13 @@ class Channel(ABC):
         """The inputs where a worst case can sit: ±clip and every level between them, in increasing order."""
         return np.concatenate([[-self.clip], self.grid.values[self._inner], [self.clip]])
 
+    def _unit(self, x: FloatArray) -> FloatArray:
+        """The input clipped, in units of the clip."""
+        return np.asarray(np.clip(x, -self.clip, self.clip) / self.clip)
+
     def _cell(self, x: FloatArray) -> tuple[IntArray, FloatArray]:
         """The level j below each (clipped) input and how far along its cell the input lies, in [0, 1]."""
-        unit = np.clip(x / self.clip, -1.0, 1.0)
-        position = (self.levels - 1) / 2 * (1 + unit / float(self.reach))
+        position = (self.levels - 1) / 2 * (1 + self._unit(x) / float(self.reach))
         level = np.clip(np.floor(position), 0, self.levels - 2)
         return level.astype(np.int64), position - level
 
@@ -114,9 +117,7 @@ class Channel(ABC):
         level, part = self._cell(inputs("x", x))
         with np.errstate(divide="ignore"):
             below, above = np.log1p(-part), np.log(part)
-        return np.logaddexp(
-            below[..., None] + self._log_rows[level], above[..., None] + self._log_rows[level + 1]
-        )
+        return np.logaddexp(below[..., None] + self._log_rows[level], above[..., None] + self._log_rows[level + 1])
 
     def pmf(self, x: npt.ArrayLike) -> FloatArray:
         """The law of the output at input ``x`` (clipped), of shape ``x.shape + (levels,)``."""
@@ -127,6 +128,14 @@ class Channel(ABC):
         x = inputs("x", x)
         deviation = self.grid.values - np.clip(x, -self.clip, self.clip)[..., None]
         return np.asarray((self.pmf(x) * deviation**2).sum(axis=-1))
+
+    def variance_max(self) -> float:
+        """The largest variance over all inputs: on each cell it is affine in x minus x²."""
+        x = self.knots
+        second = self.variance(x) + x**2
+        slope = np.diff(second) / np.diff(x)
+        peak = np.clip(slope / 2, x[:-1], x[1:])
+        return float((second[:-1] + slope * (peak - x[:-1]) - peak**2).max())
 
     # -- the law that is sampled --------------------------------------------------------------
 
@@ -149,10 +158,9 @@ class Channel(ABC):
         Float rounding happens before the clamp only, so whatever it does, the result is a position whose law
         is accounted for.
         """
-        unit = np.clip(inputs("x", x) / self.clip, -1.0, 1.0)
         scale = (self.levels - 1) / 2 * 2**POSITION_BITS
-        exact = np.rint(scale * (1 + unit / float(self.reach))).astype(np.int64)
-        return np.clip(exact, *self._ends)
+        near = np.rint(scale * (1 + self._unit(inputs("x", x)) / float(self.reach))).astype(np.int64)
+        return np.asarray(np.clip(near, *self._ends))
 
     def _split(self, position: IntArray) -> tuple[IntArray, IntArray]:
         level = np.minimum(position >> POSITION_BITS, self.levels - 2)
@@ -180,7 +188,7 @@ class Channel(ABC):
         if law == "paper":
             return self.log_pmf(x)
         if law == "sampled":
-            return np.vectorize(_log_fraction, otypes=[np.float64])(self.sampled_pmf(x))
+            return np.asarray(np.vectorize(_log_fraction, otypes=[np.float64])(self.sampled_pmf(x)))
         raise ValueError(f"law = {law!r}: must be 'paper' or 'sampled'")
 
     # -- encode and decode --------------------------------------------------------------------
@@ -238,7 +246,7 @@ def _log_fraction(value: Fraction) -> float:
 def _integer_row(log_row: FloatArray, j: int) -> IntArray:
     """Round a law with mean ``j`` to integers over 2**TABLE_BITS, keeping total, mean and support exactly."""
     total = 2**TABLE_BITS
-    units = np.maximum(1, np.rint(np.exp(log_row) * total)).astype(np.int64)
+    units: IntArray = np.maximum(1, np.rint(np.exp(log_row) * total)).astype(np.int64)
     units[np.isneginf(log_row)] = 0
     index = np.arange(len(units)) - j
     if units[j] == units.sum():  # a point mass

@@ -65,7 +65,7 @@ class PBM(Channel):
 
     def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
         """Natural logarithm of ``pmf(x)``."""
-        lean = self.theta * np.clip(inputs("x", x) / self.clip, -1.0, 1.0)
+        lean = self.theta * self._unit(inputs("x", x))
         k = np.arange(self.levels)
         choose = gammaln(self.levels) - gammaln(k + 1) - gammaln(self.levels - k)
         failures = self.trials - k
@@ -73,8 +73,12 @@ class PBM(Channel):
 
     def variance(self, x: npt.ArrayLike) -> FloatArray:
         """Variance of one client's decoded value at input ``x``: (c/θ)² p(1−p) / (m−1)."""
-        lean = self.theta * np.clip(inputs("x", x) / self.clip, -1.0, 1.0)
+        lean = self.theta * self._unit(inputs("x", x))
         return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.trials)
+
+    def variance_max(self) -> float:
+        """The largest variance over all inputs, at x = 0."""
+        return float(self.variance(0.0))
 
     def sampled_pmf(self, x: npt.ArrayLike) -> npt.NDArray[np.object_]:
         """The exact law of what ``encode`` draws at input ``x``, as fractions."""

@@ -55,6 +55,11 @@ class Rounding(Channel):
             np.put_along_axis(out, level[..., None] + 1, np.log(part)[..., None], axis=-1)
         return out
 
+    def variance(self, x: npt.ArrayLike) -> FloatArray:
+        """Variance of one client's decoded value at input ``x``: that of a coin between two levels."""
+        _, part = self._cell(inputs("x", x))
+        return np.asarray(part * (1 - part) * self.grid.step**2)
+
     def _sampled_numerators(self, position: int) -> list[int]:
         level = min(position >> POSITION_BITS, self.levels - 2)
         part = position - (level << POSITION_BITS)

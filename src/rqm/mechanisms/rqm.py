@@ -74,6 +74,29 @@ class RQM(Channel):
         np.fill_diagonal(rows, np.log(keep))
         return rows
 
+    def exact_rows(self) -> npt.NDArray[np.object_]:
+        """The paper's law at every level in fractions, from the very numbers that the parameters hold."""
+        keep = np.array([Fraction(q) for q in self.keeps], dtype=object)
+        down = bracket(keep)
+        up = bracket(keep[::-1])[::-1, ::-1]
+        rows = np.full((self.levels, self.levels), Fraction(0), dtype=object)
+        for j in range(self.levels):
+            rows[j, j] = keep[j]
+            for side, rounds in ((range(j - 1, -1, -1), down), (range(j + 1, self.levels), up)):
+                missed = 1 - keep[j]  # the chance that every level from j to here is dropped
+                for i in side:
+                    rows[j, i] = missed * keep[i] * rounds[j, i]
+                    missed *= 1 - keep[i]
+        return rows
+
+    def exact_pmf(self, x: Fraction | float) -> list[Fraction]:
+        """The paper's law at one input in [-clip, clip], in fractions."""
+        position = Fraction(self.levels - 1, 2) * (1 + Fraction(x) / (Fraction(self.clip) * self.reach))
+        level = min(int(position), self.levels - 2)
+        part = position - level
+        rows = self.exact_rows()
+        return [(1 - part) * a + part * b for a, b in zip(rows[level], rows[level + 1], strict=True)]
+
     def theorem_bound(self) -> float:
         """Upper bound on D_∞ for one client (Theorem 5.2): log(2(1−q)²(1 + c/Δ)) + m·log(1/(1−q)).
 
@@ -88,12 +111,11 @@ def _probability(name: str, value: Any) -> float:
 
 
 def bracket(keep: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """S[j, i] for i ≤ j: the chance that x = B(j) rounds down to i, given that i is its kept neighbour below
-    and that j itself is not kept. Works on floats and on fractions alike.
+    """The chance S[j, i] that x = B(j), not kept itself, rounds down to its kept neighbour i ≤ j.
 
     With k the kept neighbour above, it is the mean of (k−j)/(k−i); ``inverse`` is the mean of 1/(k−i). Both
-    follow from level j+1, which is either kept (k = j+1) or not.
-    """  # noqa: D205
+    follow from level j+1, which is either kept (k = j+1) or not. Works on floats and on fractions alike.
+    """
     levels = len(keep)
     rounds_down = np.zeros((levels, levels), dtype=keep.dtype)
     inverse = np.zeros_like(rounds_down)

@@ -10,7 +10,6 @@ depends on nothing but how many shapes of each group were added. All such counts
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from math import comb, inf
 from os import cpu_count
 
@@ -20,6 +19,7 @@ from scipy.stats import binom
 
 from rqm._checks import FloatArray
 from rqm.privacy.divergence import BLOCK, EMPTY, UNIT_ROUNDOFF, Sum, compiled, convolve_into, divergences
+from rqm.privacy.shapes import Group, group_of, partition
 
 IntArray = npt.NDArray[np.int64]
 
@@ -29,15 +29,6 @@ BUDGET = 130_000
 
 MIRROR_TOLERANCE = 2e-13
 """Log-probabilities this close count as equal when left and right are compared; ``outward`` pays for it."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Knots that share a shape: each of their laws is at least ``weight`` times a shift of it."""
-
-    shape: Sum
-    weight: float
-    spread: float  # variance of the shape
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,7 @@ def certify(
     pairs = np.array([(i, j) for i in range(len(own)) for j in range(len(own)) if i != j])
     alone = _evaluate(Sum.nothing(), laws, pairs, orders).max(axis=0)
     best = alone.copy()
-    for tier in reversed(tiers(*others.shape, count)):
+    for tier in reversed(tiers(len(others), others.shape[1], count)):
         clients = min(count, tier.last)
         if clients == 0 or (clients < count and (best <= _all_equal(laws, others, clients, pairs, orders)).all()):
             continue  # fewer clients already attain more than is certified for all of them
@@ -114,87 +105,12 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
     """
     finite = np.concatenate([own[np.isfinite(own)], others[np.isfinite(others)]])
     depth = abs(finite).max(initial=1.0)
-    relative = MIRROR_TOLERANCE + UNIT_ROUNDOFF * (8 * own.shape[1] + 8 * (count + 1) * (others.shape[1] + 4) + 8 * depth + 64)
+    relative = MIRROR_TOLERANCE + UNIT_ROUNDOFF * (
+        8 * own.shape[1] + 8 * (count + 1) * (others.shape[1] + 4) + 8 * depth + 64
+    )
     capped = np.minimum(orders, 1e6)
     gain = np.where(orders > 1.5, (2 * capped - 1) / np.maximum(capped - 1, 0.5), 4 + 4 * value)
     return np.asarray(np.where(np.isfinite(value), value + relative * (gain + 4 * value), value))
-
-
-# -- groups and their shapes ----------------------------------------------------------------------
-
-
-def _variance(law: FloatArray) -> float:
-    z = np.arange(len(law))
-    mass = law.sum()
-    return float(law @ z**2 / mass - (law @ z / mass) ** 2)
-
-
-def common_shape(laws: FloatArray) -> tuple[FloatArray, float]:
-    """The aligned minimum of some laws: ``laws[i] ≥ weight · shift(shape)`` for each i, by construction."""
-    best = np.zeros(1)
-    for reference in laws:
-        shifts = [_best_shift(reference, law) for law in laws]
-        low, high = max(0, *(-s for s in shifts)), min(len(reference), *(len(reference) - s for s in shifts))
-        if high <= low:
-            continue
-        overlap = np.min([law[low + s : high + s] for law, s in zip(laws, shifts, strict=True)], axis=0)
-        if overlap.sum() > best.sum():
-            best = overlap
-    weight = float(best.sum())
-    return (best / weight, weight * (1 - 1e-12)) if weight > 0 else (np.ones(1), 0.0)
-
-
-def _best_shift(reference: FloatArray, law: FloatArray) -> int:
-    """How far to the right of ``reference`` the other law lies: the shift with the largest overlap."""
-    guess = int(np.argmax(law)) - int(np.argmax(reference))
-    mean = round(float((law - reference) @ np.arange(len(law))))
-    width = len(law)
-
-    def overlap(shift: int) -> float:
-        low, high = max(0, -shift), min(width, width - shift)
-        return float(np.minimum(reference[low:high], law[low + shift : high + shift]).sum())
-
-    return max({guess, mean, guess - 1, guess + 1}, key=overlap)
-
-
-def _group(logs: FloatArray) -> Group:
-    if len(logs) == 1:
-        return Group(Sum.of(logs[0]), 1.0, _variance(np.exp(logs[0])))
-    shape, weight = common_shape(np.exp(logs))
-    with np.errstate(divide="ignore"):
-        return Group(Sum.of(np.log(shape)), weight, _variance(shape))
-
-
-def _noise(group: Group, rate: float) -> float:
-    """How much noise a client of the group adds, given how dearly its absence is paid for."""
-    return -float(np.log(1 - group.weight * (1 - np.exp(-rate * group.spread))))
-
-
-def partition(logs: FloatArray, groups: int) -> list[Group]:
-    """Cut the rows into ``groups`` runs of neighbours so that the least noisy run is as noisy as possible."""
-    rows = len(logs)
-    if groups >= rows:
-        return [_group(logs[i : i + 1]) for i in range(rows)]
-    cuts = sorted({*range(min(rows, 9)), *(rows - k for k in range(min(rows, 9))), *range(0, rows, 8), rows})
-    rate = 1 / max(min(_variance(np.exp(row)) for row in logs), 1e-12)
-    made: dict[tuple[int, int], Group] = {}
-
-    def group(a: int, b: int) -> Group:
-        if (a, b) not in made:
-            made[a, b] = _group(logs[a:b])
-        return made[a, b]
-
-    best: dict[tuple[int, int], tuple[float, list[int]]] = {(0, 0): (inf, [0])}
-    for k in range(1, groups + 1):
-        for b in cuts[1:]:
-            options = [
-                (min(best[a, k - 1][0], _noise(group(a, b), rate)), [*best[a, k - 1][1], b])
-                for a in cuts
-                if a < b and (a, k - 1) in best
-            ]
-            if options:
-                best[b, k] = max(options, key=lambda option: option[0])
-    return [group(a, b) for a, b in pairwise(best[rows, groups][1])]
 
 
 # -- trying all counts ----------------------------------------------------------------------------
@@ -212,14 +128,15 @@ def _run_tier(
     knots = len(others)
     middle = knots // 2
     halves = [others[:middle], others[middle:]]
-    whole = [_group(half) for half in halves]
+    whole = [group_of(half) for half in halves]
     # A quick look with one group a half, in blocks, finds the pairs that matter ...
     quick = _all_counts(whole, 0, 1 + count // 40, count, laws, everyone, orders, each_pair=True).max(axis=2)
     pairs = everyone[(quick > attained).any(axis=1)]
     # ... and they are looked at closely.
     if tier.groups <= 2 or tier.groups == knots:
         groups = partition(others, tier.groups)
-        return np.maximum(attained, _all_counts(groups, 0, tier.block, count, laws, pairs, orders)[0].max(axis=1))
+        close = _all_counts(groups, 0, tier.block, count, laws, pairs, orders)[0].max(axis=1)
+        return np.asarray(np.maximum(attained, close))
     # Most clients sit in one half: cut that one finely and the far one less; both ways to do so hold.
     bound = attained
     mirrored = np.allclose(others[::-1, ::-1], others, rtol=0, atol=MIRROR_TOLERANCE)
@@ -349,7 +266,14 @@ def _enumerate(
             n = used[groups - 1]
             if exact:
                 left = steps - total
-                n = convolve_into(law[groups - 1, :n], elaw[groups - 1, :n], powers[left], epowers[left], everyone, eeveryone)
+                n = convolve_into(
+                    law[groups - 1, :n],
+                    elaw[groups - 1, :n],
+                    powers[left],
+                    epowers[left],
+                    everyone,
+                    eeveryone,
+                )
             else:
                 everyone[:n] = law[groups - 1, :n]
                 eeveryone[:n] = elaw[groups - 1, :n]

@@ -47,13 +47,23 @@ class Bound:
 
 @overload
 def renyi(
-    mech: Channel, alpha: float = ..., clients: int = ..., others: Others | npt.ArrayLike = ..., *,
-    law: Law = ..., seed: int = ...
+    mech: Channel,
+    alpha: float = ...,
+    clients: int = ...,
+    others: Others | npt.ArrayLike = ...,
+    *,
+    law: Law = ...,
+    seed: int = ...,
 ) -> Bound: ...
 @overload
 def renyi(
-    mech: Channel, alpha: Sequence[float], clients: int = ..., others: Others | npt.ArrayLike = ..., *,
-    law: Law = ..., seed: int = ...
+    mech: Channel,
+    alpha: Sequence[float],
+    clients: int = ...,
+    others: Others | npt.ArrayLike = ...,
+    *,
+    law: Law = ...,
+    seed: int = ...,
 ) -> list[Bound]: ...
 def renyi(
     mech: Channel,
@@ -83,8 +93,10 @@ def renyi(
     orders = np.array([order(a) for a in ([alpha] if single else alpha)])  # type: ignore[union-attr]
     if not orders.size:
         raise ValueError("alpha is empty: give at least one order")
-    bounds = _worst(mech, orders, clients, law) if isinstance(others, str) and others == "worst" else (
-        _given(mech, orders, clients, others, law, seed)
+    bounds = (
+        _worst(mech, orders, clients, law)
+        if isinstance(others, str) and others == "worst"
+        else (_given(mech, orders, clients, others, law, seed))
     )
     return bounds[0] if single else bounds
 
@@ -186,28 +198,26 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
             memo[v, times] = laws[v].times(times)
         return memo[v, times]
 
-    def only(**at: int) -> tuple[int, ...]:
-        counts = [0] * knots
-        for v, times in at.items():
-            counts[int(v[1:])] += times
-        return tuple(counts)
+    def only(at: dict[int, int]) -> tuple[int, ...]:
+        return tuple(at.get(v, 0) for v in range(knots))
 
     ranked = []
     for v in range(knots):
-        consider(only(**{f"v{v}": count}), pairs)
+        consider(only({v: count}), pairs)
         ranked.append((max(one.value for one in best), v))
     if count == 0:
         return best
     promising = np.array(sorted({one.pair for one in best}))
-    work = count * own.shape[1]
-    splits = np.unique(np.linspace(1, count - 1, min(count - 1, max(3, 20_000 // work))).astype(int)) if count > 1 else []
+    tried = max(3, 20_000 // (count * own.shape[1]))  # few splits where each is dear
+    splits = sorted({int(k) for k in np.linspace(1, count - 1, min(count - 1, tried))})
     knots_tried = range(knots) if knots <= 16 else sorted(v for _, v in sorted(ranked)[-8:])
     for u, v in combinations(knots_tried, 2):
         for k in splits:
-            consider(only(**{f"v{u}": int(k), f"v{v}": count - int(k)}), promising)
+            consider(only({u: k, v: count - k}), promising)
     for _ in range(count):
         starts = {one.counts for one in best}
-        if not any([consider(moved, promising) for start in starts for moved in _moves(start, knots_tried)]):
+        improved = [consider(moved, promising) for start in starts for moved in _moves(start, knots_tried)]
+        if not any(improved):
             break
     return best
 

@@ -1,0 +1,46 @@
+# The two commands of a newcomer: `make demo` and `make test`. Both set everything up by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format bench clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup: $(STAMP)  ## a virtual environment with pinned dependencies
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rqm needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,dev]'
+	@touch $@
+
+demo: setup  ## draw the paper's privacy figures into out/figures
+	$(BIN)/rqm privacy --mechanism rqm --margin 1.0 --keep 0.42 --clients 40 --alpha 2
+	$(BIN)/rqm figures --out out/figures
+	@echo "Open out/figures/renyi-theta25.png first: the paper's curves (dashed) and what is certified."
+
+test: lint  ## lint, types and all tests but the slow ones
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-all: lint  ## every test with full counts
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy --no-error-summary
+
+format: setup  ## rewrite the code in the house style
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --fix --quiet .
+
+bench: setup  ## time the certificate: how many counts a second
+	$(BIN)/python -m pytest -n 0 -m slow -k speed -s
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/rqm.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

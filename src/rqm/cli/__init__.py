@@ -1,0 +1,65 @@
+"""The command line: one thin file a command, each parses, calls one public function and prints."""
+
+import re
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from rqm import __version__
+from rqm.cli import figures, privacy
+
+app = typer.Typer(
+    name="rqm",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("privacy")(privacy.command)
+app.command("figures")(figures.command)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"rqm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Private, few-bit federated learning with the Randomized Quantization Mechanism (RQM).
+
+    Start with `rqm privacy`: what one coordinate leaks, at most, whatever the other clients send.
+    """
+
+
+def main() -> None:
+    """Run the command line; a bad value ends with exit code 2 and one line that names it."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Abort:
+        _fail("stopped by the user", 130)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except (ValueError, TypeError) as error:
+        _fail(_as_option(str(error)), 2)
+    except (OSError, ImportError) as error:
+        _fail(str(error), 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _as_option(message: str) -> str:
+    """Turn the library's "keep = 2: must be …" into the command line's "--keep 2: must be …"."""
+    return re.sub(r"^(\w+) = (.*?): ", lambda m: f"--{m[1].replace('_', '-')} {m[2]}: ", message)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo("rqm: " + " ".join(message.split()), err=True)
+    sys.exit(code)

@@ -1,0 +1,174 @@
+"""``rqm privacy``: what one coordinate leaks in one round."""
+
+import json
+import math
+from contextlib import nullcontext
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rqm import Bound, Channel
+
+
+class Mechanism(StrEnum):
+    """The mechanisms that have a law."""
+
+    rqm = "rqm"
+    pbm = "pbm"
+    rounding = "rounding"
+
+
+class Others(StrEnum):
+    """What the other clients send."""
+
+    worst = "worst"
+    balanced = "balanced"
+    random = "random"
+
+
+class LawName(StrEnum):
+    """Which law to account for."""
+
+    paper = "paper"
+    sampled = "sampled"
+
+
+def command(
+    mechanism: Annotated[Mechanism, typer.Option(help="The mechanism.")] = Mechanism.rqm,
+    margin: Annotated[
+        float | None, typer.Option(help="Δ, in units of the clip: how far the outer levels lie beyond it (rqm: 1).")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="q, the chance of keeping an inner level (rqm: 0.42); or one each: 0.4,0.5,…")
+    ] = None,
+    theta: Annotated[float | None, typer.Option(help="θ of the Poisson Binomial Mechanism (pbm: 0.25).")] = None,
+    levels: Annotated[int, typer.Option(help="m, the number of outcomes: 16 is 4 bits.")] = 16,
+    clients: Annotated[int, typer.Option(help="n, the clients in the sum; 1 is local privacy.")] = 1,
+    alpha: Annotated[float, typer.Option(help="The Rényi order: 1 is KL, inf is pure differential privacy.")] = 2.0,
+    others: Annotated[
+        Others, typer.Option(help="The other clients' inputs; only 'worst' gives a guarantee.")
+    ] = Others.worst,
+    seed: Annotated[int, typer.Option(help="Seed of --others random.")] = 0,
+    law: Annotated[
+        LawName, typer.Option(help="The paper's law, or the integer table that is sampled in deployment.")
+    ] = LawName.paper,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Rényi privacy of **one coordinate in one round**, attained and certified.
+
+    Examples:
+
+        rqm privacy --margin 1.0 --keep 0.42 --clients 40 --alpha 2
+
+        rqm privacy --mechanism pbm --theta 0.25 --clients 40 --alpha 2 --json
+
+        rqm privacy --mechanism rounding --levels 2 --margin 20 --clients 100
+    """
+    from rqm import renyi
+
+    mech = build(mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels)
+    with _spinner(quiet=as_json or clients < 3):
+        bound = renyi(mech, alpha, clients, others.value, law=law.value, seed=seed)
+    facts = describe(mech, bound, others.value)
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        _show(facts)
+
+
+def build(kind: str, **options: Any) -> "Channel":
+    """Make the mechanism that the options describe; an option of another mechanism is an error."""
+    from rqm import Channel, mechanism_from_dict
+
+    allowed = {"rqm": {"margin", "keep", "levels"}, "pbm": {"theta", "levels"}, "rounding": {"margin", "levels"}}[kind]
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in sorted(given.keys() - allowed):
+        usable = ", ".join(f"--{option}" for option in sorted(allowed))
+        raise ValueError(f"{name} = {given[name]}: must not be given with --mechanism {kind}, which takes {usable}")
+    if "keep" in given:
+        given["keep"] = _parse_keep(given["keep"])
+    mech = mechanism_from_dict({"mechanism": kind, **given})
+    assert isinstance(mech, Channel)
+    return mech
+
+
+def _parse_keep(text: str) -> float | tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"keep = {text}: must be a number, or numbers separated by commas") from None
+    return values[0] if len(values) == 1 else values
+
+
+def describe(mech: "Channel", bound: "Bound", others: str) -> dict[str, Any]:
+    """Everything there is to say about a bound, ready for JSON."""
+    facts: dict[str, Any] = {
+        "mechanism": mech.to_dict(),
+        "alpha": _finite(bound.alpha),
+        "clients": bound.clients,
+        "neighbours": bound.neighbours,
+        "threat_model": bound.threat_model,
+        "per": "coordinate and round",
+        "law": bound.law,
+        "others": others,
+        "lower": _finite(bound.lower),
+        "upper": _finite(bound.upper),
+        "certified": bound.certified,
+        "worst": {
+            "x": bound.x,
+            "x_prime": bound.x_prime,
+            "others": [{"x": x, "clients": count} for x, count in bound.other_inputs.items()],
+        },
+        "variance_max": mech.variance_max() / mech.clip**2,
+        "bits": mech.bits,
+    }
+    if hasattr(mech, "theorem_bound") and bound.clients == 1:
+        facts["theorem_bound"] = mech.theorem_bound()
+    return facts
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else "inf"  # JSON has no infinity
+
+
+def _spinner(quiet: bool) -> Any:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return nullcontext() if quiet or not console.is_terminal else console.status("searching and certifying …")
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    def number(value: float | str) -> str:
+        return value if isinstance(value, str) else f"{value:.6g}"
+
+    worst = facts["worst"]
+    parameters = {k: v for k, v in facts["mechanism"].items() if k != "mechanism"}
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("mechanism", f"{facts['mechanism']['mechanism']}  {parameters}")
+    table.add_row("adversary sees", facts["threat_model"] if facts["clients"] > 1 else "the client's message (local)")
+    table.add_row("neighbours", facts["neighbours"] + ", " + facts["law"] + " law")
+    what = "attained by some inputs" if facts["certified"] else f"these inputs ({facts['others']} others), ±clip"
+    order = f"D_{number(facts['alpha'])}"
+    table.add_row(f"[bold]{order}[/bold]", f"{number(facts['lower'])}   {what}")
+    if facts["certified"]:
+        table.add_row("", f"[bold]{number(facts['upper'])}[/bold]   certified for all inputs of everyone")
+    else:
+        table.add_row("", "not a guarantee: other inputs may leak more (use --others worst)")
+    table.add_row("worst pair", f"x = {worst['x']:.6g}, x' = {worst['x_prime']:.6g} (in units of clip)")
+    if worst["others"]:
+        spread = ", ".join(f"{o['clients']} at {o['x']:.4g}" for o in worst["others"])
+        table.add_row("others", spread)
+    if "theorem_bound" in facts:
+        table.add_row("Theorem 5.2", f"D_inf ≤ {facts['theorem_bound']:.6g}")
+    table.add_row("variance, bits", f"≤ {facts['variance_max']:.4g} clip² a client, {facts['bits']} bits")
+    console = Console()
+    console.print(table)
+    console.print(
+        "[dim]Per coordinate and per round. A model of d coordinates leaks up to d times as much each round.[/dim]"
+    )
