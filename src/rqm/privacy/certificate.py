@@ -18,7 +18,8 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from rqm._checks import FloatArray
-from rqm.privacy.divergence import BLOCK, EMPTY, UNIT_ROUNDOFF, Sum, compiled, convolve_into, divergences
+from rqm.privacy.compiled import BLOCK, EMPTY, divergences, enumerate_counts, fill_gaps
+from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum
 from rqm.privacy.shapes import Group, group_of, partition
 
 IntArray = npt.NDArray[np.int64]
@@ -48,8 +49,9 @@ def tiers(knots: int, width: int, others: int) -> list[Tier]:
     """
     found: list[Tier] = []
     ways = [(knots, 1), *((groups, 1) for groups in (4, 3, 2) if groups < knots)]
+    block = 1
     while not found or found[-1].last < others:
-        groups, block = ways.pop(0) if ways else (2, 2 * found[-1].block)
+        groups, block = ways.pop(0) if ways else (2, 2 * block)
         steps = 1
         while _affordable(groups, knots, (steps + 1) * block * width, steps + 1):
             steps += 1
@@ -85,9 +87,14 @@ def certify(
     best = alone.copy()
     for tier in reversed(tiers(len(others), others.shape[1], count)):
         clients = min(count, tier.last)
-        if clients == 0 or (clients < count and (best <= _all_equal(laws, others, clients, pairs, orders)).all()):
-            continue  # fewer clients already attain more than is certified for all of them
-        best = np.minimum(best, _run_tier(tier, laws, others, clients, pairs, orders, np.asarray(attained)))
+        if clients == 0:
+            continue
+        # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
+        open_to = best > (_all_equal(laws, others, clients, pairs, orders) if clients < count else -inf)
+        if open_to.any():
+            known = np.asarray(attained)[open_to]
+            bound = _run_tier(tier, laws, others, clients, pairs, orders[open_to], known)
+            best[open_to] = np.minimum(best[open_to], bound)
     return outward(best, orders, own, others, count)
 
 
@@ -130,22 +137,27 @@ def _run_tier(
     halves = [others[:middle], others[middle:]]
     whole = [group_of(half) for half in halves]
     # A quick look with one group a half, in blocks, finds the pairs that matter ...
-    quick = _all_counts(whole, 0, 1 + count // 40, count, laws, everyone, orders, each_pair=True).max(axis=2)
-    pairs = everyone[(quick > attained).any(axis=1)]
+    quick = _all_counts(whole, 0, 1 + count // 40, count, laws, everyone, orders).max(axis=2)
+    wanted = quick > attained
+    pairs, wanted = everyone[wanted.any(axis=1)], wanted[wanted.any(axis=1)]
     # ... and they are looked at closely.
     if tier.groups <= 2 or tier.groups == knots:
         groups = partition(others, tier.groups)
-        close = _all_counts(groups, 0, tier.block, count, laws, pairs, orders)[0].max(axis=1)
-        return np.asarray(np.maximum(attained, close))
-    # Most clients sit in one half: cut that one finely and the far one less; both ways to do so hold.
+        close = _all_counts(groups, 0, tier.block, count, laws, pairs, orders, wanted)[0]
+        return np.asarray(np.maximum(attained, close.max(axis=1)))
+    # Most clients sit in one half: cut that one finely and the far one less. Two ways to do so hold; the second is
+    # for the orders where the first is not already attained.
     bound = attained
     mirrored = np.allclose(others[::-1, ::-1], others, rtol=0, atol=MIRROR_TOLERANCE)
     for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
-        cuts = [[whole[far], *partition(halves[near], tier.groups - 1)]]
-        if tier.groups == 4:
-            cuts.append([*partition(halves[far], 2), *partition(halves[near], 2)])
-        tried = [_all_counts(cut, 1 + k, 1, count, laws, pairs, orders)[0] for k, cut in enumerate(cuts)]
-        bound = np.maximum(bound, np.min(tried, axis=0).max(axis=1))
+        cut = [whole[far], *partition(halves[near], tier.groups - 1)]
+        close = _all_counts(cut, 1, 1, count, laws, pairs, orders, wanted)[0]
+        loose = close.max(axis=1) > attained * (1 + 1e-9)
+        if tier.groups == 4 and loose.any():
+            cut = [*partition(halves[far], 2), *partition(halves[near], 2)]
+            again = _all_counts(cut, 2, 1, count, laws, pairs, orders[loose], wanted[:, loose])[0]
+            close[loose] = np.minimum(close[loose], again)
+        bound = np.maximum(bound, close.max(axis=1))
     return np.asarray(bound)
 
 
@@ -165,18 +177,22 @@ def _all_counts(
     laws: list[Sum],
     pairs: IntArray,
     orders: FloatArray,
-    each_pair: bool = False,
+    wanted: npt.NDArray[np.bool_] | None = None,
 ) -> FloatArray:
-    """For each order, the largest bound over all pairs and all ways to spread ``count`` clients over the groups.
+    """For each order, the largest bound over the pairs and all ways to spread ``count`` clients over the groups.
 
-    If ``far`` > 0, the first ``far`` groups together hold at most half of the clients, and the last axis tells how
-    many they hold. Clients are counted in blocks; what does not fill a block is dropped. The first axis is the
-    pair, or has length one.
+    Shape (1, orders, far counts): if ``far`` > 0, the first ``far`` groups together hold at most half of the
+    clients, and the last axis tells how many they hold. ``wanted`` tells which pairs matter at which order; if it
+    is not given, every pair has its own row in the first axis. Clients are counted in blocks; what does not fill a
+    block is dropped.
     """
+    asked = np.broadcast_to(orders, (len(pairs), len(orders)))
+    if wanted is not None:
+        asked = np.where(wanted, asked, np.nan)
     steps = count if block == 1 else -(-(count - len(groups) * (block - 1)) // block)
     if steps <= 0 or not len(pairs):
         alone = _evaluate(Sum.nothing(), laws, pairs, orders)
-        return (alone if each_pair else alone.max(axis=0, keepdims=True, initial=0.0))[:, :, None]
+        return (alone if wanted is None else alone.max(axis=0, keepdims=True, initial=-inf))[:, :, None]
     exact = all(group.weight == 1.0 for group in groups) and not far
     totals = np.zeros(steps + 1, dtype=np.bool_)
     gaps = range(steps + 1) if exact else [0, 1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 27, 36, 50, 70, 100, steps]
@@ -196,17 +212,20 @@ def _all_counts(
     shapes, own, powers = _stack(units), _stack([laws[i] for i in used]), _stack(rest)
     size = (shapes[0].shape[1] + 1) * steps + own[0].shape[1] + powers[0].shape[1] + 4
     cells = first + 1 if exact else int(np.prod(shape))
-    table = np.full((len(pairs) if each_pair else 1, len(orders), cells), -inf)
+    table = np.full((len(pairs) if wanted is None else 1, len(orders), cells), -inf)
 
     def fill(c0: int) -> None:
         start = units[0].times(c0)
-        _enumerate(
-            c0, steps, start.mantissa, start.exponent, *shapes, *own, *powers, local, orders, totals, size, exact, table
+        enumerate_counts(
+            c0, steps, start.mantissa, start.exponent, *shapes, *own, *powers, local, asked, totals, size, exact, table
         )  # fmt: skip
 
     with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
         list(pool.map(fill, range(first + 1)))
-    return table if exact else _expect(table, shape, [group.weight for group in groups], far, steps, block, orders)
+    if exact:
+        return table
+    fill_gaps(table, np.array(shape), totals)
+    return _expect(table, shape, [group.weight for group in groups], far, steps, block, orders)
 
 
 def _stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
@@ -218,96 +237,6 @@ def _stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
         mantissa[k, : len(s.exponent)] = s.mantissa
         exponent[k, : len(s.exponent)] = s.exponent
     return mantissa, exponent
-
-
-@compiled
-def _enumerate(
-    c0: int,
-    steps: int,
-    start: FloatArray,
-    estart: IntArray,
-    shapes: FloatArray,
-    eshapes: IntArray,
-    own: FloatArray,
-    eown: IntArray,
-    powers: FloatArray,
-    epowers: IntArray,
-    pairs: IntArray,
-    orders: FloatArray,
-    totals: npt.NDArray[np.bool_],
-    size: int,
-    exact: bool,
-    table: FloatArray,
-) -> None:  # pragma: no cover (compiled)
-    """Fill the part of the table whose first count is ``c0``: the divergence of every pair at every count."""
-    groups = shapes.shape[0]
-    law = np.zeros((groups, size, 32))
-    elaw = np.full((groups, size), EMPTY)
-    used = np.full(groups, start.shape[0])
-    for g in range(groups):
-        law[g, : start.shape[0]] = start
-        elaw[g, : start.shape[0]] = estart
-    ends = np.zeros((own.shape[0], size, 32))
-    eends = np.full((own.shape[0], size), EMPTY)
-    end_used = np.zeros(own.shape[0], dtype=np.int64)
-    everyone = np.zeros((size, 32))
-    eeveryone = np.full(size, EMPTY)
-    scratch = np.zeros((size, 32))
-    escratch = np.full(size, EMPTY)
-    values = np.empty(orders.shape[0])
-    count = np.zeros(groups, dtype=np.int64)
-    count[0] = c0
-    while True:
-        total = count.sum()
-        if totals[total]:
-            index = 0
-            for g in range(groups):
-                index = index * (steps + 1) + count[g]
-            n = used[groups - 1]
-            if exact:
-                left = steps - total
-                n = convolve_into(
-                    law[groups - 1, :n],
-                    elaw[groups - 1, :n],
-                    powers[left],
-                    epowers[left],
-                    everyone,
-                    eeveryone,
-                )
-            else:
-                everyone[:n] = law[groups - 1, :n]
-                eeveryone[:n] = elaw[groups - 1, :n]
-            for v in range(own.shape[0]):
-                end_used[v] = convolve_into(everyone[:n], eeveryone[:n], own[v], eown[v], ends[v], eends[v])
-            for k in range(pairs.shape[0]):
-                i, j = pairs[k, 0], pairs[k, 1]
-                divergences(
-                    ends[i, : end_used[i]],
-                    eends[i, : end_used[i]],
-                    ends[j, : end_used[j]],
-                    eends[j, : end_used[j]],
-                    orders,
-                    values,
-                )
-                row = table[k] if table.shape[0] > 1 else table[0]
-                cell = c0 if exact else index
-                for a in range(orders.shape[0]):
-                    row[a, cell] = max(row[a, cell], values[a])
-        g = groups - 1
-        while g > 0 and total == steps:
-            total -= count[g]
-            count[g] = 0
-            g -= 1
-        if g == 0:
-            return
-        n = used[g]
-        used[g] = convolve_into(law[g, :n], elaw[g, :n], shapes[g], eshapes[g], scratch, escratch)
-        n = used[g]
-        count[g] += 1
-        for h in range(g, groups):
-            law[h, :n] = scratch[:n]
-            elaw[h, :n] = escratch[:n]
-            used[h] = n
 
 
 def _expect(
@@ -322,7 +251,6 @@ def _expect(
     """Average over which clients added their shape; for each far count, the worst spread over the groups."""
     grid = np.indices(shape).reshape(len(shape), -1)
     total = grid.sum(axis=0)
-    _fill_gaps(table, np.array(shape), total, steps)
     thin = [_thinning(length - 1, weight, block) for length, weight in zip(shape, weights, strict=True)]
     away = grid[:far].sum(axis=0)
     full = (total == steps) & (away < shape[0] if far else True)
@@ -351,22 +279,3 @@ def _thinning(steps: int, weight: float, block: int) -> FloatArray:
     blocks = np.arange(steps + 1)
     upto = np.asarray(binom.cdf(block * blocks[None, :] + block - 1, block * blocks[:, None], weight))
     return np.asarray(np.diff(upto, axis=1, prepend=0.0))
-
-
-@compiled
-def _fill_gaps(table: FloatArray, shape: IntArray, total: IntArray, steps: int) -> None:  # pragma: no cover (compiled)
-    """Counts that were not tried take the best value with one shape fewer: dropping noise never helps."""
-    groups = shape.shape[0]
-    strides = np.ones(groups, dtype=np.int64)
-    for g in range(groups - 2, -1, -1):
-        strides[g] = strides[g + 1] * shape[g + 1]
-    for index in range(total.shape[0]):
-        if total[index] > steps or table[0, 0, index] > -np.inf:
-            continue
-        for k in range(table.shape[0]):
-            for a in range(table.shape[1]):
-                least = np.inf
-                for g in range(groups):
-                    if (index // strides[g]) % shape[g] > 0:
-                        least = min(least, table[k, a, index - strides[g]])
-                table[k, a, index] = least

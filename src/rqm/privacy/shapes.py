@@ -28,7 +28,7 @@ def _variance(law: FloatArray) -> float:
 def common_shape(laws: FloatArray) -> tuple[FloatArray, float]:
     """The aligned minimum of some laws: ``laws[i] ≥ weight · shift(shape)`` for each i, by construction."""
     best = np.zeros(1)
-    for reference in laws:
+    for reference in laws[[0, len(laws) // 2, -1]]:
         shifts = [_best_shift(reference, law) for law in laws]
         low, high = max(0, *(-s for s in shifts)), min(len(reference), *(len(reference) - s for s in shifts))
         if high <= low:
@@ -50,7 +50,7 @@ def _best_shift(reference: FloatArray, law: FloatArray) -> int:
         low, high = max(0, -shift), min(width, width - shift)
         return float(np.minimum(reference[low:high], law[low + shift : high + shift]).sum())
 
-    return max({guess, mean, guess - 1, guess + 1}, key=overlap)
+    return max({guess, mean}, key=overlap)
 
 
 def group_of(logs: FloatArray) -> Group:
@@ -72,7 +72,8 @@ def partition(logs: FloatArray, groups: int) -> list[Group]:
     rows = len(logs)
     if groups >= rows:
         return [group_of(logs[i : i + 1]) for i in range(rows)]
-    cuts = sorted({*range(min(rows, 9)), *(rows - k for k in range(min(rows, 9))), *range(0, rows, 8), rows})
+    steps = range(rows) if rows <= 12 else [2**k for k in range(rows.bit_length())]  # many knots: finer at the ends
+    cuts = sorted({0, rows, *(k for k in steps if k < rows), *(rows - k for k in steps if k < rows)})
     rate = 1 / max(min(_variance(np.exp(row)) for row in logs), 1e-12)
     made: dict[tuple[int, int], Group] = {}
 

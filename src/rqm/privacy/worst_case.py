@@ -12,10 +12,10 @@ from rqm._checks import FloatArray, inputs, order, whole
 from rqm.channel import Channel, Law
 from rqm.mechanisms.pbm import PBM
 from rqm.privacy.certificate import certify, outward
-from rqm.privacy.divergence import Sum, divergences
+from rqm.privacy.compiled import IntArray, divergences
+from rqm.privacy.divergence import Sum
 
 Others = Literal["worst", "balanced", "random"]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ def renyi(
     orders = np.array([order(a) for a in ([alpha] if single else alpha)])  # type: ignore[union-attr]
     if not orders.size:
         raise ValueError("alpha is empty: give at least one order")
+    if clients > 1 and any(Sum.of(row).steep() for row in mech.log_law(mech.knots, law)):
+        raise ValueError(f"{mech!r}: the law falls by more than 2**33 a level; sums of such laws are not supported")
     bounds = (
         _worst(mech, orders, clients, law)
         if isinstance(others, str) and others == "worst"

@@ -1,0 +1,321 @@
+"""The compiled inner loops of ``privacy``: sums, divergences and the walk over all counts.
+
+They share one file because the compiler's cache of a function does not notice when a function it calls has changed
+in another file.
+"""
+
+from math import frexp, ldexp
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from rqm._checks import FloatArray
+
+IntArray = npt.NDArray[np.int64]
+
+BLOCK = 16
+"""Outcomes that share a power of two: few enough that even a law falling by 2³² a step fits a float in a block."""
+EMPTY = -(2**60)
+"""The exponent of a block that holds only zeros."""
+
+# Sums of positive numbers may be taken in any order; the error bound of ``certificate.outward`` allows for it.
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+
+
+@compiled
+def convolve_into(
+    x: FloatArray, ex: IntArray, y: FloatArray, ey: IntArray, out: FloatArray, eout: IntArray
+) -> int:  # pragma: no cover (compiled)
+    """Convolve two blocked laws into ``out``; return the blocks used. Only non-negative numbers are added."""
+    nx, ny = x.shape[0], y.shape[0]
+    last = np.zeros(ny, dtype=np.int64)  # the last outcome of each block of y that is not zero
+    for j in range(ny):
+        for q in range(BLOCK):
+            if y[j, q] > 0.0:
+                last[j] = q
+    window = np.empty(2 * BLOCK)
+    acc = np.empty(BLOCK)
+    size = 1
+    for b in range(nx + ny):
+        top = EMPTY
+        for j in range(max(0, b - nx), min(ny, b + 1)):
+            if b - j < nx:
+                top = max(top, ex[b - j] + ey[j])
+            if j < b:
+                top = max(top, ex[b - j - 1] + ey[j])
+        for z in range(BLOCK):
+            acc[z] = 0.0
+        for j in range(max(0, b - nx), min(ny, b + 1)):
+            # The outcomes of x that meet block j of y in block b: one block of x and the one before it.
+            if ey[j] == EMPTY:
+                continue
+            i = b - j
+            behind = ldexp(1.0, max(ex[i - 1] + ey[j] - top, -1080)) if i > 0 else 0.0
+            level = ldexp(1.0, max(ex[i] + ey[j] - top, -1080)) if i < nx else 0.0
+            front, back = window[:BLOCK], window[BLOCK:]
+            before, here = x[max(i - 1, 0)], x[min(i, nx - 1)]
+            for z in range(BLOCK):
+                front[z] = before[z] * behind
+                back[z] = here[z] * level
+            for q in range(last[j] + 1):
+                yq = y[j, q]
+                offset = np.uint64(BLOCK - q)  # an unsigned index cannot count from the end, so the loop vectorises
+                for z in range(BLOCK):
+                    acc[z] += yq * window[np.uint64(z) + offset]
+        largest = 0.0
+        for z in range(BLOCK):
+            largest = max(largest, acc[z])
+        if largest > 0.0:
+            power = frexp(largest)[1]
+            scale = ldexp(1.0, -power)
+            for z in range(BLOCK):
+                out[b, z] = acc[z] * scale
+            eout[b] = top + power
+            size = b + 1
+        else:
+            for z in range(BLOCK):
+                out[b, z] = 0.0
+            eout[b] = EMPTY
+    return size
+
+
+@compiled
+def convolve(
+    x: FloatArray, ex: IntArray, y: FloatArray, ey: IntArray
+) -> tuple[FloatArray, IntArray]:  # pragma: no cover (compiled)
+    """Convolve two blocked laws."""
+    out = np.empty((x.shape[0] + y.shape[0], BLOCK))
+    eout = np.empty(x.shape[0] + y.shape[0], dtype=np.int64)
+    size = convolve_into(x, ex, y, ey, out, eout)
+    return out[:size], eout[:size]
+
+
+@compiled
+def _near_kl(
+    a: FloatArray, ea: IntArray, b: FloatArray, eb: IntArray, alpha: float
+) -> float:  # pragma: no cover (compiled)
+    """D_α for α close to 1 (and the KL divergence at 1), with no cancellation as α tends to 1."""
+    total, mass = 0.0, 0.0
+    for k in range(a.shape[0]):
+        if ea[k] < -1070:
+            continue
+        scale = ldexp(1.0, ea[k])
+        for z in range(BLOCK):
+            if a[k, z] > 0.0:
+                ratio = np.log(a[k, z]) - np.log(b[k, z]) + np.log(2.0) * (ea[k] - eb[k])
+                weight = a[k, z] * scale
+                mass += weight
+                total += weight * (ratio if alpha == 1.0 else np.expm1((alpha - 1) * ratio))
+    total /= mass
+    return total if alpha == 1.0 else np.log1p(total) / (alpha - 1)
+
+
+@compiled
+def divergences(
+    a: FloatArray, ea: IntArray, b: FloatArray, eb: IntArray, alphas: FloatArray, out: FloatArray
+) -> None:  # pragma: no cover (compiled)
+    """Write D_α(A ‖ B) to ``out`` for every order, infinite where A can be what B cannot.
+
+    An order that is NaN is not wanted: its place gets −∞.
+    """
+    blocks = a.shape[0]
+    if blocks > b.shape[0]:
+        out[:] = np.inf
+        return
+    ratio = np.empty((blocks, BLOCK))  # A/B within a block, scaled so that its largest is 1
+    peak = np.empty(blocks)  # the logarithm of that largest
+    for k in range(blocks):
+        high = 0.0
+        impossible = False
+        for z in range(BLOCK):
+            az, bz = a[k, z], b[k, z]
+            quotient = az / bz if bz > 0.0 else 0.0
+            impossible |= (az > 0.0) & (bz == 0.0)
+            ratio[k, z] = quotient
+            high = max(high, quotient)
+        if impossible:
+            out[:] = np.inf
+            return
+        if high == 0.0:
+            peak[k] = -np.inf
+            continue
+        if high == np.inf:  # beyond a float within one block: by logarithms
+            high = -np.inf
+            for z in range(BLOCK):
+                ratio[k, z] = np.log(a[k, z]) - np.log(b[k, z]) if a[k, z] > 0.0 else -np.inf
+                high = max(high, ratio[k, z])
+            for z in range(BLOCK):
+                ratio[k, z] = np.exp(ratio[k, z] - high)
+        else:
+            scale = 1.0 / high
+            for z in range(BLOCK):
+                ratio[k, z] *= scale
+            high = np.log(high)
+        peak[k] = high + np.log(2.0) * (ea[k] - eb[k])
+    highest = peak.max()
+    power = np.empty(BLOCK)
+    base = np.empty(BLOCK)
+    for order in range(alphas.shape[0]):
+        alpha = alphas[order]
+        if np.isnan(alpha):
+            out[order] = -np.inf
+            continue
+        if alpha == np.inf:
+            out[order] = highest
+            continue
+        if alpha == 1.0 or (alpha - 1) * highest < 0.5:
+            out[order] = _near_kl(a, ea, b, eb, alpha)
+            continue
+        by_squaring = alpha <= 4096 and alpha == np.floor(alpha)
+        best, reach = 0, -np.inf  # a block adds at most BLOCK·exp(reach): start with the most promising one
+        for k in range(blocks):
+            if peak[k] > -np.inf and np.log(2.0) * eb[k] + alpha * peak[k] > reach:
+                best, reach = k, np.log(2.0) * eb[k] + alpha * peak[k]
+        top, total = -np.inf, 0.0
+        for turn in range(blocks):
+            k = best if turn == 0 else turn - 1 if turn <= best else turn
+            reach = np.log(2.0) * eb[k] + alpha * peak[k]
+            if reach + 4.0 < top - 50.0 or peak[k] == -np.inf:  # log(BLOCK) < 4: too little to matter
+                continue
+            if by_squaring:  # no exponentials
+                for z in range(BLOCK):
+                    power[z] = 1.0
+                    base[z] = ratio[k, z]
+                n = int(alpha)
+                while True:
+                    if n & 1:
+                        for z in range(BLOCK):
+                            power[z] *= base[z]
+                    n >>= 1
+                    if n == 0:
+                        break
+                    for z in range(BLOCK):
+                        base[z] *= base[z]
+            else:
+                for z in range(BLOCK):
+                    power[z] = ratio[k, z] ** alpha
+            part = 0.0
+            for z in range(BLOCK):
+                part += b[k, z] * power[z]
+            if part == 0.0:
+                continue
+            term = np.log(part) + reach
+            if term > top:
+                total = total * np.exp(top - term) + 1.0
+                top = term
+            else:
+                total += np.exp(term - top)
+        out[order] = (top + np.log(total)) / (alpha - 1)
+
+
+@compiled
+def enumerate_counts(
+    c0: int,
+    steps: int,
+    start: FloatArray,
+    estart: IntArray,
+    shapes: FloatArray,
+    eshapes: IntArray,
+    own: FloatArray,
+    eown: IntArray,
+    powers: FloatArray,
+    epowers: IntArray,
+    pairs: IntArray,
+    orders: FloatArray,
+    totals: npt.NDArray[np.bool_],
+    size: int,
+    exact: bool,
+    table: FloatArray,
+) -> None:  # pragma: no cover (compiled)
+    """Fill the part of the table whose first count is ``c0``: the divergence of every pair at every count."""
+    groups = shapes.shape[0]
+    law = np.zeros((groups, size, BLOCK))
+    elaw = np.full((groups, size), EMPTY)
+    used = np.full(groups, start.shape[0])
+    for g in range(groups):
+        law[g, : start.shape[0]] = start
+        elaw[g, : start.shape[0]] = estart
+    ends = np.zeros((own.shape[0], size, BLOCK))
+    eends = np.full((own.shape[0], size), EMPTY)
+    end_used = np.zeros(own.shape[0], dtype=np.int64)
+    everyone = np.zeros((size, BLOCK))
+    eeveryone = np.full(size, EMPTY)
+    scratch = np.zeros((size, BLOCK))
+    escratch = np.full(size, EMPTY)
+    values = np.empty(orders.shape[1])
+    count = np.zeros(groups, dtype=np.int64)
+    count[0] = c0
+    while True:
+        total = count.sum()
+        if totals[total]:
+            index = 0
+            for g in range(groups):
+                index = index * (steps + 1) + count[g]
+            n = used[groups - 1]
+            if exact:
+                left = steps - total
+                n = convolve_into(
+                    law[groups - 1, :n],
+                    elaw[groups - 1, :n],
+                    powers[left],
+                    epowers[left],
+                    everyone,
+                    eeveryone,
+                )
+            else:
+                everyone[:n] = law[groups - 1, :n]
+                eeveryone[:n] = elaw[groups - 1, :n]
+            for v in range(own.shape[0]):
+                end_used[v] = convolve_into(everyone[:n], eeveryone[:n], own[v], eown[v], ends[v], eends[v])
+            for k in range(pairs.shape[0]):
+                i, j = pairs[k, 0], pairs[k, 1]
+                divergences(
+                    ends[i, : end_used[i]],
+                    eends[i, : end_used[i]],
+                    ends[j, : end_used[j]],
+                    eends[j, : end_used[j]],
+                    orders[k],
+                    values,
+                )
+                row = table[k] if table.shape[0] > 1 else table[0]
+                cell = c0 if exact else index
+                for a in range(orders.shape[1]):
+                    row[a, cell] = max(row[a, cell], values[a])
+        g = groups - 1
+        while g > 0 and total == steps:
+            total -= count[g]
+            count[g] = 0
+            g -= 1
+        if g == 0:
+            return
+        n = used[g]
+        used[g] = convolve_into(law[g, :n], elaw[g, :n], shapes[g], eshapes[g], scratch, escratch)
+        n = used[g]
+        count[g] += 1
+        for h in range(g, groups):
+            law[h, :n] = scratch[:n]
+            elaw[h, :n] = escratch[:n]
+            used[h] = n
+
+
+@compiled
+def fill_gaps(table: FloatArray, shape: IntArray, totals: npt.NDArray[np.bool_]) -> None:  # pragma: no cover (compiled)
+    """Counts that were not tried take the best value with one shape fewer: dropping noise never helps."""
+    groups = shape.shape[0]
+    strides = np.ones(groups, dtype=np.int64)
+    for g in range(groups - 2, -1, -1):
+        strides[g] = strides[g + 1] * shape[g + 1]
+    for index in range(table.shape[2]):
+        total = 0
+        for g in range(groups):
+            total += (index // strides[g]) % shape[g]
+        if total >= totals.shape[0] or totals[total]:
+            continue
+        for k in range(table.shape[0]):
+            for a in range(table.shape[1]):
+                least = np.inf
+                for g in range(groups):
+                    if (index // strides[g]) % shape[g] > 0:
+                        least = min(least, table[k, a, index - strides[g]])
+                table[k, a, index] = least
