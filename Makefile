@@ -38,8 +38,8 @@ format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --fix --quiet .
 
-bench: setup  ## time the certificate: how many counts a second
-	$(BIN)/python -m pytest -n 0 -m slow -k speed -s
+bench: setup  ## every benchmark, each as a ratio to a peer in the same run
+	$(BIN)/rqm bench divergence
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/rqm.egg-info

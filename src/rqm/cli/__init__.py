@@ -8,7 +8,7 @@ import click
 import typer
 
 from rqm import __version__
-from rqm.cli import figures, privacy
+from rqm.cli import bench, figures, privacy
 
 app = typer.Typer(
     name="rqm",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("privacy")(privacy.command)
 app.command("figures")(figures.command)
+app.command("bench")(bench.command)
 
 
 def _version(show: bool) -> None:
@@ -57,7 +58,7 @@ def main() -> None:
 
 def _as_option(message: str) -> str:
     """Turn the library's "keep = 2: must be …" into the command line's "--keep 2: must be …"."""
-    return re.sub(r"^(\w+) = (.*?): ", lambda m: f"--{m[1].replace('_', '-')} {m[2]}: ", message)
+    return re.sub(r"^([a-z_]+) = (.*?): ", lambda m: f"--{m[1].replace('_', '-')} {m[2]}: ", message)
 
 
 def _fail(message: str, code: int) -> None:

@@ -204,7 +204,7 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
         return tuple(at.get(v, 0) for v in range(knots))
 
     ranked = []
-    for v in range(knots):
+    for v in reversed(range(knots)):
         consider(only({v: count}), pairs)
         ranked.append((max(one.value for one in best), v))
     if count == 0:
@@ -248,5 +248,7 @@ def _best_pairs(
     for row, (i, j) in zip(values, pairs, strict=True):
         a, b = sums[int(i)], sums[int(j)]
         divergences(a.mantissa, a.exponent, b.mantissa, b.exponent, orders, row)
-    at = values.argmax(axis=0)
-    return values.max(axis=0), [(int(pairs[k][0]), int(pairs[k][1])) for k in at]
+    best = values.max(axis=0)
+    # Mirror images tie but for rounding: name the last, the one with the larger x.
+    at = [int(np.flatnonzero(column >= top * (1 - 1e-12))[-1]) for column, top in zip(values.T, best, strict=True)]
+    return best, [(int(pairs[k][0]), int(pairs[k][1])) for k in at]

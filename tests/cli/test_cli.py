@@ -1,0 +1,127 @@
+"""The command line as its users meet it: in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def rqm(*args, timeout=120):
+    return subprocess.run(
+        [sys.executable, "-m", "rqm", *args], capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def test_privacy_json_contract():
+    result = rqm("privacy", "--margin", "1.0", "--keep", "0.42", "--levels", "16", "--alpha", "10", "--json")
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["mechanism"] == {"mechanism": "rqm", "clip": 1.0, "margin": 1.0, "levels": 16, "keep": 0.42}
+    assert (facts["alpha"], facts["clients"], facts["neighbours"]) == (10, 1, "replace-one")
+    assert facts["lower"] == facts["upper"] == pytest.approx(5.36840, abs=5.1e-6)
+    assert abs(facts["worst"]["x"]) == pytest.approx(0.9333, abs=1e-4)
+    assert facts["theorem_bound"] == pytest.approx(9.01247, abs=1e-5)
+    assert facts["variance_max"] == pytest.approx(0.2435, abs=1e-4)
+    assert facts["bits"] == 4
+    assert facts["certified"] is True
+
+
+def test_privacy_of_a_sum_in_words_and_as_json():
+    asked = ("privacy", "--mechanism", "pbm", "--theta", "0.25", "--clients", "40", "--alpha", "2")
+    facts = json.loads(rqm(*asked, "--json").stdout)
+    assert facts["upper"] == pytest.approx(0.51753, abs=5.1e-6)
+    assert sum(group["clients"] for group in facts["worst"]["others"]) == 39
+    assert "theorem_bound" not in facts
+    words = rqm(*asked).stdout
+    assert "0.517531" in words
+    assert "certified for all inputs" in words
+    assert "Per coordinate" in words
+
+
+def test_the_papers_assignment_is_not_called_a_guarantee():
+    asked = ("privacy", "--clients", "40", "--others", "random", "--seed", "3")
+    assert "not a guarantee" in rqm(*asked).stdout
+    facts = json.loads(rqm(*asked, "--json").stdout)
+    assert facts["certified"] is False
+
+
+def test_infinity_goes_in_and_out():
+    facts = json.loads(rqm("privacy", "--alpha", "inf", "--json").stdout)
+    assert facts["alpha"] == "inf"
+    facts = json.loads(rqm("privacy", "--mechanism", "rounding", "--levels", "4", "--json").stdout)
+    assert facts["lower"] == facts["upper"] == "inf"
+
+
+def test_one_keep_for_each_level():
+    facts = json.loads(rqm("privacy", "--levels", "4", "--keep", "0.25,0.5", "--json").stdout)
+    assert facts["mechanism"]["keep"] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--levels", "1"), "--levels 1: must be a whole number from 2 to 1024"),
+        (("--keep", "1.5"), "--keep 1.5: must be strictly between 0 and 1"),
+        (("--keep", "0"), "--keep 0.0: must be strictly between 0 and 1"),
+        (("--keep", "a,b"), "--keep a,b: must be a number"),
+        (("--margin", "0"), "--margin 0.0: must be a positive finite number"),
+        (("--margin", "nan"), "--margin nan: must be a positive finite number"),
+        (("--mechanism", "pbm", "--theta", "0.5"), "--theta 0.5: must be strictly between 0 and 1/2"),
+        (("--alpha", "0.5"), "--alpha 0.5: must be at least 1"),
+        (("--clients", "0"), "--clients 0: must be a whole number ≥ 1"),
+        (("--levels", "many"), "'--levels': 'many' is not a valid int"),
+        (("--mechanism", "gauss"), "'--mechanism': 'gauss' is not one of"),
+        (("--theta", "0.2"), "--theta 0.2: must not be given with --mechanism rqm"),
+        (("--colour", "red"), "--colour"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_exit_code_two(args, words):
+    result = rqm("privacy", *args)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_figures_by_name(tmp_path):
+    result = rqm("figures", "laws", "--out", str(tmp_path / "deep" / "folder"))
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in (tmp_path / "deep" / "folder").iterdir()) == ["laws.csv", "laws.png"]
+    assert result.stdout.split() == [str(tmp_path / "deep" / "folder" / name) for name in ("laws.png", "laws.csv")]
+
+
+def test_unknown_figures_and_benchmarks_are_named():
+    for command in ("figures", "bench"):
+        result = rqm(command, "nope")
+        assert result.returncode == 2
+        assert "nope" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_unwritable_folder_is_an_error_without_a_traceback(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    result = rqm("figures", "laws", "--out", str(tmp_path / "file"))
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_bench_json_contract():
+    facts = json.loads(rqm("bench", "divergence", "--json").stdout)
+    assert facts["name"] == "divergence"
+    assert facts["machine"]
+    assert all(ratio > 0 for ratio in facts["ratios"].values())
+
+
+def test_help_and_version_answer_without_the_heavy_parts():
+    assert rqm("--version").stdout.startswith("rqm ")
+    for args in ((), ("privacy",), ("figures",), ("bench",)):
+        result = rqm(*args, "--help")
+        assert result.returncode == 0
+        assert "rqm" in result.stdout
+    probe = (
+        "import sys, rqm.cli; print([m for m in ('numba', 'scipy', 'matplotlib', 'torch', 'flwr') if m in sys.modules])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"
