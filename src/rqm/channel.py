@@ -129,6 +129,7 @@ class Channel(ABC):
         deviation = self.grid.values - np.clip(x, -self.clip, self.clip)[..., None]
         return np.asarray((self.pmf(x) * deviation**2).sum(axis=-1))
 
+    @property
     def variance_max(self) -> float:
         """The largest variance over all inputs: on each cell it is affine in x minus x²."""
         x = self.knots

@@ -25,7 +25,7 @@ def test_pbm_is_the_binomial(theta, levels):
 def test_pbm_variances_of_the_papers_setting():
     assert PBM().variance(0.0) == pytest.approx(0.2667, abs=5e-5)
     assert PBM().variance(1.0) == pytest.approx(0.2, abs=5e-5)
-    assert PBM().variance_max() == PBM().variance(0.0)
+    assert PBM().variance_max == PBM().variance(0.0)
 
 
 def test_pbm_sampled_law_is_exact_and_close():

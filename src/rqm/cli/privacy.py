@@ -121,11 +121,11 @@ def describe(mech: "Channel", bound: "Bound", others: str) -> dict[str, Any]:
             "x_prime": bound.x_prime,
             "others": [{"x": x, "clients": count} for x, count in bound.other_inputs.items()],
         },
-        "variance_max": mech.variance_max() / mech.clip**2,
+        "variance_max": mech.variance_max / mech.clip**2,
         "bits": mech.bits,
     }
     if hasattr(mech, "theorem_bound") and bound.clients == 1:
-        facts["theorem_bound"] = mech.theorem_bound()
+        facts["theorem_bound"] = mech.theorem_bound
     return facts
 
 

@@ -76,6 +76,7 @@ class PBM(Channel):
         lean = self.theta * self._unit(inputs("x", x))
         return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.trials)
 
+    @property
     def variance_max(self) -> float:
         """The largest variance over all inputs, at x = 0."""
         return float(self.variance(0.0))

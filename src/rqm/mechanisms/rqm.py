@@ -97,6 +97,7 @@ class RQM(Channel):
         rows = self.exact_rows()
         return [(1 - part) * a + part * b for a, b in zip(rows[level], rows[level + 1], strict=True)]
 
+    @property
     def theorem_bound(self) -> float:
         """Upper bound on D_∞ for one client (Theorem 5.2): log(2(1−q)²(1 + c/Δ)) + m·log(1/(1−q)).
 

@@ -186,9 +186,7 @@ def _all_counts(
     is not given, every pair has its own row in the first axis. Clients are counted in blocks; what does not fill a
     block is dropped.
     """
-    asked = np.broadcast_to(orders, (len(pairs), len(orders)))
-    if wanted is not None:
-        asked = np.where(wanted, asked, np.nan)
+    asked = np.where(np.ones((len(pairs), 1), dtype=np.bool_) if wanted is None else wanted, orders, np.nan)
     steps = count if block == 1 else -(-(count - len(groups) * (block - 1)) // block)
     if steps <= 0 or not len(pairs):
         alone = _evaluate(Sum.nothing(), laws, pairs, orders)
