@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from rqm._checks import FloatArray
-from rqm.privacy.compiled import BLOCK, EMPTY, divergences, enumerate_counts, fill_gaps
+from rqm.privacy.compiled import BLOCK, EMPTY, divergences, enumerate_counts
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum
 from rqm.privacy.shapes import Group, group_of, partition
 
@@ -192,9 +192,6 @@ def _all_counts(
         alone = _evaluate(Sum.nothing(), laws, pairs, orders)
         return (alone if wanted is None else alone.max(axis=0, keepdims=True, initial=-inf))[:, :, None]
     exact = all(group.weight == 1.0 for group in groups) and not far
-    totals = np.zeros(steps + 1, dtype=np.bool_)
-    gaps = range(steps + 1) if exact else [0, 1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 27, 36, 50, 70, 100, steps]
-    totals[[steps - gap for gap in gaps if gap <= steps]] = True
     first = steps // 2 if far else steps
     shape = (first + 1,) + (steps + 1,) * (len(groups) - 1)
     units = [group.shape.times(block) for group in groups]
@@ -215,14 +212,13 @@ def _all_counts(
     def fill(c0: int) -> None:
         start = units[0].times(c0)
         enumerate_counts(
-            c0, steps, start.mantissa, start.exponent, *shapes, *own, *powers, local, asked, totals, size, exact, table
+            c0, steps, start.mantissa, start.exponent, *shapes, *own, *powers, local, asked, size, exact, table
         )  # fmt: skip
 
     with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
         list(pool.map(fill, range(first + 1)))
     if exact:
         return table
-    fill_gaps(table, np.array(shape), totals)
     return _expect(table, shape, [group.weight for group in groups], far, steps, block, orders)
 
 

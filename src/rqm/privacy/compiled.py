@@ -223,7 +223,6 @@ def enumerate_counts(
     epowers: IntArray,
     pairs: IntArray,
     orders: FloatArray,
-    totals: npt.NDArray[np.bool_],
     size: int,
     exact: bool,
     table: FloatArray,
@@ -248,40 +247,39 @@ def enumerate_counts(
     count[0] = c0
     while True:
         total = count.sum()
-        if totals[total]:
-            index = 0
-            for g in range(groups):
-                index = index * (steps + 1) + count[g]
-            n = used[groups - 1]
-            if exact:
-                left = steps - total
-                n = convolve_into(
-                    law[groups - 1, :n],
-                    elaw[groups - 1, :n],
-                    powers[left],
-                    epowers[left],
-                    everyone,
-                    eeveryone,
-                )
-            else:
-                everyone[:n] = law[groups - 1, :n]
-                eeveryone[:n] = elaw[groups - 1, :n]
-            for v in range(own.shape[0]):
-                end_used[v] = convolve_into(everyone[:n], eeveryone[:n], own[v], eown[v], ends[v], eends[v])
-            for k in range(pairs.shape[0]):
-                i, j = pairs[k, 0], pairs[k, 1]
-                divergences(
-                    ends[i, : end_used[i]],
-                    eends[i, : end_used[i]],
-                    ends[j, : end_used[j]],
-                    eends[j, : end_used[j]],
-                    orders[k],
-                    values,
-                )
-                row = table[k] if table.shape[0] > 1 else table[0]
-                cell = c0 if exact else index
-                for a in range(orders.shape[1]):
-                    row[a, cell] = max(row[a, cell], values[a])
+        index = 0
+        for g in range(groups):
+            index = index * (steps + 1) + count[g]
+        n = used[groups - 1]
+        if exact:
+            left = steps - total
+            n = convolve_into(
+                law[groups - 1, :n],
+                elaw[groups - 1, :n],
+                powers[left],
+                epowers[left],
+                everyone,
+                eeveryone,
+            )
+        else:
+            everyone[:n] = law[groups - 1, :n]
+            eeveryone[:n] = elaw[groups - 1, :n]
+        for v in range(own.shape[0]):
+            end_used[v] = convolve_into(everyone[:n], eeveryone[:n], own[v], eown[v], ends[v], eends[v])
+        for k in range(pairs.shape[0]):
+            i, j = pairs[k, 0], pairs[k, 1]
+            divergences(
+                ends[i, : end_used[i]],
+                eends[i, : end_used[i]],
+                ends[j, : end_used[j]],
+                eends[j, : end_used[j]],
+                orders[k],
+                values,
+            )
+            row = table[k] if table.shape[0] > 1 else table[0]
+            cell = c0 if exact else index
+            for a in range(orders.shape[1]):
+                row[a, cell] = max(row[a, cell], values[a])
         g = groups - 1
         while g > 0 and total == steps:
             total -= count[g]
@@ -297,25 +295,3 @@ def enumerate_counts(
             law[h, :n] = scratch[:n]
             elaw[h, :n] = escratch[:n]
             used[h] = n
-
-
-@compiled
-def fill_gaps(table: FloatArray, shape: IntArray, totals: npt.NDArray[np.bool_]) -> None:  # pragma: no cover (compiled)
-    """Counts that were not tried take the best value with one shape fewer: dropping noise never helps."""
-    groups = shape.shape[0]
-    strides = np.ones(groups, dtype=np.int64)
-    for g in range(groups - 2, -1, -1):
-        strides[g] = strides[g + 1] * shape[g + 1]
-    for index in range(table.shape[2]):
-        total = 0
-        for g in range(groups):
-            total += (index // strides[g]) % shape[g]
-        if total >= totals.shape[0] or totals[total]:
-            continue
-        for k in range(table.shape[0]):
-            for a in range(table.shape[1]):
-                least = np.inf
-                for g in range(groups):
-                    if (index // strides[g]) % shape[g] > 0:
-                        least = min(least, table[k, a, index - strides[g]])
-                table[k, a, index] = least
