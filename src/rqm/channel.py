@@ -192,6 +192,20 @@ class Channel(ABC):
             return np.asarray(np.vectorize(_log_fraction, otypes=[np.float64])(self.sampled_pmf(x)))
         raise ValueError(f"law = {law!r}: must be 'paper' or 'sampled'")
 
+    def knot_laws(self, law: Law = "paper") -> FloatArray:
+        """Log-probabilities at every knot, one row each. Where ±clip lies in its cell is worked out in fractions."""
+        if law != "paper":
+            return self.log_law(self.knots, law)
+        ends = []
+        for sign in (-1, 1):
+            position = Fraction(self.levels - 1, 2) * (1 + sign / self.reach)
+            level = min(int(position), self.levels - 2)
+            part = position - level
+            with np.errstate(divide="ignore"):
+                below, above = np.log([float(1 - part), float(part)])
+            ends.append(np.logaddexp(below + self._log_rows[level], above + self._log_rows[level + 1]))
+        return np.vstack([ends[0], self._log_rows[self._inner], ends[1]])
+
     # -- encode and decode --------------------------------------------------------------------
 
     def encode(self, x: npt.ArrayLike, rng: object) -> npt.NDArray[np.unsignedinteger]:

@@ -120,6 +120,28 @@ def test_rounding_inside_the_clip_gives_no_privacy():
     assert renyi(Rounding(levels=2, margin=1.0), INF).upper == pytest.approx(np.log(3))
 
 
+@pytest.mark.parametrize(
+    "mech",
+    [
+        RQM(margin=1e-9, levels=4),
+        RQM(margin=1e-12, levels=4),
+        RQM(margin=2.6666666666666696, levels=12, keep=1 - 1e-6),
+        RQM(margin=2.6666666666666696, levels=12, keep=1 - 1e-8),
+        RQM(margin=3e-6, levels=3),
+    ],
+    ids=repr,
+)
+def test_upper_is_safe_where_the_clip_lies_close_to_a_level(mech):
+    """Cancellation in the place of ±clip within its cell would make the law, and the bound, too small."""
+    from mpmath import log, mp, mpf
+
+    with mp.workdps(50):
+        p, q = ([mpf(v.numerator) / v.denominator for v in mech.exact_pmf(x)] for x in (1.0, -1.0))
+        truth = max(abs(log(a / b)) for a, b in zip(p, q, strict=True))
+        upper = renyi(mech, INF).upper
+        assert truth <= upper <= truth * (1 + 1e-9)
+
+
 def test_what_a_bound_says_about_itself():
     one, many = renyi(RQM(), 2), renyi(RQM(levels=3), 2, 5)
     assert (one.threat_model, one.neighbours) == ("local", "replace-one")

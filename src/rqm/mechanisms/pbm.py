@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._checks import FloatArray, inputs, real
-from rqm.channel import POSITION_BITS, TABLE_BITS, Channel
+from rqm.channel import POSITION_BITS, TABLE_BITS, Channel, Law
 from rqm.mechanisms.rounding import Rounding
 from rqm.randomness import require
 
@@ -75,6 +75,16 @@ class PBM(Channel):
         """Variance of one client's decoded value at input ``x``: (c/θ)² p(1−p) / (m−1)."""
         lean = self.theta * self._unit(inputs("x", x))
         return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.trials)
+
+    def knot_laws(self, law: Law = "paper") -> FloatArray:
+        """Log-probabilities at ±clip."""
+        return self.log_law(self.knots, law)
+
+    def trial_laws(self, law: Law = "paper") -> FloatArray:
+        """Log-probabilities of failure and success of one trial at ±clip."""
+        if law == "sampled":
+            return self.unit.log_law(self.knots, law)
+        return np.log([[0.5 + self.theta, 0.5 - self.theta], [0.5 - self.theta, 0.5 + self.theta]])
 
     @property
     def variance_max(self) -> float:

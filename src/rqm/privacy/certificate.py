@@ -28,10 +28,6 @@ BUDGET = 130_000
 """Counts of shapes that one certificate may try; more groups are tighter and need more."""
 
 
-MIRROR_TOLERANCE = 2e-13
-"""Log-probabilities this close count as equal when left and right are compared; ``outward`` pays for it."""
-
-
 @dataclass(frozen=True)
 class Tier:
     """One way to certify: ``groups`` groups, others counted in blocks of ``block``, for up to ``last`` others."""
@@ -83,19 +79,17 @@ def certify(
     orders = np.asarray(alphas, dtype=np.float64)
     laws = [Sum.of(row) for row in own]
     pairs = np.array([(i, j) for i in range(len(own)) for j in range(len(own)) if i != j])
-    alone = _evaluate(Sum.nothing(), laws, pairs, orders).max(axis=0)
-    best = alone.copy()
-    for tier in reversed(tiers(len(others), others.shape[1], count)):
+    best = outward(_evaluate(Sum.nothing(), laws, pairs, orders).max(axis=0), orders, own, others, 0)
+    for tier in reversed(tiers(len(others), others.shape[1], count) if count else []):
         clients = min(count, tier.last)
-        if clients == 0:
-            continue
         # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
         open_to = best > (_all_equal(laws, others, clients, pairs, orders) if clients < count else -inf)
         if open_to.any():
             known = np.asarray(attained)[open_to]
             bound = _run_tier(tier, laws, others, clients, pairs, orders[open_to], known)
+            bound = outward(bound, orders[open_to], own, others, clients)
             best[open_to] = np.minimum(best[open_to], bound)
-    return outward(best, orders, own, others, count)
+    return best
 
 
 def _all_equal(laws: list[Sum], others: FloatArray, count: int, pairs: IntArray, orders: FloatArray) -> FloatArray:
@@ -105,19 +99,25 @@ def _all_equal(laws: list[Sum], others: FloatArray, count: int, pairs: IntArray,
 
 
 def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: FloatArray, count: int) -> FloatArray:
-    """Add what floating-point rounding can have taken away, and more.
+    """Add more than floating-point rounding can have taken away with up to ``count`` others; round up to 40 bits.
 
-    Every probability is a sum of products of positive floats, so its relative error is at most the number of
-    operations behind it; the same for the integer powers, and the laws themselves carry ``4·levels`` roundings.
+    Every probability is a sum of products of positive floats: its relative error is at most the number of operations
+    behind it. Those of the laws themselves grow with their width and with the logarithms they come from. An error of
+    r in all probabilities moves D_α by at most r·(2α−1)/(α−1), and near α = 1, where the code divides by the mass, by
+    a multiple of the largest log-ratio.
     """
     finite = np.concatenate([own[np.isfinite(own)], others[np.isfinite(others)]])
-    depth = abs(finite).max(initial=1.0)
-    relative = MIRROR_TOLERANCE + UNIT_ROUNDOFF * (
-        8 * own.shape[1] + 8 * (count + 1) * (others.shape[1] + 4) + 8 * depth + 64
-    )
-    capped = np.minimum(orders, 1e6)
-    gain = np.where(orders > 1.5, (2 * capped - 1) / np.maximum(capped - 1, 0.5), 4 + 4 * value)
-    return np.asarray(np.where(np.isfinite(value), value + relative * (gain + 4 * value), value))
+    depth = float(abs(finite).max(initial=1.0))
+    with np.errstate(invalid="ignore"):
+        ratios = own[:, None, :] - own[None, :, :]
+    widest = float(abs(ratios[np.isfinite(ratios)]).max(initial=0.0))
+    sums = 2 ** int(count).bit_length()  # in steps, so that it hardly ever rises with the count
+    roundings = 8 * own.shape[1] + 2 * sums * (others.shape[1] + 4) + 8 * depth + 64
+    capped = np.clip(orders, 1 + 1e-9, 1e6)
+    gain = np.minimum((2 * capped - 1) / (capped - 1), 4 + 4 * widest) + 4 * np.where(np.isfinite(value), value, 0.0)
+    safe = value + UNIT_ROUNDOFF * roundings * gain
+    mantissa, exponent = np.frexp(safe)
+    return np.asarray(np.where(np.isfinite(value), np.ldexp(np.ceil(mantissa * 2.0**40), exponent - 40), value))
 
 
 # -- trying all counts ----------------------------------------------------------------------------
@@ -137,8 +137,13 @@ def _run_tier(
     halves = [others[:middle], others[middle:]]
     whole = [group_of(half) for half in halves]
     # A quick look with one group a half, in blocks, finds the pairs that matter ...
-    quick = _all_counts(whole, 0, 1 + count // 40, count, laws, everyone, orders).max(axis=2)
+    quick = _all_counts(whole, 0, max(tier.block, 1 + count // 40), count, laws, everyone, orders).max(axis=2)
     wanted = quick > attained
+    if (
+        count < tier.last and tier.groups < knots
+    ):  # those that matter for more clients stay: the bound must not depend on who else is looked at
+        most = _all_counts(whole, 0, max(tier.block, 1 + tier.last // 40), tier.last, laws, everyone, orders)
+        wanted |= most.max(axis=2) > _all_equal(laws, others, tier.last, everyone, orders)
     pairs, wanted = everyone[wanted.any(axis=1)], wanted[wanted.any(axis=1)]
     # ... and they are looked at closely.
     if tier.groups <= 2 or tier.groups == knots:
@@ -148,7 +153,7 @@ def _run_tier(
     # Most clients sit in one half: cut that one finely and the far one less. Two ways to do so hold; the second is
     # for the orders where the first is not already attained.
     bound = attained
-    mirrored = np.allclose(others[::-1, ::-1], others, rtol=0, atol=MIRROR_TOLERANCE)
+    mirrored = np.array_equal(others[::-1, ::-1], others)
     for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
         cut = [whole[far], *partition(halves[near], tier.groups - 1)]
         close = _all_counts(cut, 1, 1, count, laws, pairs, orders, wanted)[0]
@@ -261,7 +266,7 @@ def _expect(
             moments = np.where(total <= steps, moments, 0.0).reshape(shape)
             for g, matrix in enumerate(thin):
                 moments = np.moveaxis(np.tensordot(matrix, moments, axes=(1, g)), 0, g)
-            worst = np.array([moments.reshape(-1)[place].max() for place in places]) * (1 + 1e-12) + 1e-300
+            worst = np.array([moments.reshape(-1)[place].max() for place in places]) * (1 + 1e-12) + 1e-270
             out[k, a] = worst if alpha == 1 else top + np.log(worst) / (alpha - 1)
     return out
 

@@ -57,7 +57,9 @@ def group_of(logs: FloatArray) -> Group:
     """The group of all these log-laws; alone, a law is its own shape and nothing is lost."""
     if len(logs) == 1:
         return Group(Sum.of(logs[0]), 1.0, _variance(np.exp(logs[0])))
-    shape, weight = common_shape(np.exp(logs))
+    laws = np.exp(logs)
+    laws[laws < 1e-300] = 0.0  # such floats are no longer accurate; leaving a little out is always allowed
+    shape, weight = common_shape(laws)
     with np.errstate(divide="ignore"):
         return Group(Sum.of(np.log(shape)), weight, _variance(shape))
 

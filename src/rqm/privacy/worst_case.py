@@ -22,7 +22,8 @@ Others = Literal["worst", "balanced", "random"]
 class Bound:
     """The Rényi divergence of order ``alpha`` that one coordinate of one round may leak.
 
-    ``lower`` is attained by the inputs named in ``x``, ``x_prime`` and ``other_inputs``; it is not a guarantee.
+    ``lower`` is attained by the inputs named in ``x``, ``x_prime`` and ``other_inputs``; it is not a guarantee. Where
+    the worst case is known exactly, both are the same number, rounded up.
     ``upper`` holds for all inputs of everyone if ``certified``; otherwise for the named other inputs only.
     Neighbours replace one client's value. The adversary sees the sum over ``clients`` honest clients (for one
     client: what it sends).
@@ -93,7 +94,7 @@ def renyi(
     orders = np.array([order(a) for a in ([alpha] if single else alpha)])  # type: ignore[union-attr]
     if not orders.size:
         raise ValueError("alpha is empty: give at least one order")
-    if clients > 1 and any(Sum.of(row).steep() for row in mech.log_law(mech.knots, law)):
+    if clients > 1 and any(Sum.of(row).steep() for row in mech.knot_laws(law)):
         raise ValueError(f"{mech!r}: the law falls by more than 2**33 a level; sums of such laws are not supported")
     bounds = (
         _worst(mech, orders, clients, law)
@@ -156,16 +157,16 @@ class _Found:
 
 
 def _worst(mech: Channel, orders: FloatArray, clients: int, law: Law) -> list[Bound]:
-    own = mech.log_law(mech.knots, law)
+    own = mech.knot_laws(law)
     found = search(own, clients - 1, orders)
     lower = np.array([one.value for one in found])
     # A PBM client is many independent trials, each affine in its input: for the bound they are all free.
     others, count = own, clients - 1
     if isinstance(mech, PBM):
-        others, count = mech.unit.log_law(mech.knots, law), (clients - 1) * mech.trials
+        others, count = mech.trial_laws(law), (clients - 1) * mech.trials
     upper = certify(own, others, count, list(orders), list(lower))
-    exact = outward(lower, orders, own, others, 2 * count + 2)  # equal but for rounding: then say so
-    lower = np.where(upper <= exact, upper, lower)
+    rounded = outward(lower, orders, own, others, 4 * count + 4)
+    lower = np.where(upper <= rounded, upper, lower)  # equal but for rounding: then say so
     return [
         Bound(
             float(low), float(high), float(alpha), clients, True, law,
