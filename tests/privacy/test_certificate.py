@@ -165,12 +165,19 @@ def never_rises(mech, counts, alphas):
         before = now
 
 
-@pytest.mark.parametrize(
-    "mech", [RQM(levels=5, margin=0.7, keep=0.4), RQM(levels=8, keep=0.6), PBM(levels=4)], ids=repr
-)
-def test_never_larger_with_more_clients(mech, monkeypatch):
-    coarse(monkeypatch, 60)
-    never_rises(mech, range(1, 26), [1, 2, 9, 64, np.inf])
+FALLING = [
+    RQM(levels=5, margin=0.7, keep=0.4),
+    RQM(levels=8, keep=0.6),
+    RQM(levels=7, margin=1.746, keep=(0.9386, 0.8917, 0.6825, 0.8367, 0.969)),
+    PBM(levels=4),
+]
+
+
+@pytest.mark.parametrize("budget", [4, 60, 200])
+@pytest.mark.parametrize("mech", FALLING, ids=repr)
+def test_never_larger_with_more_clients(mech, budget, monkeypatch):
+    coarse(monkeypatch, budget)
+    never_rises(mech, range(1, 22), [1, 1.1, 2, 9, 64, np.inf])
 
 
 @pytest.mark.slow
