@@ -102,7 +102,8 @@ def _subsampling(step: Step) -> "tuple[Canvas, Rows]":
         chance = up if i == above else 1 - up if i == below else 0.0
         rows.append({"level": i, "value": value, "kept": kept, "probability_given_kept": chance})
     ax.plot([x], [0.5], "o", color=COLOURS[1], ms=9, zorder=3)
-    ax.text(x + 0.06, 0.4, "x = c", color=COLOURS[1], va="top")
+    plain = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    ax.text(x + 0.06, 0.4, "x = c", color=COLOURS[1], va="top", bbox=plain)
     for target, chance in ((below, 1 - up), (above, up)):
         arrow = {"arrowstyle": "->", "color": COLOURS[0], "connectionstyle": "arc3,rad=-0.25"}
         ax.annotate("", (values[target], 1.0), (x, 0.55), arrowprops=arrow)
