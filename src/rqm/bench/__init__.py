@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import logsumexp
+
+from rqm.mechanisms.rqm import RQM
+from rqm.privacy.worst_case import renyi
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,6 @@ def compare(name: str, ours: Callable[[], object], peers: dict[str, Callable[[],
 
 def divergence() -> Result:
     """D_α of the sum over 40 clients, for three orders, against the same sum in log-domain NumPy."""
-    from scipy.special import logsumexp  # noqa: PLC0415
-
-    from rqm.mechanisms.rqm import RQM  # noqa: PLC0415
-    from rqm.privacy.worst_case import renyi  # noqa: PLC0415
-
     mech, clients, orders = RQM(), 40, [2, 8, 32]
     low, high = mech.log_pmf([-1.0, 1.0])
 

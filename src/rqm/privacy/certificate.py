@@ -18,11 +18,9 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from rqm._checks import FloatArray
-from rqm.privacy.compiled import BLOCK, EMPTY, divergences, enumerate_counts
-from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum
+from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, enumerate_counts
+from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
 from rqm.privacy.shapes import Group, group_of, partition
-
-IntArray = npt.NDArray[np.int64]
 
 BUDGET = 130_000
 """Counts of shapes that one certificate may try; more groups are tighter and need more."""
@@ -78,8 +76,8 @@ def certify(
     """
     orders = np.asarray(alphas, dtype=np.float64)
     laws = [Sum.of(row) for row in own]
-    pairs = np.array([(i, j) for i in range(len(own)) for j in range(len(own)) if i != j])
-    best = outward(_evaluate(Sum.nothing(), laws, pairs, orders).max(axis=0), orders, own, others, 0)
+    pairs = all_pairs(len(own))
+    best = outward(pair_divergences(Sum.nothing(), laws, pairs, orders).max(axis=0), orders, own, others, 0)
     for tier in reversed(tiers(len(others), others.shape[1], count) if count else []):
         clients = min(count, tier.last)
         # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
@@ -94,7 +92,7 @@ def certify(
 
 def _all_equal(laws: list[Sum], others: FloatArray, count: int, pairs: IntArray, orders: FloatArray) -> FloatArray:
     """The largest divergence among those where all others send the same."""
-    tried = [_evaluate(Sum.of(row).times(count), laws, pairs, orders).max(axis=0) for row in others]
+    tried = [pair_divergences(Sum.of(row).times(count), laws, pairs, orders).max(axis=0) for row in others]
     return np.asarray(np.max(tried, axis=0))
 
 
@@ -166,14 +164,6 @@ def _run_tier(
     return np.asarray(bound)
 
 
-def _evaluate(base: Sum, laws: list[Sum], pairs: IntArray, orders: FloatArray) -> FloatArray:
-    out = np.empty((len(pairs), len(orders)))
-    sums = [base + law for law in laws]
-    for row, (i, j) in zip(out, pairs, strict=True):
-        divergences(sums[i].mantissa, sums[i].exponent, sums[j].mantissa, sums[j].exponent, orders, row)
-    return out
-
-
 def _all_counts(
     groups: list[Group],
     far: int,
@@ -194,7 +184,7 @@ def _all_counts(
     asked = np.where(np.ones((len(pairs), 1), dtype=np.bool_) if wanted is None else wanted, orders, np.nan)
     steps = count if block == 1 else -(-(count - len(groups) * (block - 1)) // block)
     if steps <= 0 or not len(pairs):
-        alone = _evaluate(Sum.nothing(), laws, pairs, orders)
+        alone = pair_divergences(Sum.nothing(), laws, pairs, orders)
         return (alone if wanted is None else alone.max(axis=0, keepdims=True, initial=-inf))[:, :, None]
     exact = all(group.weight == 1.0 for group in groups) and not far
     first = steps // 2 if far else steps

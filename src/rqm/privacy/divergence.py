@@ -80,3 +80,18 @@ def renyi_divergence(log_p: FloatArray, log_q: FloatArray, alphas: Sequence[floa
     out = np.empty(len(alphas))
     divergences(p.mantissa, p.exponent, q.mantissa, q.exponent, np.asarray(alphas, dtype=np.float64), out)
     return out
+
+
+def all_pairs(laws: int) -> IntArray:
+    """All ordered pairs of different laws."""
+    return np.array([(i, j) for i in range(laws) for j in range(laws) if i != j])
+
+
+def pair_divergences(base: Sum, laws: Sequence[Sum], pairs: IntArray, orders: FloatArray) -> FloatArray:
+    """D_α(base + laws[i] ‖ base + laws[j]) for each pair (i, j) and each order, of shape (pairs, orders)."""
+    sums = {int(v): base + laws[v] for v in np.unique(pairs)}
+    out = np.empty((len(pairs), len(orders)))
+    for row, (i, j) in zip(out, pairs.tolist(), strict=True):
+        a, b = sums[i], sums[j]
+        divergences(a.mantissa, a.exponent, b.mantissa, b.exponent, orders, row)
+    return out

@@ -12,8 +12,8 @@ from rqm._checks import FloatArray, inputs, order, whole
 from rqm.channel import Channel, Law
 from rqm.mechanisms.pbm import PBM
 from rqm.privacy.certificate import certify, outward
-from rqm.privacy.compiled import IntArray, divergences
-from rqm.privacy.divergence import Sum
+from rqm.privacy.compiled import IntArray
+from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
 
 Others = Literal["worst", "balanced", "random"]
 
@@ -91,7 +91,7 @@ def renyi(
         raise TypeError(f"{type(mech).__name__} has no law, and no privacy to compute: pass a channel (RQM, PBM, …)")
     clients = whole("clients", clients, 1)
     single = np.ndim(alpha) == 0
-    orders = np.array([order(a) for a in ([alpha] if single else alpha)])  # type: ignore[union-attr]
+    orders = np.array([order(a) for a in np.atleast_1d(np.asarray(alpha, dtype=object))])
     if not orders.size:
         raise ValueError("alpha is empty: give at least one order")
     if clients > 1 and any(Sum.of(row).steep() for row in mech.knot_laws(law)):
@@ -133,7 +133,7 @@ def _given(
     for row, times in zip(mech.log_law(distinct, law), counts, strict=True) if count else ():
         base = base + Sum.of(row).times(int(times))
     own = [Sum.of(row) for row in mech.log_law(candidates, law)]
-    best, pair = _best_pairs(base, own, _pairs(len(own)), orders)
+    best, pair = _best_pairs(base, own, all_pairs(len(own)), orders)
     return [
         Bound(
             float(value), float(value), float(alpha), clients, False, law,
@@ -181,7 +181,7 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
     """Look for the worst inputs of ``count`` other clients: all equal, two values, then one move at a time."""
     laws = [Sum.of(row) for row in own]
     knots = len(laws)
-    pairs = _pairs(knots)
+    pairs = all_pairs(knots)
     best = [_Found(-1.0, (0, 1), (0,) * knots)] * len(orders)
 
     def consider(counts: tuple[int, ...], pairs: IntArray) -> bool:
@@ -236,19 +236,11 @@ def _moves(counts: tuple[int, ...], knots: Sequence[int]) -> Iterator[tuple[int,
                 yield tuple(moved)
 
 
-def _pairs(knots: int) -> IntArray:
-    return np.array([(i, j) for i in range(knots) for j in range(knots) if i != j])
-
-
 def _best_pairs(
     base: Sum, laws: list[Sum], pairs: IntArray, orders: FloatArray
 ) -> tuple[FloatArray, list[tuple[int, int]]]:
     """For each order, the largest divergence over the pairs and the pair that attains it."""
-    sums = {int(v): base + laws[int(v)] for v in np.unique(pairs)}
-    values = np.empty((len(pairs), len(orders)))
-    for row, (i, j) in zip(values, pairs, strict=True):
-        a, b = sums[int(i)], sums[int(j)]
-        divergences(a.mantissa, a.exponent, b.mantissa, b.exponent, orders, row)
+    values = pair_divergences(base, laws, pairs, orders)
     best = values.max(axis=0)
     # Mirror images tie but for rounding: name the last, the one with the larger x.
     at = [int(np.flatnonzero(column >= top * (1 - 1e-12))[-1]) for column, top in zip(values.T, best, strict=True)]
