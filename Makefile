@@ -16,6 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rqm needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,dev]'
+	@$(BIN)/python -c 'import rqm; rqm.renyi(rqm.RQM(), 2, clients=12)'  # compiles the inner loops once, for good
 	@touch $@
 
 demo: setup  ## draw the paper's privacy figures into out/figures
