@@ -142,6 +142,17 @@ def test_upper_is_safe_where_the_clip_lies_close_to_a_level(mech):
         assert truth <= upper <= truth * (1 + 1e-9)
 
 
+def test_rounding_to_many_levels_needs_no_table_to_be_judged():
+    mech = Rounding(levels=65_536)
+    for clients in (1, 40):
+        bound = renyi(mech, 2, clients)
+        assert bound.lower == bound.upper == INF
+    assert "_log_rows" not in mech.__dict__
+    small = Rounding(levels=4, margin=0.3)  # the inputs it names do attain infinity
+    bound = renyi(small, 2, 5)
+    assert renyi(small, 2, 5, [x for x, n in bound.other_inputs.items() for _ in range(n)]).lower == INF
+
+
 def test_what_a_bound_says_about_itself():
     one, many = renyi(RQM(), 2), renyi(RQM(levels=3), 2, 5)
     assert (one.threat_model, one.neighbours) == ("local", "replace-one")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import inf
 from typing import Literal, overload
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from rqm._checks import FloatArray, inputs, order, whole
 from rqm.channel import Channel, Law
 from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.rounding import Rounding
 from rqm.privacy.certificate import certify, outward
 from rqm.privacy.compiled import IntArray
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
@@ -94,8 +96,6 @@ def renyi(
     orders = np.array([order(a) for a in np.atleast_1d(np.asarray(alpha, dtype=object))])
     if not orders.size:
         raise ValueError("alpha is empty: give at least one order")
-    if clients > 1 and any(Sum.of(row).steep() for row in mech.knot_laws(law)):
-        raise ValueError(f"{mech!r}: the law falls by more than 2**33 a level; sums of such laws are not supported")
     bounds = (
         _worst(mech, orders, clients, law)
         if isinstance(others, str) and others == "worst"
@@ -133,6 +133,7 @@ def _given(
     for row, times in zip(mech.log_law(distinct, law), counts, strict=True) if count else ():
         base = base + Sum.of(row).times(int(times))
     own = [Sum.of(row) for row in mech.log_law(candidates, law)]
+    _check_summable(mech, own, clients)
     best, pair = _best_pairs(base, own, all_pairs(len(own)), orders)
     return [
         Bound(
@@ -157,7 +158,10 @@ class _Found:
 
 
 def _worst(mech: Channel, orders: FloatArray, clients: int, law: Law) -> list[Bound]:
+    if isinstance(mech, Rounding) and len(mech.knots) > 2:
+        return [_no_privacy(mech, float(alpha), clients, law) for alpha in orders]
     own = mech.knot_laws(law)
+    _check_summable(mech, [Sum.of(row) for row in own], clients)
     found = search(own, clients - 1, orders)
     lower = np.array([one.value for one in found])
     # A PBM client is many independent trials, each affine in its input: for the bound they are all free.
@@ -175,6 +179,17 @@ def _worst(mech: Channel, orders: FloatArray, clients: int, law: Law) -> list[Bo
         )
         for low, high, alpha, one in zip(lower, upper, orders, found, strict=True)
     ]  # fmt: skip
+
+
+def _no_privacy(mech: Rounding, alpha: float, clients: int, law: Law) -> Bound:
+    """Others on a level inside the clip add no noise, and x = clip can be rounded to where -clip cannot."""
+    others = {float(mech.knots[1]): clients - 1} if clients > 1 else {}
+    return Bound(inf, inf, alpha, clients, True, law, mech.clip, -mech.clip, others)
+
+
+def _check_summable(mech: Channel, laws: list[Sum], clients: int) -> None:
+    if clients > 1 and any(one.steep() for one in laws):
+        raise ValueError(f"{mech!r}: the law falls by more than 2**33 a level; sums of such laws are not supported")
 
 
 def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
