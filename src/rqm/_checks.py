@@ -34,18 +34,29 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     return int(value)
 
 
-def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
-    """Return ``x`` as a float64 array without NaN or infinity, or raise."""
+def floats(name: str, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
+    """Return ``x`` as a contiguous float32 or float64 array (of the same memory where it is one), or raise."""
     try:
         array = np.asarray(x)
     except ValueError as error:
         raise ValueError(f"{name}: ragged; every row must have the same length ({error})") from None
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} has dtype {array.dtype}: must be real numbers")
-    array = array.astype(np.float64, copy=False)
+    kind = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
+    return np.asarray(array, dtype=kind, order="C")
+
+
+def not_finite(name: str, array: npt.NDArray[np.floating]) -> ValueError:
+    """The error for an array that holds NaN or infinity."""
+    bad = array[~np.isfinite(array)].flat[0]
+    return ValueError(f"{name} contains {bad}: every value must be finite")
+
+
+def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
+    """Return ``x`` as a float64 array without NaN or infinity, or raise."""
+    array = floats(name, x).astype(np.float64, copy=False)
     if not np.isfinite(array).all():
-        bad = array[~np.isfinite(array)].flat[0]
-        raise ValueError(f"{name} contains {bad}: every value must be finite")
+        raise not_finite(name, array)
     return array
 
 

@@ -15,17 +15,14 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from rqm import kernels
 from rqm._checks import FloatArray, inputs, real, whole
-from rqm.randomness import Words, require
+from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, IntArray, Recipe, alias_table, placed
 
-IntArray = npt.NDArray[np.int64]
 Law = Literal["paper", "sampled"]
 
-TABLE_BITS = 40
-"""Each row of an integer table sums to 2**TABLE_BITS."""
-POSITION_BITS = 24
-"""A position on the grid has this many bits below the level; with TABLE_BITS they make one 64-bit word."""
 MAX_LEVELS = 65_536
+SMALLEST_CLIP = 1e-280  # below it, the scale from inputs to positions overflows
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,8 @@ class Channel(ABC):
     levels: int
 
     def _validate(self, max_levels: int = MAX_LEVELS) -> None:
-        object.__setattr__(self, "clip", real("clip", self.clip, "a positive finite number", 0, np.inf))
+        clip = real("clip", self.clip, f"a finite number ≥ {SMALLEST_CLIP:g}", SMALLEST_CLIP, np.inf, closed="[")
+        object.__setattr__(self, "clip", clip)
         object.__setattr__(self, "levels", whole("levels", self.levels, 2, max_levels))
 
     # -- what a mechanism defines -------------------------------------------------------------
@@ -148,10 +146,11 @@ class Channel(ABC):
         return rows
 
     @cached_property
-    def _ends(self) -> tuple[int, int]:
-        """The positions of -clip and clip: what every input is clamped to, in integers."""
-        low = round(Fraction(self.levels - 1, 2) * (1 - 1 / self.reach) * 2**POSITION_BITS)
-        return low, ((self.levels - 1) << POSITION_BITS) - low
+    def recipe(self) -> Recipe:
+        """What the encoders draw by."""
+        entries, columns = alias_table(self.table)
+        where = placed(self.clip, float(self.reach), self.levels)
+        return Recipe(**where, entries=entries, columns=columns, rows=True, modulus=self.levels)
 
     def position(self, x: npt.ArrayLike) -> IntArray:
         """Fixed-point position of ``x`` on the grid: the level in the high bits, the part of the cell in the low.
@@ -159,13 +158,7 @@ class Channel(ABC):
         Float rounding happens before the clamp only, so whatever it does, the result is a position whose law
         is accounted for.
         """
-        scale = (self.levels - 1) / 2 * 2**POSITION_BITS
-        near = np.rint(scale * (1 + self._unit(inputs("x", x)) / float(self.reach))).astype(np.int64)
-        return np.asarray(np.clip(near, *self._ends))
-
-    def _split(self, position: IntArray) -> tuple[IntArray, IntArray]:
-        level = np.minimum(position >> POSITION_BITS, self.levels - 2)
-        return level, position - (level << POSITION_BITS)
+        return self.recipe.position(inputs("x", x))
 
     def _sampled_numerators(self, position: int) -> list[int]:
         """The sampled law at a position, times 2**(POSITION_BITS + TABLE_BITS)."""
@@ -208,24 +201,24 @@ class Channel(ABC):
 
     # -- encode and decode --------------------------------------------------------------------
 
-    def encode(self, x: npt.ArrayLike, rng: object) -> npt.NDArray[np.unsignedinteger]:
-        """Draw one level for each input; ``rng`` is a SecureRandom or a SeededRandom."""
-        position = self.position(x)
-        words = require(rng).words(position.size).reshape(position.shape)
-        level, part = self._split(position)
-        round_up = (words >> np.uint64(TABLE_BITS)).astype(np.int64) < part
-        drawn = self._draw(level + round_up, words & np.uint64(2**TABLE_BITS - 1))
-        return drawn.astype(np.uint8 if self.levels <= 256 else np.uint16)
+    def encode(self, x: Any, rng: object, *, threads: int | None = None) -> Any:
+        """Draw one level for each input: unsigned integers, in the array library of ``x`` (NumPy or torch).
 
-    @cached_property
-    def _cumulative(self) -> IntArray:
-        offsets = np.arange(self.levels, dtype=np.int64)[:, None] << TABLE_BITS
-        return (np.cumsum(self.table, axis=1) + offsets).ravel()
+        ``rng`` is a SecureRandom or a SeededRandom; with the latter the levels do not depend on ``threads`` (all
+        processors if None). Floats of 32 and 64 bits are read in place: only the output is allocated.
+        """
+        return kernels.encode(self.recipe, x, rng, threads)
 
-    def _draw(self, level: IntArray, words: Words) -> IntArray:
-        """Draw from row ``level`` of the table by inversion, given TABLE_BITS uniform bits."""
-        key = (level << TABLE_BITS) + words.astype(np.int64)
-        return np.searchsorted(self._cumulative, key.ravel(), side="right").reshape(key.shape) - level * self.levels
+    def encode_sum(self, x: Any, rng: object, *, out: Any = None, threads: int | None = None) -> Any:
+        """Encode every client's input and return only the sum of their levels, as 32-bit integers.
+
+        ``x`` has one row for each client. With ``out`` the sum is added to it in place.
+
+        >>> from rqm import RQM, SeededRandom
+        >>> RQM().encode_sum(np.zeros((40, 3)), SeededRandom(1)).shape
+        (3,)
+        """
+        return kernels.encode_sum(self.recipe, x, rng, out, threads)
 
     def decode(self, z_sum: npt.ArrayLike, clients: int) -> FloatArray:
         """Unbiased estimate of the mean of ``clients`` inputs from the sum of their levels."""

@@ -1,7 +1,9 @@
 """The two sources of random words. They are separate types, so that one is never taken for the other."""
 
 import os
-from typing import Protocol, final
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,11 @@ import numpy.typing as npt
 from rqm._checks import whole
 
 Words = npt.NDArray[np.uint64]
+
+CHUNK = 1024
+"""Seeded words come in chunks of this many: the first half of a chunk is the first word of CHUNK / 2 consecutive
+Threefry blocks, the second half their second word. (The two halves of a block are far apart so that the loop
+over blocks runs in vector registers.)"""
 
 
 class Randomness(Protocol):
@@ -24,11 +31,29 @@ class Randomness(Protocol):
         ...
 
 
+class Keystream:
+    """AES-256 in counter mode under a key and nonce of its own, read in pieces of at most ``size`` words."""
+
+    def __init__(self, size: int) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
+
+        self._cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+        self._zeros = memoryview(bytes(8 * size))
+        self._words = np.empty(size + 2, dtype=np.uint64)  # the cipher asks for a block more than it writes
+        self._bytes = memoryview(self._words).cast("B")
+
+    def next(self, count: int) -> Words:
+        """Return the next ``count`` words; they are overwritten by the next call."""
+        self._cipher.update_into(self._zeros[: 8 * count], self._bytes)
+        return self._words[:count]
+
+
 @final
 class SecureRandom:
     """Cryptographic randomness for deployment: AES-256-CTR, keyed afresh by the operating system.
 
-    Every call takes a new key and nonce, so no keystream is ever reused, whatever forks or threads do.
+    It holds no state: every call takes a new key and nonce, so no keystream is ever reused, whatever forks or
+    threads do.
 
     >>> SecureRandom().words(3).shape
     (3,)
@@ -38,11 +63,11 @@ class SecureRandom:
 
     def words(self, count: int) -> Words:
         """Return ``count`` uniform 64-bit words that nobody can predict or repeat."""
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
+        return self.keystream(whole("count", count, 0)).next(count)
 
-        count = whole("count", count, 0)
-        cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
-        return np.frombuffer(cipher.update(bytes(8 * count)), dtype=np.uint64)
+    def keystream(self, size: int) -> Keystream:
+        """Start a keystream under a new key, for one thread to read from in pieces of at most ``size`` words."""
+        return Keystream(size)
 
     def __repr__(self) -> str:
         return "SecureRandom()"
@@ -52,7 +77,8 @@ class SecureRandom:
 class SeededRandom:
     """Reproducible randomness for simulation and tests: **not private**, anyone with the seed can repeat it.
 
-    The generator is the counter-based Philox; ``stream`` names independent sequences.
+    The generator is counter-based (Threefry-2×64-13, Salmon et al. 2011), so any thread can start anywhere in a
+    sequence. ``stream`` names independent sequences: each has a 128-bit key of its own.
 
     >>> bool((SeededRandom(7).words(4) == SeededRandom(7).words(4)).all())
     True
@@ -63,22 +89,95 @@ class SeededRandom:
     private = False
 
     def __init__(self, seed: int, *path: int) -> None:
-        self._key = (whole("seed", seed, 0), *(whole("stream", part, 0) for part in path))
-        self._philox = np.random.Philox(np.random.SeedSequence(self._key[0], spawn_key=self._key[1:]))
+        self._path = (whole("seed", seed, 0), *(whole("stream", part, 0) for part in path))
+        self._key = self._digest("words", 16)
+        self._chunk = 0
+        self._call = 0
+        self._lock = Lock()
+
+    def _digest(self, purpose: str, size: int) -> Words:
+        """A key for one purpose; equal paths give equal keys, and nothing else does."""
+        text = f"{purpose}:{':'.join(map(str, self._path))}"
+        return np.frombuffer(blake2b(text.encode(), digest_size=size).digest(), dtype="<u8").astype(np.uint64)
 
     def stream(self, *path: int) -> "SeededRandom":
-        """Return the independent sequence that ``path`` names (a client and a round, say)."""
-        return SeededRandom(*self._key, *path)
+        """Return the independent sequence that ``path`` names (a client and a round, say), from its beginning."""
+        return SeededRandom(*self._path, *path)
 
     def words(self, count: int) -> Words:
-        """Return the next ``count`` words of this sequence."""
-        return np.asarray(self._philox.random_raw(whole("count", count, 0)), dtype=np.uint64)
+        """Return the next ``count`` words of this sequence; what is left of the last chunk is skipped."""
+        count = whole("count", count, 0)
+        chunks = -(-count // CHUNK)
+        key, first = self.reserve(chunks)
+        half = CHUNK // 2
+        blocks = np.arange(first * half, (first + chunks) * half, dtype=np.uint64).reshape(chunks, half)
+        zero = np.zeros(1, dtype=np.uint64)
+        return np.stack(threefry(blocks, zero, key[:1], key[1:]), axis=1).reshape(-1)[:count]
+
+    def reserve(self, chunks: int) -> tuple[Words, int]:
+        """Take the next ``chunks`` chunks: the key of this sequence and the number of the first."""
+        with self._lock:
+            first, self._chunk = self._chunk, self._chunk + chunks
+        return self._key, first
+
+    def reserve_call(self) -> tuple[int, int, int]:
+        """Take one call of a generator that counts for itself: three 32-bit words that no other call has.
+
+        They are a 64-bit key and the start of a 32-bit counter; the sequence is unrelated to ``words``.
+        """
+        with self._lock:
+            call, self._call = self._call, self._call + 1
+        key, start = self._digest(f"calls {call >> 32}", 16).tolist()
+        return key & 0xFFFFFFFF, key >> 32, (start + call) & 0xFFFFFFFF
 
     def __repr__(self) -> str:
-        return f"SeededRandom{self._key!r} [not private]"
+        return f"SeededRandom{self._path!r} [not private]"
 
 
-def require(rng: object) -> Randomness:
+def threefry(low: Any, high: Any, k0: Any, k1: Any) -> Any:
+    """Threefry-2×64 with 13 rounds at the counter (low, high) under the key (k0, k1): two 64-bit words.
+
+    Written for unsigned 64-bit NumPy arrays and, compiled, for single numbers: hence without loops or calls.
+    """
+    k2 = k0 ^ k1 ^ np.uint64(0x1BD11BDAA9FC1A22)
+    x0 = low + k0
+    x1 = high + k1
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(16)) | (x1 >> np.uint64(48))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(42)) | (x1 >> np.uint64(22))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(12)) | (x1 >> np.uint64(52))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(31)) | (x1 >> np.uint64(33))) ^ x0
+    x0 = x0 + k1
+    x1 = x1 + (k2 + np.uint64(1))
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(16)) | (x1 >> np.uint64(48))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(32)) | (x1 >> np.uint64(32))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(24)) | (x1 >> np.uint64(40))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(21)) | (x1 >> np.uint64(43))) ^ x0
+    x0 = x0 + k2
+    x1 = x1 + (k0 + np.uint64(2))
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(16)) | (x1 >> np.uint64(48))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(42)) | (x1 >> np.uint64(22))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(12)) | (x1 >> np.uint64(52))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(31)) | (x1 >> np.uint64(33))) ^ x0
+    x0 = x0 + k0
+    x1 = x1 + (k1 + np.uint64(3))
+    x0 = x0 + x1
+    x1 = ((x1 << np.uint64(16)) | (x1 >> np.uint64(48))) ^ x0
+    return x0, x1
+
+
+def require(rng: object) -> "SecureRandom | SeededRandom":
     """Return ``rng`` if it is one of the two sources, or raise a TypeError that names both."""
     if isinstance(rng, (SecureRandom, SeededRandom)):
         return rng
@@ -86,3 +185,11 @@ def require(rng: object) -> Randomness:
         f"rng is a {type(rng).__name__}: pass rqm.SecureRandom() to deploy, or rqm.SeededRandom(seed) to "
         "simulate (not private)"
     )
+
+
+def require_secure(rng: object) -> SecureRandom:
+    """Return ``rng`` if a guarantee may rest on it; every path that deploys asks for this one."""
+    if isinstance(require(rng), SeededRandom):
+        raise TypeError(f"rng is {rng!r}: a deployment takes rqm.SecureRandom() only")
+    assert isinstance(rng, SecureRandom)
+    return rng

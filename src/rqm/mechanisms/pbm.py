@@ -1,6 +1,6 @@
 """The Poisson Binomial Mechanism (Chen, Özgür and Kairouz 2022), the paper's rival."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import comb, lgamma
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._checks import FloatArray, inputs, real
-from rqm.channel import POSITION_BITS, TABLE_BITS, Channel, Law
+from rqm.channel import Channel, Law
+from rqm.kernels.recipe import POSITION_BITS, Recipe
 from rqm.mechanisms.rounding import Rounding
-from rqm.randomness import require
 
 
 @final
@@ -93,7 +93,7 @@ class PBM(Channel):
 
     def sampled_pmf(self, x: npt.ArrayLike) -> npt.NDArray[np.object_]:
         """The exact law of what ``encode`` draws at input ``x``, as fractions."""
-        positions = self.unit.position(x)
+        positions = self.position(x)
         out = np.empty((*positions.shape, self.levels), dtype=object)
         n = self.trials
         for index in np.ndindex(positions.shape):
@@ -101,12 +101,7 @@ class PBM(Channel):
             out[index] = [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
         return out
 
-    def encode(self, x: npt.ArrayLike, rng: object) -> npt.NDArray[np.unsignedinteger]:
-        """Draw one level for each input: the number of successes among levels − 1 fixed-point comparisons."""
-        position = self.unit.position(x)
-        source = require(rng)
-        total = np.zeros(position.shape, dtype=np.uint8 if self.levels <= 256 else np.uint16)
-        for _ in range(self.trials):
-            words = source.words(position.size).reshape(position.shape)
-            total += (words >> np.uint64(TABLE_BITS)).astype(np.int64) < position
-        return total
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Count the successes among levels − 1 fixed-point comparisons, each a draw of ``unit``."""
+        return replace(self.unit.recipe, modulus=self.levels, trials=self.trials)

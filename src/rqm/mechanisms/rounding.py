@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
 
 from rqm._checks import FloatArray, inputs, real
-from rqm.channel import POSITION_BITS, TABLE_BITS, Channel, IntArray
-from rqm.randomness import Words
+from rqm.channel import Channel
+from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, Recipe, alias_table, placed
 
 
 @final
@@ -68,5 +69,9 @@ class Rounding(Channel):
         out[level + 1] = part << TABLE_BITS
         return out
 
-    def _draw(self, level: IntArray, words: Words) -> IntArray:
-        return level
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Rounding is the additive mechanism without noise: its table is one entry, which always draws 0."""
+        entries, columns = alias_table(np.array([[2**TABLE_BITS]]))
+        where = placed(self.clip, float(self.reach), self.levels)
+        return Recipe(**where, entries=entries, columns=columns, rows=False, modulus=self.levels)

@@ -1,0 +1,83 @@
+"""The encoders: one law, drawn on the CPU (numba) or on the GPU (Triton), and the packing of bits for the wire."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rqm._checks import floats, not_finite, whole
+from rqm.kernels.recipe import Recipe
+from rqm.randomness import require
+
+MAX_SUM = 2**31 - 1
+
+
+def backend(x: Any) -> ModuleType | None:
+    """The module that encodes a torch tensor; None for whatever NumPy understands."""
+    if type(x).__module__.partition(".")[0] == "torch":
+        from rqm.kernels import cuda  # noqa: PLC0415 (torch is an extra)
+
+        return cuda
+    return None
+
+
+def encode(recipe: Recipe, x: Any, rng: object, threads: int | None) -> Any:
+    """Draw one outcome for each input, in the array library of ``x``."""
+    source = require(rng)
+    if threads is not None:
+        threads = whole("threads", threads, 1)
+    other = backend(x)
+    if other is not None:
+        return other.encode(recipe, x, source, threads)
+    from rqm.kernels import cpu  # noqa: PLC0415 (the compiler takes half a second, and a GPU machine may lack it)
+
+    array = floats("x", x)
+    out = np.empty(array.shape, dtype=recipe.dtype)
+    if cpu.encode_into(recipe, array.reshape(1, -1), source, out.reshape(-1), add=False, threads=threads):
+        raise not_finite("x", array)
+    return out
+
+
+def encode_sum(recipe: Recipe, x: Any, rng: object, out: Any, threads: int | None) -> Any:
+    """Draw one outcome for each input and add them up over the first axis, without holding the outcomes."""
+    source = require(rng)
+    if threads is not None:
+        threads = whole("threads", threads, 1)
+    other = backend(x)
+    if other is not None:
+        return other.encode_sum(recipe, x, source, out, threads)
+    from rqm.kernels import cpu  # noqa: PLC0415
+
+    array = floats("x", x)
+    room = room_for(recipe, array.shape)
+    total = np.zeros(array.shape[1:], dtype=np.int32) if out is None else out
+    if out is not None:
+        if not isinstance(out, np.ndarray) or out.dtype != np.int32 or not out.flags.carray:
+            raise TypeError("out: must be a contiguous, writable NumPy array of dtype int32")
+        if out.shape != array.shape[1:]:
+            raise ValueError(f"out has shape {out.shape}: must be {array.shape[1:]}, that of one client's input")
+        flags = int(cpu.unusable(array.reshape(-1), total.reshape(-1), room))
+        if flags & 1:
+            raise not_finite("x", array)
+        if flags & 2:
+            raise no_room(room)
+    rows = array.reshape(array.shape[0], -1)
+    if cpu.encode_into(recipe, rows, source, total.reshape(-1), add=True, threads=threads):
+        raise not_finite("x", array)
+    return total
+
+
+def room_for(recipe: Recipe, shape: tuple[int, ...]) -> int:
+    """The largest value a 32-bit total may have before these clients are added to it."""
+    if not shape or not shape[0]:
+        raise ValueError(f"x has shape {tuple(shape)}: must be (clients, …) with at least one client")
+    room = MAX_SUM - shape[0] * (recipe.modulus - 1)
+    if room < 0:
+        most = MAX_SUM // (recipe.modulus - 1)
+        raise ValueError(f"x has {shape[0]} clients: at most {most} of {recipe.modulus} levels fit a 32-bit sum")
+    return room
+
+
+def no_room(room: int) -> ValueError:
+    """The error for a total that these clients could push over 32 bits."""
+    return ValueError(f"out: every total must lie in 0..{room}, or the 32-bit sum could overflow")
