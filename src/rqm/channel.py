@@ -220,14 +220,16 @@ class Channel(ABC):
         """
         return kernels.encode_sum(self.recipe, x, rng, out, threads)
 
-    def decode(self, z_sum: npt.ArrayLike, clients: int) -> FloatArray:
-        """Unbiased estimate of the mean of ``clients`` inputs from the sum of their levels."""
+    def decode(self, z_sum: Any, clients: int) -> Any:
+        """Unbiased estimate of the mean of ``clients`` inputs from the sum of their levels, as float64."""
         clients = whole("clients", clients, 1)
-        total = inputs("z_sum", z_sum)
         top = clients * (self.levels - 1)
+        other = kernels.backend(z_sum)
+        if other is not None:
+            return other.decode(z_sum, self.grid.extent, top, clients)
+        total = inputs("z_sum", z_sum)
         if total.size and (total.min() < 0 or total.max() > top):
-            bad = total.min() if total.min() < 0 else total.max()
-            raise ValueError(f"z_sum contains {bad:g}: a sum over {clients} clients lies in 0..{top}")
+            raise kernels.outside(clients, top, total.min() if total.min() < 0 else total.max())
         return self.grid.extent * (2 * total / top - 1)
 
     # -- to and from a plain dict -------------------------------------------------------------

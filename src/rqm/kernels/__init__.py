@@ -15,9 +15,9 @@ MAX_SUM = 2**31 - 1
 def backend(x: Any) -> ModuleType | None:
     """The module that encodes a torch tensor; None for whatever NumPy understands."""
     if type(x).__module__.partition(".")[0] == "torch":
-        from rqm.kernels import cuda  # noqa: PLC0415 (torch is an extra)
+        from rqm.kernels import tensors  # noqa: PLC0415 (torch is an extra)
 
-        return cuda
+        return tensors
     return None
 
 
@@ -81,3 +81,8 @@ def room_for(recipe: Recipe, shape: tuple[int, ...]) -> int:
 def no_room(room: int) -> ValueError:
     """The error for a total that these clients could push over 32 bits."""
     return ValueError(f"out: every total must lie in 0..{room}, or the 32-bit sum could overflow")
+
+
+def outside(clients: int, top: int, found: float) -> ValueError:
+    """The error for a sum that no clients can have sent."""
+    return ValueError(f"z_sum contains {found:g}: a sum over {clients} clients lies in 0..{top}")

@@ -174,7 +174,8 @@ def draw(x: Array, words: Words, drawn: Words, law: Law, group: np.uint64) -> np
             bad |= _U((value.view(np.uint64) & _NOT_FINITE) == _NOT_FINITE)
             position = _place(value, clip, scale, centre, low, high)
             word = _get(words, j)
-            level = (position >> _POSITION) + _U((word >> _TABLE) < (position & _PART))
+            # 24 random bits are added below the level: they carry over with the probability to round up.
+            level = (position + (word >> _TABLE)) >> _POSITION
             column = (word >> rest_bits) & column_mask
             entry = _look_up(entries, ((level & row_mask) << columns) | column)
             outcome = column if (word & rest_mask) < (entry >> _ALIAS) else entry & _ALIAS_MASK

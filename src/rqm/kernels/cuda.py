@@ -1,0 +1,221 @@
+"""The Triton kernel: encode, or encode and sum over clients, in one pass over the inputs.
+
+The law is the CPU's, the bits are not: words come from Philox-4×32-7, counted by coordinate (64 bits), client or group
+of trials (32) and call (32), under a 64-bit key. Seven rounds are the fewest that Salmon et al. (2011) found to pass
+all of TestU01, as are the thirteen of Threefry on the CPU. What bounds the speed is in ``results/cuda.md``.
+"""
+# mypy: disable-error-code="no-untyped-def, no-any-return"
+# ruff: noqa: N803, D103
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, Recipe
+from rqm.randomness import SeededRandom
+
+BLOCK = 256
+WARPS = 4
+REGISTERS = 64
+SHARE = 20
+"""Rows that one program handles: even, and few enough that the last programs do not keep the others waiting."""
+SPARE_BITS = TABLE_BITS - 32
+"""The lowest bits of a threshold, looked up only where the 32 bits above them cannot decide."""
+
+
+@triton.jit
+def position_of(x, clip, scale, centre, low, high, WIDE: tl.constexpr):
+    """The position of each input: as on the CPU, one product and one sum in float64, then the clamp in integers.
+
+    ``clip`` may be a little too large (a float64 in float32): the clamp takes care of it.
+    """
+    x = tl.minimum(tl.maximum(x, -clip), clip)
+    near = x.to(tl.float64) * scale + centre
+    bits = near.to(tl.int64, bitcast=True)
+    position = (bits & 0x7FFFFFFFFFFFF) if WIDE else bits.to(tl.int32)
+    return tl.minimum(tl.maximum(position, low), high)
+
+
+@triton.jit
+def philox(key, c0, c1, c2, c3):
+    """Philox-4×32-7: four 32-bit words. (Products in 64 bits compile to half the instructions of ``tl.philox``.)"""
+    k0, k1 = key.to(tl.uint32), (key >> 32).to(tl.uint32)
+    for _ in tl.static_range(7):
+        left = c0.to(tl.uint64) * 0xD2511F53
+        right = c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c1 = (right >> 32).to(tl.uint32) ^ c1 ^ k0, right.to(tl.uint32)
+        c2, c3 = (left >> 32).to(tl.uint32) ^ c3 ^ k1, left.to(tl.uint32)
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _from_table(
+    w0, w1, level, table_ptr, modulus, closest, COLUMNS: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """Draw from the table with ``w1``, and if EXACT with eight more bits from ``w0`` where that ends in a tie.
+
+    ``closest`` keeps the smallest difference that was seen: below 2**COLUMNS, there was a tie.
+    """
+    if COLUMNS == 0:
+        outcome = level  # the only entry always draws 0
+    else:
+        column = w1 >> (32 - COLUMNS)
+        index = ((level << COLUMNS) | column) if ROWS else column
+        mine = w1 << COLUMNS
+        entry = tl.load(table_ptr + index).to(tl.uint32, bitcast=True)
+        own = mine < entry
+        if EXACT:
+            tie = (mine ^ entry) < (1 << COLUMNS)
+            spare = tl.load(table_ptr + ENTRIES + index, mask=tie, other=0)
+            own = tl.where(tie, (w0 & 0xFF).to(tl.int32) < spare, own)
+        else:
+            closest = tl.minimum(closest, mine ^ entry)
+        outcome = tl.where(own, index, entry) & ((1 << COLUMNS) - 1)
+        if not ROWS:
+            outcome += level
+            outcome = tl.where(outcome >= modulus, outcome - modulus, outcome)
+    return outcome, closest
+
+
+@triton.jit
+def _rows(
+    x_ptr, out_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, TRIALS: tl.constexpr, WIDE: tl.constexpr,
+    SUM: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Encode one block of some rows; store the outcomes, or return their sum."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    stride = width.to(tl.int64)
+    scale, centre = tl.load(numbers_ptr), tl.load(numbers_ptr + 1)
+    clip = tl.load(numbers_ptr + 2).to(x_ptr.dtype.element_ty)
+    c0, c1, call = offsets.to(tl.uint32), (offsets >> 32).to(tl.uint32), start.to(tl.uint32)
+    groups: tl.constexpr = (TRIALS + 3) // 4
+    step: tl.constexpr = 1 if TRIALS else 2  # a call of Philox gives two draws from the table, or four trials
+    finite = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
+    closest = tl.full([BLOCK], 0xFFFFFFFF, tl.uint32)
+    total = tl.zeros([BLOCK], tl.int32)
+    begin = tl.program_id(1) * (share // step)
+    row_ptr = x_ptr + begin * step * stride
+    for turn in range(begin, tl.minimum(begin + share // step, (rows + step - 1) // step)):
+        if TRIALS == 0:
+            a0, a1, b0, b1 = philox(key, c0, c1, tl.full([], turn, tl.uint32), call)
+        for half in tl.static_range(step):
+            inside = offsets < stride
+            if half == 1 and RAGGED:  # the second row may be shorter, or missing
+                inside = offsets < tl.minimum(stride, count - (2 * turn + 1) * stride)
+            x = tl.load(row_ptr + offsets, mask=inside, other=0.0, eviction_policy="evict_first")
+            row_ptr += stride
+            finite = tl.fma(x, tl.zeros([BLOCK], x.dtype), finite)  # NaN from the first input that is not finite
+            position = position_of(x, clip, scale, centre, low, high, WIDE)
+            if TRIALS:
+                outcome = tl.zeros([BLOCK], tl.uint32)
+                for group in range(groups):
+                    r0, r1, r2, r3 = philox(key, c0, c1, tl.full([], turn * groups + group, tl.uint32), call)
+                    left = TRIALS - 4 * group
+                    outcome += ((r0 >> 8) < position.to(tl.uint32)).to(tl.uint32)
+                    outcome += ((r1 >> 8) < tl.where(left > 1, position, 0).to(tl.uint32)).to(tl.uint32)
+                    outcome += ((r2 >> 8) < tl.where(left > 2, position, 0).to(tl.uint32)).to(tl.uint32)
+                    outcome += ((r3 >> 8) < tl.where(left > 3, position, 0).to(tl.uint32)).to(tl.uint32)
+            else:
+                w0, w1 = (a0, a1) if half == 0 else (b0, b1)
+                # 24 random bits are added below the level: they carry over with the probability to round up.
+                if WIDE:
+                    level = ((position + (w0 >> 8)) >> 24).to(tl.uint32)
+                else:
+                    level = (position.to(tl.uint32) + (w0 >> 8)) >> 24
+                outcome, closest = _from_table(
+                    w0, w1, level, table_ptr, modulus, closest, COLUMNS, ROWS, ENTRIES, EXACT
+                )
+            if not SUM:
+                here = (turn * step + half) * stride + offsets
+                tl.store(out_ptr + here, outcome.to(out_ptr.dtype.element_ty), mask=inside)
+            elif half == 1 and RAGGED:
+                total += tl.where(inside, outcome, 0).to(tl.int32)
+            else:
+                total += outcome.to(tl.int32)
+    return total, finite, closest
+
+
+@triton.jit(
+    do_not_specialize=["low", "high", "modulus", "rows", "share", "key", "start"],
+    do_not_specialize_on_alignment=["x_ptr", "out_ptr", "width", "count"],
+)
+def _kernel(
+    x_ptr, out_ptr, flag_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, TRIALS: tl.constexpr, WIDE: tl.constexpr,
+    SUM: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    total, finite, closest = _rows(
+        x_ptr, out_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
+        COLUMNS, ROWS, ENTRIES, TRIALS, WIDE, SUM, RAGGED, BLOCK, False,
+    )  # fmt: skip
+    if COLUMNS > 0 and TRIALS == 0:
+        if tl.min(closest) < (1 << COLUMNS):  # once in 2**(32 - COLUMNS) draws: do the block again, in full
+            total, finite, closest = _rows(
+                x_ptr, out_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
+                COLUMNS, ROWS, ENTRIES, TRIALS, WIDE, SUM, RAGGED, BLOCK, True,
+            )  # fmt: skip
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(flag_ptr + tl.zeros([BLOCK], tl.int32), 1, mask=finite != finite)
+    if SUM:
+        tl.atomic_add(out_ptr + offsets, total, mask=offsets < width, sem="relaxed")
+
+
+def encode(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor) -> bool:
+    """Encode ``x`` into ``out``, its two halves as two rows; return whether an input was not finite."""
+    width = x.numel() if recipe.trials else -(-x.numel() // 2)
+    return _launch(recipe, x, rng, out, width, sum_rows=False)
+
+
+def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.Tensor) -> bool:
+    """Encode the rows of ``x`` and add their outcomes to ``total``; return whether an input was not finite."""
+    return _launch(recipe, x, rng, total, x[0].numel(), sum_rows=True)
+
+
+def _launch(
+    recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor, width: int, *, sum_rows: bool
+) -> bool:
+    if not x.numel():
+        return False
+    if x.dtype == torch.float32 and not 1e-30 < recipe.clip < 1e30:
+        x = x.double()  # the clip itself is beyond float32
+    low_key, high_key, start = rng.reserve_call()
+    flag = torch.zeros(1, dtype=torch.int32, device=x.device)
+    rows = triton.cdiv(x.numel(), width)
+    _kernel[(triton.cdiv(width, BLOCK), triton.cdiv(rows, SHARE))](
+        x, out, flag, *_constants(recipe, x.device, x.dtype), recipe.low, recipe.high, recipe.modulus,
+        rows, SHARE, width, x.numel(), _signed(high_key << 32 | low_key, 64), _signed(start, 32),
+        COLUMNS=recipe.columns, ROWS=recipe.rows, ENTRIES=len(recipe.entries), TRIALS=recipe.trials,
+        WIDE=recipe.high >= 2**31, SUM=sum_rows, RAGGED=x.numel() % (2 * width) > 0, BLOCK=BLOCK,
+        num_warps=WARPS, maxnreg=REGISTERS, enable_fp_fusion=False,
+    )  # fmt: skip
+    return bool(flag.item())
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+@lru_cache(maxsize=64)
+def _constants(recipe: Recipe, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """The table in two parts, and the numbers that must not be passed as float32: scale, centre and clip."""
+    capacity = 1 << (TABLE_BITS - recipe.columns)
+    threshold = (recipe.entries >> np.uint64(ALIAS_BITS)).astype(np.int64)
+    alias = (recipe.entries & np.uint64(2**ALIAS_BITS - 1)).astype(np.int64)
+    threshold[threshold == capacity] = 0  # a column with one outcome is its own alias
+    high = ((threshold >> SPARE_BITS) << recipe.columns) | alias
+    low = threshold & (2**SPARE_BITS - 1)
+    clip = np.float64(recipe.clip)
+    if dtype == torch.float32 and np.float32(clip) < clip:
+        clip = np.float64(np.nextafter(np.float32(clip), np.float32(np.inf)))
+    table = np.concatenate([high.astype(np.uint32).view(np.int32), low.astype(np.int32)])
+    numbers = np.array([recipe.scale, recipe.centre, clip])
+    return torch.from_numpy(table).to(device), torch.from_numpy(numbers).to(device)
+
+
+assert POSITION_BITS == 24  # written out in the kernel
