@@ -1,75 +1,112 @@
 """Benchmarks: each says how many times faster we are than a peer measured in the same run."""
 
+import json
 import os
 import platform
+import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from scipy.special import logsumexp
+BENCHMARKS = {
+    "divergence": "D_α of the sum over 40 clients against log-domain NumPy",
+    "encode": "the CPU encoder and the packing of bits against samplers of NumPy, torch and OpenDP",
+    "cuda": "the GPU encoder against torch, on 40 clients of a million coordinates (needs a GPU)",
+}
 
-from rqm.mechanisms.rqm import RQM
-from rqm.privacy.worst_case import renyi
+
+@dataclass(frozen=True)
+class Entry:
+    """One contender: the median time of a run and the items it handled (coordinates, unless said otherwise)."""
+
+    seconds: float
+    items: int
+
+    @property
+    def rate(self) -> float:
+        """Items a second."""
+        return self.items / self.seconds
 
 
 @dataclass(frozen=True)
 class Result:
-    """``ratios``: for each peer, its time over ours; ``seconds``: the medians behind them."""
+    """``ratios``: for each peer, how many times faster ours is; ``entries``: what was measured."""
 
     name: str
-    machine: str
-    ratios: dict[str, float]
-    seconds: dict[str, float]
+    ours: str
+    peers: list[str]
+    entries: dict[str, Entry]
+    checks: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    machine: str = field(default_factory=lambda: machine())
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """How many times faster ours is than each peer, item for item."""
+        return {peer: self.ratio(self.ours, peer) for peer in self.peers}
+
+    def ratio(self, one: str, other: str) -> float:
+        """How many times faster one entry is than another."""
+        return self.entries[one].rate / self.entries[other].rate
+
+    def check(self, what: str, value: float, at_least: float) -> None:
+        """Note a measured ratio beside the one that is aimed at."""
+        self.checks[what] = {"measured": value, "wanted": at_least}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return asdict(self)
+        """Return everything, ready for JSON."""
+        rates = {name: entry.rate for name, entry in self.entries.items()}
+        return {**asdict(self), "ratios": self.ratios, "rates": rates, "command": f"rqm bench {self.name}"}
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write ``NAME.json`` and, where matplotlib is installed, the bar chart ``NAME.png``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        written = [folder / f"{self.name}.json"]
+        written[0].write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        try:
+            from rqm.report.bars import draw  # noqa: PLC0415 (an extra)
+        except ModuleNotFoundError:
+            return written
+        return [*written, draw(self, folder / f"{self.name}.png")]
 
 
-def compare(name: str, ours: Callable[[], object], peers: dict[str, Callable[[], object]], repeats: int = 7) -> Result:
-    """Time ours and the peers in turns, so that a busy moment of the machine hits them all."""
-    runs = {"rqm": ours, **peers}
+def machine() -> str:
+    """The processor, its cores and the Python that runs on it."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        model = found[1].strip() if found else model
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def measure(runs: dict[str, tuple[Callable[[], object], int]], repeats: int = 5) -> dict[str, Entry]:
+    """Time all contenders in turns, so that a busy moment of the machine hits them all.
+
+    Each is given as a function and the number of items that one call of it handles. In its turn a contender runs for
+    at least a tenth of a second, and the first run does not count unless it is the only one: none pays for the caches
+    that its predecessor left.
+    """
     times: dict[str, list[float]] = {who: [] for who in runs}
-    for run in runs.values():
-        run()  # compile, fill caches
+    for run, _ in runs.values():
+        run()  # compile
     for _ in range(repeats):
-        for who, run in runs.items():
-            start = perf_counter()
-            run()
-            times[who].append(perf_counter() - start)
-    seconds = {who: median(taken) for who, taken in times.items()}
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return Result(name, machine, {who: seconds[who] / seconds["rqm"] for who in peers}, seconds)
+        for who, (run, _) in runs.items():
+            turn: list[float] = []
+            while sum(turn) < 0.1:
+                start = perf_counter()
+                run()
+                turn.append(perf_counter() - start)
+            times[who].append(median(turn[1:] or turn))
+    return {who: Entry(median(times[who]), items) for who, (_, items) in runs.items()}
 
 
-def divergence() -> Result:
-    """D_α of the sum over 40 clients, for three orders, against the same sum in log-domain NumPy."""
-    mech, clients, orders = RQM(), 40, [2, 8, 32]
-    low, high = mech.log_pmf([-1.0, 1.0])
-
-    def log_convolve(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        terms = np.full((len(b), len(a) + len(b) - 1), -np.inf)
-        for k, value in enumerate(b):
-            terms[k, k : k + len(a)] = a + value
-        return np.asarray(logsumexp(terms, axis=0))
-
-    def numpy_logs() -> list[float]:
-        others = np.zeros(1)
-        for k in range(clients - 1):
-            others = log_convolve(others, high if k >= (clients - 1) // 2 else low)
-        p, q = log_convolve(others, high), log_convolve(others, low)
-        both = [(p, q), (q, p)]
-        return [max(float(logsumexp(a * x - (a - 1) * y)) / (a - 1) for x, y in both) for a in orders]
-
-    def ours() -> list[float]:
-        return [bound.lower for bound in renyi(mech, orders, clients, "balanced")]
-
-    np.testing.assert_allclose(ours(), numpy_logs(), rtol=1e-9)  # the same numbers, or the race means nothing
-    return compare("divergence", ours, {"numpy log-domain": numpy_logs})
-
-
-BENCHMARKS: dict[str, Callable[[], Result]] = {"divergence": divergence}
+def run(name: str) -> Result:
+    """Run a benchmark by its name."""
+    if name not in BENCHMARKS:
+        raise ValueError(f"NAME = {name}: must be among {', '.join(BENCHMARKS)}")
+    result: Result = import_module(f"rqm.bench.{name}").bench()
+    return result

@@ -1,35 +1,68 @@
 """``rqm bench``: how many times faster than a peer, measured in the same run."""
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rqm.bench import Result
 
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Which benchmark; none prints their names.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the JSON file and the bar chart.")] = Path("out/bench"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, write nothing.")] = False,
 ) -> None:
     """Run a benchmark and print its ratio to each peer.
 
     Examples:
 
-        rqm bench divergence
+        rqm bench encode
 
         rqm bench divergence --json
     """
-    from rqm.bench import BENCHMARKS
+    from rqm.bench import BENCHMARKS, run
 
     if name is None:
-        for known, run in BENCHMARKS.items():
-            typer.echo(f"{known:16}{(run.__doc__ or '').strip()}")
+        for known, what in BENCHMARKS.items():
+            typer.echo(f"{known:16}{what}")
         return
-    if name not in BENCHMARKS:
-        raise ValueError(f"NAME = {name}: must be among {', '.join(BENCHMARKS)}")
-    result = BENCHMARKS[name]()
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal and not as_json:
+        with console.status(f"measuring {name}, all contenders in turns …"):
+            result = run(name)
+    else:
+        result = run(name)
     if as_json:
         typer.echo(json.dumps(result.to_dict()))
         return
-    typer.echo(f"{result.name} on {result.machine}: {result.seconds['rqm'] * 1e3:.3g} ms")
-    for peer, ratio in result.ratios.items():
-        typer.echo(f"  {ratio:8.1f} times faster than {peer} ({result.seconds[peer] * 1e3:.3g} ms)")
+    _show(result)
+    for path in result.save(out):
+        typer.echo(str(path))
+
+
+def _show(result: "Result") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    def number(value: float) -> str:
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+    table = Table(title=f"{result.name}: {result.machine}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("million a second", justify="right")
+    table.add_column(f"{result.ours} is", justify="right")
+    for name, entry in sorted(result.entries.items(), key=lambda item: -item[1].rate):
+        faster = f"{number(result.ratios[name])} × faster" if name in result.ratios else ""
+        table.add_row(name, number(entry.rate / 1e6), faster)
+    console = Console()
+    console.print(table)
+    for what, check in result.checks.items():
+        word = "reached" if check["measured"] >= check["wanted"] else "NOT reached"
+        console.print(f"{what}: {check['measured']:.3g} (aim {check['wanted']:.3g}, {word})", highlight=False)
+    for note in result.notes:
+        console.print(f"[dim]{note}[/dim]")

@@ -17,26 +17,26 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, Recipe
+from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, SHIFT, TABLE_BITS, Recipe
 from rqm.randomness import CHUNK, SecureRandom, SeededRandom, Words, threefry
 
 Array = npt.NDArray[Any]
 
 GRAIN = 64 * CHUNK
 """A thread is given at least this many coordinates."""
-PIECE = 16 * CHUNK
-"""Words of keystream made at a time: 128 KiB, which stay in the cache until they are used."""
+PIECE = 32 * CHUNK
+"""Words of keystream made at a time: 256 KiB, which stay in the cache until they are used."""
 
 _U = np.uint64
-_ALL = _U(2**64 - 1)
 _HALF = CHUNK // 2
-_NOT_FINITE = _U(0x7FF0000000000000)  # the exponent of a float64 infinity or NaN
-_LOW_BITS = _U(2**51 - 1)
+_MAGNITUDE = _U(2**63 - 1)  # all bits of a float64 but its sign
+_INFINITY = _U(0x7FF0000000000000)  # the magnitude of infinity; those of NaN are larger
 _POSITION = _U(POSITION_BITS)
 _PART = _U(2**POSITION_BITS - 1)
+_ALL_OF_TWO = _U(2 ** (POSITION_BITS + 1) - 1)
 _TABLE = _U(TABLE_BITS)
 _ALIAS = _U(ALIAS_BITS)
-_ALIAS_MASK = _U(2**ALIAS_BITS - 1)
+_OUTCOME = _U(2**ALIAS_BITS - 1)
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 _threefry = njit(inline="always", error_model="numpy")(threefry)
@@ -47,31 +47,27 @@ class Law(NamedTuple):
 
     entries: Words
     columns: np.uint64
-    row_mask: np.uint64
-    level_mask: np.uint64
+    rows: bool
     modulus: np.uint64
     trials: np.uint64
-    low: np.uint64
-    high: np.uint64
-    clip: float
     scale: float
     centre: float
+    low: float  # the ends of the clamp plus SHIFT, like the positions that they clamp
+    high: float
 
 
 def law_of(recipe: Recipe) -> Law:
-    """Translate a recipe: with rows the level selects one, without it is added to the outcome."""
+    """Translate a recipe."""
     return Law(
         entries=recipe.entries,
         columns=_U(recipe.columns),
-        row_mask=_ALL if recipe.rows else _U(0),
-        level_mask=_U(0) if recipe.rows else _ALL,
+        rows=recipe.rows,
         modulus=_U(recipe.modulus),
         trials=_U(recipe.trials),
-        low=_U(recipe.low),
-        high=_U(recipe.high),
-        clip=recipe.clip,
         scale=recipe.scale,
         centre=recipe.centre,
+        low=recipe.low + SHIFT,
+        high=recipe.high + SHIFT,
     )
 
 
@@ -141,118 +137,132 @@ def fill(words: Words, k0: np.uint64, k1: np.uint64, chunk: np.uint64) -> None: 
 
 
 @njit(inline="always", error_model="numpy")
-def _place(
-    value: float, clip: float, scale: float, centre: float, low: np.uint64, high: np.uint64
-) -> np.uint64:  # pragma: no cover (compiled)
-    """The position of an input. Rounding of floats ends at the clamp, which is in integers."""
-    value = value if value > -clip else -clip
-    value = value if value < clip else clip
-    near = np.float64(value * scale + centre)
-    position = near.view(np.uint64) & _LOW_BITS
-    position = position if position > low else low
-    return position if position < high else high
+def _place(value: float, scale: float, centre: float, low: float, high: float) -> np.uint64:  # pragma: no cover
+    """The position of an input, in the low bits.
+
+    From ``low`` to ``high`` every float64 is a whole number plus SHIFT, so the clamp is one in integers, whatever the
+    sum before it was: rounded, overflowing or infinite.
+    """
+    near = value * scale + centre
+    near = near if near > low else low
+    near = near if near < high else high
+    return np.float64(near).view(np.uint64)
 
 
 @compiled
-def draw(x: Array, words: Words, drawn: Words, law: Law, group: np.uint64) -> np.uint64:  # pragma: no cover (compiled)
+def draw(x: Array, words: Words, out: Array, law: Law, group: np.uint64) -> bool:  # pragma: no cover (compiled)
     """Draw one outcome for each input; return whether an input is not finite.
 
-    From a table: one word each. With trials: add to ``drawn`` the successes among trials 8·group … 8·group + 7, from
-    three words each, of which the second and third lie len(x) and 2·len(x) further on.
+    From a table: one word each; the outcome is in the low 16 bits of ``out``. With trials: add to ``out`` the successes
+    among trials 8·group … 8·group + 7, from three words each, of which the second and third lie len(x) and 2·len(x)
+    further on.
     """
     _wide()
-    bad = _U(0)
+    largest = _U(0)
     size = _U(len(x))
     # A tuple that is used inside a loop keeps the loop out of vector registers.
-    entries, columns, row_mask, level_mask, modulus, trials, low, high, clip, scale, centre = law
-    if trials == _U(0):
-        rest_bits = _TABLE - columns
-        rest_mask = (_U(1) << rest_bits) - _U(1)
-        column_mask = (_U(1) << columns) - _U(1)
-        for j in range(size):
-            value = np.float64(_get(x, j))
-            bad |= _U((value.view(np.uint64) & _NOT_FINITE) == _NOT_FINITE)
-            position = _place(value, clip, scale, centre, low, high)
-            word = _get(words, j)
-            # 24 random bits are added below the level: they carry over with the probability to round up.
-            level = (position + (word >> _TABLE)) >> _POSITION
-            column = (word >> rest_bits) & column_mask
-            entry = _look_up(entries, ((level & row_mask) << columns) | column)
-            outcome = column if (word & rest_mask) < (entry >> _ALIAS) else entry & _ALIAS_MASK
-            outcome += level & level_mask
-            _put(drawn, j, outcome - (modulus if outcome >= modulus else _U(0)))
-    else:
+    entries, columns, rows, modulus, trials, scale, centre, low, high = law
+    rest_bits = _TABLE - columns
+    rest_mask = (_U(1) << rest_bits) - _U(1)
+    column_mask = (_U(1) << columns) - _U(1)
+    if trials > _U(0):
         left = trials - _U(8) * group
-        m1, m2, m3 = _mask(left, 1), _mask(left, 2), _mask(left, 3)
+        m0, m1, m2, m3 = _mask(left, 0), _mask(left, 1), _mask(left, 2), _mask(left, 3)
         m4, m5, m6, m7 = _mask(left, 4), _mask(left, 5), _mask(left, 6), _mask(left, 7)
         for j in range(size):
             value = np.float64(_get(x, j))
-            bad |= _U((value.view(np.uint64) & _NOT_FINITE) == _NOT_FINITE)
-            position = _place(value, clip, scale, centre, low, high)
+            largest = max(largest, value.view(np.uint64) & _MAGNITUDE)
+            place = _place(value, scale, centre, low, high)
             a, b, c = _get(words, j), _get(words, j + size), _get(words, j + _U(2) * size)
-            ones = _U((a >> _U(40)) < position)
-            ones += _U(((a >> _U(16)) & _PART) < (position & m1))
-            ones += _U((((a << _U(8)) & _PART) | (b >> _U(56))) < (position & m2))
-            ones += _U(((b >> _U(32)) & _PART) < (position & m3))
-            ones += _U(((b >> _U(8)) & _PART) < (position & m4))
-            ones += _U((((b << _U(16)) & _PART) | (c >> _U(48))) < (position & m5))
-            ones += _U(((c >> _U(24)) & _PART) < (position & m6))
-            ones += _U((c & _PART) < (position & m7))
-            _put(drawn, j, _get(drawn, j) + ones)
-    return bad
+            ones = _U((a >> _U(40)) < (place & m0))
+            ones += _U(((a >> _U(16)) & _PART) < (place & m1))
+            ones += _U((((a << _U(8)) & _PART) | (b >> _U(56))) < (place & m2))
+            ones += _U(((b >> _U(32)) & _PART) < (place & m3))
+            ones += _U(((b >> _U(8)) & _PART) < (place & m4))
+            ones += _U((((b << _U(16)) & _PART) | (c >> _U(48))) < (place & m5))
+            ones += _U(((c >> _U(24)) & _PART) < (place & m6))
+            ones += _U((c & _PART) < (place & m7))
+            _put(out, j, _get(out, j) + ones)
+    elif rows:
+        for j in range(size):
+            value = np.float64(_get(x, j))
+            largest = max(largest, value.view(np.uint64) & _MAGNITUDE)
+            word = _get(words, j)
+            # 24 random bits are added below the level: they carry over with the probability to round up.
+            level = ((_place(value, scale, centre, low, high) + (word >> _TABLE)) >> _POSITION) & _OUTCOME
+            column = (word >> rest_bits) & column_mask
+            entry = _look_up(entries, (level << columns) | column)
+            _put(out, j, column if (word & rest_mask) < (entry >> _ALIAS) else entry)
+    else:
+        for j in range(size):
+            value = np.float64(_get(x, j))
+            largest = max(largest, value.view(np.uint64) & _MAGNITUDE)
+            word = _get(words, j)
+            level = ((_place(value, scale, centre, low, high) + (word >> _TABLE)) >> _POSITION) & _OUTCOME
+            column = (word >> rest_bits) & column_mask
+            entry = _look_up(entries, column)
+            noise = column if (word & rest_mask) < (entry >> _ALIAS) else entry & _OUTCOME
+            _put(out, j, level + noise - (modulus if level + noise >= modulus else _U(0)))
+    return largest >= _INFINITY
 
 
 @njit(inline="always", error_model="numpy")
 def _mask(left: np.uint64, trial: int) -> np.uint64:  # pragma: no cover (compiled)
-    """All ones if the trial is among those left, else zero."""
-    return _ALL if left > _U(trial) else _U(0)
+    """The bits of a position on two levels if the trial is among those left, else zero."""
+    return _ALL_OF_TWO if left > _U(trial) else _U(0)
 
 
 @compiled
-def deliver(drawn: Words, out: Array, add: bool) -> None:  # pragma: no cover (compiled)
-    """Write the outcomes to ``out``, or add them to it."""
-    if add:
-        for j in range(_U(len(out))):
-            out[j] += drawn[j]
-    else:
-        for j in range(_U(len(out))):
-            out[j] = drawn[j]
+def draw_chunk(
+    x: Array, words: Words, out: Array, drawn: Words, law: Law, add: bool, group: np.uint64, groups: np.uint64
+) -> bool:  # pragma: no cover (compiled)
+    """``draw`` to ``out``, or by way of a buffer where the outcomes are added up over trials or clients."""
+    if not add and law.trials == _U(0):
+        return draw(x, words, out, law, group)
+    if group == _U(0):
+        drawn[:] = 0
+    bad = draw(x, words, drawn, law, group)
+    if group + _U(1) == groups:
+        if add:
+            for j in range(_U(len(out))):
+                out[j] += drawn[j] & _OUTCOME
+        else:
+            for j in range(_U(len(out))):
+                out[j] = drawn[j]
+    return bad
 
 
 @compiled
 def draw_seeded(
     x: Array, out: Array, law: Law, add: bool, k0: np.uint64, k1: np.uint64, chunk: np.uint64
-) -> np.uint64:  # pragma: no cover (compiled)
+) -> bool:  # pragma: no cover (compiled)
     """Encode a run of inputs with the words of a seeded sequence from a chunk on."""
-    bad = _U(0)
-    planes, groups = (1, 1) if law.trials == 0 else (3, (int(law.trials) + 7) // 8)
+    bad = False
+    planes, groups = (1, _U(1)) if law.trials == 0 else (3, (law.trials + _U(7)) // _U(8))
     words = np.empty(planes * CHUNK, dtype=np.uint64)
     drawn = np.empty(CHUNK, dtype=np.uint64)
     for start in range(0, len(x), CHUNK):
         stop = min(start + CHUNK, len(x))
-        drawn[:] = 0
         for group in range(groups):
             for plane in range(planes):
                 fill(words[plane * CHUNK : (plane + 1) * CHUNK], k0, k1, chunk)
                 chunk += _U(1)
-            bad |= draw(x[start:stop], words, drawn, law, _U(group))
-        deliver(drawn, out[start:stop], add)
+            bad |= draw_chunk(x[start:stop], words, out[start:stop], drawn, law, add, group, groups)
     return bad
 
 
 @compiled
-def draw_words(x: Array, words: Words, out: Array, law: Law, add: bool) -> np.uint64:  # pragma: no cover (compiled)
+def draw_words(x: Array, words: Words, out: Array, law: Law, add: bool) -> bool:  # pragma: no cover (compiled)
     """Encode a run of inputs with the words given, chunk after chunk."""
-    bad = _U(0)
-    planes, groups = (1, 1) if law.trials == 0 else (3, (int(law.trials) + 7) // 8)
+    bad = False
+    planes, groups = (1, _U(1)) if law.trials == 0 else (3, (law.trials + _U(7)) // _U(8))
     drawn = np.empty(CHUNK, dtype=np.uint64)
+    used = 0
     for start in range(0, len(x), CHUNK):
         stop = min(start + CHUNK, len(x))
-        drawn[:] = 0
         for group in range(groups):
-            used = words[planes * (start * groups + group * (stop - start)) :]
-            bad |= draw(x[start:stop], used, drawn, law, _U(group))
-        deliver(drawn, out[start:stop], add)
+            bad |= draw_chunk(x[start:stop], words[used:], out[start:stop], drawn, law, add, group, groups)
+            used += planes * (stop - start)
     return bad
 
 
@@ -263,7 +273,7 @@ def unusable(x: Array, total: Array, room: np.int64) -> np.uint64:  # pragma: no
     for j in range(_U(len(total))):
         bad |= _U(2) * _U((total[j] < 0) | (total[j] > room))
     for j in range(_U(len(x))):
-        bad |= _U((np.float64(x[j]).view(np.uint64) & _NOT_FINITE) == _NOT_FINITE)
+        bad |= _U((np.float64(x[j]).view(np.uint64) & _MAGNITUDE) >= _INFINITY)
     return bad
 
 
@@ -285,12 +295,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def in_blocks(task: Callable[[int, int], int], size: int, threads: int | None) -> int:
-    """Run ``task(start, stop)`` over all of ``range(size)`` on some threads; return the flags that were raised."""
-    parts = max(1, min(usable_cores() if threads is None else threads, size // GRAIN))
-    chunks = -(-size // CHUNK)
-    edges = [min(size, chunks * i // parts * CHUNK) for i in range(parts + 1)]
-    others = [_pool().submit(task, edges[i], edges[i + 1]) for i in range(1, parts)]
-    flags = task(0, edges[1])
+    """Run ``task(start, stop)`` over all of ``range(size)`` on some threads; return the flags that were raised.
+
+    There are many blocks for each thread, and whoever is free takes the next: a busy processor delays no other.
+    """
+    workers = max(1, min(usable_cores() if threads is None else threads, size // GRAIN))
+    step = size if workers == 1 else CHUNK * -(-max(GRAIN, size // (16 * workers)) // CHUNK)
+    blocks = iter([(start, min(start + step, size)) for start in range(0, size, max(step, 1))])
+
+    def work() -> int:
+        flags = 0
+        for start, stop in blocks:
+            flags |= task(start, stop)
+        return flags
+
+    others = [_pool().submit(work) for _ in range(workers - 1)]
+    flags = work()
     for other in others:
         flags |= other.result()
     return flags
