@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
 from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS
+from tests.goodness import p_value
 
 keeps = st.one_of(st.floats(1e-6, 1 - 1e-6), st.sampled_from([1e-6, 0.5, 1 - 1e-6]))
 
@@ -92,18 +92,6 @@ def draws(mech, x, rng, count=400_000):
     values = {"knot": mech.knots[len(mech.knots) // 2], "low": -mech.clip, "high": mech.clip}
     x = values.get(x, x)
     return x, np.bincount(mech.encode(np.full(count, x), rng), minlength=mech.levels)
-
-
-def p_value(observed, law):
-    """Chi-square, with outcomes too rare for it gathered into one."""
-    expected = observed.sum() * np.asarray(law, dtype=float)
-    rare = expected < 20
-    assert observed[np.asarray(law, dtype=float) == 0].sum() == 0
-    groups = [(observed[~rare], expected[~rare])]
-    if rare.any() and expected[rare].sum() > 0:
-        groups.append((observed[rare].sum(keepdims=True), expected[rare].sum(keepdims=True)))
-    seen, wanted = (np.concatenate(part) for part in zip(*groups, strict=True))
-    return chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue if len(seen) > 1 else 1.0
 
 
 @pytest.mark.statistical

@@ -4,6 +4,35 @@ import numpy as np
 import pytest
 
 from rqm import SecureRandom, SeededRandom
+from rqm.kernels import cpu
+from rqm.randomness import CHUNK, require_secure, threefry
+
+# Random123's published answers (kat_vectors): counter, key, output of Threefry-2×64 with 13 rounds.
+KNOWN = [
+    ((0, 0), (0, 0), (0xF167B032C3B480BD, 0xE91F9FEE4B7A6FB5)),
+    ((2**64 - 1, 2**64 - 1), (2**64 - 1, 2**64 - 1), (0xCCDEC5C917A874B1, 0x4DF53ABCA26CEB01)),
+    (
+        (0x243F6A8885A308D3, 0x13198A2E03707344),
+        (0xA4093822299F31D0, 0x082EFA98EC4E6C89),
+        (0xC3AAC71561042993, 0x3FE7AE8801AFF316),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
+def test_threefry_gives_the_known_answers(counter, key, answer):
+    words = threefry(*(np.array([part], dtype=np.uint64) for part in (*counter, *key)))
+    assert tuple(int(word[0]) for word in words) == answer
+
+
+def test_compiled_words_are_those_of_numpy():
+    rng, again = SeededRandom(5, 1, 2), SeededRandom(5, 1, 2)
+    words = rng.words(3 * CHUNK - 7)
+    (k0, k1), first = again.reserve(3)
+    compiled = np.empty(3 * CHUNK, dtype=np.uint64)
+    for i in range(3):
+        cpu.fill(compiled[i * CHUNK : (i + 1) * CHUNK], k0, k1, np.uint64(first + i))
+    assert (compiled[: len(words)] == words).all()
 
 
 def test_seeded_words_repeat_and_go_on():
@@ -17,7 +46,19 @@ def test_seeded_words_repeat_and_go_on():
 def test_streams_do_not_meet():
     root = SeededRandom(1)
     seen = [root.words(1000), *(root.stream(c, r).words(1000) for c in range(4) for r in range(4))]
-    assert len(np.unique(np.concatenate(seen))) == 17 * 1000
+    seen += [SeededRandom(11).words(1000), SeededRandom(1, 1).stream(1).words(1000), SeededRandom(0).words(1000)]
+    assert len(np.unique(np.concatenate(seen))) == 19 * 1000  # (1, 1, 1) is stream (1, 1) of 1 once more
+    assert (SeededRandom(1, 1).stream(1).words(9) == root.stream(1, 1).words(9)).all()
+
+
+def test_calls_of_other_generators_never_share_key_and_counter():
+    sources = [SeededRandom(1), SeededRandom(2), SeededRandom(1).stream(0)]
+    calls = {source.reserve_call() for source in sources for _ in range(1000)}
+    assert len(calls) == 3000
+    late = SeededRandom(1)
+    late._call = 2**32  # the 32-bit counter has run out: another key
+    assert late.reserve_call()[:2] != SeededRandom(1).reserve_call()[:2]
+    assert all(0 <= part < 2**32 for call in calls for part in call)
 
 
 def test_secure_words_never_repeat():
@@ -25,12 +66,38 @@ def test_secure_words_never_repeat():
     words = np.concatenate([source.words(1000) for _ in range(10)])
     assert len(np.unique(words)) == 10_000
     assert source.words(0).shape == (0,)
+    stream = source.keystream(64)
+    pieces = [stream.next(size).copy() for size in (64, 1, 0, 33, 64)]
+    assert len(np.unique(np.concatenate(pieces))) == 64 + 1 + 33 + 64
+
+
+@pytest.mark.statistical
+def test_words_have_fair_and_independent_bits():
+    for words in (SeededRandom(8).words(1_000_000), SecureRandom().words(1_000_000)):
+        bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 64)
+        limit = 6.5 / 2 * np.sqrt(len(bits))  # 2 · 64² comparisons at once: about 1e-6 together
+        assert abs(bits.sum(axis=0, dtype=int) - len(bits) / 2).max() < limit
+        together = bits[:20_000].astype(np.int32)
+        both = together.T @ together
+        off = both[~np.eye(64, dtype=bool)]
+        assert abs(off - len(together) / 4).max() < 6.5 * np.sqrt(len(together) * 3 / 16)
+    biased = bits[:, 0] | (bits[:, 1] & bits[:, 2] & (np.arange(len(bits)) % 25 == 0))
+    assert abs(int(biased.sum()) - len(bits) / 2) > limit  # half a per cent is found
 
 
 def test_each_source_says_what_it_is():
     assert SecureRandom().private
     assert not SeededRandom(0).private
     assert "not private" in repr(SeededRandom(0))
+
+
+def test_a_deployment_takes_secure_randomness_only():
+    source = SecureRandom()
+    assert require_secure(source) is source
+    with pytest.raises(TypeError, match=r"not private.*SecureRandom\(\) only"):
+        require_secure(SeededRandom(1))
+    with pytest.raises(TypeError, match="SecureRandom"):
+        require_secure(np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a"])

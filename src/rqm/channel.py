@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rqm import kernels
 from rqm._checks import FloatArray, inputs, real, whole
-from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, IntArray, Recipe, alias_table, placed
+from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, IntArray, Recipe, on_grid
 
 Law = Literal["paper", "sampled"]
 
@@ -148,9 +148,7 @@ class Channel(ABC):
     @cached_property
     def recipe(self) -> Recipe:
         """What the encoders draw by."""
-        entries, columns = alias_table(self.table)
-        where = placed(self.clip, float(self.reach), self.levels)
-        return Recipe(**where, entries=entries, columns=columns, rows=True, modulus=self.levels)
+        return on_grid(self.clip, float(self.reach), self.levels, self.table, rows=True, modulus=self.levels)
 
     def position(self, x: npt.ArrayLike) -> IntArray:
         """Fixed-point position of ``x`` on the grid: the level in the high bits, the part of the cell in the low.

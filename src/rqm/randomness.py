@@ -40,7 +40,7 @@ class Keystream:
         self._cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
         self._zeros = memoryview(bytes(8 * size))
         self._words = np.empty(size + 2, dtype=np.uint64)  # the cipher asks for a block more than it writes
-        self._bytes = memoryview(self._words).cast("B")
+        self._bytes = self._words.view(np.uint8).data
 
     def next(self, count: int) -> Words:
         """Return the next ``count`` words; they are overwritten by the next call."""

@@ -19,6 +19,15 @@ BENCHMARKS = {
 }
 
 
+def _machine() -> str:
+    """The processor, its cores and the Python that runs on it."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        model = found[1].strip() if found else model
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
 @dataclass(frozen=True)
 class Entry:
     """One contender: the median time of a run and the items it handled (coordinates, unless said otherwise)."""
@@ -42,7 +51,7 @@ class Result:
     entries: dict[str, Entry]
     checks: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    machine: str = field(default_factory=lambda: machine())
+    machine: str = field(default_factory=_machine)
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -74,15 +83,6 @@ class Result:
         return [*written, draw(self, folder / f"{self.name}.png")]
 
 
-def machine() -> str:
-    """The processor, its cores and the Python that runs on it."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-        model = found[1].strip() if found else model
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
-
-
 def measure(runs: dict[str, tuple[Callable[[], object], int]], repeats: int = 5) -> dict[str, Entry]:
     """Time all contenders in turns, so that a busy moment of the machine hits them all.
 
@@ -96,7 +96,7 @@ def measure(runs: dict[str, tuple[Callable[[], object], int]], repeats: int = 5)
     for _ in range(repeats):
         for who, (run, _) in runs.items():
             turn: list[float] = []
-            while sum(turn) < 0.1:
+            while sum(turn) < 0.1 and len(turn) < 50:
                 start = perf_counter()
                 run()
                 turn.append(perf_counter() - start)

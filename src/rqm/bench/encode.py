@@ -34,7 +34,7 @@ def algorithm_2(mech: RQM, x: npt.NDArray[Any], rng: np.random.Generator) -> npt
     low = mech.levels - 1 - np.argmax((kept & below)[:, ::-1], axis=1)
     high = np.argmax(kept & ~below, axis=1)
     part = (x - values[low]) / (values[high] - values[low])
-    return np.where(rng.random(len(x), dtype=x.dtype.type) < part, high, low)
+    return np.asarray(np.where(rng.random(len(x), dtype=x.dtype.type) < part, high, low))
 
 
 def in_chunks(mech: RQM, x: npt.NDArray[Any], rng: np.random.Generator, size: int = 2**13) -> npt.NDArray[np.uint8]:

@@ -56,7 +56,7 @@ def encode_sum(recipe: Recipe, x: Any, rng: object, out: Any, threads: int | Non
             raise TypeError("out: must be a contiguous, writable NumPy array of dtype int32")
         if out.shape != array.shape[1:]:
             raise ValueError(f"out has shape {out.shape}: must be {array.shape[1:]}, that of one client's input")
-        flags = int(cpu.unusable(array.reshape(-1), total.reshape(-1), room))
+        flags = int(cpu.unusable(array.reshape(-1), total.reshape(-1), np.int64(room)))
         if flags & 1:
             raise not_finite("x", array)
         if flags & 2:

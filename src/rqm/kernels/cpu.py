@@ -101,8 +101,7 @@ _look_up = _reader("alias.scope")  # an entry of the table
 _get = _reader("noalias")  # an element of any other array
 
 
-@intrinsic
-def _put(_typing: Any, array: Any, index: Any, value: Any) -> Any:
+def _write(_typing: Any, array: Any, index: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target = _pointer(context, builder, signature.args[0], *args[:2])
         element = context.cast(builder, args[2], signature.args[2], signature.args[0].dtype)
@@ -112,8 +111,10 @@ def _put(_typing: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, index, value), generate
 
 
-@intrinsic
-def _wide(_typing: Any) -> Any:
+_put: Any = intrinsic(_write)
+
+
+def _widest(_typing: Any) -> Any:
     """Use the widest vectors that the processor has; the compiler's own choice stops at 256 bits."""
 
     def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
@@ -121,6 +122,9 @@ def _wide(_typing: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+_wide: Any = intrinsic(_widest)
 
 
 # -- the compiled loops --------------------------------------------------------------------------------
@@ -203,7 +207,7 @@ def draw(x: Array, words: Words, out: Array, law: Law, group: np.uint64) -> bool
             entry = _look_up(entries, column)
             noise = column if (word & rest_mask) < (entry >> _ALIAS) else entry & _OUTCOME
             _put(out, j, level + noise - (modulus if level + noise >= modulus else _U(0)))
-    return largest >= _INFINITY
+    return bool(largest >= _INFINITY)
 
 
 @njit(inline="always", error_model="numpy")
@@ -238,16 +242,16 @@ def draw_seeded(
 ) -> bool:  # pragma: no cover (compiled)
     """Encode a run of inputs with the words of a seeded sequence from a chunk on."""
     bad = False
-    planes, groups = (1, _U(1)) if law.trials == 0 else (3, (law.trials + _U(7)) // _U(8))
+    planes, groups = (1, _U(1)) if law.trials == _U(0) else (3, (law.trials + _U(7)) // _U(8))
     words = np.empty(planes * CHUNK, dtype=np.uint64)
     drawn = np.empty(CHUNK, dtype=np.uint64)
     for start in range(0, len(x), CHUNK):
         stop = min(start + CHUNK, len(x))
-        for group in range(groups):
+        for group in range(_U(groups)):
             for plane in range(planes):
                 fill(words[plane * CHUNK : (plane + 1) * CHUNK], k0, k1, chunk)
                 chunk += _U(1)
-            bad |= draw_chunk(x[start:stop], words, out[start:stop], drawn, law, add, group, groups)
+            bad |= draw_chunk(x[start:stop], words, out[start:stop], drawn, law, add, _U(group), groups)
     return bad
 
 
@@ -255,13 +259,13 @@ def draw_seeded(
 def draw_words(x: Array, words: Words, out: Array, law: Law, add: bool) -> bool:  # pragma: no cover (compiled)
     """Encode a run of inputs with the words given, chunk after chunk."""
     bad = False
-    planes, groups = (1, _U(1)) if law.trials == 0 else (3, (law.trials + _U(7)) // _U(8))
+    planes, groups = (1, _U(1)) if law.trials == _U(0) else (3, (law.trials + _U(7)) // _U(8))
     drawn = np.empty(CHUNK, dtype=np.uint64)
     used = 0
     for start in range(0, len(x), CHUNK):
         stop = min(start + CHUNK, len(x))
         for group in range(groups):
-            bad |= draw_chunk(x[start:stop], words[used:], out[start:stop], drawn, law, add, group, groups)
+            bad |= draw_chunk(x[start:stop], words[used:], out[start:stop], drawn, law, add, _U(group), groups)
             used += planes * (stop - start)
     return bad
 

@@ -4,8 +4,8 @@ The law is the CPU's, the bits are not: words come from Philox-4×32-7, counted 
 of trials (32) and call (32), under a 64-bit key. Seven rounds are the fewest that Salmon et al. (2011) found to pass
 all of TestU01, as are the thirteen of Threefry on the CPU. What bounds the speed is in ``results/cuda.md``.
 """
-# mypy: disable-error-code="no-untyped-def, no-any-return"
-# ruff: noqa: N803, D103
+# mypy: disable-error-code="no-untyped-def, no-any-return, untyped-decorator"
+# ruff: noqa: N803, PLR0124, SIM102, SIM108 (the compiler of kernels knows no ternaries of tensors)
 
 from functools import lru_cache
 
@@ -169,19 +169,19 @@ def _kernel(
 def encode(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor) -> bool:
     """Encode ``x`` into ``out``, its two halves as two rows; return whether an input was not finite."""
     width = x.numel() if recipe.trials else -(-x.numel() // 2)
-    return _launch(recipe, x, rng, out, width, sum_rows=False)
+    return bool(width) and bool(launch(recipe, x, rng, out, width, sum_rows=False).item())
 
 
 def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.Tensor) -> bool:
     """Encode the rows of ``x`` and add their outcomes to ``total``; return whether an input was not finite."""
-    return _launch(recipe, x, rng, total, x[0].numel(), sum_rows=True)
+    width = x[0].numel()
+    return bool(width) and bool(launch(recipe, x, rng, total, width, sum_rows=True).item())
 
 
-def _launch(
+def launch(
     recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor, width: int, *, sum_rows: bool
-) -> bool:
-    if not x.numel():
-        return False
+) -> torch.Tensor:
+    """Start the kernel; return the flag that it will set if an input is not finite."""
     if x.dtype == torch.float32 and not 1e-30 < recipe.clip < 1e30:
         x = x.double()  # the clip itself is beyond float32
     low_key, high_key, start = rng.reserve_call()
@@ -194,7 +194,7 @@ def _launch(
         WIDE=recipe.high >= 2**31, SUM=sum_rows, RAGGED=x.numel() % (2 * width) > 0, BLOCK=BLOCK,
         num_warps=WARPS, maxnreg=REGISTERS, enable_fp_fusion=False,
     )  # fmt: skip
-    return bool(flag.item())
+    return flag
 
 
 def _signed(value: int, bits: int) -> int:

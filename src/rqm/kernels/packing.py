@@ -72,7 +72,7 @@ def unpack(data: Any, bits: int, count: int) -> npt.NDArray[np.unsignedinteger]:
 
 
 def _native(method: str) -> Any:
-    """An operation in the type of ``like``'s elements. (The compiler's own is in 64 bits, at an eighth of the speed.)"""
+    """An operation in the type of ``like``'s elements; the compiler's own is in 64 bits, at an eighth of the speed."""
 
     def operate(_typing: Any, a: Any, b: Any, like: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -97,7 +97,7 @@ def _pack(values: Array, bits: np.uint32, words: Array) -> Any:  # pragma: no co
     for left in range(0, columns, TILE):
         for row in range(width):
             start = row * columns + left
-            size = min(min(TILE, columns - left), len(values) - start)
+            size = min(TILE, columns - left, len(values) - start)
             if size <= 0:
                 break
             source = values[start : start + size]
@@ -121,7 +121,7 @@ def _unpack(words: Array, bits: np.uint32, values: Array) -> None:  # pragma: no
     for left in range(0, columns, TILE):
         for row in range(width):
             start = row * columns + left
-            size = min(min(TILE, columns - left), len(values) - start)
+            size = min(TILE, columns - left, len(values) - start)
             if size <= 0:
                 break
             target = values[start : start + size]

@@ -65,12 +65,14 @@ def shifted(x: npt.ArrayLike, clip: float, scale: float, centre: float) -> IntAr
     return np.asarray(near.view(np.int64) & _LOW_BITS)
 
 
-def placed(clip: float, reach: float, levels: int) -> dict[str, float | int]:
-    """The fields of a recipe that place inputs on a grid from -reach·clip to reach·clip."""
+def on_grid(clip: float, reach: float, levels: int, table: IntArray, *, rows: bool, modulus: int) -> Recipe:
+    """The recipe that rounds to ``levels`` levels from -reach·clip to reach·clip and then draws from ``table``."""
     middle = (levels - 1) * 2.0 ** (POSITION_BITS - 1)
-    where = {"clip": clip, "scale": middle / clip / reach, "centre": middle + SHIFT}
-    low, high = shifted([-clip, clip], **where).tolist()
-    return {**where, "low": max(low, 0), "high": min(high, (levels - 1) << POSITION_BITS)}
+    scale, centre = middle / clip / reach, middle + SHIFT
+    low, high = shifted([-clip, clip], clip, scale, centre).tolist()
+    entries, columns = alias_table(table)
+    low, high = max(low, 0), min(high, (levels - 1) << POSITION_BITS)
+    return Recipe(clip, scale, centre, low, high, entries, columns, rows, modulus)
 
 
 def alias_table(table: IntArray) -> tuple[Words, int]:

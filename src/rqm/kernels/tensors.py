@@ -26,7 +26,7 @@ def encode(recipe: Recipe, x: torch.Tensor, rng: Source, threads: int | None) ->
     if _on_cpu(x):
         return torch.from_numpy(np.asarray(kernels.encode(recipe, x.numpy(), rng, threads)))
     out = torch.empty(x.shape, dtype=torch.uint8 if recipe.modulus <= 256 else torch.uint16, device=x.device)
-    if _triton_runs(x, rng):
+    if isinstance(rng, SeededRandom) and _triton_runs(x):
         from rqm.kernels import cuda  # noqa: PLC0415 (needs Triton)
 
         if cuda.encode(recipe, x, rng, out):
@@ -60,7 +60,7 @@ def encode_sum(
         if out.numel() and (int(out.min()) < 0 or int(out.max()) > room):
             raise kernels.no_room(room)
     total = torch.zeros(x.shape[1:], dtype=torch.int32, device=x.device) if out is None else out
-    if _triton_runs(x, rng):
+    if isinstance(rng, SeededRandom) and _triton_runs(x):
         from rqm.kernels import cuda  # noqa: PLC0415 (needs Triton)
 
         if cuda.encode_sum(recipe, x, rng, total):
@@ -108,9 +108,9 @@ def _on_cpu(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and _has("numba")
 
 
-def _triton_runs(x: torch.Tensor, rng: Source) -> bool:
-    """Philox is not cryptographic: secure words always come from the cipher, on the host."""
-    return x.is_cuda and isinstance(rng, SeededRandom) and _has("triton")
+def _triton_runs(x: torch.Tensor) -> bool:
+    """Whether the kernel can run; only for seeded words: secure ones come from the cipher, on the host."""
+    return x.is_cuda and _has("triton")
 
 
 def _draw(recipe: Recipe, x: torch.Tensor, rng: Source) -> torch.Tensor:
@@ -124,10 +124,8 @@ def _draw(recipe: Recipe, x: torch.Tensor, rng: Source) -> torch.Tensor:
         ones = torch.zeros_like(position)
         for trial in range(recipe.trials):
             a, b, c = pieces[trial // 8]
-            bits = (
-                (a >> 40, a >> 16, (a << 8) | ((b >> 56) & 0xFF), b >> 32, b >> 8)
-                + ((b << 16) | ((c >> 48) & 0xFFFF), c >> 24, c)
-            )[trial % 8]
+            middle = (a << 8) | ((b >> 56) & 0xFF), (b << 16) | ((c >> 48) & 0xFFFF)
+            bits = (a >> 40, a >> 16, middle[0], b >> 32, b >> 8, middle[1], c >> 24, c)[trial % 8]
             ones += (bits & _PART) < position
         return ones
     entries = torch.from_numpy(recipe.entries.view(np.int64)).to(x.device)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rqm._checks import FloatArray, inputs, real
 from rqm.channel import Channel
-from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, Recipe, alias_table, placed
+from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, Recipe, on_grid
 
 
 @final
@@ -72,6 +72,5 @@ class Rounding(Channel):
     @cached_property
     def recipe(self) -> Recipe:
         """Rounding is the additive mechanism without noise: its table is one entry, which always draws 0."""
-        entries, columns = alias_table(np.array([[2**TABLE_BITS]]))
-        where = placed(self.clip, float(self.reach), self.levels)
-        return Recipe(**where, entries=entries, columns=columns, rows=False, modulus=self.levels)
+        nothing = np.array([[2**TABLE_BITS]])
+        return on_grid(self.clip, float(self.reach), self.levels, nothing, rows=False, modulus=self.levels)

@@ -1,0 +1,323 @@
+"""The CPU encoder: the same draws as a plain oracle, the exact law for any float, any number of threads."""
+
+import multiprocessing
+import threading
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
+from rqm.kernels import cpu, encode, encode_sum
+from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, alias_table
+from tests.goodness import joint_p_value, p_value
+from tests.kernels import oracle
+
+MANY = 10_000_000
+LEVEL = 1e-6
+
+
+def from_words(recipe, x, words):
+    """Encode with given words, one run."""
+    x = np.asarray(x)
+    out = np.empty(len(x), dtype=recipe.dtype)
+    assert not cpu.draw_words(x, np.asarray(words, dtype=np.uint64), out, cpu.law_of(recipe), False)
+    return out
+
+
+TABLES = [RQM().recipe, RQM(levels=300, keep=0.1).recipe, Rounding(levels=5).recipe, RQM(levels=2).recipe]
+ADDITIVE = [oracle.additive(), oracle.additive(levels=100, modulus=100), oracle.additive(modulus=4096, columns=7)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("recipe", [*TABLES, *ADDITIVE])
+def test_each_word_gives_the_outcome_that_the_proof_says(recipe, dtype):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1.2, 1.2, 5000).astype(dtype)
+    words = SeededRandom(2).words(5000)
+    expected = oracle.outcomes(recipe, recipe.position(x.astype(float)), words >> 40, words & np.uint64(2**40 - 1))
+    assert (from_words(recipe, x, words) == expected).all()
+
+
+@pytest.mark.parametrize("levels", [2, 8, 9, 10, 16, 40])
+def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
+    mech = PBM(theta=0.3, levels=levels)
+    x = np.random.default_rng(1).uniform(-1.2, 1.2, 2500).astype(np.float32)
+    words = SeededRandom(2).words(mech.recipe.words * len(x))
+    position, expected = mech.position(x), np.zeros(len(x), dtype=int)
+    start = 0
+    for first in range(0, len(x), cpu.CHUNK):
+        place = position[first : first + cpu.CHUNK]
+        for group in range((mech.trials + 7) // 8):
+            planes = words[start : start + 3 * len(place)].reshape(3, -1)
+            start += planes.size
+            for j, triple in enumerate(planes.T.tolist()):
+                bits = triple[0] << 128 | triple[1] << 64 | triple[2]  # 192 bits: eight trials, first ones high
+                for trial in range(min(8, mech.trials - 8 * group)):
+                    drawn = bits >> 24 * (7 - trial) & 0xFFFFFF
+                    expected[first + j] += drawn < place[j]
+    assert (from_words(mech.recipe, x, words) == expected).all()
+
+
+def rounding_only(recipe):
+    """The same placement and rounding, with nothing drawn after it: the outcome is the rounded level."""
+    entries, columns = alias_table(np.array([[2**TABLE_BITS]]))
+    return replace(recipe, entries=entries, columns=columns, rows=False, modulus=65536)
+
+
+def realised_positions(recipe, x):
+    """The law of the rounding, read off the encoder itself: the level and how many of the 2**24 draws round up."""
+    recipe = rounding_only(recipe)
+    base = from_words(recipe, x, np.zeros(len(x)))
+    low, high = np.zeros(len(x), dtype=np.uint64), np.full(len(x), 2**24, dtype=np.uint64)  # first draw that rounds up
+    while (low < high).any():
+        middle = (low + high) // np.uint64(2)
+        up = from_words(recipe, x, np.minimum(middle, np.uint64(2**24 - 1)) << np.uint64(TABLE_BITS)) > base
+        up &= middle < 2**24
+        low, high = np.where(up | (low == high), low, middle + np.uint64(1)), np.where(up, middle, high)
+    return (base.astype(np.int64) << POSITION_BITS) + (2**24 - low.astype(np.int64))
+
+
+def near(values):
+    """All float32 bit patterns: anywhere, or within a few ulps of the given values."""
+    bits = st.sampled_from([int(np.float32(v).view(np.uint32)) for v in values])
+    close = st.builds(lambda base, ulps: (base + ulps) % 2**32, bits, st.integers(-40, 40))
+    return st.one_of(st.integers(0, 2**32 - 1), close).filter(lambda b: np.isfinite(np.uint32(b).view(np.float32)))
+
+
+ADVERSARY = [RQM(), RQM(clip=2.9731e-5, margin=0.66), RQM(levels=255, keep=0.2), PBM(clip=0.3), Rounding(clip=3e37)]
+SPECIAL = [0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF]
+
+
+@pytest.mark.parametrize("mech", ADVERSARY, ids=repr)
+@given(data=st.data())
+def test_every_float32_has_an_accounted_rounding_probability(mech, data):
+    grid = mech.unit if isinstance(mech, PBM) else mech
+    patterns = data.draw(st.lists(near([*grid.knots, *grid.grid.values, 0.0]), min_size=1, max_size=60))
+    x = np.array([*patterns, *SPECIAL], dtype=np.uint32).view(np.float32)
+    realised = realised_positions(replace(mech.recipe, trials=0), x)
+    low, high = (int(mech.position(end)) for end in (-mech.clip, mech.clip))
+    assert ((low <= realised) & (realised <= high)).all()
+    assert (realised == mech.position(x)).all()  # and it is the law that sampled_pmf states
+    outside = np.abs(x.astype(float)) >= mech.clip
+    assert np.isin(realised[outside], [low, high]).all()
+
+
+@given(x=st.floats(allow_nan=False, allow_infinity=False), clip=st.floats(1e-280, 1e300))
+def test_every_float64_has_an_accounted_rounding_probability(x, clip):
+    mech = RQM(clip=clip)
+    ends = np.array([x, clip, -clip, np.nextafter(clip, np.inf), -np.nextafter(clip, np.inf)])
+    realised = realised_positions(mech.recipe, ends)
+    assert ((mech.recipe.low <= realised) & (realised <= mech.recipe.high)).all()
+    assert (realised == mech.position(ends)).all()
+
+
+def test_the_probe_reads_a_position_that_is_off_by_one_unit():
+    """The power of the tests above: a placement that errs in the last bit is seen."""
+    recipe = RQM().recipe
+    off = replace(recipe, centre=recipe.centre + 1, low=recipe.low, high=recipe.high)
+    x = np.linspace(-0.9, 0.9, 7)
+    assert (realised_positions(off, x) == recipe.position(x) + 1).all()
+
+
+@pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding(levels=300), RQM(levels=300)], ids=repr)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_threads_do_not_change_seeded_output(mech, dtype):
+    x = np.random.default_rng(0).normal(size=(3, 70_001)).astype(dtype)
+    one, two, five = (mech.encode(x, SeededRandom(4), threads=n) for n in (1, 2, 5))
+    assert (one == two).all()
+    assert (one == five).all()
+    sums = [mech.encode_sum(x, SeededRandom(4), threads=n) for n in (1, 2, 5)]
+    assert (sums[0] == sums[1]).all()
+    assert (sums[0] == sums[2]).all()
+
+
+@pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding(levels=3)], ids=repr)
+def test_a_fused_sum_is_the_sum_of_the_levels(mech):
+    x = np.random.default_rng(0).normal(size=(7, 4 * cpu.CHUNK)).astype(np.float32)
+    levels = mech.encode(x, SeededRandom(9))
+    total = mech.encode_sum(x, SeededRandom(9))
+    assert total.dtype == np.int32
+    assert (total == levels.sum(axis=0, dtype=np.int64)).all()
+    more = mech.encode_sum(x[:3], SeededRandom(1), out=total.copy())
+    assert (more - total == mech.encode(x[:3], SeededRandom(1)).sum(axis=0, dtype=np.int64)).all()
+
+
+def test_additive_tables_wrap_around():
+    recipe = oracle.additive(levels=9, modulus=64)
+    z = encode(recipe, np.full(MANY // 10, 0.9), SeededRandom(3), None)
+    law = oracle.additive_law(recipe, int(recipe.position(np.array([0.9]))[0]))
+    assert p_value(np.bincount(z, minlength=64), law) > LEVEL
+    assert p_value(np.bincount((z + 1) % 64, minlength=64), law) < LEVEL
+    total = encode_sum(recipe, np.full((50, 1000), 0.9), SeededRandom(3), None, None)
+    assert total.max() <= 50 * 63
+
+
+def test_bad_inputs_are_refused_and_sums_stay_as_they_were():
+    mech, rng = RQM(), SeededRandom(1)
+    for bad in (np.nan, np.inf, -np.inf):
+        for size in (1, 1023, 200_000):
+            for dtype in (np.float32, np.float64):
+                x = np.zeros((2, size), dtype=dtype)
+                x[1, size // 2] = bad
+                with pytest.raises(ValueError, match=f"x contains {bad}"):
+                    mech.encode(x, rng)
+                total = np.arange(size, dtype=np.int32)
+                with pytest.raises(ValueError, match=f"x contains {bad}"):
+                    mech.encode_sum(x, rng, out=total)
+                assert (total == np.arange(size)).all()
+    full = np.full(3, 2**31 - 20, dtype=np.int32)
+    with pytest.raises(ValueError, match=r"0\.\.2147483617"):
+        mech.encode_sum(np.zeros((2, 3)), rng, out=full)
+    assert (full == 2**31 - 20).all()
+    for out, error in ((np.zeros(3), TypeError), (np.zeros((3, 2), np.int32)[:, 0], TypeError), ([0, 0, 0], TypeError)):
+        with pytest.raises(error, match="out"):
+            mech.encode_sum(np.zeros((2, 3)), rng, out=out)
+    with pytest.raises(ValueError, match="shape"):
+        mech.encode_sum(np.zeros((2, 3)), rng, out=np.zeros(4, np.int32))
+    for shape in ((), (0, 3)):
+        with pytest.raises(ValueError, match="client"):
+            mech.encode_sum(np.zeros(shape), rng)
+    with pytest.raises(ValueError, match="at most 32768"):
+        Rounding(levels=65536).encode_sum(np.zeros((32769, 1)), rng)
+    with pytest.raises(ValueError, match="threads"):
+        mech.encode([0.0], rng, threads=0)
+    with pytest.raises(TypeError, match="dtype"):
+        mech.encode([True], rng)
+
+
+def test_other_layouts_and_types_are_read_correctly():
+    mech = RQM()
+    x = np.random.default_rng(0).normal(size=(40, 50))
+    expected = mech.encode(np.ascontiguousarray(x.T), SeededRandom(1))
+    assert (mech.encode(x.T, SeededRandom(1)) == expected).all()
+    assert (mech.encode(x.T.tolist(), SeededRandom(1)) == expected).all()
+    half = x.astype(np.float16)
+    assert (mech.encode(half, SeededRandom(1)) == mech.encode(half.astype(np.float32), SeededRandom(1))).all()
+    whole = np.arange(-3, 4)
+    assert (mech.encode(whole, SeededRandom(1)) == mech.encode(whole.astype(float), SeededRandom(1))).all()
+
+
+@pytest.mark.parametrize("rng", [SeededRandom(1), SecureRandom()], ids=repr)
+@pytest.mark.parametrize("mech", [RQM(), PBM()], ids=repr)
+def test_encoding_allocates_the_output_and_a_fixed_buffer(mech, rng):
+    extra = []
+    for size in (1_000_000, 8_000_000):
+        x = np.zeros(size, dtype=np.float32)
+        mech.encode(x[:200_000], rng)
+        tracemalloc.start()
+        out = mech.encode(x, rng, threads=2)
+        extra.append(tracemalloc.get_traced_memory()[1] - out.nbytes)
+        tracemalloc.stop()
+    assert max(extra) < 2_500_000
+    assert extra[1] - extra[0] < 100_000
+
+
+def _child(queue):
+    x = np.linspace(-1, 1, 300_000, dtype=np.float32)
+    queue.put((RQM().encode(x, SeededRandom(1), threads=2).sum(), RQM().encode(x, SecureRandom(), threads=2).tobytes()))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_encodes_on_threads_with_its_own_secure_words():
+    x = np.linspace(-1, 1, 300_000, dtype=np.float32)
+    expected = RQM().encode(x, SeededRandom(1), threads=2).sum()  # the pool exists before the fork
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=_child, args=(queue,)) for _ in range(2)]
+    for child in children:
+        child.start()
+    answers = [queue.get(timeout=60) for _ in children]
+    for child in children:
+        child.join(timeout=60)
+    assert [answer[0] for answer in answers] == [expected, expected]
+    assert answers[0][1] != answers[1][1]
+
+
+def test_many_threads_may_encode_at_once():
+    x, results = np.linspace(-1, 1, 200_000, dtype=np.float32), {}
+
+    def work(name):
+        results[name] = RQM().encode(x, SeededRandom(name), threads=2)
+
+    workers = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all((results[name] == RQM().encode(x, SeededRandom(name), threads=1)).all() for name in range(6))
+
+
+CASES = [
+    (RQM(), 0.1234),
+    (RQM(), 1.0),
+    (RQM(levels=6, keep=(0.9, 0.1, 0.5, 0.02)), -0.4),
+    (RQM(levels=256, keep=0.05), 0.7),
+    (PBM(theta=0.35), 0.9),
+    (Rounding(levels=2, margin=20.0), -0.3),
+]
+
+
+def counts(mech, x, rng):
+    return np.bincount(mech.encode(np.full(MANY, x, dtype=np.float32), rng), minlength=mech.levels)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("rng", [SeededRandom(2), SecureRandom()], ids=repr)
+@pytest.mark.parametrize(("mech", "x"), CASES, ids=repr)
+def test_ten_million_draws_follow_the_sampled_law(mech, x, rng):
+    assert p_value(counts(mech, x, rng), mech.sampled_pmf(np.float32(x))) > LEVEL
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("rng", [SeededRandom(3), SecureRandom()], ids=repr)
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+def test_the_same_test_rejects_a_keep_probability_two_per_cent_off(factor, rng):
+    for mech, x in CASES[:4]:
+        keep = mech.keeps[1:-1] * factor
+        wrong = RQM(levels=mech.levels, keep=keep.tolist() if len(set(keep)) > 1 else float(keep[0]))
+        assert p_value(counts(mech, x, rng), wrong.sampled_pmf(np.float32(x))) < LEVEL
+
+
+def planted(first, second, share=0.01):
+    """A copy of ``second`` that repeats ``first`` now and then: what a test of independence must find."""
+    return np.where(np.random.default_rng(0).random(len(second)) < share, first, second)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("rng", [SeededRandom(5), SecureRandom()], ids=repr)
+def test_coordinates_are_independent(rng):
+    mech, x = RQM(), 0.3
+    z = mech.encode(np.full(MANY, x), rng).astype(np.int64)
+    law = mech.sampled_pmf(x)
+    for lag in (1, 2, 8, cpu.CHUNK // 2, cpu.CHUNK, 32 * cpu.CHUNK):  # 512 apart: two halves of one Threefry block
+        assert joint_p_value(z[:-lag], z[lag:], law) > LEVEL
+    assert joint_p_value(z[:-1], planted(z[:-1], z[1:]), law) < LEVEL
+
+
+@pytest.mark.statistical
+def test_clients_and_rounds_are_independent():
+    mech, x, root = RQM(), -0.2, SeededRandom(6)
+    law, size = mech.sampled_pmf(x), MANY // 4
+    z = {
+        (client, turn): mech.encode(np.full(size, x), root.stream(client, turn)).astype(np.int64)
+        for client in range(3)
+        for turn in range(2)
+    }
+    names = list(z)
+    for i, one in enumerate(names):
+        for other in names[i + 1 :]:
+            assert joint_p_value(z[one], z[other], law) > LEVEL
+            assert joint_p_value(z[one][:-1], z[other][1:], law) > LEVEL
+    assert joint_p_value(z[names[0]], planted(z[names[0]], z[names[1]]), law) < LEVEL
+
+
+@pytest.mark.statistical
+def test_calls_of_one_source_are_independent():
+    mech, x, law = RQM(), 0.0, RQM().sampled_pmf(0.0)
+    for rng in (SeededRandom(7), SecureRandom()):
+        first, second = (mech.encode(np.full(MANY // 4, x), rng).astype(np.int64) for _ in range(2))
+        assert joint_p_value(first, second, law) > LEVEL

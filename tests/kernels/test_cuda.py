@@ -1,0 +1,227 @@
+"""The Triton kernel, on a GPU or, where there is none, in Triton's interpreter; skipped where Triton is missing."""
+
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+GPU = torch.cuda.is_available()
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402
+
+from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
+from rqm.kernels import cuda  # noqa: E402
+from tests.goodness import joint_p_value, p_value  # noqa: E402
+from tests.kernels import oracle  # noqa: E402
+
+DEVICE = "cuda" if GPU else "cpu"
+LEVEL = 1e-6
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+
+
+def philox(counter, key, rounds=7):
+    """Philox-4×32 in NumPy: an array of counters, one row each."""
+    c0, c1, c2, c3 = (np.asarray(part, dtype=np.uint64) for part in counter)
+    k0, k1 = key
+    for _ in range(rounds):
+        left, right = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (
+            (right >> np.uint64(32)) ^ c1 ^ np.uint64(k0),
+            right & np.uint64(0xFFFFFFFF),
+            (left >> np.uint64(32)) ^ c3 ^ np.uint64(k1),
+            left & np.uint64(0xFFFFFFFF),
+        )
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return c0, c1, c2, c3
+
+
+# Random123's published answers (kat_vectors): counter, key, output of Philox-4×32 with 7 rounds.
+KNOWN = [
+    ((0,) * 4, (0,) * 2, (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48)),
+    ((2**32 - 1,) * 4, (2**32 - 1,) * 2, (0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0x4DFCCABA, 0x190A87F0, 0xC47362BA, 0xB6B5242A),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
+def test_the_oracle_gives_the_known_answers(counter, key, answer):
+    assert tuple(int(word) for word in philox(counter, key)) == answer
+
+
+def encode(recipe, x, rng):
+    out = torch.empty(x.shape, dtype=torch.uint8 if recipe.modulus <= 256 else torch.uint16, device=DEVICE)
+    assert not cuda.encode(recipe, x, rng, out)
+    return out.cpu().numpy()
+
+
+def encode_sum(recipe, x, rng):
+    total = torch.zeros(x.shape[1:], dtype=torch.int32, device=DEVICE)
+    assert not cuda.encode_sum(recipe, x, rng, total)
+    return total.cpu().numpy()
+
+
+def expected_rows(recipe, x, rng):
+    """What the kernel must give for the rows of ``x``, bit for bit, from the oracle's words."""
+    k0, k1, start = rng.reserve_call()
+    out = np.empty(x.shape, dtype=np.int64)
+    offsets = np.arange(x.shape[1])
+    for row, values in enumerate(x):
+        position = recipe.position(values.astype(np.float64))
+        if recipe.trials:
+            out[row] = 0
+            groups = (recipe.trials + 3) // 4
+            for trial in range(recipe.trials):
+                turn = row * groups + trial // 4
+                words = philox((offsets, 0 * offsets, 0 * offsets + turn, 0 * offsets + start), (k0, k1))
+                out[row] += (words[trial % 4] >> np.uint64(8)) < position
+        else:
+            words = philox((offsets, 0 * offsets, 0 * offsets + row // 2, 0 * offsets + start), (k0, k1))
+            w0, w1 = words[2 * (row % 2)], words[2 * (row % 2) + 1]
+            bits = (w1 << np.uint64(8)) | (w0 & np.uint64(0xFF))
+            out[row] = oracle.outcomes(recipe, position, w0 >> np.uint64(8), bits)
+    return out
+
+
+RECIPES = {
+    "rqm": RQM().recipe,
+    "rqm, 300 levels": RQM(levels=300, keep=0.1).recipe,
+    "rqm, 2 levels": RQM(levels=2).recipe,
+    "pbm": PBM().recipe,
+    "pbm, 7 levels": PBM(levels=7).recipe,
+    "rounding": Rounding(levels=5).recipe,
+    "additive": oracle.additive(levels=9, modulus=64),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_sums_are_those_of_the_oracle_bit_for_bit(recipe, dtype, rows):
+    x = np.random.default_rng(rows).normal(size=(rows, 700)).astype(dtype)
+    total = encode_sum(recipe, torch.from_numpy(x).to(DEVICE), SeededRandom(3))
+    assert (total == expected_rows(recipe, x, SeededRandom(3)).sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 701, 1400])
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_levels_are_those_of_the_oracle_bit_for_bit(recipe, size):
+    x = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    z = encode(recipe, torch.from_numpy(x).to(DEVICE), SeededRandom(4))
+    width = size if recipe.trials else -(-size // 2)
+    rows = np.append(x, np.zeros(-size % width, np.float32)).reshape(-1, width)
+    assert (z == expected_rows(recipe, rows, SeededRandom(4)).ravel()[:size]).all()
+
+
+def test_ties_are_decided_by_the_last_eight_bits():
+    """With 2**16 columns 16 bits are left for the first comparison: a few ties in every block."""
+    recipe = oracle.additive(levels=3, modulus=65536)
+    x = np.zeros((2, 60_000), dtype=np.float32)
+    expected = expected_rows(recipe, x, SeededRandom(5))
+    assert (encode_sum(recipe, torch.from_numpy(x).to(DEVICE), SeededRandom(5)) == expected.sum(axis=0)).all()
+    k0, k1, start = SeededRandom(5).reserve_call()
+    offsets = np.arange(x.shape[1])
+    _, w1, _, v1 = philox((offsets, 0 * offsets, 0 * offsets, 0 * offsets + start), (k0, k1))
+    ties = 0
+    for word in np.concatenate([w1, v1]).tolist():
+        ties += (int(recipe.entries[word >> 16]) >> 16 >> 8) == word & 0xFFFF
+    assert ties > 0
+
+
+@triton.jit
+def _positions(x_ptr, out_ptr, numbers_ptr, low, high, count, WIDE: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < count
+    x = tl.load(x_ptr + offsets, mask=inside, other=0.0)
+    clip = tl.load(numbers_ptr + 2).to(x_ptr.dtype.element_ty)
+    place = cuda.position_of(x, clip, tl.load(numbers_ptr), tl.load(numbers_ptr + 1), low, high, WIDE)
+    tl.store(out_ptr + offsets, place.to(tl.int64), mask=inside)
+
+
+@pytest.mark.parametrize("mech", [RQM(), RQM(clip=2.9731e-5, margin=0.66), RQM(levels=255), PBM(clip=0.3)], ids=repr)
+def test_every_float32_has_an_accounted_position(mech):
+    grid = mech.unit if isinstance(mech, PBM) else mech
+    count = 4_000_000 if GPU else 20_000
+    rng = np.random.default_rng(0)
+    knots = np.float32([*grid.knots, *grid.grid.values, 0.0]).view(np.uint32).astype(np.int64)
+    close = (rng.choice(knots, count // 2) + rng.integers(-40, 41, count // 2)) % 2**32
+    patterns = np.concatenate([rng.integers(0, 2**32, count // 2), close]).astype(np.uint32)
+    x = patterns.view(np.float32)
+    x = x[np.isfinite(x)]
+    recipe, out = mech.recipe, torch.empty(len(x), dtype=torch.int64, device=DEVICE)
+    tensor = torch.from_numpy(x).to(DEVICE)
+    _, numbers = cuda._constants(recipe, tensor.device, tensor.dtype)
+    _positions[(triton.cdiv(len(x), 512),)](
+        tensor, out, numbers, recipe.low, recipe.high, len(x),
+        WIDE=recipe.high >= 2**31, BLOCK=512, enable_fp_fusion=False,
+    )  # fmt: skip
+    realised = out.cpu().numpy()
+    assert ((recipe.low <= realised) & (realised <= recipe.high)).all()
+    assert (realised == mech.position(x)).all()
+
+
+def test_inputs_that_are_not_finite_raise_the_flag():
+    for bad in (np.nan, np.inf, -np.inf):
+        for where in (0, 700, 1399):
+            x = torch.zeros(2, 700, device=DEVICE)
+            x.view(-1)[where] = bad
+            total = torch.zeros(700, dtype=torch.int32, device=DEVICE)
+            assert cuda.encode_sum(RQM().recipe, x, SeededRandom(1), total)
+            assert cuda.encode(RQM().recipe, x, SeededRandom(1), torch.empty_like(x, dtype=torch.uint8))
+
+
+@needs_gpu
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("mech", "x"),
+    [(RQM(), 0.1234), (RQM(), 1.0), (RQM(levels=256, keep=0.05), 0.7), (PBM(theta=0.35), 0.9), (Rounding(), -0.3)],
+    ids=repr,
+)
+def test_forty_million_draws_follow_the_sampled_law(mech, x):
+    inputs = torch.full((40, 1_000_003), x, device=DEVICE)
+    z = mech.encode(inputs, SeededRandom(6)).flatten()
+    law = mech.sampled_pmf(np.float32(x))
+    counts = torch.bincount(z.int(), minlength=mech.levels).cpu().numpy()
+    assert p_value(counts, law) > LEVEL
+    total = mech.encode_sum(inputs, SeededRandom(7)).double()
+    error = float(mech.grid.step * total.std() / 40 / 1000)
+    assert abs(float(mech.decode(total, 40).mean()) - np.float32(x)) < 6 * error
+    if isinstance(mech, RQM):
+        for factor in (0.98, 1.02):
+            wrong = RQM(levels=mech.levels, keep=mech.keep * factor)
+            assert p_value(counts, wrong.sampled_pmf(np.float32(x))) < LEVEL
+
+
+@needs_gpu
+@pytest.mark.statistical
+def test_coordinates_clients_and_rounds_are_independent():
+    mech, x = RQM(), 0.3
+    law, size = mech.sampled_pmf(np.float32(x)), 10_000_000
+    rng = SeededRandom(8)
+    first, second = (mech.encode(torch.full((size,), x, device=DEVICE), rng).cpu().numpy() for _ in range(2))
+    other = mech.encode(torch.full((size,), x, device=DEVICE), rng.stream(1)).cpu().numpy()
+    for lag in (1, 32, 256, size // 2):  # the two halves share calls of Philox
+        assert joint_p_value(first[:-lag], first[lag:], law) > LEVEL
+    assert joint_p_value(first, second, law) > LEVEL
+    assert joint_p_value(first, other, law) > LEVEL
+    mixed = np.where(np.random.default_rng(0).random(size) < 0.01, first, second)
+    assert joint_p_value(first, mixed, law) < LEVEL
+
+
+@needs_gpu
+def test_the_public_names_use_the_kernel_and_secure_words_come_from_the_host():
+    mech, x = RQM(), 0.5 * torch.randn(5, 3000, device=DEVICE)
+    assert (mech.encode(x, SeededRandom(9)) == mech.encode(x, SeededRandom(9))).all()
+    secure = mech.encode(x, SecureRandom())
+    assert secure.device.type == "cuda"
+    assert (secure != mech.encode(x, SecureRandom())).any()
+    total = mech.encode_sum(x, SeededRandom(9))
+    assert (mech.encode_sum(x, SeededRandom(9), out=total.clone()) == 2 * total).all()
+    with pytest.raises(ValueError, match="x contains inf"):
+        mech.encode(x / 0, SeededRandom(9))

@@ -1,0 +1,71 @@
+"""The alias table and the placement of inputs, in integers."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rqm import PBM, RQM, Rounding
+from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, alias_table
+
+
+def units_of(entries, columns):
+    """How many of the 2**40 draws give each outcome, counted from the entries."""
+    capacity = 1 << (TABLE_BITS - columns)
+    units = [0] * (1 << columns)
+    for column, entry in enumerate(entries.tolist()):
+        threshold, alias = entry >> ALIAS_BITS, entry % 2**ALIAS_BITS
+        assert 0 <= threshold <= capacity
+        units[column] += threshold
+        units[alias] += capacity - threshold
+    return units
+
+
+@given(levels=st.integers(2, 40), keep=st.floats(1e-6, 1 - 1e-6), margin=st.floats(0.01, 50))
+def test_entries_draw_from_the_integer_table_exactly(levels, keep, margin):
+    mech = RQM(levels=levels, keep=keep, margin=margin)
+    recipe = mech.recipe
+    width = 1 << recipe.columns
+    for j, row in enumerate(mech.table.tolist()):
+        units = units_of(recipe.entries[j * width : (j + 1) * width], recipe.columns)
+        assert units == row + [0] * (width - levels)
+
+
+@given(weights=st.lists(st.integers(0, 2**30), min_size=1, max_size=70).filter(any))
+def test_entries_draw_from_any_row_exactly(weights):
+    units = [w * (2**TABLE_BITS // sum(weights)) for w in weights]
+    units[weights.index(max(weights))] += 2**TABLE_BITS - sum(units)
+    entries, columns = alias_table(np.array([units]))
+    assert units_of(entries, columns) == units + [0] * ((1 << columns) - len(units))
+
+
+@pytest.mark.parametrize("levels", [256, 1000])
+def test_entries_of_large_tables(levels):
+    mech = RQM(levels=levels, keep=0.05)
+    recipe = mech.recipe
+    width = 1 << recipe.columns
+    for j in (0, 1, levels // 2, levels - 1):
+        units = units_of(recipe.entries[j * width : (j + 1) * width], recipe.columns)
+        assert units[:levels] == mech.table[j].tolist()
+
+
+@given(
+    x=st.floats(-1, 1),
+    clip=st.floats(1e-30, 1e30),
+    margin=st.floats(0.01, 100),
+    levels=st.sampled_from([2, 3, 16, 255, 65536]),
+)
+def test_a_position_is_the_nearest_integer_or_next_to_it(x, clip, margin, levels):
+    mech = Rounding(clip=clip, margin=margin, levels=levels)
+    exact = Fraction(levels - 1, 2) * (1 + Fraction(x * clip) / (Fraction(clip) * mech.reach)) * 2**POSITION_BITS
+    assert abs(int(mech.position(x * clip)) - exact) <= Fraction(1, 2) + Fraction(1, 2**8)
+
+
+def test_a_recipe_says_how_many_words_and_bytes_it_takes():
+    assert RQM().recipe.words == 1
+    assert [PBM(levels=levels).recipe.words for levels in (2, 9, 10, 16)] == [3, 3, 6, 6]
+    assert RQM(levels=256).recipe.dtype is np.uint8
+    assert RQM(levels=257).recipe.dtype is np.uint16
+    assert len(Rounding(levels=65536).recipe.entries) == 1
