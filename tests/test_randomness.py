@@ -1,5 +1,7 @@
 """The two sources of random words."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,13 @@ def test_secure_words_never_repeat():
     stream = source.keystream(64)
     pieces = [stream.next(size).copy() for size in (64, 1, 0, 33, 64)]
     assert len(np.unique(np.concatenate(pieces))) == 64 + 1 + 33 + 64
+
+
+def test_without_the_cipher_the_operating_systems_words_are_taken(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
+    words = np.concatenate([SecureRandom().words(1000), SecureRandom().words(1000)])
+    assert len(np.unique(words)) == 2000
+    assert SecureRandom().keystream(5).next(3).shape == (3,)
 
 
 @pytest.mark.statistical

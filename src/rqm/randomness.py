@@ -34,9 +34,14 @@ class Randomness(Protocol):
 class Keystream:
     """AES-256 in counter mode under a key and nonce of its own, read in pieces of at most ``size`` words."""
 
-    def __init__(self, size: int) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
+    _cipher: Any
 
+    def __init__(self, size: int) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
+        except ModuleNotFoundError:  # a bare GPU machine: the operating system's own generator, slower
+            self._cipher = None
+            return
         self._cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
         self._zeros = memoryview(bytes(8 * size))
         self._words = np.empty(size + 2, dtype=np.uint64)  # the cipher asks for a block more than it writes
@@ -44,6 +49,8 @@ class Keystream:
 
     def next(self, count: int) -> Words:
         """Return the next ``count`` words; they are overwritten by the next call."""
+        if self._cipher is None:
+            return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
         self._cipher.update_into(self._zeros[: 8 * count], self._bytes)
         return self._words[:count]
 

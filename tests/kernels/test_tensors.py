@@ -1,5 +1,8 @@
 """Torch tensors: on the CPU the same levels as NumPy; elsewhere plain torch operations with the same law."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -107,3 +110,20 @@ def test_decode_checks_its_range():
         RQM().decode(torch.tensor([3, 601]), 40)
     with pytest.raises(ValueError, match="z_sum contains -1"):
         RQM().decode(torch.tensor([-1, 5]), 40)
+
+
+BARE = """
+import sys
+for name in ("numba", "llvmlite", "cryptography", "dp_accounting", "typer", "rich", "matplotlib", "flwr"):
+    sys.modules[name] = None
+import torch, rqm
+for mech in (rqm.RQM(), rqm.PBM(), rqm.Rounding()):
+    for rng in (rqm.SeededRandom(1), rqm.SecureRandom()):
+        x = torch.zeros(3, 1000)
+        assert abs(float(mech.decode(mech.encode_sum(x, rng), 3).mean())) < 0.2
+        assert mech.encode(x, rng).shape == (3, 1000)
+"""
+
+
+def test_torch_and_numpy_are_enough():
+    subprocess.run([sys.executable, "-c", BARE], check=True, timeout=120)

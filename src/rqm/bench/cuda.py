@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from rqm.bench import Entry, Result
+from rqm.kernels.recipe import ALIAS_BITS, TABLE_BITS
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SeededRandom
@@ -52,17 +53,19 @@ def algorithm_2(mech: RQM, x: torch.Tensor) -> torch.Tensor:
 
 
 def fused(mech: RQM) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What torch.compile makes of rounding and one draw by inversion from a float table: fast, and not exact."""
-    bounds = torch.from_numpy(mech.pmf(mech.grid.values.clip(-mech.clip, mech.clip)).cumsum(1)).float().cuda()[:, :-1]
+    """What torch.compile makes of rounding and a look-up in an alias table of floats: fast, and not exact."""
+    recipe, columns = mech.recipe, 1 << mech.recipe.columns
+    threshold = torch.from_numpy((recipe.entries >> ALIAS_BITS) / 2 ** (TABLE_BITS - recipe.columns)).float().cuda()
+    alias = torch.from_numpy((recipe.entries & (2**ALIAS_BITS - 1)).astype("int32")).cuda()
 
     def encode_and_sum(x: torch.Tensor) -> torch.Tensor:
         place = (x.clamp(-mech.clip, mech.clip) / mech.grid.extent + 1) * (mech.levels - 1) / 2
-        level = torch.floor(place + torch.rand_like(x)).long()
-        u = torch.rand_like(x)
-        drawn = torch.zeros_like(level, dtype=torch.int32)
-        for k in range(mech.levels - 1):
-            drawn += u > bounds[:, k][level]
-        return drawn.sum(0, dtype=torch.int32)
+        level = torch.floor(place + torch.rand_like(x)).int()
+        column_and_rest = columns * torch.rand_like(x)
+        column = column_and_rest.int()
+        index = level * columns + column
+        own = column_and_rest - column < threshold[index]
+        return torch.where(own, column, alias[index]).sum(0, dtype=torch.int32)
 
     return torch.compile(encode_and_sum)
 
@@ -106,5 +109,5 @@ def bench() -> Result:
     names = torch.cuda.get_device_name(), f"torch {torch.__version__}"
     result = Result("cuda", OURS, peers, entries, notes=notes, machine=", ".join(names))
     result.check("billions of coordinates encoded and summed in a second", entries[OURS].rate / 1e9, 400)
-    result.check("share of the speed of a plain sum", result.ratio(OURS, PLAIN), 0)
+    notes.append(f"{result.ratio(OURS, PLAIN):.0%} of the speed of a plain sum, which only reads the inputs.")
     return result

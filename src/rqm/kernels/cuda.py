@@ -142,8 +142,8 @@ def _rows(
 
 
 @triton.jit(
-    do_not_specialize=["low", "high", "modulus", "rows", "share", "key", "start"],
-    do_not_specialize_on_alignment=["x_ptr", "out_ptr", "width", "count"],
+    do_not_specialize=["low", "high", "modulus", "rows", "share", "width", "count", "key", "start"],
+    do_not_specialize_on_alignment=["x_ptr", "out_ptr"],  # or inputs and outputs differ in layout: slow exchanges
 )
 def _kernel(
     x_ptr, out_ptr, flag_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
