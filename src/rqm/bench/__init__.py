@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Result:
-    """``ratios``: for each peer, how many times faster ours is; ``entries``: what was measured."""
+    """``ratios``: for each peer, how many times faster ours is; ``entries``: what was measured, in ``unit``."""
 
     name: str
     ours: str
@@ -51,7 +51,12 @@ class Result:
     entries: dict[str, Entry]
     checks: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unit: str = "million coordinates a second"
     machine: str = field(default_factory=_machine)
+
+    def shown(self, name: str) -> float:
+        """The rate of an entry in the unit of this benchmark."""
+        return self.entries[name].rate / (1e6 if self.unit.startswith("million") else 1)
 
     @property
     def ratios(self) -> dict[str, float]:

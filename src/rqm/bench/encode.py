@@ -103,12 +103,15 @@ def bench() -> Result:
         BINOMIAL: (lambda: rng.binomial(15, p), COORDINATES),
         ALGORITHM_2: (lambda: algorithm_2(mech, wide, rng), COORDINATES),
         CHUNKED: (lambda: in_chunks(mech, x, rng), COORDINATES),
-        "pack 4 bits": (lambda: pack(z, 4), z.nbytes),
-        "copy of what is packed": (lambda: np.copyto(z_copy, z), z.nbytes),
-        "unpack 4 bits": (lambda: unpack(packed, 4, len(z)), packed.nbytes),
-        "copy of what is unpacked": (lambda: np.copyto(packed_copy, packed), packed.nbytes),
+        "pack 4 bits (bytes in)": (lambda: pack(z, 4), z.nbytes),
+        "copy of what is packed (bytes)": (lambda: np.copyto(z_copy, z), z.nbytes),
+        "unpack 4 bits (bytes in)": (lambda: unpack(packed, 4, len(z)), packed.nbytes),
+        "copy of what is unpacked (bytes)": (lambda: np.copyto(packed_copy, packed), packed.nbytes),
     }
-    peers, notes = [BINOMIAL, ALGORITHM_2, CHUNKED], ["Packing and its copies count bytes of input, not coordinates."]
+    peers, notes = (
+        [BINOMIAL, ALGORITHM_2, CHUNKED],
+        ["Packing, unpacking and the copies beside them count bytes of input instead of coordinates."],
+    )
     if find_spec("torch"):
         import torch  # noqa: PLC0415 (an extra)
 
@@ -133,8 +136,8 @@ def bench() -> Result:
         ("two threads over one", "RQM, seeded, 2 threads", OURS, 1.7),
         ("PBM over NumPy binomial", "PBM, seeded", BINOMIAL, 8),
         ("slowest of 2 to 256 levels over 16", slowest, OURS, 1 / 1.5),
-        ("packing over a copy, bytes of input", "pack 4 bits", "copy of what is packed", 0.3),
-        ("unpacking over a copy, bytes of input", "unpack 4 bits", "copy of what is unpacked", 0.3),
+        ("packing over a copy, bytes of input", "pack 4 bits (bytes in)", "copy of what is packed (bytes)", 0.3),
+        ("unpacking over a copy, bytes of input", "unpack 4 bits (bytes in)", "copy of what is unpacked (bytes)", 0.3),
     ):
         result.check(what, result.ratio(one, other), wanted)
     return result

@@ -54,11 +54,11 @@ def _show(result: "Result") -> None:
 
     table = Table(title=f"{result.name}: {result.machine}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("")
-    table.add_column("million a second", justify="right")
+    table.add_column(result.unit, justify="right")
     table.add_column(f"{result.ours} is", justify="right")
-    for name, entry in sorted(result.entries.items(), key=lambda item: -item[1].rate):
+    for name in sorted(result.entries, key=result.shown, reverse=True):
         faster = f"{number(result.ratios[name])} × faster" if name in result.ratios else ""
-        table.add_row(name, number(entry.rate / 1e6), faster)
+        table.add_row(name, number(result.shown(name)), faster)
     console = Console()
     console.print(table)
     for what, check in result.checks.items():

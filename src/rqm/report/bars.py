@@ -12,7 +12,7 @@ OURS, PEER = "#1b6ca8", "#b8bec6"
 def draw(result: Result, path: Path) -> Path:
     """Draw the rates of all contenders into ``path``, ours in blue, the fastest on top."""
     names = sorted(result.entries, key=lambda name: result.entries[name].rate)
-    rates = [result.entries[name].rate / 1e6 for name in names]
+    rates = [result.shown(name) for name in names]
     others = {*result.peers, *(name for name in names if name.startswith(("copy", "plain")))}
     figure = Figure(figsize=(9, 0.8 + 0.32 * len(names)), layout="constrained")
     axes = figure.subplots()
@@ -21,7 +21,7 @@ def draw(result: Result, path: Path) -> Path:
         axes.annotate(f" {rate:,.0f}" if rate >= 100 else f" {rate:.2g}", (rate, row), va="center", fontsize=9)
     axes.set_xscale("log")
     axes.set_xlim(min(rates) / 2, max(rates) * 4)
-    axes.set_xlabel("million items a second")
+    axes.set_xlabel(result.unit)
     axes.set_title(f"rqm bench {result.name}: {result.machine}", fontsize=9, loc="right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
