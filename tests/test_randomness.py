@@ -1,5 +1,6 @@
 """The two sources of random words."""
 
+import os
 import sys
 
 import numpy as np
@@ -71,6 +72,29 @@ def test_secure_words_never_repeat():
     stream = source.keystream(64)
     pieces = [stream.next(size).copy() for size in (64, 1, 0, 33, 64)]
     assert len(np.unique(np.concatenate(pieces))) == 64 + 1 + 33 + 64
+
+
+def test_counts_may_be_numpys_and_must_fit():
+    for count in (np.uint8(32), np.int16(8192)):
+        words = SecureRandom().words(count)
+        assert len(words) == count
+        assert len(np.unique(words)) == count
+    with pytest.raises(ValueError, match=r"count = 9.*0\.\.4"):
+        SecureRandom().keystream(4).next(9)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_keystream_is_not_read_on_in_a_forked_child():
+    stream = SecureRandom().keystream(4)
+    stream.next(4)
+    child = os.fork()
+    if child == 0:
+        try:
+            stream.next(4)
+        except RuntimeError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_without_the_cipher_the_operating_systems_words_are_taken(monkeypatch):

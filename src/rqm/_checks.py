@@ -42,6 +42,8 @@ def floats(name: str, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
         raise ValueError(f"{name}: ragged; every row must have the same length ({error})") from None
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} has dtype {array.dtype}: must be real numbers")
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: must be a plain one, in which nothing is hidden")
     kind = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
     return np.asarray(array, dtype=kind, order="C")
 

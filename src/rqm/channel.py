@@ -22,7 +22,7 @@ from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, IntArray, Recipe, on_g
 Law = Literal["paper", "sampled"]
 
 MAX_LEVELS = 65_536
-SMALLEST_CLIP = 1e-280  # below it, the scale from inputs to positions overflows
+CLIPS = (1e-280, 1e280)  # beyond them, scales between inputs and positions overflow
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Channel(ABC):
     levels: int
 
     def _validate(self, max_levels: int = MAX_LEVELS) -> None:
-        clip = real("clip", self.clip, f"a finite number ≥ {SMALLEST_CLIP:g}", SMALLEST_CLIP, np.inf, closed="[")
+        clip = real("clip", self.clip, f"from {CLIPS[0]:g} to {CLIPS[1]:g}", *CLIPS, closed="[]")
         object.__setattr__(self, "clip", clip)
         object.__setattr__(self, "levels", whole("levels", self.levels, 2, max_levels))
 
@@ -148,7 +148,7 @@ class Channel(ABC):
     @cached_property
     def recipe(self) -> Recipe:
         """What the encoders draw by."""
-        return on_grid(self.clip, float(self.reach), self.levels, self.table, rows=True, modulus=self.levels)
+        return on_grid(self.clip, self.reach, self.levels, self.table, rows=True, modulus=self.levels)
 
     def position(self, x: npt.ArrayLike) -> IntArray:
         """Fixed-point position of ``x`` on the grid: the level in the high bits, the part of the cell in the low.

@@ -41,14 +41,19 @@ class Keystream:
             from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
         except ModuleNotFoundError:  # a bare GPU machine: the operating system's own generator, slower
             self._cipher = None
-            return
-        self._cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+        else:
+            self._cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+        self._process = os.getpid()
         self._zeros = memoryview(bytes(8 * size))
         self._words = np.empty(size + 2, dtype=np.uint64)  # the cipher asks for a block more than it writes
         self._bytes = self._words.view(np.uint8).data
 
     def next(self, count: int) -> Words:
         """Return the next ``count`` words; they are overwritten by the next call."""
+        if not 0 <= count <= len(self._words) - 2:
+            raise ValueError(f"count = {count}: must lie in 0..{len(self._words) - 2}")
+        if os.getpid() != self._process:
+            raise RuntimeError("this keystream was started in another process: its words would be used twice")
         if self._cipher is None:
             return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
         self._cipher.update_into(self._zeros[: 8 * count], self._bytes)
@@ -70,7 +75,8 @@ class SecureRandom:
 
     def words(self, count: int) -> Words:
         """Return ``count`` uniform 64-bit words that nobody can predict or repeat."""
-        return self.keystream(whole("count", count, 0)).next(count)
+        count = whole("count", count, 0)
+        return self.keystream(count).next(count)
 
     def keystream(self, size: int) -> Keystream:
         """Start a keystream under a new key, for one thread to read from in pieces of at most ``size`` words."""

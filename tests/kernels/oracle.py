@@ -1,5 +1,7 @@
 """The samplers once more, in plain NumPy: from given words, as the proofs describe them."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, on_grid
@@ -21,7 +23,7 @@ def outcomes(recipe, position, rounding, table_bits):
     return out
 
 
-def additive(levels=9, modulus=64, reach=1.5, clip=1.0, columns=None):
+def additive(levels=9, modulus=64, reach=Fraction(3, 2), clip=1.0, columns=None):
     """A recipe with noise: a made-up law on 0..modulus−1, added to the rounded level modulo ``modulus``."""
     weights = np.random.default_rng(modulus).integers(1, 1000, size=columns or modulus)
     units = weights * (2**TABLE_BITS // weights.sum())

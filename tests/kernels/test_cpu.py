@@ -106,7 +106,7 @@ def test_every_float32_has_an_accounted_rounding_probability(mech, data):
     assert np.isin(realised[outside], [low, high]).all()
 
 
-@given(x=st.floats(allow_nan=False, allow_infinity=False), clip=st.floats(1e-280, 1e300))
+@given(x=st.floats(allow_nan=False, allow_infinity=False), clip=st.floats(1e-280, 1e280))
 def test_every_float64_has_an_accounted_rounding_probability(x, clip):
     mech = RQM(clip=clip)
     ends = np.array([x, clip, -clip, np.nextafter(clip, np.inf), -np.nextafter(clip, np.inf)])
@@ -320,3 +320,54 @@ def test_calls_of_one_source_are_independent():
     for rng in (SeededRandom(7), SecureRandom()):
         first, second = (mech.encode(np.full(MANY // 4, x), rng).astype(np.int64) for _ in range(2))
         assert joint_p_value(first, second, law) > LEVEL
+
+
+def test_after_an_error_no_thread_goes_on_writing():
+    done, started = [], threading.Event()
+
+    def task(start, stop):
+        if start == 0:
+            started.wait(10)
+            raise KeyboardInterrupt
+        started.set()
+        done.append(start)
+        return False
+
+    size = 400 * cpu.GRAIN
+    with pytest.raises(KeyboardInterrupt):
+        cpu.in_blocks(task, size, 2)
+    before = len(done)
+    threading.Event().wait(0.05)
+    assert len(done) == before  # all had stopped when the error came out
+    assert before < size // cpu.GRAIN
+
+
+def test_a_pool_that_is_shut_down_leaves_the_work_to_the_caller(monkeypatch):
+    class Closed:
+        def submit(self, _):
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    x = np.zeros(3 * cpu.GRAIN, dtype=np.float32)
+    expected = RQM().encode(x, SeededRandom(1), threads=1)
+    monkeypatch.setattr(cpu, "_pool", Closed)
+    assert (RQM().encode(x, SeededRandom(1), threads=3) == expected).all()
+
+
+def test_arrays_that_would_hide_something_are_refused():
+    mech, rng = RQM(), SeededRandom(1)
+    with pytest.raises(TypeError, match="masked"):
+        mech.encode(np.ma.masked_array([1.0, 2.0], [True, False]), rng)
+    memory = np.zeros(8, dtype=np.float32)
+    with pytest.raises(ValueError, match="share memory"):
+        mech.encode_sum(memory.reshape(1, 8), rng, out=memory.view(np.int32))
+    with pytest.raises(TypeError, match="out"):
+        mech.encode_sum(np.zeros((1, 3)), rng, out=np.ma.zeros(3, dtype=np.int32))
+
+
+def test_big_endian_and_read_only_inputs_give_the_same_levels():
+    x = np.random.default_rng(0).normal(size=2000).astype(np.float32)
+    expected = RQM().encode(x, SeededRandom(1))
+    frozen = x.copy()
+    frozen.setflags(write=False)
+    for other in (x.astype(">f4"), frozen):
+        assert (RQM().encode(other, SeededRandom(1)) == expected).all()

@@ -144,7 +144,14 @@ def _positions(x_ptr, out_ptr, numbers_ptr, low, high, count, WIDE: tl.constexpr
     tl.store(out_ptr + offsets, place.to(tl.int64), mask=inside)
 
 
-@pytest.mark.parametrize("mech", [RQM(), RQM(clip=2.9731e-5, margin=0.66), RQM(levels=255), PBM(clip=0.3)], ids=repr)
+EDGES = [
+    *(RQM(), RQM(clip=2.9731e-5, margin=0.66), RQM(levels=255), PBM(clip=0.3)),
+    *(Rounding(clip=0.1, levels=256), Rounding(clip=0.1), RQM(clip=0.1, margin=1e-9, levels=256)),
+    Rounding(clip=1 + 1e-12, levels=130, margin=0.015748032449500796),  # the last position is 2**31 − 1
+]
+
+
+@pytest.mark.parametrize("mech", EDGES, ids=repr)
 def test_every_float32_has_an_accounted_position(mech):
     grid = mech.unit if isinstance(mech, PBM) else mech
     count = 4_000_000 if GPU else 20_000
@@ -159,7 +166,7 @@ def test_every_float32_has_an_accounted_position(mech):
     _, numbers = cuda._constants(recipe, tensor.device, tensor.dtype)
     _positions[(triton.cdiv(len(x), 512),)](
         tensor, out, numbers, recipe.low, recipe.high, len(x),
-        WIDE=recipe.high >= 2**31, BLOCK=512, enable_fp_fusion=False,
+        WIDE=cuda.is_wide(recipe), BLOCK=512, enable_fp_fusion=False,
     )  # fmt: skip
     realised = out.cpu().numpy()
     assert ((recipe.low <= realised) & (realised <= recipe.high)).all()

@@ -73,6 +73,16 @@ def test_a_message_of_the_wrong_length_is_refused(data, bits, count):
             unpack(data, bits, count)
 
 
+def test_numbers_of_numpy_count_like_those_of_python():
+    values = np.full(160_000, 7, dtype=np.uint8)
+    for kind in (np.int8, np.uint8, np.int16):
+        data = pack(values, kind(4))
+        assert len(data) == 80_000
+        assert (unpack(data, kind(4), np.int32(160_000)) == values).all()
+    swapped = np.arange(500, dtype=">u2")
+    assert (unpack(pack(swapped, 9), 9, 500) == swapped).all()
+
+
 def test_any_buffer_is_read_even_from_an_odd_address():
     values = np.arange(1000, dtype=np.uint32) * 70_000
     data = b"x" + pack(values, 27).tobytes()

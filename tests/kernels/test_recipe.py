@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Rounding
-from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, alias_table
+from rqm import PBM, RQM, Rounding, SeededRandom, renyi
+from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, alias_table, on_grid
 
 
 def units_of(entries, columns):
@@ -69,3 +69,25 @@ def test_a_recipe_says_how_many_words_and_bytes_it_takes():
     assert RQM(levels=256).recipe.dtype is np.uint8
     assert RQM(levels=257).recipe.dtype is np.uint16
     assert len(Rounding(levels=65536).recipe.entries) == 1
+
+
+@pytest.mark.parametrize("margin", [1e-12, 1e-9, 1e-8, 1e-6])
+def test_a_margin_however_small_keeps_inputs_off_the_outer_levels(margin):
+    mech = RQM(margin=margin)
+    assert mech.recipe.low >= 1
+    assert min(mech.sampled_pmf(-1.0)) > 0
+    sampled, paper = (renyi(mech, np.inf, 1, law=law).upper for law in ("sampled", "paper"))
+    assert sampled <= paper * (1 + 1e-9)
+
+
+def test_a_margin_that_leaves_no_positions_for_the_clip_is_refused():
+    assert RQM(margin=1e5).encode([0.0], SeededRandom(1)).shape == (1,)
+    with pytest.raises(ValueError, match="clips from 0: must be at most 245760"):
+        RQM(margin=1e9).encode([0.0], SeededRandom(1))
+    with pytest.raises(ValueError, match=r"clip = 1e\+300"):
+        RQM(clip=1e300)
+
+
+def test_tables_beyond_sixteen_bits_are_refused():
+    with pytest.raises(ValueError, match="modulus"):
+        on_grid(1.0, Fraction(2), 16, np.array([[2**TABLE_BITS]]), rows=False, modulus=65537)

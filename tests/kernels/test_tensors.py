@@ -105,6 +105,16 @@ def test_bad_tensors_are_refused_and_sums_stay_as_they_were(fallback, monkeypatc
     assert (total == torch.arange(3)).all()
 
 
+def test_a_subclass_of_a_tensor_is_a_tensor_and_the_sum_is_the_one_given():
+    class Mine(torch.Tensor):
+        pass
+
+    z = RQM().encode(torch.zeros(4).as_subclass(Mine), SeededRandom(1))
+    assert isinstance(z, torch.Tensor)
+    total = torch.zeros(4, dtype=torch.int32)
+    assert RQM().encode_sum(torch.zeros(2, 4), SeededRandom(1), out=total) is total
+
+
 def test_decode_checks_its_range():
     with pytest.raises(ValueError, match=r"z_sum contains 601.*0\.\.600"):
         RQM().decode(torch.tensor([3, 601]), 40)

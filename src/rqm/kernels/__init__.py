@@ -1,5 +1,6 @@
 """The encoders: one law, drawn on the CPU (numba) or on the GPU (Triton), and the packing of bits for the wire."""
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +15,8 @@ MAX_SUM = 2**31 - 1
 
 def backend(x: Any) -> ModuleType | None:
     """The module that encodes a torch tensor; None for whatever NumPy understands."""
-    if type(x).__module__.partition(".")[0] == "torch":
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
         from rqm.kernels import tensors  # noqa: PLC0415 (torch is an extra)
 
         return tensors
@@ -52,8 +54,10 @@ def encode_sum(recipe: Recipe, x: Any, rng: object, out: Any, threads: int | Non
     room = room_for(recipe, array.shape)
     total = np.zeros(array.shape[1:], dtype=np.int32) if out is None else out
     if out is not None:
-        if not isinstance(out, np.ndarray) or out.dtype != np.int32 or not out.flags.carray:
+        if type(out) is not np.ndarray or out.dtype != np.int32 or not out.flags.carray:
             raise TypeError("out: must be a contiguous, writable NumPy array of dtype int32")
+        if np.may_share_memory(out, array):
+            raise ValueError("out: must not share memory with x")
         if out.shape != array.shape[1:]:
             raise ValueError(f"out has shape {out.shape}: must be {array.shape[1:]}, that of one client's input")
         flags = int(cpu.unusable(array.reshape(-1), total.reshape(-1), np.int64(room)))

@@ -7,8 +7,9 @@ another file (``threefry``, which is also compiled here, is fixed by known answe
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -298,26 +299,43 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
-def in_blocks(task: Callable[[int, int], int], size: int, threads: int | None) -> int:
-    """Run ``task(start, stop)`` over all of ``range(size)`` on some threads; return the flags that were raised.
+def in_blocks(task: Callable[[int, int], bool], size: int, threads: int | None) -> bool:
+    """Run ``task(start, stop)`` over all of ``range(size)`` on some threads; return whether any of them said so.
 
-    There are many blocks for each thread, and whoever is free takes the next: a busy processor delays no other.
+    There are many blocks for each thread, and whoever is free takes the next: a busy processor delays no other. If
+    one fails or is interrupted, the others stop after their block, and all have stopped before the error goes on.
     """
     workers = max(1, min(usable_cores() if threads is None else threads, size // GRAIN))
     step = size if workers == 1 else CHUNK * -(-max(GRAIN, size // (16 * workers)) // CHUNK)
-    blocks = iter([(start, min(start + step, size)) for start in range(0, size, max(step, 1))])
+    starts, lock = iter(range(0, size, max(step, 1))), Lock()
+    stop = False
 
-    def work() -> int:
-        flags = 0
-        for start, stop in blocks:
-            flags |= task(start, stop)
-        return flags
+    def work() -> bool:
+        nonlocal stop
+        found = False
+        try:
+            while not stop:
+                with lock:
+                    start = next(starts, None)
+                if start is None:
+                    break
+                found |= task(start, min(start + step, size))
+        except BaseException:
+            stop = True
+            raise
+        return found
 
-    others = [_pool().submit(work) for _ in range(workers - 1)]
-    flags = work()
-    for other in others:
-        flags |= other.result()
-    return flags
+    others: list[Future[bool]] = []
+    try:
+        for _ in range(workers - 1):
+            others.append(_pool().submit(work))
+    except RuntimeError:
+        pass  # the interpreter is shutting down and starts no threads: this one does it all
+    try:
+        found = work()
+    finally:
+        wait(others)
+    return any([found, *(other.result() for other in others)])
 
 
 def encode_into(
@@ -333,22 +351,22 @@ def encode_into(
         row_chunks = -(-size // CHUNK) * need
         (k0, k1), first = rng.reserve(row_chunks * len(x))
 
-        def task(start: int, stop: int) -> int:
-            bad = 0
+        def task(start: int, stop: int) -> bool:
+            bad = False
             for i, row in enumerate(x):
                 chunk = _U((first + i * row_chunks + start // CHUNK * need) & 0xFFFFFFFFFFFFFFFF)
-                bad |= int(draw_seeded(row[start:stop], out[start:stop], law, add, k0, k1, chunk))
+                bad |= bool(draw_seeded(row[start:stop], out[start:stop], law, add, k0, k1, chunk))
             return bad
     else:
 
-        def task(start: int, stop: int) -> int:
-            bad = 0
-            piece = max(1, PIECE // need)
+        def task(start: int, stop: int) -> bool:
+            bad = False
+            piece = max(64, PIECE // need)
             stream = rng.keystream(min(piece, stop - start) * need)
             for a in range(start, stop, piece):
                 b = min(a + piece, stop)
                 for row in x:
-                    bad |= int(draw_words(row[a:b], stream.next((b - a) * need), out[a:b], law, add))
+                    bad |= bool(draw_words(row[a:b], stream.next((b - a) * need), out[a:b], law, add))
             return bad
 
-    return bool(in_blocks(task, size, threads))
+    return in_blocks(task, size, threads)

@@ -7,6 +7,7 @@ all of TestU01, as are the thirteen of Threefry on the CPU. What bounds the spee
 # mypy: disable-error-code="no-untyped-def, no-any-return, untyped-decorator"
 # ruff: noqa: N803, PLR0124, SIM102, SIM108 (the compiler of kernels knows no ternaries of tensors)
 
+from contextlib import nullcontext
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +23,8 @@ WARPS = 4
 REGISTERS = 64
 SHARE = 20
 """Rows that one program handles: even, and few enough that the last programs do not keep the others waiting."""
+MAX_SHARES = 65_535
+"""Programs that a grid may have along its second axis."""
 SPARE_BITS = TABLE_BITS - 32
 """The lowest bits of a threshold, looked up only where the 32 bits above them cannot decide."""
 
@@ -35,14 +38,14 @@ def position_of(x, clip, scale, centre, low, high, WIDE: tl.constexpr):
     x = tl.minimum(tl.maximum(x, -clip), clip)
     near = x.to(tl.float64) * scale + centre
     bits = near.to(tl.int64, bitcast=True)
-    position = (bits & 0x7FFFFFFFFFFFF) if WIDE else bits.to(tl.int32)
+    position = (bits - 0x4330000000000000) if WIDE else bits.to(tl.int32)  # a little below 0 or above: not wrapped
     return tl.minimum(tl.maximum(position, low), high)
 
 
 @triton.jit
 def philox(key, c0, c1, c2, c3):
     """Philox-4×32-7: four 32-bit words. (Products in 64 bits compile to half the instructions of ``tl.philox``.)"""
-    k0, k1 = key.to(tl.uint32), (key >> 32).to(tl.uint32)
+    k0, k1 = key.to(tl.uint32), (key.to(tl.int64) >> 32).to(tl.uint32)
     for _ in tl.static_range(7):
         left = c0.to(tl.uint64) * 0xD2511F53
         right = c2.to(tl.uint64) * 0xCD9E8D57
@@ -166,6 +169,11 @@ def _kernel(
         tl.atomic_add(out_ptr + offsets, total, mask=offsets < width, sem="relaxed")
 
 
+def is_wide(recipe: Recipe) -> bool:
+    """Whether positions need 64 bits, with room for a clip that float32 rounds up."""
+    return recipe.high >= 2**31 - 2**10
+
+
 def encode(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor) -> bool:
     """Encode ``x`` into ``out``, its two halves as two rows; return whether an input was not finite."""
     width = x.numel() if recipe.trials else -(-x.numel() // 2)
@@ -187,13 +195,15 @@ def launch(
     low_key, high_key, start = rng.reserve_call()
     flag = torch.zeros(1, dtype=torch.int32, device=x.device)
     rows = triton.cdiv(x.numel(), width)
-    _kernel[(triton.cdiv(width, BLOCK), triton.cdiv(rows, SHARE))](
-        x, out, flag, *_constants(recipe, x.device, x.dtype), recipe.low, recipe.high, recipe.modulus,
-        rows, SHARE, width, x.numel(), _signed(high_key << 32 | low_key, 64), _signed(start, 32),
-        COLUMNS=recipe.columns, ROWS=recipe.rows, ENTRIES=len(recipe.entries), TRIALS=recipe.trials,
-        WIDE=recipe.high >= 2**31, SUM=sum_rows, RAGGED=x.numel() % (2 * width) > 0, BLOCK=BLOCK,
-        num_warps=WARPS, maxnreg=REGISTERS, enable_fp_fusion=False,
-    )  # fmt: skip
+    share = max(SHARE, 2 * triton.cdiv(rows, 2 * MAX_SHARES))
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
+        _kernel[(triton.cdiv(width, BLOCK), triton.cdiv(rows, share))](
+            x, out, flag, *_constants(recipe, x.device, x.dtype), recipe.low, recipe.high, recipe.modulus,
+            rows, share, width, x.numel(), _signed(high_key << 32 | low_key, 64), _signed(start, 32),
+            COLUMNS=recipe.columns, ROWS=recipe.rows, ENTRIES=len(recipe.entries), TRIALS=recipe.trials,
+            WIDE=is_wide(recipe), SUM=sum_rows, RAGGED=x.numel() % (2 * width) > 0, BLOCK=BLOCK,
+            num_warps=WARPS, maxnreg=REGISTERS, enable_fp_fusion=False,
+        )  # fmt: skip
     return flag
 
 

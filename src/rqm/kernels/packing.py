@@ -31,12 +31,17 @@ def packed_size(count: int, bits: int) -> int:
     >>> packed_size(1_018_174, 4)
     509088
     """
+    bits, count = _width(bits), whole("count", count, 0)
     size = _word(bits).itemsize
-    return size * bits * -(-whole("count", count, 0) // (8 * size))
+    return size * bits * -(-count // (8 * size))
+
+
+def _width(bits: int) -> int:
+    return whole("bits", bits, 1, 32)
 
 
 def _word(bits: int) -> np.dtype[np.unsignedinteger]:
-    return np.dtype("u1" if whole("bits", bits, 1, 32) <= 8 else "<u2" if bits <= 16 else "<u4")
+    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
 
 
 def pack(values: npt.ArrayLike, bits: int) -> Bytes:
@@ -46,9 +51,10 @@ def pack(values: npt.ArrayLike, bits: int) -> Bytes:
     >>> unpack(pack(z, 4), 4, count=4)
     array([ 3,  0, 15,  7], dtype=uint8)
     """
-    array = np.ascontiguousarray(values)
+    bits, array = _width(bits), np.ascontiguousarray(values)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"values have dtype {array.dtype}: must be whole numbers")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     words = np.zeros(packed_size(array.size, bits) // _word(bits).itemsize, dtype=_word(bits))
     if array.size:
         seen = int(_pack(array.reshape(-1), _U(bits), words))
@@ -60,6 +66,7 @@ def pack(values: npt.ArrayLike, bits: int) -> Bytes:
 
 def unpack(data: Any, bits: int, count: int) -> npt.NDArray[np.unsignedinteger]:
     """Return the ``count`` values that ``pack`` laid out, in the smallest unsigned type that holds ``bits`` bits."""
+    bits, count = _width(bits), whole("count", count, 0)
     size = packed_size(count, bits)
     raw = np.frombuffer(data, dtype=np.uint8)
     if raw.size != size:

@@ -4,6 +4,8 @@ The proofs that the draws follow the law that is accounted for are in ``docs/pro
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,9 @@ ALIAS_BITS = 16
 """The low bits of a table entry name its other outcome; the bits above them hold its threshold."""
 SHIFT = 2.0**52
 """Added to a float below 2**51, it leaves the nearest integer in the low bits of the sum."""
+MIN_SPAN = 1024
+"""Positions that [-clip, clip] must have; fewer would round inputs too coarsely."""
+MAX_OUTCOMES = 2**ALIAS_BITS
 _LOW_BITS = np.int64(2**51 - 1)
 
 
@@ -55,24 +60,31 @@ class Recipe:
         return np.uint8 if self.modulus <= 256 else np.uint16
 
     def position(self, x: FloatArray) -> IntArray:
-        """The fixed-point position of each input, exactly as every kernel computes it."""
-        return np.clip(shifted(x, self.clip, self.scale, self.centre), self.low, self.high)
+        """The fixed-point position of each input, exactly as every kernel computes it: a product, a sum, a clamp."""
+        with np.errstate(over="ignore"):
+            near = np.asarray(x, dtype=np.float64) * self.scale + self.centre
+        near = np.asarray(np.clip(near, self.low + SHIFT, self.high + SHIFT))
+        return np.asarray(near.view(np.int64) & _LOW_BITS)
 
 
-def shifted(x: npt.ArrayLike, clip: float, scale: float, centre: float) -> IntArray:
-    """The position of each input before the clamp: one product, one sum, and the low bits of the sum."""
-    near = np.asarray(np.clip(x, -clip, clip) * scale + centre, dtype=np.float64)
-    return np.asarray(near.view(np.int64) & _LOW_BITS)
+def on_grid(clip: float, reach: Fraction, levels: int, table: IntArray, *, rows: bool, modulus: int) -> Recipe:
+    """The recipe that rounds to ``levels`` levels from -reach·clip to reach·clip and then draws from ``table``.
 
-
-def on_grid(clip: float, reach: float, levels: int, table: IntArray, *, rows: bool, modulus: int) -> Recipe:
-    """The recipe that rounds to ``levels`` levels from -reach·clip to reach·clip and then draws from ``table``."""
-    middle = (levels - 1) * 2.0 ** (POSITION_BITS - 1)
-    scale, centre = middle / clip / reach, middle + SHIFT
-    low, high = shifted([-clip, clip], clip, scale, centre).tolist()
+    The ends of the clamp are the outermost positions inside [-clip, clip], found in fractions: with a margin, however
+    small, no input lands on an outer level, which would be no noise at all.
+    """
+    middle = (levels - 1) << (POSITION_BITS - 1)
+    low = ceil(middle * (1 - 1 / reach))
+    if 2 * (middle - low) < MIN_SPAN:
+        raise ValueError(
+            f"the outer levels lie {float(reach):g} clips from 0: must be at most {2 * middle // MIN_SPAN}, or [-clip, "
+            f"clip] has fewer than {MIN_SPAN} of the encoder's positions"
+        )
     entries, columns = alias_table(table)
-    low, high = max(low, 0), min(high, (levels - 1) << POSITION_BITS)
-    return Recipe(clip, scale, centre, low, high, entries, columns, rows, modulus)
+    if not levels <= modulus <= MAX_OUTCOMES or columns > ALIAS_BITS:
+        raise ValueError(f"modulus = {modulus}: must lie in {levels}..{MAX_OUTCOMES}, with no more columns than that")
+    scale = middle / clip / float(reach)
+    return Recipe(clip, scale, middle + SHIFT, low, 2 * middle - low, entries, columns, rows, modulus)
 
 
 def alias_table(table: IntArray) -> tuple[Words, int]:

@@ -3,18 +3,18 @@
 Nothing but torch and NumPy is needed here.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 
 import numpy as np
 import torch
 
 from rqm import kernels
-from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, Recipe
+from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, SHIFT, TABLE_BITS, Recipe
 from rqm.randomness import SecureRandom, SeededRandom
 
 PIECE = 2**20
-"""Coordinates that the torch operations handle at a time."""
+"""Words that the torch operations handle at a time."""
 _PART = 2**POSITION_BITS - 1
 
 Source = SecureRandom | SeededRandom
@@ -32,9 +32,9 @@ def encode(recipe: Recipe, x: torch.Tensor, rng: Source, threads: int | None) ->
         if cuda.encode(recipe, x, rng, out):
             _check_finite(x)
     else:
-        flat, flat_out = x.reshape(-1), out.view(-1)
-        for a in range(0, x.numel(), PIECE):
-            flat_out[a : a + PIECE] = _draw(recipe, flat[a : a + PIECE], rng)
+        flat, flat_out, piece = x.reshape(-1), out.view(-1), max(1, PIECE // recipe.words)
+        for a in range(0, x.numel(), piece):
+            flat_out[a : a + piece] = _draw(recipe, flat[a : a + piece], rng)
     return out
 
 
@@ -48,8 +48,8 @@ def encode_sum(
     if out is not None and out.device != x.device:
         raise ValueError(f"out is on {out.device}: must be on {x.device}, where x is")
     if _on_cpu(x):
-        array = None if out is None else out.numpy()
-        return torch.from_numpy(np.asarray(kernels.encode_sum(recipe, x.numpy(), rng, array, threads)))
+        total = kernels.encode_sum(recipe, x.numpy(), rng, None if out is None else out.numpy(), threads)
+        return torch.from_numpy(np.asarray(total)) if out is None else out
     room = kernels.room_for(recipe, tuple(x.shape))
     if out is not None:
         if out.shape != x.shape[1:]:
@@ -66,17 +66,16 @@ def encode_sum(
         if cuda.encode_sum(recipe, x, rng, total):
             _check_finite(x)
     else:
-        for row in x:
-            flat, flat_total = row.reshape(-1), total.view(-1)
-            for a in range(0, flat.numel(), PIECE):
-                flat_total[a : a + PIECE] += _draw(recipe, flat[a : a + PIECE], rng)
+        flat_total, piece = total.view(-1), max(1, PIECE // recipe.words)
+        for row in x.reshape(x.shape[0], -1):
+            for a in range(0, len(row), piece):
+                flat_total[a : a + piece] += _draw(recipe, row[a : a + piece], rng)
     return total
 
 
 def decode(z_sum: torch.Tensor, extent: float, top: int, clients: int) -> torch.Tensor:
     """The clients' mean from a sum in 0..top, on the device of ``z_sum``."""
-    total = _floats(z_sum).double()
-    _check_finite(total, "z_sum")
+    total = finite("z_sum", z_sum)
     if total.numel():
         low, high = float(total.min()), float(total.max())
         if low < 0 or high > top:
@@ -84,10 +83,17 @@ def decode(z_sum: torch.Tensor, extent: float, top: int, clients: int) -> torch.
     return extent * (2 * total / top - 1)
 
 
-def _floats(x: torch.Tensor) -> torch.Tensor:
+def finite(name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` as float64 without NaN or infinity, or raise."""
+    x = _floats(x, name).double()
+    _check_finite(x, name)
+    return x
+
+
+def _floats(x: torch.Tensor, name: str = "x") -> torch.Tensor:
     if x.is_complex() or x.dtype == torch.bool:
-        raise TypeError(f"dtype {x.dtype}: must be real numbers")
-    x = x.detach()
+        raise TypeError(f"{name} has dtype {x.dtype}: must be real numbers")
+    x = x.detach().resolve_neg()
     if x.dtype not in (torch.float32, torch.float64):
         x = x.to(torch.float32 if x.is_floating_point() else torch.float64)
     return x.contiguous()
@@ -113,11 +119,16 @@ def _triton_runs(x: torch.Tensor) -> bool:
     return x.is_cuda and _has("triton")
 
 
+@lru_cache(maxsize=64)
+def _entries(recipe: Recipe, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(recipe.entries.view(np.int64)).to(device)
+
+
 def _draw(recipe: Recipe, x: torch.Tensor, rng: Source) -> torch.Tensor:
     """Draw one outcome for each input of a vector by torch operations, from words made on the host."""
     _check_finite(x)
-    near = x.double().clamp(-recipe.clip, recipe.clip) * recipe.scale + recipe.centre
-    position = (near.view(torch.int64) & (2**51 - 1)).clamp(recipe.low, recipe.high)
+    near = (x.double() * recipe.scale + recipe.centre).clamp(recipe.low + SHIFT, recipe.high + SHIFT)
+    position = near.view(torch.int64) & (2**51 - 1)
     words = torch.from_numpy(rng.words(recipe.words * x.numel()).view(np.int64)).to(x.device)
     if recipe.trials:
         pieces = words.view(-1, 3, x.numel())
@@ -128,7 +139,7 @@ def _draw(recipe: Recipe, x: torch.Tensor, rng: Source) -> torch.Tensor:
             bits = (a >> 40, a >> 16, middle[0], b >> 32, b >> 8, middle[1], c >> 24, c)[trial % 8]
             ones += (bits & _PART) < position
         return ones
-    entries = torch.from_numpy(recipe.entries.view(np.int64)).to(x.device)
+    entries = _entries(recipe, x.device)
     rest_bits = TABLE_BITS - recipe.columns
     level = (position + ((words >> TABLE_BITS) & _PART)) >> POSITION_BITS
     column = (words >> rest_bits) & ((1 << recipe.columns) - 1)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NoReturn, Self, final
 import numpy as np
 import numpy.typing as npt
 
+from rqm import kernels
 from rqm._checks import FloatArray, inputs, real, whole
 
 
@@ -29,13 +30,17 @@ class Noiseless:
         """Validate every parameter."""
         object.__setattr__(self, "clip", real("clip", self.clip, "a positive finite number", 0, np.inf))
 
-    def encode(self, x: npt.ArrayLike, rng: object = None) -> FloatArray:
-        """Return the clipped input; ``rng`` is not used."""
-        return np.clip(inputs("x", x), -self.clip, self.clip)
+    def encode(self, x: Any, rng: object = None) -> Any:
+        """Return the clipped input, in the array library of ``x``; ``rng`` is not used."""
+        other = kernels.backend(x)
+        values = inputs("x", x) if other is None else other.finite("x", x)
+        return values.clip(-self.clip, self.clip)
 
-    def decode(self, z_sum: npt.ArrayLike, clients: int) -> FloatArray:
+    def decode(self, z_sum: Any, clients: int) -> Any:
         """Return the mean."""
-        return inputs("z_sum", z_sum) / whole("clients", clients, 1)
+        other = kernels.backend(z_sum)
+        values = inputs("z_sum", z_sum) if other is None else other.finite("z_sum", z_sum)
+        return values / whole("clients", clients, 1)
 
     def variance(self, x: npt.ArrayLike) -> FloatArray:
         """Return zero for every input."""

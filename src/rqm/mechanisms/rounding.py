@@ -73,4 +73,4 @@ class Rounding(Channel):
     def recipe(self) -> Recipe:
         """Rounding is the additive mechanism without noise: its table is one entry, which always draws 0."""
         nothing = np.array([[2**TABLE_BITS]])
-        return on_grid(self.clip, float(self.reach), self.levels, nothing, rows=False, modulus=self.levels)
+        return on_grid(self.clip, self.reach, self.levels, nothing, rows=False, modulus=self.levels)
