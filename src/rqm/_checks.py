@@ -1,6 +1,8 @@
 """Checks of user input: every message names the value that was given and what is allowed."""
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -60,6 +62,15 @@ def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
     if not np.isfinite(array).all():
         raise not_finite(name, array)
     return array
+
+
+def known_keys(values: Iterable[str], names: list[str], prefix: str = "") -> None:
+    """Raise for a key that is not among the names, and suggest the nearest."""
+    for key in values:
+        if key not in names:
+            near = get_close_matches(key, names, 1, 0.4)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(names)}"
+            raise ValueError(f"{prefix}{key}: unknown key; {hint}")
 
 
 def order(alpha: Any) -> float:

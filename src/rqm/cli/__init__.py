@@ -8,7 +8,7 @@ import click
 import typer
 
 from rqm import __version__
-from rqm.cli import bench, figures, privacy
+from rqm.cli import bench, figures, privacy, train
 
 app = typer.Typer(
     name="rqm",
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.command("privacy")(privacy.command)
 app.command("figures")(figures.command)
 app.command("bench")(bench.command)
+app.command("train")(train.command)
+app.command("experiments")(train.experiments)
 
 
 def _version(show: bool) -> None:

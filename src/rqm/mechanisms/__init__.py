@@ -1,7 +1,9 @@
 """One file a mechanism: each a small frozen dataclass that builds its law."""
 
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
+from rqm._checks import known_keys
 from rqm.channel import Channel
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.pbm import PBM
@@ -20,4 +22,5 @@ def mechanism_from_dict(fields: dict[str, Any]) -> Channel | Noiseless:
     kind = fields.get("mechanism")
     if kind not in KINDS:
         raise ValueError(f"mechanism = {kind!r}: must be one of {', '.join(sorted(KINDS))}")
+    known_keys(fields, ["mechanism", *(f.name for f in dataclass_fields(KINDS[kind]))], "mechanism.")
     return KINDS[kind].from_dict(fields)
