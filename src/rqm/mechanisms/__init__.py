@@ -22,5 +22,6 @@ def mechanism_from_dict(fields: dict[str, Any]) -> Channel | Noiseless:
     kind = fields.get("mechanism")
     if kind not in KINDS:
         raise ValueError(f"mechanism = {kind!r}: must be one of {', '.join(sorted(KINDS))}")
-    known_keys(fields, ["mechanism", *(f.name for f in dataclass_fields(KINDS[kind]))], "mechanism.")
+    made: Any = KINDS[kind]
+    known_keys(fields, ["mechanism", *(f.name for f in dataclass_fields(made))], "mechanism.")
     return KINDS[kind].from_dict(fields)

@@ -1,0 +1,116 @@
+"""``rqm train``: carry out a plan of federated training; ``rqm experiments``: the plans that come with the package."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rqm.federated.loop import Record
+    from rqm.federated.plan import Plan
+
+
+def experiments() -> None:
+    """List the experiments that come with the package."""
+    from rqm.experiments import about, names
+
+    for name in names():
+        typer.echo(f"{name:20}{about(name)}")
+
+
+def command(
+    experiment: Annotated[
+        str | None, typer.Argument(help="A shipped experiment (rqm experiments) or a TOML file.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set server.rate=0.5.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved plan and stop.")] = False,
+) -> None:
+    """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
+
+    The simulation uses seeded randomness, which is **not private**.
+
+    Examples:
+
+        rqm train glyphs --out runs/first
+
+        rqm train mnist-writers --data DIR --set mechanism.keep=0.5 --out runs/second
+
+        rqm train --resume runs/first
+    """
+    from rqm.federated import run
+
+    plan = _plan(experiment, settings or [], resume)
+    if print_config:
+        typer.echo(json.dumps(plan.to_dict(), indent=1))
+        return
+    if resume is None and out is None:
+        raise ValueError("out = None: must be a new folder for the run")
+    from rqm.datasets import load
+
+    folder = resume or out
+    assert folder is not None
+    clients = load(plan.data, data)
+    if resume is None:
+        run.start(plan, folder)
+    try:
+        summary = _watched(plan, lambda watch: run.carry_out(plan, clients, folder, watch))
+    except KeyboardInterrupt:
+        typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
+        raise typer.Exit(130) from None
+    _show(summary, folder)
+
+
+def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "Plan":
+    from rqm.experiments import find
+    from rqm.federated import run
+    from rqm.federated.plan import Plan
+
+    if resume is not None:
+        if experiment is not None or settings:
+            raise ValueError(f"resume = {resume}: must be given alone; the plan is saved in the folder")
+        return run.saved_plan(resume)
+    if experiment is None:
+        raise ValueError("EXPERIMENT = None: must be a name (rqm experiments) or a TOML file")
+    return Plan.from_toml(find(experiment), settings)
+
+
+def _watched(plan: "Plan", work: Any) -> dict[str, Any]:
+    """Do the work under a progress bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("round"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=plan.rounds)
+        seen = ""
+
+        def watch(record: "Record") -> None:
+            nonlocal seen
+            if record.accuracy is not None:
+                seen = f"  loss {record.loss:.3f}, accuracy {record.accuracy:.1%}"
+            sent = record.bits_up / 8e6
+            bar.update(task, completed=record.round, description=f"{record.seconds:.2f} s, {sent:.3g} MB sent{seen}")
+
+        summary: dict[str, Any] = work(watch)
+    return summary
+
+
+def _show(summary: dict[str, Any], folder: Path) -> None:
+    ratio = summary["float32_bits_up"] / summary["bits_up"]
+    typer.echo(f"accuracy {summary['accuracy']:.2%}, loss {summary['loss']:.4f} on the test set")
+    typer.echo(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
+    typer.echo(f"{folder}/: plan.json, metrics.jsonl, summary.json, checkpoint.safetensors")

@@ -1,0 +1,88 @@
+"""Models: the paper's, two small ones for quick runs, and the flat view of any model that the encoder needs."""
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+PAPER_PARAMETERS = 1_018_174
+
+
+class PaperCNN(nn.Module):
+    """The paper's CNN: 3×3 convolutions with 32 and 64 channels, a dense layer of 128; 1,018,174 parameters.
+
+    Its size identifies it: the paper's clip is 0.03 / √1,018,174. ``dropout`` (off by default) is the original's
+    0.25 and 0.5 when it is 1, and scales them in between.
+    """
+
+    def __init__(self, classes: int = 62, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 32, 3)
+        self.second = nn.Conv2d(32, 64, 3)
+        self.hidden = nn.Linear(64 * 11 * 11, 128)
+        self.out = nn.Linear(128, classes)
+        self.dropout = dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class scores. Pooling comes before the rectifier: the same values for a quarter of the work."""
+        x = functional.relu(functional.max_pool2d(self.first(x), 2))
+        x = functional.relu(self.second(x)).flatten(1)
+        x = functional.dropout(x, 0.25 * self.dropout, self.training)
+        x = functional.dropout(functional.relu(self.hidden(x)), 0.5 * self.dropout, self.training)
+        return torch.as_tensor(self.out(x))
+
+
+class SmallCNN(nn.Module):
+    """Two strided convolutions and a linear layer: 20,746 parameters with 10 classes."""
+
+    def __init__(self, classes: int = 62) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 16, 5, stride=2, padding=2)
+        self.second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        self.out = nn.Linear(32 * 7 * 7, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class scores."""
+        x = functional.relu(self.second(functional.relu(self.first(x))))
+        return torch.as_tensor(self.out(x.flatten(1)))
+
+
+class Linear(nn.Module):
+    """Multinomial logistic regression on the pixels."""
+
+    def __init__(self, classes: int = 62) -> None:
+        super().__init__()
+        self.out = nn.Linear(28 * 28, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class scores."""
+        return torch.as_tensor(self.out(x.flatten(1)))
+
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {"paper-cnn": PaperCNN, "small-cnn": SmallCNN, "linear": Linear}
+
+
+def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make the parameters of a model, and their gradients, views of two flat vectors; return both.
+
+    A backward pass then writes the gradient where the encoder reads it, without a copy.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("model: has no parameters to train")
+    sizes = [p.numel() for p in parameters]
+    values = torch.cat([p.detach().reshape(-1) for p in parameters])
+    gradient = torch.zeros_like(values)
+    for p, value, grad in zip(parameters, torch.split(values, sizes), torch.split(gradient, sizes), strict=True):
+        p.data = value.view(p.shape)
+        p.grad = grad.view(p.shape)
+    return values, gradient
+
+
+def unflatten(model: nn.Module, values: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The flat vector as a dictionary of parameters, for ``torch.func``."""
+    named = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
+    parts = torch.split(values, [prod(shape) for _, shape in named], dim=-1)
+    return {name: part.view(shape) for (name, shape), part in zip(named, parts, strict=True)}

@@ -1,0 +1,144 @@
+"""The training loop against plain torch: the same gradients, the same steps, the right noise."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from rqm import PBM, RQM, Noiseless, Rounding
+from rqm.federated.loop import Trainer, pick_device, simulate
+from rqm.federated.models import MODELS, PAPER_PARAMETERS, PaperCNN, flatten, unflatten
+from rqm.federated.plan import ClientWork, Plan, Server
+from tests.federated.small import federation, model
+
+PLAN = Plan(data="blobs", clients=5, rounds=6, evaluate_every=3, device="cpu", mechanism=Noiseless(clip=10.0))
+
+
+def test_the_papers_model_has_the_papers_size():
+    assert PAPER_PARAMETERS == 1_018_174
+    assert sum(p.numel() for p in PaperCNN().parameters()) == PAPER_PARAMETERS
+    assert pytest.approx(2.9731e-5, rel=1e-4) == 0.03 / PAPER_PARAMETERS**0.5
+    for make in MODELS.values():
+        assert make(10)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_a_flat_model_is_the_same_model():
+    net = model()
+    before = net(torch.ones(3, 2))
+    values, gradient = flatten(net)
+    assert (net(torch.ones(3, 2)) == before).all()
+    net(torch.ones(3, 2)).sum().backward()
+    assert (gradient == torch.cat([p.grad.reshape(-1) for p in net.parameters()])).all()
+    values.zero_()
+    assert (net(torch.ones(3, 2)) == 0).all()
+    assert [tuple(p.shape) for p in unflatten(net, values).values()] == [(8, 2), (8,), (3, 8), (3,)]
+
+
+def chosen(trainer, turn):
+    rng = np.random.default_rng([trainer.plan.seed, 0, turn])
+    return rng.choice(len(trainer.data.train), trainer.plan.clients, replace=False).tolist()
+
+
+def plain_sgd(plan, data):
+    """The same run in plain torch: the mean over clients of their mean gradients, momentum by torch's optimiser."""
+    net = model()
+    kinds = {"sgd": {"momentum": 0.0}, "momentum": {"momentum": plan.server.momentum}}
+    if plan.server.optimizer == "adam":
+        step = torch.optim.Adam(net.parameters(), lr=plan.server.rate, betas=(plan.server.momentum, 0.999), eps=1e-8)
+    else:
+        step = torch.optim.SGD(net.parameters(), lr=plan.server.rate, **kinds[plan.server.optimizer])
+    for turn in range(plan.rounds):
+        step.zero_grad()
+        for client in chosen(Trainer(plan, data, model()), turn):
+            x, y = data.train[client]
+            (functional.cross_entropy(net(x), y) / plan.clients).backward()
+        step.step()
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_noise_free_training_is_plain_sgd(optimizer):
+    plan, data = replace(PLAN, server=Server(optimizer, rate=0.05)), federation()
+    trainer = Trainer(plan, data, model())
+    for _ in range(plan.rounds):
+        trainer.step()
+    torch.testing.assert_close(trainer.values, plain_sgd(plan, data), rtol=1e-4, atol=1e-6)
+
+
+def test_fine_rounding_follows_plain_sgd():
+    plan = replace(PLAN, mechanism=Rounding(clip=4.0, levels=65536), server=Server("momentum", rate=0.05))
+    data = federation()
+    trainer = Trainer(plan, data, model())
+    for _ in range(plan.rounds):
+        trainer.step()
+    reference = plain_sgd(plan, data)
+    assert (trainer.values - reference).abs().max() < 5e-4
+    coarse = Trainer(replace(plan, mechanism=Rounding(clip=4.0, levels=16)), data, model())
+    for _ in range(plan.rounds):
+        coarse.step()
+    assert (coarse.values - reference).abs().max() > 5e-3  # the tolerance means something
+
+
+def test_batched_gradients_are_those_of_the_clients_one_by_one():
+    trainer = Trainer(PLAN, federation(), model())
+    gradients, losses = trainer._many([3, 0, 7])
+    for row, client in enumerate([3, 0, 7]):
+        loss = trainer._one(client, 0)
+        torch.testing.assert_close(gradients[row], trainer.gradient, rtol=1e-4, atol=1e-6)
+        assert losses[row] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("mech", [RQM(clip=0.5), PBM(clip=0.5), Rounding(clip=0.5, levels=4)], ids=repr)
+def test_the_decoded_mean_is_unbiased_over_rounds(mech):
+    data = federation()
+    quiet = Trainer(replace(PLAN, mechanism=Noiseless(clip=0.5)), data, model())
+    noisy = Trainer(replace(PLAN, mechanism=mech), data, model())
+    who = [1, 4, 6, 8, 9]
+    truth = quiet.plan.mechanism.decode(quiet._collect(who, 0)[0], 5)
+    draws = torch.stack([mech.decode(noisy._collect(who, turn)[0], 5) for turn in range(500)])
+    error = draws.std(0) / len(draws) ** 0.5 + 1e-6
+    assert ((draws.mean(0) - truth) / error).abs().max() < 5
+    assert ((draws.mean(0) - truth - 0.04) / error).abs().max() > 5  # a bias of 4 % of the range would be seen
+
+
+def test_a_client_with_broken_gradients_sends_an_encoding_of_zero():
+    data = federation()
+    data.train.inputs[data.train.offsets[4] : data.train.offsets[5]] = torch.nan
+    trainer = Trainer(PLAN, data, model())
+    with_it, _ = trainer._collect([1, 4, 6], 0)
+    without, _ = trainer._collect([1, 6], 0)
+    torch.testing.assert_close(with_it, without)
+    noisy = Trainer(replace(PLAN, mechanism=RQM(clip=0.5)), data, model())
+    assert torch.isfinite(noisy.plan.mechanism.decode(noisy._collect([4], 0)[0], 1)).all()
+
+
+def test_local_steps_send_the_change_over_the_rate():
+    plan = replace(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
+    trainer = Trainer(plan, federation(), model())
+    before = trainer.values.clone()
+    trainer._one(2, 0)
+    assert (trainer.values == before).all()
+    one_step = replace(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
+    single, full = Trainer(one_step, federation(), model()), Trainer(PLAN, federation(), model())
+    single._one(2, 0)
+    full._one(2, 0)
+    torch.testing.assert_close(single.gradient, full.gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_records_say_what_was_sent_and_evaluated():
+    records = list(simulate(replace(PLAN, mechanism=RQM(clip=0.5)), model(), federation()))
+    assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
+    assert [r.accuracy is not None for r in records] == [False, False, True, False, False, True]
+    assert records[0].bits_up == 5 * 51 * 4
+
+
+def test_bad_plans_are_refused_at_the_start():
+    with pytest.raises(ValueError, match="clients = 50: must be at most 12"):
+        Trainer(replace(PLAN, clients=50), federation(), model())
+    with pytest.raises(ValueError, match="model = resnet"):
+        Trainer(replace(PLAN, model="resnet"), federation())
+    with pytest.raises(ValueError, match="device = quantum"):
+        pick_device("quantum")

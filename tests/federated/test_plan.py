@@ -1,0 +1,66 @@
+"""Plans: to TOML and back, settings, and errors that name the key."""
+
+import pytest
+
+from rqm import PBM, RQM, Noiseless
+from rqm.experiments import find, names
+from rqm.federated.plan import ClientWork, Plan, Server, assign
+
+
+def test_a_plan_survives_being_written_down():
+    plan = Plan(
+        mechanism=PBM(theta=0.1), client=ClientWork("local", rate=0.1), server=Server("adam", schedule="cosine")
+    )
+    assert Plan.from_dict(plan.to_dict()) == plan
+    assert Plan.from_dict({}) == Plan()
+    assert Plan.from_dict({"mechanism": {"mechanism": "noiseless"}}).mechanism == Noiseless()
+
+
+def test_settings_change_what_the_file_says(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text('rounds = 3\n[mechanism]\nmechanism = "rqm"\nlevels = 8\n[server]\nrate = 0.5\n')
+    plan = Plan.from_toml(path, ["server.rate=0.25", "mechanism.keep=0.3", "model=linear", "client.work=local"])
+    assert plan.mechanism == RQM(levels=8, keep=0.3)
+    assert (plan.rounds, plan.server.rate, plan.model, plan.client.work) == (3, 0.25, "linear", "local")
+    path.write_text("rounds = = 3")
+    with pytest.raises(ValueError, match="not a TOML file"):
+        Plan.from_toml(path)
+    for bad in ("rounds", "=3"):
+        with pytest.raises(ValueError, match="key=value"):
+            assign({}, bad)
+    with pytest.raises(ValueError, match="not a table"):
+        assign({"rounds": 3}, "rounds.more=1")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"ronds": 3}, "ronds: unknown key; did you mean rounds?"),
+        ({"server": {"rte": 1}}, "did you mean server.rate?"),
+        ({"mechanism": {"mechanism": "rqm", "keap": 0.4}}, "keap: unknown key; did you mean mechanism.keep?"),
+        ({"mechanism": {"mechanism": "rqn"}}, "must be one of noiseless, pbm, rounding, rqm"),
+        ({"rounds": 0}, "rounds = 0: must be a whole number ≥ 1"),
+        ({"server": {"optimizer": "lamb"}}, "server.optimizer = 'lamb': must be one of sgd, momentum, adam"),
+        ({"client": {"rate": -1.0}}, "client.rate = -1.0"),
+        ({"mechanism": 3}, "mechanism = 3: must be a table"),
+        ({"model": 3}, "model = 3: must be a string"),
+    ],
+)
+def test_a_bad_key_or_value_is_named(values, words):
+    with pytest.raises((ValueError, TypeError)) as error:
+        Plan.from_dict(values)
+    assert words in str(error.value)
+
+
+def test_schedules_fall_to_zero():
+    assert Server(rate=2.0).rate_at(9, 10) == 2.0
+    assert Server(rate=2.0, schedule="linear").rate_at(5, 10) == 1.0
+    assert Server(rate=2.0, schedule="cosine").rate_at(5, 10) == pytest.approx(1.0)
+
+
+def test_every_shipped_experiment_is_a_plan():
+    assert {"glyphs", "mnist-writers"} <= set(names())
+    for name in names():
+        assert Plan.from_toml(find(name)).rounds > 0
+    with pytest.raises(ValueError, match="nope"):
+        find("nope")

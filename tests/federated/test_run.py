@@ -1,0 +1,146 @@
+"""Runs in folders: the same files after any interruption, nothing overwritten, nothing half-written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rqm import RQM
+from rqm.federated import checkpoint, run
+from rqm.federated.loop import Trainer
+from rqm.federated.plan import Plan, Server
+from tests.federated.small import federation
+
+PLAN = Plan(
+    data="blobs", model="linear", clients=5, rounds=12, evaluate_every=4, checkpoint_every=5, device="cpu",
+    mechanism=RQM(clip=0.5), server=Server(rate=0.1),
+)  # fmt: skip
+
+
+def pictures(seed=0):
+    """The small federation as pictures of 28×28, so that a shipped model fits."""
+    data = federation(seed=seed)
+    widen = lambda x: (x.repeat(1, 392).view(-1, 28, 28) * 20 + 128).clamp(0, 255).byte()  # noqa: E731
+    train = type(data.train)(widen(data.train.inputs), data.train.labels, data.train.offsets)
+    return type(data)("blobs", train, widen(data.test_inputs), data.test_labels, 3)
+
+
+def lines(folder):
+    found = [json.loads(line) for line in (folder / run.METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in found]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run.start(PLAN, folder)
+    run.carry_out(PLAN, pictures(), folder)
+    return folder
+
+
+def same(one, other):
+    assert lines(one) == lines(other)
+    assert (one / checkpoint.NAME).read_bytes()[-1000:] == (other / checkpoint.NAME).read_bytes()[-1000:]
+    assert json.loads((one / run.SUMMARY).read_text()) == json.loads((other / run.SUMMARY).read_text())
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 7, 11])
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(stop, whole, tmp_path):
+    class KilledError(Exception):
+        pass
+
+    def watch(record):
+        if record.round == stop:
+            raise KilledError
+
+    folder = tmp_path / "run"
+    run.start(PLAN, folder)
+    with pytest.raises(KilledError):
+        run.carry_out(PLAN, pictures(), folder, watch)
+    assert run.saved_plan(folder) == PLAN
+    run.carry_out(run.saved_plan(folder), pictures(), folder)
+    same(folder, whole)
+
+
+def test_ctrl_c_ends_the_round_and_saves(whole, tmp_path):
+    folder = tmp_path / "run"
+    run.start(PLAN, folder)
+    with pytest.raises(KeyboardInterrupt):
+        run.carry_out(PLAN, pictures(), folder, lambda r: r.round == 3 and os.kill(os.getpid(), signal.SIGINT))
+    assert len(lines(folder)) == 3
+    run.carry_out(PLAN, pictures(), folder)
+    same(folder, whole)
+
+
+def test_a_finished_run_stays_finished(whole):
+    before = {path.name: path.read_bytes() for path in whole.iterdir()}
+    run.carry_out(PLAN, pictures(), whole)
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+
+
+def test_nothing_is_overwritten(whole, tmp_path):
+    with pytest.raises(FileExistsError, match="--resume"):
+        run.start(PLAN, whole)
+    with pytest.raises(FileNotFoundError, match=r"plan\.json is missing"):
+        run.saved_plan(tmp_path)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(whole, tmp_path):
+    for name in (run.PLAN, run.METRICS, checkpoint.NAME):
+        (tmp_path / name).write_bytes((whole / name).read_bytes())
+    with pytest.raises(ValueError, match="another plan"):
+        run.carry_out(replace(PLAN, seed=3), pictures(), tmp_path)
+    data = (tmp_path / checkpoint.NAME).read_bytes()
+    for damaged in (data[: len(data) // 2], b"", b"x" * 100):
+        (tmp_path / checkpoint.NAME).write_bytes(damaged)
+        with pytest.raises(ValueError, match="is damaged"):
+            run.carry_out(PLAN, pictures(), tmp_path)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    trainer = Trainer(PLAN, pictures())
+    checkpoint.save(trainer, tmp_path, 0)
+    before = (tmp_path / checkpoint.NAME).read_bytes()
+    trainer.step()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(trainer, tmp_path, 0)
+    assert (tmp_path / checkpoint.NAME).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [checkpoint.NAME]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from rqm.federated import run
+from tests.federated.test_run import PLAN, pictures
+folder = Path(sys.argv[1])
+if not folder.exists():
+    run.start(PLAN, folder)
+run.carry_out(run.saved_plan(folder), pictures(), folder)
+"""
+
+
+def test_kill_9_at_random_points_loses_nothing_that_was_saved(whole, tmp_path):
+    folder, rng = tmp_path / "run", np.random.default_rng(0)
+    for _ in range(4):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)])
+        deadline = time.monotonic() + 60
+        while not (folder / run.METRICS).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.15))
+        child.kill()
+        child.wait()
+    subprocess.run([sys.executable, "-c", CHILD, str(folder)], check=True, timeout=120)
+    same(folder, whole)
