@@ -21,7 +21,7 @@ def experiments() -> None:
 
 def command(
     experiment: Annotated[
-        str | None, typer.Argument(help="A shipped experiment (rqm experiments) or a TOML file.")
+        str | None, typer.Argument(help="A shipped experiment (rqm experiments), its first variant; or a TOML file.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")
@@ -31,6 +31,12 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Run all variants of the experiment, each with its seeds.")
+    ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="With --sweep: stop after so long, all saved; the same command goes on.")
+    ] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved plan and stop.")] = False,
 ) -> None:
     """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
@@ -44,9 +50,16 @@ def command(
         rqm train mnist-writers --data DIR --set mechanism.keep=0.5 --out runs/second
 
         rqm train --resume runs/first
+
+        rqm train glyphs --sweep --out runs/compared
     """
     from rqm.federated import run
 
+    if sweep:
+        if experiment is None or out is None or resume is not None:
+            raise ValueError("sweep = True: must come with EXPERIMENT and --out, and without --resume")
+        _sweep(experiment, settings or [], data, out, minutes)
+        return
     plan = _plan(experiment, settings or [], resume)
     if print_config:
         typer.echo(json.dumps(plan.to_dict(), indent=1))
@@ -68,10 +81,50 @@ def command(
     _show(summary, folder)
 
 
+def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, minutes: float | None) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+
+    from rqm.datasets import load
+    from rqm.experiments import find
+    from rqm.federated import sweep as sweeps
+    from rqm.report.curves import draw
+
+    plans = sweeps.Sweep.from_toml(find(experiment), settings)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(experiment)
+
+        def watch(name: str, plan: "Plan", record: "Record") -> None:
+            bar.update(task, completed=record.round, total=plan.rounds, description=f"{name}, seed {plan.seed}")
+
+        try:
+            done = sweeps.carry_out(plans, lambda name: load(name, data), out, watch, minutes)
+        except KeyboardInterrupt:
+            done = False
+    curves = sweeps.curves(plans, out)
+    if curves:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for title in ("", "seeds", "accuracy", "loss"):
+            table.add_column(title, justify="left" if not title else "right")
+        for name, entry in curves.items():
+            cells = []
+            for key, form in (("accuracy", "{:.2%}"), ("loss", "{:.4f}")):
+                mean, half = sweeps.mean_and_interval([values[-1] for values in entry[key]])
+                cells.append(form.format(mean) + (" ± " + form.format(half) if len(entry[key]) > 1 else ""))
+            table.add_row(name, str(len(entry["loss"])), *cells)
+        Console().print(table)
+        typer.echo(str(draw(curves, out / "curves.png")))
+    if not done:
+        typer.echo("rqm: stopped before the end, all saved; the same command goes on", err=True)
+        raise typer.Exit(3)
+
+
 def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "Plan":
     from rqm.experiments import find
     from rqm.federated import run
-    from rqm.federated.plan import Plan
+    from rqm.federated.sweep import Sweep
 
     if resume is not None:
         if experiment is not None or settings:
@@ -79,7 +132,8 @@ def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "
         return run.saved_plan(resume)
     if experiment is None:
         raise ValueError("EXPERIMENT = None: must be a name (rqm experiments) or a TOML file")
-    return Plan.from_toml(find(experiment), settings)
+    variants = Sweep.from_toml(find(experiment), settings, first=True).variants
+    return next(iter(variants.values()))
 
 
 def _watched(plan: "Plan", work: Any) -> dict[str, Any]:

@@ -34,9 +34,15 @@ def saved_plan(folder: Path) -> Plan:
 
 
 def carry_out(
-    plan: Plan, data: FederatedData, folder: Path, watch: Callable[[Record], object] = lambda _: None
+    plan: Plan,
+    data: FederatedData,
+    folder: Path,
+    watch: Callable[[Record], object] = lambda _: None,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Train to the end of the plan, from the last checkpoint if there is one; return the summary.
+
+    When ``out_of_time`` says so, or at Ctrl-C, it saves after the round and raises TimeoutError or KeyboardInterrupt.
 
     A checkpoint knows how many bytes of metrics came before it: what a killed process wrote after it is cut off, so a
     run that was interrupted ends with the same files as one that was not (but for the seconds).
@@ -52,11 +58,12 @@ def carry_out(
             metrics.write((json.dumps(line(record)) + "\n").encode())
             metrics.flush()
             watch(record)
-            stop = asked_to_stop()
+            late = out_of_time()
+            stop = late or asked_to_stop()
             if stop or trainer.done % plan.checkpoint_every == 0 or trainer.done == plan.rounds:
                 checkpoint.save(trainer, folder, metrics.tell())
             if stop and trainer.done < plan.rounds:
-                raise KeyboardInterrupt
+                raise TimeoutError(f"{folder}: out of time after round {trainer.done}") if late else KeyboardInterrupt
     loss, accuracy = (last.loss, last.accuracy) if last else trainer.evaluate()
     summary = {
         "rounds": trainer.done,
@@ -89,6 +96,11 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(asked)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run has come to its end."""
+    return (folder / SUMMARY).exists()
 
 
 def line(record: Record) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""Sweeps: variants × seeds, time slices, and honest intervals."""
+
+import numpy as np
+import pytest
+
+from rqm import RQM, Noiseless
+from rqm.federated import run, sweep
+from rqm.report.curves import draw
+from tests.federated.test_run import pictures
+
+TOML = """
+data = "blobs"
+model = "linear"
+clients = 4
+rounds = 4
+evaluate_every = 2
+device = "cpu"
+seeds = 2
+[server]
+rate = 0.1
+[[variants]]
+name = "RQM Δ=c"
+mechanism = { mechanism = "rqm", clip = 0.5 }
+[[variants]]
+name = "plain"
+mechanism = { mechanism = "noiseless", clip = 0.5 }
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(TOML)
+    return path
+
+
+def test_variants_and_settings(experiment):
+    found = sweep.Sweep.from_toml(experiment, ["seeds=3", "rounds=7", "server.rate=0.2"])
+    assert found.seeds == 3
+    assert [plan.mechanism for plan in found.variants.values()] == [RQM(clip=0.5), Noiseless(clip=0.5)]
+    assert {(plan.rounds, plan.server.rate) for plan in found.variants.values()} == {(7, 0.2)}
+    experiment.write_text('[[variants]]\nname = "a"\nmechanism = { mechanism = "rqm", clip = 0.5 }\n')
+    only = sweep.Sweep.from_toml(experiment, ["mechanism.keep=0.3"])
+    assert only.variants["a"].mechanism == RQM(clip=0.5, keep=0.3)
+
+
+def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
+    plans = sweep.Sweep.from_toml(experiment)
+    assert sweep.carry_out(plans, lambda _: pictures(), tmp_path / "one")
+    slices = 0
+    while not sweep.carry_out(plans, lambda _: pictures(), tmp_path / "many", minutes=1e-9 if slices % 2 else 1e-3):
+        slices += 1
+        assert slices < 200
+    one, many = (sweep.curves(plans, tmp_path / name) for name in ("one", "many"))
+    assert one == many
+    assert list(one) == ["RQM Δ=c", "plain"]
+    assert np.shape(one["plain"]["accuracy"]) == (2, 2)
+    assert one["plain"]["round"] == [2, 4]
+    assert (tmp_path / "one" / "rqm-c" / "seed-1" / run.SUMMARY).exists()
+    assert draw(one, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_intervals_are_students():
+    mean, half = sweep.mean_and_interval([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.302652729911275 / 3**0.5)
+    assert np.isnan(sweep.mean_and_interval([[1.0, 2.0]])[1]).all()
+
+
+def test_variants_that_cannot_be_are_refused(experiment):
+    experiment.write_text("[[variants]]\nrounds = 3\n")
+    with pytest.raises(ValueError, match="no name"):
+        sweep.Sweep.from_toml(experiment)
+    experiment.write_text('[[variants]]\nname = "a"\nround = 3\n')
+    with pytest.raises(ValueError, match=r"did you mean variants\.rounds"):
+        sweep.Sweep.from_toml(experiment)
