@@ -19,6 +19,8 @@ from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SecureRandom, SeededRandom
 
 if TYPE_CHECKING:
+    from rqm.federated.loop import simulate
+    from rqm.federated.plan import Plan
     from rqm.privacy.worst_case import Bound, renyi
 
 __version__ = "0.1.0"
@@ -29,17 +31,21 @@ __all__ = [
     "Bound",
     "Channel",
     "Noiseless",
+    "Plan",
     "Rounding",
     "SecureRandom",
     "SeededRandom",
     "mechanism_from_dict",
     "renyi",
+    "simulate",
 ]
 
 _LAZY = {
     "Bound": "rqm.privacy.worst_case",
     "renyi": "rqm.privacy.worst_case",
-}  # these need the compiler: half a second
+    "Plan": "rqm.federated.plan",
+    "simulate": "rqm.federated.loop",
+}  # these need the compiler or torch: half a second, or one and a half
 
 
 def __getattr__(name: str) -> Any:

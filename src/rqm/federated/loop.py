@@ -200,12 +200,12 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def simulate(plan: Plan, model: nn.Module | None = None, data: FederatedData | None = None) -> Iterator[Record]:
-    """Train as the plan says, on the plan's data or on the given; yields a record a round."""
-    if data is None:
+def simulate(plan: Plan, model: nn.Module | None = None, clients: FederatedData | None = None) -> Iterator[Record]:
+    """Train as the plan says, with the plan's model and data or with the given; yields a record a round."""
+    if clients is None:
         from rqm.datasets import load  # noqa: PLC0415 (some sets need more than torch)
 
-        data = load(plan.data)
-    trainer = Trainer(plan, data, model)
+        clients = load(plan.data)
+    trainer = Trainer(plan, clients, model)
     while trainer.done < plan.rounds:
         yield trainer.step()
