@@ -23,6 +23,8 @@ SAMPLING, NOISE, START, LOCAL = range(4)
 TEST_BATCH = 2000
 GPU_FLOATS = 2**30
 """Gradients that are held at once on the GPU."""
+GPU_GROUPS = 2
+"""Clients of like size are batched together, in so many groups a round: less padding."""
 
 
 @final
@@ -95,7 +97,8 @@ class Trainer:
                 losses.append(self._one(client, turn))
                 self._add(self.gradient[None], total, turn, place)
         else:
-            size = max(1, min(len(chosen), GPU_FLOATS // len(self.values)))
+            size = max(1, min(-(-len(chosen) // GPU_GROUPS), GPU_FLOATS // len(self.values)))
+            chosen = sorted(chosen, key=self.data.train.sizes.__getitem__)
             for place in range(0, len(chosen), size):
                 gradients, batch_losses = self._many(chosen[place : place + size])
                 losses += batch_losses
