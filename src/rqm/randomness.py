@@ -3,7 +3,7 @@
 import os
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +16,6 @@ CHUNK = 1024
 """Seeded words come in chunks of this many: the first half of a chunk is the first word of CHUNK / 2 consecutive
 Threefry blocks, the second half their second word. (The two halves of a block are far apart so that the loop
 over blocks runs in vector registers.)"""
-
-
-class Randomness(Protocol):
-    """Whatever yields independent uniform 64-bit words."""
-
-    @property
-    def private(self) -> bool:
-        """Whether a guarantee may rest on these words."""
-        ...
-
-    def words(self, count: int) -> Words:
-        """Return the next ``count`` uniform 64-bit words."""
-        ...
 
 
 class Keystream:

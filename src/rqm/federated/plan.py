@@ -124,13 +124,18 @@ class Plan:
     @classmethod
     def from_toml(cls, path: Path, settings: Iterable[str] = ()) -> Self:
         """Read a plan from a TOML file, with some keys set otherwise (``"server.rate=0.5"``)."""
-        try:
-            values = tomllib.loads(path.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path}: not a TOML file ({error})") from None
-        for setting in settings:
-            assign(values, setting)
-        return cls.from_dict(values)
+        return cls.from_dict(read_toml(path, settings))
+
+
+def read_toml(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The tables of a TOML file, with some keys set otherwise."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: not a TOML file ({error})") from None
+    for setting in settings:
+        assign(values, setting)
+    return values
 
 
 def assign(values: dict[str, Any], setting: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from rqm._checks import known_keys, whole
 from rqm.federated import run
 from rqm.federated.clients import FederatedData
 from rqm.federated.loop import Record
-from rqm.federated.plan import Plan, assign
+from rqm.federated.plan import Plan, assign, read_toml
 
 
 @final
@@ -34,13 +33,8 @@ class Sweep:
 
         With ``first`` only the first variant is read: what a single run of the experiment is.
         """
-        try:
-            values = tomllib.loads(path.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path}: not a TOML file ({error})") from None
         settings = list(settings)
-        for setting in settings:
-            assign(values, setting)
+        values = read_toml(path, settings)
         seeds = whole("seeds", values.pop("seeds", 1), 1)
         variants = values.pop("variants", [])[: 1 if first else None]
         plans = {}
