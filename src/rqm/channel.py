@@ -207,26 +207,41 @@ class Channel(ABC):
         """
         return kernels.encode(self.recipe, x, rng, threads)
 
-    def encode_sum(self, x: Any, rng: object, *, out: Any = None, threads: int | None = None) -> Any:
+    def encode_sum(
+        self, x: Any, rng: object, *, out: Any = None, threads: int | None = None, check: bool = True
+    ) -> Any:
         """Encode every client's input and return only the sum of their levels, as 32-bit integers.
 
-        ``x`` has one row for each client. With ``out`` the sum is added to it in place.
+        ``x`` has one row for each client. With ``out`` the sum is added to it in place. ``check=False`` is for a caller
+        who knows that all inputs are finite and that ``out`` has room: on a GPU nothing then waits for the host.
 
         >>> from rqm import RQM, SeededRandom
         >>> RQM().encode_sum(np.zeros((40, 3)), SeededRandom(1)).shape
         (3,)
         """
-        return kernels.encode_sum(self.recipe, x, rng, out, threads)
+        return kernels.encode_sum(self.recipe, x, rng, out, threads, check)
 
-    def decode(self, z_sum: Any, clients: int) -> Any:
-        """Unbiased estimate of the mean of ``clients`` inputs from the sum of their levels, as float64."""
+    def sum_bits(self, clients: int) -> int:
+        """Bits of a secure sum's coordinate: k with n (m−1) < 2**k, so that a sum modulo 2**k is the sum.
+
+        >>> from rqm import RQM
+        >>> RQM(levels=16).sum_bits(40)
+        10
+        """
+        return int(whole("clients", clients, 1) * (self.levels - 1)).bit_length()
+
+    def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
+        """Unbiased estimate of the mean of ``clients`` inputs from the sum of their levels, as float64.
+
+        ``check=False`` is for a caller who knows that the sum is one that these clients can have sent.
+        """
         clients = whole("clients", clients, 1)
         top = clients * (self.levels - 1)
         other = kernels.backend(z_sum)
         if other is not None:
-            return other.decode(z_sum, self.grid.extent, top, clients)
+            return other.decode(z_sum, self.grid.extent, top, clients, check)
         total = inputs("z_sum", z_sum)
-        if total.size and (total.min() < 0 or total.max() > top):
+        if check and total.size and (total.min() < 0 or total.max() > top):
             raise kernels.outside(clients, top, total.min() if total.min() < 0 else total.max())
         return self.grid.extent * (2 * total / top - 1)
 

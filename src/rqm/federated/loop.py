@@ -1,30 +1,29 @@
 """The loop: Algorithm 1 of the paper, round after round, on the CPU or on the GPU."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter
 from typing import final
 
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from rqm.channel import Channel
+from rqm.federated.batched import Batched
 from rqm.federated.clients import FederatedData
-from rqm.federated.models import MODELS, flatten, unflatten
+from rqm.federated.models import MODELS, flatten
 from rqm.federated.plan import Plan
 from rqm.randomness import SeededRandom
 
-SAMPLING, NOISE, START, LOCAL = range(4)
-"""The streams of a run's seed: who takes part, the mechanism, the initial model, the order of local steps."""
+SAMPLING, NOISE, START, LOCAL, DROPOUT = range(5)
+"""The streams of a run's seed: who takes part, the mechanism, the initial model, the order of local steps,
+dropout."""
 TEST_BATCH = 2000
-GPU_FLOATS = 2**30
-"""Gradients that are held at once on the GPU."""
-GPU_GROUPS = 2
-"""Clients of like size are batched together, in so many groups a round: less padding."""
 
 
 @final
@@ -39,7 +38,7 @@ class Record:
     round: int
     seconds: float
     bits_up: int
-    clients_loss: float
+    clients_loss: float | None
     loss: float | None = None
     accuracy: float | None = None
 
@@ -57,15 +56,29 @@ class Trainer:
         if model is None:
             if plan.model not in MODELS:
                 raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
-            torch.manual_seed(int(self._stream(START).words(1)[0] >> np.uint64(1)))
-            model = MODELS[plan.model](data.classes)
+            if plan.dropout and plan.model != "paper-cnn":
+                raise ValueError(f"dropout = {plan.dropout}: must be 0 for the model {plan.model}")
+            torch.manual_seed(self._number(START))
+            model = MODELS[plan.model](data.classes, **({"dropout": plan.dropout} if plan.dropout else {}))
         self.model = copy.deepcopy(model).to(self.device)
         self.values, self.gradient = flatten(self.model)
+        self.batched: Batched | None = None
+        if self.device.type == "cuda" and plan.client.work == "gradient":
+            batched = Batched(self.model, self.values, self.data.train, self._losses)
+            self.batched = batched if batched.agrees() else None
         self.moments = torch.zeros((2 if plan.server.optimizer == "adam" else 1, len(self.values)), device=self.device)
         self.done = 0
 
     def _stream(self, *path: int) -> SeededRandom:
         return SeededRandom(self.plan.seed, *path)
+
+    def _number(self, *path: int) -> int:
+        """A seed for torch's own generator."""
+        return int(self._stream(*path).words(1)[0] >> np.uint64(1))
+
+    def _losses(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of every example."""
+        return functional.cross_entropy(self.model(images(inputs)), labels, reduction="none")
 
     @property
     def bits_up(self) -> int:
@@ -78,84 +91,89 @@ class Trainer:
         generator = np.random.default_rng([self.plan.seed, SAMPLING, turn])
         chosen = generator.choice(len(self.data.train), self.plan.clients, replace=False)
         total, losses = self._collect(chosen.tolist(), turn)
-        mean = self.plan.mechanism.decode(total, self.plan.clients)
+        mean = self.plan.mechanism.decode(total, self.plan.clients, check=False)
         self._move(mean.to(self.values), turn)
         self.done += 1
         loss = accuracy = None
         if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.rounds:
             loss, accuracy = self.evaluate()
-        return Record(self.done, perf_counter() - start, self.bits_up, float(np.mean(losses)), loss, accuracy)
+        own = losses.tolist()  # the only wait for the GPU in a round
+        broken = sum(not isfinite(value) for value in own)
+        if broken:
+            warnings.warn(
+                f"round {self.done}: {broken} clients had gradients that are not finite and sent an encoding of zero "
+                "(known to them alone, and to this simulation)",
+                stacklevel=2,
+            )
+        seen = [value for value in own if isfinite(value)]
+        mean_loss = float(np.mean(seen)) if seen else None
+        return Record(self.done, perf_counter() - start, self.bits_up, mean_loss, loss, accuracy)
 
     # -- the clients --------------------------------------------------------------------------
 
-    def _collect(self, chosen: list[int], turn: int) -> tuple[torch.Tensor, list[float]]:
-        """The sum of the encoded gradients, as a secure aggregator reveals it, and the clients' own losses."""
-        kind = torch.int32 if isinstance(self.plan.mechanism, Channel) else torch.float64
-        total, losses = torch.zeros(len(self.values), dtype=kind, device=self.device), []
-        if self.device.type == "cpu" or self.plan.client.work == "local":
-            for place, client in enumerate(chosen):
-                losses.append(self._one(client, turn))
-                self._add(self.gradient[None], total, turn, place)
-        else:
-            size = max(1, min(-(-len(chosen) // GPU_GROUPS), GPU_FLOATS // len(self.values)))
-            chosen = sorted(chosen, key=self.data.train.sizes.__getitem__)
-            for place in range(0, len(chosen), size):
-                gradients, batch_losses = self._many(chosen[place : place + size])
-                losses += batch_losses
-                self._add(gradients, total, turn, place)
+    def _collect(self, chosen: list[int], turn: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of the encoded gradients, as a secure aggregator reveals it, and the clients' own losses.
+
+        A loss is NaN where the client's gradient was not finite.
+        """
+        mechanism, count = self.plan.mechanism, len(chosen)
+        kind = torch.int32 if isinstance(mechanism, Channel) else torch.float64
+        total = torch.zeros(len(self.values), dtype=kind, device=self.device)
+        losses = torch.empty(count, device=self.device)
+        if self.plan.dropout:
+            torch.manual_seed(self._number(DROPOUT, turn))
+        group = 1 if self.batched is None else self.batched.group
+        for place in range(0, count, group):
+            part = slice(place, place + group)
+            if self.batched is None:
+                losses[part] = self._one(chosen[place], turn)
+                gradients = self.gradient[None]
+            else:
+                gradients, losses[part] = self.batched.gradients(chosen[part])
+            losses[part].masked_fill_(~self._add(gradients, total, turn, place), torch.nan)
+        if isinstance(mechanism, Channel):
+            total.bitwise_and_(2 ** mechanism.sum_bits(count) - 1)
         return total, losses
 
-    def _add(self, gradients: torch.Tensor, total: torch.Tensor, turn: int, place: int) -> None:
-        """Encode and add. A client whose gradient is not finite sends an encoding of zero: n tells nothing."""
-        gradients.masked_fill_(~torch.isfinite(gradients).all(dim=1, keepdim=True), 0.0)
-        mechanism = self.plan.mechanism
+    def _add(self, gradients: torch.Tensor, total: torch.Tensor, turn: int, place: int) -> torch.Tensor:
+        """Encode and add; return which gradients were finite. The others send an encoding of zero: n tells nothing."""
+        mechanism, bound = self.plan.mechanism, self.plan.transforms.l2_clip
+        size = torch.linalg.vector_norm(gradients, torch.inf if bound is None else 2, dim=1, keepdim=True)
+        finite = torch.isfinite(size)
+        gradients.masked_fill_(~finite, 0.0)
+        if bound is not None:
+            gradients.mul_((bound / size).clamp(max=1).nan_to_num(1.0))
         if isinstance(mechanism, Channel):
-            mechanism.encode_sum(gradients, self._stream(NOISE, turn, place), out=total)
+            mechanism.encode_sum(gradients, self._stream(NOISE, turn, place), out=total, check=False)
         else:
             total += gradients.clamp(-mechanism.clip, mechanism.clip).sum(dim=0, dtype=torch.float64)
+        return finite[:, 0]
 
-    def _one(self, client: int, turn: int) -> float:
+    def _one(self, client: int, turn: int) -> torch.Tensor:
         """Write what one client sends into ``self.gradient``; return its loss."""
         inputs, labels = self.data.train[client]
         if self.plan.client.work == "gradient":
             self.gradient.zero_()
-            loss = functional.cross_entropy(self.model(images(inputs)), labels)
+            loss = self._losses(inputs, labels).mean()
             loss.backward()  # type: ignore[no-untyped-call]
-            return float(loss.detach())
+            return loss.detach()
         return self._local(inputs, labels, np.random.default_rng([self.plan.seed, LOCAL, turn, client]))
 
-    def _local(self, inputs: torch.Tensor, labels: torch.Tensor, rng: np.random.Generator) -> float:
+    def _local(self, inputs: torch.Tensor, labels: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
         """Local steps of plain SGD (FedAvg, FedPAQ); what is sent is the change over the rate."""
-        work, before, losses = self.plan.client, self.values.clone(), []
+        work, before = self.plan.client, self.values.clone()
+        losses: list[torch.Tensor] = []
         for _ in range(work.epochs):
             order = torch.from_numpy(rng.permutation(len(labels))).to(self.device)
             for batch in torch.split(order, work.batch):
                 self.gradient.zero_()
-                loss = functional.cross_entropy(self.model(images(inputs[batch])), labels[batch])
+                loss = self._losses(inputs[batch], labels[batch]).mean()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.values.sub_(self.gradient, alpha=work.rate)
-                losses.append(float(loss.detach()))
+                losses.append(loss.detach())
         torch.sub(before, self.values, out=self.gradient).div_(work.rate)
         self.values.copy_(before)
-        return float(np.mean(losses))
-
-    def _many(self, chosen: list[int]) -> tuple[torch.Tensor, list[float]]:
-        """The gradients of several clients at once: padded to the largest of them, the padding weighing nothing."""
-        parts = [self.data.train[client] for client in chosen]
-        longest = max(len(labels) for _, labels in parts)
-        first = parts[0][0]
-        inputs = torch.zeros((len(parts), longest, *first.shape[1:]), dtype=first.dtype, device=self.device)
-        labels = torch.zeros((len(parts), longest), dtype=torch.int64, device=self.device)
-        weights = torch.zeros((len(parts), longest), device=self.device)
-        for row, (x, y) in enumerate(parts):
-            inputs[row, : len(y)], labels[row, : len(y)], weights[row, : len(y)] = x, y, 1 / len(y)
-
-        def loss(values: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-            scores = functional_call(self.model, unflatten(self.model, values), (images(x),))
-            return (functional.cross_entropy(scores, y, reduction="none") * weight).sum()
-
-        gradients, losses = vmap(grad_and_value(loss), (None, 0, 0, 0))(self.values, inputs, labels, weights)
-        return gradients, losses.tolist()
+        return torch.stack(losses).mean()
 
     # -- the server ---------------------------------------------------------------------------
 
@@ -176,13 +194,16 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
         """Loss and accuracy on the test set."""
-        loss = right = 0.0
         inputs, labels = self.data.test_inputs, self.data.test_labels
+        found = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.model.eval()
         for x, y in zip(torch.split(inputs, TEST_BATCH), torch.split(labels, TEST_BATCH), strict=True):
             scores = self.model(images(x))
-            loss += float(functional.cross_entropy(scores, y, reduction="sum"))
-            right += float((scores.argmax(1) == y).sum())
-        return loss / len(labels), right / len(labels)
+            found[0] += functional.cross_entropy(scores, y, reduction="sum")
+            found[1] += (scores.argmax(1) == y).sum()
+        self.model.train()
+        loss, accuracy = (found / len(labels)).tolist()
+        return loss, accuracy
 
 
 def images(x: torch.Tensor) -> torch.Tensor:

@@ -106,5 +106,6 @@ def finished(folder: Path) -> bool:
 def line(record: Record) -> dict[str, Any]:
     """A record as it is written: without what was not evaluated, and the clients' own loss marked for what it is."""
     values = {name: value for name, value in asdict(record).items() if value is not None}
-    values["clients_loss_not_released"] = values.pop("clients_loss")
+    if "clients_loss" in values:
+        values["clients_loss_not_released"] = values.pop("clients_loss")
     return values

@@ -180,10 +180,13 @@ def encode(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor
     return bool(width) and bool(launch(recipe, x, rng, out, width, sum_rows=False).item())
 
 
-def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.Tensor) -> bool:
-    """Encode the rows of ``x`` and add their outcomes to ``total``; return whether an input was not finite."""
+def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.Tensor, check: bool) -> bool:
+    """Encode the rows of ``x`` and add their outcomes to ``total``; return whether ``check`` found NaN or infinity."""
     width = x[0].numel()
-    return bool(width) and bool(launch(recipe, x, rng, total, width, sum_rows=True).item())
+    if not width:
+        return False
+    flag = launch(recipe, x, rng, total, width, sum_rows=True)
+    return check and bool(flag.item())
 
 
 def launch(
