@@ -20,7 +20,7 @@ def ragged(shape, sizes=(5, 0, 41, 9, 1), classes=4):
 
 def batched(net, clients):
     values, _ = flatten(net)
-    return Batched(net, values, clients, lambda x, y: functional.cross_entropy(net(x), y, reduction="none"))
+    return Batched(net, values, clients, lambda net, x, y: functional.cross_entropy(net(x), y, reduction="none"))
 
 
 def plain(net, clients, client):

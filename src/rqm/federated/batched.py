@@ -18,16 +18,17 @@ from torch.utils.hooks import RemovableHandle
 from rqm.federated.clients import Clients
 
 CHUNKS = 8, 32
-"""Examples of one client that are multiplied together, at least and at most: clients are padded to a multiple."""
-SIZE_STEP = 512
-"""A recording serves all rounds whose number of examples is the same after rounding up to a multiple of this."""
+"""Examples of one client that are multiplied together, at least and at most: the last
+chunk of a client is padded."""
+SIZE_STEP, CHUNK_STEP = 256, 32
+"""A recording serves all rounds whose numbers of examples and of chunks round up to the same multiples."""
 MAX_RECORDINGS = 64
 EXAMPLES = 10_240
 """Examples that are handled at once, about: half a megabyte each for the paper's model."""
 FLOATS = 2**30
 """Gradients that are held at once."""
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @final
@@ -43,26 +44,25 @@ class Batched:
         mean = max(1.0, float(clients.sizes.mean()))
         self.chunk = int(np.clip(2 ** int(np.log2(mean / 4 + 1)), *CHUNKS))
         self.group = max(1, min(int(EXAMPLES / mean), FLOATS // len(values)))
-        self.recordings: dict[tuple[int, int], Any] = {}
+        self.recordings: dict[tuple[int, int, int], Any] = {}
         self.out = values.new_empty((0, len(values)))
 
     def gradients(self, chosen: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient (a row each, valid until the next call) and the loss of every chosen client."""
-        index, weight, lengths = self._layout(chosen)
+        layout = {name: torch.from_numpy(array) for name, array in self._layout(chosen).items()}
         if len(self.out) < len(chosen):
             self.out, self.recordings = self.values.new_empty((len(chosen), len(self.values))), {}
         out = self.out[: len(chosen)]
-        inputs = [torch.from_numpy(array) for array in (index, weight, lengths)]
         if not self.values.is_cuda:
-            return out, self._pass(inputs, out)
-        key = len(chosen), len(index)
+            return out, self._pass(layout, out)
+        key = len(chosen), len(layout["index"]), len(layout["slots"])
         if key not in self.recordings:
             if len(self.recordings) >= MAX_RECORDINGS:
                 self.recordings.clear()
-            self.recordings[key] = self._record([part.to(self.values.device) for part in inputs], out)
+            self.recordings[key] = self._record({name: part.cuda() for name, part in layout.items()}, out)
         graph, places, losses = self.recordings[key]
-        for place, part in zip(places, inputs, strict=True):
-            place.copy_(part.pin_memory(), non_blocking=True)
+        for name, part in layout.items():
+            places[name].copy_(part.pin_memory(), non_blocking=True)
         graph.replay()
         return out, losses
 
@@ -76,7 +76,9 @@ class Batched:
         try:
             batched, _ = self.gradients(chosen)
             for row, client in zip(batched, chosen, strict=True):
-                parts = torch.autograd.grad(self.loss(*self.clients[client]).mean(), parameters, allow_unused=True)
+                parts = torch.autograd.grad(
+                    self.loss(self.model, *self.clients[client]).mean(), parameters, allow_unused=True
+                )
                 if any(part is None for part in parts):
                     return False
                 plain = torch.cat([part.reshape(-1) for part in parts])
@@ -87,25 +89,33 @@ class Batched:
             self.recordings.clear()
         return True
 
-    def _layout(self, chosen: list[int]) -> tuple[Any, Any, Any]:
-        """Which examples stand where, what each weighs in its client's mean, and the chunks of each client."""
-        starts, sizes = self.clients.offsets[chosen], self.clients.sizes[chosen]
-        lengths = -(-sizes // self.chunk)
-        chunks = int(lengths.sum())
-        slots = -(-chunks * self.chunk // SIZE_STEP) * SIZE_STEP
-        place = np.arange(chunks * self.chunk) - self.chunk * np.repeat(
-            np.cumsum(lengths) - lengths, lengths * self.chunk
-        )
-        owner = np.repeat(np.arange(len(chosen)), lengths * self.chunk)
-        index, weight = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.float32)
-        real = place < sizes[owner]
-        index[: len(place)] = starts[owner] + np.where(real, place, 0)  # padding repeats the client's first example
-        weight[: len(place)] = real / sizes[owner]
-        return index, weight, lengths
+    def _layout(self, chosen: list[int]) -> dict[str, Any]:
+        """Where everything stands.
 
-    def _pass(self, places: list[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+        ``index`` and ``weight``: the examples of all clients one after the other, and what each weighs in its client's
+        mean; ``sizes``: examples of each client. ``slots`` and ``mask``: the same examples in chunks, where the last
+        chunk of a client repeats its first example with no weight; ``chunks`` of each client. What comes after the last
+        client only fills the shape and belongs to nobody.
+        """
+        starts, sizes = self.clients.offsets[chosen], self.clients.sizes[chosen]
+        before = np.cumsum(sizes) - sizes
+        owner = np.repeat(np.arange(len(chosen)), sizes)
+        index = np.zeros(_round_up(len(owner), SIZE_STEP), dtype=np.int64)
+        weight = np.zeros(len(index), dtype=np.float32)
+        index[: len(owner)] = starts[owner] + np.arange(len(owner)) - before[owner]
+        weight[: len(owner)] = 1 / sizes[owner]
+        chunks = -(-sizes // self.chunk)
+        owner = np.repeat(np.arange(len(chosen)), chunks * self.chunk)
+        place = np.arange(len(owner)) - (self.chunk * (np.cumsum(chunks) - chunks))[owner]
+        slots = np.zeros(_round_up(len(owner), CHUNK_STEP * self.chunk), dtype=np.int64)
+        mask = np.zeros((len(slots), 1), dtype=np.float32)
+        real = place < sizes[owner]
+        slots[: len(owner)] = before[owner] + np.where(real, place, 0)
+        mask[: len(owner), 0] = real
+        return {"index": index, "weight": weight, "sizes": sizes, "slots": slots, "mask": mask, "chunks": chunks}
+
+    def _pass(self, at: dict[str, torch.Tensor], out: torch.Tensor) -> torch.Tensor:
         """Forward, backward, and the gradients of the weights into ``out``; returns the clients' losses."""
-        index, weight, lengths = places
         seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
         def note(number: int) -> Callable[..., None]:
@@ -115,7 +125,9 @@ class Batched:
             layer.register_forward_hook(note(number)) for number, (layer, _) in enumerate(self.layers)
         ]
         try:
-            losses = self.loss(self.clients.inputs[index], self.clients.labels[index]) * weight
+            losses = (
+                self.loss(self.model, self.clients.inputs[at["index"]], self.clients.labels[at["index"]]) * at["weight"]
+            )
         finally:
             for hook in hooks:
                 hook.remove()
@@ -123,26 +135,40 @@ class Batched:
         written: set[int] = set()
         for (number, given, _), error in zip(seen, errors, strict=True):
             layer, start = self.layers[number]
-            make = _conv if isinstance(layer, nn.Conv2d) else _dense
-            for part in make(layer, given, error, self.chunk):
+            parts = _conv(layer, given, error, at) if isinstance(layer, nn.Conv2d) else self._dense(given, error, at)
+            for part in parts if layer.bias is not None else parts[:1]:
                 place = out[:, start : start + part.shape[1]]
-                total = _segments(part, lengths)
-                place.copy_(total) if start not in written else place.add_(total)  # a layer may be used twice
+                place.copy_(part) if start not in written else place.add_(part)  # a layer may be used twice
                 written.add(start)
                 start += part.shape[1]
-        return _segments(losses.detach().view(-1, self.chunk).sum(1), lengths)
+        return _segments(losses.detach(), at["sizes"])
 
-    def _record(self, places: list[torch.Tensor], out: torch.Tensor) -> Any:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._pass(places, out)
-        torch.cuda.current_stream().wait_stream(side)
+    def _dense(self, given: torch.Tensor, error: torch.Tensor, at: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        given, error = (part.reshape(len(part), -1, part.shape[-1]) for part in (given, error))  # sequences too
+        bias = _segments(error.sum(1), at["sizes"])
+        count, width = len(at["slots"]) // self.chunk, self.chunk * given.shape[1]
+        given = given[at["slots"]].reshape(count, width, -1)
+        error = (error[at["slots"]] * at["mask"][:, :, None]).reshape(count, width, -1)
+        return [_segments(torch.bmm(error.transpose(1, 2), given).flatten(1), at["chunks"]), bias]
+
+    def _record(self, places: dict[str, torch.Tensor], out: torch.Tensor) -> Any:
+        """Record a pass. Torch's switch for convolutions (TF32 unless forbidden) then holds for all products in it."""
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+        try:
+            return self._record_as_set(places, out)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+    def _record_as_set(self, places: dict[str, torch.Tensor], out: torch.Tensor) -> Any:
+        for _ in range(2):
+            self._pass(places, out)  # what is made once, by torch and its libraries, must not be part of the recording
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self.recordings.values()))[0].pool() if self.recordings else None
+        torch._C._cuda_clearCublasWorkspaces()
         with torch.cuda.graph(graph, pool=pool):
             losses = self._pass(places, out)
+        torch._C._cuda_clearCublasWorkspaces()  # or it keeps the recording's memory
         return graph, places, losses
 
 
@@ -169,17 +195,14 @@ def _segments(part: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return torch.segment_reduce(part, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
 
 
-def _dense(layer: Any, given: torch.Tensor, error: torch.Tensor, chunk: int) -> list[torch.Tensor]:
-    given, error = (part.reshape(len(part) // chunk, -1, part.shape[-1]) for part in (given, error))
-    weight = torch.bmm(error.transpose(1, 2), given).flatten(1)
-    return [weight] if layer.bias is None else [weight, error.sum(1)]
-
-
-def _conv(layer: Any, given: torch.Tensor, error: torch.Tensor, chunk: int) -> list[torch.Tensor]:
+def _conv(layer: Any, given: torch.Tensor, error: torch.Tensor, at: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     (rows, columns), (down, right), (top, left) = layer.kernel_size, layer.stride, layer.padding
     given = functional.pad(given, (left, left, top, top)).unfold(2, rows, down).unfold(3, columns, right)
     patches = given.permute(0, 1, 4, 5, 2, 3).reshape(len(given), -1, given.shape[2] * given.shape[3])
     error = error.flatten(2)
     weight = torch.bmm(error, patches.transpose(1, 2)).flatten(1)
-    parts = [weight] if layer.bias is None else [weight, error.sum(2)]
-    return [part.view(-1, chunk, part.shape[1]).sum(1) for part in parts]
+    return [_segments(part, at["sizes"]) for part in (weight, error.sum(2))]
+
+
+def _round_up(count: int, step: int) -> int:
+    return -(-count // step) * step

@@ -1,47 +1,76 @@
-"""Checkpoints: one file that is either the old or the new one, whatever happens while it is written."""
+"""Checkpoints: one file that is either the old or the new one, whatever happens while it is written.
+
+The file is in the format of safetensors, and its metadata hold the state as JSON. It is written and read here in a few
+lines, so that training needs nothing but torch, NumPy and SciPy.
+"""
 
 import json
 import os
+import struct
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from rqm.federated.loop import Trainer
 
 NAME = "checkpoint.safetensors"
+TENSORS = ("values", "moments")
 
 
 def save(trainer: Trainer, folder: Path, metrics_bytes: int) -> None:
     """Write the state of a run and how much of its metrics belongs to it, atomically."""
-    from safetensors.torch import save as dump  # noqa: PLC0415 (an extra)
-
     state = {"round": trainer.done, "metrics_bytes": metrics_bytes, "plan": trainer.plan.to_dict()}
-    data = dump({"values": trainer.values, "moments": trainer.moments}, {"state": json.dumps(state)})
-    write_atomically(folder / NAME, data)
+    arrays = {name: getattr(trainer, name).cpu().numpy() for name in TENSORS}
+    write_atomically(folder / NAME, dump(arrays, {"state": json.dumps(state)}))
 
 
 def restore(trainer: Trainer, folder: Path) -> int:
     """Put a trainer where the checkpoint was; return how many bytes of metrics belong to it."""
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 (an extra)
-
     path = folder / NAME
     if not path.exists():
         return 0
     try:
-        with safe_open(path, framework="pt") as file:
-            state = json.loads(file.metadata()["state"])
-            tensors = {name: file.get_tensor(name) for name in ("values", "moments")}
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        arrays, metadata = parse(path.read_bytes())
+        state, arrays = json.loads(metadata["state"]), {name: arrays[name] for name in TENSORS}
+        done, size, plan = int(state["round"]), int(state["metrics_bytes"]), state["plan"]
+    except (KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"{path}: is damaged ({error}); delete it to begin again") from None
-    if state["plan"] != json.loads(json.dumps(trainer.plan.to_dict())):
+    if plan != json.loads(json.dumps(trainer.plan.to_dict())):
         raise ValueError(f"{path}: belongs to another plan; resume with the plan that is saved beside it")
-    for name, tensor in tensors.items():
+    for name, array in arrays.items():
         target: torch.Tensor = getattr(trainer, name)
-        if target.shape != tensor.shape:
-            raise ValueError(f"{path}: {name} has shape {tuple(tensor.shape)}: must be {tuple(target.shape)}")
-        target.copy_(tensor)
-    trainer.done = int(state["round"])
-    return int(state["metrics_bytes"])
+        if tuple(target.shape) != array.shape:
+            raise ValueError(f"{path}: {name} has shape {array.shape}: must be {tuple(target.shape)}")
+        target.copy_(torch.from_numpy(array))
+    trainer.done = done
+    return size
+
+
+def dump(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
+    """Arrays of float32 and strings about them as a safetensors file."""
+    header: dict[str, object] = {"__metadata__": metadata}
+    end = 0
+    for name, array in arrays.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [end, end + 4 * array.size]}
+        end += 4 * array.size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *(array.astype("<f4").tobytes() for array in arrays.values())])
+
+
+def parse(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What ``dump`` wrote; a ValueError if it is not whole."""
+    (length,) = struct.unpack_from("<Q", data)
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    metadata = header.pop("__metadata__")
+    if len(body) != max(entry["data_offsets"][1] for entry in header.values()):
+        raise ValueError(f"holds {len(body)} bytes of tensors, not as many as its header says")
+    arrays = {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        arrays[name] = np.frombuffer(body[start:end], dtype="<f4").reshape(entry["shape"]).copy()
+    return arrays, metadata
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -64,7 +64,7 @@ class Trainer:
         self.values, self.gradient = flatten(self.model)
         self.batched: Batched | None = None
         if self.device.type == "cuda" and plan.client.work == "gradient":
-            batched = Batched(self.model, self.values, self.data.train, self._losses)
+            batched = Batched(self.model, self.values, self.data.train, losses)
             self.batched = batched if batched.agrees() else None
         self.moments = torch.zeros((2 if plan.server.optimizer == "adam" else 1, len(self.values)), device=self.device)
         self.done = 0
@@ -76,10 +76,6 @@ class Trainer:
         """A seed for torch's own generator."""
         return int(self._stream(*path).words(1)[0] >> np.uint64(1))
 
-    def _losses(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss of every example."""
-        return functional.cross_entropy(self.model(images(inputs)), labels, reduction="none")
-
     @property
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
@@ -90,22 +86,22 @@ class Trainer:
         start, turn = perf_counter(), self.done
         generator = np.random.default_rng([self.plan.seed, SAMPLING, turn])
         chosen = generator.choice(len(self.data.train), self.plan.clients, replace=False)
-        total, losses = self._collect(chosen.tolist(), turn)
+        total, own = self._collect(chosen.tolist(), turn)
         mean = self.plan.mechanism.decode(total, self.plan.clients, check=False)
         self._move(mean.to(self.values), turn)
         self.done += 1
         loss = accuracy = None
         if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.rounds:
             loss, accuracy = self.evaluate()
-        own = losses.tolist()  # the only wait for the GPU in a round
-        broken = sum(not isfinite(value) for value in own)
+        found = own.tolist()  # the only wait for the GPU in a round
+        broken = sum(not isfinite(value) for value in found)
         if broken:
             warnings.warn(
                 f"round {self.done}: {broken} clients had gradients that are not finite and sent an encoding of zero "
                 "(known to them alone, and to this simulation)",
                 stacklevel=2,
             )
-        seen = [value for value in own if isfinite(value)]
+        seen = [value for value in found if isfinite(value)]
         mean_loss = float(np.mean(seen)) if seen else None
         return Record(self.done, perf_counter() - start, self.bits_up, mean_loss, loss, accuracy)
 
@@ -119,21 +115,21 @@ class Trainer:
         mechanism, count = self.plan.mechanism, len(chosen)
         kind = torch.int32 if isinstance(mechanism, Channel) else torch.float64
         total = torch.zeros(len(self.values), dtype=kind, device=self.device)
-        losses = torch.empty(count, device=self.device)
+        own = torch.empty(count, device=self.device)
         if self.plan.dropout:
             torch.manual_seed(self._number(DROPOUT, turn))
         group = 1 if self.batched is None else self.batched.group
         for place in range(0, count, group):
             part = slice(place, place + group)
             if self.batched is None:
-                losses[part] = self._one(chosen[place], turn)
+                own[part] = self._one(chosen[place], turn)
                 gradients = self.gradient[None]
             else:
-                gradients, losses[part] = self.batched.gradients(chosen[part])
-            losses[part].masked_fill_(~self._add(gradients, total, turn, place), torch.nan)
+                gradients, own[part] = self.batched.gradients(chosen[part])
+            own[part].masked_fill_(~self._add(gradients, total, turn, place), torch.nan)
         if isinstance(mechanism, Channel):
             total.bitwise_and_(2 ** mechanism.sum_bits(count) - 1)
-        return total, losses
+        return total, own
 
     def _add(self, gradients: torch.Tensor, total: torch.Tensor, turn: int, place: int) -> torch.Tensor:
         """Encode and add; return which gradients were finite. The others send an encoding of zero: n tells nothing."""
@@ -154,7 +150,7 @@ class Trainer:
         inputs, labels = self.data.train[client]
         if self.plan.client.work == "gradient":
             self.gradient.zero_()
-            loss = self._losses(inputs, labels).mean()
+            loss = losses(self.model, inputs, labels).mean()
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
         return self._local(inputs, labels, np.random.default_rng([self.plan.seed, LOCAL, turn, client]))
@@ -162,18 +158,18 @@ class Trainer:
     def _local(self, inputs: torch.Tensor, labels: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
         """Local steps of plain SGD (FedAvg, FedPAQ); what is sent is the change over the rate."""
         work, before = self.plan.client, self.values.clone()
-        losses: list[torch.Tensor] = []
+        seen: list[torch.Tensor] = []
         for _ in range(work.epochs):
             order = torch.from_numpy(rng.permutation(len(labels))).to(self.device)
             for batch in torch.split(order, work.batch):
                 self.gradient.zero_()
-                loss = self._losses(inputs[batch], labels[batch]).mean()
+                loss = losses(self.model, inputs[batch], labels[batch]).mean()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.values.sub_(self.gradient, alpha=work.rate)
-                losses.append(loss.detach())
+                seen.append(loss.detach())
         torch.sub(before, self.values, out=self.gradient).div_(work.rate)
         self.values.copy_(before)
-        return torch.stack(losses).mean()
+        return torch.stack(seen).mean()
 
     # -- the server ---------------------------------------------------------------------------
 
@@ -209,6 +205,11 @@ class Trainer:
 def images(x: torch.Tensor) -> torch.Tensor:
     """Pictures of bytes as floats in [0, 1] with a channel; everything else as it is."""
     return x.float().div_(255).unsqueeze(-3) if x.dtype == torch.uint8 else x
+
+
+def losses(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of every example."""
+    return functional.cross_entropy(model(images(inputs)), labels, reduction="none")
 
 
 def pick_device(name: str) -> torch.device:

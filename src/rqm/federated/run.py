@@ -22,7 +22,12 @@ def start(plan: Plan, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"out = {folder}: must be a new or empty folder; go on with a run by --resume {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(folder / PLAN, (json.dumps(plan.to_dict(), indent=1) + "\n").encode())
+    write_json(folder / PLAN, plan.to_dict())
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write a JSON file, atomically."""
+    checkpoint.write_atomically(path, (json.dumps(values, indent=1) + "\n").encode())
 
 
 def saved_plan(folder: Path) -> Plan:
@@ -74,7 +79,7 @@ def carry_out(
         "float32_bits_up": 32 * plan.clients * len(trainer.values) * trainer.done,
         "plan": plan.to_dict(),
     }
-    checkpoint.write_atomically(folder / SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
+    write_json(folder / SUMMARY, summary)
     return summary
 
 

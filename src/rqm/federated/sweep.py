@@ -107,6 +107,15 @@ def curves(sweep: Sweep, folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def save_curves(sweep: Sweep, folder: Path) -> Path:
+    """Write the curves of all finished runs, with their plans, into one small file; return its path."""
+    found = curves(sweep, folder)
+    for name, entry in found.items():
+        entry["plan"] = sweep.variants[name].to_dict()
+    run.write_json(folder / "curves.json", found)
+    return folder / "curves.json"
+
+
 def mean_and_interval(values: Any) -> tuple[Any, Any]:
     """Mean over the first axis and the half-width of its 95 % confidence interval (Student); NaN for one seed."""
     values = np.asarray(values, dtype=float)

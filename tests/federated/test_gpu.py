@@ -1,0 +1,73 @@
+"""The same plan on the GPU: the same numbers without noise, the same law with it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rqm import PBM, RQM, Noiseless, Rounding
+from rqm.federated.loop import Trainer
+from rqm.federated.plan import ClientWork, Plan, Server
+from tests.federated.small import pictures
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+PLAN = Plan(
+    data="noise", model="paper-cnn", clients=5, rounds=4, device="cuda", mechanism=Noiseless(clip=1e-3),
+    server=Server(rate=0.5),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch):
+    """Torch's own switch: by default its convolutions round to TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("work", [ClientWork(), ClientWork("local", epochs=1, batch=2)], ids=["gradient", "local"])
+@pytest.mark.parametrize("model", ["paper-cnn", "small-cnn", "linear"])
+def test_noise_free_runs_are_those_of_the_cpu(model, work):
+    data, plan = pictures(), replace(PLAN, model=model, client=work)
+    here, there = Trainer(replace(plan, device="cpu"), data), Trainer(plan, data)
+    before = here.values.clone()
+    for _ in range(plan.rounds):
+        one, other = here.step(), there.step()
+        assert one.clients_loss == pytest.approx(other.clients_loss, rel=1e-4)
+    moved = (here.values - before).norm()
+    assert (here.values - there.values.cpu()).norm() < 1e-4 * moved
+    assert (there.batched is None) == (work.work == "local")
+
+
+@pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), Rounding(clip=1e-3, levels=4)], ids=repr)
+def test_the_decoded_mean_is_unbiased(mech):
+    data = pictures()
+    quiet, noisy = (Trainer(replace(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
+    truth = quiet.plan.mechanism.decode(quiet._collect([0, 1, 4], 0)[0], 3)
+    draws = torch.stack([mech.decode(noisy._collect([0, 1, 4], turn)[0], 3) for turn in range(200)])
+    error = max(mech.variance(np.linspace(-1e-3, 1e-3, 99))) ** 0.5 / (3 * len(draws)) ** 0.5  # at most
+    scores = (draws.mean(0) - truth) / error
+    assert scores.abs().max() < 6.5  # a million coordinates
+    assert scores.mean().abs() < 0.01
+
+
+def test_a_trainer_that_is_done_gives_its_memory_back():
+    before = torch.cuda.memory_allocated()
+    trainer = Trainer(PLAN, pictures())
+    trainer.step()
+    assert torch.cuda.memory_allocated() > before + 4_000_000
+    del trainer
+    assert torch.cuda.memory_allocated() < before + 4_000_000
+
+
+def test_a_run_repeats_itself_and_a_broken_client_sends_zero():
+    data, plan = pictures(), replace(PLAN, mechanism=RQM(clip=1e-3))
+    runs = [Trainer(plan, data) for _ in range(2)]
+    for trainer in runs:
+        for _ in range(3):
+            trainer.step()
+    assert (runs[0].values == runs[1].values).all()
+    quiet = Trainer(PLAN, data)
+    quiet.values[0] = torch.nan  # every gradient is broken now
+    total, losses = quiet._collect([0, 1], 0)
+    assert (total == 0).all()
+    assert torch.isnan(losses).all()
