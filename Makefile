@@ -45,6 +45,7 @@ format: setup  ## rewrite the code in the house style
 bench: setup peers  ## every benchmark, each as a ratio to a peer in the same run
 	$(BIN)/rqm bench divergence
 	$(BIN)/rqm bench encode
+	$(BIN)/rqm bench round
 
 peers: $(PEERS)/.installed  ## peers of the benchmarks, in an environment of their own
 

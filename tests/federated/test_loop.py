@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.federated.loop import Trainer, pick_device, simulate
-from rqm.federated.models import MODELS, PAPER_PARAMETERS, PaperCNN, flatten
+from rqm.federated.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
 from rqm.federated.plan import ClientWork, Plan, Server, Transforms
 from tests.federated.small import federation, model, pictures
 
@@ -22,6 +22,20 @@ def test_the_papers_model_has_the_papers_size():
     assert pytest.approx(2.9731e-5, rel=1e-4) == 0.03 / PAPER_PARAMETERS**0.5
     for make in MODELS.values():
         assert make(10)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_our_pooling_is_torchs():
+    torch.manual_seed(0)
+    plain, ours = PlainPaperCNN(), PaperCNN()
+    ours.load_state_dict(plain.state_dict())
+    x = torch.rand(5, 1, 28, 28)
+    x[:, :, :12] = 0  # an empty corner, as on every picture: all four of a square are equal there
+    scores = [net(x) for net in (plain, ours)]
+    assert (scores[0] == scores[1]).all()
+    for net in (plain, ours):
+        functional.cross_entropy(net(x), torch.arange(5)).backward()
+    for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-8)
 
 
 def test_a_flat_model_is_the_same_model():

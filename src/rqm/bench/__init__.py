@@ -16,6 +16,7 @@ BENCHMARKS = {
     "divergence": "D_α of the sum over 40 clients against log-domain NumPy",
     "encode": "the CPU encoder and the packing of bits against samplers of NumPy, torch and OpenDP",
     "cuda": "the GPU encoder against torch, on 40 clients of a million coordinates (needs a GPU)",
+    "round": "a whole federated round of the paper's model against Apple's pfl and a plain torch loop",
 }
 
 

@@ -34,28 +34,47 @@ class PaperCNN(nn.Module):
         return torch.as_tensor(self.out(x))
 
 
-class _PoolOnGPU(torch.autograd.Function):
-    """2×2 max-pooling whose backward pass scatters: three times faster than torch's on a GPU, the same values."""
+class PlainPaperCNN(PaperCNN):
+    """The same model as one writes it in torch: what tests and benchmarks compare ours with."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class scores."""
+        x = functional.max_pool2d(functional.relu(self.first(x)), 2)
+        x = functional.relu(self.second(x)).flatten(1)
+        return torch.as_tensor(self.out(functional.relu(self.hidden(x))))
+
+
+class _Pool(torch.autograd.Function):
+    """2×2 max-pooling, several times faster than torch's: the same values, and errors go to the same places."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """The maximum of each square."""
-        y, index = functional.max_pool2d(x, 2, return_indices=True)
+        """The maximum of each square, and where it is: the first of equals."""
+        if x.is_cuda:  # there only torch's backward pass is slow
+            y, index = functional.max_pool2d(x, 2, return_indices=True)
+        else:
+            height, width = x.shape[-2:]
+            (a, b), (c, d) = ((x[..., i::2, 0::2], x[..., i::2, 1::2]) for i in (0, 1))
+            top, bottom = torch.maximum(a, b), torch.maximum(c, d)
+            y = torch.maximum(top, bottom)
+            down, right = y > top, top > a
+            right ^= down & (right ^ (bottom > c))
+            corner = width * torch.arange(0, height, 2)[:, None] + torch.arange(0, width, 2)
+            index = down.long().mul_(width).add_(right.long()).add_(corner)
         ctx.save_for_backward(index)
-        ctx.size = x.shape[-2:]
         return y
 
     @staticmethod
     def backward(ctx: Any, *errors: torch.Tensor) -> torch.Tensor:
-        """The error, where the maximum was."""
+        """Each error, where the maximum was."""
         (index,) = ctx.saved_tensors
-        return functional.max_unpool2d(errors[0].contiguous(), index, [2, 2], output_size=list(ctx.size))
+        return functional.max_unpool2d(errors[0].contiguous(), index, [2, 2])
 
 
 def _pool(x: torch.Tensor) -> torch.Tensor:
-    if not x.is_cuda:
+    if x.shape[-2] % 2 or x.shape[-1] % 2:
         return functional.max_pool2d(x, 2)
-    return torch.as_tensor(_PoolOnGPU.apply(x))  # type: ignore[no-untyped-call]
+    return torch.as_tensor(_Pool.apply(x))  # type: ignore[no-untyped-call]
 
 
 class SmallCNN(nn.Module):
