@@ -132,15 +132,77 @@ run.carry_out(run.saved_plan(folder), pictures(), folder)
 """
 
 
-def test_kill_9_at_random_points_loses_nothing_that_was_saved(whole, tmp_path):
-    folder, rng = tmp_path / "run", np.random.default_rng(0)
-    for _ in range(4):
+def kill_and_go_on(folder, whole, times):
+    rng = np.random.default_rng(times)
+    for _ in range(times):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)])
         deadline = time.monotonic() + 60
         while not (folder / run.METRICS).exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.15))
+        time.sleep(rng.uniform(0, 0.15) if rng.random() < 0.5 else rng.uniform(0, 4))  # also where it starts again
         child.kill()
         child.wait()
     subprocess.run([sys.executable, "-c", CHILD, str(folder)], check=True, timeout=120)
     same(folder, whole)
+
+
+def test_kill_9_at_random_points_loses_nothing_that_was_saved(whole, tmp_path):
+    kill_and_go_on(tmp_path / "run", whole, 4)
+
+
+@pytest.mark.slow
+def test_kill_9_twenty_times(whole, tmp_path):
+    kill_and_go_on(tmp_path / "run", whole, 20)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KB; needs the right to mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount command")
+    if done.returncode:
+        pytest.skip("not allowed to mount a file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_fills_up_keeps_what_was_saved(small_disk, whole):
+    folder = small_disk / "run"
+    run.start(PLAN, folder)
+    assert 16_384 < (whole / checkpoint.NAME).stat().st_size <= 20_480  # five pages of the sixteen
+    (small_disk / "ballast").write_bytes(b"x" * 7 * 4096)  # one checkpoint fits, a second beside it does not
+    with pytest.raises(OSError, match="No space left"):
+        run.carry_out(PLAN, pictures(), folder)
+    trainer = Trainer(PLAN, pictures())
+    checkpoint.restore(trainer, folder)
+    assert trainer.done == 5
+    (small_disk / "ballast").unlink()
+    run.carry_out(PLAN, pictures(), folder)
+    same(folder, whole)
+
+
+def test_checkpoints_are_safetensors(whole):
+    from safetensors import safe_open
+
+    with safe_open(whole / checkpoint.NAME, framework="np") as file:
+        assert json.loads(file.metadata()["state"])["round"] == 12
+        values = file.get_tensor("values")
+    trainer = Trainer(PLAN, pictures())
+    checkpoint.restore(trainer, whole)
+    assert (trainer.values.numpy() == values).all()
+
+
+def test_memory_does_not_grow_with_the_clients():
+    from rqm.bench.round import MEMORY
+
+    grown = []
+    for clients in (10, 160):
+        command = [sys.executable, "-c", MEMORY, str(clients)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        grown.append(float(done.stdout))
+    assert grown[1] - grown[0] < 40  # 150 more gradients would take 600 MB

@@ -35,7 +35,7 @@ from dataclasses import replace
 from rqm.bench.round import PLAN, federation, now, peak
 from rqm.federated.loop import Trainer
 n = int(sys.argv[1])
-trainer = Trainer(replace(PLAN, clients=n, device="cpu"), federation(n, 20))
+trainer = Trainer(replace(PLAN, clients=n, device="cpu"), federation(n, 5))
 before = now()
 trainer.step()
 print(peak() - before)
