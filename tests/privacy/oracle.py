@@ -42,8 +42,8 @@ def quick_divergence(laws, pair, others, alpha):
     ratio = np.log(p) - np.log(q)
     if np.isinf(alpha):
         return float(ratio.max())
-    if alpha == 1:
-        return float((p * ratio).sum())
+    if alpha < 1 + 1e-6:  # the sum below would cancel
+        return float((p * ratio).sum() / p.sum())
     terms = alpha * np.log(p) - (alpha - 1) * np.log(q)
     top = terms.max()
     return float((top + np.log(np.exp(terms - top).sum())) / (alpha - 1))

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from rqm.federated.plan import Plan
 
 
+MOST_CLIENTS = 200
+"""Beyond this the exact certificate takes minutes."""
+
+
 def experiments() -> None:
     """List the experiments that come with the package."""
     from rqm.experiments import about, names
@@ -73,12 +77,29 @@ def command(
     clients = load(plan.data, data)
     if resume is None:
         run.start(plan, folder)
+    leak = _leak(plan)
     try:
-        summary = _watched(plan, lambda watch: run.carry_out(plan, clients, folder, watch))
+        summary = _watched(plan, leak, lambda watch: run.carry_out(plan, clients, folder, watch))
     except KeyboardInterrupt:
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
         raise typer.Exit(130) from None
-    _show(summary, folder)
+    _show(summary, leak, folder)
+
+
+def _leak(plan: "Plan") -> str:
+    """What one coordinate of one round may leak, certified: all that can be said of a plan without an L2 budget."""
+    from rich.console import Console
+
+    from rqm import renyi
+    from rqm.channel import Channel
+
+    if not isinstance(plan.mechanism, Channel):
+        return "not private"
+    if plan.clients > MOST_CLIENTS:
+        return ""
+    with Console(stderr=True).status("certifying what a coordinate leaks"):
+        bound = renyi(plan.mechanism, 2, plan.clients)
+    return f"D₂ ≤ {bound.upper:.4g} a coordinate and round"
 
 
 def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, minutes: float | None) -> None:
@@ -103,7 +124,8 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
             done = sweeps.carry_out(plans, lambda name: load(name, data), out, watch, minutes)
         except KeyboardInterrupt:
             done = False
-    curves = sweeps.curves(plans, out)
+    saved = sweeps.save_curves(plans, out)
+    curves = json.loads(saved.read_text())
     if curves:
         table = Table(box=None, padding=(0, 2, 0, 0))
         for title in ("", "seeds", "accuracy", "loss"):
@@ -115,7 +137,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
                 cells.append(form.format(mean) + (" ± " + form.format(half) if len(entry[key]) > 1 else ""))
             table.add_row(name, str(len(entry["loss"])), *cells)
         Console().print(table)
-        typer.echo(str(draw(curves, out / "curves.png")))
+        typer.echo(str(draw(curves, saved.with_suffix(".png"))))
     if not done:
         typer.echo("rqm: stopped before the end, all saved; the same command goes on", err=True)
         raise typer.Exit(3)
@@ -136,7 +158,7 @@ def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "
     return next(iter(variants.values()))
 
 
-def _watched(plan: "Plan", work: Any) -> dict[str, Any]:
+def _watched(plan: "Plan", leak: str, work: Any) -> dict[str, Any]:
     """Do the work under a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -157,14 +179,22 @@ def _watched(plan: "Plan", work: Any) -> dict[str, Any]:
             if record.accuracy is not None:
                 seen = f"  loss {record.loss:.3f}, accuracy {record.accuracy:.1%}"
             sent = record.bits_up / 8e6
-            bar.update(task, completed=record.round, description=f"{record.seconds:.2f} s, {sent:.3g} MB sent{seen}")
+            facts = ", ".join(filter(None, (f"{record.seconds:.2g} s", f"{sent:.3g} MB sent", leak)))
+            bar.update(task, completed=record.round, description=facts + seen)
 
         summary: dict[str, Any] = work(watch)
     return summary
 
 
-def _show(summary: dict[str, Any], folder: Path) -> None:
+def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
     ratio = summary["float32_bits_up"] / summary["bits_up"]
     typer.echo(f"accuracy {summary['accuracy']:.2%}, loss {summary['loss']:.4f} on the test set")
     typer.echo(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
+    if leak == "not private":
+        typer.echo("privacy: none, the gradients are summed without noise")
+    elif leak:
+        typer.echo(
+            f"privacy: {leak}, certified for one client replaced by another among {summary['plan']['clients']} honest "
+            f"ones; over {summary['parameters']:,} coordinates that protects nobody"
+        )
     typer.echo(f"{folder}/: plan.json, metrics.jsonl, summary.json, checkpoint.safetensors")

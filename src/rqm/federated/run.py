@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rqm.channel import Channel
 from rqm.federated import checkpoint
 from rqm.federated.clients import FederatedData
 from rqm.federated.loop import Record, Trainer
@@ -70,12 +71,15 @@ def carry_out(
             if stop and trainer.done < plan.rounds:
                 raise TimeoutError(f"{folder}: out of time after round {trainer.done}") if late else KeyboardInterrupt
     loss, accuracy = (last.loss, last.accuracy) if last else trainer.evaluate()
+    mechanism = plan.mechanism
     summary = {
         "rounds": trainer.done,
         "loss": loss,
         "accuracy": accuracy,
         "parameters": len(trainer.values),
         "bits_up": trainer.bits_up * trainer.done,
+        "bits_per_coordinate": mechanism.bits,
+        "bits_under_secagg": mechanism.sum_bits(plan.clients) if isinstance(mechanism, Channel) else None,
         "float32_bits_up": 32 * plan.clients * len(trainer.values) * trainer.done,
         "plan": plan.to_dict(),
     }

@@ -1,31 +1,96 @@
-"""Training curves of several variants: accuracy and loss against rounds, with confidence bands over seeds."""
+"""Training curves of several variants with confidence bands over seeds, and what each leaks.
 
+``python -m rqm.report.curves CURVES.json`` draws the file that a sweep leaves in its folder.
+"""
+
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rqm.channel import Channel
 from rqm.federated.sweep import mean_and_interval
+from rqm.mechanisms import mechanism_from_dict
+from rqm.privacy.worst_case import renyi
+
+ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+MOST_CLIENTS = 200
+"""Beyond this the exact certificate takes minutes."""
 
 
 def draw(curves: dict[str, dict[str, Any]], path: Path) -> Path:
-    """Draw the curves of ``sweep.curves`` into ``path``."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    panels = figure.subplots(1, 2)
-    for axes, key in zip(panels, ("accuracy", "loss"), strict=True):
+    """Draw the curves of ``sweep.save_curves`` into ``path``.
+
+    Loss and accuracy; with several seeds, how far each variant is from the noise-free one (or from the first), seed by
+    seed: that can tell variants apart which the spread over seeds hides; and, for mechanisms, what they leak.
+    """
+    mechanisms = {name: mechanism_from_dict(entry["plan"]["mechanism"]) for name, entry in curves.items()}
+    private = {
+        name: (mech, curves[name]["plan"]["clients"])
+        for name, mech in mechanisms.items()
+        if isinstance(mech, Channel) and curves[name]["plan"]["clients"] <= MOST_CLIENTS
+    }
+    seeds = min(len(entry["accuracy"]) for entry in curves.values())
+    compared = seeds > 1 and len(curves) > 1
+    count = 2 + bool(private) + compared
+    rows, columns = (2, 2) if count == 4 else (1, count)
+    figure = Figure(figsize=(5.6 * columns, 4.2 * rows), layout="constrained")
+    panels = iter(figure.subplots(rows, columns).flat)
+    colours = {name: f"C{number}" for number, name in enumerate(curves)}
+    for key in ("loss", "accuracy"):
+        axes = _axes(next(panels), "round", f"test {key}")
         for name, entry in curves.items():
-            mean, half = mean_and_interval(entry[key])
-            (drawn,) = axes.plot(entry["round"], mean, label=name)
-            if np.isfinite(half).all():
-                axes.fill_between(entry["round"], mean - half, mean + half, alpha=0.2, color=drawn.get_color(), lw=0)
-        axes.set_xlabel("round")
-        axes.set_ylabel(f"test {key}")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False, loc="lower right")
-    seeds = {len(entry["accuracy"]) for entry in curves.values()}
-    note = "one seed" if seeds == {1} else f"mean and 95 % interval over {min(seeds)} to {max(seeds)} seeds"
+            _band(axes, entry["round"], entry[key], colours[name], name)
+    handles, labels = axes.get_legend_handles_labels()
+    if compared:
+        base = next((name for name, mech in mechanisms.items() if not isinstance(mech, Channel)), next(iter(curves)))
+        axes = _axes(next(panels), "round", f"accuracy minus {base}, points")
+        for name, entry in curves.items():
+            if name != base:
+                gap = np.array(entry["accuracy"])[:seeds] - np.array(curves[base]["accuracy"])[:seeds]
+                _band(axes, entry["round"], 100 * gap, colours[name], name)
+        axes.axhline(0, color="0.3", lw=0.8)
+    if private:
+        axes = _axes(next(panels), "order α", "Rényi divergence, per coordinate and round")
+        for name, (mech, clients) in private.items():
+            _leak(axes, mech, clients, colours[name])
+        axes.plot([], [], color="0.3", label="certified worst case")
+        axes.plot([], [], color="0.3", ls="--", label="the paper's: others balanced at ±c")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.legend(frameon=False, fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    note = "one seed" if seeds == 1 else f"mean and 95 % interval over {seeds} seeds"
     figure.suptitle(note, fontsize=9, x=0.99, ha="right")
     figure.savefig(path, dpi=150)
     return path
+
+
+def _axes(axes: Axes, x: str, y: str) -> Axes:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def _band(axes: Axes, rounds: list[int], values: Any, colour: str, name: str) -> None:
+    mean, half = mean_and_interval(values)
+    axes.plot(rounds, mean, label=name, color=colour, lw=1.4)
+    if np.isfinite(half).all():
+        axes.fill_between(rounds, mean - half, mean + half, alpha=0.15, color=colour, lw=0)
+
+
+def _leak(axes: Axes, mech: Channel, clients: int, colour: str) -> None:
+    """What one coordinate of one round leaks: the certified worst case, and what the paper plots."""
+    axes.plot(ORDERS, [bound.upper for bound in renyi(mech, ORDERS, clients)], color=colour, marker="o", ms=3)
+    paper = [bound.lower for bound in renyi(mech, ORDERS, clients, "balanced")]
+    axes.plot(ORDERS, paper, color=colour, ls="--", lw=1)
+
+
+if __name__ == "__main__":
+    print(draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[1]).with_suffix(".png")))
