@@ -1,0 +1,142 @@
+"""From one release to a training run: rounds, sampling, and the conversion to (ε, δ).
+
+Who watches decides what composes. The **server** picks the participants, so sampling hides nothing from it: a user who
+takes part at most k times is protected by the k-fold composition of one release. An **outsider** sees the models but
+not who took part: every round counts, and each is amplified by sampling n of N users without replacement.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from rqm._checks import FloatArray, real, whole
+from rqm.privacy.vector import Neighbours
+
+Observer = Literal["server", "outsider"]
+
+INTEGER_ORDERS = (*range(2, 129), 256)
+"""The orders of published accounts of DP-SGD."""
+ORDERS = (
+    1.25, 1.5, 1.75, 2.0, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 14.0,
+    16.0, 18.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0,
+)  # fmt: skip
+"""Orders for releases that are not sampled. What lies between 2 and 3 the vector bound does not cover."""
+SAMPLED_ORDERS = tuple(range(2, 129))
+"""Orders for the bound of sampling without replacement, which needs all integers below each."""
+
+
+@dataclass(frozen=True)
+class Rdp:
+    """Certified Rényi divergences of a release at some orders, and for which neighbours they hold."""
+
+    orders: tuple[float, ...]
+    values: FloatArray
+    neighbours: Neighbours
+
+    def times(self, count: int) -> "Rdp":
+        """The composition of ``count`` such releases, each chosen after seeing the ones before."""
+        return Rdp(self.orders, count * self.values, self.neighbours)
+
+    def epsilon(self, delta: float) -> tuple[float, float]:
+        """The smallest ε for δ over all orders, and its order (Canonne, Kamath and Steinke 2020)."""
+        from dp_accounting.rdp import compute_epsilon  # noqa: PLC0415 (takes a second)
+
+        found, best = compute_epsilon(self.orders, self.values.tolist(), checked_delta(delta))
+        return float(found), float(best)
+
+
+def gaussian_rdp(noise_multiplier: float, orders: Sequence[float], neighbours: Neighbours) -> Rdp:
+    """The Gaussian mechanism: noise of ``noise_multiplier`` times the L2 clip C on a sum of vectors within C."""
+    z = real("noise_multiplier", noise_multiplier, "a positive finite number", 0, inf)
+    distance = 2.0 if neighbours == "replace" else 1.0
+    return Rdp(tuple(map(float, orders)), np.array(orders, dtype=float) * distance**2 / (2 * z * z), neighbours)
+
+
+def without_replacement(rdp: Rdp, clients: int, population: int) -> Rdp:
+    """A release on ``clients`` of ``population`` users, drawn without replacement, seen by who does not know whom.
+
+    Wang, Balle and Kasiviswanathan (2019), Theorem 9, without a bound on ε(∞). ``rdp`` must hold all integers from 2
+    on, for replacing a user's vector: a sample with the user is compared with one that holds somebody else instead, so
+    divergences for zeroing out a vector must not be used here, and are refused.
+    """
+    if rdp.neighbours != "replace":
+        raise ValueError(f"neighbours = {rdp.neighbours!r}: sampling without replacement takes 'replace' divergences")
+    if rdp.orders != tuple(map(float, range(2, len(rdp.orders) + 2))):
+        raise ValueError("orders: must be all integers from 2 on")
+    clients = whole("clients", clients, 1)
+    rate = clients / whole("population", population, clients)
+    orders, values = np.array(rdp.orders), rdp.values
+    with np.errstate(over="ignore"):
+        second = np.minimum(np.log(4) + _log_expm1(values[0]), np.log(2) + values[0])
+    terms = np.concatenate([[second], np.log(2) + (orders[1:] - 1) * values[1:]]) + orders * np.log(rate)
+    out = np.empty(len(orders))
+    for k, alpha in enumerate(orders):
+        j = orders[: k + 1]
+        choose = gammaln(alpha + 1) - gammaln(j + 1) - gammaln(alpha - j + 1)
+        out[k] = logsumexp(np.append(choose + terms[: k + 1], 0.0)) / (alpha - 1)
+    return Rdp(rdp.orders, np.minimum(out, values), "replace")  # not to sample at all never leaks less
+
+
+def _log_expm1(x: float) -> float:
+    return float(x + np.log(-np.expm1(-x))) if x > 0 else -inf
+
+
+def poisson_gaussian_epsilon(
+    noise_multiplier: float, rate: float, rounds: int, delta: float, orders: Sequence[float] = INTEGER_ORDERS
+) -> float:
+    """ε of a trusted server's DP-SGD: Poisson sampling, users added or removed (Mironov, Talwar and Zhang 2019)."""
+    import dp_accounting as dp  # noqa: PLC0415 (takes a second)
+
+    accountant = dp.rdp.RdpAccountant(list(map(float, orders)))
+    event = dp.PoissonSampledDpEvent(
+        real("rate", rate, "from 0 to 1", 0, 1, closed="]"), dp.GaussianDpEvent(noise_multiplier)
+    )
+    accountant.compose(event, whole("rounds", rounds, 1))
+    return float(accountant.get_epsilon(checked_delta(delta)))
+
+
+def run_rdp(
+    release: Callable[[Sequence[float], Neighbours], Rdp],
+    *,
+    clients: int,
+    population: int,
+    rounds: int,
+    observer: Observer,
+    participations: int,
+    neighbours: Neighbours,
+) -> Rdp:
+    """A whole run, from what one release leaks at given orders for given neighbours."""
+    if observer not in get_args(Observer):
+        raise ValueError(f"observer = {observer!r}: must be one of {', '.join(get_args(Observer))}")
+    if observer == "server":
+        return release(ORDERS, neighbours).times(whole("participations", participations, 1, rounds))
+    return without_replacement(release(SAMPLED_ORDERS, "replace"), clients, population).times(
+        whole("rounds", rounds, 1)
+    )
+
+
+def checked_delta(delta: float) -> float:
+    """Return δ, or raise."""
+    return real("delta", delta, "above 0 and below 1", 0, 1)
+
+
+def smallest(enough: Callable[[float], bool], start: float, tolerance: float = 1e-4) -> float:
+    """The smallest positive number that is enough, to within ``tolerance``, and itself enough."""
+    low = high = start
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > 1e12 * start:
+            raise ValueError("no amount of noise reaches the target")
+    while low == high and high > 1e-12 * start:  # enough at once: look below
+        if enough(high / 2):
+            low = high = high / 2
+        else:
+            low = high / 2
+    while high > (1 + tolerance) * low:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
