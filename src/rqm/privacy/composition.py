@@ -108,15 +108,22 @@ def run_rdp(
     observer: Observer,
     participations: int,
     neighbours: Neighbours,
+    few: bool = False,
 ) -> Rdp:
-    """A whole run, from what one release leaks at given orders for given neighbours."""
+    """A whole run, from what a release leaks at given orders for given neighbours; at ``few`` where each is dear."""
     if observer not in get_args(Observer):
         raise ValueError(f"observer = {observer!r}: must be one of {', '.join(get_args(Observer))}")
     if observer == "server":
-        return release(ORDERS, neighbours).times(whole("participations", participations, 1, rounds))
-    return without_replacement(release(SAMPLED_ORDERS, "replace"), clients, population).times(
-        whole("rounds", rounds, 1)
-    )
+        return release(orders_for(observer, few), neighbours).times(whole("participations", participations, 1, rounds))
+    sampled = without_replacement(release(orders_for(observer, few), "replace"), clients, population)
+    return sampled.times(whole("rounds", rounds, 1))
+
+
+def orders_for(observer: Observer, few: bool) -> tuple[float, ...]:
+    """The orders at which a run is accounted for."""
+    if observer == "server":
+        return (2.0, 8.0, 32.0) if few else ORDERS
+    return tuple(map(float, SAMPLED_ORDERS[: 3 if few else None]))
 
 
 def checked_delta(delta: float) -> float:

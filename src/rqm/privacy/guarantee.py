@@ -14,17 +14,16 @@ from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
 from rqm.privacy.composition import (
-    ORDERS,
-    SAMPLED_ORDERS,
     Observer,
     Rdp,
     checked_delta,
     gaussian_rdp,
+    orders_for,
     poisson_gaussian_epsilon,
     run_rdp,
     smallest,
 )
-from rqm.privacy.vector import Neighbours, vector_rdp
+from rqm.privacy.vector import Neighbours, affine, vector_rdp
 
 UNLUCKY = 0.1
 """The part of δ that pays for samples with fewer honest clients than the floor."""
@@ -119,11 +118,11 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
         epsilon, best = _compose(setting, lambda o, n: gaussian_rdp(mech.noise_multiplier, o, n)).epsilon(delta)
         return _report(mech, setting, epsilon, best, dim, honest, mech.noise_multiplier, None, 1.0)
 
-    epsilon, best = _compose(setting, _release(mech, honest, dim, l2_clip)).epsilon(delta)
+    few = not affine(mech)
+    epsilon, best = _compose(setting, _release(mech, honest, dim, l2_clip), few=few).epsilon(delta)
     noise = sqrt(setting.clients * float(mech.variance(0.0))) / l2_clip
-    orders = (
-        ORDERS if setting.observer == "server" else SAMPLED_ORDERS
-    )  # the sums are done: one coordinate costs nothing
+    # With the same orders as above the sums over outcomes are known already.
+    orders = orders_for(setting.observer, few)[: 1 if few else None]
     one = _release(mech, honest, 1, mech.clip)(orders, setting.neighbours)
     coordinate = float(one.values[one.orders.index(2.0)])
     over = None
@@ -146,10 +145,10 @@ def _release(
     return release
 
 
-def _compose(setting: Setting, release: Callable[[Sequence[float], Neighbours], Rdp]) -> Rdp:
+def _compose(setting: Setting, release: Callable[[Sequence[float], Neighbours], Rdp], *, few: bool = False) -> Rdp:
     return run_rdp(
         release, clients=setting.clients, population=setting.population, rounds=setting.rounds,
-        observer=setting.observer, participations=setting.releases, neighbours=setting.neighbours,
+        observer=setting.observer, participations=setting.releases, neighbours=setting.neighbours, few=few,
     )  # fmt: skip
 
 

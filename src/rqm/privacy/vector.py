@@ -42,6 +42,11 @@ class Gain:
     most: FloatArray
 
 
+def affine(mech: Channel) -> bool:
+    """Whether the law of a coordinate is affine on all of [-c, c], or made of trials that are."""
+    return isinstance(mech, PBM) or len(mech.knots) == 2
+
+
 def vector_rdp(
     mech: Channel,
     orders: Sequence[float],
@@ -76,7 +81,7 @@ def vector_rdp(
         # What a PBM client sends is a sum of trials with the same input. Showing every trial's sum alone helps the
         # adversary, and each is a mechanism of two levels.
         laws, trials = np.exp(mech.trial_laws(law)), mech.trials
-    elif len(mech.knots) == 2:
+    elif affine(mech):
         laws = np.exp(mech.knot_laws(law))
     else:
         return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])

@@ -1,0 +1,96 @@
+"""The headline: a trusted server's noise from an untrusted one; and honest numbers of honest clients."""
+
+from dataclasses import replace
+
+import pytest
+from scipy.stats import hypergeom
+
+from rqm import RQM, Rounding
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.privacy.guarantee import Setting, calibrate, gaussian_noise, guarantee
+
+MILLION = {"clients": 1000, "population": 10**6, "rounds": 500, "delta": 1e-6, "dim": 2**20}
+WRITERS = {"clients": 100, "population": 3400, "rounds": 1500, "delta": 1 / 3400, "dim": 2**20}
+SCALES = {
+    "server": {**MILLION, "observer": "server", "participations": 1},
+    "outsider": {**WRITERS, "observer": "outsider", "participations": None},
+}
+
+
+@pytest.mark.parametrize("epsilon", [3, 5, 10])
+@pytest.mark.parametrize("observer", ["server", "outsider"])
+@pytest.mark.parametrize(("mechanism", "levels"), [("rqm", 16), ("rounding", 2), ("pbm", 16)])
+def test_the_noise_is_a_trusted_servers(mechanism, levels, observer, epsilon):
+    found = calibrate(mechanism, epsilon=epsilon, levels=levels, **SCALES[observer])
+    assert 0.999 * epsilon < found.epsilon <= epsilon
+    assert found.guarantee.certified
+    assert 0.999 < found.guarantee.noise_std_over_gaussian <= 1.02
+    assert found.guarantee.bits_per_coordinate == {16: 4, 2: 1}[levels]
+
+
+@pytest.mark.parametrize(("mechanism", "levels"), [("rqm", 16), ("rounding", 2)])
+@pytest.mark.parametrize("observer", ["server", "outsider"])
+def test_with_four_fifths_honest_it_costs_what_it_must(mechanism, levels, observer):
+    scale = SCALES[observer]
+    found = calibrate(mechanism, epsilon=10, levels=levels, honest=int(0.8 * scale["clients"]), **scale)
+    assert found.guarantee.honest == 0.8 * scale["clients"]
+    assert 1.25**0.5 < found.guarantee.noise_std_over_gaussian <= 1.02 * 1.25**0.5
+
+
+def test_a_fraction_of_the_population_has_a_floor():
+    setting = Setting(100, 3400, 1500, 1e-5, "server", 3, "replace", 0.8)
+    floor, delta = setting.floor()
+    assert delta == pytest.approx(0.9e-5)
+    others = hypergeom(3399, 2719, 99)  # of the others; the user is honest
+    assert others.cdf(floor - 2) <= 1e-6 / 3 < others.cdf(floor - 1)
+    assert 50 < floor < 80
+    assert replace(setting, honest=80).floor() == (80, 1e-5)
+    assert replace(setting, honest=None).floor() == (100, 1e-5)
+
+
+def test_epsilon_of_a_mechanism_moves_the_right_way():
+    setting, mech = Setting(50, 1000, 20, 1e-5, participations=2), Rounding(clip=0.01, levels=2, margin=100.0)
+    here = guarantee(mech, setting, dim=10_000, l2_clip=0.5).epsilon
+    for better in (
+        guarantee(Rounding(clip=0.01, levels=2, margin=120.0), setting, dim=10_000, l2_clip=0.5),
+        guarantee(mech, replace(setting, clients=60), dim=10_000, l2_clip=0.5),
+        guarantee(mech, replace(setting, participations=1), dim=10_000, l2_clip=0.5),
+        guarantee(mech, replace(setting, neighbours="zero-out"), dim=10_000, l2_clip=0.5),
+        guarantee(mech, setting, dim=10_000, l2_clip=0.4),
+    ):
+        assert better.epsilon < here
+    assert guarantee(mech, replace(setting, honest=40), dim=10_000, l2_clip=0.5).epsilon > here
+
+
+def test_the_papers_setting_protects_nobody():
+    setting = Setting(40, 3400, 2000, 1e-5)
+    found = guarantee(RQM(clip=2.9731e-5), setting, dim=1_018_174, l2_clip=0.03)
+    assert found.epsilon > 1e8
+    assert found.per_coordinate == pytest.approx(0.5419, abs=1e-3)
+    assert found.noise_std_over_gaussian is None
+    assert found.participations == 2000
+
+
+def test_a_gaussian_is_its_own_measure():
+    setting = Setting(100, 3400, 1500, 1 / 3400, "outsider")
+    z = gaussian_noise(setting, 10)
+    assert guarantee(Gaussian(z), setting, dim=10, l2_clip=1.0).epsilon == pytest.approx(10, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": 0}, "epsilon = 0"),
+        ({"levels": 3}, "levels = 3: must be even"),
+        ({"mechanism": "laplace"}, "mechanism = 'laplace'"),
+        ({"honest": 101}, "honest = 101"),
+        ({"honest": 1.5}, "honest = 1.5"),
+        ({"participations": 0}, "participations = 0"),
+        ({"neighbours": "add-remove"}, "must come with the mechanism gaussian"),
+        ({"population": 10}, "population = 10"),
+    ],
+)
+def test_bad_values_are_named(changes, words):
+    values = {"mechanism": "rqm", "epsilon": 3, **WRITERS, **changes}
+    with pytest.raises(ValueError, match=words):
+        calibrate(values.pop("mechanism"), **values)
