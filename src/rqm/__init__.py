@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rqm.channel import Channel
 from rqm.mechanisms import mechanism_from_dict
+from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rounding import Rounding
@@ -19,8 +20,10 @@ from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SecureRandom, SeededRandom
 
 if TYPE_CHECKING:
+    from rqm.federated.account import account
     from rqm.federated.loop import simulate
     from rqm.federated.plan import Plan
+    from rqm.privacy.guarantee import Guarantee, calibrate
     from rqm.privacy.worst_case import Bound, renyi
 
 __version__ = "0.1.0"
@@ -30,11 +33,15 @@ __all__ = [
     "RQM",
     "Bound",
     "Channel",
+    "Gaussian",
+    "Guarantee",
     "Noiseless",
     "Plan",
     "Rounding",
     "SecureRandom",
     "SeededRandom",
+    "account",
+    "calibrate",
     "mechanism_from_dict",
     "renyi",
     "simulate",
@@ -43,6 +50,9 @@ __all__ = [
 _LAZY = {
     "Bound": "rqm.privacy.worst_case",
     "renyi": "rqm.privacy.worst_case",
+    "Guarantee": "rqm.privacy.guarantee",
+    "account": "rqm.federated.account",
+    "calibrate": "rqm.privacy.guarantee",
     "Plan": "rqm.federated.plan",
     "simulate": "rqm.federated.loop",
 }  # these need the compiler or torch: half a second, or one and a half

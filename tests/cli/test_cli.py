@@ -125,3 +125,43 @@ def test_help_and_version_answer_without_the_heavy_parts():
     )
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"
+
+
+def test_account_says_what_a_run_guarantees(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        """
+data = "emnist-byclass-test"
+model = "paper-cnn"
+clients = 100
+rounds = 10
+participations = 1
+population = 5000
+transforms = { l2_clip = 1.0, rotate = true }
+[[variants]]
+name = "1 bit"
+mechanism = { mechanism = "rounding", clip = 0.00390625, levels = 2, margin = 30.0 }
+[[variants]]
+name = "float"
+mechanism = { mechanism = "noiseless", clip = 1.0 }
+"""
+    )
+    done = rqm("account", str(plan), "--json")
+    assert done.returncode == 0, done.stderr
+    one = json.loads(done.stdout)
+    assert {
+        "epsilon", "delta", "neighbours", "observer", "participations", "honest", "certified", "rounds", "clients",
+        "population", "dim", "per_coordinate", "noise_std_over_gaussian", "bits_per_coordinate", "bits_under_secagg",
+    } <= one.keys()  # fmt: skip
+    assert 0 < one["epsilon"] < 20
+    assert one["delta"] == 1 / 5000
+    assert [run["name"] for run in one["runs"]] == ["1 bit", "float"]
+    assert one["runs"][1]["epsilon"] is None
+    said = rqm("account", str(plan), "--honest", "80", "--neighbours", "zero-out")
+    assert "80 of 100 clients of a round honest" in said.stdout
+    assert "no noise, no privacy" in said.stdout
+    bad = rqm("account", str(plan), "--delta", "2")
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("rqm: --delta 2")
+    useless = rqm("account", str(plan), "--set", "participations=10", "--set", "transforms.l2_clip=50.0")
+    assert "protects nobody" in useless.stdout

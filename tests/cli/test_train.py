@@ -77,3 +77,33 @@ def test_the_experiments_are_listed():
     listed = rqm("experiments").stdout
     assert "glyphs" in listed
     assert "mnist-writers" in listed
+
+
+def test_a_budget_a_ledger_and_its_account(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        """
+data = "glyphs"
+model = "linear"
+clients = 20
+rounds = 4
+transforms = { l2_clip = 0.5, rotate = true }
+mechanism = { mechanism = "rounding", clip = 0.0078125, levels = 2, margin = 150.0 }
+"""
+    )
+    folder = tmp_path / "run"
+    done = rqm("train", str(plan), "--budget-epsilon", "1.2", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "the budget is spent" in done.stdout
+    summary = json.loads((folder / "summary.json").read_text())
+    assert 0 < summary["rounds"] < 4
+    assert summary["epsilon"] <= 1.2
+    told = json.loads(rqm("account", str(folder), "--json").stdout)
+    assert told["epsilon"] == pytest.approx(summary["epsilon"])
+    assert told["head"] == summary["ledger_head"]
+    wrong = rqm("train", "--resume", str(folder), "--expect-head", "0" * 64)
+    assert wrong.returncode == 2
+    assert "not the latest copy" in wrong.stderr
+    bare = rqm("train", "glyphs", *QUICK, "--budget-epsilon", "9", "--out", str(tmp_path / "other"))
+    assert bare.returncode == 2
+    assert "must come with transforms.l2_clip" in bare.stderr

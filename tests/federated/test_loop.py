@@ -11,6 +11,7 @@ from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.federated.loop import Trainer, pick_device, simulate
 from rqm.federated.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
 from rqm.federated.plan import ClientWork, Plan, Server, Transforms
+from rqm.mechanisms.gaussian import Gaussian
 from tests.federated.small import federation, model, pictures
 
 PLAN = Plan(data="blobs", clients=5, rounds=6, evaluate_every=3, device="cpu", mechanism=Noiseless(clip=10.0))
@@ -127,9 +128,69 @@ def test_an_l2_clip_bounds_what_a_client_sends():
     free, bound = (Trainer(replace(PLAN, transforms=Transforms(l2_clip=clip)), data, model()) for clip in (None, 0.05))
     (raw, _), (clipped, _) = free._collect([4], 0), bound._collect([4], 0)
     assert raw.norm() > 0.06
-    torch.testing.assert_close(clipped, raw * 0.05 / raw.norm())
+    torch.testing.assert_close(clipped, raw * 0.05 / raw.norm(), rtol=1e-4, atol=0)
     wide, _ = Trainer(replace(PLAN, transforms=Transforms(l2_clip=50.0)), data, model())._collect([4], 0)
     assert (wide == raw).all()
+
+
+def test_a_rotated_run_is_the_run_that_is_not_rotated():
+    data = federation()
+    straight, turned = (
+        Trainer(replace(PLAN, transforms=Transforms(l2_clip=0.5, rotate=rotate)), data, model())
+        for rotate in (False, True)
+    )
+    fine = Trainer(
+        replace(PLAN, transforms=Transforms(0.5, rotate=True), mechanism=Rounding(clip=0.5, levels=65536)),
+        data,
+        model(),
+    )
+    for trainer in (straight, turned, fine):
+        for _ in range(4):
+            trainer.step()
+    torch.testing.assert_close(turned.values, straight.values, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(fine.values, straight.values, rtol=1e-2, atol=1e-3)
+    assert turned.bits_up == 5 * 64 * 32  # 51 coordinates, padded
+
+
+def test_the_trusted_servers_noise_has_its_size():
+    plan = replace(PLAN, mechanism=Gaussian(2.0), transforms=Transforms(l2_clip=0.5))
+    data = federation()
+    trainer, quiet = Trainer(plan, data, model()), Trainer(replace(plan, mechanism=Noiseless(clip=10.0)), data, model())
+    truth = quiet._collect([1, 4], 0)[0]
+    draws = torch.stack([trainer._collect([1, 4], turn)[0] for turn in range(300)]) - truth
+    assert draws.std() == pytest.approx(1.0, rel=0.03)
+    assert draws.mean().abs() < 0.04
+    assert (trainer._collect([1, 4], 7)[0] == trainer._collect([1, 4], 7)[0]).all()
+    with pytest.raises(ValueError, match=r"transforms.l2_clip = None"):
+        replace(PLAN, mechanism=Gaussian(2.0))
+
+
+def test_nobody_takes_part_more_often_than_allowed():
+    plan = replace(PLAN, participations=2, clients=5, rounds=4)
+    trainer = Trainer(plan, federation(), model())
+    seen = [trainer._choose(turn) for turn in range(4)]
+    assert np.bincount(np.ravel(seen)).max() == 2
+    assert all(len(set(chosen)) == 5 for chosen in seen)
+    later = Trainer(plan, federation(), model())
+    later.skip_to(3)
+    assert later._choose(3) == seen[3]
+    with pytest.raises(ValueError, match=r"participations = 1: 4 rounds of 5 clients are more than the 12 turns"):
+        Trainer(replace(plan, participations=1), federation(), model())
+
+
+def test_a_declared_population_is_redrawn_from_the_data():
+    plan = replace(PLAN, population=500, examples=4, participations=1, clients=50, rounds=10)
+    data = federation()
+    trainer = Trainer(plan, data, model())
+    assert len(trainer.data.train) == 500
+    assert set(trainer.data.train.sizes.tolist()) == {4}
+    x, y = trainer.data.train[17]
+    home, labels = data.train[17 % 12]
+    for one, label in zip(x, y, strict=True):
+        assert any((one == other).all() and label == own for other, own in zip(home, labels, strict=True))
+    for _ in range(10):
+        trainer.step()
+    assert (trainer.taken == 1).all()
 
 
 def test_the_sum_is_revealed_modulo_a_power_of_two():

@@ -8,7 +8,7 @@ import click
 import typer
 
 from rqm import __version__
-from rqm.cli import bench, figures, privacy, train
+from rqm.cli import account, bench, figures, privacy, train
 
 app = typer.Typer(
     name="rqm",
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("privacy")(privacy.command)
+app.command("account")(account.command)
 app.command("figures")(figures.command)
 app.command("bench")(bench.command)
 app.command("train")(train.command)
@@ -39,7 +40,8 @@ def about(
 ) -> None:
     """Private, few-bit federated learning with the Randomized Quantization Mechanism (RQM).
 
-    Start with `rqm privacy`: what one coordinate leaks, at most, whatever the other clients send.
+    Start with `rqm privacy`: what one coordinate leaks, at most, whatever the other clients send. Then `rqm account`:
+    what a whole training run guarantees to every user.
     """
 
 

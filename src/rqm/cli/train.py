@@ -1,12 +1,15 @@
 """``rqm train``: carry out a plan of federated training; ``rqm experiments``: the plans that come with the package."""
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rqm.federated.guard import Guard
     from rqm.federated.loop import Record
     from rqm.federated.plan import Plan
 
@@ -40,6 +43,15 @@ def command(
     ] = False,
     minutes: Annotated[
         float | None, typer.Option(help="With --sweep: stop after so long, all saved; the same command goes on.")
+    ] = None,
+    budget_epsilon: Annotated[
+        float | None, typer.Option(help="Stop before a user's ε against the server would pass this.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ of that ε; by default one over the population, or 1e-5.")
+    ] = None,
+    expect_head: Annotated[
+        str | None, typer.Option(help="With --resume: the ledger must end with this hash, as noted elsewhere.")
     ] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved plan and stop.")] = False,
 ) -> None:
@@ -77,13 +89,32 @@ def command(
     clients = load(plan.data, data)
     if resume is None:
         run.start(plan, folder)
-    leak = _leak(plan)
+    guard = _guard(plan, folder, delta, budget_epsilon, expect_head)
+    leak = "" if guard else _leak(plan)
     try:
-        summary = _watched(plan, leak, lambda watch: run.carry_out(plan, clients, folder, watch))
+        with guard or nullcontext():
+            work = lambda watch: run.carry_out(plan, clients, folder, watch, guard=guard)  # noqa: E731
+            summary = _watched(plan, lambda: f"ε {guard.epsilon():.4g}" if guard else leak, work)
     except KeyboardInterrupt:
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
         raise typer.Exit(130) from None
     _show(summary, leak, folder)
+
+
+def _guard(
+    plan: "Plan", folder: Path, delta: float | None, budget: float | None, expect_head: str | None
+) -> "Guard | None":
+    """The ledger of a run whose vectors have an L2 budget; others have no ε worth the name."""
+    from rqm.mechanisms.noiseless import Noiseless
+
+    if plan.transforms.l2_clip is None or isinstance(plan.mechanism, Noiseless):
+        if budget is not None or expect_head is not None:
+            raise ValueError("budget_epsilon: must come with transforms.l2_clip and a mechanism that adds noise")
+        return None
+    from rqm.federated.guard import Guard
+
+    chosen = delta if delta is not None else 1 / plan.population if plan.population else 1e-5
+    return Guard(plan, folder, delta=chosen, budget=budget, expect_head=expect_head)
 
 
 def _leak(plan: "Plan") -> str:
@@ -99,7 +130,7 @@ def _leak(plan: "Plan") -> str:
         return ""
     with Console(stderr=True).status("certifying what a coordinate leaks"):
         bound = renyi(plan.mechanism, 2, plan.clients)
-    return f"D₂ ≤ {bound.upper:.4g} a coordinate and round"
+    return f"D₂ ≤ {bound.upper:.3g} a coordinate"
 
 
 def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, minutes: float | None) -> None:
@@ -158,14 +189,14 @@ def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "
     return next(iter(variants.values()))
 
 
-def _watched(plan: "Plan", leak: str, work: Any) -> dict[str, Any]:
+def _watched(plan: "Plan", leak: Callable[[], str], work: Any) -> dict[str, Any]:
     """Do the work under a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
         TextColumn("round"),
-        BarColumn(),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
@@ -177,10 +208,10 @@ def _watched(plan: "Plan", leak: str, work: Any) -> dict[str, Any]:
         def watch(record: "Record") -> None:
             nonlocal seen
             if record.accuracy is not None:
-                seen = f"  loss {record.loss:.3f}, accuracy {record.accuracy:.1%}"
+                seen = f"loss {record.loss:.3f}, accuracy {record.accuracy:.1%}"
             sent = record.bits_up / 8e6
-            facts = ", ".join(filter(None, (f"{record.seconds:.2g} s", f"{sent:.3g} MB sent", leak)))
-            bar.update(task, completed=record.round, description=facts + seen)
+            facts = ", ".join(filter(None, (seen, f"{record.seconds:.2g} s", f"{sent:.3g} MB", leak())))
+            bar.update(task, completed=record.round, description=facts)
 
         summary: dict[str, Any] = work(watch)
     return summary
@@ -190,11 +221,19 @@ def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
     ratio = summary["float32_bits_up"] / summary["bits_up"]
     typer.echo(f"accuracy {summary['accuracy']:.2%}, loss {summary['loss']:.4f} on the test set")
     typer.echo(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
-    if leak == "not private":
+    if "epsilon" in summary:
+        spent = "the budget is spent: " if summary["budget_spent"] else ""
+        typer.echo(
+            f"privacy: {spent}({summary['epsilon']:.4g}, {summary['delta']:.3g})-DP for every user against the server, "
+            f"certified, after {summary['rounds']} rounds (rqm account {folder}). "
+            "This simulation's randomness is seeded: not private"
+        )
+        typer.echo(f"ledger: ends with {summary['ledger_head']}")
+    elif leak == "not private":
         typer.echo("privacy: none, the gradients are summed without noise")
     elif leak:
         typer.echo(
-            f"privacy: {leak}, certified for one client replaced by another among {summary['plan']['clients']} honest "
-            f"ones; over {summary['parameters']:,} coordinates that protects nobody"
+            f"privacy: {leak} and round, certified for one client replaced by another among "
+            f"{summary['plan']['clients']} honest ones; over {summary['parameters']:,} coordinates that protects nobody"
         )
     typer.echo(f"{folder}/: plan.json, metrics.jsonl, summary.json, checkpoint.safetensors")

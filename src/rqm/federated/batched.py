@@ -103,6 +103,8 @@ class Batched:
         index = np.zeros(_round_up(len(owner), SIZE_STEP), dtype=np.int64)
         weight = np.zeros(len(index), dtype=np.float32)
         index[: len(owner)] = starts[owner] + np.arange(len(owner)) - before[owner]
+        if self.clients.rows is not None:
+            index[: len(owner)] = self.clients.rows[index[: len(owner)]]
         weight[: len(owner)] = 1 / sizes[owner]
         chunks = -(-sizes // self.chunk)
         owner = np.repeat(np.arange(len(chosen)), chunks * self.chunk)

@@ -18,18 +18,20 @@ NAME = "checkpoint.safetensors"
 TENSORS = ("values", "moments")
 
 
-def save(trainer: Trainer, folder: Path, metrics_bytes: int) -> None:
-    """Write the state of a run and how much of its metrics belongs to it, atomically."""
-    state = {"round": trainer.done, "metrics_bytes": metrics_bytes, "plan": trainer.plan.to_dict()}
+def save(trainer: Trainer, folder: Path, metrics_bytes: int, head: str | None = None) -> None:
+    """Write the state of a run, how much of its metrics belongs to it and the head of its ledger, atomically."""
+    state = {
+        "round": trainer.done, "metrics_bytes": metrics_bytes, "plan": trainer.plan.to_dict(), "ledger_head": head
+    }  # fmt: skip
     arrays = {name: getattr(trainer, name).cpu().numpy() for name in TENSORS}
     write_atomically(folder / NAME, dump(arrays, {"state": json.dumps(state)}))
 
 
-def restore(trainer: Trainer, folder: Path) -> int:
-    """Put a trainer where the checkpoint was; return how many bytes of metrics belong to it."""
+def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
+    """Put a trainer where the checkpoint was; return how many bytes of metrics belong to it, and the ledger's head."""
     path = folder / NAME
     if not path.exists():
-        return 0
+        return 0, None
     try:
         arrays, metadata = parse(path.read_bytes())
         state, arrays = json.loads(metadata["state"]), {name: arrays[name] for name in TENSORS}
@@ -43,8 +45,8 @@ def restore(trainer: Trainer, folder: Path) -> int:
         if tuple(target.shape) != array.shape:
             raise ValueError(f"{path}: {name} has shape {array.shape}: must be {tuple(target.shape)}")
         target.copy_(torch.from_numpy(array))
-    trainer.done = done
-    return size
+    trainer.skip_to(done)
+    return size, state.get("ledger_head")
 
 
 def dump(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:

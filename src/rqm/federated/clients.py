@@ -19,21 +19,23 @@ class Clients:
     """Ragged clients: client i holds the examples offsets[i] … offsets[i+1] − 1.
 
     ``prepare``, if given, is called with a client's number before its examples are read: data that are made lazily
-    come into being there.
+    come into being there. With ``rows`` example i stands in that row of the two tensors: clients may share examples.
     """
 
     inputs: torch.Tensor
     labels: torch.Tensor
     offsets: IntArray
     prepare: Callable[[int], None] | None = None
+    rows: IntArray | None = None
 
     def __post_init__(self) -> None:
         """Check that the three parts fit together."""
         offsets = np.asarray(self.offsets, dtype=np.int64)
         if len(self.inputs) != len(self.labels):
             raise ValueError(f"{len(self.inputs)} inputs and {len(self.labels)} labels: must be as many")
-        if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(self.labels) or (np.diff(offsets) < 0).any():
-            raise ValueError(f"offsets: must rise from 0 to {len(self.labels)}, one more than there are clients")
+        count = len(self.labels) if self.rows is None else len(self.rows)
+        if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != count or (np.diff(offsets) < 0).any():
+            raise ValueError(f"offsets: must rise from 0 to {count}, one more than there are clients")
         object.__setattr__(self, "offsets", offsets)
 
     def __len__(self) -> int:
@@ -45,12 +47,14 @@ class Clients:
         return np.diff(self.offsets)
 
     def __getitem__(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inputs and labels of one client, without a copy."""
+        """The inputs and labels of one client, without a copy unless clients share examples."""
         if not 0 <= client < len(self):
             raise IndexError(f"client = {client}: must lie in 0..{len(self) - 1}")
         if self.prepare is not None:
             self.prepare(int(client))
-        part = slice(self.offsets[client], self.offsets[client + 1])
+        part: Any = slice(self.offsets[client], self.offsets[client + 1])
+        if self.rows is not None:
+            part = torch.from_numpy(self.rows[part]).to(self.inputs.device)
         return self.inputs[part], self.labels[part]
 
     def to(self, device: torch.device | str) -> Self:
@@ -58,7 +62,21 @@ class Clients:
         if self.prepare is not None:
             for client in range(len(self)):
                 self.prepare(client)
-        return type(self)(self.inputs.to(device), self.labels.to(device), self.offsets)
+        return type(self)(self.inputs.to(device), self.labels.to(device), self.offsets, rows=self.rows)
+
+    def redrawn(self, population: int, examples: int, seed: int) -> Self:
+        """A larger population: each new user takes ``examples`` at random, repeats allowed, from one of these clients.
+
+        >>> clients = Clients.by_id(np.arange(6.0), [0, 1, 0, 1, 0, 1], ids=[1, 1, 1, 2, 2, 2])
+        >>> len(clients.redrawn(1000, examples=2, seed=0)), clients.redrawn(5, 2, 0).sizes.tolist()
+        (1000, [2, 2, 2, 2, 2])
+        """
+        if self.prepare is not None or self.rows is not None:
+            raise ValueError("clients that are made lazily, or share examples already, cannot be re-drawn")
+        rng, held = np.random.default_rng([seed, population]), np.flatnonzero(self.sizes)
+        owner = held[np.arange(population) % len(held)][:, None]
+        rows = self.offsets[owner] + (rng.random((population, examples)) * self.sizes[owner]).astype(np.int64)
+        return type(self)(self.inputs, self.labels, examples * np.arange(population + 1), rows=rows.reshape(-1))
 
     @classmethod
     def by_id(cls, inputs: Any, labels: Any, ids: npt.ArrayLike) -> Self:

@@ -3,8 +3,8 @@
 import copy
 import ctypes
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite
 from time import perf_counter
@@ -20,11 +20,14 @@ from rqm.federated.batched import Batched
 from rqm.federated.clients import FederatedData
 from rqm.federated.models import MODELS, flatten
 from rqm.federated.plan import Plan
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.mechanisms.noiseless import Noiseless
 from rqm.randomness import SeededRandom
+from rqm.transforms import Rotation, l2_clip, over_budget, padded, silence
 
-SAMPLING, NOISE, START, LOCAL, DROPOUT = range(5)
+SAMPLING, NOISE, START, LOCAL, DROPOUT, ROTATION = range(6)
 """The streams of a run's seed: who takes part, the mechanism, the initial model, the order of local steps,
-dropout."""
+dropout, the public rotation."""
 TEST_BATCH = 2000
 
 
@@ -50,8 +53,16 @@ class Trainer:
     """A run in progress: the model, the optimiser's state and the number of rounds done."""
 
     def __init__(self, plan: Plan, data: FederatedData, model: nn.Module | None = None) -> None:
+        if plan.population is not None:
+            data = replace(data, train=data.train.redrawn(plan.population, plan.examples, plan.seed))
         if plan.clients > len(data.train):
             raise ValueError(f"clients = {plan.clients}: must be at most {len(data.train)}, all that {data.name} has")
+        places = (plan.participations or plan.rounds) * len(data.train)
+        if plan.clients * plan.rounds > places:
+            raise ValueError(
+                f"participations = {plan.participations}: {plan.rounds} rounds of {plan.clients} clients are more than "
+                f"the {places} turns that {len(data.train)} users have"
+            )
         self.plan = plan
         self.device = pick_device(plan.device)
         self.data = data.to(self.device) if self.device.type != "cpu" else data
@@ -71,7 +82,35 @@ class Trainer:
             batched = Batched(self.model, self.values, self.data.train, losses)
             self.batched = batched if batched.agrees() else None
         self.moments = torch.zeros((2 if plan.server.optimizer == "adam" else 1, len(self.values)), device=self.device)
+        self.taken = np.zeros(len(data.train), dtype=np.int64)  # rounds that each user has taken part in
+        self.charge: Callable[[int], object] = lambda turn: None
         self.done = 0
+
+    def skip_to(self, done: int) -> None:
+        """Be where a run is after ``done`` rounds, but for the model: who took part follows from the seed."""
+        if self.plan.participations is not None:
+            for turn in range(self.done, done):
+                self._choose(turn)
+        self.done = done
+
+    def _choose(self, turn: int) -> list[int]:
+        """The clients of a round, without replacement, among those who have not used up their participations."""
+        rng, most = np.random.default_rng([self.plan.seed, SAMPLING, turn]), self.plan.participations
+        if most is None:
+            return list(rng.choice(len(self.taken), self.plan.clients, replace=False).tolist())
+        free = np.flatnonzero(self.taken < most)
+        chosen = free[rng.choice(len(free), self.plan.clients, replace=False)]
+        self.taken[chosen] += 1
+        return list(chosen.tolist())
+
+    def _rotation(self, turn: int) -> Rotation | None:
+        """The public rotation of a round."""
+        return Rotation(len(self.values), self._number(ROTATION, turn)) if self.plan.transforms.rotate else None
+
+    @property
+    def coordinates(self) -> int:
+        """Coordinates that a client sends: those of the model, padded if they are rotated."""
+        return padded(len(self.values)) if self.plan.transforms.rotate else len(self.values)
 
     def _stream(self, *path: int) -> SeededRandom:
         return SeededRandom(self.plan.seed, *path)
@@ -83,15 +122,17 @@ class Trainer:
     @property
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
-        return self.plan.clients * len(self.values) * self.plan.mechanism.bits
+        return self.plan.clients * self.coordinates * self.plan.mechanism.bits
 
     def step(self) -> Record:
         """Carry out one round."""
         start, turn = perf_counter(), self.done
-        generator = np.random.default_rng([self.plan.seed, SAMPLING, turn])
-        chosen = generator.choice(len(self.data.train), self.plan.clients, replace=False)
-        total, own = self._collect(chosen.tolist(), turn)
+        total, own = self._collect(self._choose(turn), turn)
+        self.charge(turn)  # before anything is done with the sum
         mean = self.plan.mechanism.decode(total, self.plan.clients, check=False)
+        rotation = self._rotation(turn)
+        if rotation is not None:
+            mean = rotation.inverse(mean.to(self.values)[None])[0]
         self._move(mean.to(self.values), turn)
         self.done += 1
         loss = accuracy = None
@@ -118,7 +159,7 @@ class Trainer:
         """
         mechanism, count = self.plan.mechanism, len(chosen)
         kind = torch.int32 if isinstance(mechanism, Channel) else torch.float64
-        total = torch.zeros(len(self.values), dtype=kind, device=self.device)
+        total = torch.zeros(self.coordinates, dtype=kind, device=self.device)
         own = torch.empty(count, device=self.device)
         if self.plan.dropout:
             torch.manual_seed(self._number(DROPOUT, turn))
@@ -133,23 +174,30 @@ class Trainer:
             own[part].masked_fill_(~self._add(gradients, total, turn, place), torch.nan)
         if isinstance(mechanism, Channel):
             total.bitwise_and_(2 ** mechanism.sum_bits(count) - 1)
+        elif isinstance(mechanism, Gaussian):
+            assert self.plan.transforms.l2_clip is not None
+            rng = torch.Generator(self.device).manual_seed(self._number(NOISE, turn))
+            scale = mechanism.noise_multiplier * self.plan.transforms.l2_clip
+            total += scale * torch.randn(len(total), generator=rng, device=self.device, dtype=torch.float64)
         return total, own
 
     def _add(self, gradients: torch.Tensor, total: torch.Tensor, turn: int, place: int) -> torch.Tensor:
         """Encode and add; return which gradients were finite. The others send an encoding of zero: n tells nothing."""
         mechanism, bound = self.plan.mechanism, self.plan.transforms.l2_clip
-        size = torch.linalg.vector_norm(gradients, torch.inf if bound is None else 2, dim=1, keepdim=True)
-        finite = torch.isfinite(size)
-        if gradients.is_cuda or not finite.all():  # to look costs a wait on the GPU, to fill a pass on the CPU
-            gradients.masked_fill_(~finite, 0.0)
-        if bound is not None:
-            gradients.mul_((bound / size).clamp(max=1).nan_to_num(1.0))
+        finite = l2_clip(gradients, bound)
+        rotation = self._rotation(turn)
+        if rotation is not None:
+            gradients = rotation.forward(gradients)
         if isinstance(mechanism, Channel):
+            if bound is not None:
+                silence(gradients, over_budget(mechanism, gradients, bound))
             rng = self._stream(NOISE, turn, place)
             mechanism.encode_sum(gradients, rng, out=total, check=False, threads=1)  # torch's own threads stay warm
-        else:
+        elif isinstance(mechanism, Noiseless):
             total += gradients.clamp(-mechanism.clip, mechanism.clip).sum(dim=0, dtype=torch.float64)
-        return finite[:, 0]
+        else:
+            total += gradients.sum(dim=0, dtype=torch.float64)
+        return finite
 
     def _one(self, client: int, turn: int) -> torch.Tensor:
         """Write what one client sends into ``self.gradient``; return its loss."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, final, get_args
 from rqm._checks import known_keys, real, whole
 from rqm.channel import Channel
 from rqm.mechanisms import KINDS, mechanism_from_dict
+from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.rqm import RQM
 
@@ -44,15 +45,19 @@ class ClientWork:
 class Transforms:
     """What happens to a client's vector before it is encoded, apart from the mechanism's clip of every coordinate.
 
-    ``l2_clip`` scales a vector down to that Euclidean norm at most; None leaves it as it is.
+    ``l2_clip`` scales a vector down to that Euclidean norm at most; None leaves it. ``rotate`` flattens it by a
+    random rotation that the server undoes.
     """
 
     l2_clip: float | None = None
+    rotate: bool = False
 
     def __post_init__(self) -> None:
         """Validate every value."""
         if self.l2_clip is not None:
             real("transforms.l2_clip", self.l2_clip, "a positive finite number", 0, float("inf"))
+        if not isinstance(self.rotate, bool):
+            raise TypeError(f"transforms.rotate = {self.rotate!r}: must be true or false")
 
 
 @final
@@ -92,8 +97,11 @@ class Plan:
     data: str = "glyphs"
     model: str = "small-cnn"
     dropout: float = 0.0  # of the paper's CNN: 1 gives the original's .25 and .5
-    mechanism: Channel | Noiseless = field(default_factory=RQM)
+    mechanism: Channel | Noiseless | Gaussian = field(default_factory=RQM)
     clients: int = 40  # n, sampled without replacement each round
+    population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
+    examples: int = 10  # … with so many of their examples each
+    participations: int | None = None  # the most rounds that one user takes part in
     rounds: int = 100  # T
     seed: int = 0
     device: str = "auto"
@@ -108,11 +116,20 @@ class Plan:
         for name in ("clients", "rounds", "evaluate_every", "checkpoint_every"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)
+        whole("examples", self.examples, 1)
+        if self.population is not None:
+            whole("population", self.population, self.clients)
+        if self.participations is not None:
+            whole("participations", self.participations, 1)
         real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
         for name in ("data", "model", "device"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} = {getattr(self, name)!r}: must be a string")
-        if not isinstance(self.mechanism, (Channel, Noiseless)):
+        if isinstance(self.mechanism, Gaussian) and self.transforms.l2_clip is None:
+            raise ValueError(
+                "transforms.l2_clip = None: must be given for the mechanism gaussian, whose noise it scales"
+            )
+        if not isinstance(self.mechanism, (Channel, Noiseless, Gaussian)):
             raise TypeError(f"mechanism = {self.mechanism!r}: must be one of {', '.join(sorted(KINDS))}")
 
     def to_dict(self) -> dict[str, Any]:

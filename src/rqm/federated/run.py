@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rqm.channel import Channel
 from rqm.federated import checkpoint
 from rqm.federated.clients import FederatedData
 from rqm.federated.loop import Record, Trainer
 from rqm.federated.plan import Plan
+
+if TYPE_CHECKING:
+    from rqm.federated.guard import Guard  # takes the compiler, which a bare GPU machine lacks
 
 PLAN, METRICS, SUMMARY = "plan.json", "metrics.jsonl", "summary.json"
 
@@ -45,20 +48,25 @@ def carry_out(
     folder: Path,
     watch: Callable[[Record], object] = lambda _: None,
     out_of_time: Callable[[], bool] = lambda: False,
+    guard: "Guard | None" = None,
 ) -> dict[str, Any]:
     """Train to the end of the plan, from the last checkpoint if there is one; return the summary.
 
-    When ``out_of_time`` says so, or at Ctrl-C, it saves after the round and raises TimeoutError or KeyboardInterrupt.
+    When ``out_of_time`` says so, or at Ctrl-C, it saves after the round and raises TimeoutError or KeyboardInterrupt. A
+    ``guard`` charges its ledger before every sum is used; when its budget does not pay for another round, the run ends.
 
     A checkpoint knows how many bytes of metrics came before it: what a killed process wrote after it is cut off, so a
     run that was interrupted ends with the same files as one that was not (but for the seconds).
     """
     trainer = Trainer(plan, data)
-    size = checkpoint.restore(trainer, folder)
+    size, head = checkpoint.restore(trainer, folder)
+    if guard is not None:
+        guard.check(head, trainer.done)
+        trainer.charge = guard.ledger.charge
     last: Record | None = None
     with (folder / METRICS).open("ab") as metrics, interrupts() as asked_to_stop:
         metrics.truncate(size)
-        while trainer.done < plan.rounds:
+        while trainer.done < plan.rounds and (guard is None or guard.allows(trainer.done)):
             record = trainer.step()
             last = record if record.accuracy is not None else last
             metrics.write((json.dumps(line(record)) + "\n").encode())
@@ -67,12 +75,15 @@ def carry_out(
             late = out_of_time()
             stop = late or asked_to_stop()
             if stop or trainer.done % plan.checkpoint_every == 0 or trainer.done == plan.rounds:
-                checkpoint.save(trainer, folder, metrics.tell())
+                checkpoint.save(trainer, folder, metrics.tell(), guard.ledger.head if guard else None)
             if stop and trainer.done < plan.rounds:
                 raise TimeoutError(f"{folder}: out of time after round {trainer.done}") if late else KeyboardInterrupt
+        if trainer.done < plan.rounds:
+            last = None  # the budget is spent: evaluate what there is
+            checkpoint.save(trainer, folder, metrics.tell(), guard.ledger.head if guard else None)
     loss, accuracy = (last.loss, last.accuracy) if last else trainer.evaluate()
     mechanism = plan.mechanism
-    summary = {
+    summary: dict[str, Any] = {
         "rounds": trainer.done,
         "loss": loss,
         "accuracy": accuracy,
@@ -83,6 +94,9 @@ def carry_out(
         "float32_bits_up": 32 * plan.clients * len(trainer.values) * trainer.done,
         "plan": plan.to_dict(),
     }
+    if guard is not None:
+        summary |= {"epsilon": guard.epsilon(), "delta": guard.ledger.charges[0]["about"]["delta"]}
+        summary |= {"ledger_head": guard.ledger.head, "budget_spent": trainer.done < plan.rounds}
     write_json(folder / SUMMARY, summary)
     return summary
 

@@ -5,15 +5,18 @@ from typing import Any
 
 from rqm._checks import known_keys
 from rqm.channel import Channel
+from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
 
-KINDS: dict[str, type[Channel] | type[Noiseless]] = {kind.kind: kind for kind in (RQM, PBM, Rounding, Noiseless)}
+KINDS: dict[str, type[Channel] | type[Noiseless] | type[Gaussian]] = {
+    kind.kind: kind for kind in (RQM, PBM, Rounding, Noiseless, Gaussian)
+}
 
 
-def mechanism_from_dict(fields: dict[str, Any]) -> Channel | Noiseless:
+def mechanism_from_dict(fields: dict[str, Any]) -> Channel | Noiseless | Gaussian:
     """Build whichever mechanism ``to_dict`` described.
 
     >>> mechanism_from_dict({"mechanism": "pbm", "theta": 0.15})

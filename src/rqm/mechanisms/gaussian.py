@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
-from rqm._checks import real
+from rqm._checks import real, whole
 
 
 @final
@@ -26,6 +26,10 @@ class Gaussian:
         """Validate every parameter."""
         z = real("noise_multiplier", self.noise_multiplier, "a positive finite number", 0, np.inf)
         object.__setattr__(self, "noise_multiplier", z)
+
+    def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
+        """Return the mean of a sum that was noised already; ``check`` is for the other mechanisms' sake."""
+        return z_sum / whole("clients", clients, 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters and the mechanism's name."""

@@ -131,6 +131,14 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
     return _report(mech, setting, epsilon, best, dim, honest, noise, coordinate, over)
 
 
+def one_release(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: float) -> Rdp:
+    """What one round leaks to the server about one of its clients."""
+    orders = orders_for("server", few=isinstance(mech, Channel) and not affine(mech))
+    if isinstance(mech, Gaussian):
+        return gaussian_rdp(mech.noise_multiplier, orders, setting.neighbours)
+    return _release(mech, setting.floor()[0], dim, l2_clip)(orders, setting.neighbours)
+
+
 def _release(
     mech: Channel, honest: int, dim: int, l2_clip: float, *, quick: bool = False
 ) -> Callable[[Sequence[float], Neighbours], Rdp]:

@@ -67,7 +67,7 @@ def vector_rdp(
     >>> from rqm import Rounding
     >>> mech = Rounding(clip=4 / 1024, levels=2, margin=20.7)
     >>> vector_rdp(mech, [2], honest=100, dim=2**20, l2_clip=1.0).round(3).tolist()
-    [5.577]
+    [5.58]
     """
     alphas = np.array([order(a) for a in orders])
     if ((alphas == 1) | (alphas > 2) & (alphas < 3) | np.isinf(alphas)).any():

@@ -1,0 +1,138 @@
+"""A run that charges its ledger: stops at its budget, never under-counts, refuses old copies."""
+
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rqm import Rounding, account
+from rqm.federated import checkpoint, run
+from rqm.federated.guard import LEDGER, Guard
+from rqm.federated.plan import Plan, Server, Transforms
+from rqm.privacy.ledger import LedgerError, read
+from tests.federated.test_run import pictures
+
+DELTA = 1e-5
+PLAN = Plan(
+    data="mnist-writers", model="linear", clients=4, rounds=6, evaluate_every=3, checkpoint_every=2, device="cpu",
+    participations=3, transforms=Transforms(l2_clip=0.5, rotate=True),
+    mechanism=Rounding(clip=0.02, levels=2, margin=60.0), server=Server(rate=0.1),
+)  # fmt: skip
+
+
+def train(plan, folder, **options):
+    if not (folder / run.PLAN).exists():
+        run.start(plan, folder)
+    with Guard(plan, folder, delta=DELTA, **options) as guard:
+        return run.carry_out(plan, pictures(), folder, guard=guard)
+
+
+def test_a_run_spends_what_its_plan_says(tmp_path):
+    summary = train(PLAN, tmp_path / "run")
+    assert summary["epsilon"] == pytest.approx(account(PLAN, DELTA).epsilon)
+    assert not summary["budget_spent"]
+    about, spent, head = read(tmp_path / "run" / LEDGER)
+    assert spent == dict.fromkeys(range(6), 1)
+    assert head == summary["ledger_head"]
+    assert about["dim"] == 8192
+
+
+def test_the_charge_comes_before_the_step(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("rqm.federated.loop.Trainer._move", lambda self, *_: seen.append(len(read(ledger)[1])))
+    ledger = tmp_path / "run" / LEDGER
+    train(PLAN, tmp_path / "run")
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_budget_ends_a_run_before_it_is_passed(tmp_path):
+    each = [account(replace(PLAN, rounds=max(k, 2), participations=k), DELTA).epsilon for k in (1, 2, 3)]
+    assert each[0] < each[1] < each[2]
+    budget = (each[1] + each[2]) / 2
+    plan = replace(PLAN, clients=12)  # everybody, every round: three rounds would be three participations
+    with pytest.raises(ValueError, match="participations = 3"):
+        train(plan, tmp_path / "impossible")
+    plan = replace(PLAN, participations=None)
+    summary = train(plan, tmp_path / "run", budget=budget)
+    assert summary["budget_spent"]
+    assert summary["rounds"] == 2
+    assert summary["epsilon"] <= budget
+    assert 0 <= summary["accuracy"] <= 1
+    again = train(plan, tmp_path / "run", budget=budget)
+    assert again["rounds"] == 2
+    assert train(plan, tmp_path / "run")["rounds"] == 6  # without a budget it goes on
+
+
+def test_old_copies_are_refused(tmp_path):
+    folder = tmp_path / "run"
+
+    class StopError(Exception):
+        pass
+
+    def stop_at(turn):
+        def watch(record):
+            if record.round == turn:
+                raise StopError
+
+        return watch
+
+    run.start(PLAN, folder)
+    with Guard(PLAN, folder, delta=DELTA) as guard, pytest.raises(StopError):
+        run.carry_out(PLAN, pictures(), folder, stop_at(3), guard=guard)
+    old = {name: (folder / name).read_bytes() for name in (LEDGER, checkpoint.NAME, run.METRICS)}
+    with Guard(PLAN, folder, delta=DELTA) as guard, pytest.raises(StopError):
+        run.carry_out(PLAN, pictures(), folder, stop_at(5), guard=guard)
+    spent = read(folder / LEDGER)[1]
+    assert spent == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}  # round 3 was done again, and charged again
+    head = read(folder / LEDGER)[2]
+
+    shutil.copytree(folder, tmp_path / "ledger put back")
+    (tmp_path / "ledger put back" / LEDGER).write_bytes(old[LEDGER])
+    with pytest.raises(LedgerError, match="an older copy"):
+        train(PLAN, tmp_path / "ledger put back")
+    shutil.copytree(folder, tmp_path / "checkpoint put back")
+    (tmp_path / "checkpoint put back" / checkpoint.NAME).write_bytes(old[checkpoint.NAME])
+    summary = train(PLAN, tmp_path / "checkpoint put back")  # goes on, and pays for every round again
+    assert read(tmp_path / "checkpoint put back" / LEDGER)[1][2] == 3
+    assert summary["epsilon"] > account(PLAN, DELTA).epsilon
+    shutil.copytree(folder, tmp_path / "both put back")
+    for name, data in old.items():
+        (tmp_path / "both put back" / name).write_bytes(data)
+    with pytest.raises(LedgerError, match="not the latest copy"):
+        train(PLAN, tmp_path / "both put back", expect_head=head)
+    shutil.copytree(folder, tmp_path / "no ledger")
+    (tmp_path / "no ledger" / LEDGER).unlink()
+    with pytest.raises(LedgerError, match="an older copy"):
+        train(PLAN, tmp_path / "no ledger")
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from tests.federated.test_guard import PLAN, train
+train(PLAN, Path(sys.argv[1]))
+"""
+
+
+def test_killed_runs_pay_for_all_that_they_released(tmp_path):
+    folder, rng = tmp_path / "run", np.random.default_rng(3)
+    run.start(PLAN, folder)
+    released = 0
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)])
+        deadline = time.monotonic() + 60
+        while not (folder / LEDGER).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.1))
+        child.kill()
+        child.wait()
+        lines = (folder / run.METRICS).read_bytes().count(b"\n") if (folder / run.METRICS).exists() else 0
+        released = max(released, lines)
+        charged = (folder / LEDGER).read_bytes().count(b"\n") - 1
+        assert charged >= released
+    subprocess.run([sys.executable, "-c", CHILD, str(folder)], check=True, timeout=120)
+    assert set(read(folder / LEDGER)[1]) == set(range(6))

@@ -1,0 +1,177 @@
+"""The ledger: never under-counts and never breaks, whatever happens to the process or the file."""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from rqm.privacy.ledger import Ledger, LedgerError, participations, read
+
+ABOUT = {"plan": "a", "clients": 40}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def fill(path, rounds):
+    with Ledger(path, ABOUT) as ledger:
+        return [ledger.charge(turn) for turn in rounds]
+
+
+def test_charges_are_kept_and_counted(path):
+    heads = fill(path, [0, 1, 1])
+    heads += fill(path, [2])
+    about, spent, head = read(path)
+    assert about == ABOUT
+    assert spent == Counter({0: 1, 1: 2, 2: 1})
+    assert head == heads[-1]
+    assert len(set(heads)) == 4
+    with Ledger(path, ABOUT, expect_head=head) as ledger:
+        assert all(one in ledger for one in heads)
+        assert "f" * 64 not in ledger
+        assert ledger.spent == spent
+
+
+def test_the_most_a_user_can_have_been_part_of():
+    spent = Counter({0: 1, 1: 3, 2: 2, 3: 1})
+    assert participations(spent, 1) == 3
+    assert participations(spent, 2) == 5
+    assert participations(spent, None) == 7
+    assert participations(Counter(), 1) == 0
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda lines: lines[:1] + lines[2:],
+        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+        lambda lines: [lines[0], lines[1].replace(b'"round": 0', b'"round": 7'), *lines[2:]],
+        lambda lines: [*lines[:2], b"nonsense\n", *lines[2:]],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: lines[1:],
+        lambda lines: [*lines[:-1], b"\n"],
+    ],
+    ids=["a line taken out", "lines exchanged", "a line changed", "nonsense", "a line twice", "no beginning", "blank"],
+)
+def test_a_changed_file_is_refused(break_it, path):
+    fill(path, range(4))
+    path.write_bytes(b"".join(break_it(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(LedgerError, match="was changed, or a line before it is missing"):
+        Ledger(path, ABOUT)
+    with pytest.raises(LedgerError):
+        read(path)
+
+
+def test_an_older_copy_is_seen_by_its_head(path):
+    fill(path, range(3))
+    old = path.read_bytes()
+    heads = fill(path, range(3, 5))
+    path.write_bytes(old)
+    with Ledger(path, ABOUT) as ledger:
+        assert heads[-1] not in ledger
+    with pytest.raises(LedgerError, match="not the latest copy"):
+        Ledger(path, ABOUT, expect_head=heads[-1])
+    with pytest.raises(LedgerError, match="another plan"):
+        Ledger(path, {**ABOUT, "clients": 41})
+
+
+def test_a_torn_write_at_every_byte(path):
+    fill(path, range(3))
+    whole = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
+    for size in range(ends[0], len(whole) + 1):
+        path.write_bytes(whole[:size])
+        with Ledger(path, ABOUT) as ledger:
+            assert sum(ledger.spent.values()) == sum(end <= size for end in ends) - 1
+            ledger.charge(99)
+        assert read(path)[1][99] == 1
+
+
+def test_a_file_that_was_never_begun(path):
+    for data in (b"", b'{"ledger": 1, "abo'):
+        path.write_bytes(data)
+        with Ledger(path, ABOUT) as ledger:
+            ledger.charge(0)
+        assert read(path)[1] == Counter({0: 1})
+        path.unlink()
+    path.write_bytes(b"")
+    with pytest.raises(LedgerError, match="is empty"):
+        read(path)
+
+
+def test_two_processes_cannot_charge_at_once(path):
+    with Ledger(path, ABOUT):
+        with pytest.raises(LedgerError, match="another process is charging"):
+            Ledger(path, ABOUT)
+        code = (
+            f"from rqm.privacy.ledger import Ledger; from pathlib import Path; Ledger(Path({str(path)!r}), {ABOUT!r})"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "another process is charging" in done.stderr
+    fill(path, [0])
+
+
+def test_a_full_disk_charges_nothing_that_could_be_released(path, monkeypatch):
+    with Ledger(path, ABOUT) as ledger:
+        before = ledger.head
+        monkeypatch.setattr("os.write", lambda *_: 3)
+        with pytest.raises(OSError, match="disk is full"):
+            ledger.charge(0)
+        assert ledger.head == before
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from rqm.privacy.ledger import Ledger
+with Ledger(Path(sys.argv[1]), {"plan": "a", "clients": 40}) as ledger:
+    while True:
+        turn = sum(ledger.spent.values())
+        ledger.charge(turn)
+        sys.stdout.write(f"{turn}\\n")  # the release: after the charge
+        sys.stdout.flush()
+"""
+
+
+def kill_at_random(path, times):
+    rng = np.random.default_rng(times)
+    released = 0
+    for _ in range(times):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
+        first = child.stdout.readline()
+        time.sleep(rng.uniform(0, 0.02))
+        child.kill()
+        rest, _ = child.communicate()
+        released += len((first + rest).split())
+        spent = read_whole(path)
+        assert spent >= released  # never less than what was released
+        assert spent <= released + times  # and at most one charge a kill that was not
+    fill(path, [])
+    assert sum(read(path)[1].values()) >= released
+
+
+def read_whole(path):
+    return path.read_bytes().count(b"\n") - 1
+
+
+def test_kill_9_never_under_counts(path):
+    kill_at_random(path, 12)
+
+
+@pytest.mark.slow
+def test_kill_9_two_hundred_times(path):
+    kill_at_random(path, 200)
+
+
+def test_lines_are_json(path):
+    fill(path, [5])
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert first["about"] == ABOUT
+    assert second["round"] == 5
+    assert second["previous"] == first["hash"]
