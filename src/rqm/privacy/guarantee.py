@@ -173,7 +173,7 @@ def _report(
     )  # fmt: skip
 
 
-def gaussian_noise(setting: Setting, epsilon: float, tolerance: float = 1e-4) -> float:
+def gaussian_noise(setting: Setting, epsilon: float, tolerance: float = 1e-6) -> float:
     """The noise multiplier with which a trusted server reaches ε in this setting, accounted as everybody else."""
 
     def enough(z: float) -> bool:
