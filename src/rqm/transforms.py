@@ -20,6 +20,7 @@ from rqm.randomness import SeededRandom
 
 RADIX_BITS = 5
 """The transform multiplies by Hadamard matrices of 2**5 rows, one factor after the other."""
+ROWS = 64
 FLOAT_ROOM = 1 - 2.0**-15
 """Vectors are clipped a little below C, so that rounding in float32 does not push them over the budget in integers."""
 
@@ -124,6 +125,8 @@ def over_budget(mech: Channel, x: torch.Tensor, bound: float) -> torch.Tensor:
 
     Positions are those of the encoder, after its clamp; distances are from the middle of the clip.
     """
+    if len(x) > ROWS:  # a few at a time: the positions take several times the room of the floats
+        return torch.cat([over_budget(mech, part, bound) for part in torch.split(x, ROWS)])
     recipe = mech.recipe
     near = (x.double() * recipe.scale + recipe.centre).clamp(recipe.low + SHIFT, recipe.high + SHIFT)
     twice = 2 * (near.view(torch.int64) & (2**51 - 1)) - (recipe.low + recipe.high)

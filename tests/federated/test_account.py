@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from rqm import RQM, Noiseless, Rounding, account, calibrate
+from rqm.experiments import find
 from rqm.federated.plan import Plan, Transforms
+from rqm.federated.sweep import Sweep
 from rqm.privacy.vector import vector_rdp
 from rqm.transforms import spread_clip
 
@@ -54,3 +56,17 @@ def test_the_outsider_sees_every_round_but_not_who_took_part():
     assert server.participations == outsider.participations == 20
     assert outsider.epsilon < server.epsilon
     assert account(replace(plan, mechanism=RQM(clip=1.0, margin=200.0)), 1e-5).epsilon < server.epsilon
+
+
+def test_the_shipped_experiment_spends_what_its_variants_say():
+    plans = Sweep.from_toml(find("user-level")).variants
+    assert len(plans) == 13
+    for name, plan in plans.items():
+        if isinstance(plan.mechanism, Noiseless):
+            continue
+        target = float(name.split("ε=")[1])
+        one = account(plan, 1 / plan.population)
+        assert 0.999 * target < one.epsilon <= target
+        assert one.noise_std_over_gaussian <= 1.02
+        assert one.trusted_server == name.startswith("trusted")
+        assert (one.observer, one.neighbours, one.participations, one.honest) == ("server", "replace", 1, 1000)

@@ -97,6 +97,8 @@ def say(one: "Guarantee | None") -> str:
     if one is None:
         return "no noise, no privacy"
     whom = {"server": "the server", "outsider": "an outsider who sees all models, but not who took part"}[one.observer]
+    if one.trusted_server:
+        whom = "whoever sees the noised sums but not the server's memory"
     what = {"replace": "replaced by another", "zero-out": "replaced by zero"}[one.neighbours]
     lines = [
         f"({one.epsilon:.4g}, {one.delta:.3g})-DP for every user against {whom}, certified;",

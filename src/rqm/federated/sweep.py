@@ -18,6 +18,11 @@ from rqm.federated.clients import FederatedData
 from rqm.federated.loop import Record
 from rqm.federated.plan import Plan, assign, read_toml
 
+VARIES = [
+    "mechanism", "transforms", "client", "server", "model", "data", "rounds", "clients", "population", "participations"
+]  # fmt: skip
+"""What may differ between the variants of an experiment."""
+
 
 @final
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Sweep:
             changes = {key: value for key, value in variant.items() if key != "name"}
             if "name" not in variant:
                 raise ValueError(f"{path}: a variant has no name")
-            known_keys(changes, ["mechanism", "client", "server", "model", "data", "rounds", "clients"], "variants.")
+            known_keys(changes, VARIES, "variants.")
             merged = deepcopy({**values, **changes})
             for setting in settings:
                 if not setting.startswith("seeds="):

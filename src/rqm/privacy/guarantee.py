@@ -84,7 +84,8 @@ class Guarantee:
     """(ε, δ)-differential privacy of a user over a whole run, certified: it holds for all inputs of everyone.
 
     ``per_coordinate`` is D₂ of one coordinate in one round; ``noise_std_over_gaussian`` is the noise of the sum over
-    that of a trusted server's Gaussian with the same ε, accounted in the same way.
+    that of a trusted server's Gaussian with the same ε, accounted in the same way. With a ``trusted_server`` it holds
+    against whoever sees only what the server publishes.
     """
 
     epsilon: float
@@ -103,6 +104,7 @@ class Guarantee:
     noise_std_over_gaussian: float | None
     bits_per_coordinate: int
     bits_under_secagg: int | None
+    trusted_server: bool = False
     certified: bool = True
     method: str = "RDP"
 
@@ -170,6 +172,7 @@ def _report(
         population=setting.population, dim=dim, order=best, per_coordinate=coordinate, noise_multiplier=noise,
         noise_std_over_gaussian=over, bits_per_coordinate=mech.bits,
         bits_under_secagg=mech.sum_bits(setting.clients) if isinstance(mech, Channel) else None,
+        trusted_server=isinstance(mech, Gaussian),
     )  # fmt: skip
 
 
