@@ -23,8 +23,11 @@ from rqm.privacy.composition import (
     run_rdp,
     smallest,
 )
+from rqm.privacy.losses import composed_epsilon
 from rqm.privacy.vector import Neighbours, affine, vector_rdp
 
+FEW_RELEASES = 1000
+"""Coordinates times participations up to which privacy loss distributions are composed, too."""
 UNLUCKY = 0.1
 """The part of δ that pays for samples with fewer honest clients than the floor."""
 
@@ -122,6 +125,10 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
 
     few = not affine(mech)
     epsilon, best = _compose(setting, _release(mech, honest, dim, l2_clip), few=few).epsilon(delta)
+    method, releases = "RDP", dim * setting.releases
+    if not few and setting.observer == "server" and releases <= FEW_RELEASES:
+        composed = composed_epsilon(mech, honest=honest, releases=releases, delta=delta, law="sampled")
+        epsilon, method = min((epsilon, "RDP"), (composed, "PLD"))  # the better of the two, by its name
     noise = sqrt(setting.clients * float(mech.variance(0.0))) / l2_clip
     # With the same orders as above the sums over outcomes are known already.
     orders = orders_for(setting.observer, few)[: 1 if few else None]
@@ -130,7 +137,7 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
     over = None
     if 0 < epsilon < 1e6:
         over = noise / gaussian_noise(replace(setting, honest=None, delta=delta), epsilon)
-    return _report(mech, setting, epsilon, best, dim, honest, noise, coordinate, over)
+    return replace(_report(mech, setting, epsilon, best, dim, honest, noise, coordinate, over), method=method)
 
 
 def one_release(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: float) -> Rdp:

@@ -11,7 +11,7 @@ distance of the two vectors over c²: at most 4C²/c² when one replaces another
 cost does not depend on d.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
@@ -47,6 +47,35 @@ def affine(mech: Channel) -> bool:
     return isinstance(mech, PBM) or len(mech.knots) == 2
 
 
+def end_laws(mech: Channel, law: Law) -> tuple[FloatArray, int]:
+    """The laws at the two ends of the clip, and how many independent trials of that kind a coordinate is.
+
+    What a PBM client sends is a sum of trials with the same input. Showing every trial's sum alone only helps the
+    adversary, and each is a mechanism of two levels.
+    """
+    logs = mech.trial_laws(law) if isinstance(mech, PBM) else mech.knot_laws(law)
+    laws = np.exp(logs)
+    return laws / laws.sum(axis=1, keepdims=True), mech.trials if isinstance(mech, PBM) else 1
+
+
+def splits_of_others(
+    low: FloatArray, high: FloatArray, others: int, *, quick: bool = False
+) -> Iterator[tuple[FloatArray, float]]:
+    """Laws of the others' sum, one for every way in which they stand at the two ends, and the mass that each lacks.
+
+    Of many others some neighbouring ways are taken together, by leaving out those in whom they differ. ``quick`` gives
+    three ways only.
+    """
+    block = 1 if quick else max(1, ceil(others / SPLITS))
+    starts: Sequence[int] = range(0, others + 1, block)
+    if np.allclose(low, high[::-1], rtol=1e-12, atol=0):
+        starts = range(0, others // 2 + 1, block)  # the other half are mirror images
+    lows, highs = _Powers(low), _Powers(high)
+    for start in sorted({0, others // 2, others}) if quick else starts:
+        # Between `start` and `start + block - 1` others are high: the rest of that block only adds noise.
+        yield highs[start].plus(lows[max(0, others - start - block + 1)])
+
+
 def vector_rdp(
     mech: Channel,
     orders: Sequence[float],
@@ -76,15 +105,9 @@ def vector_rdp(
         raise ValueError(f"neighbours = {neighbours!r}: must be one of {', '.join(get_args(Neighbours))}")
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, inf)
-    trials = 1
-    if isinstance(mech, PBM):
-        # What a PBM client sends is a sum of trials with the same input. Showing every trial's sum alone helps the
-        # adversary, and each is a mechanism of two levels.
-        laws, trials = np.exp(mech.trial_laws(law)), mech.trials
-    elif affine(mech):
-        laws = np.exp(mech.knot_laws(law))
-    else:
+    if not affine(mech):
         return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])
+    laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
     under_budget = dim / (alphas - 1) * np.log1p(found.kappa * distance / dim)
@@ -103,19 +126,12 @@ def gain(
 
     ``quick`` tries only three splits of the others.
     """
-    low, high = (np.array(law) / sum(law) for law in laws)
+    low, high = (np.array(law) for law in laws)
     alphas = np.array(orders)
+    kappa, most = np.zeros(len(alphas)), np.zeros(len(alphas))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         steepest = float(np.nanmax(np.abs(high - low) / (high + low)))
-        block = 1 if quick else max(1, ceil(others / SPLITS))
-        lows, highs = _Powers(low), _Powers(high)
-        kappa, most = np.zeros(len(alphas)), np.zeros(len(alphas))
-        starts = range(0, others + 1, block)
-        if np.allclose(low, high[::-1], rtol=1e-12, atol=0):
-            starts = range(0, others // 2 + 1, block)  # the other half are mirror images
-        for start in sorted({0, others // 2, others}) if quick else starts:
-            # Between `start` and `start + block - 1` others are high: the rest of that block only adds noise.
-            base, lost = highs[start].plus(lows[max(0, others - start - block + 1)])
+        for base, lost in splits_of_others(low, high, others, quick=quick):
             here = _leak(base, lost, low, high, alphas, steepest, neighbours)
             kappa, most = np.maximum(kappa, here.kappa), np.maximum(most, here.most)
     return Gain(kappa * SLACK, most * SLACK)

@@ -1,0 +1,76 @@
+"""Privacy loss distributions of few coordinates against brute force and dp-accounting's own."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rqm import PBM, RQM, Rounding, renyi
+from rqm.privacy.guarantee import Setting, guarantee
+from rqm.privacy.losses import composed_epsilon, profile
+
+ENDS = np.array([-1.0, 1.0])
+
+
+def hockey_stick(p, q, epsilon):
+    return np.maximum(p - np.exp(epsilon) * q, 0).sum()
+
+
+@settings(max_examples=40)
+@given(
+    st.one_of(
+        st.builds(Rounding, levels=st.just(2), margin=st.floats(0.3, 20)),
+        st.builds(RQM, levels=st.just(4), margin=st.floats(6, 30), keep=st.floats(0.1, 0.9)),
+    ),
+    st.integers(0, 5), st.floats(-1, 1), st.floats(-1, 1), st.data(),
+)  # fmt: skip
+def test_the_profile_is_above_every_pair(mech, others, x, y, data):
+    grid, deltas = profile(*mech.pmf(ENDS), others)
+    signs = data.draw(st.lists(st.sampled_from([-1.0, 1.0, 0.3]), min_size=others, max_size=others))
+    base = np.ones(1)
+    for sign in signs:
+        base = np.convolve(base, mech.pmf(sign))
+    p, q = (np.convolve(mech.pmf(v), base) for v in (x, y))
+    for index in (0, 1000, 2000, 2100, 3000, 4000):
+        assert hockey_stick(p, q, grid[index]) <= deltas[index] + 1e-12
+
+
+def test_the_profile_is_attained():
+    mech = Rounding(levels=2, margin=1.0)
+    grid, deltas = profile(*mech.pmf(ENDS), 3)
+    laws = mech.pmf(ENDS)
+    for index in (2200, 2500, 3000):
+        found = 0.0
+        for signs in product([0, 1], repeat=3):
+            base = np.ones(1)
+            for sign in signs:
+                base = np.convolve(base, laws[sign])
+            found = max(found, hockey_stick(np.convolve(laws[1], base), np.convolve(laws[0], base), grid[index]))
+        assert deltas[index] == pytest.approx(found, abs=1e-12)
+
+
+def test_one_clients_composition_is_dp_accountings():
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    mech = Rounding(levels=2, margin=3.0)
+    low, high = ({z: float(np.log(w)) for z, w in enumerate(law)} for law in mech.pmf(ENDS))
+    theirs = pld.from_two_probability_mass_functions(low, high, value_discretization_interval=1e-5).self_compose(30)
+    assert composed_epsilon(mech, honest=1, releases=30, delta=1e-5) == pytest.approx(
+        theirs.get_epsilon_for_delta(1e-5), rel=2e-3
+    )
+
+
+@pytest.mark.parametrize(
+    "mech", [Rounding(levels=2, margin=3.0), RQM(levels=16, margin=40.0), PBM(theta=0.05)], ids=repr
+)
+def test_the_better_of_the_two_is_reported_and_named(mech):
+    setting = Setting(10, 100, 5, 1e-5, participations=2)
+    few, many = (guarantee(mech, setting, dim=dim, l2_clip=dim**0.5) for dim in (4, 4000))
+    assert few.method == "PLD"
+    assert many.method == "RDP"
+    rdp_alone = min(
+        8 * bound.upper + np.log(1e5) / (bound.alpha - 1) for bound in renyi(mech, [2.0, 4.0, 8.0, 16.0, 32.0], 10)
+    )
+    assert 0 < few.epsilon < rdp_alone
