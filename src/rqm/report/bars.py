@@ -1,4 +1,4 @@
-"""A bar chart of a benchmark: one bar for each contender, on a logarithmic scale."""
+"""A bar chart of a benchmark: one bar for each contender, on a logarithmic scale where they lie far apart."""
 
 from pathlib import Path
 
@@ -19,8 +19,11 @@ def draw(result: Result, path: Path) -> Path:
     axes.barh(names, rates, color=[PEER if name in others else OURS for name in names])
     for row, rate in enumerate(rates):
         axes.annotate(f" {rate:,.0f}" if rate >= 100 else f" {rate:.2g}", (rate, row), va="center", fontsize=9)
-    axes.set_xscale("log")
-    axes.set_xlim(min(rates) / 2, max(rates) * 4)
+    if max(rates) > 20 * min(rates):
+        axes.set_xscale("log")
+        axes.set_xlim(min(rates) / 2, max(rates) * 4)
+    else:
+        axes.set_xlim(0, max(rates) * 1.15)
     axes.set_xlabel(result.unit)
     axes.set_title(f"rqm bench {result.name}: {result.machine}", fontsize=9, loc="right")
     axes.spines[["top", "right"]].set_visible(False)
