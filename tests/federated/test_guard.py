@@ -1,5 +1,6 @@
 """A run that charges its ledger: stops at its budget, never under-counts, refuses old copies."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,19 @@ import pytest
 from rqm import Rounding, account
 from rqm.federated import checkpoint, run
 from rqm.federated.guard import LEDGER, Guard
+from rqm.federated.loop import Trainer
 from rqm.federated.plan import Plan, Server, Transforms
 from rqm.privacy.ledger import LedgerError, read
-from tests.federated.test_run import pictures
+from tests.federated import test_run
 
 DELTA = 1e-5
+
+
+def pictures():
+    """The small federation, said to have the ten classes of the data that the plan names."""
+    return replace(test_run.pictures(), classes=10)
+
+
 PLAN = Plan(
     data="mnist-writers", model="linear", clients=4, rounds=6, evaluate_every=3, checkpoint_every=2, device="cpu",
     participations=3, transforms=Transforms(l2_clip=0.5, rotate=True),
@@ -136,3 +145,41 @@ def test_killed_runs_pay_for_all_that_they_released(tmp_path):
         assert charged >= released
     subprocess.run([sys.executable, "-c", CHILD, str(folder)], check=True, timeout=120)
     assert set(read(folder / LEDGER)[1]) == set(range(6))
+
+
+def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
+    plan = replace(PLAN, lost=0.4, survivors=3, rounds=6)
+    folder = tmp_path / "run"
+    summary = train(plan, folder)
+    rounds = [json.loads(line) for line in (folder / run.METRICS).read_text().splitlines()]
+    kept = [line["survivors"] >= 3 for line in rounds]
+    assert True in kept
+    assert False in kept
+    assert [line.get("discarded", False) for line in rounds] == [not k for k in kept]
+    assert sum(read(folder / LEDGER)[1].values()) == 6
+    assert [line["bits_up"] for line in rounds] == [line["survivors"] * 8192 for line in rounds]
+    one = account(plan, DELTA)
+    assert one.honest == 3
+    assert summary["epsilon"] == pytest.approx(one.epsilon)
+    assert one.epsilon > account(replace(plan, lost=0.0, survivors=None), DELTA).epsilon
+    assert account(plan, DELTA, honest=3).honest == 2  # the one who was lost may have been honest
+    assert account(replace(plan, survivors=None), DELTA).honest == 1
+
+
+def test_another_model_than_was_accounted_for_is_refused(tmp_path):
+    run.start(PLAN, tmp_path / "run")
+    with (
+        Guard(PLAN, tmp_path / "run", delta=DELTA) as guard,
+        pytest.raises(ValueError, match="8192 were accounted for"),
+    ):
+        run.carry_out(PLAN, test_run.pictures(), tmp_path / "run", guard=guard)
+
+
+def test_a_discarded_round_leaves_the_model_alone():
+    plan = replace(PLAN, lost=0.95, survivors=4)
+    trainer = Trainer(plan, pictures())
+    before = trainer.values.clone()
+    record = trainer.step()
+    assert record.discarded
+    assert (trainer.values == before).all()
+    assert trainer.done == 1

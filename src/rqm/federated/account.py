@@ -63,7 +63,10 @@ def setting_of(
         assert isinstance(mechanism, Channel)
         bound = mechanism.clip * dim**0.5  # what the clip of every coordinate implies
     users = population or plan.population or max(plan.clients, 2)
-    setting = Setting(plan.clients, users, plan.rounds, delta, observer, plan.participations, neighbours, honest)
+    survivors = plan.survivors or (1 if plan.lost else None)
+    setting = Setting(
+        plan.clients, users, plan.rounds, delta, observer, plan.participations, neighbours, honest, survivors
+    )
     return setting, dim, bound
 
 

@@ -25,7 +25,7 @@ class Guard:
         honest: int | float | None = None,
     ) -> None:  # fmt: skip
         setting, dim, bound = setting_of(plan, delta, honest=honest)
-        self.plan, self.budget = plan, budget
+        self.plan, self.budget, self.dim = plan, budget, dim
         self.delta = setting.floor()[1]
         assert not isinstance(plan.mechanism, Noiseless)  # has no setting
         self.release = one_release(plan.mechanism, setting, dim=dim, l2_clip=bound)
@@ -52,8 +52,10 @@ class Guard:
         """Whether the budget pays for another release of this round."""
         return self.budget is None or self.epsilon(turn) <= self.budget
 
-    def check(self, head: str | None, done: int) -> None:
-        """Refuse a ledger that is older than the checkpoint a run goes on from."""
+    def check(self, head: str | None, done: int, coordinates: int) -> None:
+        """Refuse another model than was accounted for, and a ledger older than the checkpoint a run goes on from."""
+        if coordinates != self.dim:
+            raise ValueError(f"the model sends {coordinates} coordinates: {self.dim} were accounted for")
         if done and (head is None or head not in self.ledger):
             raise LedgerError(
                 f"{self.ledger.path}: lacks charges that came before the checkpoint; it is an older copy, or "

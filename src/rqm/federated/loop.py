@@ -25,9 +25,9 @@ from rqm.mechanisms.noiseless import Noiseless
 from rqm.randomness import SeededRandom
 from rqm.transforms import Rotation, l2_clip, over_budget, padded, silence
 
-SAMPLING, NOISE, START, LOCAL, DROPOUT, ROTATION = range(6)
+SAMPLING, NOISE, START, LOCAL, DROPOUT, ROTATION, LOSSES = range(7)
 """The streams of a run's seed: who takes part, the mechanism, the initial model, the order of local steps,
-dropout, the public rotation."""
+dropout, the public rotation, who is lost."""
 TEST_BATCH = 2000
 
 
@@ -37,15 +37,18 @@ class Record:
     """One round. ``loss`` and ``accuracy`` are the server's, on the test set, where it evaluated.
 
     ``clients_loss`` is the mean of the clients' own losses. It is known in simulation only and is not released:
-    publishing it would leak what no ε accounts for.
+    publishing it would leak what no ε accounts for. A round with too few ``survivors`` is ``discarded``: the model
+    stays as it was.
     """
 
     round: int
     seconds: float
     bits_up: int
+    survivors: int
     clients_loss: float | None
     loss: float | None = None
     accuracy: float | None = None
+    discarded: bool | None = None
 
 
 @final
@@ -103,6 +106,13 @@ class Trainer:
         self.taken[chosen] += 1
         return list(chosen.tolist())
 
+    def _survive(self, chosen: list[int], turn: int) -> list[int]:
+        """The clients of a round who are still there at its end."""
+        if not self.plan.lost:
+            return chosen
+        gone = np.random.default_rng([self.plan.seed, LOSSES, turn]).random(len(chosen)) < self.plan.lost
+        return [client for client, lost in zip(chosen, gone, strict=True) if not lost]
+
     def _rotation(self, turn: int) -> Rotation | None:
         """The public rotation of a round."""
         return Rotation(len(self.values), self._number(ROTATION, turn)) if self.plan.transforms.rotate else None
@@ -127,13 +137,18 @@ class Trainer:
     def step(self) -> Record:
         """Carry out one round."""
         start, turn = perf_counter(), self.done
-        total, own = self._collect(self._choose(turn), turn)
-        self.charge(turn)  # before anything is done with the sum
-        mean = self.plan.mechanism.decode(total, self.plan.clients, check=False)
-        rotation = self._rotation(turn)
-        if rotation is not None:
-            mean = rotation.inverse(mean.to(self.values)[None])[0]
-        self._move(mean.to(self.values), turn)
+        staying = self._survive(self._choose(turn), turn)
+        enough = len(staying) >= (self.plan.survivors or 1)
+        own = torch.empty(0)
+        if enough:
+            total, own = self._collect(staying, turn)
+        self.charge(turn)  # before anything is done with the sum, and if nothing is
+        if enough:
+            mean = self.plan.mechanism.decode(total, len(staying), check=False)
+            rotation = self._rotation(turn)
+            if rotation is not None:
+                mean = rotation.inverse(mean.to(self.values)[None])[0]
+            self._move(mean.to(self.values), turn)
         self.done += 1
         loss = accuracy = None
         if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.rounds:
@@ -148,7 +163,9 @@ class Trainer:
             )
         seen = [value for value in found if isfinite(value)]
         mean_loss = float(np.mean(seen)) if seen else None
-        return Record(self.done, perf_counter() - start, self.bits_up, mean_loss, loss, accuracy)
+        sent, seconds = self.bits_up * len(staying) // self.plan.clients, perf_counter() - start
+        discarded = None if enough else True
+        return Record(self.done, seconds, sent, len(staying), mean_loss, loss, accuracy, discarded)
 
     # -- the clients --------------------------------------------------------------------------
 

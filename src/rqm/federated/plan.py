@@ -102,6 +102,8 @@ class Plan:
     population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
     examples: int = 10  # … with so many of their examples each
     participations: int | None = None  # the most rounds that one user takes part in
+    lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
+    survivors: int | None = None  # a round that ends with fewer is discarded, and charged; None: with any
     rounds: int = 100  # T
     seed: int = 0
     device: str = "auto"
@@ -121,6 +123,9 @@ class Plan:
             whole("population", self.population, self.clients)
         if self.participations is not None:
             whole("participations", self.participations, 1)
+        real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
+        if self.survivors is not None:
+            whole("survivors", self.survivors, 1, self.clients)
         real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
         for name in ("data", "model", "device"):
             if not isinstance(getattr(self, name), str):

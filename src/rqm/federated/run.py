@@ -61,7 +61,7 @@ def carry_out(
     trainer = Trainer(plan, data)
     size, head = checkpoint.restore(trainer, folder)
     if guard is not None:
-        guard.check(head, trainer.done)
+        guard.check(head, trainer.done, trainer.coordinates)
         trainer.charge = guard.ledger.charge
     last: Record | None = None
     with (folder / METRICS).open("ab") as metrics, interrupts() as asked_to_stop:

@@ -37,8 +37,9 @@ class Setting:
     """Who takes part, who watches, and what neighbours are.
 
     ``honest`` clients of a round follow the protocol and survive to its end: a number; or a fraction of the population,
-    of which a sample then holds a random number; None for all. ``participations`` caps the rounds that a user takes
-    part in (None: all of them).
+    of which a sample then holds a random number; None for all. ``survivors`` are left at the end of a round at least
+    (None: all); those who are lost may all have been honest. ``participations`` caps the rounds that a user takes part
+    in (None: all of them).
     """
 
     clients: int
@@ -49,6 +50,7 @@ class Setting:
     participations: int | None = None
     neighbours: Neighbours = "replace"
     honest: int | float | None = None
+    survivors: int | None = None
 
     def __post_init__(self) -> None:
         """Validate what does not depend on a mechanism."""
@@ -62,6 +64,8 @@ class Setting:
             real("honest", self.honest, "a fraction above 0 and at most 1", 0, 1, closed="]")
         elif self.honest is not None:
             whole("honest", self.honest, 1, self.clients)
+        if self.survivors is not None:
+            whole("survivors", self.survivors, 1, self.clients)
 
     @property
     def releases(self) -> int:
@@ -69,7 +73,15 @@ class Setting:
         return self.rounds if self.observer == "outsider" or self.participations is None else self.participations
 
     def floor(self) -> tuple[int, float]:
-        """Honest clients of a round at least, and the δ that is left after rounds with fewer are paid for."""
+        """Honest survivors of a round at least, and the δ that is left after rounds with fewer are paid for.
+
+        The user is one of them: alone, he still has his own noise.
+        """
+        sampled, delta = self._sampled()
+        gone = 0 if self.survivors is None else self.clients - self.survivors
+        return max(1, sampled - gone), delta
+
+    def _sampled(self) -> tuple[int, float]:
         if self.honest is None:
             return self.clients, self.delta
         if not isinstance(self.honest, float):
@@ -136,7 +148,7 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
     coordinate = float(one.values[one.orders.index(2.0)])
     over = None
     if 0 < epsilon < 1e6:
-        over = noise / gaussian_noise(replace(setting, honest=None, delta=delta), epsilon)
+        over = noise / gaussian_noise(replace(setting, honest=None, survivors=None, delta=delta), epsilon)
     return replace(_report(mech, setting, epsilon, best, dim, honest, noise, coordinate, over), method=method)
 
 
