@@ -25,8 +25,9 @@ MOST_CLIENTS = 200
 def draw(curves: dict[str, dict[str, Any]], path: Path) -> Path:
     """Draw the curves of ``sweep.save_curves`` into ``path``.
 
-    Loss and accuracy; with several seeds, how far each variant is from the noise-free one (or from the first), seed by
-    seed: that can tell variants apart which the spread over seeds hides; and, for mechanisms, what they leak.
+    Loss and accuracy; with several seeds, how far each variant is from the first baseline without a law (else from the
+    first variant), seed by seed: that can tell variants apart which the spread over seeds hides; and, for mechanisms,
+    what they leak.
     """
     mechanisms = {name: mechanism_from_dict(entry["plan"]["mechanism"]) for name, entry in curves.items()}
     private = {
