@@ -7,7 +7,6 @@ with standard deviation at most C/√d, so few are beyond c: K = 4 touches one i
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isqrt
 from typing import final
 
 import numpy as np
@@ -135,8 +134,3 @@ def over_budget(mech: Channel, x: torch.Tensor, bound: float) -> torch.Tensor:
     if shift:  # the sum would not fit 64 bits: round every distance up to a multiple of 2**shift
         twice = (twice.abs() >> shift) + 1
     return (twice * twice).sum(dim=1) > min(limit >> 2 * shift, 2**63 - 1)
-
-
-def spread_clip(l2: float, dim: int, spread: float = 4.0) -> float:
-    """The clip of a coordinate, c = K·C/√d, with d padded to a power of two."""
-    return spread * l2 / isqrt(padded(dim) * 10**12) * 10**6

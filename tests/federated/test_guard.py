@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from rqm import Rounding, account
+from rqm.cli import app
 from rqm.federated import checkpoint, run
 from rqm.federated.guard import LEDGER, Guard
 from rqm.federated.loop import Trainer
@@ -164,6 +166,8 @@ def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
     assert one.epsilon > account(replace(plan, lost=0.0, survivors=None), DELTA).epsilon
     assert account(plan, DELTA, honest=3).honest == 2  # the one who was lost may have been honest
     assert account(replace(plan, survivors=None), DELTA).honest == 1
+    told = CliRunner().invoke(app, ["account", str(folder), "--json"])
+    assert json.loads(told.stdout)["epsilon"] == pytest.approx(summary["epsilon"])
 
 
 def test_another_model_than_was_accounted_for_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +13,6 @@ if TYPE_CHECKING:
     from rqm.federated.guard import Guard
     from rqm.federated.loop import Record
     from rqm.federated.plan import Plan
-
-
-MOST_CLIENTS = 200
-"""Beyond this the exact certificate takes minutes."""
 
 
 def experiments() -> None:
@@ -93,7 +90,7 @@ def command(
     leak = "" if guard else _leak(plan)
     try:
         with guard or nullcontext():
-            work = lambda watch: run.carry_out(plan, clients, folder, watch, guard=guard)  # noqa: E731
+            work = partial(run.carry_out, plan, clients, folder, guard=guard)
             summary = _watched(plan, lambda: f"ε {guard.epsilon():.4g}" if guard else leak, work)
     except KeyboardInterrupt:
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
@@ -121,12 +118,12 @@ def _leak(plan: "Plan") -> str:
     """What one coordinate of one round may leak, certified: all that can be said of a plan without an L2 budget."""
     from rich.console import Console
 
-    from rqm import renyi
     from rqm.channel import Channel
+    from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
 
     if not isinstance(plan.mechanism, Channel):
         return "not private"
-    if plan.clients > MOST_CLIENTS:
+    if plan.clients > QUICK_CLIENTS:
         return ""
     with Console(stderr=True).status("certifying what a coordinate leaks"):
         bound = renyi(plan.mechanism, 2, plan.clients)

@@ -29,7 +29,7 @@ class Guard:
         self.delta = setting.floor()[1]
         assert not isinstance(plan.mechanism, Noiseless)  # has no setting
         self.release = one_release(plan.mechanism, setting, dim=dim, l2_clip=bound)
-        about: dict[str, Any] = {"plan": plan.to_dict(), "delta": delta, "dim": dim, "honest": setting.floor()[0]}
+        about: dict[str, Any] = {"plan": plan.to_dict(), "delta": delta, "dim": dim, "honest": honest}
         self.ledger = Ledger(folder / LEDGER, about, expect_head)
 
     def __enter__(self) -> Self:

@@ -19,6 +19,9 @@ from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
 
 Others = Literal["worst", "balanced", "random"]
 
+QUICK_CLIENTS = 200
+"""Clients up to which a certificate takes seconds, where several levels lie inside the clip."""
+
 
 @dataclass(frozen=True)
 class Bound:

@@ -15,11 +15,9 @@ from matplotlib.figure import Figure
 from rqm.channel import Channel
 from rqm.federated.sweep import mean_and_interval
 from rqm.mechanisms import mechanism_from_dict
-from rqm.privacy.worst_case import renyi
+from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
 
 ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
-MOST_CLIENTS = 200
-"""Beyond this the exact certificate takes minutes."""
 
 
 def draw(curves: dict[str, dict[str, Any]], path: Path) -> Path:
@@ -33,7 +31,7 @@ def draw(curves: dict[str, dict[str, Any]], path: Path) -> Path:
     private = {
         name: (mech, curves[name]["plan"]["clients"])
         for name, mech in mechanisms.items()
-        if isinstance(mech, Channel) and curves[name]["plan"]["clients"] <= MOST_CLIENTS
+        if isinstance(mech, Channel) and curves[name]["plan"]["clients"] <= QUICK_CLIENTS
     }
     seeds = min(len(entry["accuracy"]) for entry in curves.values())
     compared = seeds > 1 and len(curves) > 1
