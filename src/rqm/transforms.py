@@ -6,8 +6,9 @@ with standard deviation at most C/√d, so few are beyond c: K = 4 touches one i
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import final
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -52,7 +53,15 @@ class Rotation:
         """Rotate the rows of ``x``: a new tensor of ``padded`` columns."""
         out = x.new_zeros((len(x), self.padded))
         torch.mul(x, self.signs(x)[: self.dim], out=out[:, : self.dim])
-        return hadamard(out)
+        return hadamard(out, overwrite=True)
+
+    def clip_and_forward(self, x: torch.Tensor, bound: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """``l2_clip``, then ``forward``: the rotated rows, and which were finite. ``x`` may be overwritten."""
+        if _kernels_run(x) and (kernel := _kernel()).fits(self.padded):
+            factors, finite = _factors(x, bound)
+            return kernel.rotate(x.contiguous(), self.signs(x), factors), finite
+        finite = l2_clip(x, bound)
+        return self.forward(x), finite
 
     def inverse(self, y: torch.Tensor) -> torch.Tensor:
         """Rotate back: rows of ``dim`` columns."""
@@ -71,17 +80,35 @@ def padded(dim: int) -> int:
     return 1 << (whole("dim", dim, 1) - 1).bit_length()
 
 
-def hadamard(x: torch.Tensor) -> torch.Tensor:
+def hadamard(x: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
     """The orthonormal Walsh–Hadamard transform of every row; the number of columns is a power of two."""
     bits = x.shape[-1].bit_length() - 1
     if x.shape[-1] != 1 << bits:
         raise ValueError(f"x has {x.shape[-1]} columns: must be a power of two")
+    if _kernels_run(x) and (kernel := _kernel()).fits(x.shape[-1]):
+        out: torch.Tensor = kernel.hadamard(x if overwrite else x.clone(memory_format=torch.contiguous_format))
+        return out
     shape, done = x.shape, 0
     while done < bits:
         step = min(RADIX_BITS, bits - done)
         x = _matrix(step, x.dtype, x.device) @ x.reshape(-1, 1 << step, 1 << done)
         done += step
     return x.reshape(shape)
+
+
+def _kernels_run(x: torch.Tensor) -> bool:
+    return x.is_cuda and x.dtype == torch.float32 and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _kernel() -> Any:
+    from rqm.kernels import cuda_rotation  # noqa: PLC0415 (needs Triton)
+
+    return cuda_rotation
 
 
 @lru_cache(maxsize=32)
@@ -97,17 +124,26 @@ def l2_clip(x: torch.Tensor, bound: float | None) -> torch.Tensor:
 
     Returns which rows are finite. The others become zero, so that the number of clients does not depend on data.
     """
-    size = torch.linalg.vector_norm(x, torch.inf if bound is None else 2, dim=1, keepdim=True)
-    finite = torch.isfinite(size)[:, 0]
+    factors, finite = _factors(x, bound)
     silence(x, ~finite)
     if bound is not None:
-        x.mul_((FLOAT_ROOM * bound / size).clamp(max=1).nan_to_num(1.0))
+        x.mul_(factors[:, None])
     return finite
+
+
+def _factors(x: torch.Tensor, bound: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each row is to be multiplied by, zero for rows that are not finite, and which are."""
+    size = torch.linalg.vector_norm(x, torch.inf if bound is None else 2, dim=1)
+    finite = torch.isfinite(size)
+    factors = torch.ones_like(size) if bound is None else (FLOAT_ROOM * bound / size).clamp(max=1)
+    return torch.where(finite, factors, 0), finite
 
 
 def silence(x: torch.Tensor, rows: torch.Tensor) -> None:
     """Set some rows of ``x`` to zero, in place."""
-    if x.is_cuda or rows.any():  # to look costs a wait on the GPU, to fill a pass on the CPU
+    if _kernels_run(x) and x.is_contiguous():
+        _kernel().silence(x, rows)
+    elif x.is_cuda or rows.any():  # to look costs a wait on the GPU, to fill a pass on the CPU
         x.masked_fill_(rows[:, None], 0.0)
 
 
@@ -124,13 +160,23 @@ def over_budget(mech: Channel, x: torch.Tensor, bound: float) -> torch.Tensor:
 
     Positions are those of the encoder, after its clamp; distances are from the middle of the clip.
     """
+    recipe = mech.recipe
+    limit, most = 4 * budget(mech, bound), recipe.high - recipe.low
+    shift = max(0, (x.shape[1].bit_length() + 2 * most.bit_length() - 61) // 2)
+    # With a shift the sum would not fit 64 bits: every distance is rounded up to a multiple of 2**shift.
+    return _squares(mech, x, shift) > min(limit >> 2 * shift, 2**63 - 1)
+
+
+def _squares(mech: Channel, x: torch.Tensor, shift: int) -> torch.Tensor:
+    """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
+    if _kernels_run(x):
+        sums: torch.Tensor = _kernel().squares(mech.recipe, x.contiguous(), shift)
+        return sums
     if len(x) > ROWS:  # a few at a time: the positions take several times the room of the floats
-        return torch.cat([over_budget(mech, part, bound) for part in torch.split(x, ROWS)])
+        return torch.cat([_squares(mech, part, shift) for part in torch.split(x, ROWS)])
     recipe = mech.recipe
     near = (x.double() * recipe.scale + recipe.centre).clamp(recipe.low + SHIFT, recipe.high + SHIFT)
     twice = 2 * (near.view(torch.int64) & (2**51 - 1)) - (recipe.low + recipe.high)
-    limit, most = 4 * budget(mech, bound), recipe.high - recipe.low
-    shift = max(0, (x.shape[1].bit_length() + 2 * most.bit_length() - 61) // 2)
-    if shift:  # the sum would not fit 64 bits: round every distance up to a multiple of 2**shift
+    if shift:
         twice = (twice.abs() >> shift) + 1
-    return (twice * twice).sum(dim=1) > min(limit >> 2 * shift, 2**63 - 1)
+    return (twice * twice).sum(dim=1)

@@ -72,6 +72,16 @@ def test_every_client_gets_its_own_gradient(make, shape):
     assert (again == gradients).all()  # the same bits every time
 
 
+def test_clients_of_one_chunk_are_not_summed():
+    torch.manual_seed(0)
+    net, clients = convolutions(), ragged((2, 8, 7), sizes=(5, 1, 11, 3))
+    many = batched(net, clients)
+    assert many.whole
+    gradients, _ = many.gradients([2, 1, 0])
+    for row, client in enumerate([2, 1, 0]):
+        torch.testing.assert_close(gradients[row], plain(net, clients, client)[0], rtol=1e-4, atol=1e-6)
+
+
 def test_a_broken_client_spoils_nobody_else():
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
     clients = ragged((6,))

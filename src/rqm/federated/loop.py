@@ -201,10 +201,11 @@ class Trainer:
     def _add(self, gradients: torch.Tensor, total: torch.Tensor, turn: int, place: int) -> torch.Tensor:
         """Encode and add; return which gradients were finite. The others send an encoding of zero: n tells nothing."""
         mechanism, bound = self.plan.mechanism, self.plan.transforms.l2_clip
-        finite = l2_clip(gradients, bound)
         rotation = self._rotation(turn)
-        if rotation is not None:
-            gradients = rotation.forward(gradients)
+        if rotation is None:
+            finite = l2_clip(gradients, bound)
+        else:
+            gradients, finite = rotation.clip_and_forward(gradients, bound)
         if isinstance(mechanism, Channel):
             if bound is not None:
                 silence(gradients, over_budget(mechanism, gradients, bound))

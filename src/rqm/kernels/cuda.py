@@ -180,7 +180,7 @@ def encode(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor
     return bool(width) and bool(launch(recipe, x, rng, out, width, sum_rows=False).item())
 
 
-def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.Tensor, check: bool) -> bool:
+def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.Tensor, check: bool = True) -> bool:
     """Encode the rows of ``x`` and add their outcomes to ``total``; return whether ``check`` found NaN or infinity."""
     width = x[0].numel()
     if not width:
