@@ -1,6 +1,6 @@
 """Training curves of several variants with confidence bands over seeds, and what each leaks.
 
-``python -m rqm.report.curves CURVES.json`` draws the file that a sweep leaves in its folder.
+``python -m rqm.report.curves CURVES.json [BASELINE]`` draws the file that a sweep leaves in its folder.
 """
 
 import json
@@ -20,12 +20,12 @@ from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
 ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
-def draw(curves: dict[str, dict[str, Any]], path: Path) -> Path:
+def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None) -> Path:
     """Draw the curves of ``sweep.save_curves`` into ``path``.
 
-    Loss and accuracy; with several seeds, how far each variant is from the first baseline without a law (else from the
-    first variant), seed by seed: that can tell variants apart which the spread over seeds hides; and, for mechanisms,
-    what they leak.
+    Loss and accuracy; with several seeds, how far each variant is from ``base`` (else the first without a law, else the
+    first), seed by seed: that can tell variants apart which the spread over seeds hides; and, for mechanisms, what they
+    leak.
     """
     mechanisms = {name: mechanism_from_dict(entry["plan"]["mechanism"]) for name, entry in curves.items()}
     private = {
@@ -46,7 +46,8 @@ def draw(curves: dict[str, dict[str, Any]], path: Path) -> Path:
             _band(axes, entry["round"], entry[key], colours[name], name)
     handles, labels = axes.get_legend_handles_labels()
     if compared:
-        base = next((name for name, mech in mechanisms.items() if not isinstance(mech, Channel)), next(iter(curves)))
+        lawless = (name for name, mech in mechanisms.items() if not isinstance(mech, Channel))
+        base = base or next(lawless, next(iter(curves)))
         axes = _axes(next(panels), "round", f"accuracy minus {base}, points")
         for name, entry in curves.items():
             if name != base:
@@ -92,4 +93,5 @@ def _leak(axes: Axes, mech: Channel, clients: int, colour: str) -> None:
 
 
 if __name__ == "__main__":
-    print(draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[1]).with_suffix(".png")))
+    _source = Path(sys.argv[1])
+    print(draw(json.loads(_source.read_text()), _source.with_suffix(".png"), *sys.argv[2:]))
