@@ -30,7 +30,8 @@ demo: setup  ## train a classifier of 62 characters with 4 bits a coordinate, be
 test: lint  ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-all: lint  ## every test with full counts
+test-all: lint  ## every test with full counts; the GPU's kernels in Triton's interpreter
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt triton
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup  ## ruff and mypy

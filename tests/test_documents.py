@@ -28,7 +28,8 @@ COMMANDS = [
 
 def modules():
     missing = {"rqm.bench.pfl_peer"}  # a script for another environment
-    missing |= set() if find_spec("triton") else {"rqm.kernels.cuda"}  # nothing else may need what `make setup` lacks
+    if not find_spec("triton"):
+        missing |= {"rqm.kernels.cuda", "rqm.kernels.cuda_rotation"}  # nothing else may need what `make setup` lacks
     names = [m.name for m in pkgutil.walk_packages(rqm.__path__, "rqm.") if not m.name.endswith("__main__")]
     return [name for name in names if name not in missing]
 
