@@ -41,6 +41,9 @@ def command(
     minutes: Annotated[
         float | None, typer.Option(help="With --sweep: stop after so long, all saved; the same command goes on.")
     ] = None,
+    secagg: Annotated[
+        str | None, typer.Option(help="ideal: the sum modulo 2^b; real: by the true protocol, all parties simulated.")
+    ] = None,
     budget_epsilon: Annotated[
         float | None, typer.Option(help="Stop before a user's ε against the server would pass this.")
     ] = None,
@@ -68,12 +71,13 @@ def command(
     """
     from rqm.federated import run
 
+    settings = [*(settings or []), *([f"secagg={secagg}"] if secagg is not None else [])]
     if sweep:
         if experiment is None or out is None or resume is not None:
             raise ValueError("sweep = True: must come with EXPERIMENT and --out, and without --resume")
-        _sweep(experiment, settings or [], data, out, minutes)
+        _sweep(experiment, settings, data, out, minutes)
         return
-    plan = _plan(experiment, settings or [], resume)
+    plan = _plan(experiment, settings, resume)
     if print_config:
         typer.echo(json.dumps(plan.to_dict(), indent=1))
         return

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from rqm.channel import Channel
 from rqm.federated.batched import Batched
-from rqm.federated.clients import FederatedData
+from rqm.federated.clients import FederatedData, IntArray
 from rqm.federated.models import MODELS, flatten
 from rqm.federated.plan import Plan
 from rqm.mechanisms.gaussian import Gaussian
@@ -38,7 +38,7 @@ class Record:
 
     ``clients_loss`` is the mean of the clients' own losses. It is known in simulation only and is not released:
     publishing it would leak what no ε accounts for. A round with too few ``survivors`` is ``discarded``: the model
-    stays as it was.
+    stays as it was. ``secagg_bytes_up`` are all bytes that clients sent in the true protocol.
     """
 
     round: int
@@ -49,6 +49,7 @@ class Record:
     loss: float | None = None
     accuracy: float | None = None
     discarded: bool | None = None
+    secagg_bytes_up: int | None = None
 
 
 @final
@@ -137,13 +138,16 @@ class Trainer:
     def step(self) -> Record:
         """Carry out one round."""
         start, turn = perf_counter(), self.done
-        staying = self._survive(self._choose(turn), turn)
+        chosen = self._choose(turn)
+        staying = self._survive(chosen, turn)
         enough = len(staying) >= (self.plan.survivors or 1)
-        own = torch.empty(0)
-        if enough:
+        total, own, sent = None, torch.empty(0), None
+        if self.plan.secagg == "real":
+            total, own, sent = self._collect_securely(chosen, staying, turn)
+        elif enough:
             total, own = self._collect(staying, turn)
         self.charge(turn)  # before anything is done with the sum, and if nothing is
-        if enough:
+        if total is not None:
             mean = self.plan.mechanism.decode(total, len(staying), check=False)
             rotation = self._rotation(turn)
             if rotation is not None:
@@ -163,9 +167,9 @@ class Trainer:
             )
         seen = [value for value in found if isfinite(value)]
         mean_loss = float(np.mean(seen)) if seen else None
-        sent, seconds = self.bits_up * len(staying) // self.plan.clients, perf_counter() - start
-        discarded = None if enough else True
-        return Record(self.done, seconds, sent, len(staying), mean_loss, loss, accuracy, discarded)
+        bits, seconds = self.bits_up * len(staying) // self.plan.clients, perf_counter() - start
+        discarded = None if total is not None else True
+        return Record(self.done, seconds, bits, len(staying), mean_loss, loss, accuracy, discarded, sent)
 
     # -- the clients --------------------------------------------------------------------------
 
@@ -197,6 +201,33 @@ class Trainer:
             scale = mechanism.noise_multiplier * self.plan.transforms.l2_clip
             total += scale * torch.randn(len(total), generator=rng, device=self.device, dtype=torch.float64)
         return total, own
+
+    def _collect_securely(
+        self, chosen: list[int], staying: list[int], turn: int
+    ) -> tuple[torch.Tensor | None, torch.Tensor, int | None]:
+        """The same sum by the true protocol: no client's levels leave it unmasked. None if too few were left."""
+        from rqm.federated.secure import secure_sum  # noqa: PLC0415 (a bare GPU machine has no ciphers)
+
+        own = torch.empty(len(staying), device=self.device)
+        places = {client: place for place, client in enumerate(staying)}
+        if self.plan.dropout:
+            torch.manual_seed(self._number(DROPOUT, turn))
+
+        def levels(number: int) -> IntArray:
+            place = places[chosen[number]]
+            own[place] = self._one(chosen[number], turn)
+            found = torch.zeros(self.coordinates, dtype=torch.int32, device=self.device)
+            if not self._add(self.gradient[None], found, turn, place)[0]:
+                own[place] = torch.nan
+            return np.asarray(found.cpu())
+
+        lost = [number for number, client in enumerate(chosen) if client not in places]
+        rng = np.random.default_rng([self.plan.seed, LOSSES, turn, 1])
+        result = secure_sum(self.plan, self.coordinates, levels, lost, rng)
+        if result is None:
+            return None, torch.empty(0), None
+        total, sent = result
+        return torch.from_numpy(total.astype(np.int32)).to(self.device), own, sent
 
     def _add(self, gradients: torch.Tensor, total: torch.Tensor, turn: int, place: int) -> torch.Tensor:
         """Encode and add; return which gradients were finite. The others send an encoding of zero: n tells nothing."""

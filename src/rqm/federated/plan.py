@@ -17,6 +17,7 @@ from rqm.mechanisms.rqm import RQM
 Work = Literal["gradient", "local"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
+SecAgg = Literal["ideal", "real"]
 
 
 @final
@@ -104,6 +105,7 @@ class Plan:
     participations: int | None = None  # the most rounds that one user takes part in
     lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
     survivors: int | None = None  # a round that ends with fewer is discarded, and charged; None: with any
+    secagg: SecAgg = "ideal"  # sum modulo 2**b; or "real": by the true protocol, all parties in this process
     rounds: int = 100  # T
     seed: int = 0
     device: str = "auto"
@@ -126,6 +128,11 @@ class Plan:
         real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
         if self.survivors is not None:
             whole("survivors", self.survivors, 1, self.clients)
+        _one_of("secagg", self.secagg, SecAgg)
+        if self.secagg == "real" and not isinstance(self.mechanism, Channel):
+            raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
+        if self.secagg == "real" and self.clients < 2:
+            raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
         real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
         for name in ("data", "model", "device"):
             if not isinstance(getattr(self, name), str):

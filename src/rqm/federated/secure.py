@@ -1,0 +1,50 @@
+"""A round's sum by the true protocol, all parties in this process."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rqm.channel import Channel
+from rqm.federated.plan import Plan
+
+COMPLETE = 64
+"""Up to so many clients everybody is everybody's neighbour."""
+
+
+def protocol(plan: Plan, count: int) -> Any:
+    """The parameters of a round: neighbours for 5 % corrupt clients and twice the losses that the plan expects."""
+    from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
+
+    assert isinstance(plan.mechanism, Channel)  # as the plan has checked
+    clients = plan.clients
+    degree = threshold = 0
+    if clients > COMPLETE:
+        degree, threshold = security(clients, corrupt=0.05, dropout=min(0.4, 2 * plan.lost + 0.02))
+    else:
+        threshold = (clients - 1) // 2 + 1  # as many as possible may be lost
+    return Params(
+        clients=clients, count=count, levels=plan.mechanism.levels, round=os.urandom(16), degree=degree,
+        threshold=threshold, minimum=max(2, plan.survivors or 2),
+    )  # fmt: skip
+
+
+def secure_sum(
+    plan: Plan, count: int, values: Callable[[int], Any], lost: list[int], rng: np.random.Generator
+) -> tuple[Any, int] | None:
+    """The sum of the clients' levels and the bytes that clients sent; None if too few were left.
+
+    The clients in ``lost`` fall silent before they send their masked vector, at one of the first three stages.
+    """
+    from rqm.secagg import Aborted  # noqa: PLC0415
+    from rqm.secagg.local import STAGES, aggregate  # noqa: PLC0415
+
+    stages = rng.integers(0, 3, size=len(lost))
+    try:
+        total, _, cost = aggregate(
+            protocol(plan, count), values, {u: STAGES[stage] for u, stage in zip(lost, stages, strict=True)}
+        )
+    except Aborted:
+        return None
+    return total, cost.bytes_up

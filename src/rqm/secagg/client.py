@@ -1,0 +1,188 @@
+"""The client of the protocol, and what it refuses."""
+
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from rqm._checks import whole
+from rqm.kernels.packing import pack
+from rqm.secagg import masking, sharing, wire
+from rqm.secagg.errors import ProtocolError
+from rqm.secagg.graph import degree_of
+from rqm.secagg.masking import ACK, KEY, SECRET, TAG
+from rqm.secagg.protocol import Identities, Params, mask_key, own_key, pair, statement
+from rqm.secagg.wire import Kind
+
+
+@final
+class Client:
+    """One client in one round. A message that breaks the protocol is refused, and so is everything after it."""
+
+    def __init__(
+        self, params: Params, number: int, identity: Ed25519PrivateKey | None = None, others: Identities | None = None
+    ) -> None:
+        self.params, self.number = params, whole("number", number, 0, params.clients - 1)
+        if params.signed and (identity is None or others is None):
+            raise ValueError("a signed round: identity (one's own) and others (everybody's public ones) must be given")
+        self._identity, self._others = identity, others
+        self._due: Kind | None = Kind.KEYS
+        self._channel, self._pairs = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self._seed = os.urandom(SECRET)
+        self._neighbours: dict[int, bytes] = {}
+        self._channels: dict[int, bytes] = {}
+        self._held: dict[int, bytes] = {}
+        self._alive: set[int] = set()
+
+    def _open(self, data: bytes, kind: Kind) -> memoryview:
+        """Check that this message is due; until all of it has been accepted, nothing else is."""
+        if self._due is None:
+            raise ProtocolError("this client has refused a message, or is done: it says nothing more in this round")
+        if self._due != kind:
+            raise ProtocolError(f"{kind.name}: not due, {self._due.name} is")
+        self._due = None
+        return wire.unframe(data, kind, self.params.digest, self.number)
+
+    def _send(self, kind: Kind, *body: bytes, then: Kind | None) -> bytes:
+        self._due = then
+        return wire.frame(kind, self.params.digest, self.number, *body)
+
+    def _key(self, sender: int, receiver: int, use: bytes) -> bytes:
+        other = receiver if sender == self.number else sender
+        return masking.derive(self._channels[other], self.params.digest, use + pair(sender, receiver), 32)
+
+    def _context(self, sender: int, receiver: int) -> bytes:
+        return self.params.digest + pair(sender, receiver)
+
+    def keys(self) -> bytes:
+        """The public keys of this round."""
+        if self._due != Kind.KEYS:
+            raise ProtocolError("the keys were sent already")
+        body = masking.public(self._channel) + masking.public(self._pairs)
+        if self._identity is not None and self.params.signed:
+            body += masking.sign(self._identity, statement(self.params, self.number, body))
+        return self._send(Kind.KEYS, body, then=Kind.NEIGHBOURS)
+
+    def share(self, data: bytes) -> bytes:
+        """Check the neighbours' keys; share both secrets among them."""
+        params = self.params
+        participants, rest = wire.read_number(self._open(data, Kind.NEIGHBOURS))
+        found, rest = wire.read_entries(rest, params.keys_size, params.clients)
+        wire.end(rest)
+        if not params.minimum <= participants <= params.clients:
+            raise ProtocolError(f"{participants} participants: must be {params.minimum} to {params.clients}")
+        wanted = degree_of(participants, params.degree)
+        if len(found) != wanted or wanted < params.threshold:
+            raise ProtocolError(
+                f"{len(found)} neighbours: must be {wanted} among {participants} participants, "
+                f"and at least {params.threshold}"
+            )
+        if self.number in found:
+            raise ProtocolError("this client is listed as its own neighbour")
+        seen = {masking.public(self._channel), masking.public(self._pairs)}
+        for client, body in found.items():
+            both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])
+            for key in both:
+                if key in seen:
+                    raise ProtocolError(
+                        f"client {client} has a key that somebody has already (reflected or duplicated)"
+                    )
+                seen.add(key)
+            if params.signed and self._others is not None:
+                text = statement(params, client, bytes(body[: 2 * KEY]))
+                masking.verify(self._others.get(client), body[2 * KEY :], text, f"client {client}")
+            self._channels[client] = masking.agree(self._channel, both[0], f"client {client}")
+            self._neighbours[client] = both[1]
+        secrets_, points = self._pairs.private_bytes_raw() + self._seed, range(1, len(found) + 1)
+        shares = sharing.split(
+            secrets_, list(points), params.threshold, os.urandom((params.threshold - 1) * 2 * SECRET)
+        )
+        sealed = [
+            (other, masking.encrypt(self._key(self.number, other, b"shares"), share, self._context(self.number, other)))
+            for other, share in zip(self._neighbours, shares, strict=True)
+        ]
+        return self._send(Kind.SHARES, sha256(self._seed).digest(), wire.entries(sealed), then=Kind.INBOX)
+
+    def mask(self, data: bytes, values: npt.ArrayLike) -> bytes:
+        """Keep the neighbours' shares; mask the values."""
+        params, array = self.params, np.asarray(values)
+        if array.shape != (params.count,) or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"values have shape {array.shape}, dtype {array.dtype}: must be {params.count} whole numbers"
+            )
+        if array.min() < 0 or array.max() >= params.levels:
+            bad = array[(array < 0) | (array >= params.levels)][0]
+            raise ValueError(f"values contain {bad}: must lie in 0..{params.levels - 1}")
+        found, rest = wire.read_entries(self._open(data, Kind.INBOX), 2 * SECRET + TAG, params.clients)
+        wire.end(rest)
+        self._check_neighbours(found)
+        if len(found) < params.threshold:
+            raise ProtocolError(
+                f"{len(found)} neighbours have shared their secrets: must be at least {params.threshold}"
+            )
+        for other, text in found.items():
+            key = self._key(other, self.number, b"shares")
+            self._held[other] = masking.decrypt(key, text, self._context(other, self.number), f"client {other}")
+        total = array.astype(masking.lane(params.bits))
+        masking.add_mask(total, own_key(params, self._seed, self.number), 1)
+        for other in found:
+            secret = masking.agree(self._pairs, self._neighbours[other], f"client {other}")
+            masking.add_mask(total, mask_key(params, secret, self.number, other), 1 if self.number < other else -1)
+        total &= total.dtype.type(2**params.bits - 1)
+        return self._send(Kind.MASKED, pack(total, params.bits).tobytes(), then=Kind.SURVIVORS)
+
+    def acknowledge(self, data: bytes) -> bytes:
+        """Hear which neighbours are in the sum and which are lost; tell the former that one has heard so."""
+        params = self.params
+        survivors, rest = wire.read_number(self._open(data, Kind.SURVIVORS))
+        alive, rest = wire.read_entries(rest, 0, params.clients)
+        lost, rest = wire.read_entries(rest, 0, params.clients)
+        wire.end(rest)
+        both = alive.keys() & lost.keys()
+        if both:
+            raise ProtocolError(
+                f"client {min(both)} is listed both as in the sum and as lost: that asks for both secrets"
+            )
+        if alive.keys() | lost.keys() != self._held.keys():
+            raise ProtocolError("the clients in the sum and those lost are not those whose shares this client holds")
+        if len(alive) < params.threshold:
+            raise ProtocolError(f"{len(alive)} neighbours are in the sum: must be at least {params.threshold}")
+        if not params.minimum <= survivors <= params.clients:
+            raise ProtocolError(f"a sum of {survivors} clients: must be of {params.minimum} to {params.clients}")
+        self._alive = set(alive)
+        tags = [
+            (other, masking.acknowledge(self._key(self.number, other, b"ack"), self._context(self.number, other)))
+            for other in alive
+        ]
+        return self._send(Kind.ACKS, wire.entries(tags), then=Kind.PROOF)
+
+    def reveal(self, data: bytes) -> bytes:
+        """If enough neighbours were told that this client is in the sum, give one share for each of them."""
+        found, rest = wire.read_entries(self._open(data, Kind.PROOF), ACK, self.params.clients)
+        wire.end(rest)
+        if not found.keys() <= self._alive:
+            raise ProtocolError("an acknowledgement from a client that is not a neighbour in the sum")
+        for other, tag in found.items():
+            expected = masking.acknowledge(self._key(other, self.number, b"ack"), self._context(other, self.number))
+            if not compare_digest(bytes(tag), expected):
+                raise ProtocolError(f"the acknowledgement from client {other} is forged")
+        if len(found) < self.params.threshold:
+            raise ProtocolError(
+                f"{len(found)} neighbours were told that this client is in the sum: "
+                f"must be at least {self.params.threshold}"
+            )
+        shares = [
+            (other, share[SECRET:] if other in self._alive else share[:SECRET]) for other, share in self._held.items()
+        ]
+        return self._send(Kind.REVEAL, wire.entries(shares), then=None)
+
+    def _check_neighbours(self, found: Mapping[int, Any]) -> None:
+        strangers = found.keys() - self._neighbours.keys()
+        if strangers:
+            raise ProtocolError(f"client {min(strangers)} is not a neighbour")

@@ -1,0 +1,98 @@
+"""Keys and masks: X25519 and HKDF-SHA256 for the keys, AES-256 in counter mode for the masks.
+
+A mask is one uniform integer modulo 2**b a coordinate. It is added in whole machine words of 8, 16 or 32 bits; what is
+above the b bits falls off when the sum is packed, since 2**b divides the size of the word.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hmac import HMAC
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from rqm.secagg.errors import ProtocolError
+
+KEY, SECRET, TAG, SIGNATURE, ACK = 32, 32, 16, 64, 16
+"""Bytes of a public key, of a secret that is shared, of what authenticated encryption adds, of a signature, of an
+acknowledgement."""
+PIECE = 2**18
+"""Bytes of a mask that are made and added at a time: they stay in the cache."""
+
+Lanes = npt.NDArray[np.unsignedinteger]
+
+
+def lane(bits: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest word that holds ``bits`` bits."""
+    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
+
+
+def add_mask(total: Lanes, key: bytes, sign: int) -> None:
+    """Add (or with ``sign`` −1 take away) the mask of a key, in place."""
+    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    zeros, room = memoryview(bytes(PIECE)), np.empty(PIECE + 16, dtype=np.uint8)
+    operate = np.add if sign > 0 else np.subtract
+    step = PIECE // total.itemsize
+    for start in range(0, len(total), step):
+        part = total[start : start + step]
+        cipher.update_into(zeros[: part.nbytes], room.data)
+        operate(part, room[: part.nbytes].view(total.dtype), out=part)
+
+
+def public(private: X25519PrivateKey) -> bytes:
+    """The public key, as it is sent."""
+    return private.public_key().public_bytes_raw()
+
+
+def derive(secret: bytes, salt: bytes, info: bytes, size: int) -> bytes:
+    """A key for one use: HKDF-SHA256."""
+    return HKDF(hashes.SHA256(), size, salt, info).derive(secret)
+
+
+def agree(private: X25519PrivateKey, other: bytes, who: str) -> bytes:
+    """The secret that two key pairs have in common."""
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError:
+        raise ProtocolError(f"{who} sent a public key that gives no secret") from None
+
+
+def encrypt(key: bytes, text: bytes, context: bytes) -> bytes:
+    """Authenticated encryption under a key that is used this once."""
+    return AESGCM(key).encrypt(bytes(12), text, context)
+
+
+def decrypt(key: bytes, text: Any, context: bytes, who: str) -> bytes:
+    """Undo ``encrypt``, or refuse."""
+    try:
+        return AESGCM(key).decrypt(bytes(12), bytes(text), context)
+    except InvalidTag:
+        raise ProtocolError(f"the shares from {who} were altered, or belong to another round or client") from None
+
+
+def acknowledge(key: bytes, context: bytes) -> bytes:
+    """A tag that only the two ends of a channel can make."""
+    tag = HMAC(key, hashes.SHA256())
+    tag.update(context)
+    return tag.finalize()[:ACK]
+
+
+def sign(identity: Ed25519PrivateKey, text: bytes) -> bytes:
+    """A signature."""
+    return identity.sign(text)
+
+
+def verify(identity: Ed25519PublicKey | None, signature: Any, text: bytes, who: str) -> None:
+    """Refuse a signature that is not of that identity."""
+    if identity is None:
+        raise ProtocolError(f"{who} is not on the list of identities")
+    try:
+        identity.verify(bytes(signature), text)
+    except InvalidSignature:
+        raise ProtocolError(f"the keys of {who} are not signed by {who}") from None

@@ -1,0 +1,128 @@
+"""The protocol: double masking (Bonawitz et al. 2017) on a sparse graph (Bell et al. 2020), as pure state machines.
+
+    client                                   server
+    keys()             KEYS       →          receive, advance
+    share(…)           ←  NEIGHBOURS         two public keys of each neighbour
+    share(…)           SHARES     →          both secrets, shared among the neighbours, encrypted
+    mask(…, values)    ←  INBOX
+    mask(…, values)    MASKED     →          values + own mask ± a mask for every neighbour, modulo 2**b
+    acknowledge(…)     ←  SURVIVORS          which neighbours are in the sum, which are lost
+    acknowledge(…)     ACKS       →          to each of the former: I was told that you are in
+    reveal(…)          ←  PROOF
+    reveal(…)          REVEAL     →          a share of each neighbour's one secret; never of both
+                                             finish: the sum
+
+Bytes in, bytes out; no input or output of their own, and no clock: whoever drives the server decides when a stage is
+over, and clients that have not answered by then are lost. See ``docs/protocol.md``.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from rqm._checks import whole
+from rqm.kernels.packing import packed_size
+from rqm.secagg import masking, sharing, wire
+from rqm.secagg.masking import KEY, SIGNATURE
+
+Identities = Mapping[int, Ed25519PublicKey]
+MAX_CLIENTS = 2**31
+
+
+@final
+@dataclass(frozen=True)
+class Params:
+    """What everybody agrees on before a round. Every message carries a digest of it.
+
+    ``clients`` may take part, numbered from 0; each has ``count`` integers from 0 to ``levels`` − 1, and sums are taken
+    modulo 2**``bits`` (by default the fewest that hold clients · (levels − 1)). A client has up to ``degree``
+    neighbours (by default all others); ``threshold`` of them together can give up one of its two secrets (by default
+    two thirds). No sum of fewer than ``minimum`` clients is revealed. ``round`` must never repeat. If ``signed``, keys
+    are signed by identities that the deployment knows.
+
+    >>> Params(clients=40, count=1_018_174, levels=16, round=b"round 1").bits
+    10
+    """
+
+    clients: int
+    count: int
+    levels: int
+    round: bytes
+    degree: int = 0
+    threshold: int = 0
+    minimum: int = 0
+    bits: int = 0
+    signed: bool = False
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: int) -> None:
+            object.__setattr__(self, name, value)
+
+        put("clients", whole("clients", self.clients, 2, MAX_CLIENTS))
+        put("count", whole("count", self.count, 1, 2**31))
+        put("levels", whole("levels", self.levels, 2, 2**31))
+        if not isinstance(self.round, bytes) or not 1 <= len(self.round) <= 255:
+            raise ValueError(f"round = {self.round!r}: must be 1 to 255 bytes, never the same twice")
+        top = self.clients * (self.levels - 1)
+        if top >= 2**32:
+            raise ValueError(f"clients · (levels − 1) = {top}: must be below 2**32")
+        put("bits", whole("bits", self.bits or top.bit_length(), 1, 32))
+        if top >= 2**self.bits:
+            raise ValueError(f"bits = {self.bits}: must be at least {top.bit_length()}, or sums of {top} wrap around")
+        most = min(self.clients - 1, sharing.MAX_SHARES)
+        put("degree", whole("degree", self.degree or self.clients - 1, 1, most))
+        if self.degree % 2 and self.degree < self.clients - 1:
+            raise ValueError(f"degree = {self.degree}: must be even, or {self.clients - 1}, all others")
+        threshold = self.threshold or 2 * self.degree // 3 + 1
+        put("threshold", whole("threshold", threshold, self.degree // 2 + 1, self.degree))
+        put("minimum", whole("minimum", self.minimum or min(self.clients, self.threshold + 1), 2, self.clients))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of everything here."""
+        numbers = (
+            self.clients,
+            self.count,
+            self.levels,
+            self.degree,
+            self.threshold,
+            self.minimum,
+            self.bits,
+            self.signed,
+        )
+        return sha256(wire.MAGIC + bytes([wire.VERSION]) + struct.pack("<8Q", *numbers) + self.round).digest()
+
+    @property
+    def keys_size(self) -> int:
+        """Bytes of a client's advertised keys."""
+        return 2 * KEY + (SIGNATURE if self.signed else 0)
+
+    @property
+    def masked_size(self) -> int:
+        """Bytes of a client's masked vector."""
+        return packed_size(self.count, self.bits)
+
+
+def pair(one: int, other: int) -> bytes:
+    """Two clients, in that order."""
+    return struct.pack("<II", one, other)
+
+
+def mask_key(params: Params, secret: bytes, one: int, other: int) -> bytes:
+    """The key of the mask that two clients share."""
+    return masking.derive(secret, params.digest, b"pair" + pair(min(one, other), max(one, other)), 32)
+
+
+def own_key(params: Params, secret: bytes, client: int) -> bytes:
+    """The key of a client's own mask."""
+    return masking.derive(secret, params.digest, b"self" + struct.pack("<I", client), 32)
+
+
+def statement(params: Params, number: int, keys: bytes) -> bytes:
+    """What a client signs."""
+    return b"rqm keys" + params.digest + wire.number(number) + keys

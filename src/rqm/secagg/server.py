@@ -1,0 +1,176 @@
+"""The server of the protocol."""
+
+from hashlib import sha256
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from rqm.kernels.packing import unpack
+from rqm.secagg import masking, sharing, wire
+from rqm.secagg.errors import Aborted, ProtocolError
+from rqm.secagg.graph import regular
+from rqm.secagg.masking import ACK, KEY, SECRET, TAG
+from rqm.secagg.protocol import Identities, Params, mask_key, own_key, statement
+from rqm.secagg.wire import Kind
+
+
+@final
+class Server:
+    """The server in one round: give it messages by ``receive``, end a stage by ``advance``, and at last ``finish``."""
+
+    def __init__(self, params: Params, identities: Identities | None = None) -> None:
+        self.params, self._identities = params, identities
+        self._due = Kind.KEYS
+        self._keys: dict[int, bytes] = {}
+        self._known: set[bytes] = set()
+        self._graph: dict[int, list[int]] = {}
+        self._seals: dict[int, bytes] = {}
+        self._shares: dict[int, dict[int, memoryview]] = {}
+        self._acks: dict[int, dict[int, memoryview]] = {}
+        self._revealed: dict[int, dict[int, memoryview]] = {}
+        self._total = np.zeros(params.count, dtype=masking.lane(params.bits))
+        self._heard: set[int] = set()
+        self._expected = set(range(params.clients))
+        self._in_sum: list[int] = []
+
+    @property
+    def survivors(self) -> list[int]:
+        """The clients whose values are in the sum."""
+        return list(self._in_sum)
+
+    def receive(self, data: bytes) -> None:
+        """Take a client's message of the current stage. A message that is refused changes nothing."""
+        _, client = wire.sender(data)
+        if client not in self._expected:
+            raise ProtocolError(f"client {client}: not in this round, or lost in an earlier stage")
+        body = wire.unframe(data, self._due, self.params.digest)
+        if client in self._heard:
+            raise ProtocolError(f"client {client} has sent its {self._due.name} already")
+        {
+            Kind.KEYS: self._take_keys, Kind.SHARES: self._take_shares, Kind.MASKED: self._take_masked,
+            Kind.ACKS: self._take_acks, Kind.REVEAL: self._take_shares_of_others,
+        }[self._due](client, body)  # fmt: skip
+        self._heard.add(client)
+
+    def advance(self) -> dict[int, bytes]:
+        """End the stage; return the next message for every client who is still there."""
+        here = sorted(self._heard)
+        stage = self._due
+        answers = {
+            Kind.KEYS: self._answer_keys, Kind.SHARES: self._answer_shares, Kind.MASKED: self._answer_masked,
+            Kind.ACKS: self._answer_acks,
+        }  # fmt: skip
+        if stage not in answers:
+            raise ProtocolError("all messages have been sent: finish")
+        if len(here) < self.params.minimum and stage != Kind.ACKS:
+            raise Aborted(f"{len(here)} clients are left after {stage.name}: must be at least {self.params.minimum}")
+        found = answers[stage](here)
+        self._expected, self._heard, self._due = set(found), set(), Kind(stage + 2)
+        return {client: wire.frame(Kind(stage + 1), self.params.digest, client, body) for client, body in found.items()}
+
+    def finish(self) -> npt.NDArray[np.int64]:
+        """The sum of the survivors' values."""
+        if self._due != Kind.REVEAL:
+            raise ProtocolError(f"not finished: {self._due.name} is due")
+        params, total = self.params, self._total.copy()
+        alive = set(self._in_sum)
+        lost = [u for u in self._seals if u not in alive and not alive.isdisjoint(self._sharers(u))]
+        secrets_ = {u: self._join(u) for u in [*self._in_sum, *lost]}  # all of them, or nothing is unmasked
+        for u in self._in_sum:
+            if sha256(secrets_[u]).digest() != self._seals[u]:
+                raise ProtocolError(f"the shares of client {u} do not give the secret that it committed to")
+            masking.add_mask(total, own_key(params, secrets_[u], u), -1)
+        for u in lost:
+            private = X25519PrivateKey.from_private_bytes(secrets_[u])
+            if masking.public(private) != self._keys[u][KEY : 2 * KEY]:
+                raise ProtocolError(f"the shares of client {u} do not give the key that it advertised")
+            for v in alive.intersection(self._sharers(u)):
+                secret = masking.agree(private, self._keys[v][KEY : 2 * KEY], f"client {v}")
+                masking.add_mask(total, mask_key(params, secret, u, v), -1 if v < u else 1)
+        total &= total.dtype.type(2**params.bits - 1)
+        return total.astype(np.int64)
+
+    def _sharers(self, u: int) -> list[int]:
+        """The neighbours of a client who have shared their secrets with it."""
+        return [v for v in self._graph[u] if v in self._seals]
+
+    def _join(self, u: int) -> bytes:
+        shares = [
+            (point, bytes(self._revealed[v][u])) for point, v in enumerate(self._graph[u], 1) if v in self._revealed
+        ]
+        if len(shares) < self.params.threshold:
+            raise Aborted(
+                f"{len(shares)} neighbours of client {u} are left: must be at least {self.params.threshold} to unmask"
+            )
+        return sharing.join(shares, self.params.threshold)
+
+    # -- what clients send ----------------------------------------------------------------------
+
+    def _take_keys(self, client: int, body: memoryview) -> None:
+        if len(body) != self.params.keys_size:
+            raise ProtocolError(f"keys of {len(body)} bytes: must have {self.params.keys_size}")
+        if self.params.signed and self._identities is not None:
+            text = statement(self.params, client, bytes(body[: 2 * KEY]))
+            masking.verify(self._identities.get(client), body[2 * KEY :], text, f"client {client}")
+        both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])
+        for key in both:
+            masking.agree(X25519PrivateKey.generate(), key, f"client {client}")
+        if both[0] == both[1] or not self._known.isdisjoint(both):
+            raise ProtocolError(f"client {client} has a key that somebody has already")
+        self._known.update(both)
+        self._keys[client] = bytes(body)
+
+    def _take_shares(self, client: int, body: memoryview) -> None:
+        seal, found = bytes(body[:SECRET]), body[SECRET:]
+        shares, rest = wire.read_entries(found, 2 * SECRET + TAG, self.params.clients)
+        wire.end(rest)
+        if list(shares) != self._graph[client]:
+            raise ProtocolError(f"client {client} has shared its secrets with others than its neighbours")
+        self._seals[client], self._shares[client] = seal, shares
+
+    def _take_masked(self, client: int, body: memoryview) -> None:
+        if len(body) != self.params.masked_size:
+            raise ProtocolError(f"a masked vector of {len(body)} bytes: must have {self.params.masked_size}")
+        self._total += unpack(body, self.params.bits, self.params.count)
+        self._in_sum.append(client)
+
+    def _take_acks(self, client: int, body: memoryview) -> None:
+        tags, rest = wire.read_entries(body, ACK, self.params.clients)
+        wire.end(rest)
+        if list(tags) != [v for v in self._sharers(client) if v in set(self._in_sum)]:
+            raise ProtocolError(f"client {client} has acknowledged others than its neighbours in the sum")
+        self._acks[client] = tags
+
+    def _take_shares_of_others(self, client: int, body: memoryview) -> None:
+        shares, rest = wire.read_entries(body, SECRET, self.params.clients)
+        wire.end(rest)
+        if list(shares) != self._sharers(client):
+            raise ProtocolError(f"client {client} has revealed shares of others than its neighbours")
+        self._revealed[client] = shares
+
+    # -- what it answers ------------------------------------------------------------------------
+
+    def _answer_keys(self, here: list[int]) -> dict[int, bytes]:
+        self._graph = regular(here, self.params.degree)
+        if len(self._graph[here[0]]) < self.params.threshold:
+            raise Aborted(f"{len(here)} clients sent keys: too few for {self.params.threshold} neighbours each")
+        count = wire.number(len(here))
+        return {u: count + wire.entries((v, self._keys[v]) for v in self._graph[u]) for u in here}
+
+    def _answer_shares(self, here: list[int]) -> dict[int, bytes]:
+        return {u: wire.entries((v, bytes(self._shares[v][u])) for v in self._sharers(u)) for u in here}
+
+    def _answer_masked(self, here: list[int]) -> dict[int, bytes]:
+        self._shares, self._in_sum = {}, here
+        alive, count = set(here), wire.number(len(here))
+        found = {}
+        for u in here:
+            known = self._sharers(u)
+            lists = [[v for v in known if v in alive], [v for v in known if v not in alive]]
+            found[u] = count + b"".join(wire.entries((v, b"") for v in part) for part in lists)
+        return found
+
+    def _answer_acks(self, here: list[int]) -> dict[int, bytes]:
+        return {u: wire.entries((v, bytes(self._acks[v][u])) for v in self._graph[u] if v in self._acks) for u in here}

@@ -1,0 +1,402 @@
+"""What a malicious server could try, one test each; and messages that are altered, cut or made up."""
+
+import struct
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rqm.secagg import Client, Params, ProtocolError, Server, masking, wire
+from rqm.secagg.local import STAGES
+from rqm.secagg.wire import Kind
+
+PARAMS = Params(clients=5, count=3, levels=16, round=b"one", threshold=3)
+VALUES = np.array([1, 2, 3])
+STEPS = {
+    Kind.NEIGHBOURS: lambda client, data: client.share(data),
+    Kind.INBOX: lambda client, data: client.mask(data, VALUES),
+    Kind.SURVIVORS: lambda client, data: client.acknowledge(data),
+    Kind.PROOF: lambda client, data: client.reveal(data),
+}
+
+
+class Round:
+    """A round up to a stage: ``inbox`` holds what the server then sends."""
+
+    def __init__(self, until, params=PARAMS, lost=(), **options):
+        self.params = params
+        self.clients = [Client(params, u, **options) for u in range(params.clients)]
+        self.server = Server(params)
+        for client in self.clients:
+            self.server.receive(client.keys())
+        self.inbox, kind = self.server.advance(), Kind.NEIGHBOURS
+        while kind != until:
+            for u, data in self.inbox.items():
+                if not (kind == Kind.INBOX and u in lost):
+                    self.server.receive(STEPS[kind](self.clients[u], data))
+            self.inbox, kind = self.server.advance(), Kind(kind + 2)
+
+    def send(self, kind, *body, to=0):
+        return STEPS[kind](self.clients[to], wire.frame(kind, self.params.digest, to, *body))
+
+
+def neighbours(round_, to=0):
+    """The entries of the message that lists the neighbours' keys, to be tampered with."""
+    body = wire.unframe(round_.inbox[to], Kind.NEIGHBOURS, round_.params.digest)
+    return {u: bytes(keys) for u, keys in wire.read_entries(body[4:], round_.params.keys_size, 5)[0].items()}
+
+
+def shares(round_, to):
+    """The entries of the message that hands a client its neighbours' shares."""
+    found, _ = wire.read_entries(wire.unframe(round_.inbox[to], Kind.INBOX, PARAMS.digest), 80, 5)
+    return {u: bytes(part) for u, part in found.items()}
+
+
+def refuses(match):
+    return pytest.raises(ProtocolError, match=match)
+
+
+def keys():
+    return masking.public(X25519PrivateKey.generate()) + masking.public(X25519PrivateKey.generate())
+
+
+# -- keys -------------------------------------------------------------------------------------
+
+
+def test_duplicate_keys():
+    round_ = Round(Kind.NEIGHBOURS)
+    found = neighbours(round_)
+    found[2] = found[1]
+    with refuses("client 2 has a key that somebody has already"):
+        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+
+
+def test_one_key_for_both_uses():
+    round_ = Round(Kind.NEIGHBOURS)
+    found = neighbours(round_)
+    found[2] = found[2][:32] * 2
+    with refuses("client 2 has a key that somebody has already"):
+        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+
+
+def test_reflected_keys():
+    round_ = Round(Kind.NEIGHBOURS)
+    found = neighbours(round_)
+    found[3] = neighbours(round_, to=1)[0]  # the client's own
+    with refuses("client 3 has a key that somebody has already"):
+        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+
+
+def test_the_client_as_its_own_neighbour():
+    round_ = Round(Kind.NEIGHBOURS)
+    found = {0: keys(), **neighbours(round_)}
+    del found[4]
+    with refuses("listed as its own neighbour"):
+        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+
+
+def test_keys_without_a_secret():
+    round_ = Round(Kind.NEIGHBOURS)
+    found = neighbours(round_)
+    found[1] = bytes(32) + found[1][32:]
+    with refuses("client 1 sent a public key that gives no secret"):
+        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+
+
+def test_keys_that_their_owner_has_not_signed():
+    identities = {u: Ed25519PrivateKey.generate() for u in range(5)}
+    public = {u: key.public_key() for u, key in identities.items()}
+    params = Params(clients=5, count=3, levels=16, round=b"one", threshold=3, signed=True)
+    server, parties = Server(params), [Client(params, u, identities[u], public) for u in range(5)]
+    for client in parties:
+        server.receive(client.keys())
+    body = wire.unframe(server.advance()[0], Kind.NEIGHBOURS, params.digest)
+    found = {u: bytes(part) for u, part in wire.read_entries(body[4:], params.keys_size, 5)[0].items()}
+    swapped = {**found, 1: keys() + found[1][64:]}
+    with refuses("keys of client 1 are not signed by client 1"):
+        parties[0].share(wire.frame(Kind.NEIGHBOURS, params.digest, 0, wire.number(5), wire.entries(swapped.items())))
+    parties[2]._others = {u: key for u, key in public.items() if u != 3}
+    with refuses("client 3 is not on the list of identities"):
+        parties[2].share(server_message(params, found, to=2, parties=parties))
+    other = Params(clients=5, count=3, levels=16, round=b"two", threshold=3, signed=True)
+    replayed = Client(params, 1, identities[1], public).keys()
+    with refuses("keys of client 1 are not signed"):  # signed, but for another round
+        Server(other, public).receive(wire.frame(Kind.KEYS, other.digest, 1, replayed[45:]))
+    with pytest.raises(ValueError, match="identity"):
+        Client(params, 0)
+
+
+def server_message(params, found, to, parties):
+    own = parties[0]
+    entry = masking.public(own._channel) + masking.public(own._pairs)
+    entry += masking.sign(own._identity, b"rqm keys" + params.digest + wire.number(0) + entry)
+    listed = {0: entry, **{u: part for u, part in found.items() if u != to}}
+    return wire.frame(Kind.NEIGHBOURS, params.digest, to, wire.number(5), wire.entries(listed.items()))
+
+
+# -- numbers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("claimed", [2, 6])
+def test_too_few_or_too_many_participants(claimed):
+    round_ = Round(Kind.NEIGHBOURS)
+    with refuses(f"{claimed} participants: must be 4 to 5"):
+        round_.send(Kind.NEIGHBOURS, wire.number(claimed), wire.entries(neighbours(round_).items()))
+
+
+def test_too_few_neighbours():
+    round_ = Round(Kind.NEIGHBOURS)
+    found = neighbours(round_)
+    del found[2]
+    with refuses("3 neighbours: must be 4 among 5 participants"):
+        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+
+
+def test_too_few_shares():
+    round_ = Round(Kind.INBOX)
+    found = {u: part for u, part in shares(round_, 0).items() if u < 3}
+    with refuses("2 neighbours have shared their secrets: must be at least 3"):
+        round_.send(Kind.INBOX, wire.entries(found.items()))
+
+
+def ids(*clients):
+    return wire.entries((u, b"") for u in clients)
+
+
+def test_too_few_in_the_sum():
+    with refuses("2 neighbours are in the sum: must be at least 3"):
+        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(5), ids(1, 2), ids(3, 4))
+    with refuses("a sum of 3 clients: must be of 4 to 5"):
+        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(3), ids(1, 2, 3, 4), ids())
+
+
+# -- both secrets of one client -----------------------------------------------------------------
+
+
+def test_overlapping_lists():
+    with refuses("client 2 is listed both as in the sum and as lost"):
+        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(5), ids(1, 2, 3, 4), ids(2))
+
+
+def test_lists_that_leave_somebody_out():
+    with refuses("not those whose shares this client holds"):
+        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(5), ids(1, 2, 3), ids())
+
+
+def test_two_stories_about_one_client():
+    """The server tells some that client 4 is in the sum, others that it is lost: it cannot get both secrets."""
+    round_ = Round(Kind.SURVIVORS)
+    stories = {u: (4 in told) for u, told in {0: {4}, 1: {4}, 2: set(), 3: set()}.items()}
+    acks = {}
+    for u, kept in stories.items():
+        alive = [v for v in range(5) if v not in (u, 4)] + ([4] if kept else [])
+        data = round_.send(Kind.SURVIVORS, wire.number(5), ids(*alive), ids(*([] if kept else [4])), to=u)
+        acks[u] = wire.read_entries(wire.unframe(data, Kind.ACKS, PARAMS.digest), 16, 5)[0]
+    data = round_.send(Kind.SURVIVORS, wire.number(5), ids(0, 1, 2, 3), ids(), to=4)
+    acks[4] = wire.read_entries(wire.unframe(data, Kind.ACKS, PARAMS.digest), 16, 5)[0]
+    # Client 4 is acknowledged by two only, and will reveal nothing of the others.
+    with refuses("2 neighbours were told that this client is in the sum: must be at least 3"):
+        round_.send(Kind.PROOF, wire.entries((v, bytes(acks[v][4])) for v in (0, 1)), to=4)
+    # The others give two shares of the one secret and two of the other: three are needed for either.
+    kinds = []
+    for u in range(4):
+        proof = wire.entries(
+            (v, bytes(acks[v][u])) for v in sorted(acks) if v != u and u in acks[v] and (v < 4 or stories[u])
+        )
+        round_.send(Kind.PROOF, proof, to=u)
+        kinds.append(stories[u])
+    assert kinds.count(True) < PARAMS.threshold
+    assert kinds.count(False) < PARAMS.threshold
+
+
+def test_forged_and_borrowed_acknowledgements():
+    round_ = Round(Kind.PROOF, lost={4})
+    body = wire.unframe(round_.inbox[0], Kind.PROOF, PARAMS.digest)
+    tags = {u: bytes(tag) for u, tag in wire.read_entries(body, 16, 5)[0].items()}
+    assert sorted(tags) == [1, 2, 3]
+    with refuses("the acknowledgement from client 2 is forged"):
+        round_.send(Kind.PROOF, wire.entries({**tags, 2: tags[1]}.items()))
+    with refuses("not a neighbour in the sum"):
+        Round(Kind.PROOF, lost={4}).send(Kind.PROOF, wire.entries({**tags, 4: tags[1]}.items()))
+
+
+# -- replays and mixed rounds -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", list(STEPS))
+def test_a_message_sent_twice(kind):
+    round_ = Round(kind)
+    STEPS[kind](round_.clients[0], round_.inbox[0])
+    with refuses("not due|says nothing more"):
+        STEPS[kind](round_.clients[0], round_.inbox[0])
+
+
+@pytest.mark.parametrize("kind", list(STEPS))
+def test_a_message_of_another_round(kind):
+    other = Params(clients=5, count=3, levels=16, round=b"two", threshold=3)
+    data = Round(kind, other).inbox[0]
+    with refuses("a message of another round"):
+        STEPS[kind](Round(kind).clients[0], data)
+
+
+@pytest.mark.parametrize("kind", list(STEPS))
+def test_a_message_for_another_client(kind):
+    round_ = Round(kind)
+    with refuses("a message for client 1: this is client 0"):
+        STEPS[kind](round_.clients[0], round_.inbox[1])
+
+
+def test_shares_of_another_run_of_the_same_round():
+    with refuses("shares from client 1 were altered"):
+        STEPS[Kind.INBOX](Round(Kind.INBOX).clients[0], Round(Kind.INBOX).inbox[0])
+
+
+def test_shares_that_were_meant_for_another_client():
+    round_ = Round(Kind.INBOX)
+    mine, others = (shares(round_, to) for to in (0, 1))
+    with refuses("shares from client 2 were altered, or belong to another round or client"):
+        round_.send(Kind.INBOX, wire.entries({**mine, 2: others[2]}.items()))
+
+
+def test_a_client_that_has_refused_stays_silent():
+    round_ = Round(Kind.SURVIVORS)
+    good = round_.inbox[0]
+    with refuses("both"):
+        round_.send(Kind.SURVIVORS, wire.number(5), ids(1, 2, 3, 4), ids(2))
+    with refuses("says nothing more"):
+        round_.clients[0].acknowledge(good)
+
+
+def test_out_of_turn():
+    with refuses("PROOF: not due, SURVIVORS is"):
+        Round(Kind.SURVIVORS).clients[0].reveal(b"")
+    client = Client(PARAMS, 0)
+    client.keys()
+    with refuses("keys were sent already"):
+        client.keys()
+
+
+# -- what clients could try ---------------------------------------------------------------------
+
+
+def test_the_server_refuses_and_goes_on():
+    server, parties = Server(PARAMS), [Client(PARAMS, u) for u in range(5)]
+    first = parties[0].keys()
+    server.receive(first)
+    with refuses("client 0 has sent its KEYS already"):
+        server.receive(first)
+    with refuses("client 9: not in this round"):
+        server.receive(wire.frame(Kind.KEYS, PARAMS.digest, 9, first[45:]))
+    with refuses("client 1 has a key that somebody has already"):
+        server.receive(wire.frame(Kind.KEYS, PARAMS.digest, 1, first[45:]))
+    with refuses("gives no secret"):
+        server.receive(wire.frame(Kind.KEYS, PARAMS.digest, 1, bytes(64)))
+    with refuses("a message SHARES where KEYS is due"):
+        server.receive(wire.frame(Kind.SHARES, PARAMS.digest, 1))
+    for client in parties[1:]:
+        server.receive(client.keys())
+    server.advance()
+    with refuses("keys of 3 bytes|where SHARES is due"):
+        server.receive(wire.frame(Kind.KEYS, PARAMS.digest, 1, b"abc"))
+    with refuses("not finished: SHARES is due"):
+        server.finish()
+
+
+def test_shares_that_do_not_fit_are_found_out():
+    """Three clients lie about their share of the secret of client 0."""
+    round_ = Round(Kind.PROOF)
+    for u, data in round_.inbox.items():
+        message = bytearray(round_.clients[u].reveal(data))
+        if u in (1, 2, 3):
+            message[45 + 4 + 4] ^= 1  # the first entry: client 0
+        round_.server.receive(bytes(message))
+    with refuses("the shares of client 0 do not give the secret that it committed to"):
+        round_.server.finish()
+
+
+def test_values_outside_their_range():
+    for bad, message in (([0, 1, 16], "contain 16"), ([0, -1, 1], "contain -1")):
+        round_ = Round(Kind.INBOX)
+        with pytest.raises(ValueError, match=message):
+            round_.clients[0].mask(round_.inbox[0], np.array(bad))
+        round_.clients[0].mask(round_.inbox[0], VALUES)  # the caller's mistake costs nothing
+    with pytest.raises(ValueError, match="must be 3 whole numbers"):
+        Round(Kind.INBOX).clients[0].mask(b"", np.zeros(3))
+    with pytest.raises(ValueError, match="must be 3 whole numbers"):
+        Round(Kind.INBOX).clients[0].mask(b"", np.zeros(4, int))
+
+
+# -- altered, cut, made up ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", list(STEPS))
+def test_every_cut_of_a_message(kind):
+    data = Round(kind).inbox[0]
+    for size in range(0, len(data), max(1, len(data) // 60)):
+        round_ = None
+        if size % 7 == 0 or size < 50:
+            round_ = Round(kind)
+            with pytest.raises(ProtocolError):
+                STEPS[kind](round_.clients[0], round_.inbox[0][:size])
+    with refuses("bytes too many"):
+        round_ = Round(kind)
+        STEPS[kind](round_.clients[0], round_.inbox[0] + b"\0")
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(list(STEPS)),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), min_size=1, max_size=3),
+)
+def test_a_client_meets_altered_messages_with_its_own_error(kind, flips):
+    round_ = Round(kind)
+    data = bytearray(round_.inbox[0])
+    for place, bits in flips:
+        data[place % len(data)] ^= bits
+    try:
+        STEPS[kind](round_.clients[0], bytes(data))
+    except ProtocolError:
+        return
+    assert kind == Kind.NEIGHBOURS or bytes(data) == round_.inbox[0]  # a changed key is still a key
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(STAGES), st.binary(max_size=400), st.booleans())
+def test_a_server_meets_anything_with_its_own_error(stage, noise, framed):
+    if stage == Kind.KEYS:
+        server = Server(PARAMS)
+    else:
+        round_ = Round(Kind(stage - 1))
+        server = round_.server
+    data = wire.frame(stage, PARAMS.digest, 1, noise) if framed else noise
+    before = set(server._heard)
+    try:
+        server.receive(data)
+    except ProtocolError:
+        assert server._heard == before
+
+
+@given(st.binary(max_size=200))
+def test_a_client_meets_anything_with_its_own_error(noise):
+    client = Client(PARAMS, 0)
+    client.keys()
+    with pytest.raises(ProtocolError):
+        client.share(noise)
+
+
+def test_versions_and_types():
+    data = bytearray(Client(PARAMS, 0).keys())
+    data[7] = 2
+    with refuses("version 2 of the protocol: this is version 1"):
+        Server(PARAMS).receive(bytes(data))
+    with refuses("not a message of this protocol"):
+        Server(PARAMS).receive(b"x" * 100)
+    with refuses("a message of type str: must be bytes"):
+        Server(PARAMS).receive("text")
+    with refuses("client 7 is listed: there are 5"):
+        wire.read_entries(memoryview(struct.pack("<III", 2, 1, 7)), 0, 5)
+    with refuses("client 1 is listed after 1"):
+        wire.read_entries(memoryview(struct.pack("<III", 2, 1, 1)), 0, 5)
