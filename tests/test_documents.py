@@ -55,6 +55,12 @@ def test_readme_python_runs(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=300)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_python_in_the_docs_runs(page, tmp_path):
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=300)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_readme_commands_run(command, tmp_path):
     done = subprocess.run(

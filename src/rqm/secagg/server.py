@@ -34,6 +34,7 @@ class Server:
         self._heard: set[int] = set()
         self._expected = set(range(params.clients))
         self._in_sum: list[int] = []
+        self._alive: frozenset[int] = frozenset()
 
     @property
     def survivors(self) -> list[int]:
@@ -75,7 +76,7 @@ class Server:
         if self._due != Kind.REVEAL:
             raise ProtocolError(f"not finished: {self._due.name} is due")
         params, total = self.params, self._total.copy()
-        alive = set(self._in_sum)
+        alive = self._alive
         lost = [u for u in self._seals if u not in alive and not alive.isdisjoint(self._sharers(u))]
         secrets_ = {u: self._join(u) for u in [*self._in_sum, *lost]}  # all of them, or nothing is unmasked
         for u in self._in_sum:
@@ -139,7 +140,7 @@ class Server:
     def _take_acks(self, client: int, body: memoryview) -> None:
         tags, rest = wire.read_entries(body, ACK, self.params.clients)
         wire.end(rest)
-        if list(tags) != [v for v in self._sharers(client) if v in set(self._in_sum)]:
+        if list(tags) != [v for v in self._sharers(client) if v in self._alive]:
             raise ProtocolError(f"client {client} has acknowledged others than its neighbours in the sum")
         self._acks[client] = tags
 
@@ -163,8 +164,8 @@ class Server:
         return {u: wire.entries((v, bytes(self._shares[v][u])) for v in self._sharers(u)) for u in here}
 
     def _answer_masked(self, here: list[int]) -> dict[int, bytes]:
-        self._shares, self._in_sum = {}, here
-        alive, count = set(here), wire.number(len(here))
+        self._shares, self._in_sum, self._alive = {}, here, frozenset(here)
+        alive, count = self._alive, wire.number(len(here))
         found = {}
         for u in here:
             known = self._sharers(u)
