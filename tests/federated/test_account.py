@@ -57,15 +57,22 @@ def test_the_outsider_sees_every_round_but_not_who_took_part():
     assert account(replace(plan, mechanism=RQM(clip=1.0, margin=200.0)), 1e-5).epsilon < server.epsilon
 
 
-def test_the_shipped_experiment_spends_what_its_variants_say():
-    plans = Sweep.from_toml(find("user-level")).variants
-    assert len(plans) == 13
+@pytest.mark.parametrize(
+    ("experiment", "count", "observer", "participations", "clients"),
+    [
+        ("user-level", 12, "server", 1, 1000),
+        ("user-level-outsider", 9, "outsider", 1500, 100),
+        ("user-level-server", 3, "server", 45, 100),
+    ],
+)
+def test_the_shipped_experiments_spend_what_their_variants_say(experiment, count, observer, participations, clients):
+    plans = {name: plan for name, plan in Sweep.from_toml(find(experiment)).variants.items() if name != "noise-free"}
+    assert len(plans) == count
     for name, plan in plans.items():
-        if isinstance(plan.mechanism, Noiseless):
-            continue
         target = float(name.split("ε=")[1])
-        one = account(plan, 1 / plan.population)
+        one = account(plan, 1 / plan.population, observer=observer)
         assert 0.999 * target < one.epsilon <= target
         assert one.noise_std_over_gaussian <= 1.02
         assert one.trusted_server == name.startswith("trusted")
-        assert (one.observer, one.neighbours, one.participations, one.honest) == ("server", "replace", 1, 1000)
+        assert (one.observer, one.neighbours, one.participations) == (observer, "replace", participations)
+        assert one.honest == clients

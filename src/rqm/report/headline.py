@@ -2,7 +2,8 @@
 
 ``python -m rqm.report.headline`` prints it: for ε = 3, 5 and 10 the certified noise of every mechanism over that of a
 trusted server's Gaussian with the same neighbours, observer and bound, with all sampled clients honest and with four
-fifths of them, and the bits a coordinate before and under secure aggregation.
+fifths of them, and the bits a coordinate before and under secure aggregation; beside them what is published of the
+distributed discrete Gaussian.
 """
 
 from typing import Any
@@ -24,6 +25,9 @@ MECHANISMS: dict[str, tuple[Any, int]] = {
     "PBM": ("pbm", 16),
 }
 DIM = 2**20
+PUBLISHED = """
+Distributed discrete Gaussian (Kairouz, Liu and Steinke 2021), as published for ε = 10: 1.054 times the noise of a
+trusted server's Gaussian at 16 bits a coordinate under secure aggregation, 2.36 times at 12 bits."""
 
 
 def rows() -> list[dict[str, Any]]:
@@ -59,3 +63,4 @@ def table(found: list[dict[str, Any]]) -> str:
 
 if __name__ == "__main__":
     print(table(rows()))
+    print(PUBLISHED)
