@@ -1,10 +1,11 @@
 """The client of the protocol, and what it refuses."""
 
+import json
 import os
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,42 @@ class Client:
         self._channels: dict[int, bytes] = {}
         self._held: dict[int, bytes] = {}
         self._alive: set[int] = set()
+
+    def save(self) -> bytes:
+        """All that this client knows, to be taken up by ``load``: secret, and to be kept where the client is.
+
+        Whoever goes on twice from the same state may say both secrets: the caller must not keep an old one.
+        """
+        return json.dumps({
+            "digest": self.params.digest.hex(), "number": self.number, "due": self._due,
+            "own": [key.private_bytes_raw().hex() for key in (self._channel, self._pairs)] + [self._seed.hex()],
+            "neighbours": {u: key.hex() for u, key in self._neighbours.items()},
+            "channels": {u: key.hex() for u, key in self._channels.items()},
+            "held": {u: share.hex() for u, share in self._held.items()}, "alive": sorted(self._alive),
+        }).encode()  # fmt: skip
+
+    @classmethod
+    def load(
+        cls, params: Params, data: bytes, identity: Ed25519PrivateKey | None = None, others: Identities | None = None
+    ) -> Self:
+        """The client that ``save`` described, in the same round."""
+        try:
+            state = json.loads(data)
+            client = cls(params, state["number"], identity, others)
+            if bytes.fromhex(state["digest"]) != params.digest:
+                raise ProtocolError("a saved client of another round, or of one with other parameters")
+            channel, pairs, client._seed = (bytes.fromhex(text) for text in state["own"])
+            client._channel = X25519PrivateKey.from_private_bytes(channel)
+            client._pairs = X25519PrivateKey.from_private_bytes(pairs)
+            client._neighbours, client._channels, client._held = (
+                {int(u): bytes.fromhex(text) for u, text in state[name].items()}
+                for name in ("neighbours", "channels", "held")
+            )
+            client._alive = {int(u) for u in state["alive"]}
+            client._due = None if state["due"] is None else Kind(state["due"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProtocolError(f"not a saved client ({type(error).__name__})") from None
+        return client
 
     def _open(self, data: bytes, kind: Kind) -> memoryview:
         """Check that this message is due; until all of it has been accepted, nothing else is."""
