@@ -27,7 +27,7 @@ COMMANDS = [
 
 
 def modules():
-    missing = {"rqm.bench.pfl_peer"}  # a script for another environment
+    missing = {"rqm.bench.pfl_peer", "rqm.bench.flower_peer"}  # scripts for another environment
     if not find_spec("triton"):
         missing |= {"rqm.kernels.cuda", "rqm.kernels.cuda_rotation"}  # nothing else may need what `make setup` lacks
     names = [m.name for m in pkgutil.walk_packages(rqm.__path__, "rqm.") if not m.name.endswith("__main__")]

@@ -54,7 +54,7 @@ def test_a_run_spends_what_its_plan_says(tmp_path):
 
 def test_the_charge_comes_before_the_step(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("rqm.federated.loop.Trainer._move", lambda self, *_: seen.append(len(read(ledger)[1])))
+    monkeypatch.setattr("rqm.federated.steps.Steps.move", lambda self, *_: seen.append(len(read(ledger)[1])))
     ledger = tmp_path / "run" / LEDGER
     train(PLAN, tmp_path / "run")
     assert seen == [1, 2, 3, 4, 5, 6]

@@ -43,7 +43,7 @@ def test_files_that_are_no_clients(noise):
         Client.load(PARAMS, noise)
 
 
-@pytest.mark.parametrize("name", ["number", "own", "neighbours", "held", "alive", "due", "digest", "channels"])
+@pytest.mark.parametrize("name", ["number", "own", "masks", "held", "alive", "agreed", "due", "digest", "channels"])
 def test_files_that_are_damaged(name):
     state = json.loads(Client(PARAMS, 1).save())
     for bad in ("zz", 7.5, None, ["x"]):

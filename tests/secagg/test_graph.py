@@ -58,7 +58,7 @@ def test_the_degree_grows_with_what_is_asked():
 def test_two_degrees_less_would_not_do():
     degree, threshold = security(1000, 0.1, 0.1)
     for less in range(threshold - 2, threshold + 1):
-        caught = hypergeom.logsf((2 * less - degree + 2 - 1) // 2, 999, 100, degree - 2) + np.log(1000)
+        caught = hypergeom.logsf((2 * less - degree + 2 - 1) // 2, 899, 100, degree - 2) + np.log(1000)
         gone = hypergeom.logsf(degree - 2 - less, 999, 100, degree - 2) + np.log(1000)
         assert caught > -40 * np.log(2) or gone > -20 * np.log(2)
 

@@ -51,7 +51,7 @@ def neighbours(round_, to=0):
 
 def shares(round_, to):
     """The entries of the message that hands a client its neighbours' shares."""
-    found, _ = wire.read_entries(wire.unframe(round_.inbox[to], Kind.INBOX, PARAMS.digest), 80, 5)
+    found, _ = wire.read_entries(wire.unframe(round_.inbox[to], Kind.INBOX, PARAMS.digest), masking.SEALED, 5)
     return {u: bytes(part) for u, part in found.items()}
 
 
@@ -101,9 +101,22 @@ def test_the_client_as_its_own_neighbour():
 def test_keys_without_a_secret():
     round_ = Round(Kind.NEIGHBOURS)
     found = neighbours(round_)
-    found[1] = bytes(32) + found[1][32:]
-    with refuses("client 1 sent a public key that gives no secret"):
-        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+    for broken in (bytes(32) + found[1][32:], found[1][:32] + bytes(32)):
+        again = Round(Kind.NEIGHBOURS)
+        with refuses("client 1 sent a public key that gives no secret"):
+            again.send(Kind.NEIGHBOURS, wire.number(5), wire.entries({**found, 1: broken}.items()))
+
+
+@pytest.mark.parametrize("which", [0, 32])
+def test_keys_written_in_a_second_way(which):
+    """X25519 does not look at the highest bit: with it set, a key is the same and looks different."""
+    round_ = Round(Kind.NEIGHBOURS)
+    found = neighbours(round_)
+    both, own = bytearray(found[3]), bytearray(neighbours(round_, to=1)[0])
+    both[which : which + 32] = own[which : which + 32]
+    both[which + 31] |= 0x80
+    with refuses("client 3 sent a public key that is written in a second way"):
+        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries({**found, 3: bytes(both)}.items()))
 
 
 def test_keys_that_their_owner_has_not_signed():
@@ -162,15 +175,34 @@ def test_too_few_shares():
         round_.send(Kind.INBOX, wire.entries(found.items()))
 
 
-def ids(*clients):
-    return wire.entries((u, b"") for u in clients)
+def told(round_, alive, lost=(), to=0, everybody=None):
+    """The message that says who is in the sum, with the tags that clients have made."""
+    tags = round_.server._tags
+    everybody = {to, *alive} if everybody is None else everybody
+    body = (
+        wire.pack_set(everybody, 5),
+        wire.entries((u, bytes(tags[u][to])) for u in alive),
+        wire.entries((u, b"") for u in lost),
+    )
+    return round_.send(Kind.SURVIVORS, *body, to=to)
 
 
 def test_too_few_in_the_sum():
     with refuses("2 neighbours are in the sum: must be at least 3"):
-        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(5), ids(1, 2), ids(3, 4))
-    with refuses("a sum of 3 clients: must be of 4 to 5"):
-        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(3), ids(1, 2, 3, 4), ids())
+        told(Round(Kind.SURVIVORS), [1, 2], [3, 4])
+    strict = Params(clients=5, count=3, levels=16, round=b"one", threshold=3, minimum=5)
+    with refuses("a sum of 4 clients: must be of at least 5"):
+        told(Round(Kind.SURVIVORS, strict), [1, 2, 3], [4])
+
+
+def test_a_sum_of_fewer_than_was_said():
+    """The number in the sum is that of a set that must fit what each client is told of its neighbours."""
+    with refuses("the set of all clients in the sum does not fit"):
+        told(Round(Kind.SURVIVORS), [1, 2, 3], [4], everybody={0, 1, 2, 3, 4})
+    with refuses("the set of all clients in the sum does not fit"):
+        told(Round(Kind.SURVIVORS), [1, 2, 3, 4], everybody={1, 2, 3, 4})
+    with refuses("a set of clients with more than 5"):
+        wire.read_set(memoryview(bytes([255])), 5)
 
 
 # -- both secrets of one client -----------------------------------------------------------------
@@ -178,38 +210,48 @@ def test_too_few_in_the_sum():
 
 def test_overlapping_lists():
     with refuses("client 2 is listed both as in the sum and as lost"):
-        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(5), ids(1, 2, 3, 4), ids(2))
+        told(Round(Kind.SURVIVORS), [1, 2, 3, 4], [2])
 
 
 def test_lists_that_leave_somebody_out():
     with refuses("not those whose shares this client holds"):
-        Round(Kind.SURVIVORS).send(Kind.SURVIVORS, wire.number(5), ids(1, 2, 3), ids())
+        told(Round(Kind.SURVIVORS), [1, 2, 3])
+
+
+def acknowledgements(message):
+    return wire.read_entries(wire.unframe(message, Kind.ACKS, PARAMS.digest), 16, 5)[0]
 
 
 def test_two_stories_about_one_client():
-    """The server tells some that client 4 is in the sum, others that it is lost: it cannot get both secrets."""
+    """The server tells some that client 4 is in the sum, others that it is lost: it gets no share of anything."""
     round_ = Round(Kind.SURVIVORS)
-    stories = {u: (4 in told) for u, told in {0: {4}, 1: {4}, 2: set(), 3: set()}.items()}
-    acks = {}
-    for u, kept in stories.items():
-        alive = [v for v in range(5) if v not in (u, 4)] + ([4] if kept else [])
-        data = round_.send(Kind.SURVIVORS, wire.number(5), ids(*alive), ids(*([] if kept else [4])), to=u)
-        acks[u] = wire.read_entries(wire.unframe(data, Kind.ACKS, PARAMS.digest), 16, 5)[0]
-    data = round_.send(Kind.SURVIVORS, wire.number(5), ids(0, 1, 2, 3), ids(), to=4)
-    acks[4] = wire.read_entries(wire.unframe(data, Kind.ACKS, PARAMS.digest), 16, 5)[0]
-    # Client 4 is acknowledged by two only, and will reveal nothing of the others.
-    with refuses("2 neighbours were told that this client is in the sum: must be at least 3"):
-        round_.send(Kind.PROOF, wire.entries((v, bytes(acks[v][4])) for v in (0, 1)), to=4)
-    # The others give two shares of the one secret and two of the other: three are needed for either.
-    kinds = []
-    for u in range(4):
-        proof = wire.entries(
-            (v, bytes(acks[v][u])) for v in sorted(acks) if v != u and u in acks[v] and (v < 4 or stories[u])
-        )
-        round_.send(Kind.PROOF, proof, to=u)
-        kinds.append(stories[u])
-    assert kinds.count(True) < PARAMS.threshold
-    assert kinds.count(False) < PARAMS.threshold
+    acks = {u: acknowledgements(told(round_, [v for v in range(5) if v != u], to=u)) for u in (0, 1, 4)}
+    acks |= {u: acknowledgements(told(round_, [v for v in range(4) if v != u], [4], to=u)) for u in (2, 3)}
+    for u in range(5):
+        tags = {v: bytes(acks[v][u]) for v in sorted(acks) if v != u and u in acks[v] and (v < 4 or u in (0, 1))}
+        with refuses("forged, or for another set of clients|2 neighbours were told"):
+            round_.send(Kind.PROOF, wire.entries(tags.items()), to=u)
+
+
+def test_a_neighbour_whose_mask_is_not_in_the_vector():
+    """The server gives client 4 the shares of client 0, but not the other way: their mask is not in 0's vector.
+
+    Whoever reveals a share of a client's seed must know that they are linked by a mask; else parts of a sparse graph
+    could be summed alone.
+    """
+    round_ = Round(Kind.INBOX)
+    found = {u: part for u, part in shares(round_, 0).items() if u != 4}
+    masked = round_.send(Kind.INBOX, wire.entries(found.items()))
+    with refuses("client 0 has masked its values for others than its neighbours"):  # an honest server would see it
+        round_.server.receive(masked)
+    body = wire.unframe(masked, Kind.MASKED, PARAMS.digest)[PARAMS.masked_size :]
+    tags, _ = wire.read_entries(body, 16, 5)
+    round_.server._tags[0] = {**tags, 4: tags[1]}  # the best that a malicious one can pass on
+    for u in range(1, 5):
+        round_.server.receive(STEPS[Kind.INBOX](round_.clients[u], round_.inbox[u]))
+    told(round_, [0, 2, 3, 4], to=1)
+    with refuses("client 0 has not masked its values with this client's mask"):
+        told(round_, [0, 1, 2, 3], to=4)
 
 
 def test_forged_and_borrowed_acknowledgements():
@@ -265,7 +307,7 @@ def test_a_client_that_has_refused_stays_silent():
     round_ = Round(Kind.SURVIVORS)
     good = round_.inbox[0]
     with refuses("both"):
-        round_.send(Kind.SURVIVORS, wire.number(5), ids(1, 2, 3, 4), ids(2))
+        told(round_, [1, 2, 3, 4], [2])
     with refuses("says nothing more"):
         round_.clients[0].acknowledge(good)
 
@@ -288,6 +330,8 @@ def test_the_server_refuses_and_goes_on():
     server.receive(first)
     with refuses("client 0 has sent its KEYS already"):
         server.receive(first)
+    with refuses("a message in the name of client 0, sent by client 1"):
+        server.receive(first, 1)
     with refuses("client 9: not in this round"):
         server.receive(wire.frame(Kind.KEYS, PARAMS.digest, 9, first[45:]))
     with refuses("client 1 has a key that somebody has already"):

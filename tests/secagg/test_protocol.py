@@ -100,7 +100,7 @@ def test_any_number_of_bits_and_values(clients, levels, count, more, seed):
     total, survivors, cost = aggregate(params, lambda u: z[u])
     assert (total == z.sum(axis=0)).all()
     assert survivors == list(range(clients))
-    assert cost.by_kind["MASKED"] == clients * (params.masked_size + 45)
+    assert cost.by_kind["MASKED"] == clients * (params.masked_size + 45 + 4 + 20 * (clients - 1))
 
 
 def test_signed_rounds():
@@ -134,7 +134,9 @@ def test_the_masked_vectors_say_nothing_alone():
         for u, data in server.advance().items():
             server.receive(clients[u].share(data))
         inbox = server.advance()
-        seen.append(np.frombuffer(clients[0].mask(inbox[0], np.full(20_000, 5))[45:], np.uint8))
+        seen.append(
+            np.frombuffer(clients[0].mask(inbox[0], np.full(20_000, 5))[45 : 45 + params.masked_size], np.uint8)
+        )
     same = (seen[0] == seen[1]).mean()
     assert abs(same - 1 / 256) < 5 * (1 / 256 / len(seen[0])) ** 0.5
 

@@ -69,7 +69,13 @@ def fit(runs: list[dict[str, Any]], terms: Any, key: str) -> Any:
 def bytes_up(params: Params) -> float:
     """Bytes that a client sends, by the layout of the messages."""
     k = params.degree
-    bodies = params.keys_size, 32 + 4 + 84 * k, packed_size(params.count, params.bits), 4 + 20 * k, 4 + 36 * k
+    bodies = (
+        params.keys_size,
+        32 + 4 + 96 * k,
+        packed_size(params.count, params.bits) + 4 + 20 * k,
+        4 + 20 * k,
+        4 + 36 * k,
+    )
     return float(sum(bodies) + 5 * _HEADER.size)
 
 

@@ -20,6 +20,7 @@ from rqm.federated.batched import Batched
 from rqm.federated.clients import FederatedData, IntArray
 from rqm.federated.models import MODELS, flatten
 from rqm.federated.plan import Plan
+from rqm.federated.steps import Steps
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.randomness import SeededRandom
@@ -85,7 +86,7 @@ class Trainer:
         if self.device.type == "cuda" and plan.client.work == "gradient":
             batched = Batched(self.model, self.values, self.data.train, losses)
             self.batched = batched if batched.agrees() else None
-        self.moments = torch.zeros((2 if plan.server.optimizer == "adam" else 1, len(self.values)), device=self.device)
+        self.steps = Steps(plan.server, plan.rounds, self.values)
         self.taken = np.zeros(len(data.train), dtype=np.int64)  # rounds that each user has taken part in
         self.charge: Callable[[int], object] = lambda turn: None
         self.done = 0
@@ -117,6 +118,11 @@ class Trainer:
     def _rotation(self, turn: int) -> Rotation | None:
         """The public rotation of a round."""
         return Rotation(len(self.values), self._number(ROTATION, turn)) if self.plan.transforms.rotate else None
+
+    @property
+    def moments(self) -> torch.Tensor:
+        """What the server's optimiser remembers."""
+        return self.steps.moments
 
     @property
     def coordinates(self) -> int:
@@ -152,7 +158,7 @@ class Trainer:
             rotation = self._rotation(turn)
             if rotation is not None:
                 mean = rotation.inverse(mean.to(self.values)[None])[0]
-            self._move(mean.to(self.values), turn)
+            self.steps.move(mean.to(self.values), turn)
         self.done += 1
         loss = accuracy = None
         if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.rounds:
@@ -275,20 +281,6 @@ class Trainer:
         return torch.stack(seen).mean()
 
     # -- the server ---------------------------------------------------------------------------
-
-    def _move(self, mean: torch.Tensor, turn: int) -> None:
-        """One step of the server's optimiser along the mean gradient."""
-        server, rate = self.plan.server, self.plan.server.rate_at(turn, self.plan.rounds)
-        if server.optimizer == "adam":
-            first, second = self.moments[0], self.moments[1]
-            first.lerp_(mean, 1 - server.momentum)
-            second.lerp_(mean.square(), 0.001)
-            scale = (1 - 0.999 ** (turn + 1)) ** 0.5 / (1 - server.momentum ** (turn + 1))
-            self.values.sub_(first / (second.sqrt() + 1e-8), alpha=rate * scale)
-            return
-        if server.optimizer == "momentum":
-            mean = self.moments[0].mul_(server.momentum).add_(mean)
-        self.values.sub_(mean, alpha=rate)
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:

@@ -14,16 +14,20 @@ COMPLETE = 64
 
 
 def protocol(plan: Plan, count: int) -> Any:
-    """The parameters of a round: neighbours for 5 % corrupt clients and twice the losses that the plan expects."""
+    """The parameters of a round, unsigned.
+
+    Up to 64 clients: everybody is a neighbour, and the threshold is what the plan's survivors reach, else two thirds.
+    Beyond: neighbours for 5 % corrupt clients and twice the losses that the plan expects.
+    """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
     assert isinstance(plan.mechanism, Channel)  # as the plan has checked
     clients = plan.clients
-    degree = threshold = 0
     if clients > COMPLETE:
         degree, threshold = security(clients, corrupt=0.05, dropout=min(0.4, 2 * plan.lost + 0.02))
     else:
-        threshold = (clients - 1) // 2 + 1  # as many as possible may be lost
+        degree = clients - 1
+        threshold = max(degree // 2 + 1, min(degree, (plan.survivors or 2 * degree // 3 + 2) - 1))
     return Params(
         clients=clients, count=count, levels=plan.mechanism.levels, round=os.urandom(16), degree=degree,
         threshold=threshold, minimum=max(2, plan.survivors or 2),
@@ -42,9 +46,10 @@ def secure_sum(
 
     stages = rng.integers(0, 3, size=len(lost))
     try:
-        total, _, cost = aggregate(
+        total, survivors, cost = aggregate(
             protocol(plan, count), values, {u: STAGES[stage] for u, stage in zip(lost, stages, strict=True)}
         )
     except Aborted:
         return None
+    assert survivors == [u for u in range(plan.clients) if u not in set(lost)]
     return total, cost.bytes_up

@@ -17,7 +17,7 @@ from rqm.kernels.packing import pack
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.graph import degree_of
-from rqm.secagg.masking import ACK, KEY, SECRET, TAG
+from rqm.secagg.masking import ACK, KEY, SEALED, SECRET
 from rqm.secagg.protocol import Identities, Params, mask_key, own_key, pair, statement
 from rqm.secagg.wire import Kind
 
@@ -36,22 +36,26 @@ class Client:
         self._due: Kind | None = Kind.KEYS
         self._channel, self._pairs = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = os.urandom(SECRET)
-        self._neighbours: dict[int, bytes] = {}
-        self._channels: dict[int, bytes] = {}
+        self._channels: dict[int, bytes] = {}  # what is shared with each neighbour: for messages, …
+        self._masks: dict[int, bytes] = {}  # … and for masks
         self._held: dict[int, bytes] = {}
         self._alive: set[int] = set()
+        self._agreed = b""
 
     def save(self) -> bytes:
         """All that this client knows, to be taken up by ``load``: secret, and to be kept where the client is.
 
-        Whoever goes on twice from the same state may say both secrets: the caller must not keep an old one.
+        Nobody may go on twice from one state: a second vector under the same masks gives away the difference, and a
+        second story about who is lost both secrets. Where a process may die between a message and its saving, write
+        down first that the state is spent, and if in doubt be lost.
         """
         return json.dumps({
             "digest": self.params.digest.hex(), "number": self.number, "due": self._due,
             "own": [key.private_bytes_raw().hex() for key in (self._channel, self._pairs)] + [self._seed.hex()],
-            "neighbours": {u: key.hex() for u, key in self._neighbours.items()},
             "channels": {u: key.hex() for u, key in self._channels.items()},
-            "held": {u: share.hex() for u, share in self._held.items()}, "alive": sorted(self._alive),
+            "masks": {u: key.hex() for u, key in self._masks.items()},
+            "held": {u: share.hex() for u, share in self._held.items()},
+            "alive": sorted(self._alive), "agreed": self._agreed.hex(),
         }).encode()  # fmt: skip
 
     @classmethod
@@ -67,11 +71,11 @@ class Client:
             channel, pairs, client._seed = (bytes.fromhex(text) for text in state["own"])
             client._channel = X25519PrivateKey.from_private_bytes(channel)
             client._pairs = X25519PrivateKey.from_private_bytes(pairs)
-            client._neighbours, client._channels, client._held = (
+            client._masks, client._channels, client._held = (
                 {int(u): bytes.fromhex(text) for u, text in state[name].items()}
-                for name in ("neighbours", "channels", "held")
+                for name in ("masks", "channels", "held")
             )
-            client._alive = {int(u) for u in state["alive"]}
+            client._alive, client._agreed = {int(u) for u in state["alive"]}, bytes.fromhex(state["agreed"])
             client._due = None if state["due"] is None else Kind(state["due"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"not a saved client ({type(error).__name__})") from None
@@ -96,6 +100,10 @@ class Client:
 
     def _context(self, sender: int, receiver: int) -> bytes:
         return self.params.digest + pair(sender, receiver)
+
+    def _tag(self, sender: int, receiver: int, use: bytes, about: bytes = b"") -> bytes:
+        """A tag that only the two ends of a channel can make."""
+        return masking.tag(self._key(sender, receiver, use), self._context(sender, receiver) + about)
 
     def keys(self) -> bytes:
         """The public keys of this round."""
@@ -135,14 +143,14 @@ class Client:
                 text = statement(params, client, bytes(body[: 2 * KEY]))
                 masking.verify(self._others.get(client), body[2 * KEY :], text, f"client {client}")
             self._channels[client] = masking.agree(self._channel, both[0], f"client {client}")
-            self._neighbours[client] = both[1]
+            self._masks[client] = masking.agree(self._pairs, both[1], f"client {client}")
         secrets_, points = self._pairs.private_bytes_raw() + self._seed, range(1, len(found) + 1)
         shares = sharing.split(
             secrets_, list(points), params.threshold, os.urandom((params.threshold - 1) * 2 * SECRET)
         )
         sealed = [
             (other, masking.encrypt(self._key(self.number, other, b"shares"), share, self._context(self.number, other)))
-            for other, share in zip(self._neighbours, shares, strict=True)
+            for other, share in zip(self._channels, shares, strict=True)
         ]
         return self._send(Kind.SHARES, sha256(self._seed).digest(), wire.entries(sealed), then=Kind.INBOX)
 
@@ -156,7 +164,7 @@ class Client:
         if array.min() < 0 or array.max() >= params.levels:
             bad = array[(array < 0) | (array >= params.levels)][0]
             raise ValueError(f"values contain {bad}: must lie in 0..{params.levels - 1}")
-        found, rest = wire.read_entries(self._open(data, Kind.INBOX), 2 * SECRET + TAG, params.clients)
+        found, rest = wire.read_entries(self._open(data, Kind.INBOX), SEALED, params.clients)
         wire.end(rest)
         self._check_neighbours(found)
         if len(found) < params.threshold:
@@ -169,16 +177,18 @@ class Client:
         total = array.astype(masking.lane(params.bits))
         masking.add_mask(total, own_key(params, self._seed, self.number), 1)
         for other in found:
-            secret = masking.agree(self._pairs, self._neighbours[other], f"client {other}")
-            masking.add_mask(total, mask_key(params, secret, self.number, other), 1 if self.number < other else -1)
+            key = mask_key(params, self._masks[other], self.number, other)
+            masking.add_mask(total, key, 1 if self.number < other else -1)
         total &= total.dtype.type(2**params.bits - 1)
-        return self._send(Kind.MASKED, pack(total, params.bits).tobytes(), then=Kind.SURVIVORS)
+        tags = [(other, self._tag(self.number, other, b"masked")) for other in found]
+        return self._send(Kind.MASKED, pack(total, params.bits).tobytes(), wire.entries(tags), then=Kind.SURVIVORS)
 
     def acknowledge(self, data: bytes) -> bytes:
-        """Hear which neighbours are in the sum and which are lost; tell the former that one has heard so."""
+        """Hear who is in the sum and which neighbours are lost; tell those who are in that one has heard so."""
         params = self.params
-        survivors, rest = wire.read_number(self._open(data, Kind.SURVIVORS))
-        alive, rest = wire.read_entries(rest, 0, params.clients)
+        body = self._open(data, Kind.SURVIVORS)
+        everybody, rest = wire.read_set(body, params.clients)
+        alive, rest = wire.read_entries(rest, ACK, params.clients)
         lost, rest = wire.read_entries(rest, 0, params.clients)
         wire.end(rest)
         both = alive.keys() & lost.keys()
@@ -188,15 +198,17 @@ class Client:
             )
         if alive.keys() | lost.keys() != self._held.keys():
             raise ProtocolError("the clients in the sum and those lost are not those whose shares this client holds")
+        if everybody & self._channels.keys() != alive.keys() or self.number not in everybody:
+            raise ProtocolError("the set of all clients in the sum does not fit the list of neighbours in it")
         if len(alive) < params.threshold:
             raise ProtocolError(f"{len(alive)} neighbours are in the sum: must be at least {params.threshold}")
-        if not params.minimum <= survivors <= params.clients:
-            raise ProtocolError(f"a sum of {survivors} clients: must be of {params.minimum} to {params.clients}")
-        self._alive = set(alive)
-        tags = [
-            (other, masking.acknowledge(self._key(self.number, other, b"ack"), self._context(self.number, other)))
-            for other in alive
-        ]
+        if len(everybody) < params.minimum:
+            raise ProtocolError(f"a sum of {len(everybody)} clients: must be of at least {params.minimum}")
+        for other, tag in alive.items():
+            if not compare_digest(bytes(tag), self._tag(other, self.number, b"masked")):
+                raise ProtocolError(f"client {other} has not masked its values with this client's mask")
+        self._alive, self._agreed = set(alive), sha256(body[: wire.set_size(params.clients)]).digest()
+        tags = [(other, self._tag(self.number, other, b"ack", self._agreed)) for other in alive]
         return self._send(Kind.ACKS, wire.entries(tags), then=Kind.PROOF)
 
     def reveal(self, data: bytes) -> bytes:
@@ -206,9 +218,8 @@ class Client:
         if not found.keys() <= self._alive:
             raise ProtocolError("an acknowledgement from a client that is not a neighbour in the sum")
         for other, tag in found.items():
-            expected = masking.acknowledge(self._key(other, self.number, b"ack"), self._context(other, self.number))
-            if not compare_digest(bytes(tag), expected):
-                raise ProtocolError(f"the acknowledgement from client {other} is forged")
+            if not compare_digest(bytes(tag), self._tag(other, self.number, b"ack", self._agreed)):
+                raise ProtocolError(f"the acknowledgement from client {other} is forged, or for another set of clients")
         if len(found) < self.params.threshold:
             raise ProtocolError(
                 f"{len(found)} neighbours were told that this client is in the sum: "
@@ -220,6 +231,6 @@ class Client:
         return self._send(Kind.REVEAL, wire.entries(shares), then=None)
 
     def _check_neighbours(self, found: Mapping[int, Any]) -> None:
-        strangers = found.keys() - self._neighbours.keys()
+        strangers = found.keys() - self._channels.keys()
         if strangers:
             raise ProtocolError(f"client {min(strangers)} is not a neighbour")

@@ -38,7 +38,8 @@ def security(
     ``corrupt`` and ``dropout`` are the shares of the clients that may work with the server, or be lost; both sets are
     fixed before the graph is drawn. But with probability 2**−``security_bits``, every client with c corrupt neighbours
     has 2t > k + 2c (with all others as neighbours 2t > k + c), which is what the proof in ``docs/protocol.md`` needs.
-    But with probability 2**−``failure_bits``, every client keeps t neighbours. Union bounds over all clients.
+    But with probability 2**−``failure_bits``, every client keeps t neighbours. Union bounds over all clients. The
+    round's ``minimum`` must be at least the number of clients less those lost.
 
     >>> security(40), security(1000)
     ((18, 14), (196, 152))
@@ -55,10 +56,11 @@ def security(
         enough = hypergeom.logsf(gone, clients - 1, lost, degree) <= -failure_bits * log(2) - log(clients)
         threshold = degree - int(gone[enough][0]) if enough.any() else 0
         most = (2 * threshold - degree - 1) // 2  # corrupt neighbours that a client may have
-        caught = hypergeom.logsf(most, clients - 1, bad, degree) if most >= 0 else 0.0
+        left = clients - 1 - lost  # the graph is drawn among those who sent keys: all the lost may be missing
+        caught = hypergeom.logsf(most, left, min(bad, left), degree) if most >= 0 else 0.0
         return threshold if caught <= -security_bits * log(2) - log(clients) else None
 
-    sparse = range(2, clients - 1, 2)
+    sparse = range(2, max(2, clients - 1 - lost), 2)
     high = 1
     while high < len(sparse) and not found(sparse[high]):
         high *= 2

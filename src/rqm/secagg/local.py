@@ -62,7 +62,7 @@ def aggregate(
             except ProtocolError:
                 continue
             middle = perf_counter()
-            server.receive(message)
+            server.receive(message, u)
             cost.client_seconds += middle - start
             cost.server_seconds += perf_counter() - middle
             cost.bytes_up += len(message)

@@ -4,6 +4,7 @@ A mask is one uniform integer modulo 2**b a coordinate. It is added in whole mac
 above the b bits falls off when the sum is packed, since 2**b divides the size of the word.
 """
 
+import os
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from rqm.secagg.errors import ProtocolError
 
-KEY, SECRET, TAG, SIGNATURE, ACK = 32, 32, 16, 64, 16
-"""Bytes of a public key, of a secret that is shared, of what authenticated encryption adds, of a signature, of an
-acknowledgement."""
+KEY, SECRET, SIGNATURE, ACK = 32, 32, 64, 16
+"""Bytes of a public key, of a secret that is shared, of a signature, and of a tag between two clients."""
+NONCE, SEALED = 12, 12 + 2 * SECRET + 16
+"""Bytes of a nonce, and of shares of two secrets under authenticated encryption."""
+FIELD = 2**255 - 19
+"""Public keys are numbers below this; X25519 would take others too, as second names of the same key."""
 PIECE = 2**18
 """Bytes of a mask that are made and added at a time: they stay in the cache."""
 
@@ -57,6 +61,8 @@ def derive(secret: bytes, salt: bytes, info: bytes, size: int) -> bytes:
 
 def agree(private: X25519PrivateKey, other: bytes, who: str) -> bytes:
     """The secret that two key pairs have in common."""
+    if int.from_bytes(other, "little") >= FIELD:
+        raise ProtocolError(f"{who} sent a public key that is written in a second way")
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
@@ -64,23 +70,24 @@ def agree(private: X25519PrivateKey, other: bytes, who: str) -> bytes:
 
 
 def encrypt(key: bytes, text: bytes, context: bytes) -> bytes:
-    """Authenticated encryption under a key that is used this once."""
-    return AESGCM(key).encrypt(bytes(12), text, context)
+    """Authenticated encryption; the nonce comes first."""
+    nonce = os.urandom(NONCE)
+    return nonce + AESGCM(key).encrypt(nonce, text, context)
 
 
 def decrypt(key: bytes, text: Any, context: bytes, who: str) -> bytes:
     """Undo ``encrypt``, or refuse."""
     try:
-        return AESGCM(key).decrypt(bytes(12), bytes(text), context)
+        return AESGCM(key).decrypt(bytes(text[:NONCE]), bytes(text[NONCE:]), context)
     except InvalidTag:
         raise ProtocolError(f"the shares from {who} were altered, or belong to another round or client") from None
 
 
-def acknowledge(key: bytes, context: bytes) -> bytes:
-    """A tag that only the two ends of a channel can make."""
-    tag = HMAC(key, hashes.SHA256())
-    tag.update(context)
-    return tag.finalize()[:ACK]
+def tag(key: bytes, context: bytes) -> bytes:
+    """A short authentication of some context."""
+    code = HMAC(key, hashes.SHA256())
+    code.update(context)
+    return code.finalize()[:ACK]
 
 
 def sign(identity: Ed25519PrivateKey, text: bytes) -> bytes:

@@ -11,7 +11,7 @@ from rqm.kernels.packing import unpack
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import Aborted, ProtocolError
 from rqm.secagg.graph import regular
-from rqm.secagg.masking import ACK, KEY, SECRET, TAG
+from rqm.secagg.masking import ACK, KEY, SEALED, SECRET
 from rqm.secagg.protocol import Identities, Params, mask_key, own_key, statement
 from rqm.secagg.wire import Kind
 
@@ -28,6 +28,7 @@ class Server:
         self._graph: dict[int, list[int]] = {}
         self._seals: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, memoryview]] = {}
+        self._tags: dict[int, dict[int, memoryview]] = {}
         self._acks: dict[int, dict[int, memoryview]] = {}
         self._revealed: dict[int, dict[int, memoryview]] = {}
         self._total = np.zeros(params.count, dtype=masking.lane(params.bits))
@@ -41,9 +42,16 @@ class Server:
         """The clients whose values are in the sum."""
         return list(self._in_sum)
 
-    def receive(self, data: bytes) -> None:
-        """Take a client's message of the current stage. A message that is refused changes nothing."""
+    def receive(self, data: bytes, sender: int | None = None) -> None:
+        """Take a client's message of the current stage. A message that is refused changes nothing.
+
+        ``sender`` is who the transport says has sent it. Without that anybody can speak in a client's name, and spoil
+        the sum (though not learn more).
+        """
+        data = bytes(data) if isinstance(data, bytearray | memoryview) else data  # nobody shall change it later
         _, client = wire.sender(data)
+        if sender is not None and client != sender:
+            raise ProtocolError(f"a message in the name of client {client}, sent by client {sender}")
         if client not in self._expected:
             raise ProtocolError(f"client {client}: not in this round, or lost in an earlier stage")
         body = wire.unframe(data, self._due, self.params.digest)
@@ -125,16 +133,22 @@ class Server:
 
     def _take_shares(self, client: int, body: memoryview) -> None:
         seal, found = bytes(body[:SECRET]), body[SECRET:]
-        shares, rest = wire.read_entries(found, 2 * SECRET + TAG, self.params.clients)
+        shares, rest = wire.read_entries(found, SEALED, self.params.clients)
         wire.end(rest)
         if list(shares) != self._graph[client]:
             raise ProtocolError(f"client {client} has shared its secrets with others than its neighbours")
         self._seals[client], self._shares[client] = seal, shares
 
     def _take_masked(self, client: int, body: memoryview) -> None:
-        if len(body) != self.params.masked_size:
-            raise ProtocolError(f"a masked vector of {len(body)} bytes: must have {self.params.masked_size}")
-        self._total += unpack(body, self.params.bits, self.params.count)
+        size = self.params.masked_size
+        if len(body) < size:
+            raise ProtocolError(f"a masked vector of {len(body)} bytes: must have {size}")
+        tags, rest = wire.read_entries(body[size:], ACK, self.params.clients)
+        wire.end(rest)
+        if list(tags) != self._sharers(client):
+            raise ProtocolError(f"client {client} has masked its values for others than its neighbours")
+        self._total += unpack(body[:size], self.params.bits, self.params.count)
+        self._tags[client] = tags
         self._in_sum.append(client)
 
     def _take_acks(self, client: int, body: memoryview) -> None:
@@ -165,12 +179,11 @@ class Server:
 
     def _answer_masked(self, here: list[int]) -> dict[int, bytes]:
         self._shares, self._in_sum, self._alive = {}, here, frozenset(here)
-        alive, count = self._alive, wire.number(len(here))
-        found = {}
+        everybody, found = wire.pack_set(here, self.params.clients), {}
         for u in here:
             known = self._sharers(u)
-            lists = [[v for v in known if v in alive], [v for v in known if v not in alive]]
-            found[u] = count + b"".join(wire.entries((v, b"") for v in part) for part in lists)
+            alive = wire.entries((v, bytes(self._tags[v][u])) for v in known if v in self._alive)
+            found[u] = everybody + alive + wire.entries((v, b"") for v in known if v not in self._alive)
         return found
 
     def _answer_acks(self, here: list[int]) -> dict[int, bytes]:

@@ -103,6 +103,27 @@ def read_entries(body: memoryview, size: int, clients: int) -> tuple[dict[int, m
     return found, body[count * step :]
 
 
+def set_size(clients: int) -> int:
+    """Bytes of a set of clients: a bit each."""
+    return -(-clients // 8)
+
+
+def pack_set(chosen: Iterable[int], clients: int) -> bytes:
+    """A set of clients, a bit each, the lowest first."""
+    return sum(1 << client for client in chosen).to_bytes(set_size(clients), "little")
+
+
+def read_set(body: memoryview, clients: int) -> tuple[set[int], memoryview]:
+    """A set of clients, and what comes after it."""
+    size = set_size(clients)
+    if len(body) < size:
+        raise ProtocolError("a message is cut short")
+    bits = int.from_bytes(body[:size], "little")
+    if bits >> clients:
+        raise ProtocolError(f"a set of clients with more than {clients}")
+    return {place for place, bit in enumerate(bin(bits)[:1:-1]) if bit == "1"}, body[size:]
+
+
 def end(body: memoryview) -> None:
     """Refuse bytes that are left over."""
     if len(body):
