@@ -22,9 +22,9 @@ class Guard:
 
     def __init__(
         self, plan: Plan, folder: Path, *, delta: float, budget: float | None = None, expect_head: str | None = None,
-        honest: int | float | None = None,
+        honest: int | float | None = None, dim: int | None = None,
     ) -> None:  # fmt: skip
-        setting, dim, bound = setting_of(plan, delta, honest=honest)
+        setting, dim, bound = setting_of(plan, delta, honest=honest, dim=dim)
         self.plan, self.budget, self.dim = plan, budget, dim
         self.delta = setting.floor()[1]
         assert not isinstance(plan.mechanism, Noiseless)  # has no setting

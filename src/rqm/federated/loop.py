@@ -100,10 +100,10 @@ class Trainer:
 
     def _choose(self, turn: int) -> list[int]:
         """The clients of a round, without replacement, among those who have not used up their participations."""
-        rng, most = np.random.default_rng([self.plan.seed, SAMPLING, turn]), self.plan.participations
+        most = self.plan.participations
         if most is None:
-            return list(rng.choice(len(self.taken), self.plan.clients, replace=False).tolist())
-        free = np.flatnonzero(self.taken < most)
+            return sampled(self.plan, len(self.taken), turn)
+        rng, free = np.random.default_rng([self.plan.seed, SAMPLING, turn]), np.flatnonzero(self.taken < most)
         chosen = free[rng.choice(len(free), self.plan.clients, replace=False)]
         self.taken[chosen] += 1
         return list(chosen.tolist())
@@ -295,6 +295,12 @@ class Trainer:
         self.model.train()
         loss, accuracy = (found / len(labels)).tolist()
         return loss, accuracy
+
+
+def sampled(plan: Plan, users: int, turn: int) -> list[int]:
+    """The clients of a round without a cap on participations, in their order."""
+    rng = np.random.default_rng([plan.seed, SAMPLING, turn])
+    return list(rng.choice(users, plan.clients, replace=False).tolist())
 
 
 def images(x: torch.Tensor) -> torch.Tensor:

@@ -42,7 +42,7 @@ def security(
     round's ``minimum`` must be at least the number of clients less those lost.
 
     >>> security(40), security(1000)
-    ((18, 14), (196, 152))
+    ((18, 14), (210, 164))
     """
     clients = whole("clients", clients, 3)
     bad = ceil(real("corrupt", corrupt, "a share from 0 to 1/3", -1e-9, 0.34) * clients)

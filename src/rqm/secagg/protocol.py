@@ -6,8 +6,8 @@
     share(…)           SHARES     →          both secrets, shared among the neighbours, encrypted
     mask(…, values)    ←  INBOX
     mask(…, values)    MASKED     →          values + own mask ± a mask for every neighbour, modulo 2**b
-    acknowledge(…)     ←  SURVIVORS          which neighbours are in the sum, which are lost
-    acknowledge(…)     ACKS       →          to each of the former: I was told that you are in
+    acknowledge(…)     ←  SURVIVORS          who is in the sum, which neighbours are lost
+    acknowledge(…)     ACKS       →          to each neighbour in the sum: I was told that set
     reveal(…)          ←  PROOF
     reveal(…)          REVEAL     →          a share of each neighbour's one secret; never of both
                                              finish: the sum

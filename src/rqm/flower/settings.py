@@ -1,0 +1,79 @@
+"""What server and clients agree on: read by both from the run's configuration, none told by the other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, final
+
+from rqm._checks import known_keys, real, whole
+from rqm.channel import Channel
+from rqm.federated.plan import Plan
+from rqm.secagg import Params, security
+from rqm.transforms import padded
+
+PREFIX = "rqm."
+COMPLETE = 64
+"""Up to so many clients everybody is everybody's neighbour, unless a degree is given."""
+
+
+@final
+@dataclass(frozen=True)
+class Settings:
+    """A plan and how it is deployed.
+
+    In a Flower app's ``pyproject.toml`` these are the keys under ``[tool.flwr.app.config.rqm]``: those of a plan
+    (``clients``, ``rounds``, ``mechanism``, ``transforms``, ``server``, …) and the ones here. ``sends`` is what a
+    client's training returns: the trained weights (``update``: their change is sent) or a ``gradient``.
+
+    >>> settings = Settings.from_run_config({"rqm.clients": 10, "rqm.mechanism.mechanism": "rqm", "lr": 0.1})
+    >>> settings.plan.clients, settings.sends
+    (10, 'update')
+    """
+
+    plan: Plan
+    sends: Literal["update", "gradient"] = "update"
+    delta: float = 1e-5
+    budget_epsilon: float | None = None
+    degree: int = 0
+    threshold: int = 0
+
+    def __post_init__(self) -> None:
+        """Validate every value."""
+        if not isinstance(self.plan.mechanism, Channel):
+            raise ValueError("rqm.mechanism: must be one that sends integers (rqm, pbm, rounding)")
+        if self.sends not in ("update", "gradient"):
+            raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
+        whole("rqm.clients", self.plan.clients, 2)
+        real("rqm.delta", self.delta, "between 0 and 1", 0, 1)
+        if self.budget_epsilon is not None:
+            real("rqm.budget_epsilon", self.budget_epsilon, "a positive number", 0, float("inf"))
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read the keys that begin with ``rqm.``; an unknown one is an error."""
+        values: dict[str, Any] = {}
+        for key, value in config.items():
+            if key.startswith(PREFIX):
+                *outer, last = key.removeprefix(PREFIX).split(".")
+                table = values
+                for name in outer:
+                    table = table.setdefault(name, {})
+                table[last] = value
+        own = {f.name: values.pop(f.name) for f in fields(cls) if f.name != "plan" and f.name in values}
+        known_keys(values, [f.name for f in fields(Plan)], PREFIX)
+        return cls(Plan.from_dict(values), **own)
+
+    def coordinates(self, dim: int) -> int:
+        """Coordinates that a client sends for a model of ``dim`` parameters."""
+        return padded(dim) if self.plan.transforms.rotate else dim
+
+    def params(self, dim: int, round_: bytes) -> Params:
+        """The parameters of a round of secure aggregation."""
+        plan = self.plan
+        assert isinstance(plan.mechanism, Channel)
+        degree, threshold = self.degree, self.threshold
+        if not degree and plan.clients > COMPLETE:
+            degree, threshold = security(plan.clients, 0.05, 0.1)
+        return Params(
+            clients=plan.clients, count=self.coordinates(dim), levels=plan.mechanism.levels, round=round_,
+            degree=degree, threshold=threshold, minimum=plan.survivors or 0,
+        )  # fmt: skip

@@ -1,0 +1,101 @@
+"""Flower's messages and apps without its network: a grid of ClientApps in this process."""
+
+import pytest
+
+pytest.importorskip("flwr")
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from torch.nn import functional
+
+from tests.federated.small import federation, model
+
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
+
+
+class LocalGrid(Grid):
+    """Nodes 100, 101, …: each with its own context, as a SuperNode keeps it. ``lose`` decides who does not answer."""
+
+    def __init__(self, app, nodes, run_config, lose=lambda node, stage, turn: False):
+        self.app, self.lose, self.seen = app, lose, []
+        self.contexts = {
+            100 + p: Context(
+                run_id=1, node_id=100 + p, node_config={"partition-id": p, "num-partitions": nodes}, state=RecordDict(),
+                run_config=dict(run_config), series_id=0,
+            )
+            for p in range(nodes)
+        }  # fmt: skip
+
+    def get_node_ids(self):
+        return list(self.contexts)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for message in messages:
+            node, told = message.metadata.dst_node_id, message.content.config_records["rqm"]
+            if self.lose(node, told["stage"], told["turn"]):
+                continue
+            given = Message(
+                RecordDict(dict(message.content)), dst_node_id=node, message_type=message.metadata.message_type
+            )
+            reply = self.app(given, self.contexts[node])
+            self.seen.append((told["stage"], reply))
+            replies.append(reply)
+        return replies
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    run = create_message = push_messages = pull_messages = None
+
+
+def arrays(net):
+    return ArrayRecord(net.state_dict())
+
+
+def gradient_app(mod, data=None):
+    """A ClientApp that returns the gradient on its partition: Algorithm 1 of the paper."""
+    data, app = data or federation(clients=6), ClientApp(mods=[mod])
+
+    @app.train()
+    def train(message, context):
+        net = model()
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        x, y = data.train[context.node_config["partition-id"]]
+        functional.cross_entropy(net(x), y).backward()
+        found = ArrayRecord({name: p.grad for name, p in net.named_parameters()})
+        return Message(
+            RecordDict({"arrays": found, "metrics": MetricRecord({"num-examples": len(y)})}), reply_to=message
+        )
+
+    return app
+
+
+def training_app(mod, data=None, rate=0.3):
+    """A ClientApp in the shape of Flower's quickstart: trains, and returns weights, a loss and a count."""
+    data, app = data or federation(clients=6), ClientApp(mods=[mod] if mod else [])
+
+    @app.train()
+    def train(message, context):
+        net = model()
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        x, y = data.train[context.node_config["partition-id"]]
+        optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+        metrics = MetricRecord({"train_loss": float(loss), "num-examples": len(y)})
+        return Message(RecordDict({"arrays": arrays(net), "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def accuracy(record, data=None):
+    data, net = data or federation(clients=6), model()
+    net.load_state_dict(record.to_torch_state_dict())
+    with torch.no_grad():
+        return float((net(data.test_inputs).argmax(1) == data.test_labels).float().mean())

@@ -1,0 +1,152 @@
+"""Private training on Flower's Message API: the same model as the simulator's, sums only, a ledger, a budget."""
+
+import json
+
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from rqm.federated.loop import Trainer
+from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
+from rqm.secagg.wire import Kind
+from tests.federated.small import federation, model
+from tests.flower.local import LocalGrid, accuracy, arrays, gradient_app, training_app
+
+PLAIN = {
+    "rqm.clients": 6, "rqm.rounds": 4, "rqm.mechanism.mechanism": "rqm", "rqm.mechanism.clip": 0.5,
+    "rqm.server.rate": 0.5, "rqm.sends": "gradient", "rqm.device": "cpu",
+}  # fmt: skip
+PRIVATE = {
+    **PLAIN, "rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True, "rqm.mechanism.margin": 30.0,
+    "rqm.participations": 4, "rqm.population": 1000, "rqm.survivors": 4,
+}  # fmt: skip
+
+
+def train(config, app, tmp_path, lose=lambda *_: False, strategy=None, **options):
+    grid = LocalGrid(app, 6, config, lose)
+    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, strategy=strategy, **options)
+    return private.start(grid, arrays(model())), private, grid
+
+
+@pytest.mark.parametrize("change", [{}, {"rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True}])
+def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
+    config = {**PLAIN, **change}
+    result, _, _ = train(config, gradient_app(seeded_mod), tmp_path)
+    trainer = Trainer(Settings.from_run_config(config).plan, federation(clients=6), model())
+    for _ in range(4):
+        trainer.step()
+    expected = model()
+    from rqm.federated.models import flatten
+
+    values, _ = flatten(expected)
+    values.copy_(trainer.values)
+    for name, array in result.arrays.items():
+        assert (array.numpy() == expected.state_dict()[name].numpy()).all()
+
+
+def test_nothing_but_the_protocol_leaves_a_client(tmp_path):
+    _, _, grid = train({**PLAIN, "rqm.sends": "update"}, training_app(private_mod), tmp_path)
+    for _, reply in grid.seen:
+        assert not reply.content.array_records
+        assert not reply.content.metric_records
+        (record,) = reply.content.config_records.values()
+        assert record.keys() == {"message"}
+    stages = {stage for stage, _ in grid.seen}
+    assert stages == {Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL}
+
+
+def test_an_unmodified_app_learns_under_flowers_own_strategy(tmp_path):
+    config = {**PLAIN, "rqm.sends": "update", "rqm.rounds": 12, "rqm.mechanism.clip": 0.4}
+    inner = FedAvg(fraction_evaluate=0.0)
+    result, _, _ = train(config, training_app(private_mod), tmp_path, strategy=inner)
+    assert accuracy(result.arrays) > 0.85 > accuracy(arrays(model())) + 0.2
+
+
+def test_epsilon_is_logged_and_the_budget_stops_the_run(tmp_path):
+    result, private, _ = train(PRIVATE, gradient_app(private_mod), tmp_path / "free")
+    spent = [result.train_metrics_clientapp[turn]["epsilon"] for turn in range(1, 5)]
+    assert spent == sorted(spent)
+    assert spent[0] > 0
+    budget = (spent[1] + spent[2]) / 2
+    config = {**PRIVATE, "rqm.budget_epsilon": budget}
+    result, private, _ = train(config, gradient_app(private_mod), tmp_path / "paid")
+    assert private.stopped
+    assert sorted(result.train_metrics_clientapp) == [1, 2]
+    assert result.train_metrics_clientapp[2]["epsilon"] <= budget
+    lines = [json.loads(line) for line in (tmp_path / "paid" / "ledger.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines[1:]] == [0, 1]
+
+
+@pytest.mark.parametrize("stage", [Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL])
+def test_a_lost_node_does_not_stop_the_run(stage, tmp_path):
+    config = {**PRIVATE, "rqm.threshold": 3}
+    result, _, _ = train(
+        config, gradient_app(private_mod), tmp_path, lambda node, now, turn: node == 103 and now == stage and turn == 1
+    )
+    metrics = result.train_metrics_clientapp
+    assert metrics[2]["survivors"] == (5 if stage <= Kind.MASKED else 6)
+    assert [metrics[turn]["survivors"] for turn in (1, 3, 4)] == [6, 6, 6]
+
+
+def test_below_the_minimum_a_round_is_discarded_and_charged(tmp_path):
+    config = {**PRIVATE, "rqm.rounds": 1, "rqm.participations": 1}
+    result, _, _ = train(
+        config, gradient_app(private_mod), tmp_path, lambda node, now, turn: node >= 103 and now == Kind.MASKED
+    )
+    assert result.train_metrics_clientapp[1]["survivors"] == 0
+    assert result.train_metrics_clientapp[1]["epsilon"] > 0
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 2
+
+
+def test_errors_are_answered_not_raised(tmp_path):
+    grid = LocalGrid(gradient_app(private_mod), 6, PLAIN)
+    app, context = grid.app, grid.contexts[100]
+    plain = Message(RecordDict({"arrays": arrays(model())}), dst_node_id=100, message_type="train")
+    assert "not a message of a private round" in app(plain, context).error.reason
+    late = ConfigRecord({"stage": 3, "message": b"", "round": b"x", "dim": 5, "number": 0, "turn": 0, "rotation": 0})
+    lone = Message(RecordDict({"rqm": late}), dst_node_id=100, message_type="train")
+    assert "in no round" in app(lone, context).error.reason
+    context.run_config["rqm.cleints"] = 3
+    lone = Message(RecordDict({"rqm": late}), dst_node_id=100, message_type="train")
+    assert "rqm.cleints" in app(lone, context).error.reason
+
+
+def test_a_client_whose_training_fails_sends_zero(tmp_path):
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp(mods=[private_mod])
+
+    @app.train()
+    def broken(message, context):
+        raise RuntimeError("no data here")
+
+    result, _, _ = train({**PLAIN, "rqm.rounds": 1}, app, tmp_path)
+    assert result.train_metrics_clientapp[1]["survivors"] == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rqm.mechanism.mechanism": "noiseless"}, "must be one that sends integers"),
+        ({"rqm.sends": "all"}, "must be update or gradient"),
+        ({"rqm.delta": 2.0}, "rqm.delta = 2.0"),
+        ({"rqm.budget_epsilon": -1.0}, "rqm.budget_epsilon"),
+        ({"rqm.clients": 1}, "rqm.clients = 1"),
+        ({"rqm.rouns": 1}, "rqm.rouns"),
+    ],
+)
+def test_settings_that_cannot_be(change, message):
+    config = {**PLAIN, **change}
+    with pytest.raises(ValueError, match=message):
+        Settings.from_run_config(config)
+
+
+def test_caps_and_too_many_clients(tmp_path):
+    with pytest.raises(ValueError, match=r"rqm.clients = 9: must be at most 6"):
+        train({**PLAIN, "rqm.clients": 9}, gradient_app(private_mod), tmp_path)
+    with pytest.raises(ValueError, match=r"must be at most 0, the nodes that may take part"):
+        train({**PLAIN, "rqm.participations": 2}, gradient_app(private_mod), tmp_path)
+    with pytest.raises(ValueError, match="num_rounds = 9"):
+        PrivateStrategy(Settings.from_run_config(PLAIN), folder=tmp_path).start(None, arrays(model()), 9)
