@@ -1,0 +1,20 @@
+"""A client: the gradient of the model on its own writer's characters, made private by one mod."""
+
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from app.task import losses, new_model, writer
+from rqm.flower import private_mod
+
+app = ClientApp(mods=[private_mod])
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One full local gradient, as in the paper's Algorithm 1."""
+    net = new_model(context.run_config)
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    pictures, labels = writer(context.run_config, int(context.node_config["partition-id"]))
+    losses(net, pictures, labels).mean().backward()
+    gradient = ArrayRecord({name: value.grad for name, value in net.named_parameters()})
+    return Message(RecordDict({"arrays": gradient}), reply_to=message)
