@@ -123,7 +123,7 @@ def draw(found: dict[str, Any], path: Path) -> Path:
         axes.set_xscale("log")
         some = [r for r in found["model"] if r["clients"] in (40, 1000, 100_000)]
         neighbours = ", ".join(f"{run['degree']} of {run['clients']:,}" for run in some)
-        axes.set_xlabel(f"clients (neighbours of each: {neighbours})")
+        axes.set_xlabel(f"clients (neighbours of each: {neighbours})", fontsize=9)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
