@@ -144,9 +144,18 @@ def test_settings_that_cannot_be(change, message):
 
 
 def test_caps_and_too_many_clients(tmp_path):
-    with pytest.raises(ValueError, match=r"rqm.clients = 9: must be at most 6"):
-        train({**PLAIN, "rqm.clients": 9}, gradient_app(private_mod), tmp_path)
-    with pytest.raises(ValueError, match=r"must be at most 0, the nodes that may take part"):
-        train({**PLAIN, "rqm.participations": 2}, gradient_app(private_mod), tmp_path)
+    quick = {"stage_timeout": 0.05}
+    result, private, _ = train({**PLAIN, "rqm.clients": 9}, gradient_app(private_mod), tmp_path, **quick)
+    assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [0, 0, 0, 0]
+    assert "6 nodes may take part: must be at least 9" in private._note
+    result, _, _ = train(
+        {**PLAIN, "rqm.clients": 9, "rqm.survivors": 5, "rqm.threshold": 5},
+        gradient_app(private_mod),
+        tmp_path,
+        **quick,
+    )
+    assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 6, 6]
+    result, _, _ = train({**PLAIN, "rqm.participations": 2}, gradient_app(private_mod), tmp_path, **quick)
+    assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 0, 0]
     with pytest.raises(ValueError, match="num_rounds = 9"):
         PrivateStrategy(Settings.from_run_config(PLAIN), folder=tmp_path).start(None, arrays(model()), 9)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from logging import INFO, WARNING
 from pathlib import Path
 from secrets import SystemRandom
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -104,12 +105,12 @@ class PrivateStrategy(Strategy):
             log(WARNING, "rqm: the budget ε = %s is spent: no more rounds", self.settings.budget_epsilon)
             return []
         plan, dim = self.settings.plan, len(flat(arrays))
-        self._nodes = self._sample(grid)
         # Public, and new in every round; derived from the seed, so that a run can be repeated.
         self._rotation = int(SeededRandom(plan.seed, ROTATION, turn).words(1)[0]) >> 1
         self._about = {"round": new_round(), "turn": turn, "dim": dim, "rotation": self._rotation}
         server = Server(self.settings.params(dim, self._about["round"]))
         try:
+            self._nodes = self._sample(grid)
             self._exchange(server, Kind.KEYS, dict.fromkeys(range(len(self._nodes)), b""))
             self._exchange(server, Kind.SHARES, server.advance())
             inbox = server.advance()
@@ -183,12 +184,22 @@ class PrivateStrategy(Strategy):
             raise ValueError("rqm.budget_epsilon: must come with rqm.transforms.l2_clip")
 
     def _sample(self, grid: Grid) -> list[int]:
-        """A round's nodes, in random order, among those who have not used up their participations."""
-        plan = self.settings.plan
-        free = [n for n in grid.get_node_ids() if plan.participations is None or self._taken[n] < plan.participations]
-        if len(free) < plan.clients:
-            raise ValueError(f"rqm.clients = {plan.clients}: must be at most {len(free)}, the nodes that may take part")
-        chosen = SystemRandom().sample(free, plan.clients)
+        """A round's nodes, in random order, among those who have not used up their participations.
+
+        Waits for nodes that are not there yet. If some are gone for good, a round goes on with fewer, down to the
+        plan's ``survivors``: they are as good as lost before they sent their keys.
+        """
+        plan, end = self.settings.plan, monotonic() + self.stage_timeout
+        while True:
+            there = list(grid.get_node_ids())
+            free = [n for n in there if plan.participations is None or self._taken[n] < plan.participations]
+            if len(free) >= plan.clients or monotonic() > end:
+                break
+            sleep(min(1.0, self.stage_timeout / 10))
+        count = min(len(free), plan.clients)
+        if count < (plan.survivors or plan.clients):
+            raise Aborted(f"{count} nodes may take part: must be at least {plan.survivors or plan.clients}")
+        chosen = SystemRandom().sample(free, count)
         self._taken.update(chosen)
         return chosen
 
