@@ -1,0 +1,28 @@
+"""Flower's own simulation engine, in short: the model gets better, ε is told, everybody takes part."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("ray")
+
+
+def test_ten_clients_in_the_simulation_engine(tmp_path):
+    root = Path(__file__).parents[2]
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.flower.simulated", str(tmp_path)],
+        cwd=root, env={**os.environ, **quiet}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads(lines[-1].removeprefix("FOUND "))
+    assert found["survivors"] == [10, 10]
+    assert found["loss"][2] < found["loss"][0] - 0.1
+    assert 0 < found["epsilon"][0] < found["epsilon"][1]
+    assert "certified, after 2 rounds" in done.stdout + done.stderr
