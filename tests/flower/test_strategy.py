@@ -1,6 +1,8 @@
 """Private training on Flower's Message API: the same model as the simulator's, sums only, a ledger, a budget."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +143,23 @@ def test_settings_that_cannot_be(change, message):
     config = {**PLAIN, **change}
     with pytest.raises(ValueError, match=message):
         Settings.from_run_config(config)
+
+
+@pytest.mark.parametrize("page", ["docs/deploy.md", "examples/flower/pyproject.toml"])
+def test_the_shown_settings_are_good(page):
+    text = (Path(__file__).parents[2] / page).read_text()
+    text = text.split("```toml")[1].split("```")[0] if page.endswith("md") else text
+
+    def flattened(table, prefix):
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from flattened(value, f"{prefix}{key}.")
+            else:
+                yield prefix + key, value
+
+    config = dict(flattened(tomllib.loads(text)["tool"]["flwr"]["app"]["config"], ""))
+    settings = Settings.from_run_config(config)
+    assert settings.params(1000, b"x").minimum == settings.plan.survivors
 
 
 def test_caps_and_too_many_clients(tmp_path):

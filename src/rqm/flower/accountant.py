@@ -1,0 +1,153 @@
+"""A privacy accountant in Flower's shape, for mechanisms that send integers.
+
+Flower's own accounts for Gaussian noise at a trusted server. Here an event is one secure sum of encoded vectors; it
+says what was released, the accountant what that costs (as in dp-accounting). Without amplification a user's vector is
+zeroed out (the neighbours that Flower calls add-or-remove-one; the number of clients stays, as under secure
+aggregation); with sampling without replacement one user is replaced by another.
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from flwr.serverapp import PrivacyConfig, PrivacySpent
+from flwr.supercore.privacy_accounting import SamplingMethod
+
+from rqm._checks import real, whole
+from rqm.channel import Channel
+from rqm.mechanisms import mechanism_from_dict
+from rqm.privacy.composition import ORDERS, SAMPLED_ORDERS, Rdp, checked_delta, without_replacement
+from rqm.privacy.vector import affine, vector_rdp
+
+FORMAT = 1
+
+
+@final
+@dataclass(frozen=True)
+class DiscreteEvent:
+    """One round: the secure sum of ``honest`` (at least) clients' vectors of ``dim`` coordinates within ``l2_clip``."""
+
+    mechanism: Channel
+    honest: int
+    dim: int
+    l2_clip: float
+    sample_size: int
+    population_size: int
+
+    def __post_init__(self) -> None:
+        """Validate every value."""
+        if not isinstance(self.mechanism, Channel):
+            raise TypeError(f"mechanism = {self.mechanism!r}: must be one that sends integers")
+        whole("population_size", self.population_size, 1)
+        whole("sample_size", self.sample_size, 1, self.population_size)
+        whole("honest", self.honest, 1, self.sample_size)
+        whole("dim", self.dim, 1)
+        real("l2_clip", self.l2_clip, "a positive finite number", 0, float("inf"))
+
+
+@final
+class DiscreteAccountant:
+    """Cumulative (ε, δ) of discrete events: Flower's ``PrivacyAccountant``. Every ε is certified.
+
+    >>> from flwr.serverapp import NeighboringRelation, PrivacyConfig, SamplingMethod
+    >>> from rqm import Rounding
+    >>> relation, sampling = NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+    >>> accountant = DiscreteAccountant(PrivacyConfig(1e-6, 10**6, relation, sampling))
+    >>> event = DiscreteEvent(Rounding(4 / 1024, 30.0, 2), 1000, 2**20, 1.0, 1000, 10**6)
+    >>> accountant.compose(event)
+    >>> 0.5 < accountant.get_epsilon(1e-6) < 2
+    True
+    """
+
+    def __init__(self, config: PrivacyConfig) -> None:
+        if config.sampling_method == SamplingMethod.POISSON:
+            raise ValueError(
+                "sampling_method = poisson: must be without-replacement or no-amplification; a secure sum has a fixed "
+                "number of clients"
+            )
+        self._config, self._events = config, list[tuple[DiscreteEvent, int]]()
+        sampled = config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
+        self._orders = tuple(map(float, SAMPLED_ORDERS if sampled else ORDERS))
+        self._spent = np.zeros(len(self._orders))
+
+    @property
+    def config(self) -> PrivacyConfig:
+        """The configuration."""
+        return self._config
+
+    @property
+    def num_releases(self) -> int:
+        """The number of releases so far."""
+        return sum(count for _, count in self._events)
+
+    def compose(self, event: DiscreteEvent, count: int = 1) -> None:
+        """Add one or more identical releases."""
+        cost = self._cost(event, count)
+        self._events.append((event, count))
+        self._spent = self._spent + cost
+
+    def _cost(self, event: DiscreteEvent, count: int) -> Any:
+        whole("count", count, 1)
+        if event.population_size != self._config.population_size:
+            raise ValueError(f"population_size = {event.population_size}: must be {self._config.population_size}")
+        if not affine(event.mechanism):
+            raise ValueError("mechanism: must have no level inside its clip but the outermost (a wider margin)")
+        sampled = self._config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
+        values = vector_rdp(
+            event.mechanism, self._orders, honest=event.honest, dim=event.dim, l2_clip=event.l2_clip,
+            neighbours="replace" if sampled else "zero-out", law="sampled",
+        )  # fmt: skip
+        rdp = Rdp(self._orders, values, "replace" if sampled else "zero-out")
+        rdp = without_replacement(rdp, event.sample_size, event.population_size) if sampled else rdp
+        return rdp.times(count).values
+
+    def get_epsilon(self, delta: float) -> float:
+        """ε of everything so far."""
+        return self._epsilon(self._spent, delta)[0]
+
+    def _epsilon(self, spent: Any, delta: float) -> tuple[float, float | None]:
+        checked_delta(delta)
+        if not spent.any():
+            return 0.0, None
+        return Rdp(self._orders, spent, "replace").epsilon(delta)
+
+    def get_delta(self, epsilon: float) -> float:
+        """δ of everything so far."""
+        from dp_accounting.rdp.rdp_privacy_accountant import compute_delta  # noqa: PLC0415 (takes a second)
+
+        epsilon = real("epsilon", epsilon, "at least 0", -1e-300, float("inf"))
+        return float(compute_delta(self._orders, self._spent.tolist(), epsilon)[0]) if self._spent.any() else 0.0
+
+    def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
+        """Everything so far, in Flower's words."""
+        delta = self._config.target_delta if delta is None else delta
+        epsilon, order = self._epsilon(self._spent, delta)
+        return PrivacySpent(epsilon, delta, self.num_releases, "rdp, certified", order)
+
+    def would_exceed(self, event: DiscreteEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
+        """Whether another event would pass a limit on ε."""
+        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            raise ValueError("max_epsilon = None: must be given here or in the configuration")
+        return self._epsilon(self._spent + self._cost(event, count), self._config.target_delta)[0] > limit
+
+    def state_dict(self) -> dict[str, object]:
+        """All events, as plain values."""
+        return {
+            "format": FORMAT,
+            "events": [
+                {**vars(event), "mechanism": event.mechanism.to_dict(), "count": count} for event, count in self._events
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what ``state_dict`` gave; the costs are computed anew."""
+        if state.get("format") != FORMAT:
+            raise ValueError(f"format = {state.get('format')}: must be {FORMAT}")
+        fresh = DiscreteAccountant(self._config)
+        for line in state["events"]:
+            values = dict(line)
+            count, mechanism = values.pop("count"), mechanism_from_dict(values.pop("mechanism"))
+            assert isinstance(mechanism, Channel)
+            fresh.compose(DiscreteEvent(mechanism, **values), count)
+        self._events, self._spent = fresh._events, fresh._spent
