@@ -74,11 +74,15 @@ def test_a_broken_client_sends_an_encoding_of_zero():
 
 
 def test_large_rounds_use_a_sparse_graph():
-    params = secure.protocol(replace(PLAN, clients=500), count=10)
-    assert params.threshold < params.degree < 200
-    assert secure.protocol(PLAN, count=10).degree == 7
-    assert secure.protocol(PLAN, count=10).round != secure.protocol(PLAN, count=10).round
-    assert secure.protocol(replace(PLAN, survivors=6), count=10).minimum == 6
+    def params(degree=0, threshold=0, **change):
+        return secure.protocol(replace(PLAN, **change), 10, b"x", degree, threshold)
+
+    large = params(clients=500)
+    assert large.threshold < large.degree < 200
+    assert (params().degree, params().threshold, params().minimum) == (7, 5, 6)
+    assert (params(survivors=6).threshold, params(survivors=6).minimum) == (5, 6)
+    assert (params(survivors=2).threshold, params(survivors=2).minimum) == (4, 2)
+    assert (params(degree=4, threshold=3).degree, params(degree=4, threshold=3).threshold) == (4, 3)
 
 
 @pytest.mark.parametrize(

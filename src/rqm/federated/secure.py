@@ -13,8 +13,8 @@ COMPLETE = 64
 """Up to so many clients everybody is everybody's neighbour."""
 
 
-def protocol(plan: Plan, count: int) -> Any:
-    """The parameters of a round, unsigned.
+def protocol(plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: int = 0) -> Any:
+    """The parameters of a round, unsigned; a degree or threshold that is not given is chosen.
 
     Up to 64 clients: everybody is a neighbour, and the threshold is what the plan's survivors reach, else two thirds.
     Beyond: neighbours for 5 % corrupt clients and twice the losses that the plan expects.
@@ -22,15 +22,14 @@ def protocol(plan: Plan, count: int) -> Any:
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
     assert isinstance(plan.mechanism, Channel)  # as the plan has checked
-    clients = plan.clients
-    if clients > COMPLETE:
+    clients, least = plan.clients, plan.survivors
+    if not degree and clients > COMPLETE:
         degree, threshold = security(clients, corrupt=0.05, dropout=min(0.4, 2 * plan.lost + 0.02))
-    else:
-        degree = clients - 1
-        threshold = max(degree // 2 + 1, min(degree, (plan.survivors or 2 * degree // 3 + 2) - 1))
+    degree = degree or clients - 1
+    threshold = threshold or max(degree // 2 + 1, min(degree, (least or 2 * degree // 3 + 2) - 1))
     return Params(
-        clients=clients, count=count, levels=plan.mechanism.levels, round=os.urandom(16), degree=degree,
-        threshold=threshold, minimum=max(2, plan.survivors or 2),
+        clients=clients, count=count, levels=plan.mechanism.levels, round=round_, degree=degree, threshold=threshold,
+        minimum=max(2, least) if least else 0,
     )  # fmt: skip
 
 
@@ -47,7 +46,9 @@ def secure_sum(
     stages = rng.integers(0, 3, size=len(lost))
     try:
         total, survivors, cost = aggregate(
-            protocol(plan, count), values, {u: STAGES[stage] for u, stage in zip(lost, stages, strict=True)}
+            protocol(plan, count, os.urandom(16)),
+            values,
+            {u: STAGES[stage] for u, stage in zip(lost, stages, strict=True)},
         )
     except Aborted:
         return None

@@ -7,12 +7,11 @@ from typing import Any, Literal, Self, final
 from rqm._checks import known_keys, real, whole
 from rqm.channel import Channel
 from rqm.federated.plan import Plan
-from rqm.secagg import Params, security
+from rqm.federated.secure import protocol
+from rqm.secagg import Params
 from rqm.transforms import padded
 
 PREFIX = "rqm."
-COMPLETE = 64
-"""Up to so many clients everybody is everybody's neighbour, unless a degree is given."""
 
 
 @final
@@ -68,12 +67,5 @@ class Settings:
 
     def params(self, dim: int, round_: bytes) -> Params:
         """The parameters of a round of secure aggregation."""
-        plan = self.plan
-        assert isinstance(plan.mechanism, Channel)
-        degree, threshold = self.degree, self.threshold
-        if not degree and plan.clients > COMPLETE:
-            degree, threshold = security(plan.clients, 0.05, 0.1)
-        return Params(
-            clients=plan.clients, count=self.coordinates(dim), levels=plan.mechanism.levels, round=round_,
-            degree=degree, threshold=threshold, minimum=plan.survivors or 0,
-        )  # fmt: skip
+        found: Params = protocol(self.plan, self.coordinates(dim), round_, self.degree, self.threshold)
+        return found
