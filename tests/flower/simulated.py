@@ -37,7 +37,7 @@ def main(grid, context):
         net.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"loss": float(functional.cross_entropy(net(data.test_inputs), data.test_labels))})
 
-    strategy = PrivateStrategy(SETTINGS, folder=sys.argv[1])
+    strategy = PrivateStrategy(SETTINGS, folder=sys.argv[1], stage_timeout=200)
     result = strategy.start(grid, ArrayRecord(model().state_dict()), evaluate_fn=measure)
     found = {
         "loss": [m["loss"] for m in result.evaluate_metrics_serverapp.values()],
