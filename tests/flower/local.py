@@ -45,10 +45,7 @@ class LocalGrid(Grid):
             replies.append(reply)
         return replies
 
-    def set_run(self, run):
-        raise NotImplementedError
-
-    run = create_message = push_messages = pull_messages = None
+    set_run = run = create_message = push_messages = pull_messages = None  # not used by a strategy
 
 
 def arrays(net):

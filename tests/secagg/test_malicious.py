@@ -1,46 +1,13 @@
-"""What a malicious server could try, one test each; and messages that are altered, cut or made up."""
-
-import struct
+"""What a malicious server could try, one test each."""
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rqm.secagg import Client, Params, ProtocolError, Server, masking, wire
-from rqm.secagg.local import STAGES
 from rqm.secagg.wire import Kind
-
-PARAMS = Params(clients=5, count=3, levels=16, round=b"one", threshold=3)
-VALUES = np.array([1, 2, 3])
-STEPS = {
-    Kind.NEIGHBOURS: lambda client, data: client.share(data),
-    Kind.INBOX: lambda client, data: client.mask(data, VALUES),
-    Kind.SURVIVORS: lambda client, data: client.acknowledge(data),
-    Kind.PROOF: lambda client, data: client.reveal(data),
-}
-
-
-class Round:
-    """A round up to a stage: ``inbox`` holds what the server then sends."""
-
-    def __init__(self, until, params=PARAMS, lost=(), **options):
-        self.params = params
-        self.clients = [Client(params, u, **options) for u in range(params.clients)]
-        self.server = Server(params)
-        for client in self.clients:
-            self.server.receive(client.keys())
-        self.inbox, kind = self.server.advance(), Kind.NEIGHBOURS
-        while kind != until:
-            for u, data in self.inbox.items():
-                if not (kind == Kind.INBOX and u in lost):
-                    self.server.receive(STEPS[kind](self.clients[u], data))
-            self.inbox, kind = self.server.advance(), Kind(kind + 2)
-
-    def send(self, kind, *body, to=0):
-        return STEPS[kind](self.clients[to], wire.frame(kind, self.params.digest, to, *body))
+from tests.secagg.rounds import PARAMS, STEPS, VALUES, Round
 
 
 def neighbours(round_, to=0):
@@ -371,76 +338,3 @@ def test_values_outside_their_range():
         Round(Kind.INBOX).clients[0].mask(b"", np.zeros(3))
     with pytest.raises(ValueError, match="must be 3 whole numbers"):
         Round(Kind.INBOX).clients[0].mask(b"", np.zeros(4, int))
-
-
-# -- altered, cut, made up ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", list(STEPS))
-def test_every_cut_of_a_message(kind):
-    data = Round(kind).inbox[0]
-    for size in range(0, len(data), max(1, len(data) // 60)):
-        round_ = None
-        if size % 7 == 0 or size < 50:
-            round_ = Round(kind)
-            with pytest.raises(ProtocolError):
-                STEPS[kind](round_.clients[0], round_.inbox[0][:size])
-    with refuses("bytes too many"):
-        round_ = Round(kind)
-        STEPS[kind](round_.clients[0], round_.inbox[0] + b"\0")
-
-
-@settings(max_examples=40)
-@given(
-    st.sampled_from(list(STEPS)),
-    st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), min_size=1, max_size=3),
-)
-def test_a_client_meets_altered_messages_with_its_own_error(kind, flips):
-    round_ = Round(kind)
-    data = bytearray(round_.inbox[0])
-    for place, bits in flips:
-        data[place % len(data)] ^= bits
-    try:
-        STEPS[kind](round_.clients[0], bytes(data))
-    except ProtocolError:
-        return
-    assert kind == Kind.NEIGHBOURS or bytes(data) == round_.inbox[0]  # a changed key is still a key
-
-
-@settings(max_examples=60)
-@given(st.sampled_from(STAGES), st.binary(max_size=400), st.booleans())
-def test_a_server_meets_anything_with_its_own_error(stage, noise, framed):
-    if stage == Kind.KEYS:
-        server = Server(PARAMS)
-    else:
-        round_ = Round(Kind(stage - 1))
-        server = round_.server
-    data = wire.frame(stage, PARAMS.digest, 1, noise) if framed else noise
-    before = set(server._heard)
-    try:
-        server.receive(data)
-    except ProtocolError:
-        assert server._heard == before
-
-
-@given(st.binary(max_size=200))
-def test_a_client_meets_anything_with_its_own_error(noise):
-    client = Client(PARAMS, 0)
-    client.keys()
-    with pytest.raises(ProtocolError):
-        client.share(noise)
-
-
-def test_versions_and_types():
-    data = bytearray(Client(PARAMS, 0).keys())
-    data[7] = 2
-    with refuses("version 2 of the protocol: this is version 1"):
-        Server(PARAMS).receive(bytes(data))
-    with refuses("not a message of this protocol"):
-        Server(PARAMS).receive(b"x" * 100)
-    with refuses("a message of type str: must be bytes"):
-        Server(PARAMS).receive("text")
-    with refuses("client 7 is listed: there are 5"):
-        wire.read_entries(memoryview(struct.pack("<III", 2, 1, 7)), 0, 5)
-    with refuses("client 1 is listed after 1"):
-        wire.read_entries(memoryview(struct.pack("<III", 2, 1, 1)), 0, 5)

@@ -21,7 +21,7 @@ BENCHMARKS = {
 }
 
 
-def _machine() -> str:
+def machine_name() -> str:
     """The processor, its cores and the Python that runs on it."""
     model = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
@@ -55,7 +55,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     named_ratios: dict[str, float] = field(default_factory=dict)
     unit: str = "million coordinates a second"
-    machine: str = field(default_factory=_machine)
+    machine: str = field(default_factory=machine_name)
 
     def shown(self, name: str) -> float:
         """The rate of an entry in the unit of this benchmark."""

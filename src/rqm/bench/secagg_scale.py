@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from rqm.bench import _machine
+from rqm.bench import machine_name
 from rqm.kernels.packing import packed_size
 from rqm.secagg import Params, security
 from rqm.secagg.local import aggregate
-from rqm.secagg.wire import _HEADER
+from rqm.secagg.wire import HEADER
 
 LEVELS, COUNT = 16, 2**20
 MEASURED = [
@@ -76,7 +76,7 @@ def bytes_up(params: Params) -> float:
         4 + 20 * k,
         4 + 36 * k,
     )
-    return float(sum(bodies) + 5 * _HEADER.size)
+    return float(sum(bodies) + 5 * HEADER.size)
 
 
 def study() -> dict[str, Any]:
@@ -99,7 +99,7 @@ def study() -> dict[str, Any]:
         run["client_bytes_up"] = bytes_up(params)
         model.append(run)
     return {
-        "machine": _machine(), "command": "python -m rqm.bench.secagg_scale", "measured": runs, "model": model,
+        "machine": machine_name(), "command": "python -m rqm.bench.secagg_scale", "measured": runs, "model": model,
         "client_coefficients": client.tolist(), "server_coefficients": server.tolist(),
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ from rqm.secagg.errors import ProtocolError
 
 MAGIC, VERSION = b"rqm-agg", 1
 DIGEST = 32
-_HEADER = struct.Struct(f"<{len(MAGIC)}sBB{DIGEST}sI")
+HEADER = struct.Struct(f"<{len(MAGIC)}sBB{DIGEST}sI")
 _NUMBER = struct.Struct("<I")
 
 
@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 def frame(kind: Kind, digest: bytes, party: int, *body: bytes) -> bytes:
     """A message; ``party`` is the client who sends it or is to get it."""
-    return b"".join((_HEADER.pack(MAGIC, VERSION, kind, digest, party), *body))
+    return b"".join((HEADER.pack(MAGIC, VERSION, kind, digest, party), *body))
 
 
 def sender(data: bytes) -> tuple[int, int]:
@@ -43,9 +43,9 @@ def sender(data: bytes) -> tuple[int, int]:
 def _header(data: bytes) -> tuple[bytes, int, int, bytes, int]:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise ProtocolError(f"a message of type {type(data).__name__}: must be bytes")
-    if len(data) < _HEADER.size:
-        raise ProtocolError(f"a message of {len(data)} bytes: must have at least {_HEADER.size}")
-    magic, version, kind, digest, party = _HEADER.unpack_from(data)
+    if len(data) < HEADER.size:
+        raise ProtocolError(f"a message of {len(data)} bytes: must have at least {HEADER.size}")
+    magic, version, kind, digest, party = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise ProtocolError("not a message of this protocol")
     if version != VERSION:
@@ -63,7 +63,7 @@ def unframe(data: bytes, kind: Kind, digest: bytes, party: int | None = None) ->
         raise ProtocolError("a message of another round, or of one with other parameters")
     if party is not None and who != party:
         raise ProtocolError(f"a message for client {who}: this is client {party}")
-    return memoryview(data)[_HEADER.size :]
+    return memoryview(data)[HEADER.size :]
 
 
 def number(value: int) -> bytes:
