@@ -31,7 +31,9 @@ def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None)
     private = {
         name: (mech, curves[name]["plan"]["clients"])
         for name, mech in mechanisms.items()
-        if isinstance(mech, Channel) and curves[name]["plan"]["clients"] <= QUICK_CLIENTS
+        if isinstance(mech, Channel)
+        and curves[name]["plan"]["clients"] <= QUICK_CLIENTS
+        and "l2_clip" not in curves[name]["plan"].get("transforms", {})  # whose ε is not one coordinate's
     }
     seeds = min(len(entry["accuracy"]) for entry in curves.values())
     compared = seeds > 1 and len(curves) > 1
@@ -39,11 +41,11 @@ def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None)
     rows, columns = (2, 2) if count == 4 else (1, count)
     figure = Figure(figsize=(5.6 * columns, 4.2 * rows), layout="constrained")
     panels = iter(figure.subplots(rows, columns).flat)
-    colours = {name: f"C{number}" for number, name in enumerate(curves)}
+    styles = _styles(list(curves))
     for key in ("loss", "accuracy"):
         axes = _axes(next(panels), "round", f"test {key}")
         for name, entry in curves.items():
-            _band(axes, entry["round"], entry[key], colours[name], name)
+            _band(axes, entry["round"], entry[key], styles[name], name)
     handles, labels = axes.get_legend_handles_labels()
     if compared:
         lawless = (name for name, mech in mechanisms.items() if not isinstance(mech, Channel))
@@ -52,18 +54,18 @@ def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None)
         for name, entry in curves.items():
             if name != base:
                 gap = np.array(entry["accuracy"])[:seeds] - np.array(curves[base]["accuracy"])[:seeds]
-                _band(axes, entry["round"], 100 * gap, colours[name], name)
+                _band(axes, entry["round"], 100 * gap, styles[name], name)
         axes.axhline(0, color="0.3", lw=0.8)
     if private:
         axes = _axes(next(panels), "order α", "Rényi divergence, per coordinate and round")
         for name, (mech, clients) in private.items():
-            _leak(axes, mech, clients, colours[name])
+            _leak(axes, mech, clients, styles[name][0])
         axes.plot([], [], color="0.3", label="certified worst case")
         axes.plot([], [], color="0.3", ls="--", label="the paper's: others balanced at ±c")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.legend(frameon=False, fontsize=8)
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * columns + 1), frameon=False)
     note = "one seed" if seeds == 1 else f"mean and 95 % interval over {seeds} seeds"
     figure.suptitle(note, fontsize=9, x=0.99, ha="right")
     figure.savefig(path, dpi=150)
@@ -78,9 +80,22 @@ def _axes(axes: Axes, x: str, y: str) -> Axes:
     return axes
 
 
-def _band(axes: Axes, rounds: list[int], values: Any, colour: str, name: str) -> None:
+def _styles(names: list[str]) -> dict[str, tuple[str, str]]:
+    """Colour and line of each variant: ``NAME, ε=...`` shares its colour with the others of that name."""
+    families = list(dict.fromkeys(name.partition(", ε=")[0] for name in names))
+    budgets = list(dict.fromkeys(name.partition(", ε=")[2] for name in names if ", ε=" in name))
+    lines = {budget: (":", "--", "-", "-.")[number % 4] for number, budget in enumerate(budgets)}
+    return {
+        name: (f"C{families.index(family) % 10}", lines.get(budget, "-"))
+        for name in names
+        for family, _, budget in [name.partition(", ε=")]
+    }
+
+
+def _band(axes: Axes, rounds: list[int], values: Any, style: tuple[str, str], name: str) -> None:
     mean, half = mean_and_interval(values)
-    axes.plot(rounds, mean, label=name, color=colour, lw=1.4)
+    colour, line = style
+    axes.plot(rounds, mean, label=name, color=colour, ls=line, lw=1.4)
     if np.isfinite(half).all():
         axes.fill_between(rounds, mean - half, mean + half, alpha=0.15, color=colour, lw=0)
 
