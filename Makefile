@@ -48,6 +48,7 @@ bench: setup peers  ## every benchmark, each as a ratio to a peer in the same ru
 	$(BIN)/rqm bench encode
 	$(BIN)/rqm bench round
 	$(BIN)/rqm bench secagg
+	$(BIN)/rqm bench flower
 
 peers: $(PEERS)/.installed  ## peers of the benchmarks, in an environment of their own
 

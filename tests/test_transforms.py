@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard as reference
 
 from rqm import PBM, RQM, Rounding
-from rqm.transforms import Rotation, budget, hadamard, l2_clip, over_budget, padded
+from rqm._checks import padded
+from rqm.transforms import Rotation, budget, hadamard, l2_clip, over_budget
 
 
 @pytest.mark.parametrize("bits", [0, 1, 3, 5, 6, 11])

@@ -57,6 +57,19 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     return paths
 
 
+def identity(folder: Path, name: str) -> tuple[Path, Path]:
+    """A SuperNode's key pair, as OpenSSH writes them: paths of the private and of the public key."""
+    key, paths = ec.generate_private_key(ec.SECP384R1()), (folder / name, folder / f"{name}.pub")
+    paths[0].touch(mode=0o600)
+    paths[0].write_bytes(key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    ))  # fmt: skip
+    paths[1].write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    )
+    return paths
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as probe:
@@ -93,8 +106,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--set", default="", help="the run's configuration, as flwr run --run-config takes it")
     parser.add_argument("--ledger", type=Path, default=Path("rqm-ledger"), help="the folder of the ledger")
-    parser.add_argument("--stage-timeout", type=float, default=60.0)
-    parser.add_argument("--kill", metavar="TEXT", help="kill one SuperNode when this appears in the log")
+    parser.add_argument(
+        "--kill", metavar="TEXT", action="append", default=[],
+        help="kill one SuperNode when this appears in the log; may be given again, for what comes after",
+    )  # fmt: skip
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
     given = parser.parse_args()
     tools = Path(sys.executable).parent
@@ -104,7 +119,7 @@ def main() -> int:
         environment = {
             **os.environ, "FLWR_HOME": str(folder), "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RQM_LEDGER": str(given.ledger.absolute()),
-            "RQM_STAGE_TIMEOUT": str(given.stage_timeout), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
 
         def start(name: str, *arguments: str) -> subprocess.Popen:
@@ -118,19 +133,27 @@ def main() -> int:
 
         port = free_port()
         start("link", "flower-superlink", "--ssl-ca-certfile", str(authority), "--ssl-certfile", str(certificate),
-              "--ssl-keyfile", str(key), "--host", "127.0.0.1", "--port", str(port))  # fmt: skip
-        wait_for(port)
-        nodes = [
-            start(str(number), "flower-supernode", "--root-certificates", str(authority),
-                  "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()),
-                  "--ssl-ca-certfile", str(authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key),
-                  "--node-config", f"partition-id={number} num-partitions={given.nodes}")
-            for number in range(given.nodes)
-        ]  # fmt: skip
+              "--ssl-keyfile", str(key), "--host", "127.0.0.1", "--port", str(port),
+              "--enable-supernode-auth")  # fmt: skip
         (folder / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
             f'root-certificates = "{authority}"\n'
         )
+        wait_for(port)
+        identities = [identity(folder, f"node-{number}") for number in range(given.nodes)]
+        for _, public in identities:  # only these may join
+            subprocess.run(
+                [str(tools / "flwr"), "supernode", "register", str(public), "here"],
+                env=environment, check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+        nodes = [
+            start(str(number), "flower-supernode", "--root-certificates", str(authority),
+                  "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()),
+                  "--auth-supernode-private-key", str(identities[number][0]),
+                  "--ssl-ca-certfile", str(authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key),
+                  "--node-config", f"partition-id={number} num-partitions={given.nodes}")
+            for number in range(given.nodes)
+        ]  # fmt: skip
         command = [str(tools / "flwr"), "run", str(HERE), "here", "--stream"]
         command += ["--run-config", given.set] if given.set else []
         run = subprocess.Popen(
@@ -146,8 +169,9 @@ def main() -> int:
         assert run.stdout is not None
         for line in run.stdout:
             print(line, end="", flush=True)
-            if given.kill and given.kill in line and nodes:
+            if given.kill and given.kill[0] in line and nodes:
                 victim = nodes.pop()
+                given.kill.pop(0)
                 print(f"*** killing the SuperNode with pid {victim.pid}", flush=True)
                 os.killpg(victim.pid, signal.SIGKILL)
             finished |= "ServerApp-side Evaluate Metrics" in line

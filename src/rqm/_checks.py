@@ -76,3 +76,8 @@ def known_keys(values: Iterable[str], names: list[str], prefix: str = "") -> Non
 def order(alpha: Any) -> float:
     """Return the Rényi order α ∈ [1, ∞], or raise."""
     return real("alpha", alpha, "at least 1 (1 is the KL divergence, inf is pure DP)", 1, math.inf, closed="[]")
+
+
+def padded(dim: int) -> int:
+    """The smallest power of two that is not below ``dim``."""
+    return 1 << (whole("dim", dim, 1) - 1).bit_length()

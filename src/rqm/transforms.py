@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from rqm._checks import real, whole
+from rqm._checks import padded, real
 from rqm.channel import Channel
 from rqm.kernels.recipe import SHIFT
 from rqm.randomness import SeededRandom
@@ -73,11 +73,6 @@ def _signs(seed: int, count: int, dtype: torch.dtype, device: torch.device) -> t
     words = SeededRandom(seed).words(-(-count // 64))
     bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:count]
     return torch.from_numpy(2 * bits.astype(np.int8) - 1).to(device).to(dtype)
-
-
-def padded(dim: int) -> int:
-    """The smallest power of two that is not below ``dim``."""
-    return 1 << (whole("dim", dim, 1) - 1).bit_length()
 
 
 def hadamard(x: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:

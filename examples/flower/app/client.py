@@ -3,7 +3,6 @@
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from app.task import losses, new_model, writer
 from rqm.flower import private_mod
 
 app = ClientApp(mods=[private_mod])
@@ -12,6 +11,8 @@ app = ClientApp(mods=[private_mod])
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One full local gradient, as in the paper's Algorithm 1."""
+    from app.task import losses, new_model, writer  # noqa: PLC0415 (only this message needs torch)
+
     net = new_model(context.run_config)
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     pictures, labels = writer(context.run_config, int(context.node_config["partition-id"]))

@@ -24,6 +24,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = PrivateStrategy(
         Settings.from_run_config(config),
         folder=os.environ.get("RQM_LEDGER", "rqm-ledger"),  # keep it: it says what these users have spent
-        stage_timeout=float(os.environ.get("RQM_STAGE_TIMEOUT", "60")),
+        stage_timeout=float(config["stage-timeout"]),
     )
-    strategy.start(grid, ArrayRecord(new_model(config).state_dict()), evaluate_fn=measure)
+    start = ArrayRecord(new_model(config).state_dict())
+    strategy.start(grid, start, timeout=float(config["train-timeout"]), evaluate_fn=measure)

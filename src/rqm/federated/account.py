@@ -6,7 +6,6 @@ from rqm.mechanisms.gaussian import Gaussian
 from rqm.privacy.composition import Observer
 from rqm.privacy.guarantee import Guarantee, Setting, guarantee
 from rqm.privacy.vector import Neighbours
-from rqm.transforms import padded
 
 
 def account(
@@ -54,9 +53,7 @@ def setting_of(
         )
     if observer == "outsider" and (population or plan.population) is None:
         raise ValueError("population = None: must be the number of users that a round's clients are sampled from")
-    dim = parameters(plan) if dim is None else dim
-    if transforms.rotate:
-        dim = padded(dim)
+    dim = transforms.sent(parameters(plan) if dim is None else dim)
     if transforms.l2_clip is not None:
         bound = transforms.l2_clip
     else:

@@ -24,7 +24,7 @@ from rqm.federated.steps import Steps
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.randomness import SeededRandom
-from rqm.transforms import Rotation, l2_clip, over_budget, padded, silence
+from rqm.transforms import Rotation, l2_clip, over_budget, silence
 
 SAMPLING, NOISE, START, LOCAL, DROPOUT, ROTATION, LOSSES = range(7)
 """The streams of a run's seed: who takes part, the mechanism, the initial model, the order of local steps,
@@ -126,8 +126,8 @@ class Trainer:
 
     @property
     def coordinates(self) -> int:
-        """Coordinates that a client sends: those of the model, padded if they are rotated."""
-        return padded(len(self.values)) if self.plan.transforms.rotate else len(self.values)
+        """Coordinates that a client sends: those of the model, perhaps padded."""
+        return self.plan.transforms.sent(len(self.values))
 
     def _stream(self, *path: int) -> SeededRandom:
         return SeededRandom(self.plan.seed, *path)

@@ -7,7 +7,7 @@ from math import cos, pi
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
-from rqm._checks import known_keys, real, whole
+from rqm._checks import known_keys, padded, real, whole
 from rqm.channel import Channel
 from rqm.mechanisms import KINDS, mechanism_from_dict
 from rqm.mechanisms.gaussian import Gaussian
@@ -59,6 +59,10 @@ class Transforms:
             real("transforms.l2_clip", self.l2_clip, "a positive finite number", 0, float("inf"))
         if not isinstance(self.rotate, bool):
             raise TypeError(f"transforms.rotate = {self.rotate!r}: must be true or false")
+
+    def sent(self, dim: int) -> int:
+        """Coordinates that a client sends for a model of ``dim`` parameters: padded if they are rotated."""
+        return padded(dim) if self.rotate else dim
 
 
 @final

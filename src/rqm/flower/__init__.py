@@ -1,8 +1,25 @@
 """Flower: private training with secure aggregation on its Message API, in simulation and in deployment."""
 
-from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rqm.flower.mod import mod_for, private_mod, seeded_mod
 from rqm.flower.settings import Settings
-from rqm.flower.strategy import PrivateStrategy
+
+if TYPE_CHECKING:
+    from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
+    from rqm.flower.strategy import PrivateStrategy
 
 __all__ = ["DiscreteAccountant", "DiscreteEvent", "PrivateStrategy", "Settings", "mod_for", "private_mod", "seeded_mod"]
+
+_LAZY = {
+    "DiscreteAccountant": "rqm.flower.accountant",
+    "DiscreteEvent": "rqm.flower.accountant",
+    "PrivateStrategy": "rqm.flower.strategy",
+}  # the server's, with torch: a client's process starts without
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'rqm.flower' has no attribute {name!r}")

@@ -9,7 +9,6 @@ from rqm.channel import Channel
 from rqm.federated.plan import Plan
 from rqm.federated.secure import protocol
 from rqm.secagg import Params
-from rqm.transforms import padded
 
 PREFIX = "rqm."
 
@@ -61,11 +60,7 @@ class Settings:
         known_keys(values, [f.name for f in fields(Plan)], PREFIX)
         return cls(Plan.from_dict(values), **own)
 
-    def coordinates(self, dim: int) -> int:
-        """Coordinates that a client sends for a model of ``dim`` parameters."""
-        return padded(dim) if self.plan.transforms.rotate else dim
-
     def params(self, dim: int, round_: bytes) -> Params:
         """The parameters of a round of secure aggregation."""
-        found: Params = protocol(self.plan, self.coordinates(dim), round_, self.degree, self.threshold)
+        found: Params = protocol(self.plan, self.plan.transforms.sent(dim), round_, self.degree, self.threshold)
         return found

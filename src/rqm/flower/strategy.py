@@ -118,6 +118,7 @@ class PrivateStrategy(Strategy):
             self._note = str(error)
             return []
         self._server = server
+        log(INFO, "rqm: %d clients have keys and shares, and are asked to train", len(inbox))
         given = RecordDict({"arrays": arrays, "config": config})
         config["server-round"] = server_round
         return [self._message(number, Kind.MASKED, data, given) for number, data in inbox.items()]
@@ -186,19 +187,21 @@ class PrivateStrategy(Strategy):
     def _sample(self, grid: Grid) -> list[int]:
         """A round's nodes, in random order, among those who have not used up their participations.
 
-        Waits for nodes that are not there yet. If some are gone for good, a round goes on with fewer, down to the
-        plan's ``survivors``: they are as good as lost before they sent their keys.
+        Waits for nodes that are not there yet. A round goes on with fewer, down to the plan's ``survivors``: the
+        others are as good as lost before they sent their keys. After the first round nobody waits for more than those.
         """
         plan, end = self.settings.plan, monotonic() + self.stage_timeout
+        least = plan.survivors or plan.clients
+        wanted = least if self._taken else plan.clients
         while True:
             there = list(grid.get_node_ids())
             free = [n for n in there if plan.participations is None or self._taken[n] < plan.participations]
-            if len(free) >= plan.clients or monotonic() > end:
+            if len(free) >= wanted or monotonic() > end:
                 break
             sleep(min(1.0, self.stage_timeout / 10))
         count = min(len(free), plan.clients)
-        if count < (plan.survivors or plan.clients):
-            raise Aborted(f"{count} nodes may take part: must be at least {plan.survivors or plan.clients}")
+        if count < least:
+            raise Aborted(f"{count} nodes may take part: must be at least {least}")
         chosen = SystemRandom().sample(free, count)
         self._taken.update(chosen)
         return chosen

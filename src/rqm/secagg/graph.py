@@ -9,7 +9,6 @@ from functools import lru_cache
 from math import ceil, log
 
 import numpy as np
-from scipy.stats import hypergeom
 
 from rqm._checks import real, whole
 
@@ -44,6 +43,8 @@ def security(
     >>> security(40), security(1000)
     ((18, 14), (210, 164))
     """
+    from scipy.stats import hypergeom  # noqa: PLC0415 (a second, which a client need not wait)
+
     clients = whole("clients", clients, 3)
     bad = ceil(real("corrupt", corrupt, "a share from 0 to 1/3", -1e-9, 0.34) * clients)
     lost = ceil(real("dropout", dropout, "a share from 0 to below 1", -1e-9, 1) * clients)
