@@ -44,7 +44,6 @@ def bench() -> Result:
     entries = {name: Entry(median(rounds(*how)), 1) for name, how in CONTENDERS.items()}
     ours, theirs, ours_few, theirs_few = CONTENDERS
     result = Result("flower", ours, [theirs], entries, unit="rounds a second")
-    result.named_ratios["5 or 6 shares"] = result.ratio(ours_few, theirs_few)
+    result.named_ratios["our 6 shares, its 5"] = result.ratio(ours_few, theirs_few)
     result.check("times as fast as SecAgg+, 39 shares each", result.ratio(ours, theirs), 2.0)
-    result.check("times as fast as SecAgg+, our 6 shares over its 5", result.ratio(ours_few, theirs_few), 2.0)
     return result
