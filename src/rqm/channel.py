@@ -1,7 +1,8 @@
 """Channels: mechanisms that round onto a uniform grid and then draw a level from a fixed table.
 
 A channel's law is affine in the input on every cell of the grid (``docs/proofs/affine.md``), so the law at the
-grid levels, one row each, is all there is to know about it. The law that is *sampled* comes from the same rows
+grid levels, one row each, is all there is to know about it. The grid that inputs are rounded to is the one of the
+outputs, unless a mechanism says otherwise. The law that is *sampled* comes from the same rows
 rounded to integers (``docs/proofs/integer-table.md``), and is known exactly.
 """
 
@@ -68,7 +69,17 @@ class Channel(ABC):
 
     @abstractmethod
     def log_rows(self) -> FloatArray:
-        """The natural logarithm of the law at every level: row j is the law at input B(j)."""
+        """The natural logarithm of the law at every level of the inputs: row j is the law at the j-th of them."""
+
+    @property
+    def input_levels(self) -> int:
+        """Levels that inputs are rounded to, each with a row of its own."""
+        return self.levels
+
+    @property
+    def input_reach(self) -> Fraction:
+        """The outermost level of the inputs, in units of the clip, exactly."""
+        return self.reach
 
     # -- the grid -----------------------------------------------------------------------------
 
@@ -84,15 +95,16 @@ class Channel(ABC):
 
     @cached_property
     def _inner(self) -> range:
-        """Indices of the levels strictly inside (-clip, clip)."""
-        low = Fraction(self.levels - 1, 2) * (1 - 1 / self.reach)
+        """Indices of the inputs' levels strictly inside (-clip, clip)."""
+        low = Fraction(self.input_levels - 1, 2) * (1 - 1 / self.input_reach)
         first = low.__floor__() + 1
-        return range(first, self.levels - first)
+        return range(first, self.input_levels - first)
 
     @property
     def knots(self) -> FloatArray:
         """The inputs where a worst case can sit: ±clip and every level between them, in increasing order."""
-        return np.concatenate([[-self.clip], self.grid.values[self._inner], [self.clip]])
+        levels = Grid(self.clip * float(self.input_reach), self.input_levels).values
+        return np.concatenate([[-self.clip], levels[self._inner], [self.clip]])
 
     def _unit(self, x: FloatArray) -> FloatArray:
         """The input clipped, in units of the clip."""
@@ -100,8 +112,8 @@ class Channel(ABC):
 
     def _cell(self, x: FloatArray) -> tuple[IntArray, FloatArray]:
         """The level j below each (clipped) input and how far along its cell the input lies, in [0, 1]."""
-        position = (self.levels - 1) / 2 * (1 + self._unit(x) / float(self.reach))
-        level = np.clip(np.floor(position), 0, self.levels - 2)
+        position = (self.input_levels - 1) / 2 * (1 + self._unit(x) / float(self.input_reach))
+        level = np.clip(np.floor(position), 0, self.input_levels - 2)
         return level.astype(np.int64), position - level
 
     # -- the paper's law ----------------------------------------------------------------------
@@ -140,15 +152,21 @@ class Channel(ABC):
 
     @cached_property
     def table(self) -> IntArray:
-        """The integer table: row j sums to 2**TABLE_BITS and has mean exactly j."""
-        rows = np.array([_integer_row(row, j) for j, row in enumerate(self._log_rows)])
+        """The integer table: row j sums to 2**TABLE_BITS and has exactly the mean that makes it unbiased."""
+        place = Fraction(self.levels - 1, self.input_levels - 1) * self.input_reach / self.reach
+        rows = np.array([
+            integer_row(row, Fraction(self.levels - 1, 2) + place * (j - Fraction(self.input_levels - 1, 2)))
+            for j, row in enumerate(self._log_rows)
+        ])  # fmt: skip
         rows.setflags(write=False)
         return rows
 
     @cached_property
     def recipe(self) -> Recipe:
         """What the encoders draw by."""
-        return on_grid(self.clip, self.reach, self.levels, self.table, rows=True, modulus=self.levels)
+        return on_grid(
+            self.clip, self.input_reach, self.input_levels, self.table, rows=True, modulus=self.levels
+        )  # fmt: skip
 
     def position(self, x: npt.ArrayLike) -> IntArray:
         """Fixed-point position of ``x`` on the grid: the level in the high bits, the part of the cell in the low.
@@ -160,7 +178,7 @@ class Channel(ABC):
 
     def _sampled_numerators(self, position: int) -> list[int]:
         """The sampled law at a position, times 2**(POSITION_BITS + TABLE_BITS)."""
-        level = min(position >> POSITION_BITS, self.levels - 2)
+        level = min(position >> POSITION_BITS, self.input_levels - 2)
         part = position - (level << POSITION_BITS)
         rest = 2**POSITION_BITS - part
         low, high = self.table[level], self.table[level + 1]
@@ -189,8 +207,8 @@ class Channel(ABC):
             return self.log_law(self.knots, law)
         ends = []
         for sign in (-1, 1):
-            position = Fraction(self.levels - 1, 2) * (1 + sign / self.reach)
-            level = min(int(position), self.levels - 2)
+            position = Fraction(self.input_levels - 1, 2) * (1 + sign / self.input_reach)
+            level = min(int(position), self.input_levels - 2)
             part = position - level
             with np.errstate(divide="ignore"):
                 below, above = np.log([float(1 - part), float(part)])
@@ -266,24 +284,26 @@ def _log_fraction(value: Fraction) -> float:
     return log(value.numerator) - log(value.denominator) if value else -np.inf
 
 
-def _integer_row(log_row: FloatArray, j: int) -> IntArray:
-    """Round a law with mean ``j`` to integers over 2**TABLE_BITS, keeping total, mean and support exactly."""
+def integer_row(log_row: FloatArray, mean: Fraction) -> IntArray:
+    """Round a law to integers over 2**TABLE_BITS, keeping total, ``mean`` and support exactly."""
     total = 2**TABLE_BITS
+    if (mean * total).denominator != 1:
+        raise ValueError(f"mean = {float(mean):g}: must be a multiple of 2**-{TABLE_BITS}")
     units: IntArray = np.maximum(1, np.rint(np.exp(log_row) * total)).astype(np.int64)
     units[np.isneginf(log_row)] = 0
-    index = np.arange(len(units)) - j
-    if units[j] == units.sum():  # a point mass
-        units[j] = total
+    index = np.arange(len(units))
+    if (units > 0).sum() == 1:  # a point mass
+        units[units > 0] = total
         return units
     # The heaviest level takes up what rounding left over in the total, a second one what it left in the mean.
     giver = int(np.argmax(units))
     units[giver] += total - int(units.sum())
-    shift = -int((index * units).sum())
+    shift = int(mean * total) - sum(i * n for i, n in enumerate(units.tolist()))
     if shift and not (giver + 1 < len(units) if shift > 0 else giver > 0):
-        giver = int(np.argmax(units * (index != index[giver])))  # no level lies that way: let the next one give
+        giver = int(np.argmax(units * (index != giver)))  # no level lies that way: let the next one give
     if shift:
         sign = 1 if shift > 0 else -1
-        away = (np.arange(len(units)) - giver) * sign
+        away = (index - giver) * sign
         taker = int(np.argmax(np.where(away > 0, units * away, -1.0)))
         moved, rest = divmod(abs(shift), int(away[taker]))
         units[taker] += moved
