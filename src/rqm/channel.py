@@ -52,6 +52,7 @@ class Channel(ABC):
     """A mechanism with a law over the integers 0..levels−1, unbiased for every input in [-clip, clip]."""
 
     kind: ClassVar[str]
+    modular: ClassVar[bool] = False  # whether outcomes, and so sums, are taken modulo 2**bits
     clip: float
     levels: int
 

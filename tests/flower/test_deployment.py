@@ -13,12 +13,12 @@ pytest.importorskip("flwr")
 ROOT = Path(__file__).parents[2]
 CONFIG = (
     'rqm.rounds=2 rqm.clients=4 rqm.survivors=3 rqm.model="linear" rqm.mechanism.clip=0.045 '
-    "stage-timeout=30 train-timeout=30"
+    "stage-timeout=60 train-timeout=60"
 )
 
 
 def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(tmp_path):
-    kills = ["--kill", "asked to train"] * 2  # in the middle of the first round, and of the second
+    kills = ["--kill", "[ROUND 1", "--kill", "[ROUND 2"]  # one in each round, when it has begun
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "flower" / "federation.py"), "--nodes", "4", "--limit", "400",
          "--ledger", str(tmp_path), "--set", CONFIG, *kills],
@@ -27,7 +27,6 @@ def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert said.count("killing the SuperNode") == 2
-    assert "4 clients have keys and shares" in said
     assert "'survivors': 3" in said  # the run went on without the first
     assert "round 2 is discarded, and charged" in said
     accuracies = [float(found) for found in re.findall(r"'accuracy': '([\d.e+-]+)'", said)]

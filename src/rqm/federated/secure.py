@@ -29,7 +29,7 @@ def protocol(plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: 
     threshold = threshold or max(degree // 2 + 1, min(degree, (least or 2 * degree // 3 + 2) - 1))
     return Params(
         clients=clients, count=count, levels=plan.mechanism.levels, round=round_, degree=degree, threshold=threshold,
-        minimum=max(2, least) if least else 0,
+        minimum=max(2, least) if least else 0, bits=plan.mechanism.sum_bits(clients), modular=plan.mechanism.modular,
     )  # fmt: skip
 
 

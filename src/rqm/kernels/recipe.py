@@ -81,7 +81,7 @@ def on_grid(clip: float, reach: Fraction, levels: int, table: IntArray, *, rows:
             f"clip] has fewer than {MIN_SPAN} of the encoder's positions"
         )
     entries, columns = alias_table(table)
-    if not levels <= modulus <= MAX_OUTCOMES or columns > ALIAS_BITS:
+    if not (1 if rows else levels) <= modulus <= MAX_OUTCOMES or columns > ALIAS_BITS:
         raise ValueError(f"modulus = {modulus}: must lie in {levels}..{MAX_OUTCOMES}, with no more columns than that")
     scale = middle / clip / float(reach)
     return Recipe(clip, scale, middle + SHIFT, low, 2 * middle - low, entries, columns, rows, modulus)

@@ -24,7 +24,7 @@ from rqm.privacy.composition import (
     smallest,
 )
 from rqm.privacy.losses import composed_epsilon
-from rqm.privacy.vector import Neighbours, affine, vector_rdp
+from rqm.privacy.vector import Neighbours, affine, budgeted, vector_rdp
 
 FEW_RELEASES = 1000
 """Coordinates times participations up to which privacy loss distributions are composed, too."""
@@ -135,10 +135,10 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
         epsilon, best = _compose(setting, lambda o, n: gaussian_rdp(mech.noise_multiplier, o, n)).epsilon(delta)
         return _report(mech, setting, epsilon, best, dim, honest, mech.noise_multiplier, None, 1.0)
 
-    few = not affine(mech)
+    few = not budgeted(mech)
     epsilon, best = _compose(setting, _release(mech, honest, dim, l2_clip), few=few).epsilon(delta)
     method, releases = "RDP", dim * setting.releases
-    if not few and setting.observer == "server" and releases <= FEW_RELEASES:
+    if affine(mech) and setting.observer == "server" and releases <= FEW_RELEASES:
         composed = composed_epsilon(mech, honest=honest, releases=releases, delta=delta, law="sampled")
         epsilon, method = min((epsilon, "RDP"), (composed, "PLD"))  # the better of the two, by its name
     noise = sqrt(setting.clients * float(mech.variance(0.0))) / l2_clip
@@ -154,7 +154,7 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
 
 def one_release(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: float) -> Rdp:
     """What one round leaks to the server about one of its clients."""
-    orders = orders_for("server", few=isinstance(mech, Channel) and not affine(mech))
+    orders = orders_for("server", few=isinstance(mech, Channel) and not budgeted(mech))
     if isinstance(mech, Gaussian):
         return gaussian_rdp(mech.noise_multiplier, orders, setting.neighbours)
     return _release(mech, setting.floor()[0], dim, l2_clip)(orders, setting.neighbours)

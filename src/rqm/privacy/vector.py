@@ -21,7 +21,9 @@ import numpy as np
 
 from rqm._checks import FloatArray, order, real, whole
 from rqm.channel import Channel, Law
+from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.pbm import PBM
+from rqm.privacy.shifts import shifted_rdp
 from rqm.privacy.worst_case import renyi
 
 Neighbours = Literal["replace", "zero-out"]
@@ -45,6 +47,11 @@ class Gain:
 def affine(mech: Channel) -> bool:
     """Whether the law of a coordinate is affine on all of [-c, c], or made of trials that are."""
     return isinstance(mech, PBM) or len(mech.knots) == 2
+
+
+def budgeted(mech: Channel) -> bool:
+    """Whether a vector is accounted for under its L2 budget, and not coordinate by coordinate at its worst."""
+    return affine(mech) or isinstance(mech, Additive)
 
 
 def end_laws(mech: Channel, law: Law) -> tuple[FloatArray, int]:
@@ -105,6 +112,12 @@ def vector_rdp(
         raise ValueError(f"neighbours = {neighbours!r}: must be one of {', '.join(get_args(Neighbours))}")
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, inf)
+    if isinstance(mech, Additive):
+        replaced = neighbours == "replace"
+        return shifted_rdp(
+            mech, alphas.tolist(), honest=honest, dim=dim, furthest=mech.steps / (1 if replaced else 2),
+            squared=(4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2, law=law,
+        )  # fmt: skip
     if not affine(mech):
         return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])
     laws, trials = end_laws(mech, law)

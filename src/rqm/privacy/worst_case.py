@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from rqm._checks import FloatArray, inputs, order, whole
 from rqm.channel import Channel, Law
+from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rounding import Rounding
 from rqm.privacy.certificate import certify, outward
 from rqm.privacy.compiled import IntArray
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
+from rqm.privacy.shifts import coordinate
 
 Others = Literal["worst", "balanced", "random"]
 
@@ -163,6 +165,8 @@ class _Found:
 def _worst(mech: Channel, orders: FloatArray, clients: int, law: Law) -> list[Bound]:
     if isinstance(mech, Rounding) and len(mech.knots) > 2:
         return [_no_privacy(mech, float(alpha), clients, law) for alpha in orders]
+    if isinstance(mech, Additive):
+        return _shifts(mech, orders, clients)
     own = mech.knot_laws(law)
     _check_summable(mech, [Sum.of(row) for row in own], clients)
     found = search(own, clients - 1, orders)
@@ -181,6 +185,16 @@ def _worst(mech: Channel, orders: FloatArray, clients: int, law: Law) -> list[Bo
             {float(x): n for x, n in zip(mech.knots, one.counts, strict=True) if n},
         )
         for low, high, alpha, one in zip(lower, upper, orders, found, strict=True)
+    ]  # fmt: skip
+
+
+def _shifts(mech: Additive, orders: FloatArray, clients: int) -> list[Bound]:
+    """The noise does not depend on anybody's input: what the others hold does not matter. Of the sampled law."""
+    values, shifts = coordinate(mech, orders.tolist(), clients)
+    return [
+        Bound(float(value), float(value), float(alpha), clients, True, "sampled", float(mech.knots[shift]),
+              float(mech.knots[0]), {0.0: clients - 1} if clients > 1 else {})
+        for value, alpha, shift in zip(values, orders, shifts, strict=True)
     ]  # fmt: skip
 
 

@@ -40,10 +40,10 @@ class Params:
     """What everybody agrees on before a round. Every message carries a digest of it.
 
     ``clients`` may take part, numbered from 0; each has ``count`` integers from 0 to ``levels`` − 1, and sums are taken
-    modulo 2**``bits`` (by default the fewest that hold clients · (levels − 1)). A client has up to ``degree``
-    neighbours (by default all others); ``threshold`` of them together can give up one of its two secrets (by default
-    two thirds). No sum of fewer than ``minimum`` clients is revealed. ``round`` must never repeat. If ``signed``, keys
-    are signed by identities that the deployment knows.
+    modulo 2**``bits`` (by default the fewest that hold clients · (levels − 1); fewer if the values are ``modular``
+    themselves). A client has up to ``degree`` neighbours (by default all others); ``threshold`` of them together can
+    give up one of its two secrets (by default two thirds). No sum of fewer than ``minimum`` clients is revealed.
+    ``round`` must never repeat. If ``signed``, keys are signed by identities that the deployment knows.
 
     >>> Params(clients=40, count=1_018_174, levels=16, round=b"round 1").bits
     10
@@ -58,6 +58,7 @@ class Params:
     minimum: int = 0
     bits: int = 0
     signed: bool = False
+    modular: bool = False
 
     def __post_init__(self) -> None:
         def put(name: str, value: int) -> None:
@@ -72,7 +73,7 @@ class Params:
         if top >= 2**32:
             raise ValueError(f"clients · (levels − 1) = {top}: must be below 2**32")
         put("bits", whole("bits", self.bits or top.bit_length(), 1, 32))
-        if top >= 2**self.bits:
+        if top >= 2**self.bits and not self.modular:
             raise ValueError(f"bits = {self.bits}: must be at least {top.bit_length()}, or sums of {top} wrap around")
         most = min(self.clients - 1, sharing.MAX_SHARES)
         put("degree", whole("degree", self.degree or self.clients - 1, 1, most))
@@ -93,7 +94,7 @@ class Params:
             self.threshold,
             self.minimum,
             self.bits,
-            self.signed,
+            self.signed + 2 * self.modular,
         )
         return sha256(wire.MAGIC + bytes([wire.VERSION]) + struct.pack("<8Q", *numbers) + self.round).digest()
 

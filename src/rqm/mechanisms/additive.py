@@ -1,0 +1,271 @@
+"""Rounding plus integer noise modulo a power of two: discrete Gaussian, Skellam, binomial.
+
+An input is rounded to one of ``steps`` + 1 levels from -clip to clip, noise is added, and the outcome is taken modulo
+2**``bits``, as secure aggregation takes the sum of all. The noise does not depend on the input, so whatever the other
+clients' inputs are, a sum leaks what its noise lets through (``privacy/shifts.py``). A sum beyond the modulus wraps
+around, and is then decoded wrongly: ``wrapped`` says how much that costs.
+
+Every outcome has at least one unit of the integer table. So the noise that is sampled is a mixture of noise near zero
+(``core``) and, with a probability of some billionths, a uniform outcome, which makes its sums easy to know exactly.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import inf, lgamma, log
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from rqm._checks import FloatArray, inputs, real, whole
+from rqm.channel import Channel, Law
+from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, IntArray, Recipe, on_grid
+
+NEGLIGIBLE = 1e-30
+"""Probabilities of sums below this are dropped: far below those of the uniform part."""
+
+
+class Additive(Channel):
+    """What the three mechanisms share. ``scale`` is the standard deviation of one client's noise, in units of clip."""
+
+    modular: ClassVar[bool] = True
+    scale: float
+    steps: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        """Validate every parameter."""
+        object.__setattr__(self, "bits", whole("bits", self.bits, 2, 16))
+        object.__setattr__(self, "levels", 2**self.bits)
+        self._validate()
+        steps = whole("steps", self.steps, 1, min(self.levels - 1, 1023))
+        if steps % 2 == 0:
+            raise ValueError(f"steps = {steps}: must be odd, so that levels and outcomes have a common centre")
+        object.__setattr__(self, "steps", steps)
+        object.__setattr__(self, "scale", real("scale", self.scale, "a positive finite number", 0, np.inf))
+
+    # -- the grid -----------------------------------------------------------------------------
+
+    @property
+    def input_levels(self) -> int:
+        """Levels from -clip to clip."""
+        return self.steps + 1
+
+    @property
+    def input_reach(self) -> Fraction:
+        """Inputs are rounded inside the clip."""
+        return Fraction(1)
+
+    @property
+    def reach(self) -> Fraction:
+        """Outcomes are as far apart as levels, and there are 2**bits of them."""
+        return Fraction(self.levels - 1, self.steps)
+
+    @property
+    def offset(self) -> int:
+        """The outcome of -clip without noise."""
+        return (self.levels - 1 - self.steps) // 2
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of one client's noise, in steps."""
+        return self.scale * self.steps / 2
+
+    # -- the noise ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def log_weights(self, t: IntArray) -> FloatArray:
+        """The logarithm of the noise's law at ``t``, up to a constant."""
+
+    def log_noise(self) -> FloatArray:
+        """The logarithm of the law of the noise at −M/2, …, M/2 − 1, before it is rounded to integers."""
+        logs = np.maximum(self.log_weights(np.arange(self.levels) - self.levels // 2), -745.0)
+        return np.asarray(logs - np.log(np.exp(logs).sum()))
+
+    @cached_property
+    def noise_units(self) -> IntArray:
+        """The law of the noise at −M/2, …, M/2 − 1 as it is sampled, in units of 2**−TABLE_BITS; symmetric."""
+        with np.errstate(under="ignore"):
+            law = np.exp(self.log_noise())
+        units = np.maximum(1, np.rint(law * 2**TABLE_BITS)).astype(np.int64)
+        units[0] = 1  # −M/2 has no mirror image
+        units[self.levels // 2] += 2**TABLE_BITS - int(units.sum())
+        if units[self.levels // 2] < 1:
+            raise ValueError(f"scale = {self.scale:g}: must be smaller, or bits = {self.bits} larger: the noise wraps")
+        units.setflags(write=False)
+        return np.asarray(units)
+
+    @cached_property
+    def core(self) -> tuple[FloatArray, int]:
+        """The noise but for one unit of every outcome, from its first outcome to its last; and that first one."""
+        units = self.noise_units - 1
+        seen = np.flatnonzero(units)
+        law = units[seen[0] : seen[-1] + 1] / 2.0**TABLE_BITS
+        return law / law.sum(), int(seen[0]) - self.levels // 2
+
+    def summed(self, clients: int, own: FloatArray | None = None) -> FloatArray:
+        """The law of the sum of all clients' noise modulo M, at 0, 1, …, M − 1.
+
+        All terms are positive, so its relative error is some rounding errors. With ``own`` each client adds a value
+        0, 1, … of that law to its noise.
+        """
+        core, start = self.core
+        square = core if own is None else np.convolve(core, own)
+        law, begin, count = np.ones(1), 0, whole("clients", clients, 1)
+        while count:
+            if count & 1:
+                law, begin = self._folded(np.convolve(law, square), begin + start)
+            count >>= 1
+            if count:
+                square, start = self._folded(np.convolve(square, square), 2 * start)
+        full = np.zeros(self.levels)
+        full[(begin + np.arange(len(law))) % self.levels] = law
+        kept = (1 - self.levels / 2.0**TABLE_BITS) ** clients  # the chance that nobody's outcome is uniform
+        return np.asarray(kept * full + (1 - kept) / self.levels)
+
+    def _folded(self, law: FloatArray, begin: int) -> tuple[FloatArray, int]:
+        """A law that begins at ``begin``, without its negligible ends, and modulo M if it is longer than that."""
+        seen = np.flatnonzero(law > NEGLIGIBLE)
+        law, begin = law[seen[0] : seen[-1] + 1], begin + int(seen[0])
+        if len(law) <= self.levels:
+            return law, begin
+        rows = np.zeros(-(-len(law) // self.levels) * self.levels)
+        rows[: len(law)] = law
+        return np.asarray(rows.reshape(-1, self.levels).sum(axis=0)), begin
+
+    def wrapped(self, clients: int, x: float = 0.0) -> tuple[float, float]:
+        """The bias and the mean squared error of the decoded mean if all clients hold ``x``, wrapping included."""
+        level, part = (value.item() for value in self._cell(inputs("x", x)))
+        total = np.arange(self.levels) + clients * (level - self.steps / 2)
+        half = self.levels / 2
+        error = (total + half) % self.levels - half - clients * (level + part - self.steps / 2)
+        error *= 2 * self.clip / self.steps / clients
+        law = self.summed(clients, np.array([1 - part, part]))
+        return float(law @ error), float(law @ error**2)
+
+    # -- the law ------------------------------------------------------------------------------
+
+    def log_rows(self) -> FloatArray:
+        """The noise, shifted to each level's outcome."""
+        return np.asarray(self._rows(self.log_noise()))
+
+    def _rows(self, noise: Any) -> Any:
+        centre = self.levels // 2
+        return np.array([np.roll(noise, self.offset + j - centre) for j in range(self.input_levels)])
+
+    @cached_property
+    def table(self) -> IntArray:
+        """The noise that is sampled, shifted to each level's outcome."""
+        return np.asarray(self._rows(self.noise_units))
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Add a draw from the noise to the level."""
+        row = np.roll(self.noise_units, self.offset - self.levels // 2)[None]
+        return on_grid(self.clip, Fraction(1), self.input_levels, row, rows=False, modulus=self.levels)
+
+    def _sampled_numerators(self, position: int) -> list[int]:
+        level = min(position >> POSITION_BITS, self.input_levels - 2)
+        part = position - (level << POSITION_BITS)
+        low, high = self.table[level].tolist(), self.table[level + 1].tolist()
+        return [(2**POSITION_BITS - part) * a + part * b for a, b in zip(low, high, strict=True)]
+
+    def knot_laws(self, law: Law = "paper") -> FloatArray:
+        """Log-probabilities at every level."""
+        if law == "sampled":
+            return np.asarray(np.log(self.table) - TABLE_BITS * log(2))
+        return self._log_rows
+
+    def variance(self, x: Any) -> FloatArray:
+        """Variance of one client's decoded value at ``x``: of rounding and of the noise; wrapping is told apart."""
+        _, part = self._cell(inputs("x", x))
+        steps = np.arange(self.levels) - self.levels // 2
+        noise = float((self.noise_units * steps.astype(np.float64) ** 2).sum()) / 2.0**TABLE_BITS
+        return np.asarray((part * (1 - part) + noise) * self.grid.step**2)
+
+    @property
+    def variance_max(self) -> float:
+        """The largest variance, half-way between two levels."""
+        return float(self.variance(0.0))
+
+    # -- sums ---------------------------------------------------------------------------------
+
+    def sum_bits(self, clients: int) -> int:
+        """Sums are taken modulo 2**bits, however many clients."""
+        whole("clients", clients, 1)
+        return self.bits
+
+    def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
+        """Estimate the mean from a sum modulo 2**bits: the representative nearest to zero."""
+        clients = whole("clients", clients, 1)
+        total = z_sum.double() if hasattr(z_sum, "double") else inputs("z_sum", z_sum)
+        half = self.levels / 2
+        centred = (total - clients * (self.levels - 1) / 2 + half) % self.levels - half
+        return centred * (self.grid.step / clients)
+
+
+@final
+@dataclass(frozen=True)
+class DiscreteGaussian(Additive):
+    """The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke 2021).
+
+    >>> round(DiscreteGaussian(scale=1.0, steps=7, bits=6).variance_max, 4)  # 1, and 1/4 of a step squared
+    1.0204
+    """
+
+    kind: ClassVar[str] = "discrete-gaussian"
+
+    clip: float = 1.0  # c
+    scale: float = 1.0  # σ of one client, in units of clip
+    steps: int = 31
+    bits: int = 12
+
+    def log_weights(self, t: IntArray) -> FloatArray:
+        """exp(−t²/2σ²)."""
+        return np.asarray(-(t**2) / (2 * self.deviation**2))
+
+
+@final
+@dataclass(frozen=True)
+class Skellam(Additive):
+    """The Skellam mechanism (Agarwal, Kairouz and Liu 2021): the difference of two Poisson variables."""
+
+    kind: ClassVar[str] = "skellam"
+
+    clip: float = 1.0  # c
+    scale: float = 1.0
+    steps: int = 31
+    bits: int = 12
+
+    def log_weights(self, t: IntArray) -> FloatArray:
+        """e^{−μ} I_t(μ), μ the variance."""
+        from scipy.special import ive  # noqa: PLC0415 (where it is needed)
+
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(ive(abs(t), self.deviation**2)))
+
+
+@final
+@dataclass(frozen=True)
+class Binomial(Additive):
+    """Binomial noise (cpSGD, Agarwal et al. 2018): fair coins, centred; an even number of them."""
+
+    kind: ClassVar[str] = "binomial"
+
+    clip: float = 1.0  # c
+    scale: float = 1.0
+    steps: int = 31
+    bits: int = 12
+
+    @property
+    def coins(self) -> int:
+        """The even number of coins whose variance is next to the wanted one, from above."""
+        return 2 * max(1, -(-int(np.ceil(4 * self.deviation**2 - 1e-9)) // 2))
+
+    def log_weights(self, t: IntArray) -> FloatArray:
+        """Binomial(coins, 1/2), centred."""
+        half = self.coins // 2
+        inside = abs(t) <= half
+        logs = [-lgamma(half + s + 1) - lgamma(half - s + 1) if ok else -inf for s, ok in zip(t, inside, strict=True)]
+        return np.array(logs) + 2 * lgamma(half + 1)

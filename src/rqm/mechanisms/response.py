@@ -1,0 +1,76 @@
+"""k-ary randomized response: keep the rounded value, or tell any other one."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil, exp, inf
+from typing import ClassVar, final
+
+import numpy as np
+
+from rqm._checks import FloatArray, real
+from rqm.channel import Channel
+from rqm.kernels.recipe import TABLE_BITS, IntArray
+
+
+@final
+@dataclass(frozen=True)
+class RandomizedResponse(Channel):
+    """k-ary randomized response (Warner 1965; Kairouz, Bonawitz and Ramage 2016) on a rounded input.
+
+    The input is rounded to one of ``levels`` values from -clip to clip. It is told with probability
+    e^ε / (e^ε + levels − 1), and otherwise each of the other values as often as the others; decoding stretches the
+    outcomes so that the mean is right. What a client sends is ε-differentially private by itself, exactly. With two
+    levels it is the 1-bit mechanism, and the one bit of basic RAPPOR.
+
+    >>> RandomizedResponse(levels=2, epsilon=1.0986122886681098).pmf(1.0).round(6).tolist()
+    [0.25, 0.75]
+    """
+
+    kind: ClassVar[str] = "randomized-response"
+
+    clip: float = 1.0  # c
+    levels: int = 16
+    epsilon: float = 4.0  # ε of one message, pure
+
+    def __post_init__(self) -> None:
+        """Validate every parameter."""
+        self._validate(1024)
+        epsilon = real("epsilon", self.epsilon, "a positive number up to 25", 0, 25, closed="]")
+        object.__setattr__(self, "epsilon", epsilon)
+
+    @cached_property
+    def units(self) -> tuple[int, int]:
+        """Of 2**TABLE_BITS, the units of the true value and of each other; rounded to the private side."""
+        other = ceil(2**TABLE_BITS / (exp(self.epsilon) + self.levels - 1))
+        return 2**TABLE_BITS - (self.levels - 1) * other, other
+
+    @property
+    def input_reach(self) -> Fraction:
+        """Inputs are rounded inside the clip."""
+        return Fraction(1)
+
+    @property
+    def reach(self) -> Fraction:
+        """How far the outcomes are stretched: 1 / (p_true − p_other), exactly."""
+        true, other = self.units
+        return Fraction(2**TABLE_BITS, true - other) if true > other else Fraction(int(1e300))
+
+    @property
+    def loss(self) -> float:
+        """The ε of the deployed integers: the logarithm of their ratio."""
+        true, other = self.units
+        return float(np.log(true) - np.log(other)) if other else inf
+
+    @cached_property
+    def table(self) -> IntArray:
+        """The integer table, as its definition says."""
+        true, other = self.units
+        rows = np.full((self.levels, self.levels), other)
+        np.fill_diagonal(rows, true)
+        rows.setflags(write=False)
+        return rows
+
+    def log_rows(self) -> FloatArray:
+        """The deployed law is the mechanism's."""
+        return np.asarray(np.log(self.table) - np.log(2.0) * TABLE_BITS)

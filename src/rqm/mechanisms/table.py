@@ -1,0 +1,99 @@
+"""Any mechanism, as the table of its law: what the optimisers find, and what a file can hold."""
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+
+from rqm._checks import FloatArray, real
+from rqm.channel import MAX_LEVELS, Channel
+from rqm.kernels.recipe import TABLE_BITS
+
+CLOSE = 1e-6
+"""How far a row's total and mean may be from what they must be: the rest is set right."""
+
+
+@final
+@dataclass(frozen=True)
+class Table(Channel):
+    """Rounds an input to one of ``len(rows)`` levels from -clip to clip, then draws an outcome from that level's row.
+
+    Outcomes are evenly spaced, the outermost ``margin`` beyond the clip (in units of clip), so that sums of them mean
+    something. Every row must have the mean of its level. The margin is taken to the nearest with which the
+    integer table is unbiased exactly.
+
+    >>> mech = Table(margin=1.0, rows=((0.75, 0.25), (0.25, 0.75)))  # the 1-bit mechanism
+    >>> mech.pmf(0.0).round(9).tolist(), mech.bits
+    ([0.5, 0.5], 1)
+    """
+
+    kind: ClassVar[str] = "table"
+
+    clip: float = 1.0  # c
+    margin: float = 1.0
+    rows: tuple[tuple[float, ...], ...] = ((0.75, 0.25), (0.25, 0.75))
+
+    def __post_init__(self) -> None:
+        """Validate every parameter."""
+        object.__setattr__(self, "margin", real("margin", self.margin, "a finite number ≥ 0", 0, np.inf, closed="["))
+        try:
+            rows = np.array(self.rows, dtype=np.float64)
+        except (TypeError, ValueError):
+            rows = np.empty(0)
+        if rows.ndim != 2 or len(rows) < 2 or not 2 <= rows.shape[1] <= MAX_LEVELS:
+            raise ValueError("rows: must be at least two, of equal length, with at least two probabilities each")
+        if not np.isfinite(rows).all() or (rows < 0).any():
+            raise ValueError(f"rows contain {rows[~(rows >= 0)][0]:g}: must be probabilities")
+        object.__setattr__(self, "levels", rows.shape[1])
+        self._validate()
+        wanted = np.linspace(-1, 1, len(rows)) / float(self.reach)
+        totals, means = rows.sum(axis=1), rows @ np.linspace(-1, 1, rows.shape[1])
+        for what, found, right in (("total", totals, np.ones(len(rows))), ("mean", means, wanted)):
+            worst = int(np.argmax(abs(found - right)))
+            if abs(found - right)[worst] > CLOSE:
+                raise ValueError(
+                    f"rows[{worst}] has {what} {found[worst]:.9g}: must be {right[worst]:.9g}"
+                    + (" (from -1, the lowest outcome, to 1, the highest)" if what == "mean" else "")
+                )
+        object.__setattr__(self, "rows", tuple(map(tuple, (rows / totals[:, None]).tolist())))
+
+    @property
+    def input_levels(self) -> int:
+        """One for each row."""
+        return len(self.rows)
+
+    @property
+    def input_reach(self) -> Fraction:
+        """Inputs are rounded inside the clip."""
+        return Fraction(1)
+
+    @property
+    def reach(self) -> Fraction:
+        """X / c, such that the mean of every row is a whole number of units of the integer table."""
+        top = Fraction((self.levels - 1) << (TABLE_BITS - 1), len(self.rows) - 1)
+        return top / max(1, int(top / (1 + Fraction(self.margin))))
+
+    def log_rows(self) -> FloatArray:
+        """The logarithm of the rows."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.array(self.rows)))
+
+    def save(self, path: Path | str) -> Path:
+        """Write the table into a JSON file, whole or not at all."""
+        path = Path(path)
+        beside = path.with_name(f".{path.name}.new")
+        beside.write_text(json.dumps(self.to_dict()) + "\n")
+        beside.replace(path)
+        return path
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a table that ``save`` wrote."""
+        try:
+            fields: Any = json.loads(Path(path).read_text())
+            return cls.from_dict(fields)
+        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}: must be a table's JSON file ({error})") from None
