@@ -20,6 +20,7 @@ from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SecureRandom, SeededRandom
 
 if TYPE_CHECKING:
+    from rqm.adviser import Advice, advise
     from rqm.federated.account import account
     from rqm.federated.loop import simulate
     from rqm.federated.plan import Plan
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PBM",
     "RQM",
+    "Advice",
     "Bound",
     "Channel",
     "Gaussian",
@@ -41,6 +43,7 @@ __all__ = [
     "SecureRandom",
     "SeededRandom",
     "account",
+    "advise",
     "calibrate",
     "mechanism_from_dict",
     "renyi",
@@ -48,6 +51,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Advice": "rqm.adviser",
+    "advise": "rqm.adviser",
     "Bound": "rqm.privacy.worst_case",
     "renyi": "rqm.privacy.worst_case",
     "Guarantee": "rqm.privacy.guarantee",

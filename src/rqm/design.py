@@ -159,6 +159,12 @@ def summed_table(
     return best
 
 
+def lattice_spread(alpha: float, clients: int, divergence: float, levels: int) -> float | None:
+    """About the variance, in clip², that ``summed_table`` would reach; None if no lattice does."""
+    shapes = (_noise(alpha, clients, divergence, levels, steps, polish=False) for steps in range(1, levels - 1))
+    return min((_spread(*shape) for shape in shapes if shape), default=None)
+
+
 def lattice(steps: int, noise: FloatArray, levels: int, clip: float = 1.0) -> Table:
     """Rounding to ``steps`` + 1 levels, plus noise on 0, 1, …; a billionth of each row goes to all outcomes."""
     rows = np.zeros((steps + 1, levels))
@@ -221,7 +227,9 @@ def _shifted(noise: FloatArray, steps: int, clients: int, alpha: float) -> float
     return max(shifted(by) for by in range(1, steps + 1))
 
 
-def _noise(alpha: float, clients: int, divergence: float, levels: int, steps: int) -> tuple[int, FloatArray] | None:
+def _noise(
+    alpha: float, clients: int, divergence: float, levels: int, steps: int, *, polish: bool = True
+) -> tuple[int, FloatArray] | None:
     """The symmetric noise of least variance on the outcomes that ``steps`` leave; None if none is private enough."""
     width = levels - steps
     z = np.arange(width) - (width - 1) / 2
@@ -242,7 +250,7 @@ def _noise(alpha: float, clients: int, divergence: float, levels: int, steps: in
     first = int(np.argmax(gaps <= 0))
     best = law(bends[0] if first == 0 else float(brentq(gap, bends[first - 1], bends[first], xtol=1e-9)))
     half = (width + 1) // 2
-    if half > 2:  # let every probability go its own way: the variance, and a high price for less privacy
+    if polish and half > 2:  # let every probability go its own way: the variance, and a high price for less privacy
 
         def unfold(logs: FloatArray) -> FloatArray:
             full = np.concatenate([logs, logs[: width - half][::-1]])

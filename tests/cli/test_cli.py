@@ -165,3 +165,22 @@ mechanism = { mechanism = "noiseless", clip = 1.0 }
     assert bad.stderr.startswith("rqm: --delta 2")
     useless = rqm("account", str(plan), "--set", "participations=10", "--set", "transforms.l2_clip=50.0")
     assert "protects nobody" in useless.stdout
+
+
+def test_advice_in_json_and_in_words():
+    done = rqm("advise", "--clients", "1", "--dim", "1", "--epsilon", "5.4699", "--levels", "16", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["request"]["epsilon"] == 5.4699
+    best = found["candidates"][0]
+    assert {"mechanism", "epsilon", "mse", "bits_per_coordinate", "bits_under_secagg", "why"} <= best.keys()
+    assert best["mse"] <= 0.0480
+    assert best["epsilon"] <= 5.4699
+    words = rqm(
+        "advise", "--clients", "200", "--dim", "4096", "--epsilon", "4", "--honest", "0.8", "--population", "9999"
+    )
+    assert "1 bit" in words.stdout
+    assert "Certified for every user" in words.stdout
+    bad = rqm("advise", "--clients", "40", "--epsilon", "3", "--honest", "1")
+    assert bad.returncode == 2
+    assert bad.stderr.count("\n") == 1

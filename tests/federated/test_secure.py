@@ -9,6 +9,7 @@ from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.federated import secure
 from rqm.federated.loop import Trainer
 from rqm.federated.plan import ClientWork, Plan, Server, Transforms
+from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
 from tests.federated.small import federation, model
 
@@ -27,6 +28,7 @@ def both(plan):
         PLAN,
         replace(PLAN, mechanism=PBM(clip=0.5), client=ClientWork("local", epochs=1, batch=4)),
         replace(PLAN, mechanism=Rounding(clip=0.5, levels=65536), lost=0.2, survivors=5),
+        replace(PLAN, mechanism=Skellam(clip=0.5, scale=1.0, bits=8)),  # modulo 256, and it wraps
         replace(
             PLAN,
             mechanism=Rounding(clip=0.5, levels=2),

@@ -204,7 +204,7 @@ class Trainer:
         elif isinstance(mechanism, Gaussian):
             assert self.plan.transforms.l2_clip is not None
             rng = torch.Generator(self.device).manual_seed(self._number(NOISE, turn))
-            scale = mechanism.noise_multiplier * self.plan.transforms.l2_clip
+            scale = mechanism.on_sum(count) * self.plan.transforms.l2_clip
             total += scale * torch.randn(len(total), generator=rng, device=self.device, dtype=torch.float64)
         return total, own
 

@@ -131,18 +131,20 @@ def checked_delta(delta: float) -> float:
     return real("delta", delta, "above 0 and below 1", 0, 1)
 
 
-def smallest(enough: Callable[[float], bool], start: float, tolerance: float = 1e-4) -> float:
+def smallest(
+    enough: Callable[[float], bool], start: float, tolerance: float = 1e-4, growth: float = 2.0
+) -> float:  # fmt: skip
     """The smallest positive number that is enough, to within ``tolerance``, and itself enough."""
     low = high = start
     while not enough(high):
-        low, high = high, 2 * high
+        low, high = high, growth * high
         if high > 1e12 * start:
             raise ValueError("no amount of noise reaches the target")
     while low == high and high > 1e-12 * start:  # enough at once: look below
-        if enough(high / 2):
-            low = high = high / 2
+        if enough(high / growth):
+            low = high = high / growth
         else:
-            low = high / 2
+            low = high / growth
     while high > (1 + tolerance) * low:
         middle = (low * high) ** 0.5
         low, high = (low, middle) if enough(middle) else (middle, high)

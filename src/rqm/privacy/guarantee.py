@@ -9,6 +9,7 @@ from scipy.stats import hypergeom
 
 from rqm._checks import real, whole
 from rqm.channel import Channel
+from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rounding import Rounding
@@ -25,6 +26,8 @@ from rqm.privacy.composition import (
 )
 from rqm.privacy.losses import composed_epsilon
 from rqm.privacy.vector import Neighbours, affine, budgeted, vector_rdp
+
+Kind = Literal["gaussian", "rqm", "rounding", "pbm", "discrete-gaussian", "skellam", "binomial"]
 
 FEW_RELEASES = 1000
 """Coordinates times participations up to which privacy loss distributions are composed, too."""
@@ -133,7 +136,10 @@ def guarantee(mech: Channel | Gaussian, setting: Setting, *, dim: int, l2_clip: 
     honest, delta = setting.floor()
     if isinstance(mech, Gaussian):
         epsilon, best = _compose(setting, lambda o, n: gaussian_rdp(mech.noise_multiplier, o, n)).epsilon(delta)
-        return _report(mech, setting, epsilon, best, dim, honest, mech.noise_multiplier, None, 1.0)
+        noise = mech.on_sum(setting.clients)
+        return _report(
+            mech, setting, epsilon, best, dim, 1 if mech.local else honest, noise, None, noise / mech.noise_multiplier
+        )
 
     few = not budgeted(mech)
     epsilon, best = _compose(setting, _release(mech, honest, dim, l2_clip), few=few).epsilon(delta)
@@ -191,7 +197,7 @@ def _report(
         population=setting.population, dim=dim, order=best, per_coordinate=coordinate, noise_multiplier=noise,
         noise_std_over_gaussian=over, bits_per_coordinate=mech.bits,
         bits_under_secagg=mech.sum_bits(setting.clients) if isinstance(mech, Channel) else None,
-        trusted_server=isinstance(mech, Gaussian),
+        trusted_server=isinstance(mech, Gaussian) and not mech.local,
     )  # fmt: skip
 
 
@@ -215,7 +221,7 @@ class Calibration:
 
 
 def calibrate(
-    mechanism: Literal["gaussian", "rqm", "rounding", "pbm"] = "rqm",
+    mechanism: Kind = "rqm",
     *,
     epsilon: float,
     delta: float,
@@ -231,12 +237,15 @@ def calibrate(
     l2_clip: float = 1.0,
     spread: float = 4.0,
     keep: float = 0.42,
+    steps: int = 15,
+    bits: int = 16,
 ) -> Calibration:
     """Find the margin (or θ, or the noise) with which a run is (ε, δ)-private for every user.
 
     Coordinates are clipped at c = ``spread`` · C / √d, C being ``l2_clip``: after a random rotation few are beyond.
     ``mechanism="rounding"`` is plain rounding between ``levels`` levels that all lie outside the clip but two: with two
-    levels the 1-bit mechanism. ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
+    levels the 1-bit mechanism. The additive mechanisms have ``steps`` between -c and c and outcomes of ``bits`` bits,
+    which must hold the sum. ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
 
     >>> found = calibrate("gaussian", epsilon=10, delta=1 / 3400, clients=100, population=3400, rounds=1500, dim=1,
     ...                   neighbours="add-remove", observer="outsider")
@@ -265,6 +274,10 @@ def calibrate(
         return Calibration(Gaussian(z), z, found.epsilon, found)
     clip = real("spread", spread, "a positive finite number", 0, inf) * l2_clip / sqrt(dim)
     makers: dict[str, tuple[Callable[[float], Channel], float]] = {
+        kind.kind: (lambda scale, kind=kind: kind(clip=clip, scale=scale, steps=steps, bits=bits), 0.0)  # type: ignore[misc]
+        for kind in (DiscreteGaussian, Skellam, Binomial)
+    }
+    makers |= {
         # The larger its argument, the more noise; what it must be at least, for no level to lie inside the clip.
         "rqm": (lambda reach: RQM(clip=clip, margin=reach - 1, levels=levels, keep=keep), _widest(levels)),
         "rounding": (lambda reach: Rounding(clip=clip, margin=reach - 1, levels=levels), _widest(levels)),
@@ -279,7 +292,11 @@ def calibrate(
         release = _release(make(amount), honest_floor, dim, l2_clip, quick=quick)
         return _compose(setting, release).epsilon(left)[0]
 
-    amount = least + smallest(lambda extra: spent(least + extra, quick=True) <= epsilon, 0.1)
+    # Additive noise is nearly the Gaussian's.
+    first, growth = (
+        (0.1, 2.0) if least else (gaussian_noise(setting, epsilon) * l2_clip / clip / sqrt(honest_floor), 1.05)
+    )
+    amount = least + smallest(lambda extra: spent(least + extra, quick=True) <= epsilon, first, growth=growth)
     while spent(amount, quick=False) > epsilon:  # the search looked at few inputs of the others
         amount *= 1 + 1e-4
     found = guarantee(make(amount), setting, dim=dim, l2_clip=l2_clip)

@@ -116,7 +116,7 @@ def vector_rdp(
         replaced = neighbours == "replace"
         return shifted_rdp(
             mech, alphas.tolist(), honest=honest, dim=dim, furthest=mech.steps / (1 if replaced else 2),
-            squared=(4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2, law=law,
+            squared=(4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2, quick=quick,
         )  # fmt: skip
     if not affine(mech):
         return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])

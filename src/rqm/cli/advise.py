@@ -1,0 +1,141 @@
+"""``rqm advise``: which mechanism for a budget of privacy and bits."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rqm.adviser import Advice, Progress
+
+
+class Observer(StrEnum):
+    """Against whom."""
+
+    server = "server"
+    outsider = "outsider"
+
+
+class Neighbours(StrEnum):
+    """What may change."""
+
+    REPLACE = "replace"
+    ZERO_OUT = "zero-out"
+
+
+def command(
+    clients: Annotated[int, typer.Option(help="n, clients in a round's sum; 1: everybody hides alone.")] = 1,
+    dim: Annotated[int, typer.Option(help="d, coordinates of a client's vector (padded, if rotated).")] = 1,
+    epsilon: Annotated[float | None, typer.Option(help="The ε to be kept.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Instead: the noise of the sum, in units of the L2 clip.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ; none: pure DP for one coordinate, else 1/population.")] = None,
+    bits: Annotated[int | None, typer.Option(help="Bits that a client may send for a coordinate (4).")] = None,
+    levels: Annotated[int | None, typer.Option(help="The same as a number of outcomes: 16 is 4 bits.")] = None,
+    population: Annotated[int | None, typer.Option(help="N, users that a round's clients are sampled from.")] = None,
+    rounds: Annotated[int, typer.Option(help="T, rounds of training.")] = 1,
+    participations: Annotated[int, typer.Option(help="The most rounds that a user takes part in.")] = 1,
+    honest: Annotated[
+        str | None, typer.Option(help="Honest clients in a round: a number, or a fraction of the population (0.8).")
+    ] = None,
+    observer: Annotated[Observer, typer.Option(help="Whom ε holds against.")] = Observer.server,
+    neighbours: Annotated[Neighbours, typer.Option(help="What a neighbour is.")] = Neighbours.REPLACE,
+    l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw ε against error, one line a mechanism, into this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Rank the mechanisms that reach an ε within some bits, by their worst-case error.
+
+    The error (`mse`) is that of one coordinate of the decoded mean, in units of clip²: the clip is 4 C / √d after a
+    rotation, C for a single coordinate.
+
+    Examples:
+
+        rqm advise --clients 1000 --population 1000000 --rounds 250 --dim 1048576 --epsilon 10
+
+        rqm advise --clients 1 --epsilon 5.4699 --levels 16 --json
+
+        rqm advise --clients 40 --epsilon 3 --delta 1e-5 --plot pareto.png
+    """
+    from rqm.adviser import advise
+
+    with _progress(quiet=as_json) as told:
+        advice = advise(
+            clients=clients, dim=dim, epsilon=epsilon, noise=noise, delta=delta, bits=bits, levels=levels,
+            population=population, rounds=rounds, participations=participations, honest=_honest(honest),
+            observer=observer.value, neighbours=neighbours.value, l2_clip=l2_clip, progress=told,
+        )  # fmt: skip
+    if plot is not None:
+        from rqm.adviser import pareto
+        from rqm.report.pareto import draw
+
+        centre = epsilon or advice.best.epsilon
+        with _progress(quiet=as_json) as told:
+            asked = replace(advice.request, epsilon=centre, noise=None)
+            lines = pareto(asked, [centre * 2**k for k in range(-3, 3)], told)
+        draw(lines, plot)
+    if as_json:
+        typer.echo(json.dumps(advice.to_dict()))
+        return
+    _show(advice)
+    if plot is not None:
+        typer.echo(str(plot))
+
+
+def _honest(text: str | None) -> int | float | None:
+    if text is None:
+        return None
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        raise ValueError(f"honest = {text}: must be a number of clients, or a fraction such as 0.8") from None
+
+
+@contextmanager
+def _progress(quiet: bool) -> "Iterator[Progress | None]":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    with Progress(BarColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda name, number, count: bar.update(task, description=name, completed=number, total=count)
+
+
+def _show(advice: "Advice") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    best, by_error = advice.best, advice.request.epsilon is not None
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    heads = ("", "ε", "error, clip²", "over the best", "bits", "under secagg")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for place, one in enumerate(advice.candidates):
+        under = "" if one.bits_under_secagg is None else str(one.bits_under_secagg)
+        over = one.mse / best.mse if by_error else one.epsilon / best.epsilon
+        style = "bold" if place == 0 else ("dim" if one.trusted_server else "")
+        table.add_row(
+            one.name, f"{one.epsilon:.4g}", f"{one.mse:.4g}", f"{over:.4g}", str(one.bits_per_coordinate), under,
+            style=style,
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print(f"[bold]{best.name}[/bold]: {best.why}.", highlight=False)
+    asked = advice.request
+    delta = "pure DP" if asked.delta is None else f"δ = {asked.delta:.3g}"
+    console.print(
+        f"[dim]Certified for every user, {delta}, against the {asked.observer}; one user's vectors "
+        f"{'replaced by others' if asked.neighbours == 'replace' else 'replaced by zero'}.[/dim]"
+    )
+    fields = {key: value for key, value in advice.best.mechanism.to_dict().items() if key != "rows"}
+    console.print(f"the best: {fields}", highlight=False)
