@@ -37,7 +37,7 @@ def both(plan):
             survivors=5,
         ),
     ],
-    ids=["rqm", "pbm, local steps", "65,536 levels and losses", "rotated, losses"],
+    ids=["rqm", "pbm, local steps", "65,536 levels and losses", "modular", "rotated, losses"],
 )
 def test_real_and_ideal_are_the_same(plan):
     ideal, real = both(plan)
