@@ -40,12 +40,20 @@ def test_the_linear_program_beats_rqm_five_times_at_its_own_epsilon():
         assert mech.reach * (2 * mean / 15 - 1) == Fraction(2 * j, mech.input_levels - 1) - 1
 
 
-@pytest.mark.parametrize(("epsilon", "levels"), [(0.5, 2), (1.0, 4), (3.0, 8), (8.0, 16)])
+@pytest.mark.parametrize(("epsilon", "levels"), [(0.5, 2), (0.5, 16), (1.0, 4), (2.0, 16), (3.0, 8), (8.0, 16)])
 def test_the_linear_program_is_never_worse_than_randomized_response(epsilon, levels):
     mech = private_table(epsilon, levels, rows=17)
     assert pure_loss(mech) <= epsilon
     for rival in range(2, levels + 1):
         assert mech.variance_max <= RandomizedResponse(levels=rival, epsilon=epsilon).variance_max * 1.001
+
+
+def test_minimum_variance_on_average_is_another_table():
+    worst, average = private_table(2.0, 8, rows=17), private_table(2.0, 8, rows=17, average=True)
+    assert pure_loss(average) <= 2.0
+    assert average.variance_max >= worst.variance_max
+    x = np.linspace(-1, 1, 17)
+    assert average.variance(x).mean() <= worst.variance(x).mean() + 1e-9
 
 
 def test_a_table_that_rules_out_an_input_has_no_epsilon():

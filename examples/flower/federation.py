@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -100,6 +101,14 @@ def stop(process: subprocess.Popen) -> None:
             continue
 
 
+def kill(process: subprocess.Popen, log: Path, round_: int) -> None:
+    """Kill a SuperNode when it has been asked to train: the third of the five messages of a round."""
+    while log.read_text().count("Received successfully") < 5 * (round_ - 1) + 3:
+        time.sleep(0.05)
+    print(f"*** killing the SuperNode with pid {process.pid} in round {round_}", flush=True)
+    os.killpg(process.pid, signal.SIGKILL)
+
+
 def main() -> int:
     """Start, run, stop."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -107,8 +116,8 @@ def main() -> int:
     parser.add_argument("--set", default="", help="the run's configuration, as flwr run --run-config takes it")
     parser.add_argument("--ledger", type=Path, default=Path("rqm-ledger"), help="the folder of the ledger")
     parser.add_argument(
-        "--kill", metavar="TEXT", action="append", default=[],
-        help="kill one SuperNode when this appears in the log; may be given again, for what comes after",
+        "--kill", metavar="ROUND", type=int, action="append", default=[],
+        help="kill one SuperNode when it is asked to train in this round; may be given again",
     )  # fmt: skip
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
     given = parser.parse_args()
@@ -154,6 +163,10 @@ def main() -> int:
                   "--node-config", f"partition-id={number} num-partitions={given.nodes}")
             for number in range(given.nodes)
         ]  # fmt: skip
+        for number, round_ in enumerate(given.kill):
+            victim = given.nodes - 1 - number
+            log = folder / f"flower-supernode-{victim}.log"
+            Thread(target=kill, args=(nodes[victim], log, round_), daemon=True).start()
         command = [str(tools / "flwr"), "run", str(HERE), "here", "--stream"]
         command += ["--run-config", given.set] if given.set else []
         run = subprocess.Popen(
@@ -169,11 +182,6 @@ def main() -> int:
         assert run.stdout is not None
         for line in run.stdout:
             print(line, end="", flush=True)
-            if given.kill and given.kill[0] in line and nodes:
-                victim = nodes.pop()
-                given.kill.pop(0)
-                print(f"*** killing the SuperNode with pid {victim.pid}", flush=True)
-                os.killpg(victim.pid, signal.SIGKILL)
             finished |= "ServerApp-side Evaluate Metrics" in line
             if "Run finished" in line or ("run_id" in line and "status" in line and "finished" in line):
                 break

@@ -199,6 +199,10 @@ def _pure(request: Request) -> Makers:
         mech = private_table(each, min(levels, PURE_LEVELS), clip=clip)
         return candidate(mech, pure_loss(mech))
 
+    def average() -> Candidate:
+        mech = private_table(each, min(levels, PURE_LEVELS), clip=clip, average=True)
+        return candidate(mech, pure_loss(mech))
+
     def response() -> Candidate:
         sizes = sorted({2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64} & set(range(2, min(levels, 64) + 1)))
         found = [RandomizedResponse(clip=clip, levels=k, epsilon=min(each, 25.0)) for k in sizes]
@@ -221,6 +225,7 @@ def _pure(request: Request) -> Makers:
         return candidate(*_within(level_keeps(inf, 1, each * (1 - 1e-6), levels, clip=clip), each))
 
     yield "optimal table", table
+    yield "MVU, evenly spaced", average
     yield "randomized response", response
     yield "1 bit", one_bit
     yield "PBM", pbm

@@ -308,6 +308,14 @@ def integer_row(log_row: FloatArray, mean: Fraction) -> IntArray:
         taker = int(np.argmax(np.where(away > 0, units * away, -1.0)))
         moved, rest = divmod(abs(shift), int(away[taker]))
         units[taker] += moved
-        units[giver + sign * rest] += rest > 0
-        units[giver] -= moved + (rest > 0)
+        units[giver] -= moved
+        if rest:  # one unit goes the rest of the way, between two outcomes that are possible
+            apart = [i for i in index.tolist() if 0 <= i + sign * rest < len(units) and units[i] > 1]
+            giver, *_ = [
+                *(i for i in (giver, *apart) if units[i + sign * rest] > 0), -1
+            ]  # fmt: skip
+            if giver < 0:
+                raise ValueError("a row of the table cannot have its mean in integers: give more outcomes some chance")
+            units[giver] -= 1
+            units[giver + sign * rest] += 1
     return units

@@ -29,6 +29,8 @@ PURE_LEVELS = 64
 """Outcomes up to which the linear program takes seconds."""
 FLOOR = 1e-9
 """The share of a row that goes to outcomes beyond its noise: without it an outcome could rule out an input."""
+LEAST = 1e-6
+"""Every outcome of a private table has at least this chance: enough that rounding to integers hardly moves ratios."""
 BETWEEN = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Where in a cell the linear program looks at the variance."""
 
@@ -50,8 +52,13 @@ def pure_loss(mech: Channel) -> float:
     return float((np.log(most[used]) - np.log(least[used])).max() * (1 + 1e-15))
 
 
-def private_table(epsilon: float, levels: int = 16, *, clip: float = 1.0, rows: int = 33) -> Table:
+def private_table(
+    epsilon: float, levels: int = 16, *, clip: float = 1.0, rows: int = 33, average: bool = False
+) -> Table:  # fmt: skip
     """The ε-differentially private table whose largest variance over all inputs is smallest.
+
+    With ``average`` it is the variance averaged over inputs that is smallest, as in the Minimum Variance Unbiased
+    mechanism (Chaudhuri, Guo and Rabbat 2022), here with evenly spaced outcomes, so that sums of them mean something.
 
     ``rows`` is how many levels inputs are rounded to; more of them cost time and help little. The linear program is
     over the laws at those levels, the outermost outcome is searched for.
@@ -60,17 +67,17 @@ def private_table(epsilon: float, levels: int = 16, *, clip: float = 1.0, rows: 
     >>> pure_loss(mech) <= 5.4699, mech.variance_max < 0.05
     (True, True)
     """
-    epsilon = real("epsilon", epsilon, "above 0 and at most 20", 0, 20, closed="]")
+    epsilon = real("epsilon", epsilon, "above 0 and at most 12", 0, 12, closed="]")
     levels = whole("levels", levels, 2, PURE_LEVELS)
-    return _private_table(epsilon, levels, real("clip", clip, "a positive finite number", 0, inf), rows)
+    return _private_table(epsilon, levels, real("clip", clip, "a positive finite number", 0, inf), rows, average)
 
 
 @lru_cache(maxsize=32)
-def _private_table(epsilon: float, levels: int, clip: float, rows: int) -> Table:
+def _private_table(epsilon: float, levels: int, clip: float, rows: int, average: bool) -> Table:
     widest = 1.2 * (exp(epsilon) + 1) / (exp(epsilon) - 1)  # that of the 1-bit mechanism, and some
 
     def cost(reach: float) -> float:
-        found = _program(epsilon, levels, reach, rows)
+        found = _program(epsilon, levels, reach, rows, average)
         return inf if found is None else found[0]
 
     grid = np.sort(np.append(np.geomspace(1.0, max(widest, 1.5), 13), widest / 1.2))
@@ -78,17 +85,19 @@ def _private_table(epsilon: float, levels: int, clip: float, rows: int) -> Table
     finer = np.geomspace(grid[max(0, at - 1)], grid[min(at + 1, len(grid) - 1)], 8)
     reach = min([grid[at], *finer], key=cost)
     slack = 1e-9
-    while True:  # rounding to integers moves the ratios by some billionths
-        found = _program(epsilon * (1 - slack), levels, reach, rows)
+    while slack < 0.1:  # rounding to integers moves the ratios by some billionths
+        found = _program(epsilon * (1 - slack), levels, reach, rows, average)
         if found is None:
-            raise ValueError(f"epsilon = {epsilon:g}: no unbiased table of {levels} levels is that private")
-        mech = Table(clip=clip, margin=reach - 1, rows=tuple(map(tuple, found[1].tolist())))
-        if pure_loss(mech) <= epsilon:
-            return mech
+            reach *= 1 + 10 * slack  # it was the narrowest there is
+        else:
+            mech = Table(clip=clip, margin=reach - 1, rows=tuple(map(tuple, found[1].tolist())))
+            if pure_loss(mech) <= epsilon:
+                return mech
         slack *= 4
+    raise ValueError(f"epsilon = {epsilon:g}: no unbiased table of {levels} levels is that private")
 
 
-def _program(epsilon: float, m: int, reach: float, k: int) -> tuple[float, FloatArray] | None:
+def _program(epsilon: float, m: int, reach: float, k: int, average: bool) -> tuple[float, FloatArray] | None:
     """The smallest largest variance, in clip², and the rows. Variables: the rows, a floor a column, the bound."""
     outcomes, levels = np.linspace(-reach, reach, m), np.linspace(-1, 1, k)
     identity: Any = eye_array(k * m)
@@ -109,10 +118,14 @@ def _program(epsilon: float, m: int, reach: float, k: int) -> tuple[float, Float
     per_row: Any = [kron(eye_array(k), ones[None]) for ones in (np.ones(m), outcomes)]
     means: Any = block_array([[one, csr_array((k, m + 1))] for one in per_row])
     goal = np.zeros(k * m + m + 1)
-    goal[-1] = 1
+    if average:
+        goal[: k * m] = np.tile(outcomes**2, k) / k
+    else:
+        goal[-1] = 1
     found: Any = linprog(
         goal, A_ub=inner.tocsr(), b_ub=limits, A_eq=means.tocsr(), b_eq=np.concatenate([np.ones(k), levels]),
-        bounds=(0, None), method="highs",
+        bounds=[(0, None)] * (k * m) + [(LEAST, None)] * m + [(0, None)], method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-9},
     )  # fmt: skip
     if found.status != 0:
         return None

@@ -18,6 +18,22 @@ class Mechanism(StrEnum):
     rqm = "rqm"
     pbm = "pbm"
     rounding = "rounding"
+    response = "randomized-response"
+    discrete_gaussian = "discrete-gaussian"
+    skellam = "skellam"
+    binomial = "binomial"
+    table = "table"
+
+
+OPTIONS = {
+    "rqm": {"margin", "keep", "levels"},
+    "pbm": {"theta", "levels"},
+    "rounding": {"margin", "levels"},
+    "randomized-response": {"epsilon", "levels"},
+    "table": {"file"},
+    **{kind: {"scale", "steps", "bits"} for kind in ("discrete-gaussian", "skellam", "binomial")},
+}
+"""The options that each mechanism takes."""
 
 
 class Others(StrEnum):
@@ -44,7 +60,14 @@ def command(
         str | None, typer.Option(help="q, the chance of keeping an inner level (rqm: 0.42); or one each: 0.4,0.5,…")
     ] = None,
     theta: Annotated[float | None, typer.Option(help="θ of the Poisson Binomial Mechanism (pbm: 0.25).")] = None,
-    levels: Annotated[int, typer.Option(help="m, the number of outcomes: 16 is 4 bits.")] = 16,
+    levels: Annotated[int | None, typer.Option(help="m, the number of outcomes: 16 is 4 bits (16).")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of one message (randomized-response: 4).")] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="Standard deviation of a client's additive noise, in units of the clip (1).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps from -clip to clip before noise is added (31).")] = None,
+    bits: Annotated[int | None, typer.Option(help="Bits of an outcome of additive noise, and of its sum (12).")] = None,
+    file: Annotated[str | None, typer.Option(help="A table's JSON file (table).")] = None,
     clients: Annotated[int, typer.Option(help="n, the clients in the sum; 1 is local privacy.")] = 1,
     alpha: Annotated[float, typer.Option(help="The Rényi order: 1 is KL, inf is pure differential privacy.")] = 2.0,
     others: Annotated[
@@ -65,10 +88,15 @@ def command(
         rqm privacy --mechanism pbm --theta 0.25 --clients 40 --alpha 2 --json
 
         rqm privacy --mechanism rounding --levels 2 --margin 20 --clients 100
+
+        rqm privacy --mechanism discrete-gaussian --scale 2 --clients 40
     """
     from rqm import renyi
 
-    mech = build(mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels)
+    mech = build(
+        mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels, epsilon=epsilon, scale=scale,
+        steps=steps, bits=bits, file=file,
+    )  # fmt: skip
     with _spinner(quiet=as_json or clients < 3):
         bound = renyi(mech, alpha, clients, others.value, law=law.value, seed=seed)
     facts = describe(mech, bound, others.value)
@@ -82,7 +110,7 @@ def build(kind: str, **options: Any) -> "Channel":
     """Make the mechanism that the options describe; an option of another mechanism is an error."""
     from rqm import Channel, mechanism_from_dict
 
-    allowed = {"rqm": {"margin", "keep", "levels"}, "pbm": {"theta", "levels"}, "rounding": {"margin", "levels"}}[kind]
+    allowed = OPTIONS[kind]
     given = {name: value for name, value in options.items() if value is not None}
     for name in sorted(given.keys() - allowed):
         usable = ", ".join(f"--{option}" for option in sorted(allowed))
