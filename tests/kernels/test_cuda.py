@@ -14,9 +14,12 @@ import triton.language as tl  # noqa: E402
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
 from rqm.kernels import cuda  # noqa: E402
+from rqm.mechanisms.additive import DiscreteGaussian  # noqa: E402
+from rqm.mechanisms.table import Table  # noqa: E402
 from tests.goodness import joint_p_value, p_value  # noqa: E402
 from tests.kernels import oracle  # noqa: E402
 
+WIDE = tuple((0.4 - x / 4, 0.2, 0.4 + x / 4) for x in np.linspace(-1, 1, 7))
 DEVICE = "cuda" if GPU else "cpu"
 LEVEL = 1e-6
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
@@ -97,6 +100,8 @@ RECIPES = {
     "pbm, 7 levels": PBM(levels=7).recipe,
     "rounding": Rounding(levels=5).recipe,
     "additive": oracle.additive(levels=9, modulus=64),
+    "discrete Gaussian": DiscreteGaussian(scale=0.5, bits=7).recipe,
+    "more rows than outcomes": Table(margin=1.0, rows=WIDE).recipe,
 }
 
 
