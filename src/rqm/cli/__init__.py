@@ -8,7 +8,7 @@ import click
 import typer
 
 from rqm import __version__
-from rqm.cli import account, advise, bench, figures, privacy, train
+from rqm.cli import account, advise, audit, bench, figures, privacy, train
 
 app = typer.Typer(
     name="rqm",
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("privacy")(privacy.command)
 app.command("account")(account.command)
 app.command("advise")(advise.command)
+app.add_typer(audit.app, name="audit")
 app.command("figures")(figures.command)
 app.command("bench")(bench.command)
 app.command("train")(train.command)

@@ -51,23 +51,36 @@ class LawName(StrEnum):
     sampled = "sampled"
 
 
+MechanismOption = Annotated[Mechanism, typer.Option(help="The mechanism.")]
+MarginOption = Annotated[
+    float | None, typer.Option(help="Δ, in units of the clip: how far the outer levels lie beyond it (rqm: 1).")
+]
+KeepOption = Annotated[
+    str | None, typer.Option(help="q, the chance of keeping an inner level (rqm: 0.42); or one each: 0.4,0.5,…")
+]
+ThetaOption = Annotated[float | None, typer.Option(help="θ of the Poisson Binomial Mechanism (pbm: 0.25).")]
+LevelsOption = Annotated[int | None, typer.Option(help="m, the number of outcomes: 16 is 4 bits (16).")]
+EpsilonOption = Annotated[float | None, typer.Option(help="ε of one message (randomized-response: 4).")]
+ScaleOption = Annotated[
+    float | None, typer.Option(help="Standard deviation of a client's additive noise, in units of the clip (1).")
+]
+StepsOption = Annotated[int | None, typer.Option(help="Steps from -clip to clip before noise is added (31).")]
+BitsOption = Annotated[int | None, typer.Option(help="Bits of an outcome of additive noise, and of its sum (12).")]
+FileOption = Annotated[str | None, typer.Option(help="A table's JSON file (table).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
 def command(
-    mechanism: Annotated[Mechanism, typer.Option(help="The mechanism.")] = Mechanism.rqm,
-    margin: Annotated[
-        float | None, typer.Option(help="Δ, in units of the clip: how far the outer levels lie beyond it (rqm: 1).")
-    ] = None,
-    keep: Annotated[
-        str | None, typer.Option(help="q, the chance of keeping an inner level (rqm: 0.42); or one each: 0.4,0.5,…")
-    ] = None,
-    theta: Annotated[float | None, typer.Option(help="θ of the Poisson Binomial Mechanism (pbm: 0.25).")] = None,
-    levels: Annotated[int | None, typer.Option(help="m, the number of outcomes: 16 is 4 bits (16).")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε of one message (randomized-response: 4).")] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="Standard deviation of a client's additive noise, in units of the clip (1).")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps from -clip to clip before noise is added (31).")] = None,
-    bits: Annotated[int | None, typer.Option(help="Bits of an outcome of additive noise, and of its sum (12).")] = None,
-    file: Annotated[str | None, typer.Option(help="A table's JSON file (table).")] = None,
+    mechanism: MechanismOption = Mechanism.rqm,
+    margin: MarginOption = None,
+    keep: KeepOption = None,
+    theta: ThetaOption = None,
+    levels: LevelsOption = None,
+    epsilon: EpsilonOption = None,
+    scale: ScaleOption = None,
+    steps: StepsOption = None,
+    bits: BitsOption = None,
+    file: FileOption = None,
     clients: Annotated[int, typer.Option(help="n, the clients in the sum; 1 is local privacy.")] = 1,
     alpha: Annotated[float, typer.Option(help="The Rényi order: 1 is KL, inf is pure differential privacy.")] = 2.0,
     others: Annotated[
@@ -77,7 +90,7 @@ def command(
     law: Annotated[
         LawName, typer.Option(help="The paper's law, or the integer table that is sampled in deployment.")
     ] = LawName.paper,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Rényi privacy of **one coordinate in one round**, attained and certified.
 

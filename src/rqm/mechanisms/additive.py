@@ -13,7 +13,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import inf, lgamma, log
+from math import expm1, inf, lgamma, log, log1p
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -114,9 +114,7 @@ class Additive(Channel):
             noise = np.zeros(self.levels)
             noise[(self.core[1] + np.arange(len(self.core[0]))) % self.levels] = self.core[0]
             turned = np.fft.rfft(noise) * (1 if own is None else np.fft.rfft(own, self.levels))
-            kept = (1 - self.levels / 2.0**TABLE_BITS) ** clients
-            full = np.maximum(np.fft.irfft(turned**clients, self.levels), 0)
-            return np.asarray(kept * full / full.sum() + (1 - kept) / self.levels)
+            return self._with_floor(np.maximum(np.fft.irfft(turned**clients, self.levels), 0), clients)
         core, start = self.core
         square = core if own is None else np.convolve(core, own)
         law, begin, count = np.ones(1), 0, whole("clients", clients, 1)
@@ -128,8 +126,12 @@ class Additive(Channel):
                 square, start = self._folded(np.convolve(square, square), 2 * start)
         full = np.zeros(self.levels)
         full[(begin + np.arange(len(law))) % self.levels] = law
-        kept = (1 - self.levels / 2.0**TABLE_BITS) ** clients  # the chance that nobody's outcome is uniform
-        return np.asarray(kept * full + (1 - kept) / self.levels)
+        return self._with_floor(full, clients)
+
+    def _with_floor(self, law: FloatArray, clients: int) -> FloatArray:
+        """A sum of cores, and with the chance that anybody's outcome is uniform the uniform law."""
+        uniform = -expm1(clients * log1p(-self.levels / 2.0**TABLE_BITS))
+        return np.asarray((1 - uniform) * law / law.sum() + uniform / self.levels)
 
     def _folded(self, law: FloatArray, begin: int) -> tuple[FloatArray, int]:
         """A law that begins at ``begin``, without its negligible ends, and modulo M if it is longer than that."""
@@ -202,6 +204,14 @@ class Additive(Channel):
         """Sums are taken modulo 2**bits, however many clients."""
         whole("clients", clients, 1)
         return self.bits
+
+    def encode_sum(
+        self, x: Any, rng: object, *, out: Any = None, threads: int | None = None, check: bool = True
+    ) -> Any:
+        """The same sum modulo 2**bits: how often it went round would tell more than is accounted for."""
+        total = super().encode_sum(x, rng, out=out, threads=threads, check=check)
+        total &= self.levels - 1
+        return total
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
         """Estimate the mean from a sum modulo 2**bits: the representative nearest to zero."""

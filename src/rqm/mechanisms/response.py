@@ -38,6 +38,9 @@ class RandomizedResponse(Channel):
         self._validate(1024)
         epsilon = real("epsilon", self.epsilon, "a positive number up to 25", 0, 25, closed="]")
         object.__setattr__(self, "epsilon", epsilon)
+        true, other = self.units
+        if true <= other:
+            raise ValueError(f"epsilon = {epsilon:g}: must be larger for {self.levels} levels of this many units")
 
     @cached_property
     def units(self) -> tuple[int, int]:
@@ -54,7 +57,7 @@ class RandomizedResponse(Channel):
     def reach(self) -> Fraction:
         """How far the outcomes are stretched: 1 / (p_true − p_other), exactly."""
         true, other = self.units
-        return Fraction(2**TABLE_BITS, true - other) if true > other else Fraction(int(1e300))
+        return Fraction(2**TABLE_BITS, true - other)
 
     @property
     def loss(self) -> float:

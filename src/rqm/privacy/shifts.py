@@ -23,8 +23,8 @@ from scipy.optimize import minimize_scalar
 from rqm._checks import FloatArray
 from rqm.mechanisms.additive import Additive
 
-SLACK = 1 + 1e-9
-"""Far more than the rounding errors of sums of positive numbers."""
+SLACK = 1 + 1e-8
+"""More than the rounding errors of sums of terms that are not negative."""
 FINE = 64
 """Between two steps the bound is looked at so many times; each time for the whole stretch up to the next."""
 
@@ -34,25 +34,36 @@ def shift_divergences(mech: Additive, orders: tuple[float, ...], honest: int, *,
     """f(k) for k = 0, …, steps, one row each, one column an order; of the noise that is sampled, rounded up."""
     law = mech.summed(honest, quick=quick)
     logs, out = np.log(law), np.zeros((mech.steps + 1, len(orders)))
-    alphas = np.array(orders)
-    finite = np.isfinite(alphas) & (alphas > 1)
     every = range(1, mech.steps + 1)
     looked_at = sorted({*every[:2], *every[:: max(1, mech.steps // 4)], mech.steps}) if quick else every
     for k in looked_at:
+        turned = np.roll(law, k)
         ratio = logs - np.roll(logs, k)  # the noise is symmetric but for one outcome: look at both directions
-        for turned in (ratio, -ratio):
-            weights = law if turned is ratio else np.roll(law, k)
-            powers = np.multiply.outer(alphas[finite] - 1, turned)
-            top = powers.max(axis=1)
-            sums = np.log((weights * np.exp(powers - top[:, None])).sum(axis=1)) + top
-            out[k, finite] = np.maximum(out[k, finite], sums / (alphas[finite] - 1))
-            out[k, alphas == 1] = np.maximum(out[k, alphas == 1], (weights * turned).sum())
-            out[k, np.isinf(alphas)] = np.maximum(out[k, np.isinf(alphas)], turned.max())
+        for q, u in ((turned, ratio), (law, -ratio))[: 1 if quick else 2]:
+            out[k] = np.maximum(out[k], [_divergence(q, u, alpha) for alpha in orders])
     if quick:  # between them D grows as the square
         squares = np.arange(mech.steps + 1.0)[:, None] ** 2
         per_square = out[looked_at] / squares[looked_at]
         out = squares * np.array([np.interp(squares[:, 0], squares[looked_at, 0], one) for one in per_square.T]).T
     return np.maximum.accumulate(out, axis=0) * SLACK  # a larger shift counts for at least as much
+
+
+def _divergence(q: FloatArray, u: FloatArray, alpha: float) -> float:
+    """D_α(P ‖ Q) from Q and u = log P/Q, as a sum of terms that are not negative: small values keep their digits.
+
+    Since ΣQ(e^u − 1) = 0, exp((α−1) D_α) − 1 = Σ Q (e^{αu} − 1 − α (e^u − 1)).
+    """
+    if alpha == inf:
+        return float(u.max())
+    if alpha == 1:
+        return float((q * np.where(abs(u) < 1e-4, u * u / 2 * (1 + 2 * u / 3), u * np.exp(u) - np.expm1(u))).sum())
+    if alpha * u.max() > 600:
+        powers = alpha * u + np.log(q)
+        top = powers.max()
+        return float((top + np.log(np.exp(powers - top).sum())) / (alpha - 1))
+    near = alpha * (alpha - 1) / 2 * u * u * (1 + (alpha + 1) / 3 * u)
+    far = np.expm1(alpha * u) - alpha * np.expm1(u)
+    return float(np.log1p((q * np.where(abs(alpha * u) < 1e-4, near, far)).sum()) / (alpha - 1))
 
 
 def coordinate(mech: Additive, orders: Sequence[float], honest: int) -> tuple[FloatArray, list[int]]:
@@ -83,8 +94,10 @@ def shifted_rdp(
     low = np.minimum(delta[1:].astype(int), mech.steps - 1) if mech.steps > 1 else np.zeros(len(delta) - 1, int)
     part = (delta[1:] - low)[:, None]
     power = (alphas - 1) * table
-    with np.errstate(divide="ignore"):
-        g = np.logaddexp(np.log1p(-part) + power[low], np.log(part) + power[low + 1]) / (alphas - 1)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        small = np.log1p((1 - part) * np.expm1(power[low]) + part * np.expm1(power[low + 1]))
+        large = np.logaddexp(np.log1p(-part) + power[low], np.log(part) + power[low + 1])
+    g = np.where(power[low + 1] < 500, small, large) / (alphas - 1)
     t = delta[:-1] ** 2  # g at the end of a stretch is paid for at its beginning
     out = np.empty(len(alphas))
     for column in range(len(alphas)):

@@ -72,7 +72,10 @@ class Params:
         top = self.clients * (self.levels - 1)
         if top >= 2**32:
             raise ValueError(f"clients · (levels − 1) = {top}: must be below 2**32")
-        put("bits", whole("bits", self.bits or top.bit_length(), 1, 32))
+        needed = (self.levels - 1).bit_length() if self.modular else top.bit_length()
+        put("bits", whole("bits", self.bits or needed, 1, 32))
+        if self.modular and 2**self.bits != self.levels:
+            raise ValueError(f"bits = {self.bits}: must be {needed}, the modulus of {self.levels} modular levels")
         if top >= 2**self.bits and not self.modular:
             raise ValueError(f"bits = {self.bits}: must be at least {top.bit_length()}, or sums of {top} wrap around")
         most = min(self.clients - 1, sharing.MAX_SHARES)

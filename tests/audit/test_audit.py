@@ -1,0 +1,103 @@
+"""The audits find what is planted, and nothing where there is nothing; they have power."""
+
+import json
+import subprocess
+import sys
+from math import inf
+
+import numpy as np
+import pytest
+
+from rqm import PBM, RQM, Rounding, SeededRandom, renyi
+from rqm.audit.privacy import audit_privacy
+from rqm.audit.sampler import audit_sampler, goodness, independence
+from rqm.design import private_table
+from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
+from rqm.mechanisms.response import RandomizedResponse
+
+SMALL = {"scale": 1.0, "steps": 5, "bits": 6}
+SHIPPED = [
+    RQM(), RQM(margin=0.66, keep=0.33), PBM(theta=0.1), Rounding(levels=2, margin=1.0),
+    RandomizedResponse(levels=8, epsilon=3.0), DiscreteGaussian(**SMALL), Skellam(**SMALL), Binomial(**SMALL),
+    private_table(3.0, 8, rows=9),
+]  # fmt: skip
+IDS = [f"{mech.kind}{number}" for number, mech in enumerate(SHIPPED)]
+
+
+@pytest.mark.parametrize("mech", SHIPPED, ids=IDS)
+def test_every_shipped_sampler_passes(mech):
+    assert audit_sampler(mech, draws=200_000).passed
+
+
+@pytest.mark.parametrize("share", [1.02, 0.98])
+def test_a_keep_that_is_two_per_cent_off_is_found(share):
+    found = audit_sampler(RQM(keep=0.42 * share), claimed=RQM())
+    assert not found.passed
+    assert found.worst.startswith("the law")
+
+
+def test_draws_that_depend_on_each_other_are_found():
+    levels = np.random.default_rng(0).integers(0, 16, size=400_000)
+    assert independence(levels) > 1e-6
+    levels[1::50] = levels[::50]  # one pair in a hundred
+    assert independence(levels) < 1e-6
+
+
+def test_what_is_impossible_must_not_occur():
+    assert goodness(np.array([5, 1, 100_000]), np.array([0.0, 0.1, 0.9])) == 0.0
+    assert goodness(np.array([0, 0, 100]), np.array([0.0, 0.0, 1.0])) == 1.0
+
+
+@pytest.mark.parametrize("mech", SHIPPED, ids=IDS)
+def test_what_is_measured_never_passes_what_is_certified(mech):
+    for clients, draws in ((1, 1_000_000), (3, 300_000)):
+        found = audit_privacy(mech, clients, draws=draws)
+        assert not found.contradicted
+        assert found.measured <= found.claimed
+
+
+@pytest.mark.parametrize(
+    "mech", [RQM(), RQM(keep=0.23), PBM(theta=0.1), Rounding(levels=2, margin=1.0), SHIPPED[4], SHIPPED[-1]], ids=str
+)
+def test_the_audit_reaches_four_fifths_of_the_exact_epsilon(mech):
+    found = audit_privacy(mech)
+    assert found.claimed == renyi(mech, inf, law="sampled").lower
+    assert found.measured >= 0.8 * found.claimed
+
+
+def test_the_papers_claim_is_contradicted_where_a_knot_is_worse_and_ours_is_not():
+    mech = RQM(margin=1.0, keep=0.23)
+    paper = audit_privacy(mech, claim="paper", draws=10_000_000, rng=SeededRandom(1))
+    assert paper.contradicted
+    assert paper.claimed == pytest.approx(3.17378, abs=1e-4)
+    assert 3.17378 < paper.measured <= 3.21931
+    assert abs(paper.x) == pytest.approx(0.9333, abs=1e-4) or abs(paper.x_prime) == pytest.approx(0.9333, abs=1e-4)
+    ours = audit_privacy(mech, draws=10_000_000, rng=SeededRandom(1))
+    assert not ours.contradicted
+    assert ours.claimed == pytest.approx(3.21931, abs=1e-4)
+
+
+def test_plain_rounding_is_seen_to_rule_inputs_out():
+    found = audit_privacy(Rounding(levels=4), draws=100_000)
+    assert found.claimed == inf
+    assert found.measured > 8
+    assert json.loads(json.dumps(found.to_dict()))["claimed"] == "inf"
+
+
+def test_the_command_line_ends_with_one_if_a_claim_is_contradicted():
+    def audit(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "rqm", "audit", *args], capture_output=True, text=True, timeout=120, check=False
+        )
+
+    good = audit("privacy", "--mechanism", "rounding", "--levels", "2", "--margin", "1", "--draws", "100000", "--json")
+    assert good.returncode == 0, good.stderr
+    assert {"claimed", "measured", "confidence"} <= json.loads(good.stdout).keys()
+    bad = audit("privacy", "--margin", "1.0", "--keep", "0.23", "--claim", "paper", "--draws", "10000000")
+    assert bad.returncode == 1
+    assert bad.stdout.startswith("CONTRADICTED")
+    assert bad.stderr == ""
+    assert audit("sampler", "--draws", "100000").returncode == 0
+    wrong = audit("privacy", "--confidence", "2")
+    assert wrong.returncode == 2
+    assert "--confidence 2" in wrong.stderr
