@@ -189,7 +189,7 @@ def _pure(request: Request) -> Makers:
 
     assert request.epsilon is not None
     each = request.epsilon / request.participations  # releases compose by addition
-    clip, levels = request.l2_clip, 2 ** min(request.bits, 10)  # more is no better
+    clip, levels = request.l2_clip, 2 ** min(request.bits, 6)  # more is no better
 
     def candidate(mech: Channel, loss: float) -> Candidate:
         mse = mech.variance_max / clip**2
@@ -255,7 +255,7 @@ def _within(mech: RQM, epsilon: float) -> tuple[RQM, float]:
 
 def _sums(request: Request) -> Makers:
     setting, clip = _setting(request), _clip(request)
-    levels = 2 ** min(request.bits, 10)  # more is no better
+    levels = 2 ** min(request.bits, 6)  # more is no better
 
     def of(kind: Kind, **options: Any) -> Callable[[], Candidate]:
         def make() -> Candidate:
