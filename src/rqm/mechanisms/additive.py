@@ -26,13 +26,16 @@ NEGLIGIBLE = 1e-30
 """Probabilities of sums below this are dropped: far below those of the uniform part."""
 
 
+@dataclass(frozen=True)
 class Additive(Channel):
     """What the three mechanisms share. ``scale`` is the standard deviation of one client's noise, in units of clip."""
 
     modular: ClassVar[bool] = True
-    scale: float
-    steps: int
-    bits: int
+
+    clip: float = 1.0  # c
+    scale: float = 1.0  # σ of one client, in units of clip
+    steps: int = 31
+    bits: int = 12
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -233,11 +236,6 @@ class DiscreteGaussian(Additive):
 
     kind: ClassVar[str] = "discrete-gaussian"
 
-    clip: float = 1.0  # c
-    scale: float = 1.0  # σ of one client, in units of clip
-    steps: int = 31
-    bits: int = 12
-
     def log_weights(self, t: IntArray) -> FloatArray:
         """exp(−t²/2σ²)."""
         return np.asarray(-(t**2) / (2 * self.deviation**2))
@@ -249,11 +247,6 @@ class Skellam(Additive):
     """The Skellam mechanism (Agarwal, Kairouz and Liu 2021): the difference of two Poisson variables."""
 
     kind: ClassVar[str] = "skellam"
-
-    clip: float = 1.0  # c
-    scale: float = 1.0
-    steps: int = 31
-    bits: int = 12
 
     def log_weights(self, t: IntArray) -> FloatArray:
         """e^{−μ} I_t(μ), μ the variance."""
@@ -269,11 +262,6 @@ class Binomial(Additive):
     """Binomial noise (cpSGD, Agarwal et al. 2018): fair coins, centred; an even number of them."""
 
     kind: ClassVar[str] = "binomial"
-
-    clip: float = 1.0  # c
-    scale: float = 1.0
-    steps: int = 31
-    bits: int = 12
 
     @property
     def coins(self) -> int:
