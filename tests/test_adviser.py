@@ -109,6 +109,12 @@ def test_predicted_errors_are_what_simulation_finds(clients):
         assert found == pytest.approx(one.mse, rel=0.02), one.name
 
 
+def test_levels_are_never_exceeded_and_many_bits_end():
+    assert advise(clients=1, epsilon=3.0, levels=10).request.bits == 3
+    advice = advise(clients=10, epsilon=8, delta=1e-5, bits=32)  # tables stop at 64 outcomes
+    assert max(one.mechanism.levels for one in advice.candidates if one.name in ("lattice table", "PBM")) <= 64
+
+
 def test_a_target_noise_ranks_by_epsilon():
     advice = advise(clients=1000, noise=2.0, **MODEL)
     spent = [one.epsilon for one in advice.candidates if not one.trusted_server]

@@ -7,67 +7,17 @@ the mechanism's law.
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from math import ceil, inf, log, log2, sqrt
+from math import inf, sqrt
 from typing import Any
 
-import numpy as np
-
 from rqm._checks import real, whole
-from rqm.channel import Channel
-from rqm.mechanisms.additive import Additive
+from rqm.candidates import Candidate, Request, clip_of, pure, setting_of, sums, tuned
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.response import RandomizedResponse
-from rqm.mechanisms.rqm import RQM
-from rqm.privacy.composition import Observer, smallest
-from rqm.privacy.guarantee import Kind, Setting, calibrate, gaussian_noise, guarantee
+from rqm.privacy.composition import Observer
 from rqm.privacy.vector import Neighbours
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
-
-TABLE_CLIENTS, TABLE_COORDINATES = 64, 16
-"""Up to so many clients and coordinates a table is optimised for the sum."""
-ADDITIVE: tuple[Kind, ...] = ("discrete-gaussian", "skellam", "binomial")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked for. ``epsilon`` or ``noise`` is the target; ``delta`` None is pure differential privacy."""
-
-    clients: int
-    dim: int
-    epsilon: float | None
-    noise: float | None
-    delta: float | None
-    bits: int
-    population: int
-    rounds: int
-    participations: int
-    honest: int | float | None
-    observer: Observer
-    neighbours: Neighbours
-    l2_clip: float
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A mechanism that keeps the request. ``mse`` is the worst-case error of a coordinate of the mean, in clip²."""
-
-    name: str
-    mechanism: Channel | Gaussian
-    epsilon: float
-    mse: float
-    bits_per_coordinate: int
-    bits_under_secagg: int | None
-    trusted_server: bool
-    certified: bool
-    why: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        fields = {key: value for key, value in vars(self).items() if key != "mechanism"}
-        return {"mechanism": self.mechanism.to_dict(), **fields}
 
 
 @dataclass(frozen=True)
@@ -108,8 +58,9 @@ def advise(
     """Rank the mechanisms that reach ε (or a noise on the sum, in units of the L2 clip) within a budget of bits.
 
     ``clients`` of ``population`` users take part in each of ``rounds`` rounds, a user in at most ``participations``.
-    ``bits`` (or ``levels``, their power of two) is what a client may send for a coordinate, before secure aggregation.
-    Without ``delta`` one client's one coordinate gets pure differential privacy, everything else δ = 1/population.
+    ``bits`` (or ``levels``, the most outcomes) is what a client may send for a coordinate, before secure aggregation.
+    Without ``delta`` one client's one coordinate gets pure differential privacy, everything else δ = 1/population,
+    at most 10⁻⁵.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
@@ -119,7 +70,7 @@ def advise(
         clients, dim, epsilon, noise, delta, levels, bits, population, rounds, participations, honest, observer,
         neighbours, l2_clip,
     )  # fmt: skip
-    makers = list(_pure(request) if request.delta is None else _sums(request))
+    makers = list(pure(request) if request.delta is None else sums(request))
     found: list[Candidate] = []
     for number, (name, make) in enumerate(makers):
         if progress is not None:
@@ -153,7 +104,7 @@ def _request(
         if bits is not None:
             raise ValueError(f"levels = {levels}: must not be given with bits, which mean the same")
         levels = whole("levels", levels, 2, 65_536)
-        bits = (levels - 1).bit_length()
+        bits = levels.bit_length() - 1  # never more outcomes than asked for
     bits = 4 if bits is None else bits
     if isinstance(bits, int) and bits < 1:
         raise ValueError(f"bits = {bits}: must be at least 1, which is enough for most purposes")
@@ -176,221 +127,6 @@ def _request(
         whole("participations", participations, 1, rounds), honest, observer, neighbours,
         real("l2_clip", l2_clip, "a positive finite number", 0, inf),
     )  # fmt: skip
-
-
-Makers = Iterator[tuple[str, Callable[[], Candidate | None]]]
-
-
-# -- one client, pure differential privacy --------------------------------------------------------
-
-
-def _pure(request: Request) -> Makers:
-    from rqm.design import PURE_LEVELS, level_keeps, private_table, pure_loss, single_keep  # noqa: PLC0415
-
-    assert request.epsilon is not None
-    each = request.epsilon / request.participations  # releases compose by addition
-    clip, levels = request.l2_clip, 2 ** min(request.bits, 6)  # more is no better
-
-    def candidate(mech: Channel, loss: float) -> Candidate:
-        mse = mech.variance_max / clip**2
-        return Candidate("", mech, loss * request.participations, mse, mech.bits, None, False, certified=True)
-
-    def table() -> Candidate:
-        mech = private_table(each, min(levels, PURE_LEVELS), clip=clip)
-        return candidate(mech, pure_loss(mech))
-
-    def average() -> Candidate:
-        mech = private_table(each, min(levels, PURE_LEVELS), clip=clip, average=True)
-        return candidate(mech, pure_loss(mech))
-
-    def response() -> Candidate:
-        sizes = sorted({2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64} & set(range(2, min(levels, 64) + 1)))
-        found = [RandomizedResponse(clip=clip, levels=k, epsilon=min(each, 25.0)) for k in sizes]
-        best = min(found, key=lambda mech: mech.variance_max)
-        return candidate(best, best.loss)
-
-    def one_bit() -> Candidate:
-        mech = RandomizedResponse(clip=clip, levels=2, epsilon=min(each, 25.0))
-        return candidate(mech, mech.loss)
-
-    def pbm() -> Candidate:
-        ratio = np.exp(each / (levels - 1))
-        mech = PBM(clip=clip, theta=0.5 * (ratio - 1) / (ratio + 1) * (1 - 1e-6), levels=levels)
-        return candidate(mech, _certified(mech))
-
-    def rqm() -> Candidate:
-        return candidate(*_within(single_keep(inf, 1, each * (1 - 1e-6), levels, clip=clip), each))
-
-    def keeps() -> Candidate:
-        return candidate(*_within(level_keeps(inf, 1, each * (1 - 1e-6), levels, clip=clip), each))
-
-    yield "optimal table", table
-    yield "MVU, evenly spaced", average
-    yield "randomized response", response
-    yield "1 bit", one_bit
-    yield "PBM", pbm
-    if levels > 2:
-        yield "RQM", rqm
-    if 4 <= levels <= 32:
-        yield "RQM, a keep for each level", keeps
-
-
-def _certified(mech: Channel) -> float:
-    from rqm.privacy.worst_case import renyi  # noqa: PLC0415 (needs the compiler)
-
-    return renyi(mech, inf, law="sampled").upper
-
-
-def _within(mech: RQM, epsilon: float) -> tuple[RQM, float]:
-    """An RQM whose deployed integers keep ε: a little more margin if need be."""
-    for _ in range(40):
-        if (loss := _certified(mech)) <= epsilon:
-            return mech, loss
-        mech = replace(mech, margin=mech.margin * 1.001)
-    raise ValueError(f"epsilon = {epsilon:g}: not reached")
-
-
-# -- sums and whole models ------------------------------------------------------------------------
-
-
-def _sums(request: Request) -> Makers:
-    setting, clip = _setting(request), _clip(request)
-    levels = 2 ** min(request.bits, 6)  # more is no better
-
-    def of(kind: Kind, **options: Any) -> Callable[[], Candidate]:
-        def make() -> Candidate:
-            return _candidate(_tuned(request, setting, clip, kind, options), request, setting)
-
-        return make
-
-    yield "1 bit", of("rounding", levels=2)
-    if levels > 2:
-        yield "RQM, wide margin", of("rqm", levels=levels)
-        yield "PBM", of("pbm", levels=levels)
-    small = request.clients <= TABLE_CLIENTS and request.dim * request.participations <= TABLE_COORDINATES
-    if small and 2 < levels <= 256 and setting.floor()[0] > 1 and request.epsilon and setting.observer == "server":
-        yield "lattice table", lambda: _table(request, setting)
-    for kind in ADDITIVE:
-        bits, steps = _room(request, setting, clip)
-        if bits <= request.bits:
-            yield kind, of(kind, bits=bits, steps=steps)
-    yield "local Gaussian", lambda: _gaussian(request, setting, local=True)
-    yield "trusted server's Gaussian", lambda: _gaussian(request, setting, local=False)
-
-
-def _setting(request: Request) -> Setting:
-    assert request.delta is not None
-    capped = request.participations if request.observer == "server" else None
-    return Setting(
-        request.clients, request.population, request.rounds, request.delta, request.observer, capped,
-        request.neighbours, request.honest,
-    )  # fmt: skip
-
-
-def _spread(request: Request) -> float:
-    """c over C/√d: after a random rotation few coordinates are beyond four times their root mean square."""
-    return min(4.0, sqrt(request.dim))
-
-
-def _clip(request: Request) -> float:
-    return _spread(request) * request.l2_clip / sqrt(request.dim)
-
-
-def _tuned(
-    request: Request, setting: Setting, clip: float, kind: Kind, options: dict[str, Any]
-) -> Channel | Gaussian:  # fmt: skip
-    """The mechanism of this kind that reaches the wanted ε, or the wanted noise."""
-    if request.epsilon is not None:
-        return calibrate(
-            kind, epsilon=request.epsilon, delta=setting.delta, clients=setting.clients, population=setting.population,
-            rounds=setting.rounds, dim=request.dim, honest=setting.honest, neighbours=setting.neighbours,
-            observer=setting.observer, participations=setting.participations, l2_clip=request.l2_clip,
-            spread=_spread(request), **options,
-        ).mechanism  # fmt: skip
-    assert request.noise is not None
-    wanted = (request.noise * request.l2_clip / clip) ** 2 / request.clients  # of one client's coordinate, in clip²
-    from rqm.mechanisms import KINDS  # noqa: PLC0415
-
-    made: Any = KINDS[kind]
-    name = {"rounding": "margin", "rqm": "margin", "pbm": "theta"}.get(kind, "scale")
-
-    def mech(size: float) -> Any:
-        return made(clip=clip, **{name: 0.5 / (1 + size) if name == "theta" else size}, **options)
-
-    least = max(options.get("levels", 2) - 1, 1) * (1 + 1e-6) - 1 if name == "margin" else 0.0
-    return mech(least + smallest(lambda size: mech(least + size).variance_max / clip**2 >= wanted, 1.0, 1e-7))  # type: ignore[no-any-return]
-
-
-def _candidate(mech: Channel | Gaussian, request: Request, setting: Setting) -> Candidate:
-    """What is guaranteed, and the worst-case error of a coordinate of the mean."""
-    found = guarantee(mech, setting, dim=request.dim, l2_clip=request.l2_clip)
-    clip = _clip(request)
-    if isinstance(mech, Gaussian):
-        mse = (found.noise_multiplier * request.l2_clip / clip / request.clients) ** 2
-    elif isinstance(mech, Additive):
-        mse = max(mech.wrapped(request.clients, part * clip)[1] for part in (0.0, _typical(request))) / clip**2
-    else:
-        mse = mech.variance_max / request.clients / clip**2
-    return Candidate(
-        "", mech, found.epsilon, mse, found.bits_per_coordinate, found.bits_under_secagg, found.trusted_server,
-        certified=True,
-    )  # fmt: skip
-
-
-def _typical(request: Request) -> float:
-    """How large a coordinate of the mean may be, in clips: all clients alike, rotated."""
-    return 1 / _spread(request)
-
-
-def _room(request: Request, setting: Setting, clip: float) -> tuple[int, int]:
-    """Bits that hold a sum of additive noise, and the steps between -c and c that they leave."""
-    z = gaussian_noise(setting, request.epsilon) if request.epsilon is not None else request.noise
-    assert z is not None
-    sigma = z * request.l2_clip / clip  # of the sum, in clips
-    for steps in (15, 7):
-        half = (request.clients * _typical(request) + 6 * sigma) * steps / 2
-        bits = ceil(log2(2 * half))
-        if bits <= 16:
-            return max(bits, 5), steps
-    return 99, 7
-
-
-def _gaussian(request: Request, setting: Setting, *, local: bool) -> Candidate:
-    if request.epsilon is None:
-        assert request.noise is not None
-        z = request.noise / (sqrt(request.clients) if local else 1)
-    else:
-        # One's own noise must do alone, or that of the sum.
-        alone = replace(setting, honest=None, survivors=None, delta=setting.floor()[1])
-        z = gaussian_noise(alone, request.epsilon)
-    return _candidate(Gaussian(z, local), request, setting)
-
-
-def _table(request: Request, setting: Setting) -> Candidate | None:
-    """A lattice for the order at which its variance is least, with a divergence that leaves ε after conversion."""
-    from rqm.design import lattice_spread, summed_table  # noqa: PLC0415
-
-    assert request.epsilon is not None
-    honest, delta = setting.floor()
-    levels, releases = 2**request.bits, request.dim * request.participations
-    budgets = {}
-    for alpha in (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0):
-        cost = log((alpha - 1) / alpha) - (log(delta) + log(alpha)) / (alpha - 1)
-        left = (request.epsilon - cost) / releases
-        if left > 0:
-            spread = lattice_spread(alpha, honest, left, levels)
-            if spread is not None:
-                budgets[alpha] = (spread, left)
-    if not budgets:
-        return None
-    alpha = min(budgets, key=lambda a: budgets[a][0])
-    left = budgets[alpha][1]
-    for share in (1 - 1e-6, 0.999, 0.99):
-        mech = summed_table(alpha, honest, left * share, levels, clip=_clip(request))
-        found = _candidate(mech, request, setting)
-        if found.epsilon <= request.epsilon:
-            return found
-    return None
 
 
 # -- words ----------------------------------------------------------------------------------------
@@ -444,7 +180,7 @@ def _impossible(request: Request) -> str:
         low *= 2
         wanted = replace(wanted, epsilon=low)
         try:
-            _tuned(wanted, _setting(wanted), _clip(wanted), "rounding", {"levels": 2})
+            tuned(wanted, setting_of(wanted), clip_of(wanted), "rounding", {"levels": 2})
         except ValueError:
             continue
         high = low

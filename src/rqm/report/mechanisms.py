@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rqm import PBM, RQM, renyi
-from rqm.adviser import Request, advise, pareto
+from rqm.adviser import advise, pareto
+from rqm.candidates import Request
 from rqm.channel import Channel
 from rqm.design import known_mechanisms, level_keeps, single_keep, summed_table
 from rqm.report.pareto import draw
