@@ -1,8 +1,8 @@
 """How much does a mechanism leak, measured? A lower confidence bound on ε, from nothing but samples.
 
 The attacker draws the outcome many times for two inputs, and looks for a set of outcomes that one gives far more often
-than the other. Pair and set are chosen on one half of the draws and measured on the other, so nothing is fitted to
-what it is tested on. The bound is Clopper and Pearson's, for both frequencies together.
+than the other. Pair, set, and what the other clients hold are chosen on some draws and measured on others, so nothing
+is fitted to what it is tested on. The bound is Clopper and Pearson's, for both frequencies together.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,6 +21,8 @@ from rqm.randomness import SecureRandom, SeededRandom
 
 CHUNK = 4_000_000
 """Draws at a time."""
+CROWDS = 4
+"""Knots, about, at which all other clients are tried."""
 
 Claim = Literal["certified", "paper"]
 
@@ -52,26 +54,37 @@ def audit_privacy(
     """Measure ε of one coordinate in a sum over ``clients``, and compare it with what is claimed.
 
     ``claim="certified"`` is this library's bound for all inputs of everyone, of the deployed integers;
-    ``claim="paper"`` looks only at ±clip, as the paper does. The other clients hold what is worst for the claim.
+    ``claim="paper"`` looks only at ±clip, as the paper does. The pair, and what the other clients hold, are
+    searched for by sampling.
     """
     draws, clients = whole("draws", draws, 10_000), whole("clients", clients, 1)
     confidence, rng = checked_confidence(confidence), rng or SecureRandom()
     worst = renyi(mech, inf, clients, law="sampled")
     paper = renyi(mech, inf, clients, "balanced", law="sampled") if claim == "paper" else None
-    others = np.repeat(list(worst.other_inputs), list(worst.other_inputs.values()))
-    pairs = list(permutations(mech.knots.tolist(), 2)) if clients == 1 else [(worst.x, worst.x_prime)]
-    inputs = sorted({x for pair in pairs for x in pair})
-    first = {x: _counts(mech, x, others, draws, rng) for x in inputs}
-    pair, event = max(
-        ((pair, _event(first[pair[0]], first[pair[1]])) for pair in pairs),
-        key=lambda found: _bound(first[found[0][0]], first[found[0][1]], found[1], draws, confidence),
-    )
-    second = {x: _counts(mech, x, others, draws, rng) for x in pair}
-    measured = max(0.0, _bound(second[pair[0]], second[pair[1]], event, draws, confidence))
+    crowds = _crowds(mech, clients, np.repeat(list(worst.other_inputs), list(worst.other_inputs.values())))
+    # To choose by: as many draws as to measure with, or where every draw is a sum of many, a tenth.
+    search = draws if clients == 1 else max(10_000, draws // 10)
+    tried = []
+    for crowd in crowds:
+        first = {x: _counts(mech, x, crowd, search, rng) for x in mech.knots.tolist()}
+        for x, y in permutations(first, 2):
+            event = _event(first[x], first[y])
+            tried.append((_bound(first[x], first[y], event, search, confidence), (x, y), event, crowd))
+    _, pair, event, crowd = max(tried, key=lambda one: one[0])
+    there, here = (_counts(mech, x, crowd, draws, rng) for x in pair)
+    measured = max(0.0, _bound(there, here, event, draws, confidence))
     claimed = worst.upper if paper is None else paper.upper
     return PrivacyAudit(
         claimed, measured, confidence, bool(measured > claimed), pair[0], pair[1], clients, draws, claim
     )
+
+
+def _crowds(mech: Channel, clients: int, worst: FloatArray) -> list[FloatArray]:
+    """What the others may hold: all the same knot, half of them each end, and the worst that accounting found."""
+    if clients == 1:
+        return [np.empty(0)]
+    ends = np.where(np.arange(clients - 1) % 2, mech.clip, -mech.clip)
+    return [*(np.full(clients - 1, x) for x in mech.knots[:: max(1, len(mech.knots) // CROWDS)]), ends, worst]
 
 
 def _counts(mech: Channel, x: float, others: FloatArray, draws: int, rng: SecureRandom | SeededRandom) -> Any:
@@ -79,14 +92,12 @@ def _counts(mech: Channel, x: float, others: FloatArray, draws: int, rng: Secure
     clients = len(others) + 1
     modulus = 2 ** mech.sum_bits(clients)
     out = np.zeros(modulus, dtype=np.int64)
-    rows = np.append(others, x)[:, None]
     left = draws
     while left:
         size = min(left, max(1, CHUNK // clients))
-        if clients == 1:
-            sums = np.asarray(mech.encode(np.full(size, x), rng))
-        else:
-            sums = mech.encode_sum(np.repeat(rows, size, axis=1), rng) % modulus
+        sums = np.asarray(mech.encode(np.full(size, x), rng)).astype(np.int64)
+        if len(others):
+            sums = (sums + mech.encode_sum(np.repeat(others[:, None], size, axis=1), rng)) % modulus
         out += np.bincount(sums, minlength=modulus)
         left -= size
     return out

@@ -89,6 +89,8 @@ class Trainer:
         self.steps = Steps(plan.server, plan.rounds, self.values)
         self.taken = np.zeros(len(data.train), dtype=np.int64)  # rounds that each user has taken part in
         self.charge: Callable[[int], object] = lambda turn: None
+        self.seen: Callable[[int, torch.Tensor], object] = lambda turn, mean: None  # what the server learns
+        self.planted: Callable[[int], torch.Tensor | None] = lambda client: None  # what a canary sends, for an audit
         self.done = 0
 
     def skip_to(self, done: int) -> None:
@@ -158,6 +160,7 @@ class Trainer:
             rotation = self._rotation(turn)
             if rotation is not None:
                 mean = rotation.inverse(mean.to(self.values)[None])[0]
+            self.seen(turn, mean)
             self.steps.move(mean.to(self.values), turn)
         self.done += 1
         loss = accuracy = None
@@ -198,6 +201,9 @@ class Trainer:
                 gradients = self.gradient[None]
             else:
                 gradients, own[part] = self.batched.gradients(chosen[part])
+                for row, client in enumerate(chosen[part]):
+                    if (canary := self.planted(client)) is not None:
+                        gradients[row] = canary
             own[part].masked_fill_(~self._add(gradients, total, turn, place), torch.nan)
         if isinstance(mechanism, Channel):
             total.bitwise_and_(2 ** mechanism.sum_bits(count) - 1)
@@ -256,6 +262,9 @@ class Trainer:
 
     def _one(self, client: int, turn: int) -> torch.Tensor:
         """Write what one client sends into ``self.gradient``; return its loss."""
+        if (canary := self.planted(client)) is not None:
+            self.gradient.copy_(canary)
+            return torch.zeros((), device=self.device)
         inputs, labels = self.data.train[client]
         if self.plan.client.work == "gradient":
             self.gradient.zero_()

@@ -1,0 +1,108 @@
+"""The audits that train or invert, as jobs: an experiment in, a dictionary ready for JSON out.
+
+They need torch, NumPy and SciPy only, so that they also run where there is nothing else.
+"""
+
+import base64
+from collections.abc import Callable, Iterable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rqm.audit.inversion import Reconstruction, audit_inversion, summary
+from rqm.audit.membership import audit_membership
+from rqm.audit.training import audit_training
+from rqm.datasets import load
+from rqm.experiments import find
+from rqm.federated.clients import FederatedData
+from rqm.federated.plan import Plan
+from rqm.federated.sweep import Sweep
+from rqm.mechanisms.noiseless import Noiseless
+
+SHOWN = 8
+"""Pictures that are kept of each kind."""
+POINTS = 200
+"""Points that are kept of a curve."""
+
+Watch = Callable[[str], object]
+
+
+def variants(
+    experiment: str, settings: Iterable[str] = (), chosen: Iterable[str] = (), data: Path | None = None
+) -> tuple[dict[str, Plan], FederatedData]:
+    """The plans of an experiment's variants, all or those that are chosen, and its data."""
+    plans = Sweep.from_toml(find(experiment), settings).variants
+    for name in chosen:
+        if name not in plans:
+            raise ValueError(f"variant = {name}: must be among {', '.join(plans)}")
+    kept = {name: plan for name, plan in plans.items() if not chosen or name in chosen}
+    return kept, load(next(iter(kept.values())).data, data)
+
+
+def training(
+    plans: dict[str, Plan], data: FederatedData, *, delta: float | None = None, canaries: int = 1000,
+    confidence: float = 0.95, claimed: float | None = None, watch: Watch = lambda name: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Plant canaries in a run of every variant; ``claimed`` is asked of the accountant unless it is given."""
+    out = {}
+    for name, plan in plans.items():
+        watch(name)
+        chosen = delta if delta is not None else 1 / plan.population if plan.population else 1e-5
+        claim = claimed if claimed is not None else _claim(plan, chosen)
+        claim = inf if isinstance(plan.mechanism, Noiseless) else claim
+        found = audit_training(plan, data, claim, chosen, canaries=canaries, confidence=confidence)
+        out[name] = {**found.to_dict(), "plan": plan.to_dict()}
+    return out
+
+
+def _claim(plan: Plan, delta: float) -> float:
+    from rqm.federated.account import account  # noqa: PLC0415 (takes the compiler)
+
+    return inf if isinstance(plan.mechanism, Noiseless) else account(plan, delta).epsilon
+
+
+def inversion(data: FederatedData, *, watch: Watch = lambda name: None, **options: Any) -> dict[str, Any]:
+    """Invert gradients; the scores of each kind, and some of the pictures."""
+    found: list[Reconstruction] = []
+    for one in audit_inversion(data, **options):
+        found.append(one)
+        watch(one.kind)
+    kinds = dict.fromkeys(one.kind for one in found)
+    rows = [[one for one in found if one.kind == kind] for kind in kinds]
+    shown = {
+        kind: [{"picture": _packed(one.rebuilt), "similarity": one.similarity} for one in row[:SHOWN]]
+        for kind, row in zip(kinds, rows, strict=True)
+    }
+    truth = [{"picture": _packed(one.truth)} for one in rows[0][:SHOWN]]
+    return {
+        "data": data.name, "options": options, "kinds": summary(found), "pictures": {"the picture": truth, **shown}
+    }  # fmt: skip
+
+
+def _packed(picture: Any) -> str:
+    """A picture of 28 by 28 as bytes in text."""
+    return base64.b64encode(np.rint(255 * np.clip(picture, 0, 1)).astype(np.uint8).tobytes()).decode()
+
+
+def unpacked(text: str) -> Any:
+    """What ``_packed`` wrote."""
+    return np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(28, 28)
+
+
+def membership(
+    plans: dict[str, Plan], data: FederatedData, *, watch: Watch = lambda name: None, **options: Any
+) -> dict[str, Any]:
+    """Attack models of every variant; scores, and the curve of each."""
+    out = {}
+    for name, plan in plans.items():
+        found, false, true = audit_membership(
+            plan, data, watch=lambda model, name=name: watch(f"{name}, model {model + 1}"), **options  # type: ignore[misc]
+        )  # fmt: skip
+        kept = np.unique(np.geomspace(1, len(false), POINTS).astype(int)) - 1
+        out[name] = {
+            **found.to_dict(), "false_positives": false[kept].round(6).tolist(),
+            "true_positives": true[kept].round(6).tolist(), "plan": plan.to_dict(),
+        }  # fmt: skip
+    return out
