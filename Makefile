@@ -7,7 +7,7 @@ PEERS := .venv-peers
 COMPILE := import numpy, rqm; rqm.renyi(rqm.RQM(), 2, clients=12); [rqm.RQM().encode_sum(rqm.RQM().encode(numpy.zeros((2, 9), d), r).astype(d), r) for d in ("f", "d") for r in (rqm.SeededRandom(0), rqm.SecureRandom())]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench peers clean
+.PHONY: help setup demo test test-all lint format docs bench peers clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -17,7 +17,7 @@ setup: $(STAMP)  ## a virtual environment with pinned dependencies
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rqm needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,train,data,flower,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[report,train,data,flower,docs,dev]'
 	@$(BIN)/python -c '$(COMPILE)'  # the inner loops, once and for good
 	@touch $@
 
@@ -43,6 +43,9 @@ format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --fix --quiet .
 
+docs: setup  ## the documentation, as a site in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: setup peers  ## every benchmark, each as a ratio to a peer in the same run
 	$(BIN)/rqm bench divergence
 	$(BIN)/rqm bench encode
@@ -58,5 +61,5 @@ $(PEERS)/.installed: constraints-peers.txt
 	@touch $@
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(PEERS) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/rqm.egg-info
+	rm -rf $(VENV) $(PEERS) out build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/rqm.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

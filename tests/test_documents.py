@@ -1,29 +1,85 @@
-"""What the documents show is run: README commands and code, docstring examples, and the files they name."""
+"""What the documents show is run: commands and code of the README and of every page, docstring examples, the site.
+
+In a page's own folder, in this order: a ```toml block that begins with "# NAME.toml" is saved as that file; all
+```python blocks run in sequence, as one script; every line "rqm …" of a plain or bash block runs, in sequence, and must
+end with exit code 0. A command that several pages show runs once, on the first of them. A block that cannot run here
+has a comment just before it, ``<!-- not run: REASON -->``; NOT_RUN counts them.
+"""
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
+from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 import rqm
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [
-    line.split("#")[0].strip()
-    for language, block in BLOCKS
-    if language == ""
-    for line in block.splitlines()
-    if line.startswith("rqm ")
-]
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+NOT_RUN = {"docs/auditing.md": 1, "docs/reproduction.md": 1, "docs/tutorials/train-with-a-budget.md": 2}
+BLOCK = re.compile(r"^(?:<!-- not run(?P<reason>.*?)-->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.M)
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NO_MKDOCS_2_WARNING": "1"}  # many tests share a few cores
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    reason: str | None  # why it is not run
+
+    @property
+    def commands(self):
+        lines = self.text.replace("\\\n", " ").splitlines() if self.language in ("", "bash") else []
+        return [line.split(" #")[0].strip() for line in lines if line.startswith("rqm ")]
+
+
+def blocks(page, *, run=True):
+    found = [Block(m["language"], m["text"], m["reason"]) for m in BLOCK.finditer(page.read_text())]
+    return [block for block in found if block.reason is None or not run]
+
+
+def new_commands():
+    """The commands of each page that no page before it shows; the README comes first."""
+    seen, out = set(), {}
+    for page in (README, *DOCS):
+        shown = [command for block in blocks(page) for command in block.commands]
+        out[page] = [command for command in dict.fromkeys(shown) if command not in seen]
+        seen.update(shown)
+    return out
+
+
+COMMANDS = new_commands()
+RUNNING = [page for page in DOCS if COMMANDS[page] or any(b.language == "python" for b in blocks(page))]
+
+
+def name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def run(folder, *arguments):
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        env=ENVIRONMENT,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_python(page, folder):
+    code = "\n".join(block.text for block in blocks(page) if block.language == "python")
+    if code:
+        run(folder, "-c", code)
 
 
 def modules():
@@ -46,44 +102,115 @@ def test_some_docstrings_have_examples():
 
 
 def test_readme_opens_with_the_two_commands():
-    _, block = BLOCKS[0]
-    assert [line.split("#")[0].strip() for line in block.splitlines()] == ["make demo", "make test"]
+    first = blocks(README)[0]
+    assert [line.split("#")[0].strip() for line in first.text.splitlines()] == ["make demo", "make test"]
 
 
 def test_readme_python_runs(tmp_path):
-    (code,) = (block for language, block in BLOCKS if language == "python")
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=300)
+    assert [block.language for block in blocks(README)].count("python") == 1
+    run_python(README, tmp_path)
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
-def test_python_in_the_docs_runs(page, tmp_path):
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, timeout=300)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS[README])
 def test_readme_commands_run(command, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert run(tmp_path, "-m", *shlex.split(command))
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=name)
+def test_what_a_page_shows_runs(page, tmp_path):
+    for block in blocks(page):
+        title = re.match(r"# ([\w-]+\.toml)\n", block.text)
+        if block.language == "toml" and title:
+            (tmp_path / title[1]).write_text(block.text)
+    run_python(page, tmp_path)
+    for command in COMMANDS[page]:
+        assert run(tmp_path, "-m", *shlex.split(command)), f"{command} prints nothing"
+
+
+def test_every_block_that_is_not_run_says_why():
+    found = {}
+    for page in (README, *DOCS):
+        marked = [block for block in blocks(page, run=False) if block.reason is not None]
+        assert page.read_text().count("<!-- not run") == len(marked), f"{page.name}: a mark is not just before a block"
+        for block in marked:
+            assert re.fullmatch(r": \S.{8,} ", block.reason), f"{page.name}: '{block.reason}' gives no reason"
+            assert block.language == "python" or block.commands, f"{page.name}: this block would not run anyway"
+        if marked:
+            found[name(page)] = len(marked)
+    assert found == NOT_RUN
+
+
+def test_no_block_escapes():
+    for page in (README, *DOCS):
+        fences = [line for line in page.read_text().splitlines() if line.startswith("```")]
+        assert len(fences) == 2 * len(blocks(page, run=False)), f"{page.name} has a block that is not understood"
 
 
 def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), ROOT / "CONTRIBUTING.md"]:
+    for page in [README, *DOCS, ROOT / "CONTRIBUTING.md"]:
         text = page.read_text()
-        for target in re.findall(r"\]\(([^)#]+)\)", text):
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
         for path in re.findall(r"`((?:tests|src|docs)/[\w/.-]+)", text):
             assert (ROOT / path).exists(), f"{page.name} names {path}"
         for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
             assert f"def {test}(" in (ROOT / path).read_text()
+
+
+# -- the site -------------------------------------------------------------------------------------
+
+
+class Html(HTMLParser):
+    """What a page of the site loads, links to, and can be linked to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.links, self.ids = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.ids.update(filter(None, (found.get("id"), found.get("name") if tag == "a" else None)))
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        elif tag == "link" and found.get("href") and found.get("rel") != "canonical":
+            self.loads.append(found["href"])
+        elif found.get("src"):
+            self.loads.append(found["src"])
+
+
+def test_the_site_is_whole_and_loads_nothing_from_elsewhere(tmp_path):
+    for needed in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(needed, reason="the site needs pip install 'rqm[docs]'")
+    run(ROOT, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path))
+    pages = {path: Html(path.read_text()) for path in tmp_path.rglob("*.html")}
+    assert len(pages) > len(DOCS)
+    for path, page in pages.items():
+        for target in (*page.loads, *page.links):
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                assert parts.scheme == "data" or target not in page.loads, f"{path.name} loads {target}"
+                continue
+            if path.name == "404.html":
+                continue  # its links begin at the root of whatever serves it
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert there.is_file(), f"{path.relative_to(tmp_path)} leads to {target}"
+            if parts.fragment and there in pages and not parts.fragment.startswith("__"):
+                assert unquote(parts.fragment) in pages[there].ids, f"{path.relative_to(tmp_path)} leads to {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
+    assert listed == {page.relative_to(ROOT / "docs").as_posix() for page in DOCS}
+
+
+def test_the_pictures_of_the_steps_are_drawn(tmp_path):
+    from rqm.report import steps
+
+    for draw in (steps.keep_bracket_round, steps.walk):
+        assert draw(tmp_path / "picture.png").stat().st_size > 10_000
+    *_, (_, _, mean), (_, _, truth) = steps.stages()
+    assert abs(mean - truth).max() < 0.25  # five standard deviations of the noise
 
 
 def test_the_core_imports_no_extra():

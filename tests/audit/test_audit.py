@@ -10,7 +10,7 @@ import pytest
 
 from rqm import PBM, RQM, Rounding, SeededRandom, renyi
 from rqm.audit.privacy import audit_privacy
-from rqm.audit.sampler import audit_sampler, goodness, independence
+from rqm.audit.sampler import audit_sampler, crafted_floats, goodness, independence
 from rqm.design import private_table
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.response import RandomizedResponse
@@ -34,6 +34,34 @@ def test_a_keep_that_is_two_per_cent_off_is_found(share):
     found = audit_sampler(RQM(keep=0.42 * share), claimed=RQM())
     assert not found.passed
     assert found.worst.startswith("the law")
+
+
+@pytest.mark.parametrize("mech", SHIPPED[:4] + SHIPPED[-1:], ids=IDS[:4] + IDS[-1:])
+def test_the_plain_operations_of_torch_pass_as_well(mech):
+    found = audit_sampler(mech, SeededRandom(0), draws=50_000, backend="torch")
+    assert found.passed, found
+    assert found.backend == "torch"
+
+
+def test_seeded_threads_share_no_draws_and_are_not_asked_about_forks():
+    found = audit_sampler(RQM(), SeededRandom(3), draws=20_000)
+    assert found.passed
+    assert found.tests == audit_sampler(RQM(), draws=20_000).tests - 1
+
+
+def test_crafted_floats_are_what_they_should_be():
+    mech = RQM()
+    floats = crafted_floats(mech)
+    assert {0.0, mech.clip, 5e-324, 1.7e308} <= set(floats.tolist())
+    assert np.isfinite(floats).all()
+    assert (floats == np.nextafter(mech.clip, 2)).any()
+    assert (np.abs(floats) < mech.clip).sum() > 800
+
+
+def test_a_search_finds_the_worst_crowd_without_being_told():
+    mech = Rounding(levels=2, margin=1.0)
+    found = audit_privacy(mech, 5, draws=2_000_000)
+    assert 0.9 * found.claimed < found.measured <= found.claimed
 
 
 def test_draws_that_depend_on_each_other_are_found():

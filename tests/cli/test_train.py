@@ -40,7 +40,7 @@ def test_the_resolved_plan_is_printed():
         (("glyphs", "--set", "ronds=3"), "did you mean rounds?"),
         (("glyphs", "--set", "mechanism.keap=3"), "did you mean mechanism.keep?"),
         (("glyphs", "--set", "server.rate=-1"), "server.rate = -1: must be a positive finite number"),
-        (("nope",), "among emnist-theta15, emnist-theta25"),
+        (("nope",), "among audit, emnist-theta15"),
         (("glyphs",), "--out"),
         ((), "EXPERIMENT"),
     ],
@@ -94,6 +94,9 @@ mechanism = { mechanism = "rounding", clip = 0.0078125, levels = 2, margin = 150
     folder = tmp_path / "run"
     done = rqm("train", str(plan), "--budget-epsilon", "1.2", "--out", str(folder))
     assert done.returncode == 0, done.stderr
+    none = rqm("train", str(plan), "--budget-epsilon", "0.001", "--out", str(tmp_path / "none"))
+    assert none.returncode == 0, none.stderr
+    assert "after 0 rounds" in none.stdout
     assert "the budget is spent" in done.stdout
     summary = json.loads((folder / "summary.json").read_text())
     assert 0 < summary["rounds"] < 4

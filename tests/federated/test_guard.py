@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from rqm import Rounding, account
 from rqm.cli import app
 from rqm.federated import checkpoint, run
-from rqm.federated.guard import LEDGER, Guard
+from rqm.federated.guard import Guard
 from rqm.federated.loop import Trainer
 from rqm.federated.plan import Plan, Server, Transforms
-from rqm.privacy.ledger import LedgerError, read
+from rqm.privacy.ledger import LEDGER, LedgerError, read
 from tests.federated import test_run
 
 DELTA = 1e-5

@@ -7,6 +7,7 @@ import torch
 
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.federated import secure
+from rqm.federated.account import setting_of
 from rqm.federated.loop import Trainer
 from rqm.federated.plan import ClientWork, Plan, Server, Transforms
 from rqm.mechanisms.additive import Skellam
@@ -81,7 +82,7 @@ def test_large_rounds_use_a_sparse_graph():
 
     large = params(clients=500)
     assert large.threshold < large.degree < 200
-    assert (params().degree, params().threshold, params().minimum) == (7, 5, 6)
+    assert (params().degree, params().threshold, params().minimum) == (7, 5, 8)
     assert (params(survivors=6).threshold, params(survivors=6).minimum) == (5, 6)
     assert (params(survivors=2).threshold, params(survivors=2).minimum) == (4, 2)
     assert (params(degree=4, threshold=3).degree, params(degree=4, threshold=3).threshold) == (4, 3)
@@ -99,3 +100,11 @@ def test_large_rounds_use_a_sparse_graph():
 def test_plans_that_cannot_be(change, message):
     with pytest.raises(ValueError, match=message):
         replace(PLAN, **{"secagg": "real", **change})
+
+
+@pytest.mark.parametrize("change", [{}, {"lost": 0.1}, {"survivors": 6}, {"lost": 0.1, "survivors": 6}], ids=str)
+def test_no_sum_is_revealed_of_fewer_clients_than_are_accounted_for(change):
+    plan = replace(PLAN, **change)
+    setting, *_ = setting_of(plan, 1e-5, dim=10)
+    accounted = setting.survivors or plan.clients
+    assert secure.protocol(plan, 10, b"x").minimum >= accounted

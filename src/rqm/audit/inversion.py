@@ -1,8 +1,9 @@
 """Can a picture be rebuilt from what its owner sent? Deep leakage from gradients (Zhu, Liu and Han 2019).
 
 The attacker looks for pictures whose gradient is what it has seen, by L-BFGS. It is given all that helps it: the model,
-everybody's labels, how the gradient was clipped, and of what it rebuilds with the right label, from several beginnings, the
-picture that is closest to the truth is counted. What it sees differs: the gradient itself, rounded levels, levels of RQM, or sums of many clients.
+everybody's labels, how gradients were clipped; and of all that it rebuilds with the right label, from two beginnings,
+the picture closest to the truth is counted. What it sees differs: the gradient itself, rounded levels, levels of RQM,
+or sums of many clients.
 """
 
 from collections.abc import Callable, Iterator

@@ -195,9 +195,9 @@ def _long_vectors(broken: bool) -> Finding:
 def _charged_late(broken: bool) -> Finding:
     """The ledger is charged when the round is over, so a process that is killed before has released for nothing."""
     from rqm.datasets import load  # noqa: PLC0415
-    from rqm.federated.guard import LEDGER, Guard  # noqa: PLC0415
+    from rqm.federated.guard import Guard  # noqa: PLC0415
     from rqm.federated.loop import Trainer  # noqa: PLC0415
-    from rqm.privacy.ledger import read  # noqa: PLC0415
+    from rqm.privacy.ledger import LEDGER, read  # noqa: PLC0415
 
     plan, unpaid = replace(_plan(), clients=5, rounds=2, evaluate_every=2), []
     with TemporaryDirectory() as folder, Guard(plan, Path(folder), delta=1e-5) as guard:

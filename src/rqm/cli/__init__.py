@@ -8,7 +8,7 @@ import click
 import typer
 
 from rqm import __version__
-from rqm.cli import account, advise, audit, bench, figures, privacy, train
+from rqm.cli import account, advise, audit, bench, doctor, explore, figures, privacy, report, train
 
 app = typer.Typer(
     name="rqm",
@@ -26,6 +26,9 @@ app.command("figures")(figures.command)
 app.command("bench")(bench.command)
 app.command("train")(train.command)
 app.command("experiments")(train.experiments)
+app.command("report")(report.command)
+app.command("explore")(explore.command)
+app.command("doctor")(doctor.command)
 
 
 def _version(show: bool) -> None:

@@ -69,27 +69,20 @@ def command(
 
 def _from_ledger(path: Path, as_json: bool) -> None:
     """What a ledger says was spent, whether or not the run has come to its end."""
-    from dataclasses import replace
+    from rqm.federated.account import account_ledger
 
-    from rqm.federated.account import account
-    from rqm.federated.guard import LEDGER
-    from rqm.federated.plan import Plan
-    from rqm.privacy.ledger import participations, read
-
-    about, spent, head = read(path / LEDGER if path.is_dir() else path)
-    plan = Plan.from_dict(about["plan"])
-    count = participations(spent, plan.participations)
-    charged = {"head": head, "charges": sum(spent.values()), "rounds_charged": len(spent)}
-    if not count:
+    one, charged = account_ledger(path)
+    if one is None:
         typer.echo(json.dumps({"epsilon": 0.0, **charged}) if as_json else "nothing has been charged yet: ε = 0")
         return
-    done = replace(plan, rounds=sum(spent.values()), participations=count)
-    one = account(done, about["delta"], honest=about["honest"])
     if as_json:
         typer.echo(json.dumps({**one.to_dict(), **charged}))
         return
     typer.echo(say(one))
-    typer.echo(f"  {charged['charges']} charges for {len(spent)} rounds; the ledger ends with {head}.")
+    typer.echo(
+        f"  {charged['charges']} charges for {charged['rounds_charged']} rounds; "
+        f"the ledger ends with {charged['head']}."
+    )
 
 
 def say(one: "Guarantee | None") -> str:

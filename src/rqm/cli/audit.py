@@ -1,7 +1,10 @@
 """``rqm audit``: try to break a claim by sampling."""
 
 import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +28,24 @@ from rqm.cli.privacy import (
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Try to break a claim by sampling.")
 
 
+DataOption = Annotated[Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder for the JSON and the picture.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set rounds=5.")
+]
+VariantOption = Annotated[
+    list[str] | None, typer.Option(help="Only this variant of the experiment; may be given several times.")
+]
+
+
+class Backend(StrEnum):
+    """What draws."""
+
+    cpu = "cpu"
+    torch = "torch"
+    cuda = "cuda"
+
+
 class Claim(StrEnum):
     """Whose claim."""
 
@@ -45,12 +66,15 @@ def sampler(
     bits: BitsOption = None,
     file: FileOption = None,
     draws: Annotated[int, typer.Option(help="Draws at each input.")] = 2_000_000,
+    backend: Annotated[
+        Backend, typer.Option(help="The compiled encoder, plain operations of torch, or the GPU.")
+    ] = Backend.cpu,
     as_json: JsonOption = False,
 ) -> None:
     """Does the encoder draw from the law that is accounted for? Exit code 1 if not.
 
-    G-tests against the exact law at the ends of the clip, at levels, between and next to them, and of the independence
-    of neighbouring draws. Example:
+    G-tests against the exact law at the ends of the clip, at levels, between and next to them; independence of
+    neighbouring draws, of threads and of forked processes; floats that were crafted to slip through rounding. Example:
 
         rqm audit sampler --mechanism pbm --theta 0.25
     """
@@ -60,7 +84,7 @@ def sampler(
         mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels, epsilon=epsilon, scale=scale,
         steps=steps, bits=bits, file=file,
     )  # fmt: skip
-    found = audit_sampler(mech, draws=draws)
+    found = audit_sampler(mech, draws=draws, backend=backend.value)
     _tell(found.to_dict(), as_json, found.passed, {
         True: f"passed: the worst of {found.tests} tests has p = {found.p_value:.3g} ({found.worst})",
         False: f"FAILED: p = {found.p_value:.3g}, {found.worst}",
@@ -85,16 +109,34 @@ def privacy(
     claim: Annotated[
         Claim, typer.Option(help="This library's bound, or the paper's, which looks at ±clip only.")
     ] = Claim.certified,
+    experiment: Annotated[
+        str | None, typer.Option(help="Audit whole runs of this experiment by planted canaries instead.")
+    ] = None,
+    variant: VariantOption = None,
+    settings: SetOption = None,
+    data: DataOption = None,
+    canaries: Annotated[int, typer.Option(help="Of an experiment's run: users who are canaries.")] = 1000,
+    delta: Annotated[float | None, typer.Option(help="Of an experiment's claim; 1/population or 1e-5.")] = None,
+    out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the ε of one coordinate, from below, and compare it with what is claimed. Exit code 1 if it is more.
+    """Measure ε from below and compare it with what is claimed. Exit code 1 if it is more.
+
+    Of one coordinate, sent alone or in a sum: pairs of inputs, what the others hold and a set of outcomes are searched
+    for by sampling. Of a whole run (--experiment): canaries are planted among the users, and the server guesses which
+    way each leans (one run is enough: Steinke et al. 2023).
 
     Examples:
 
         rqm audit privacy --margin 1.0 --keep 0.23
 
         rqm audit privacy --margin 1.0 --keep 0.23 --claim paper --draws 20000000
+
+        rqm audit privacy --experiment audit --variant "1 bit, ε=8"
     """
+    if experiment is not None:
+        _training(experiment, variant, settings, data, canaries, delta, confidence, out, as_json)
+        return
     from rqm.audit.privacy import audit_privacy
 
     mech = build(
@@ -115,3 +157,188 @@ def _tell(facts: dict[str, Any], as_json: bool, good: bool, words: dict[bool, st
     typer.echo(json.dumps(facts) if as_json else words[good])
     if not good:
         raise typer.Exit(1)
+
+
+def _training(
+    experiment: str, variant: list[str] | None, settings: list[str] | None, data: Path | None, canaries: int,
+    delta: float | None, confidence: float, out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    from rqm.audit import jobs
+
+    plans, loaded = jobs.variants(experiment, settings or [], variant or [], data)
+    with _busy("training", as_json) as watch:
+        found = jobs.training(plans, loaded, delta=delta, canaries=canaries, confidence=confidence, watch=watch)
+    rows = [
+        (name, _number(one["claimed"]), _number(one["measured"]), f"{one['correct']} of {one['guesses']} right",
+         "CONTRADICTED" if one["contradicted"] else "holds")
+        for name, one in found.items()
+    ]  # fmt: skip
+    facts = next(iter(found.values())) if len(found) == 1 else {"variants": found}
+    _show(facts, as_json, ("variant", "claimed ε", "measured ε ≥", "guesses", ""), rows, out, "canaries")
+    if any(one["contradicted"] for one in found.values()):
+        raise typer.Exit(1)
+
+
+def _number(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.3g}"
+
+
+@app.command()
+def inversion(
+    dataset: Annotated[
+        str, typer.Option(help="Whose test pictures: glyphs (built in), emnist-byclass-test, …")
+    ] = "glyphs",
+    data: DataOption = None,
+    pictures: Annotated[int, typer.Option(help="Pictures to attack.")] = 2,
+    seeds: Annotated[int, typer.Option(help="Models, each with its own weights.")] = 1,
+    clients: Annotated[int, typer.Option(help="n of the secure sum.")] = 8,
+    iterations: Annotated[int, typer.Option(help="Steps of L-BFGS.")] = 100,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rebuild pictures from gradients, from rounded ones, from RQM's levels and from secure sums.
+
+    Deep leakage from gradients (Zhu et al. 2019), in the attacker's favour throughout. Similarity is SSIM; identified
+    is the share whose true picture is the closest among a hundred of its class. Example:
+
+        rqm audit inversion --pictures 2 --out out/inversion
+    """
+    from rqm.audit import jobs
+    from rqm.datasets import load
+
+    with _busy("inverting", as_json) as watch:
+        found = jobs.inversion(
+            load(dataset, data), pictures=pictures, seeds=seeds, clients=clients, iterations=iterations, device=device,
+            watch=watch,
+        )  # fmt: skip
+    rows = [
+        (kind, f"{one['similarity']:.3f}" + (f" ± {one['half_width']:.3f}" if one["half_width"] else ""),
+         f"{100 * one['identified']:.0f} % ({100 * one['identified_low']:.0f} to {100 * one['identified_high']:.0f})")
+        for kind, one in found["kinds"].items()
+    ]  # fmt: skip
+    _show(found, as_json, ("what the attacker sees", "similarity", "identified"), rows, out, "inversion")
+
+
+@app.command()
+def membership(
+    experiment: Annotated[str, typer.Argument(help="An experiment whose variants are compared.")] = "membership",
+    variant: VariantOption = None,
+    settings: SetOption = None,
+    data: DataOption = None,
+    models: Annotated[int, typer.Option(help="Models, each trained on a random half of the users.")] = 8,
+    users: Annotated[int, typer.Option(help="Users, unless the plan declares a population.")] = 120,
+    rate: Annotated[float, typer.Option(help="False positives that are allowed.")] = 0.01,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell from the trained model who took part: the likelihood-ratio attack, user by user.
+
+    An attack that knows nothing finds as many members as it accuses others wrongly. Example:
+
+        rqm audit membership --models 4 --users 60 --set rounds=10
+    """
+    from rqm.audit import jobs
+
+    plans, loaded = jobs.variants(experiment, settings or [], variant or [], data)
+    with _busy("training models", as_json) as watch:
+        found = jobs.membership(plans, loaded, models=models, users=users, rate=rate, watch=watch)
+    rows = [
+        (name, f"{100 * one['found']:.1f} % ({100 * one['found_low']:.1f} to {100 * one['found_high']:.1f})",
+         f"{one['area']:.3f} ({one['area_low']:.3f} to {one['area_high']:.3f})", f"{100 * one['accuracy']:.1f} %")
+        for name, one in found.items()
+    ]  # fmt: skip
+    heads = ("variant", f"members found at {100 * rate:g} % false", "area under the curve", "accuracy")
+    _show(found, as_json, heads, rows, out, "membership")
+
+
+@app.command()
+def mutants(
+    name: Annotated[list[str] | None, typer.Option(help="Only this mutant; may be given several times.")] = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Break mechanisms and protocols on purpose: is every mistake caught? Exit code 1 if one is not.
+
+    Example:
+
+        rqm audit mutants --name "reused masks" --name "biased table"
+    """
+    from rqm.audit.mutants import MUTANTS, audit_mutants
+
+    known = [mutant.name for mutant in MUTANTS]
+    for one in name or []:
+        if one not in known:
+            raise ValueError(f"name = {one}: must be among {', '.join(known)}")
+    with _busy("breaking things", as_json) as watch:
+        found = []
+        for verdict in audit_mutants(name):
+            found.append(verdict)
+            watch(verdict.name)
+    survived = [one.name for one in found if not one.caught]
+    facts = {"mutants": [one.to_dict() for one in found], "survived": survived}
+    rows = [(one.name, one.mistake, "caught" if one.caught else "SURVIVED", one.audit, one.evidence) for one in found]
+    _show(facts, as_json, ("mutant", "mistake", "", "by", "evidence"), rows, out, "mutants")
+    if survived:
+        raise typer.Exit(1)
+
+
+@app.command("all")
+def everything(
+    out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("out/audit"),
+) -> None:
+    """Run all audits, small: a few minutes on two cores. Exit code 1 if a claim is contradicted or a mutant survives.
+
+    Example:
+
+        rqm audit all --out out/audit
+    """
+    from rqm.audit.everything import audit_everything, markdown
+
+    out.mkdir(parents=True, exist_ok=True)
+    with _busy("auditing", as_json=False) as watch:
+        found = audit_everything(out, watch)
+    text = markdown(found)
+    (out / "audit.md").write_text(text)
+    typer.echo(text)
+    typer.echo(f"{'all claims hold' if found['good'] else 'SOMETHING IS WRONG'}; written to {out}")
+    if not found["good"]:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _busy(what: str, as_json: bool) -> Iterator[Callable[[str], object]]:
+    """Show what is being done, on a terminal only."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(what) if console.is_terminal and not as_json else nullcontext() as status:
+        yield lambda now: status.update(f"{what}: {now}") if status else None
+
+
+def _show(
+    found: dict[str, Any], as_json: bool, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], out: Path | None,
+    name: str,
+) -> None:  # fmt: skip
+    """Print a table or JSON; with a folder also write the JSON and, where there is one, the picture."""
+    from rqm.federated.run import write_json
+
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / f"{name}.json", found)
+        if name in ("inversion", "membership"):
+            from rqm.report.attacks import draw
+
+            draw(out / f"{name}.json")
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    if out is not None:
+        typer.echo(f"written to {out}")

@@ -100,6 +100,17 @@ def command(
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
         raise typer.Exit(130) from None
     _show(summary, leak, folder)
+    _report(folder, data)
+
+
+def _report(folder: Path, data: Path | None) -> None:
+    """A page about what was done, where what it takes is installed."""
+    from importlib.util import find_spec
+
+    from rqm.cli.report import write
+
+    if find_spec("matplotlib"):
+        typer.echo(f"report: {write([folder], data=data)}")
 
 
 def _guard(
@@ -170,6 +181,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
             table.add_row(name, str(len(entry["loss"])), *cells)
         Console().print(table)
         typer.echo(str(draw(curves, saved.with_suffix(".png"))))
+        _report(out, data)
     if not done:
         typer.echo("rqm: stopped before the end, all saved; the same command goes on", err=True)
         raise typer.Exit(3)
@@ -219,9 +231,10 @@ def _watched(plan: "Plan", leak: Callable[[], str], work: Any) -> dict[str, Any]
 
 
 def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
-    ratio = summary["float32_bits_up"] / summary["bits_up"]
     typer.echo(f"accuracy {summary['accuracy']:.2%}, loss {summary['loss']:.4f} on the test set")
-    typer.echo(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
+    if summary["bits_up"]:
+        ratio = summary["float32_bits_up"] / summary["bits_up"]
+        typer.echo(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
     if "epsilon" in summary:
         spent = "the budget is spent: " if summary["budget_spent"] else ""
         typer.echo(

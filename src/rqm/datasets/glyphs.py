@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional
 
 from rqm._checks import whole
+from rqm.datasets.labels import CHARACTERS
 from rqm.federated.clients import Clients, FederatedData
 
-CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 FONTS = [
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique")),

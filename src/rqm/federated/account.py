@@ -1,10 +1,15 @@
 """The privacy of a plan: a user's (ε, δ) for the whole run."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 from rqm.channel import Channel
 from rqm.federated.plan import Plan
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.privacy.composition import Observer
 from rqm.privacy.guarantee import Guarantee, Setting, guarantee
+from rqm.privacy.ledger import LEDGER, participations, read
 from rqm.privacy.vector import Neighbours
 
 
@@ -30,6 +35,18 @@ def account(
     )
     assert isinstance(plan.mechanism, (Channel, Gaussian))
     return guarantee(plan.mechanism, setting, dim=dim, l2_clip=bound)
+
+
+def account_ledger(path: Path) -> tuple[Guarantee | None, dict[str, Any]]:
+    """What the ledger of a run (or its folder) says was spent, finished or not; None if nothing was charged."""
+    about, spent, head = read(path / LEDGER if path.is_dir() else path)
+    plan = Plan.from_dict(about["plan"])
+    count = participations(spent, plan.participations)
+    charged = {"head": head, "charges": sum(spent.values()), "rounds_charged": len(spent)}
+    if not count:
+        return None, charged
+    done = replace(plan, rounds=sum(spent.values()), participations=count)
+    return account(done, about["delta"], honest=about["honest"]), charged
 
 
 def setting_of(

@@ -8,9 +8,7 @@ from rqm.federated.account import setting_of
 from rqm.federated.plan import Plan
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.privacy.guarantee import one_release
-from rqm.privacy.ledger import Ledger, LedgerError, participations
-
-LEDGER = "ledger.jsonl"
+from rqm.privacy.ledger import LEDGER, Ledger, LedgerError, participations
 
 
 @final

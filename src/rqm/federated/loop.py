@@ -3,7 +3,9 @@
 import copy
 import ctypes
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite
@@ -39,7 +41,8 @@ class Record:
 
     ``clients_loss`` is the mean of the clients' own losses. It is known in simulation only and is not released:
     publishing it would leak what no ε accounts for. A round with too few ``survivors`` is ``discarded``: the model
-    stays as it was. ``secagg_bytes_up`` are all bytes that clients sent in the true protocol.
+    stays as it was. ``secagg_bytes_up`` are all bytes that clients sent in the true protocol. ``parts`` are the seconds
+    of each part of the round; on a GPU, those of launching it.
     """
 
     round: int
@@ -51,6 +54,7 @@ class Record:
     accuracy: float | None = None
     discarded: bool | None = None
     secagg_bytes_up: int | None = None
+    parts: dict[str, float] | None = None
 
 
 @final
@@ -91,7 +95,14 @@ class Trainer:
         self.charge: Callable[[int], object] = lambda turn: None
         self.seen: Callable[[int, torch.Tensor], object] = lambda turn, mean: None  # what the server learns
         self.planted: Callable[[int], torch.Tensor | None] = lambda client: None  # what a canary sends, for an audit
+        self.parts: defaultdict[str, float] = defaultdict(float)  # seconds of this round
         self.done = 0
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        start = perf_counter()
+        yield
+        self.parts[part] += perf_counter() - start
 
     def skip_to(self, done: int) -> None:
         """Be where a run is after ``done`` rounds, but for the model: who took part follows from the seed."""
@@ -146,6 +157,7 @@ class Trainer:
     def step(self) -> Record:
         """Carry out one round."""
         start, turn = perf_counter(), self.done
+        self.parts.clear()
         chosen = self._choose(turn)
         staying = self._survive(chosen, turn)
         enough = len(staying) >= (self.plan.survivors or 1)
@@ -156,16 +168,13 @@ class Trainer:
             total, own = self._collect(staying, turn)
         self.charge(turn)  # before anything is done with the sum, and if nothing is
         if total is not None:
-            mean = self.plan.mechanism.decode(total, len(staying), check=False)
-            rotation = self._rotation(turn)
-            if rotation is not None:
-                mean = rotation.inverse(mean.to(self.values)[None])[0]
-            self.seen(turn, mean)
-            self.steps.move(mean.to(self.values), turn)
+            with self._timed("server"):
+                self._move(total, len(staying), turn)
         self.done += 1
         loss = accuracy = None
         if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.rounds:
-            loss, accuracy = self.evaluate()
+            with self._timed("evaluation"):
+                loss, accuracy = self.evaluate()
         found = own.tolist()  # the only wait for the GPU in a round
         broken = sum(not isfinite(value) for value in found)
         if broken:
@@ -178,7 +187,17 @@ class Trainer:
         mean_loss = float(np.mean(seen)) if seen else None
         bits, seconds = self.bits_up * len(staying) // self.plan.clients, perf_counter() - start
         discarded = None if total is not None else True
-        return Record(self.done, seconds, bits, len(staying), mean_loss, loss, accuracy, discarded, sent)
+        parts = {part: round(value, 6) for part, value in self.parts.items()}
+        return Record(self.done, seconds, bits, len(staying), mean_loss, loss, accuracy, discarded, sent, parts)
+
+    def _move(self, total: torch.Tensor, count: int, turn: int) -> None:
+        """Decode the sum, undo the rotation, and step."""
+        mean = self.plan.mechanism.decode(total, count, check=False)
+        rotation = self._rotation(turn)
+        if rotation is not None:
+            mean = rotation.inverse(mean.to(self.values)[None])[0]
+        self.seen(turn, mean)
+        self.steps.move(mean.to(self.values), turn)
 
     # -- the clients --------------------------------------------------------------------------
 
@@ -196,15 +215,17 @@ class Trainer:
         group = 1 if self.batched is None else self.batched.group
         for place in range(0, count, group):
             part = slice(place, place + group)
-            if self.batched is None:
-                own[part] = self._one(chosen[place], turn)
-                gradients = self.gradient[None]
-            else:
-                gradients, own[part] = self.batched.gradients(chosen[part])
-                for row, client in enumerate(chosen[part]):
-                    if (canary := self.planted(client)) is not None:
-                        gradients[row] = canary
-            own[part].masked_fill_(~self._add(gradients, total, turn, place), torch.nan)
+            with self._timed("gradients"):
+                if self.batched is None:
+                    own[part] = self._one(chosen[place], turn)
+                    gradients = self.gradient[None]
+                else:
+                    gradients, own[part] = self.batched.gradients(chosen[part])
+                    for row, client in enumerate(chosen[part]):
+                        if (canary := self.planted(client)) is not None:
+                            gradients[row] = canary
+            with self._timed("clip, rotate, encode"):
+                own[part].masked_fill_(~self._add(gradients, total, turn, place), torch.nan)
         if isinstance(mechanism, Channel):
             total.bitwise_and_(2 ** mechanism.sum_bits(count) - 1)
         elif isinstance(mechanism, Gaussian):
@@ -227,10 +248,12 @@ class Trainer:
 
         def levels(number: int) -> IntArray:
             place = places[chosen[number]]
-            own[place] = self._one(chosen[number], turn)
-            found = torch.zeros(self.coordinates, dtype=torch.int32, device=self.device)
-            if not self._add(self.gradient[None], found, turn, place)[0]:
-                own[place] = torch.nan
+            with self._timed("gradients"):
+                own[place] = self._one(chosen[number], turn)
+            with self._timed("clip, rotate, encode"):
+                found = torch.zeros(self.coordinates, dtype=torch.int32, device=self.device)
+                if not self._add(self.gradient[None], found, turn, place)[0]:
+                    own[place] = torch.nan
             return np.asarray(found.cpu())
 
         lost = [number for number, client in enumerate(chosen) if client not in places]

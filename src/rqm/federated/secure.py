@@ -23,13 +23,15 @@ def protocol(plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: 
 
     assert isinstance(plan.mechanism, Channel)  # as the plan has checked
     clients, least = plan.clients, plan.survivors
+    # What is accounted for is a sum of so many; without losses in the plan, of all: no sum of fewer is to be revealed.
+    minimum = max(2, least) if least else 0 if plan.lost else clients
     if not degree and clients > COMPLETE:
         degree, threshold = security(clients, corrupt=0.05, dropout=min(0.4, 2 * plan.lost + 0.02))
     degree = degree or clients - 1
     threshold = threshold or max(degree // 2 + 1, min(degree, (least or 2 * degree // 3 + 2) - 1))
     return Params(
         clients=clients, count=count, levels=plan.mechanism.levels, round=round_, degree=degree, threshold=threshold,
-        minimum=max(2, least) if least else 0, bits=plan.mechanism.sum_bits(clients), modular=plan.mechanism.modular,
+        minimum=minimum, bits=plan.mechanism.sum_bits(clients), modular=plan.mechanism.modular,
     )  # fmt: skip
 
 

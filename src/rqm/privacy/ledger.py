@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
+LEDGER = "ledger.jsonl"
+"""Its name in the folder of a run."""
 FORMAT = 1
 START = "0" * 64
 

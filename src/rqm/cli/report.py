@@ -1,0 +1,43 @@
+"""``rqm report``: a run as a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run_dir: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or of a sweep; several are compared.", show_default=False)
+    ],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; else report.html in the (first) folder.")] = None,
+) -> None:
+    """Write one self-contained HTML file about a run: learning, privacy, bits, time, the model, and how to repeat it.
+
+    Several runs, or the folder of a sweep, are compared. `rqm train` writes one at its end.
+
+    Examples:
+
+        rqm report runs/first
+
+        rqm report runs/first runs/second --out compared.html
+    """
+    typer.echo(str(write(run_dir, out, data)))
+
+
+def write(folders: list[Path], out: Path | None = None, data: Path | None = None) -> Path:
+    """Build and save a report; return its path."""
+    from rich.console import Console
+
+    from rqm.federated.checkpoint import write_atomically
+    from rqm.report.page import build
+
+    with Console(stderr=True).status("writing the report"):
+        text = build(folders, data)
+    path = out or folders[0] / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())
+    return path

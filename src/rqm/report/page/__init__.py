@@ -1,0 +1,314 @@
+"""The report of a run, or of several compared: one HTML file that needs nothing else."""
+
+import base64
+import io
+import json
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.image import imsave
+
+from rqm import __version__
+from rqm.channel import Channel
+from rqm.datasets.labels import names_of
+from rqm.federated.plan import Plan
+from rqm.federated.sweep import mean_and_interval
+from rqm.privacy.guarantee import Guarantee
+from rqm.report.page import charts
+from rqm.report.page.facts import Run, Tested, coordinate, find, privacy, tested
+
+STYLE = Path(__file__).with_name("style.css")
+SHOWN = 20
+"""Pictures of a kind that are shown."""
+_SCRIPT = """
+const root = document.documentElement, button = document.querySelector('header button');
+const paint = dark => { root.dataset.theme = dark ? 'dark' : 'light'; button.textContent = dark ? 'Light' : 'Dark'; };
+paint(matchMedia('(prefers-color-scheme: dark)').matches);
+button.onclick = () => paint(root.dataset.theme !== 'dark');
+"""
+
+
+def build(folders: Iterable[Path], data: Path | None = None) -> str:
+    """The report of all runs in some folders: of one run in full, of several as a comparison."""
+    runs = find(list(folders))
+    if len(runs) == 1:
+        return _document(f"Run {runs[0].folder.name}", _single(runs[0], data))
+    return _document("Runs compared", _several(runs))
+
+
+def _document(title: str, body: str) -> str:
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'; img-src data:\">"
+        f"<title>{escape(title)} · rqm</title><style>{STYLE.read_text()}</style></head><body>"
+        f'<header><h1>{escape(title)}</h1><button type="button">Dark</button></header>{body}'
+        f"<p><small>Written by rqm {__version__}. This file loads nothing and sends nothing.</small></p>"
+        f"<script>{_SCRIPT}</script></body></html>\n"
+    )
+
+
+# -- one run ------------------------------------------------------------------------------------------
+
+
+def _single(one: Run, data: Path | None) -> str:
+    found, charged, why = privacy(one)
+    unfinished = (
+        f'<p class="warn">Unfinished: {one.done:,} of {one.plan.rounds:,} rounds.</p>' if one.summary is None else ""
+    )
+    parts = [
+        unfinished, _tiles(one, found), _privacy(one, found, charged, why), _curves({one.group: [one]}), _sent(one),
+        _time(one), _law(one), _model(tested(one, data), one.plan), _plan(one.plan),
+    ]  # fmt: skip
+    return "".join(parts)
+
+
+def _tiles(one: Run, found: Guarantee | None) -> str:
+    accuracy = "–" if one.accuracy is None else f"{one.accuracy:.1%}"
+    epsilon = "none" if found is None else f"{found.epsilon:.3g}" if found.epsilon < 1e4 else f"{found.epsilon:.0e}"
+    said = "a user's ε, certified" if found else "a user's ε"
+    tiles = [
+        (accuracy, "accuracy on the test set"), (epsilon, said), (str(one.plan.mechanism.bits), "bits a coordinate"),
+        (_size(one.total("bits_up") / 8), "sent by all clients"), (f"{one.done:,}", "rounds"),
+        (f"{one.total('seconds'):.3g} s", "in all"),
+    ]  # fmt: skip
+    return (
+        '<div class="tiles">'
+        + "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles)
+        + "</div>"
+    )
+
+
+def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: str) -> str:
+    """The privacy statement: what is promised to whom, against whom, and on what grounds."""
+    rows: list[tuple[str, str]] = []
+    verdict = f'<p class="warn">{escape(why)}</p>' if found is None else ""
+    if found is not None:
+        who = {"server": "the server, who knows who takes part", "outsider": "an outsider who sees all models"}
+        whom = "whoever sees the noised sums, not the server's memory" if found.trusted_server else who[found.observer]
+        what = {"replace": "one user's data replaced by any other", "zero-out": "one user's vectors replaced by zero"}
+        verdict = (
+            f"<p>Every user has <b>({found.epsilon:.4g}, {found.delta:.3g})-differential privacy</b> "
+            f"against {whom}.</p>"
+        )
+        if found.epsilon > 100:
+            verdict += '<p class="warn">An ε of this size protects nobody.</p>'
+        rows += [
+            ("neighbours", what[found.neighbours]),
+            ("threat model", f"curious; {found.honest:,} of {found.clients:,} clients of a round are honest"),
+            ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a user"),
+            ("certificate", f"holds for all inputs of everyone; {found.method}, α = {found.order:g}, of the deployed "
+             f"integers, {found.dim:,} coordinates" if found.certified else "not certified"),
+        ]  # fmt: skip
+        if found.per_coordinate is not None:
+            rows.append(("one coordinate, one round", f"D₂ ≤ {found.per_coordinate:.4g}, certified"))
+        if found.noise_std_over_gaussian is not None:
+            rows.append(("noise", f"{found.noise_std_over_gaussian:.4f} × a trusted server's Gaussian at this ε"))
+    bound = coordinate(one)
+    if bound is not None:
+        rows.append(("one coordinate, one round", f"D₂ attained {bound.lower:.4g}, certified ≤ {bound.upper:.4g}"))
+    if charged:
+        rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head']}</code>"))
+    rows.append(("randomness", "seeded, for simulation: <b>not private</b>, whoever has the seed can repeat it"))
+    kind = "" if found is not None and found.epsilon <= 100 else " none"
+    return f'<section class="privacy{kind}"><h2>Privacy</h2>{verdict}{_table(rows)}</section>'
+
+
+def _curves(groups: dict[str, list[Run]]) -> str:
+    charts_ = []
+    for key in ("accuracy", "loss"):
+        lines = []
+        for number, (name, runs) in enumerate(groups.items()):
+            found = [one.evaluated(key) for one in runs]
+            least = min((len(x) for x, _ in found), default=0)
+            if least:
+                mean, half = mean_and_interval([y[:least] for _, y in found])
+                band = half if np.isfinite(half).all() else None
+                lines.append(charts.Line(name, found[0][0][:least], mean, number, band))
+        if lines:
+            charts_.append(f"<div><h3>{key} on the test set</h3>{charts.lines(lines, 'round', key)}</div>")
+    seeds = max(len(runs) for runs in groups.values())
+    note = f"<p><small>Mean and 95 % interval over {seeds} seeds.</small></p>" if seeds > 1 else ""
+    return f'<section><h2>Learning</h2><div class="two">{"".join(charts_)}</div>{note}</section>' if charts_ else ""
+
+
+def _sent(one: Run) -> str:
+    bits, plan = one.total("bits_up"), one.plan
+    mech = plan.mechanism
+    rows = [("bits a coordinate", str(mech.bits))]
+    if isinstance(mech, Channel):
+        rows.append(
+            ("bits a coordinate of the secure sum", f"{mech.sum_bits(plan.clients)} ({plan.clients:,} clients)")
+        )
+    rows.append(("all clients, all rounds", _size(bits / 8)))
+    if one.lines:
+        rows.append(("a client and round", _size(bits / 8 / max(1, sum(line["survivors"] for line in one.lines)))))
+    if one.summary and bits:
+        less = one.summary["float32_bits_up"] / bits
+        rows.append(("as float32", f"{_size(one.summary['float32_bits_up'] / 8)}, {less:.3g} times as much"))
+    if one.total("secagg_bytes_up"):
+        rows.append(("with the protocol's keys and shares", _size(one.total("secagg_bytes_up"))))
+    discarded = int(one.total("discarded"))
+    if discarded:
+        rows.append(("discarded rounds", f"{discarded}: too few clients were left"))
+    return f"<section><h2>Bits and bytes</h2>{_table(rows)}</section>"
+
+
+def _time(one: Run) -> str:
+    parts: dict[str, float] = {}
+    for line in one.lines:
+        for name, value in (line.get("parts") or {}).items():
+            parts[name] = parts.get(name, 0.0) + value
+    total = one.total("seconds")
+    rest = total - sum(parts.values())
+    if not parts or not one.lines:
+        return ""
+    parts["other"] = max(0.0, rest)
+    note = f"<p><small>Median round {np.median([line['seconds'] for line in one.lines]):.3g} s. On a GPU the parts are "
+    return f"<section><h2>Time</h2>{charts.split(parts, 's')}{note}the time to launch them.</small></p></section>"
+
+
+def _law(one: Run) -> str:
+    """The mechanism's law at a few inputs."""
+    mech = one.plan.mechanism
+    if not isinstance(mech, Channel) or mech.levels > 256:
+        return ""
+    laws = {f"x = {x:g} c": mech.pmf(x * mech.clip) for x in (-1.0, 0.0, 0.6)}
+    chart = charts.bars(laws, mech.grid.values / mech.clip, "decoded value, in clips", "probability")
+    about = {key: value for key, value in mech.to_dict().items() if not isinstance(value, (list, tuple))}
+    rows = [*((key, f"{value}") for key, value in about.items()),
+            ("largest variance", f"{mech.variance_max / mech.clip**2:.4g} c² a client and coordinate")]  # fmt: skip
+    return f'<section><h2>The mechanism</h2><div class="two"><div>{chart}</div>{_table(rows)}</div></section>'
+
+
+def _model(found: Tested | str, plan: Plan) -> str:
+    if isinstance(found, str):
+        return f"<section><h2>The model</h2><p>Not shown: {escape(found)}.</p></section>"
+    names = names_of(plan.data, len(found.confusion))
+    rows = found.confusion.sum(axis=1, keepdims=True)
+    share = found.confusion / np.maximum(1, rows)
+    picture = _png(np.kron(share**0.5, np.ones((6, 6))), "magma")
+    wrong = found.confusion - np.diag(np.diag(found.confusion))
+    worst = np.argsort(-wrong, axis=None)[:8]
+    pairs = [
+        (f"{names[a]} taken for {names[b]}", f"{wrong[a, b]} of {int(rows[a, 0])}")
+        for a, b in zip(*np.unravel_index(worst, wrong.shape), strict=True)
+        if wrong[a, b]
+    ]
+    order = np.random.default_rng(0).permutation(len(found.labels))[:SHOWN]
+    mistaken = np.flatnonzero(found.said != found.labels)
+    mistaken = mistaken[np.argsort(-found.sure[mistaken])][:SHOWN]
+    return (
+        '<section><h2>The model</h2><div class="two"><div><h3>Confusion: rows are true, columns are said</h3>'
+        f'<img class="matrix" alt="confusion matrix" src="{picture}">'
+        "<p><small>Brightness is the square root of the share of a row; classes in the order "
+        f"{escape(' '.join(names[:3]))} … {escape(names[-1])}.</small></p></div>"
+        f"<div><h3>Most often confused</h3>{_table(pairs)}</div></div>"
+        f"<h3>Some test pictures</h3>{_samples(found, order, names)}"
+        f"<h3>Wrong, and most sure of it</h3>{_samples(found, mistaken, names)}</section>"
+    )
+
+
+def _samples(found: Tested, rows: Any, names: list[str]) -> str:
+    figures = []
+    for row in rows:
+        said, true = names[found.said[row]], names[found.labels[row]]
+        right = found.said[row] == found.labels[row]
+        caption = f"<b>{escape(said)}</b> {found.sure[row]:.0%}" + ("" if right else f"<br>is {escape(true)}")
+        image = found.pictures[row]
+        source = _png(image / 255 if image.dtype == np.uint8 else image.reshape(28, 28), "gray")
+        figures.append(
+            f'<figure class="{"right" if right else "wrong"}"><img alt="{escape(true)}" src="{source}">'
+            f"<figcaption>{caption}</figcaption></figure>"
+        )
+    return f'<div class="samples">{"".join(figures)}</div>' if figures else "<p>None.</p>"
+
+
+def _plan(plan: Plan) -> str:
+    text = to_toml(plan.to_dict())
+    return (
+        "<section><h2>Repeat it</h2><p>Save the plan as <code>plan.toml</code>, then:</p>"
+        f"<pre>rqm train plan.toml --out runs/again</pre><h3>plan.toml</h3><pre>{escape(text)}</pre></section>"
+    )
+
+
+def to_toml(values: dict[str, Any]) -> str:
+    """A plan as TOML: plain values first, then a table for each group; what is None is left out.
+
+    >>> print(to_toml({"rounds": 3, "seed": None, "server": {"rate": 0.5, "schedule": "linear"}}))
+    rounds = 3
+    <BLANKLINE>
+    [server]
+    rate = 0.5
+    schedule = "linear"
+    """
+    plain = [f"{key} = {json.dumps(value)}" for key, value in values.items() if _is_plain(value)]
+    tables = [f"\n[{key}]\n{to_toml(value)}" for key, value in values.items() if isinstance(value, dict)]
+    return "\n".join([*plain, *tables])
+
+
+def _is_plain(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict)
+
+
+# -- several runs -------------------------------------------------------------------------------------
+
+
+def _several(runs: list[Run]) -> str:
+    groups: dict[str, list[Run]] = {}
+    for one in runs:
+        groups.setdefault(one.group, []).append(one)
+    rows, statements = [], []
+    for name, group in groups.items():
+        found, charged, why = privacy(group[0])
+        values = [one.accuracy for one in group if one.accuracy is not None]
+        mean, half = mean_and_interval(values) if values else (np.nan, np.nan)
+        rows.append([
+            name, f"{len(group)}", f"{mean:.2%}" + (f" ± {half:.2%}" if np.isfinite(half) else ""),
+            "none" if found is None else f"{found.epsilon:.4g}", f"{group[0].plan.mechanism.bits}",
+            _size(float(np.mean([one.total("bits_up") / 8 for one in group]))),
+            f"{np.mean([one.total('seconds') for one in group]):.3g} s",
+            "" if all(one.summary for one in group) else f"{min(one.done for one in group)} rounds so far",
+        ])  # fmt: skip
+        statements.append(
+            _privacy(group[0], found, charged, why).replace("<h2>Privacy", f"<h2>Privacy: {escape(name)}")
+        )
+    heads = ["", "runs", "accuracy", "a user's ε", "bits", "sent", "time", ""]
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    table = f"<table><tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>{cells}</table>"
+    plans = "".join(
+        f"<details><summary>{escape(name)}</summary><pre>{escape(to_toml(group[0].plan.to_dict()))}</pre></details>"
+        for name, group in groups.items()
+    )
+    return (
+        f'<section class="wide"><h2>Runs</h2>{table}<p><small>Accuracy: mean and 95 % interval over seeds. '
+        f"ε is certified, against the server; details below.</small></p></section>{_curves(groups)}{''.join(statements)}"
+        f"<section><h2>Plans</h2>{plans}</section>"
+    )
+
+
+# -- pieces -------------------------------------------------------------------------------------------
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and values; values may hold markup of this module's own."""
+    return "<table>" + "".join(f"<tr><th>{escape(name)}</th><td>{value}</td></tr>" for name, value in rows) + "</table>"
+
+
+def _png(values: Any, colours: str) -> str:
+    """A picture of values in [0, 1] as a data address."""
+    out = io.BytesIO()
+    imsave(out, values, cmap=colours, vmin=0, vmax=1, format="png")
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}"

@@ -1,0 +1,83 @@
+"""Gradients give pictures away, sums with RQM do not; the scores know the difference."""
+
+import numpy as np
+import pytest
+import torch
+
+from rqm.audit import jobs
+from rqm.audit.inversion import KINDS, Victim, audit_inversion, identified, similarity, summary
+from rqm.datasets import load
+from rqm.federated.run import write_json
+from rqm.report.attacks import draw
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return list(audit_inversion(load("glyphs"), pictures=1, clients=8, iterations=60))
+
+
+def test_a_plain_gradient_gives_its_picture_away_and_a_noisy_sum_does_not(found):
+    by_kind = {one.kind: one for one in found}
+    assert set(KINDS) < set(by_kind)
+    assert by_kind["plain gradient"].similarity > 0.6
+    assert by_kind["plain gradient"].identified
+    assert by_kind["sum, RQM, 4 bits"].similarity < 0.45
+    assert by_kind["plain gradient"].similarity > by_kind["sum, RQM, 4 bits"].similarity + 0.3
+
+
+def test_the_summary_and_the_picture(found, tmp_path):
+    scores = summary(found)
+    assert scores["plain gradient"]["identified"] == 1.0
+    assert scores["plain gradient"]["half_width"] is None  # one attack has no interval
+    doubled = summary(found * 2)["plain gradient"]
+    assert doubled["half_width"] == pytest.approx(0.0)
+    assert doubled["identified_low"] < 0.2 < doubled["identified_high"] == 1.0
+    truth = found[0].truth
+    packed = jobs._packed(truth)
+    assert np.abs(jobs.unpacked(packed) / 255 - truth).max() <= 0.5 / 255 + 1e-12
+    pictures = {kind: [{"picture": packed, "similarity": 1.0}] for kind in KINDS}
+    write_json(tmp_path / "i.json", {"kinds": scores, "pictures": {"the picture": [{"picture": packed}], **pictures}})
+    assert draw(tmp_path / "i.json").stat().st_size > 10_000
+
+
+def test_similarity_is_one_for_equal_pictures_and_low_for_noise():
+    rng = np.random.default_rng(0)
+    picture = np.zeros((28, 28))
+    picture[8:20, 10:14] = 1
+    assert similarity(picture, picture) == pytest.approx(1)
+    assert similarity(picture, rng.random((28, 28))) < 0.2
+    assert similarity(picture, np.clip(picture + 0.02 * rng.random((28, 28)), 0, 1)) > 0.5
+
+
+def test_a_picture_is_identified_only_if_no_other_is_closer():
+    rng = np.random.default_rng(1)
+    truth, others = rng.random((28, 28)), rng.random((20, 28, 28))
+    assert identified(truth + 0.5 * rng.random((28, 28)), truth, others)
+    assert not identified(others[3], truth, others)
+    assert sum(identified(rng.random((28, 28)), truth, others) for _ in range(100)) < 20  # chance is 1 in 21
+
+
+def test_the_victims_gradients_are_those_of_plain_backward_passes():
+    victim = Victim(62, 0).double()
+    x, y = torch.rand(3, 1, 28, 28, dtype=torch.float64), torch.tensor([1, 5, 61])
+    rows = victim.gradients(x, y)
+    for i in range(3):
+        victim.zero_grad()
+        torch.nn.functional.cross_entropy(victim(x[i : i + 1]), y[i : i + 1]).backward()
+        plain = torch.cat([p.grad.reshape(-1) for p in victim.parameters()])
+        assert torch.allclose(rows[i], plain, atol=1e-12)
+
+
+def test_bad_values_are_named():
+    with pytest.raises(ValueError, match="clients = 1"):
+        next(audit_inversion(load("glyphs"), clients=1))
+    with pytest.raises(ValueError, match="pictures = 100000"):
+        next(audit_inversion(load("glyphs"), pictures=100_000))

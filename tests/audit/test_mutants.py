@@ -1,0 +1,37 @@
+"""Every mutant is caught, and its sound version is not; the command says so."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rqm.audit import mutants
+from rqm.audit.mutants import MUTANTS, Finding, Mutant, audit_mutants
+from rqm.cli import app
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_is_caught(mutant):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        (verdict,) = audit_mutants([mutant.name])
+    finally:
+        torch.set_num_threads(before)
+    assert verdict.caught, verdict
+
+
+def test_what_is_asked_for_is_there():
+    asked = {"wrong knot", "biased table", "reused keystream", "late ledger", "under-counted others", "reused masks"}
+    assert asked <= {mutant.name for mutant in MUTANTS}
+
+
+def test_a_mutant_that_nobody_notices_survives_and_so_does_one_with_false_alarms(monkeypatch):
+    unseen = Mutant("unseen", "", "", lambda broken: Finding(False, ""))
+    crying = Mutant("crying", "", "", lambda broken: Finding(True, ""))
+    monkeypatch.setattr(mutants, "MUTANTS", [unseen, crying])
+    assert [one.caught for one in audit_mutants()] == [False, False]
+    result = CliRunner().invoke(app, ["audit", "mutants", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["survived"] == ["unseen", "crying"]
