@@ -119,7 +119,7 @@ def _show(advice: "Advice") -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     heads = ("", "ε", "error, clip²", "over the best", "bits", "under secagg")
     for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0)
     for place, one in enumerate(advice.candidates):
         under = "" if one.bits_under_secagg is None else str(one.bits_under_secagg)
         over = one.mse / best.mse if by_error else one.epsilon / best.epsilon

@@ -18,7 +18,7 @@ from rqm.federated.plan import Plan
 from rqm.federated.sweep import mean_and_interval
 from rqm.privacy.guarantee import Guarantee
 from rqm.report.page import charts
-from rqm.report.page.facts import Run, Tested, coordinate, find, privacy, tested
+from rqm.report.page.facts import Run, Tested, coordinate, find, on_test_set, privacy
 
 STYLE = Path(__file__).with_name("style.css")
 SHOWN = 20
@@ -62,7 +62,7 @@ def _single(one: Run, data: Path | None) -> str:
     )
     parts = [
         unfinished, _tiles(one, found), _privacy(one, found, charged, why), _curves({one.group: [one]}), _sent(one),
-        _time(one), _law(one), _model(tested(one, data), one.plan), _plan(one.plan),
+        _time(one), _law(one), _model(on_test_set(one, data), one.plan), _plan(one.plan),
     ]  # fmt: skip
     return "".join(parts)
 
@@ -86,6 +86,7 @@ def _tiles(one: Run, found: Guarantee | None) -> str:
 def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: str) -> str:
     """The privacy statement: what is promised to whom, against whom, and on what grounds."""
     rows: list[tuple[str, str]] = []
+    bound = coordinate(one)
     verdict = f'<p class="warn">{escape(why)}</p>' if found is None else ""
     if found is not None:
         who = {"server": "the server, who knows who takes part", "outsider": "an outsider who sees all models"}
@@ -99,16 +100,15 @@ def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: st
             verdict += '<p class="warn">An ε of this size protects nobody.</p>'
         rows += [
             ("neighbours", what[found.neighbours]),
-            ("threat model", f"curious; {found.honest:,} of {found.clients:,} clients of a round are honest"),
+            ("threat model", f"keeps to the protocol; {found.honest:,} of {found.clients:,} clients a round honest"),
             ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a user"),
             ("certificate", f"holds for all inputs of everyone; {found.method}, α = {found.order:g}, of the deployed "
              f"integers, {found.dim:,} coordinates" if found.certified else "not certified"),
         ]  # fmt: skip
-        if found.per_coordinate is not None:
+        if found.per_coordinate is not None and bound is None:
             rows.append(("one coordinate, one round", f"D₂ ≤ {found.per_coordinate:.4g}, certified"))
         if found.noise_std_over_gaussian is not None:
             rows.append(("noise", f"{found.noise_std_over_gaussian:.4f} × a trusted server's Gaussian at this ε"))
-    bound = coordinate(one)
     if bound is not None:
         rows.append(("one coordinate, one round", f"D₂ attained {bound.lower:.4g}, certified ≤ {bound.upper:.4g}"))
     if charged:
@@ -125,7 +125,7 @@ def _curves(groups: dict[str, list[Run]]) -> str:
         for number, (name, runs) in enumerate(groups.items()):
             found = [one.evaluated(key) for one in runs]
             least = min((len(x) for x, _ in found), default=0)
-            if least:
+            if least > 1:
                 mean, half = mean_and_interval([y[:least] for _, y in found])
                 band = half if np.isfinite(half).all() else None
                 lines.append(charts.Line(name, found[0][0][:least], mean, number, band))
@@ -284,10 +284,10 @@ def _several(runs: list[Run]) -> str:
         f"<details><summary>{escape(name)}</summary><pre>{escape(to_toml(group[0].plan.to_dict()))}</pre></details>"
         for name, group in groups.items()
     )
+    note = "Accuracy: mean and 95 % interval over seeds. ε is certified, against the server; details below."
     return (
-        f'<section class="wide"><h2>Runs</h2>{table}<p><small>Accuracy: mean and 95 % interval over seeds. '
-        f"ε is certified, against the server; details below.</small></p></section>{_curves(groups)}{''.join(statements)}"
-        f"<section><h2>Plans</h2>{plans}</section>"
+        f'<section class="wide"><h2>Runs</h2>{table}<p><small>{note}</small></p></section>'
+        f"{_curves(groups)}{''.join(statements)}<section><h2>Plans</h2>{plans}</section>"
     )
 
 

@@ -120,7 +120,7 @@ def coordinate(one: Run) -> Bound | None:
     return renyi(mech, 2, one.plan.clients)
 
 
-def tested(one: Run, data: Path | None) -> Tested | str:
+def on_test_set(one: Run, data: Path | None) -> Tested | str:
     """The saved model on the test set; or why that is not known."""
     import torch  # noqa: PLC0415 (an extra)
 

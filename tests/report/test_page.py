@@ -1,0 +1,142 @@
+"""Reports of real runs, in a real browser: they load alone, say what is so, and read well anywhere."""
+
+import json
+import shutil
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rqm import account
+from rqm.cli.report import write
+from rqm.datasets import load
+from rqm.experiments import find
+from rqm.federated import run
+from rqm.federated.guard import Guard
+from rqm.federated.plan import Plan
+from rqm.federated.sweep import Sweep
+from rqm.report.page import build, to_toml
+from rqm.report.page.facts import find as find_runs
+from rqm.report.page.facts import on_test_set, read
+from tests.browser import chromium
+
+PLAN = replace(
+    next(iter(Sweep.from_toml(find("audit"), first=True).variants.values())),
+    clients=5, rounds=4, evaluate_every=2, participations=None,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A private run of four rounds, with a ledger."""
+    place = tmp_path_factory.mktemp("runs") / "first"
+    run.start(PLAN, place)
+    with Guard(PLAN, place, delta=1e-5) as guard:
+        run.carry_out(PLAN, load("glyphs"), place, guard=guard)
+    return place
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return write([folder])
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as watched:
+        yield watched
+
+
+def test_the_report_says_what_is_so(folder, page):
+    text = page.read_text()
+    summary = json.loads((folder / run.SUMMARY).read_text())
+    assert f"{summary['accuracy']:.1%}" in text
+    assert f"({account(PLAN).epsilon:.4g}, 1e-05)-differential privacy" in text
+    assert summary["ledger_head"] in text
+    for words in ("one user's data replaced by any other", "5 of 5 clients", "certified", "not private", "Confusion"):
+        assert words in text, words
+    assert page.stat().st_size < 5e6
+
+
+def test_the_plan_in_it_repeats_the_run(folder, page):
+    text = page.read_text()
+    toml = text.split("<h3>plan.toml</h3><pre>")[1].split("</pre>")[0].replace("&quot;", '"')
+    assert Plan.from_dict(tomllib.loads(toml)) == PLAN
+
+
+def test_the_confusion_matrix_has_the_accuracy_on_its_diagonal(folder):
+    found = on_test_set(read(folder), None)
+    summary = json.loads((folder / run.SUMMARY).read_text())
+    assert np.diag(found.confusion).sum() / found.confusion.sum() == pytest.approx(summary["accuracy"], abs=1e-9)
+    assert (np.bincount(found.labels, minlength=62) == found.confusion.sum(axis=1)).all()
+
+
+def test_seconds_are_broken_down(folder):
+    lines = read(folder).lines
+    for line in lines:
+        assert {"gradients", "clip, rotate, encode", "server"} <= line["parts"].keys()
+        assert 0 < sum(line["parts"].values()) <= line["seconds"] * 1.001
+
+
+def test_it_loads_alone_in_a_browser_and_fits_a_phone(browser, page):
+    for width in (1200, 390):
+        for scheme in ("light", "dark"):
+            opened = browser.open(page.as_uri(), viewport={"width": width, "height": 800}, color_scheme=scheme)
+            assert opened.evaluate("document.documentElement.scrollWidth") <= width
+            assert opened.evaluate("document.documentElement.dataset.theme") == scheme
+            assert opened.locator("svg polyline.line").count() == 2
+            assert opened.locator(".samples img").count() >= 20
+            assert opened.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+            opened.locator("header button").click()
+            assert opened.evaluate("document.documentElement.dataset.theme") != scheme
+    browser.assert_clean()
+    browser.close_pages()
+
+
+def test_several_runs_are_compared(folder, tmp_path, browser):
+    other = tmp_path / "sweep" / "noise-free" / "seed-0"
+    free = Sweep.from_toml(find("audit"), ["clients=5", "rounds=4", "evaluate_every=2"]).variants["noise-free"]
+    run.start(free, other)
+    run.carry_out(free, load("glyphs"), other)
+    text = build([folder, tmp_path / "sweep"])
+    assert "Runs compared" in text
+    assert "there is no differential privacy at all" in text
+    (tmp_path / "both.html").write_text(text)
+    opened = browser.open((tmp_path / "both.html").as_uri())
+    assert opened.locator("svg polyline.line").count() == 4
+    assert opened.locator("tr td:first-child").first.inner_text() == "first"
+    browser.assert_clean()
+    browser.close_pages()
+
+
+def test_an_unfinished_and_a_cut_off_run_are_reported(folder, tmp_path):
+    place = tmp_path / "cut"
+    shutil.copytree(folder, place)
+    (place / run.SUMMARY).unlink()
+    (place / "checkpoint.safetensors").unlink()
+    lines = (place / run.METRICS).read_text().splitlines()
+    (place / run.METRICS).write_text("\n".join([*lines[:2], lines[2][:20]]))
+    text = build([place])
+    assert "Unfinished: 2 of 4 rounds" in text
+    assert "there is no checkpoint" in text
+
+
+def test_names_in_a_plan_cannot_inject_markup(folder, tmp_path):
+    place = tmp_path / "<img src=x onerror=alert(1)>"
+    shutil.copytree(folder, place)
+    text = build([place])
+    assert "<img src=x" not in text
+
+
+def test_folders_without_a_run_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"RUN_DIR = .*nothing: holds no run"):
+        build([tmp_path / "nothing"])
+    (tmp_path / run.PLAN).write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        find_runs([tmp_path])
+
+
+def test_toml_is_read_back():
+    values = {"a": 1, "b": 'x"y', "c": [0.5, 2], "none": None, "table": {"d": True, "e": None}}
+    assert tomllib.loads(to_toml(values)) == {"a": 1, "b": 'x"y', "c": [0.5, 2], "table": {"d": True}}
