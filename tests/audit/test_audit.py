@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-from math import inf
+from math import exp, inf
 
 import numpy as np
 import pytest
 
 from rqm import PBM, RQM, Rounding, SeededRandom, renyi
-from rqm.audit.privacy import audit_privacy
+from rqm.audit.privacy import audit_privacy, exact_epsilon
 from rqm.audit.sampler import audit_sampler, crafted_floats, goodness, independence
 from rqm.design import private_table
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
@@ -93,6 +93,25 @@ def test_the_audit_reaches_four_fifths_of_the_exact_epsilon(mech):
     found = audit_privacy(mech)
     assert found.claimed == renyi(mech, inf, law="sampled").lower
     assert found.measured >= 0.8 * found.claimed
+
+
+@pytest.mark.parametrize("mech", SHIPPED[5:8], ids=IDS[5:8])
+def test_noise_with_tails_is_audited_at_a_delta(mech):
+    found = audit_privacy(mech, delta=0.01)
+    assert 0.8 * found.claimed <= found.measured <= found.claimed
+    with pytest.raises(ValueError, match=r"delta = 0.01: must be 0 unless one client"):
+        audit_privacy(mech, 3, delta=0.01)
+
+
+def test_an_exact_epsilon_is_where_its_delta_is():
+    """By its definition, in fractions: δ(ε) = max over pairs of Σ max(0, p − e^ε q)."""
+    mech = RQM()
+    laws = [[float(value) for value in mech.sampled_pmf(x)] for x in mech.knots]
+    for delta in (1e-4, 1e-2, 0.2):
+        epsilon = exact_epsilon(mech, delta)
+        found = max(sum(max(0.0, a - exp(epsilon) * b) for a, b in zip(p, q, strict=True)) for p in laws for q in laws)
+        assert found == pytest.approx(delta, rel=1e-9)
+    assert exact_epsilon(mech, 1e-13) == pytest.approx(renyi(mech, inf, law="sampled").upper, rel=1e-6)
 
 
 def test_the_papers_claim_is_contradicted_where_a_knot_is_worse_and_ours_is_not():

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from rqm._checks import FloatArray, whole
+from rqm._checks import FloatArray, real, whole
 from rqm.audit.sampler import checked_confidence
 from rqm.channel import Channel
 from rqm.privacy.worst_case import renyi
@@ -29,7 +29,7 @@ Claim = Literal["certified", "paper"]
 
 @dataclass(frozen=True)
 class PrivacyAudit:
-    """What is claimed of one coordinate, and what was measured with ``confidence``; pure ε, one client replaced."""
+    """What is claimed of one coordinate, and what was measured with ``confidence``; one client replaced."""
 
     claimed: float
     measured: float
@@ -40,6 +40,7 @@ class PrivacyAudit:
     clients: int
     draws: int
     claim: str
+    delta: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -49,7 +50,7 @@ class PrivacyAudit:
 
 def audit_privacy(
     mech: Channel, clients: int = 1, *, draws: int = 4_000_000, confidence: float = 0.999, claim: Claim = "certified",
-    rng: SecureRandom | SeededRandom | None = None,
+    delta: float = 0.0, rng: SecureRandom | SeededRandom | None = None,
 ) -> PrivacyAudit:  # fmt: skip
     """Measure ε of one coordinate in a sum over ``clients``, and compare it with what is claimed.
 
@@ -58,6 +59,9 @@ def audit_privacy(
     searched for by sampling.
     """
     draws, clients = whole("draws", draws, 10_000), whole("clients", clients, 1)
+    delta = real("delta", delta, "at least 0 and below 1", 0, 1, closed="[")
+    if delta and (clients > 1 or claim == "paper"):
+        raise ValueError(f"delta = {delta:g}: must be 0 unless one client sends alone, and the claim is certified")
     confidence, rng = checked_confidence(confidence), rng or SecureRandom()
     worst = renyi(mech, inf, clients, law="sampled")
     paper = renyi(mech, inf, clients, "balanced", law="sampled") if claim == "paper" else None
@@ -68,14 +72,14 @@ def audit_privacy(
     for crowd in crowds:
         first = {x: _counts(mech, x, crowd, search, rng) for x in mech.knots.tolist()}
         for x, y in permutations(first, 2):
-            event = _event(first[x], first[y])
-            tried.append((_bound(first[x], first[y], event, search, confidence), (x, y), event, crowd))
+            event = _event(first[x], first[y], delta * search)
+            tried.append((_bound(first[x], first[y], event, search, confidence, delta), (x, y), event, crowd))
     _, pair, event, crowd = max(tried, key=lambda one: one[0])
     there, here = (_counts(mech, x, crowd, draws, rng) for x in pair)
-    measured = max(0.0, _bound(there, here, event, draws, confidence))
-    claimed = worst.upper if paper is None else paper.upper
+    measured = max(0.0, _bound(there, here, event, draws, confidence, delta))
+    claimed = exact_epsilon(mech, delta) if delta else worst.upper if paper is None else paper.upper
     return PrivacyAudit(
-        claimed, measured, confidence, bool(measured > claimed), pair[0], pair[1], clients, draws, claim
+        claimed, measured, confidence, bool(measured > claimed), pair[0], pair[1], clients, draws, claim, delta
     )
 
 
@@ -103,23 +107,44 @@ def _counts(mech: Channel, x: float, others: FloatArray, draws: int, rng: Secure
     return out
 
 
-def _event(p: Any, q: Any) -> Any:
+def exact_epsilon(mech: Channel, delta: float) -> float:
+    """The least ε with which what one client sends is (ε, δ)-differentially private: of the deployed law, all inputs.
+
+    The divergence that δ bounds is jointly convex in the two laws, and these are affine between knots: the worst pair
+    are knots. For one pair, δ(ε) = Σ max(0, p − e^ε q), which falls in ε and is inverted outcome by outcome.
+
+    >>> from rqm import Rounding
+    >>> round(exact_epsilon(Rounding(levels=2, margin=1.0), 0.25), 6) == round(log(0.5 / 0.25), 6)
+    True
+    """
+    laws = np.exp(mech.knot_laws("sampled"))
+    return max(_pair_epsilon(p, q, delta) for p, q in permutations(laws, 2))
+
+
+def _pair_epsilon(p: FloatArray, q: FloatArray, delta: float) -> float:
+    order = np.argsort(-p / q)
+    gained, paid = np.cumsum(p[order]), np.cumsum(q[order])
+    return max(0.0, float(np.log(np.maximum((gained - delta) / paid, 1e-300)).max()))
+
+
+def _event(p: Any, q: Any, spare: float) -> Any:
     """The outcomes that speak most for the first input: of those sorted by their ratio, as many as bound best."""
     ratio = (p + 0.5) / (q + 0.5)
     order = np.argsort(-ratio)
     gained, paid = np.cumsum(p[order]), np.cumsum(q[order])
     with np.errstate(divide="ignore", invalid="ignore"):
         # About the lower bound: the logarithm less three standard deviations.
-        about = np.log(gained) - np.log(paid + 3) - 3 * np.sqrt(1 / np.maximum(gained, 1) + 1 / (paid + 1))
+        more = np.maximum(gained - spare, 0)
+        about = np.log(more) - np.log(paid + 3) - 3 * np.sqrt(gained / np.maximum(more, 1) ** 2 + 1 / (paid + 1))
     chosen = np.zeros(len(p), dtype=bool)
     chosen[order[: int(np.argmax(about)) + 1]] = True
     return chosen
 
 
-def _bound(p: Any, q: Any, event: Any, draws: int, confidence: float) -> float:
-    """log(p/q) at least, with this confidence: Clopper and Pearson's bounds on both, half of the error each."""
+def _bound(p: Any, q: Any, event: Any, draws: int, confidence: float, delta: float) -> float:
+    """log((p − δ)/q) at least, with this confidence: Clopper and Pearson's bounds on both, half of the error each."""
     error = (1 - confidence) / 2
     hits, misses = int(p[event].sum()), int(q[event].sum())
     low = stats.beta.ppf(error, hits, draws - hits + 1) if hits else 0.0
     high = stats.beta.ppf(1 - error, misses + 1, draws - misses) if misses < draws else 1.0
-    return log(low / high) if low > 0 else -inf
+    return log((low - delta) / high) if low > delta else -inf

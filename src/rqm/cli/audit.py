@@ -116,7 +116,9 @@ def privacy(
     settings: SetOption = None,
     data: DataOption = None,
     canaries: Annotated[int, typer.Option(help="Of an experiment's run: users who are canaries.")] = 1000,
-    delta: Annotated[float | None, typer.Option(help="Of an experiment's claim; 1/population or 1e-5.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ of the claim: 0 for a coordinate, 1/population or 1e-5 for an experiment.")
+    ] = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -143,7 +145,7 @@ def privacy(
         mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels, epsilon=epsilon, scale=scale,
         steps=steps, bits=bits, file=file,
     )  # fmt: skip
-    found = audit_privacy(mech, clients, draws=draws, confidence=confidence, claim=claim.value)
+    found = audit_privacy(mech, clients, draws=draws, confidence=confidence, claim=claim.value, delta=delta or 0.0)
     said = (
         f"claimed ε ≤ {found.claimed:.6g} ({found.claim}), measured ε ≥ {found.measured:.6g} with confidence "
         f"{found.confidence:g}, at x = {found.x:.4g} and {found.x_prime:.4g}"
