@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
+
+from rqm.cli import app
 
 
 def rqm(*args, timeout=120):
@@ -184,3 +187,22 @@ def test_advice_in_json_and_in_words():
     bad = rqm("advise", "--clients", "40", "--epsilon", "3", "--honest", "1")
     assert bad.returncode == 2
     assert bad.stderr.count("\n") == 1
+
+
+def leaves(command, path=()):
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from leaves(inner, (*path, name)) if hasattr(inner, "commands") else [((*path, name), inner)]
+
+
+def test_every_command_teaches_by_an_example_of_itself():
+    found = dict(leaves(typer.main.get_command(app)))
+    assert {("report",), ("explore",), ("doctor",), ("audit", "mutants")} <= found.keys()
+    for path, command in found.items():
+        assert f"rqm {' '.join(path)}" in command.help, path
+
+
+def test_colours_are_off_when_piped():
+    done = rqm("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "encoder" in done.stdout

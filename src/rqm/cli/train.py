@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def experiments() -> None:
-    """List the experiments that come with the package."""
+    """List the experiments that come with the package: names for `rqm train`, `rqm account` and `rqm audit`.
+
+    Example:
+
+        rqm experiments
+    """
     from rqm.experiments import about, names
 
     for name in names():
