@@ -25,7 +25,7 @@ demo: setup  ## train a classifier of 62 characters with 4 bits a coordinate, be
 	$(BIN)/rqm train glyphs --sweep --out out/demo
 	$(BIN)/rqm privacy --mechanism rqm --margin 1.0 --keep 0.42 --clients 40 --alpha 2
 	@echo "RQM sent 4 bits a coordinate instead of 32. The privacy above is per coordinate and per round: not yet a user's."
-	@echo "Curves: out/demo/curves.png. The paper's privacy figures: $(BIN)/rqm figures --out out/figures"
+	@echo "Look at out/demo/report.html and out/demo/curves.png. The paper's privacy figures: $(BIN)/rqm figures --out out/figures"
 
 test: lint  ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
