@@ -7,9 +7,10 @@ from math import exp, inf
 
 import numpy as np
 import pytest
+import torch
 
 from rqm import PBM, RQM, Rounding, SeededRandom, renyi
-from rqm.audit.privacy import audit_privacy, exact_epsilon
+from rqm.audit.privacy import _pair_epsilon, audit_privacy, exact_epsilon
 from rqm.audit.sampler import audit_sampler, crafted_floats, goodness, independence
 from rqm.design import private_table
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
@@ -69,6 +70,33 @@ def test_draws_that_depend_on_each_other_are_found():
     assert independence(levels) > 1e-6
     levels[1::50] = levels[::50]  # one pair in a hundred
     assert independence(levels) < 1e-6
+
+
+@pytest.mark.parametrize("often", [0, 1])
+def test_pairs_are_seen_whichever_outcome_is_the_common_one(often):
+    levels = np.where(np.random.default_rng(0).random(20_000) < 0.9, often, 1 - often)
+    assert independence(levels) > 1e-6
+    levels[1::2] = levels[::2]
+    assert independence(levels) < 1e-6
+
+
+def test_a_level_that_there_is_not_fails_the_audit():
+    found = audit_sampler(RQM(levels=32), claimed=RQM(), draws=10_000)
+    assert not found.passed
+    assert "an outcome that there is not" in found.worst or found.p_value == 0
+
+
+def test_a_gpu_that_is_not_there_is_named():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(ValueError, match="device = cuda: torch finds no GPU here"):
+        audit_sampler(RQM(), backend="cuda")
+
+
+def test_outcomes_that_one_input_alone_can_have_are_paid_for_by_delta():
+    p, q = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.01, 0.99])
+    assert _pair_epsilon(p, q, 0.5) == pytest.approx(np.log(50))
+    assert _pair_epsilon(p, q, 0.4) == inf
 
 
 def test_what_is_impossible_must_not_occur():

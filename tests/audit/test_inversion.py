@@ -1,5 +1,7 @@
 """Gradients give pictures away, sums with RQM do not; the scores know the difference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,9 +39,11 @@ def test_the_summary_and_the_picture(found, tmp_path):
     scores = summary(found)
     assert scores["plain gradient"]["identified"] == 1.0
     assert scores["plain gradient"]["half_width"] is None  # one attack has no interval
-    doubled = summary(found * 2)["plain gradient"]
-    assert doubled["half_width"] == pytest.approx(0.0)
-    assert doubled["identified_low"] < 0.2 < doubled["identified_high"] == 1.0
+    models = summary(found * 2)["plain gradient"]
+    assert (models["attacks"], models["pictures"], models["half_width"]) == (2, 1, None)  # no more pictures than before
+    more = summary([*found, *(replace(one, picture=1) for one in found)])["plain gradient"]
+    assert more["half_width"] == pytest.approx(0.0)
+    assert more["identified_low"] < 0.2 < more["identified_high"] == 1.0
     truth = found[0].truth
     packed = jobs._packed(truth)
     assert np.abs(jobs.unpacked(packed) / 255 - truth).max() <= 0.5 / 255 + 1e-12

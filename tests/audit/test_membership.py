@@ -34,7 +34,18 @@ def test_members_are_found_without_noise_and_not_with_it(tmp_path):
 
 
 def halves(models, users, rng):
-    return np.argsort(rng.random((models, users)), axis=0) < models // 2
+    return np.argsort(rng.random((models, users)), axis=1) < users // 2
+
+
+@pytest.mark.parametrize("models", [4, 8, 12])
+def test_an_attack_on_nothing_is_guessing_however_few_the_models(models):
+    rng = np.random.default_rng(models)
+    areas = []
+    for _ in range(10):
+        half = halves(models, 3400, rng)
+        false, true = curve(likelihood_ratios(rng.normal(size=half.shape), half).ravel(), half.ravel())
+        areas.append(np.trapezoid(true, false))
+    assert np.mean(areas) == pytest.approx(0.5, abs=0.006)  # 0.42, 0.476 and 0.487 with users balanced instead
 
 
 def test_the_attack_finds_what_is_planted_and_nothing_else():
@@ -63,5 +74,7 @@ def test_users_are_those_of_the_data():
     assert (audit.users, audit.models) == (6, 4)
     with pytest.raises(ValueError, match="models = 2"):
         audit_membership(plan, data, models=2)
+    with pytest.raises(ValueError, match="users = -1"):
+        audit_membership(plan, data, users=-1)
     with pytest.raises(ValueError, match="variant = x"):
         jobs.variants("membership", chosen=["x"])

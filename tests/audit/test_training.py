@@ -86,7 +86,10 @@ def test_canaries_change_nothing_when_there_are_none(audit):
     assert len(seen[0][1]) == len(plain.values)
 
 
-@pytest.mark.parametrize(("change", "words"), [({"canaries": 3}, "canaries = 3"), ({"delta": 0.0}, "delta = 0")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"canaries": 3}, "canaries = 3"), ({"delta": 0.0}, "delta = 0"), ({"claimed": float("nan")}, "claimed = nan")],
+)
 def test_bad_values_are_named(audit, change, words):
     plans, data = audit
     with pytest.raises(ValueError, match=words):

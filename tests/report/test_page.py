@@ -16,7 +16,7 @@ from rqm.federated import run
 from rqm.federated.guard import Guard
 from rqm.federated.plan import Plan
 from rqm.federated.sweep import Sweep
-from rqm.report.page import build, to_toml
+from rqm.report.page import build, grouped, to_toml
 from rqm.report.page.facts import find as find_runs
 from rqm.report.page.facts import on_test_set, read
 from tests.browser import chromium
@@ -52,7 +52,7 @@ def test_the_report_says_what_is_so(folder, page):
     text = page.read_text()
     summary = json.loads((folder / run.SUMMARY).read_text())
     assert f"{summary['accuracy']:.1%}" in text
-    assert f"({account(PLAN).epsilon:.4g}, 1e-05)-differential privacy" in text
+    assert f"({account(PLAN).epsilon:.4g}, 1e-05)-differential privacy" in text.replace("\n", "")
     assert summary["ledger_head"] in text
     for words in ("one user's data replaced by any other", "5 of 5 clients", "certified", "not private", "Confusion"):
         assert words in text, words
@@ -108,6 +108,24 @@ def test_several_runs_are_compared(folder, tmp_path, browser):
     assert opened.locator("tr td:first-child").first.inner_text() == "first"
     browser.assert_clean()
     browser.close_pages()
+
+
+def test_runs_of_other_plans_are_never_taken_together(folder, tmp_path):
+    """Two folders of one name: the noise-free run must not borrow the other's ε."""
+    one, other = tmp_path / "a" / "0", tmp_path / "b" / "0"
+    shutil.copytree(folder, one)
+    shutil.copytree(folder, other)
+    plan = json.loads((other / run.PLAN).read_text()) | {"mechanism": {"mechanism": "noiseless", "clip": 1.0}}
+    (other / run.PLAN).write_text(json.dumps(plan))
+    text = build([one, other])
+    assert "<td>0</td>" in text
+    assert "<td>0 (2)</td>" in text
+    assert "there is no differential privacy at all" in text
+    seeds = tmp_path / "seeds"
+    for seed in (0, 1):
+        shutil.copytree(folder, seeds / "v" / f"seed-{seed}")
+        (seeds / "v" / f"seed-{seed}" / run.PLAN).write_text(json.dumps(PLAN.to_dict() | {"seed": seed}))
+    assert {name: len(group) for name, group in grouped(find_runs([seeds])).items()} == {"v": 2}
 
 
 def test_an_unfinished_and_a_cut_off_run_are_reported(folder, tmp_path):

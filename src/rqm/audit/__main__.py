@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(what, file=sys.stderr, flush=True)
 
     try:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
         if given.audit == "inversion":
             options = {name: getattr(given, name) for name in ("pictures", "seeds", "clients", "iterations", "device")}
             found = jobs.inversion(load(given.dataset, given.data), watch=watch, **options)

@@ -66,6 +66,7 @@ class Reconstruction:
     """
 
     kind: str
+    picture: int
     truth: FloatArray
     rebuilt: FloatArray
     similarity: float
@@ -80,39 +81,43 @@ def audit_inversion(
     pictures, seeds, clients = whole("pictures", pictures, 1), whole("seeds", seeds, 1), whole("clients", clients, 2)
     images, labels = data.test_inputs, data.test_labels
     chosen = np.random.default_rng(0).permutation(len(labels))
-    if pictures + clients > len(chosen):
+    if pictures * clients > len(chosen):
         raise ValueError(f"pictures = {pictures}: {data.name} has only {len(chosen)} to choose from")
     x = (images[torch.from_numpy(chosen)].double() / 255).unsqueeze(1).to(device)
     y = labels[torch.from_numpy(chosen)].to(device)
     for seed in range(seeds):
         victim = Victim(data.classes, seed).double().to(device)
         for number in range(pictures):
-            others = slice(pictures, pictures + clients - 1)
+            others = slice(pictures + number * (clients - 1), pictures + (number + 1) * (clients - 1))
             crowd = torch.cat([x[number : number + 1], x[others]]), torch.cat([y[number : number + 1], y[others]])
             truth, like = x[number, 0].cpu().numpy(), _same_class(data, int(y[number]), int(chosen[number]))
             for kind in KINDS:
                 many = crowd if kind.startswith("sum") else (x[number : number + 1], y[number : number + 1])
                 rebuilt = _attack(victim, *many, kind, SeededRandom(seed, number), iterations)
                 best = max(rebuilt, key=lambda picture, truth=truth: similarity(truth, picture))  # type: ignore[misc]
-                yield Reconstruction(kind, truth, best, similarity(truth, best), identified(best, truth, like))
-            if len(like):
-                yield Reconstruction("another of its class", truth, like[0], similarity(truth, like[0]), False)
+                yield Reconstruction(kind, number, truth, best, similarity(truth, best), identified(best, truth, like))
+            if len(like) and not seed:
+                yield Reconstruction("another of its class", number, truth, like[0], similarity(truth, like[0]), False)
 
 
 def summary(found: list[Reconstruction]) -> dict[str, dict[str, Any]]:
     """For each kind: the mean similarity with its 95 % confidence interval, and how many pictures were identified.
 
-    The interval of the share that was identified is Clopper and Pearson's.
+    Pictures are what is independent: models of one picture are averaged, and one that identifies it is enough. The
+    interval of the share that was identified is Clopper and Pearson's.
     """
     out: dict[str, dict[str, Any]] = {}
     for kind in dict.fromkeys(one.kind for one in found):
         some = [one for one in found if one.kind == kind]
-        mean, half = mean_and_interval([one.similarity for one in some])
-        hits = stats.binomtest(sum(one.identified for one in some), len(some))
+        numbers = sorted({one.picture for one in some})
+        groups = [[one for one in some if one.picture == number] for number in numbers]
+        mean, half = mean_and_interval([np.mean([one.similarity for one in group]) for group in groups])
+        hits = stats.binomtest(sum(any(one.identified for one in group) for group in groups), len(groups))
         low, high = hits.proportion_ci(0.95)
         out[kind] = {
-            "attacks": len(some), "similarity": float(mean), "half_width": None if np.isnan(half) else float(half),
-            "identified": hits.k / len(some), "identified_low": float(low), "identified_high": float(high),
+            "attacks": len(some), "pictures": len(groups), "similarity": float(mean),
+            "half_width": None if np.isnan(half) else float(half), "identified": hits.k / len(groups),
+            "identified_low": float(low), "identified_high": float(high),
         }  # fmt: skip
     return out
 

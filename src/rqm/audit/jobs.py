@@ -38,7 +38,12 @@ def variants(
         if name not in plans:
             raise ValueError(f"variant = {name}: must be among {', '.join(plans)}")
     kept = {name: plan for name, plan in plans.items() if not chosen or name in chosen}
-    return kept, load(next(iter(kept.values())).data, data)
+    names = sorted({plan.data for plan in kept.values()})
+    if len(names) > 1:
+        raise ValueError(
+            f"{experiment}: its variants have different data ({', '.join(names)}); choose one by --variant"
+        )
+    return kept, load(names[0], data)
 
 
 def training(
@@ -46,13 +51,14 @@ def training(
     confidence: float = 0.95, claimed: float | None = None, watch: Watch = lambda name: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Plant canaries in a run of every variant; ``claimed`` is asked of the accountant unless it is given."""
-    out = {}
+    out, claims = {}, {}
+    for name, plan in plans.items():  # all of them first: a plan without an ε is to be refused before hours of training
+        chosen = delta if delta is not None else 1 / plan.population if plan.population else 1e-5
+        noisy = not isinstance(plan.mechanism, Noiseless)
+        claims[name] = (_claim(plan, chosen) if claimed is None else claimed) if noisy else inf, chosen
     for name, plan in plans.items():
         watch(name)
-        chosen = delta if delta is not None else 1 / plan.population if plan.population else 1e-5
-        claim = claimed if claimed is not None else _claim(plan, chosen)
-        claim = inf if isinstance(plan.mechanism, Noiseless) else claim
-        found = audit_training(plan, data, claim, chosen, canaries=canaries, confidence=confidence)
+        found = audit_training(plan, data, *claims[name], canaries=canaries, confidence=confidence)
         out[name] = {**found.to_dict(), "plan": plan.to_dict()}
     return out
 
@@ -60,7 +66,7 @@ def training(
 def _claim(plan: Plan, delta: float) -> float:
     from rqm.federated.account import account  # noqa: PLC0415 (takes the compiler)
 
-    return inf if isinstance(plan.mechanism, Noiseless) else account(plan, delta).epsilon
+    return account(plan, delta).epsilon
 
 
 def inversion(data: FederatedData, *, watch: Watch = lambda name: None, **options: Any) -> dict[str, Any]:

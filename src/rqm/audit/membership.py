@@ -1,6 +1,6 @@
 """Can one tell from the trained model who took part? The likelihood-ratio attack, user by user.
 
-Several models are trained, each on a random half of the users (every user is in half of the models). The attacker
+Several models are trained, each on a random half of the users. The attacker
 looks at how confident a model is on a user's examples, and compares it with what models with and without that user
 do (Carlini et al. 2022, there for single examples). One model is attacked with what the others teach, in turn.
 """
@@ -58,10 +58,13 @@ def audit_membership(
     if plan.population is not None:
         everybody = data.train.redrawn(plan.population, plan.examples, plan.seed)
     else:
-        everybody = _first(data.train, min(users or len(data.train), len(data.train)), plan.examples)
+        users = len(data.train) if users is None else whole("users", users, 4, len(data.train))
+        everybody = _first(data.train, users, plan.examples)
     plan, count = replace(plan, population=None), len(everybody)
     rng = np.random.default_rng([plan.seed, 0x3E3])
-    half = np.argsort(rng.random((models, count)), axis=0) < models // 2  # each user in half of the models
+    # Half of the users in each model. Were each user in just half of the models, those that are left out of a
+    # comparison would tell against the truth.
+    half = np.argsort(np.argsort(rng.random((models, count)), axis=1), axis=1) < count // 2
     confidence, accuracies = np.empty((models, count)), []
     for model in range(models):
         members = replace(data, train=_only(everybody, np.flatnonzero(half[model])))
@@ -94,7 +97,8 @@ def likelihood_ratios(confidence: FloatArray, half: BoolArray) -> FloatArray:
         mean_in, mean_out = (np.where(part, x, 0).sum(0) / np.maximum(1, part.sum(0)) for part in (inside, ~inside))
         spread = np.where(inside, x - mean_in, x - mean_out).std(axis=0) + 1e-3
         here = confidence[model]
-        out[model] = ((here - mean_out) ** 2 - (here - mean_in) ** 2) / (2 * spread**2)
+        ratio = ((here - mean_out) ** 2 - (here - mean_in) ** 2) / (2 * spread**2)
+        out[model] = np.where(inside.any(axis=0) & ~inside.all(axis=0), ratio, 0.0)  # else nothing was learned
     return out
 
 

@@ -1,4 +1,5 @@
-"""Deliberately broken mechanisms and protocols: would anybody notice? Each is put before the audits that ship.
+"""Deliberately broken mechanisms and protocols: would anybody notice? Each is put before an audit that ships,
+or, where the audits look at samples only (the clip, the ledger, the masks), before a check that stands here.
 
 Every mutant is a small, plausible mistake, most of which leave all results right: sums are sums, models learn. It is
 caught if the audit gives an alarm for it, and none for the sound version.

@@ -122,9 +122,10 @@ def exact_epsilon(mech: Channel, delta: float) -> float:
 
 
 def _pair_epsilon(p: FloatArray, q: FloatArray, delta: float) -> float:
-    order = np.argsort(-p / q)
-    gained, paid = np.cumsum(p[order]), np.cumsum(q[order])
-    return max(0.0, float(np.log(np.maximum((gained - delta) / paid, 1e-300)).max()))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = np.argsort(-np.where(p > 0, p / q, 0.0))
+        gained, paid = np.cumsum(p[order]), np.cumsum(q[order])
+        return max(0.0, float(np.where(gained > delta, np.log((gained - delta) / paid), 0.0).max()))
 
 
 def _event(p: Any, q: Any, spare: float) -> Any:

@@ -25,6 +25,9 @@ INPUTS = 8
 SHARED = 4096
 """Draws of each thread, and of each process, that are compared with the others'."""
 
+PATIENCE = 60.0
+"""Seconds that a forked process may take for its few draws, which fit into the queue's pipe."""
+
 Backend = Literal["cpu", "torch", "cuda"]
 Rng = SecureRandom | SeededRandom
 Found = tuple[float, str]
@@ -61,6 +64,10 @@ def audit_sampler(
     True
     """
     draws = whole("draws", draws, 10_000)
+    if backend == "cuda":
+        from rqm.federated.loop import pick_device  # noqa: PLC0415 (takes torch)
+
+        pick_device("cuda")  # or says that there is none
     rng, claimed, encoder = rng or SecureRandom(), claimed or mech, Encoder(mech, backend)
     found = [*_laws(encoder, claimed, draws, rng), *_floats(encoder, claimed), *_threads(encoder, rng)]
     if backend == "cpu" and isinstance(rng, SecureRandom):
@@ -113,6 +120,9 @@ def _laws(encoder: Encoder, claimed: Channel, draws: int, rng: Rng) -> Iterator[
             levels = draw(x)
             at = float(np.float32(x)) if "32" in entrance else x
             law = claimed.sampled_pmf(at).astype(np.float64)
+            if levels.min() < 0 or levels.max() >= len(law):
+                yield 0.0, f"the law at x = {x:.6g}{entrance}: an outcome that there is not"
+                continue
             yield goodness(np.bincount(levels, minlength=len(law)), law), f"the law at x = {x:.6g}{entrance}"
             yield independence(levels), f"neighbours at x = {x:.6g}{entrance}"
 
@@ -185,14 +195,18 @@ def _processes(encoder: Encoder, rng: Rng) -> list[Found]:
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork among threads: just what is to be tried
         for child in children:
             child.start()
-    drawn = [_draw_some((encoder, rng)), *(queue.get() for _ in children)]
     for child in children:
-        child.join()
+        child.join(PATIENCE)
+    if any(child.exitcode != 0 for child in children):
+        for child in children:
+            child.kill()
+        return [(0.0, "processes forked from one another: one died, or did not end")]
+    drawn = [_draw_some((encoder, rng)), *(queue.get() for _ in children)]
     return [(together(drawn), "processes forked from one another")]
 
 
 def _draw_into(queue: Any, encoder: Encoder, rng: Rng) -> None:
-    queue.put(np.asarray(encoder.mech.encode(np.zeros(SHARED), rng, threads=1)).astype(np.int64))
+    queue.put(np.asarray(encoder.mech.encode(np.zeros(SHARED), rng, threads=1)))
 
 
 def together(drawn: list[Any]) -> float:
@@ -223,7 +237,9 @@ def goodness(counts: Any, law: FloatArray) -> float:
 
 def independence(levels: Any) -> float:
     """The p-value of a G-test on pairs of neighbouring draws, both of which fall into one of at most four groups."""
+    top = np.max(levels)
     edges = np.unique(np.quantile(levels, [0.25, 0.5, 0.75], method="nearest"))
+    edges = edges[edges < top] if (edges < top).any() else np.array([top - 1])  # or all would be in one group
     groups = np.searchsorted(edges, levels, side="left")
     pairs = np.zeros((groups.max() + 1,) * 2)
     np.add.at(pairs, (groups[:-1:2], groups[1::2]), 1)

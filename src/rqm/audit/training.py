@@ -58,6 +58,8 @@ def audit_training(
     """
     canaries, delta = whole("canaries", canaries, 10), real("delta", delta, "strictly between 0 and 1", 0, 1)
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
+    if not claimed >= 0:
+        raise ValueError(f"claimed = {claimed}: must be an ε of at least 0")
     crowd = _Canaries(Trainer(plan, data), canaries, length)
     while crowd.trainer.done < plan.rounds:
         crowd.trainer.step()
@@ -80,7 +82,8 @@ class _Canaries:
         self.size = length * min(inf if bound is None else bound / dim**0.5, inf if plan.transforms.rotate else clip)
         self.coins: dict[int, int] = {}
         self.scores: dict[int, float] = {}
-        self.present: list[int] = []
+        self.present: list[int] = []  # canaries in round ``turn``
+        self.turn = -1
         self.rng = np.random.default_rng([plan.seed, 0xCA9A])
         trainer.planted, trainer.seen = self.plant, self.see
 
@@ -98,6 +101,9 @@ class _Canaries:
                 return None
             self.coins[client] = 2 * int(self.rng.integers(2)) - 1
             self.scores[client] = 0.0
+        if self.turn != self.trainer.done:  # a round before this one was discarded
+            self.turn = self.trainer.done
+            self.present.clear()
         self.present.append(client)
         return self.coins[client] * self.vector(client)
 

@@ -28,8 +28,15 @@ from rqm.cli.privacy import (
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Try to break a claim by sampling.")
 
 
+def _made(path: Path | None) -> Path | None:
+    """Make the folder before the work, not after it."""
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 DataOption = Annotated[Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")]
-OutOption = Annotated[Path | None, typer.Option(help="Folder for the JSON and the picture.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder for the JSON and the picture.", callback=_made)]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set rounds=5.")
 ]
@@ -326,7 +333,6 @@ def _show(
     from rqm.federated.run import write_json
 
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         write_json(out / f"{name}.json", found)
         if name in ("inversion", "membership"):
             from rqm.report.attacks import draw

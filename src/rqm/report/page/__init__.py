@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterable
 from html import escape
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,8 @@ def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: st
         whom = "whoever sees the noised sums, not the server's memory" if found.trusted_server else who[found.observer]
         what = {"replace": "one user's data replaced by any other", "zero-out": "one user's vectors replaced by zero"}
         verdict = (
-            f"<p>Every user has <b>({found.epsilon:.4g}, {found.delta:.3g})-differential privacy</b> "
-            f"against {whom}.</p>"
+            f"<p>Deployed with secure randomness, this gives every user <b>({found.epsilon:.4g}, {found.delta:.3g})-"
+            f"differential privacy</b> against {whom}.</p>"
         )
         if found.epsilon > 100:
             verdict += '<p class="warn">An ε of this size protects nobody.</p>'
@@ -113,7 +114,7 @@ def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: st
         rows.append(("one coordinate, one round", f"D₂ attained {bound.lower:.4g}, certified ≤ {bound.upper:.4g}"))
     if charged:
         rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head']}</code>"))
-    rows.append(("randomness", "seeded, for simulation: <b>not private</b>, whoever has the seed can repeat it"))
+    rows.append(("randomness", "this simulation's is seeded: <b>not private</b>, whoever has the seed can repeat it"))
     kind = "" if found is not None and found.epsilon <= 100 else " none"
     return f'<section class="privacy{kind}"><h2>Privacy</h2>{verdict}{_table(rows)}</section>'
 
@@ -146,7 +147,9 @@ def _sent(one: Run) -> str:
         )
     rows.append(("all clients, all rounds", _size(bits / 8)))
     if one.lines:
-        rows.append(("a client and round", _size(bits / 8 / max(1, sum(line["survivors"] for line in one.lines)))))
+        rows.append(
+            ("a client and round", _size(bits / 8 / max(1, sum(line.get("survivors", 0) for line in one.lines))))
+        )
     if one.summary and bits:
         less = one.summary["float32_bits_up"] / bits
         rows.append(("as float32", f"{_size(one.summary['float32_bits_up'] / 8)}, {less:.3g} times as much"))
@@ -258,13 +261,29 @@ def _is_plain(value: Any) -> bool:
 # -- several runs -------------------------------------------------------------------------------------
 
 
-def _several(runs: list[Run]) -> str:
-    groups: dict[str, list[Run]] = {}
+def grouped(runs: list[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in their seed only, by a name that no other group has."""
+    alike: dict[str, list[Run]] = {}
     for one in runs:
-        groups.setdefault(one.group, []).append(one)
+        alike.setdefault(one.same, []).append(one)
+    out: dict[str, list[Run]] = {}
+    for group in alike.values():
+        name, count = group[0].group, 1
+        while name in out:
+            count += 1
+            name = f"{group[0].group} ({count})"
+        out[name] = group
+    return out
+
+
+def _several(runs: list[Run]) -> str:
+    groups = grouped(runs)
     rows, statements = [], []
     for name, group in groups.items():
-        found, charged, why = privacy(group[0])
+        # Of several seeds the one that has spent most speaks for all.
+        found, charged, why = max(
+            (privacy(one) for one in group), key=lambda one: inf if one[0] is None else one[0].epsilon
+        )
         values = [one.accuracy for one in group if one.accuracy is not None]
         mean, half = mean_and_interval(values) if values else (np.nan, np.nan)
         rows.append([
@@ -284,7 +303,7 @@ def _several(runs: list[Run]) -> str:
         f"<details><summary>{escape(name)}</summary><pre>{escape(to_toml(group[0].plan.to_dict()))}</pre></details>"
         for name, group in groups.items()
     )
-    note = "Accuracy: mean and 95 % interval over seeds. ε is certified, against the server; details below."
+    note = "Accuracy: mean and 95 % interval over seeds. Whom ε protects, and against whom, is said below."
     return (
         f'<section class="wide"><h2>Runs</h2>{table}<p><small>{note}</small></p></section>'
         f"{_curves(groups)}{''.join(statements)}<section><h2>Plans</h2>{plans}</section>"

@@ -45,9 +45,14 @@ class Run:
         """Rounds that were carried out."""
         return int(self.lines[-1]["round"]) if self.lines else 0
 
+    @property
+    def same(self) -> str:
+        """What runs have in common that differ in their seed only."""
+        return json.dumps({**self.plan.to_dict(), "seed": 0}, sort_keys=True)
+
     def evaluated(self, key: str) -> tuple[Any, Any]:
         """Rounds and values where the server evaluated."""
-        some = [line for line in self.lines if key in line]
+        some = [line for line in self.lines if np.isfinite(line.get(key, np.nan))]
         return np.array([line["round"] for line in some], dtype=float), np.array([line[key] for line in some])
 
     def total(self, key: str) -> float:
