@@ -13,7 +13,8 @@ from rqm.adviser import pareto
 from rqm.channel import Channel
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.guarantee import Setting, guarantee
+from rqm.privacy.guarantee import guarantee
+from rqm.privacy.setting import Setting
 from rqm.report.pareto import draw
 
 MANY_BITS = {"clients": 30, "epsilon": 6, "delta": 1e-5, "dim": 256, "bits": 32}
@@ -47,7 +48,7 @@ def test_a_model_against_the_server_needs_one_bit():
 
 def test_the_certified_epsilon_is_the_accounts():
     advice = advise(clients=100, epsilon=8, delta=1e-5, dim=2**14, population=5000, rounds=20, participations=3)
-    setting = Setting(100, 5000, 20, 1e-5, "server", 3)
+    setting = Setting(clients=100, population=5000, rounds=20, participations=3)
     for one in advice.candidates:
         again = mechanism_from_dict(json.loads(json.dumps(one.to_dict()))["mechanism"])
         assert guarantee(again, setting, dim=2**14, l2_clip=1.0).epsilon == one.epsilon <= 8
@@ -85,7 +86,7 @@ def test_the_winner_is_never_dominated(clients, log_dim, epsilon, bits, particip
     best = advice.best.mechanism
     if isinstance(best, RQM):
         less = RQM(clip=best.clip, margin=best.margin * 0.99, levels=best.levels)
-        setting = Setting(clients, 10**5, 3, advice.request.delta, "server", participations)
+        setting = Setting(clients, 3, advice.request.delta, 10**5, participations=participations)
         assert guarantee(less, setting, dim=2**log_dim, l2_clip=1.0).epsilon > epsilon * 0.999
 
 

@@ -1,13 +1,12 @@
 """The doctor finds a sound machine sound, and says what is missing or broken."""
 
 import json
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 
 from rqm import doctor
+from tests.commands import rqm
 
 
 def states(found):
@@ -41,9 +40,7 @@ def test_a_bad_source_of_entropy_is_found(monkeypatch, broken):
 
 
 def test_the_command_line_and_its_json():
-    done = subprocess.run(
-        [sys.executable, "-m", "rqm", "doctor", "--json"], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = rqm("doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["good"] is True

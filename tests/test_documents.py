@@ -12,8 +12,6 @@ import os
 import pkgutil
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from importlib.util import find_spec
@@ -22,7 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-import rqm
+import rqm as package
+from tests.commands import process, rqm
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -70,11 +69,14 @@ def name(page):
 
 
 def run(folder, *arguments):
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False,
-        env=ENVIRONMENT,
-    )  # fmt: skip
+    done = process(*arguments, cwd=folder, env=ENVIRONMENT)
     assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_command(folder, command):
+    done = rqm(*shlex.split(command)[1:], folder=folder)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -88,7 +90,7 @@ def modules():
     missing = {"rqm.bench.pfl_peer", "rqm.bench.flower_peer"}  # scripts for another environment
     if not find_spec("triton"):
         missing |= {"rqm.kernels.cuda", "rqm.kernels.cuda_rotation"}  # nothing else may need what `make setup` lacks
-    names = [m.name for m in pkgutil.walk_packages(rqm.__path__, "rqm.") if not m.name.endswith("__main__")]
+    names = [m.name for m in pkgutil.walk_packages(package.__path__, "rqm.") if not m.name.endswith("__main__")]
     return [name for name in names if name not in missing]
 
 
@@ -115,7 +117,7 @@ def test_readme_python_runs(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS[README])
 def test_readme_commands_run(command, tmp_path):
-    assert run(tmp_path, "-m", *shlex.split(command))
+    assert run_command(tmp_path, command)
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name)
@@ -126,7 +128,7 @@ def test_what_a_page_shows_runs(page, tmp_path):
             (tmp_path / title[1]).write_text(block.text)
     run_python(page, tmp_path)
     for command in COMMANDS[page]:
-        assert run(tmp_path, "-m", *shlex.split(command)), f"{command} prints nothing"
+        assert run_command(tmp_path, command), f"{command} prints nothing"
 
 
 def test_every_block_that_is_not_run_says_why():
@@ -217,4 +219,4 @@ def test_the_pictures_of_the_steps_are_drawn(tmp_path):
 
 def test_the_core_imports_no_extra():
     probe = "import sys, rqm; rqm.renyi; print([m for m in ('torch', 'flwr', 'matplotlib') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert process("-c", probe).stdout == "[]\n"

@@ -21,10 +21,12 @@ from rqm.randomness import SecureRandom, SeededRandom
 
 if TYPE_CHECKING:
     from rqm.adviser import Advice, advise
-    from rqm.federated.account import account
+    from rqm.encoding.calibrate import Calibration, calibrate
+    from rqm.encoding.private_mean import PrivateMean
     from rqm.federated.loop import simulate
-    from rqm.federated.plan import Plan
-    from rqm.privacy.guarantee import Guarantee, calibrate
+    from rqm.plan.account import account
+    from rqm.plan.plan import Plan
+    from rqm.privacy.guarantee import Guarantee
     from rqm.privacy.worst_case import Bound, renyi
 
 __version__ = "0.1.0"
@@ -34,11 +36,13 @@ __all__ = [
     "RQM",
     "Advice",
     "Bound",
+    "Calibration",
     "Channel",
     "Gaussian",
     "Guarantee",
     "Noiseless",
     "Plan",
+    "PrivateMean",
     "Rounding",
     "SecureRandom",
     "SeededRandom",
@@ -56,9 +60,11 @@ _LAZY = {
     "Bound": "rqm.privacy.worst_case",
     "renyi": "rqm.privacy.worst_case",
     "Guarantee": "rqm.privacy.guarantee",
-    "account": "rqm.federated.account",
-    "calibrate": "rqm.privacy.guarantee",
-    "Plan": "rqm.federated.plan",
+    "account": "rqm.plan.account",
+    "Calibration": "rqm.encoding.calibrate",
+    "calibrate": "rqm.encoding.calibrate",
+    "Plan": "rqm.plan.plan",
+    "PrivateMean": "rqm.encoding.private_mean",
     "simulate": "rqm.federated.loop",
 }  # these need the compiler or torch: half a second, or one and a half
 

@@ -13,8 +13,7 @@ from typing import Any
 from rqm._checks import real, whole
 from rqm.candidates import Candidate, Request, clip_of, pure, setting_of, sums, tuned
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.composition import Observer
-from rqm.privacy.vector import Neighbours
+from rqm.privacy.setting import Neighbours, Observer, checked_delta, checked_epsilon, default_delta
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
@@ -59,8 +58,8 @@ def advise(
 
     ``clients`` of ``population`` users take part in each of ``rounds`` rounds, a user in at most ``participations``.
     ``bits`` (or ``levels``, the most outcomes) is what a client may send for a coordinate, before secure aggregation.
-    Without ``delta`` one client's one coordinate gets pure differential privacy, everything else δ = 1/population,
-    at most 10⁻⁵.
+    Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. For the
+    others see ``Setting``: ``honest`` may be a fraction only if the population is given.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
@@ -97,7 +96,7 @@ def _request(
     if (epsilon is None) == (noise is None):
         raise ValueError("epsilon = None: must be given, or else noise; not both")
     if epsilon is not None:
-        real("epsilon", epsilon, "a positive finite number", 0, inf)
+        checked_epsilon(epsilon)
     if noise is not None:
         real("noise", noise, "a positive finite number", 0, inf)
     if levels is not None:
@@ -109,13 +108,12 @@ def _request(
     if isinstance(bits, int) and bits < 1:
         raise ValueError(f"bits = {bits}: must be at least 1, which is enough for most purposes")
     bits = whole("bits", bits, 1, 32)
-    population = whole("population", clients if population is None else population, clients)
     if delta is None and (clients > 1 or dim > 1):
-        delta = min(1e-5, 1 / population)
+        delta = default_delta(population)
     if delta is None and noise is not None:
         raise ValueError("noise = …: must come with delta")
     if delta is not None:
-        real("delta", delta, "above 0 and below 1", 0, 1)
+        checked_delta(delta)
     sure = honest * clients if isinstance(honest, float) else honest
     if clients > 1 and sure is not None and sure < 2:
         raise ValueError(

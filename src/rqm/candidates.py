@@ -15,9 +15,10 @@ from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
-from rqm.privacy.composition import Observer, smallest
-from rqm.privacy.guarantee import Kind, Setting, calibrate, gaussian_noise, guarantee
-from rqm.privacy.vector import Neighbours
+from rqm.privacy.calibrate import Kind, coordinate_clip, fitted
+from rqm.privacy.composition import smallest
+from rqm.privacy.guarantee import gaussian_noise, guarantee
+from rqm.privacy.setting import Neighbours, Observer, Setting
 from rqm.privacy.worst_case import renyi
 
 MOST_BITS = 6
@@ -37,7 +38,7 @@ class Request:
     noise: float | None
     delta: float | None
     bits: int
-    population: int
+    population: int | None
     rounds: int
     participations: int
     honest: int | float | None
@@ -154,7 +155,7 @@ def sums(request: Request) -> Makers:
         yield "RQM, wide margin", of("rqm", levels=levels)
         yield "PBM", of("pbm", levels=levels)
     small = request.clients <= TABLE_CLIENTS and request.dim * request.participations <= TABLE_COORDINATES
-    if small and levels > 2 and setting.floor()[0] > 1 and request.epsilon and setting.observer == "server":
+    if small and levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
         yield "lattice table", lambda: _table(request, setting, min(levels, TABLE_LEVELS))
     for kind in ADDITIVE:
         bits, steps = _room(request, setting, clip)
@@ -169,19 +170,14 @@ def setting_of(request: Request) -> Setting:
     assert request.delta is not None
     capped = request.participations if request.observer == "server" else None
     return Setting(
-        request.clients, request.population, request.rounds, request.delta, request.observer, capped,
-        request.neighbours, request.honest,
+        clients=request.clients, rounds=request.rounds, delta=request.delta, population=request.population,
+        observer=request.observer, participations=capped, neighbours=request.neighbours, honest=request.honest,
     )  # fmt: skip
-
-
-def _spread(request: Request) -> float:
-    """c over C/√d: after a random rotation few coordinates are beyond four times their root mean square."""
-    return min(4.0, sqrt(request.dim))
 
 
 def clip_of(request: Request) -> float:
     """c: the clip of one coordinate."""
-    return _spread(request) * request.l2_clip / sqrt(request.dim)
+    return coordinate_clip(request.l2_clip, request.dim)
 
 
 def tuned(
@@ -189,12 +185,7 @@ def tuned(
 ) -> Channel | Gaussian:  # fmt: skip
     """The mechanism of this kind that reaches the wanted ε, or the wanted noise."""
     if request.epsilon is not None:
-        return calibrate(
-            kind, epsilon=request.epsilon, delta=setting.delta, clients=setting.clients, population=setting.population,
-            rounds=setting.rounds, dim=request.dim, honest=setting.honest, neighbours=setting.neighbours,
-            observer=setting.observer, participations=setting.participations, l2_clip=request.l2_clip,
-            spread=_spread(request), **options,
-        ).mechanism  # fmt: skip
+        return fitted(kind, request.epsilon, setting, dim=request.dim, l2_clip=request.l2_clip, **options)
     assert request.noise is not None
     wanted = (request.noise * request.l2_clip / clip) ** 2 / request.clients  # of one client's coordinate, in clip²
     made: Any = KINDS[kind]
@@ -226,7 +217,7 @@ def _candidate(mech: Channel | Gaussian, request: Request, setting: Setting) -> 
 
 def _typical(request: Request) -> float:
     """How large a coordinate of the mean may be, in clips: all clients alike, rotated."""
-    return 1 / _spread(request)
+    return request.l2_clip / clip_of(request) / sqrt(request.dim)
 
 
 def _room(request: Request, setting: Setting, clip: float) -> tuple[int, int]:
@@ -248,7 +239,7 @@ def _gaussian(request: Request, setting: Setting, *, local: bool) -> Candidate:
         z = request.noise / (sqrt(request.clients) if local else 1)
     else:
         # One's own noise must do alone, or that of the sum.
-        alone = replace(setting, honest=None, survivors=None, delta=setting.floor()[1])
+        alone = replace(setting, honest=None, survivors=None, delta=setting.floor().delta)
         z = gaussian_noise(alone, request.epsilon)
     return _candidate(Gaussian(z, local), request, setting)
 
@@ -256,7 +247,8 @@ def _gaussian(request: Request, setting: Setting, *, local: bool) -> Candidate:
 def _table(request: Request, setting: Setting, levels: int) -> Candidate | None:
     """A lattice for the order at which its variance is least, with a divergence that leaves ε after conversion."""
     assert request.epsilon is not None
-    honest, delta = setting.floor()
+    floor = setting.floor()
+    honest, delta = floor.honest, floor.delta
     releases = request.dim * request.participations
     budgets = {}
     for alpha in (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rqm import __version__
+from rqm._threads import usable_cores
 
 State = Literal["good", "missing", "broken"]
 
@@ -59,7 +60,7 @@ def examine() -> list[Check]:
 
 
 def _system() -> str:
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    return f"{platform.system()} {platform.machine()}, {usable_cores()} of {os.cpu_count()} processors to use"
 
 
 def _core() -> tuple[State, str]:

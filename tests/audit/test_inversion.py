@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from rqm._files import write_json
 from rqm.audit import jobs
 from rqm.audit.inversion import KINDS, Victim, audit_inversion, identified, similarity, summary
 from rqm.datasets import load
-from rqm.federated.run import write_json
 from rqm.report.attacks import draw
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

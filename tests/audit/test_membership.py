@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from rqm._files import write_json
 from rqm.audit import jobs
 from rqm.audit.membership import audit_membership, curve, likelihood_ratios
 from rqm.federated.clients import Clients, FederatedData
-from rqm.federated.run import write_json
 from rqm.report.attacks import draw
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_members_are_found_without_noise_and_not_with_it(tmp_path):

@@ -5,20 +5,11 @@ from math import comb, exp, inf
 
 import numpy as np
 import pytest
-import torch
 
 from rqm import account
 from rqm.audit import jobs
 from rqm.audit.training import Megaphone, audit_training, one_run_bound, p_value
 from rqm.federated.loop import Trainer
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # two workers share two cores
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,12 @@
-"""The command line as its users meet it: in a process of its own."""
+"""The command line as its users meet it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import typer
 
 from rqm.cli import app
-
-
-def rqm(*args, timeout=120):
-    return subprocess.run(
-        [sys.executable, "-m", "rqm", *args], capture_output=True, text=True, timeout=timeout, check=False
-    )
+from tests.commands import process, rqm
 
 
 def test_privacy_json_contract():
@@ -126,7 +119,7 @@ def test_help_and_version_answer_without_the_heavy_parts():
     probe = (
         "import sys, rqm.cli; print([m for m in ('numba', 'scipy', 'matplotlib', 'torch', 'flwr') if m in sys.modules])"
     )
-    loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    loaded = process("-c", probe).stdout
     assert loaded.strip() == "[]"
 
 
@@ -153,11 +146,12 @@ mechanism = { mechanism = "noiseless", clip = 1.0 }
     assert done.returncode == 0, done.stderr
     one = json.loads(done.stdout)
     assert {
-        "epsilon", "delta", "neighbours", "observer", "participations", "honest", "certified", "rounds", "clients",
-        "population", "dim", "per_coordinate", "noise_std_over_gaussian", "bits_per_coordinate", "bits_under_secagg",
+        "epsilon", "delta", "neighbours", "unit", "observer", "participations", "honest", "certified", "rounds",
+        "clients", "population", "dim", "per_coordinate", "noise_std_over_gaussian", "bits_per_coordinate",
+        "bits_under_secagg", "wire_bits_per_parameter", "iterate_noise_over_independent", "accountant",
     } <= one.keys()  # fmt: skip
     assert 0 < one["epsilon"] < 20
-    assert one["delta"] == 1 / 5000
+    assert one["delta"] == 1e-5
     assert [run["name"] for run in one["runs"]] == ["1 bit", "float"]
     assert one["runs"][1]["epsilon"] is None
     said = rqm("account", str(plan), "--honest", "80", "--neighbours", "zero-out")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.cli.test_cli import rqm
+from tests.commands import rqm
 
 QUICK = ("--set", "rounds=3", "--set", "clients=3", "--set", "model=linear", "--set", "evaluate_every=3")
 
@@ -95,8 +95,9 @@ mechanism = { mechanism = "rounding", clip = 0.0078125, levels = 2, margin = 150
     done = rqm("train", str(plan), "--budget-epsilon", "1.2", "--out", str(folder))
     assert done.returncode == 0, done.stderr
     none = rqm("train", str(plan), "--budget-epsilon", "0.001", "--out", str(tmp_path / "none"))
-    assert none.returncode == 0, none.stderr
-    assert "after 0 rounds" in none.stdout
+    assert none.returncode == 2
+    assert "--budget-epsilon 0.001: must be at least 0." in none.stderr
+    assert not (tmp_path / "none").exists()
     assert "the budget is spent" in done.stdout
     summary = json.loads((folder / "summary.json").read_text())
     assert 0 < summary["rounds"] < 4
@@ -109,4 +110,4 @@ mechanism = { mechanism = "rounding", clip = 0.0078125, levels = 2, margin = 150
     assert "not the latest copy" in wrong.stderr
     bare = rqm("train", "glyphs", *QUICK, "--budget-epsilon", "9", "--out", str(tmp_path / "other"))
     assert bare.returncode == 2
-    assert "must come with transforms.l2_clip" in bare.stderr
+    assert "--budget-epsilon 9: must be at least " in bare.stderr  # without an L2 clip a round costs all

@@ -8,8 +8,8 @@ import torch
 
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.federated.loop import Trainer
-from rqm.federated.plan import ClientWork, Plan, Server, Transforms
 from rqm.mechanisms.gaussian import Gaussian
+from rqm.plan.plan import ClientWork, Plan, Server, Transforms
 from tests.federated.small import pictures
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

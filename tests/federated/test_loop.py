@@ -10,8 +10,8 @@ from torch.nn import functional
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.federated.loop import Trainer, pick_device, simulate
 from rqm.federated.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
-from rqm.federated.plan import ClientWork, Plan, Server, Transforms
 from rqm.mechanisms.gaussian import Gaussian
+from rqm.plan.plan import ClientWork, Plan, Server, Transforms
 from tests.federated.small import federation, model, pictures
 
 PLAN = Plan(data="blobs", clients=5, rounds=6, evaluate_every=3, device="cpu", mechanism=Noiseless(clip=10.0))
@@ -220,12 +220,12 @@ def test_local_steps_send_the_change_over_the_rate():
     plan = replace(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
     trainer = Trainer(plan, federation(), model())
     before = trainer.values.clone()
-    trainer._one(2, 0)
+    trainer._one(trainer.worker, 2, 0)
     assert (trainer.values == before).all()
     one_step = replace(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
     single, full = Trainer(one_step, federation(), model()), Trainer(PLAN, federation(), model())
-    single._one(2, 0)
-    full._one(2, 0)
+    single._one(single.worker, 2, 0)
+    full._one(full.worker, 2, 0)
     torch.testing.assert_close(single.gradient, full.gradient, rtol=1e-4, atol=1e-5)
 
 

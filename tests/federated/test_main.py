@@ -64,7 +64,7 @@ def place(tmp_path):
 def bare(place, *args):
     environment = {**os.environ, "RQM_DATA": str(place)}
     command = [sys.executable, "-c", BLOCK, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
 def test_a_bare_machine_trains_and_goes_on(place):

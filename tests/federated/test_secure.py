@@ -7,11 +7,10 @@ import torch
 
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.federated import secure
-from rqm.federated.account import setting_of
 from rqm.federated.loop import Trainer
-from rqm.federated.plan import ClientWork, Plan, Server, Transforms
 from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
+from rqm.plan.plan import ClientWork, Plan, Server, Transforms
 from tests.federated.small import federation, model
 
 PLAN = Plan(
@@ -56,12 +55,10 @@ def test_real_and_ideal_are_the_same(plan):
 
 def test_a_round_below_the_minimum_is_discarded_and_charged():
     trainer = Trainer(replace(PLAN, secagg="real", lost=0.6, survivors=7), federation(), model())
-    charged = []
-    trainer.charge = charged.append
     before = trainer.values.clone()
     records = [trainer.step() for _ in range(4)]
     assert all(record.discarded and record.secagg_bytes_up is None for record in records)
-    assert charged == [0, 1, 2, 3]
+    assert trainer.guard.spent == {0: 1, 1: 1, 2: 1, 3: 1}
     assert (trainer.values == before).all()
 
 
@@ -105,6 +102,5 @@ def test_plans_that_cannot_be(change, message):
 @pytest.mark.parametrize("change", [{}, {"lost": 0.1}, {"survivors": 6}, {"lost": 0.1, "survivors": 6}], ids=str)
 def test_no_sum_is_revealed_of_fewer_clients_than_are_accounted_for(change):
     plan = replace(PLAN, **change)
-    setting, *_ = setting_of(plan, 1e-5, dim=10)
-    accounted = setting.survivors or plan.clients
+    accounted = plan.private_mean(10).survivors or plan.clients
     assert secure.protocol(plan, 10, b"x").minimum >= accounted

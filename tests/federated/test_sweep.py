@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from rqm import RQM, Noiseless
+from rqm._stats import mean_and_interval
 from rqm.federated import run, sweep
+from rqm.plan.sweep import Sweep
 from rqm.report.curves import draw
 from tests.federated.test_run import pictures
 
@@ -37,17 +39,17 @@ def experiment(tmp_path):
 
 
 def test_variants_and_settings(experiment):
-    found = sweep.Sweep.from_toml(experiment, ["seeds=3", "rounds=7", "server.rate=0.2"])
+    found = Sweep.from_toml(experiment, ["seeds=3", "rounds=7", "server.rate=0.2"])
     assert found.seeds == 3
     assert [plan.mechanism for plan in found.variants.values()] == [RQM(clip=0.5), Noiseless(clip=0.5)]
     assert {(plan.rounds, plan.server.rate) for plan in found.variants.values()} == {(7, 0.2)}
     experiment.write_text('[[variants]]\nname = "a"\nmechanism = { mechanism = "rqm", clip = 0.5 }\n')
-    only = sweep.Sweep.from_toml(experiment, ["mechanism.keep=0.3"])
+    only = Sweep.from_toml(experiment, ["mechanism.keep=0.3"])
     assert only.variants["a"].mechanism == RQM(clip=0.5, keep=0.3)
 
 
 def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
-    plans = sweep.Sweep.from_toml(experiment)
+    plans = Sweep.from_toml(experiment)
     assert sweep.carry_out(plans, lambda _: pictures(), tmp_path / "one")
     slices = 0
     while not sweep.carry_out(plans, lambda _: pictures(), tmp_path / "many", minutes=1e-9 if slices % 2 else 1e-3):
@@ -65,16 +67,16 @@ def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
 
 
 def test_intervals_are_students():
-    mean, half = sweep.mean_and_interval([1.0, 2.0, 3.0])
+    mean, half = mean_and_interval([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half == pytest.approx(4.302652729911275 / 3**0.5)
-    assert np.isnan(sweep.mean_and_interval([[1.0, 2.0]])[1]).all()
+    assert np.isnan(mean_and_interval([[1.0, 2.0]])[1]).all()
 
 
 def test_variants_that_cannot_be_are_refused(experiment):
     experiment.write_text("[[variants]]\nrounds = 3\n")
     with pytest.raises(ValueError, match="no name"):
-        sweep.Sweep.from_toml(experiment)
+        Sweep.from_toml(experiment)
     experiment.write_text('[[variants]]\nname = "a"\nround = 3\n')
     with pytest.raises(ValueError, match=r"did you mean variants\.rounds"):
-        sweep.Sweep.from_toml(experiment)
+        Sweep.from_toml(experiment)

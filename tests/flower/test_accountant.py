@@ -10,7 +10,8 @@ from flwr.serverapp import NeighboringRelation, PrivacyAccountant, PrivacyConfig
 from rqm import RQM, Rounding
 from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
 from rqm.mechanisms.noiseless import Noiseless
-from rqm.privacy.guarantee import Setting, guarantee
+from rqm.privacy.guarantee import guarantee
+from rqm.privacy.setting import Setting
 
 MECH, DIM = Rounding(4 / 2**7, 40.0, 2), 2**14
 EVENT = DiscreteEvent(MECH, 100, DIM, 1.0, 100, 10_000)
@@ -25,7 +26,7 @@ def test_the_same_epsilon_as_a_plans(config, observer, neighbours):
     accountant: PrivacyAccountant = DiscreteAccountant(config)
     accountant.compose(EVENT, 3)
     accountant.compose(EVENT)
-    setting = Setting(100, 10_000, 4, 1e-5, observer, None, neighbours)
+    setting = Setting(100, 4, 1e-5, 10_000, observer, neighbours=neighbours)
     ours = guarantee(MECH, setting, dim=DIM, l2_clip=1.0)
     assert accountant.get_epsilon(1e-5) == pytest.approx(ours.epsilon, rel=1e-9)
     spent = accountant.get_privacy_spent()

@@ -170,11 +170,11 @@ def test_caps_and_too_many_clients(tmp_path):
     result, _, _ = train(
         {**PLAIN, "rqm.clients": 9, "rqm.survivors": 5, "rqm.threshold": 5},
         gradient_app(private_mod),
-        tmp_path,
+        tmp_path / "fewer",
         **quick,
     )
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 6, 6]
-    result, _, _ = train({**PLAIN, "rqm.participations": 2}, gradient_app(private_mod), tmp_path, **quick)
+    result, _, _ = train({**PLAIN, "rqm.participations": 2}, gradient_app(private_mod), tmp_path / "capped", **quick)
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 0, 0]
     with pytest.raises(ValueError, match="num_rounds = 9"):
         PrivateStrategy(Settings.from_run_config(PLAIN), folder=tmp_path).start(None, arrays(model()), 9)

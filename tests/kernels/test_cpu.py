@@ -229,9 +229,9 @@ def test_a_forked_child_encodes_on_threads_with_its_own_secure_words():
     children = [context.Process(target=_child, args=(queue,)) for _ in range(2)]
     for child in children:
         child.start()
-    answers = [queue.get(timeout=60) for _ in children]
+    answers = [queue.get(timeout=1800) for _ in children]
     for child in children:
-        child.join(timeout=60)
+        child.join()
     assert [answer[0] for answer in answers] == [expected, expected]
     assert answers[0][1] != answers[1][1]
 

@@ -12,8 +12,8 @@ if not GPU:
 pytest.importorskip("triton")
 
 from rqm import PBM, RQM, Rounding  # noqa: E402
+from rqm.encoding.transforms import Rotation, hadamard, over_budget  # noqa: E402
 from rqm.kernels import cuda_rotation  # noqa: E402
-from rqm.transforms import Rotation, hadamard, over_budget  # noqa: E402
 
 DEVICE = "cuda" if GPU else "cpu"
 

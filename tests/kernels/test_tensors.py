@@ -136,4 +136,4 @@ for mech in (rqm.RQM(), rqm.PBM(), rqm.Rounding()):
 
 
 def test_torch_and_numpy_are_enough():
-    subprocess.run([sys.executable, "-c", BARE], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", BARE], check=True)

@@ -11,10 +11,11 @@ from rqm.privacy.composition import (
     Rdp,
     gaussian_rdp,
     poisson_gaussian_epsilon,
-    run_rdp,
     smallest,
     without_replacement,
 )
+from rqm.privacy.guarantee import gaussian_noise, planned_epsilon
+from rqm.privacy.setting import Setting
 
 
 @pytest.mark.parametrize(("epsilon", "noise"), [(3, 1.61364), (5, 1.17056), (10, 0.84793)])
@@ -65,13 +66,8 @@ def test_sampling_is_never_below_the_gaussians_own_bound(clients, noise):
 
 def test_the_outsiders_noise_is_the_reference():
     """Replace-one, n = 100 of N = 3,400, T = 1,500, δ = 1/N, ε = 10: noise/C = 2.54."""
-    settings_ = {"clients": 100, "population": 3400, "rounds": 1500, "participations": 1}
-
-    def spent(z):
-        run = run_rdp(lambda o, n: gaussian_rdp(z, o, n), observer="outsider", neighbours="replace", **settings_)
-        return run.epsilon(1 / 3400)[0]
-
-    assert smallest(lambda z: spent(z) <= 10, 1.0) == pytest.approx(2.54, abs=0.005)
+    setting = Setting(clients=100, population=3400, rounds=1500, delta=1 / 3400, observer="outsider")
+    assert gaussian_noise(setting, 10) == pytest.approx(2.54, abs=0.005)
 
 
 def test_zero_out_divergences_cannot_be_sampled():
@@ -82,11 +78,11 @@ def test_zero_out_divergences_cannot_be_sampled():
         without_replacement(gaussian_rdp(1.0, ORDERS, "replace"), 10, 100)
     asked = []
 
-    def release(orders, neighbours):
+    def release(orders, neighbours, _):
         asked.append(neighbours)
         return gaussian_rdp(1.0, orders, neighbours)
 
-    run_rdp(release, clients=10, population=100, rounds=5, observer="outsider", participations=1, neighbours="zero-out")
+    planned_epsilon(release, Setting(10, 5, population=100, observer="outsider", neighbours="zero-out"))
     assert asked == ["replace"]  # whatever the relation: the user's place is taken by somebody else
 
 
@@ -97,11 +93,8 @@ def test_zero_out_divergences_cannot_be_sampled():
 )  # fmt: skip
 def test_epsilon_is_monotone_in_everything(noise, clients, more, rounds, delta, observer):
     def spent(noise=noise, clients=clients, population=clients + more + 1, rounds=rounds, delta=delta, k=rounds):
-        run = run_rdp(
-            lambda o, n: gaussian_rdp(noise, o, n), clients=clients, population=population, rounds=rounds,
-            observer=observer, participations=k, neighbours="replace",
-        )  # fmt: skip
-        return run.epsilon(delta)[0]
+        setting = Setting(clients, rounds, delta, population, observer, k)
+        return planned_epsilon(lambda o, n, _: gaussian_rdp(noise, o, n), setting)
 
     here = spent()
     nearly = here * (1 + 1e-9) + 1e-9
@@ -126,9 +119,5 @@ def test_bad_values_are_named():
     rdp = Rdp((2.0,), np.array([1.0]), "replace")
     with pytest.raises(ValueError, match="delta = 0"):
         rdp.epsilon(0)
-    with pytest.raises(ValueError, match="observer = 'nobody'"):
-        run_rdp(
-            lambda *_: rdp, clients=1, population=2, rounds=1, observer="nobody", participations=1, neighbours="replace"
-        )
     with pytest.raises(ValueError, match="population = 5"):
         without_replacement(gaussian_rdp(1.0, SAMPLED_ORDERS, "replace"), 10, 5)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, renyi
-from rqm.privacy.guarantee import Setting, guarantee
+from rqm.privacy.guarantee import guarantee
 from rqm.privacy.losses import composed_epsilon, profile
+from rqm.privacy.setting import Setting
 
 ENDS = np.array([-1.0, 1.0])
 
@@ -66,10 +67,10 @@ def test_one_clients_composition_is_dp_accountings():
     "mech", [Rounding(levels=2, margin=3.0), RQM(levels=16, margin=40.0), PBM(theta=0.05)], ids=repr
 )
 def test_the_better_of_the_two_is_reported_and_named(mech):
-    setting = Setting(10, 100, 5, 1e-5, participations=2)
+    setting = Setting(clients=10, population=100, rounds=5, participations=2)
     few, many = (guarantee(mech, setting, dim=dim, l2_clip=dim**0.5) for dim in (4, 4000))
-    assert few.method == "PLD"
-    assert many.method == "RDP"
+    assert few.accountant == "pld"
+    assert many.accountant == "rdp"
     rdp_alone = min(
         8 * bound.upper + np.log(1e5) / (bound.alpha - 1) for bound in renyi(mech, [2.0, 4.0, 8.0, 16.0, 32.0], 10)
     )

@@ -7,9 +7,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from rqm._files import write_json
 from rqm.audit import jobs
 from rqm.datasets import load
-from rqm.federated.run import write_json
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rqm._files import write_json
 from rqm.audit import jobs
 from rqm.audit.mutants import audit_mutants
 from rqm.audit.privacy import audit_privacy
@@ -11,7 +12,6 @@ from rqm.audit.sampler import audit_sampler
 from rqm.channel import Channel
 from rqm.datasets import load
 from rqm.design import private_table
-from rqm.federated.run import write_json
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.response import RandomizedResponse

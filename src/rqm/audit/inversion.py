@@ -18,8 +18,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from rqm._checks import FloatArray, whole
+from rqm._stats import mean_and_interval
 from rqm.federated.clients import FederatedData
-from rqm.federated.sweep import mean_and_interval
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SeededRandom

@@ -15,11 +15,10 @@ from rqm.audit.inversion import Reconstruction, audit_inversion, summary
 from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
 from rqm.datasets import load
-from rqm.experiments import find
 from rqm.federated.clients import FederatedData
-from rqm.federated.plan import Plan
-from rqm.federated.sweep import Sweep
-from rqm.mechanisms.noiseless import Noiseless
+from rqm.plan.experiments import find
+from rqm.plan.plan import Plan
+from rqm.plan.sweep import Sweep
 
 SHOWN = 8
 """Pictures that are kept of each kind."""
@@ -53,18 +52,16 @@ def training(
     """Plant canaries in a run of every variant; ``claimed`` is asked of the accountant unless it is given."""
     out, claims = {}, {}
     for name, plan in plans.items():  # all of them first: a plan without an ε is to be refused before hours of training
-        chosen = delta if delta is not None else 1 / plan.population if plan.population else 1e-5
-        noisy = not isinstance(plan.mechanism, Noiseless)
-        claims[name] = (_claim(plan, chosen) if claimed is None else claimed) if noisy else inf, chosen
+        claims[name] = inf if not plan.private_mean(1).private else _claim(plan, delta) if claimed is None else claimed
     for name, plan in plans.items():
         watch(name)
-        found = audit_training(plan, data, *claims[name], canaries=canaries, confidence=confidence)
+        found = audit_training(plan, data, claims[name], delta, canaries=canaries, confidence=confidence)
         out[name] = {**found.to_dict(), "plan": plan.to_dict()}
     return out
 
 
-def _claim(plan: Plan, delta: float) -> float:
-    from rqm.federated.account import account  # noqa: PLC0415 (takes the compiler)
+def _claim(plan: Plan, delta: float | None) -> float:
+    from rqm.plan.account import account  # noqa: PLC0415 (takes the compiler)
 
     return account(plan, delta).epsilon
 

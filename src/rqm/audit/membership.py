@@ -16,7 +16,7 @@ import torch
 from rqm._checks import FloatArray, real, whole
 from rqm.federated.clients import Clients, FederatedData
 from rqm.federated.loop import Trainer, images
-from rqm.federated.plan import Plan
+from rqm.plan.plan import Plan
 
 BoolArray = npt.NDArray[np.bool_]
 

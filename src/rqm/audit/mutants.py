@@ -149,9 +149,9 @@ def _shared_keystream() -> Iterator[None]:
 
 def _plan() -> Any:
     """A run with ε = 1 for each user, who takes part once: 100 clients a round."""
-    from rqm.experiments import find  # noqa: PLC0415
-    from rqm.federated.sweep import Sweep  # noqa: PLC0415
-    from rqm.privacy.guarantee import calibrate  # noqa: PLC0415
+    from rqm.encoding.calibrate import calibrate  # noqa: PLC0415
+    from rqm.plan.experiments import find  # noqa: PLC0415
+    from rqm.plan.sweep import Sweep  # noqa: PLC0415
 
     plan = next(iter(Sweep.from_toml(find("audit"), first=True).variants.values()))
     found = calibrate("rqm", epsilon=1, delta=1e-5, clients=100, population=3400, rounds=10, dim=2**16)
@@ -185,9 +185,12 @@ def _long_vectors(broken: bool) -> Finding:
     with ExitStack() as stack:
         if broken:
             unscaled = lambda x, bound: (torch.ones(len(x)), torch.ones(len(x), dtype=torch.bool))  # noqa: E731
-            stack.enter_context(patch("rqm.transforms._factors", unscaled))
+            stack.enter_context(patch("rqm.encoding.tensors._factors", unscaled))
             stack.enter_context(
-                patch("rqm.federated.loop.over_budget", lambda mech, x, bound: torch.zeros(len(x), dtype=torch.bool))
+                patch(
+                    "rqm.encoding.private_mean.over_budget",
+                    lambda mech, x, bound: torch.zeros(len(x), dtype=torch.bool),
+                )
             )
         low, allowed = Megaphone(replace(_plan(), rounds=8), load("glyphs"), 100.0).length(0.999)
     return Finding(low > allowed, f"a client's vector has length {low / allowed:.3g} clips at least")
@@ -196,13 +199,13 @@ def _long_vectors(broken: bool) -> Finding:
 def _charged_late(broken: bool) -> Finding:
     """The ledger is charged when the round is over, so a process that is killed before has released for nothing."""
     from rqm.datasets import load  # noqa: PLC0415
-    from rqm.federated.guard import Guard  # noqa: PLC0415
     from rqm.federated.loop import Trainer  # noqa: PLC0415
+    from rqm.plan.guard import Guard  # noqa: PLC0415
     from rqm.privacy.ledger import LEDGER, read  # noqa: PLC0415
 
     plan, unpaid = replace(_plan(), clients=5, rounds=2, evaluate_every=2), []
-    with TemporaryDirectory() as folder, Guard(plan, Path(folder), delta=1e-5) as guard:
-        trainer = Trainer(plan, load("glyphs"))
+    trainer = Trainer(plan, load("glyphs"))
+    with TemporaryDirectory() as folder, Guard(trainer.mean, Path(folder)) as guard:
 
         def seen(turn: int, _mean: Any) -> None:
             if not read(Path(folder) / LEDGER)[1][turn]:
@@ -210,11 +213,11 @@ def _charged_late(broken: bool) -> Finding:
 
         trainer.seen = seen
         if not broken:
-            trainer.charge = guard.ledger.charge
+            trainer.guard = guard
         while trainer.done < plan.rounds:
             trainer.step()
             if broken:
-                guard.ledger.charge(trainer.done - 1)
+                guard.charge(trainer.done - 1)
     return Finding(bool(unpaid), f"{len(unpaid)} of {plan.rounds} sums were released before they were charged")
 
 

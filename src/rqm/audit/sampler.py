@@ -25,7 +25,7 @@ INPUTS = 8
 SHARED = 4096
 """Draws of each thread, and of each process, that are compared with the others'."""
 
-PATIENCE = 60.0
+PATIENCE = 600.0
 """Seconds that a forked process may take for its few draws, which fit into the queue's pipe."""
 
 Backend = Literal["cpu", "torch", "cuda"]

@@ -17,7 +17,7 @@ from scipy import optimize, stats
 from rqm._checks import real, whole
 from rqm.federated.clients import FederatedData
 from rqm.federated.loop import Trainer
-from rqm.federated.plan import Plan
+from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
@@ -48,16 +48,17 @@ class TrainingAudit:
 
 
 def audit_training(
-    plan: Plan, data: FederatedData, claimed: float, delta: float = 1e-5, *, canaries: int = 1000,
+    plan: Plan, data: FederatedData, claimed: float, delta: float | None = None, *, canaries: int = 1000,
     confidence: float = 0.95, length: float = 1.0,
 ) -> TrainingAudit:  # fmt: skip
     """Train as the plan says, with the first ``canaries`` users who are sampled replaced by canaries.
 
-    ``claimed`` is the ε at ``delta`` to be tested, as ``rqm.account`` states it for ``observer="server"``. ``length``
-    stretches the canaries beyond what the clip should allow.
+    ``claimed`` is the ε at ``delta`` (by default the plan's) to be tested, as ``rqm.account`` states it for
+    ``observer="server"``. ``length`` stretches the canaries beyond what the clip should allow.
     """
-    canaries, delta = whole("canaries", canaries, 10), real("delta", delta, "strictly between 0 and 1", 0, 1)
+    canaries, delta = whole("canaries", canaries, 10), plan.private_mean(1).with_(delta=delta).setting.delta
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
+    assert delta is not None
     if not claimed >= 0:
         raise ValueError(f"claimed = {claimed}: must be an ε of at least 0")
     crowd = _Canaries(Trainer(plan, data), canaries, length)

@@ -22,13 +22,16 @@ from rqm.bench.encode import peer_python
 from rqm.federated import models
 from rqm.federated.clients import Clients, FederatedData
 from rqm.federated.loop import Trainer, images
-from rqm.federated.plan import Plan
 from rqm.mechanisms.rqm import RQM
+from rqm.plan.plan import Plan
+from rqm.randomness import SeededRandom
 
 CLIENTS, EACH = 40, 200
 OURS, PFL, PLAIN = "a round with RQM", "pfl 0.6.0, central Gaussian", "plain torch loop, no privacy"
 SAME = "pfl with our model, which pools faster"
-PLAN = Plan(data="noise", model="paper-cnn", clients=CLIENTS, mechanism=RQM(clip=2.9731e-5), evaluate_every=10**9)
+PLAN = Plan(
+    data="noise", model="paper-cnn", clients=CLIENTS, mechanism=RQM(clip=2.9731e-5), evaluate_every=10**9, rounds=10**9
+)
 MEMORY = """
 import sys
 from dataclasses import replace
@@ -153,7 +156,7 @@ def on_gpu() -> Result:
     trainer = Trainer(replace(PLAN, device="cuda"), data)
     assert trainer.batched is not None
     gradients, _ = trainer.batched.gradients(list(range(CLIENTS)))
-    total = torch.zeros(gradients.shape[1], dtype=torch.int32, device="cuda")
+    total, rng = torch.zeros(gradients.shape[1], dtype=torch.int32, device="cuda"), SeededRandom(0)
 
     def waiting(run: object) -> object:
         torch.cuda.synchronize()
@@ -161,7 +164,7 @@ def on_gpu() -> Result:
 
     runs: dict[str, tuple[Callable[[], object], int]] = {
         OURS: (lambda: waiting(trainer.step()), 1),
-        "the encoding in it": (lambda: waiting(trainer._add(gradients, total.zero_(), 0, 0)), 1),
+        "the encoding in it": (lambda: waiting(trainer.mean.add(gradients, total.zero_(), rng, round=0)), 1),
     }
     entries = measure(runs, repeats=20)
     names = torch.cuda.get_device_name(), f"torch {torch.__version__}"

@@ -2,13 +2,16 @@
 
 import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from rqm import __version__
+from rqm._threads import wait_quietly
 from rqm.cli import account, advise, audit, bench, doctor, explore, figures, privacy, report, train
+
+REFUSED: Any = typer.BadParameter.__mro__[2]
+"""The base of all errors of usage: click's, or that of the copy of click that typer brings."""
 
 app = typer.Typer(
     name="rqm",
@@ -52,11 +55,12 @@ def about(
 
 def main() -> None:
     """Run the command line; a bad value ends with exit code 2 and one line that names it."""
+    wait_quietly()
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.Abort:
+    except typer.Abort:
         _fail("stopped by the user", 130)
-    except click.ClickException as error:
+    except REFUSED as error:
         _fail(error.format_message(), error.exit_code)
     except (ValueError, TypeError) as error:
         _fail(_as_option(str(error)), 2)

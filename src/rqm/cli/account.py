@@ -1,4 +1,4 @@
-"""``rqm account``: what a plan guarantees to every user, over the whole run."""
+"""``rqm account``: what a plan, or the ledger of a run, guarantees to every user, over the whole run."""
 
 import json
 from pathlib import Path
@@ -9,103 +9,138 @@ import typer
 if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
 
+Found = dict[str, "tuple[Guarantee | None, dict[str, Any]]"]
+"""By name: the guarantee, or None where there is no noise; and what a ledger says besides."""
+
 
 def command(
     experiment: Annotated[
         str,
-        typer.Argument(help="A shipped experiment (rqm experiments), a TOML file, a ledger or the folder of a run."),
+        typer.Argument(
+            help="A shipped experiment (rqm experiments), a TOML file, a ledger, or the folder of a run or of a sweep."
+        ),
     ],
-    delta: Annotated[float | None, typer.Option(help="δ; by default one over the population, or 1e-5.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ; else the plan's or the ledger's, else 1e-5 or one over the population.")
+    ] = None,
     observer: Annotated[
-        str, typer.Option(help="server (knows who takes part) or outsider (sees the models).")
-    ] = "server",
-    neighbours: Annotated[str, typer.Option(help="replace (one user by another) or zero-out.")] = "replace",
+        str | None, typer.Option(help="server (knows who takes part; the default) or outsider (sees the models).")
+    ] = None,
+    neighbours: Annotated[
+        str | None, typer.Option(help="replace (one user by another; the default) or zero-out.")
+    ] = None,
     honest: Annotated[
         str | None, typer.Option(help="Honest clients of a round (80), or the fraction of the population (0.8).")
     ] = None,
     population: Annotated[
-        int | None, typer.Option(help="Users that clients are sampled from, for the outsider.")
+        int | None, typer.Option(help="Users that clients are sampled from: for the outsider, and for a fraction.")
     ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write a certificate: ε for any number of rounds, for machines without an accountant."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Account for a whole training run: (ε, δ) for every user, certified, and beside it the value per coordinate.
+
+    Of a plan: what is to be spent. Of a ledger, or the folder of a run: what was, finished or not. Options ask another
+    question of the same plan or charges.
 
     Examples:
 
         rqm account emnist-theta25
 
-        rqm account plan.toml --delta 1e-6 --honest 0.8 --json
+        rqm account plan.toml --delta 1e-6 --honest 72 --json
+
+        rqm account runs/first
     """
-    from rich.console import Console
-
-    from rqm.experiments import find
-    from rqm.federated.account import account
-    from rqm.federated.sweep import Sweep
-    from rqm.mechanisms.noiseless import Noiseless
-
-    if Path(experiment).is_dir() or experiment.endswith(".jsonl"):
-        _from_ledger(Path(experiment), as_json)
-        return
-    plans = Sweep.from_toml(find(experiment), settings or []).variants
-    share = None if honest is None else float(honest) if "." in honest else int(honest)
-    found: dict[str, Guarantee | None] = {}
-    for name, plan in plans.items():
-        users = population or plan.population
-        chosen = delta if delta is not None else 1 / users if users else 1e-5
-        if isinstance(plan.mechanism, Noiseless):
-            found[name] = None
-            continue
-        facts: dict[str, Any] = {"observer": observer, "neighbours": neighbours, "honest": share}
-        with Console(stderr=True).status(f"accounting for {name}"):
-            found[name] = account(plan, chosen, population=population, **facts)
+    changes: dict[str, Any] = {
+        "delta": delta, "observer": observer, "neighbours": neighbours, "honest": number_or_share(honest),
+        "population": population,
+    }  # fmt: skip
+    path = Path(experiment)
+    if path.exists() and path.suffix != ".toml":
+        if settings or save:
+            what = f"set = {settings[0]}" if settings else f"save = {save}"
+            raise ValueError(
+                f"{what}: must come with a plan; {experiment} holds what was charged, which nothing changes"
+            )
+        found = _ledgers(path, changes)
+    else:
+        found = _plans(experiment, settings or [], changes, save)
     if as_json:
-        runs = [{"name": name, **(one.to_dict() if one else {"epsilon": None})} for name, one in found.items()]
+        runs = [{"name": name, **_facts(one, charged)} for name, (one, charged) in found.items()]
         typer.echo(json.dumps({**runs[0], "runs": runs}))
         return
-    for name, one in found.items():
-        typer.echo(f"{name}: {say(one)}")
+    for name, (one, charged) in found.items():
+        typer.echo(f"{name}: {_say(one, charged)}" if len(found) > 1 or not charged else _say(one, charged))
 
 
-def _from_ledger(path: Path, as_json: bool) -> None:
-    """What a ledger says was spent, whether or not the run has come to its end."""
-    from rqm.federated.account import account_ledger
+def number_or_share(text: str | None) -> int | float | None:
+    """A number of honest clients, or a fraction of the population: what has a point is a fraction."""
+    if text is None:
+        return None
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        raise ValueError(f"honest = {text}: must be a number of clients, or a fraction such as 0.8") from None
 
-    one, charged = account_ledger(path)
+
+def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: Path | None) -> Found:
+    """Every variant of an experiment."""
+    from rich.console import Console
+
+    from rqm._files import write_json
+    from rqm.plan.experiments import find
+    from rqm.plan.guard import CERTIFICATE, certificate
+    from rqm.plan.sweep import Sweep
+
+    found: Found = {}
+    certificates = []
+    for name, plan in Sweep.from_toml(find(experiment), settings).variants.items():
+        mean = plan.private_mean()
+        if not mean.private:
+            found[name] = None, {}
+            continue
+        with Console(stderr=True).status(f"accounting for {name}"):
+            mean = mean.with_(**changes)
+            found[name] = mean.guarantee, {}
+            if save is not None:
+                if mean.observer != "server" or mean.neighbours != "replace":
+                    raise ValueError(
+                        f"save = {save}: must come without --observer and --neighbours, as a guard charges"
+                    )
+                certificates.append(certificate(mean, name))
+    if save is not None:
+        write_json(save, {"certificates_format": CERTIFICATE, "certificates": certificates})
+    return found
+
+
+def _ledgers(path: Path, changes: dict[str, Any]) -> Found:
+    """The ledger of a run, or all of a sweep's."""
+    from rqm.plan.account import account_ledger
+    from rqm.privacy.ledger import LEDGER
+
+    inner = sorted(path.glob(f"*/*/{LEDGER}")) if path.is_dir() and not (path / LEDGER).exists() else []
+    if not inner:
+        return {path.name: account_ledger(path, **changes)}
+    return {one.parent.relative_to(path).as_posix(): account_ledger(one, **changes) for one in inner}
+
+
+def _facts(one: "Guarantee | None", charged: dict[str, Any]) -> dict[str, Any]:
     if one is None:
-        typer.echo(json.dumps({"epsilon": 0.0, **charged}) if as_json else "nothing has been charged yet: ε = 0")
-        return
-    if as_json:
-        typer.echo(json.dumps({**one.to_dict(), **charged}))
-        return
-    typer.echo(say(one))
-    typer.echo(
-        f"  {charged['charges']} charges for {charged['rounds_charged']} rounds; "
+        return {"epsilon": 0.0 if charged else None, **charged}
+    return {**one.to_dict(), **charged}
+
+
+def _say(one: "Guarantee | None", charged: dict[str, Any]) -> str:
+    """A guarantee in words, and where its ledger ends."""
+    if one is None:
+        return "nothing has been charged yet: ε = 0" if charged else "no noise, no privacy"
+    if not charged:
+        return str(one)
+    return (
+        f"{one}\n  {charged['charges']} charges for {charged['rounds_charged']} rounds; "
         f"the ledger ends with {charged['head']}."
     )
-
-
-def say(one: "Guarantee | None") -> str:
-    """A guarantee in words."""
-    if one is None:
-        return "no noise, no privacy"
-    whom = {"server": "the server", "outsider": "an outsider who sees all models, but not who took part"}[one.observer]
-    if one.trusted_server:
-        whom = "whoever sees the noised sums but not the server's memory"
-    what = {"replace": "replaced by another", "zero-out": "replaced by zero"}[one.neighbours]
-    lines = [
-        f"({one.epsilon:.4g}, {one.delta:.3g})-DP for every user against {whom}, certified;",
-        f"  a user's vectors {what} in up to {one.participations:,} of {one.rounds:,} rounds,",
-        f"  {one.honest:,} of {one.clients:,} clients of a round honest, {one.dim:,} coordinates (α = {one.order:g}).",
-    ]
-    if one.per_coordinate is not None:
-        lines.append(f"  D₂ of one coordinate in one round: {one.per_coordinate:.4g}.")
-    if one.noise_std_over_gaussian is not None:
-        lines.append(
-            f"  The noise is {one.noise_std_over_gaussian:.4f} times a trusted server's Gaussian at the same ε."
-        )
-    if one.epsilon > 100:
-        lines.append("  An ε of this size protects nobody: clip in L2, rotate, and widen the margin (rqm.calibrate).")
-    secagg = "" if one.bits_under_secagg is None else f", {one.bits_under_secagg} under secure aggregation"
-    lines.append(f"  {one.bits_per_coordinate} bits a coordinate{secagg}.")
-    return "\n".join(lines)

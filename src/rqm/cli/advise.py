@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rqm.cli.account import number_or_share
+
 if TYPE_CHECKING:
     from rqm.adviser import Advice, Progress
 
@@ -33,7 +35,9 @@ def command(
     dim: Annotated[int, typer.Option(help="d, coordinates of a client's vector (padded, if rotated).")] = 1,
     epsilon: Annotated[float | None, typer.Option(help="The ε to be kept.")] = None,
     noise: Annotated[float | None, typer.Option(help="Instead: the noise of the sum, in units of the L2 clip.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ; none: pure DP for one coordinate, else 1/N ≤ 1e-5.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
+    ] = None,
     bits: Annotated[int | None, typer.Option(help="Bits that a client may send for a coordinate (4).")] = None,
     levels: Annotated[int | None, typer.Option(help="The same as the most outcomes: 16 is 4 bits.")] = None,
     population: Annotated[int | None, typer.Option(help="N, users that a round's clients are sampled from.")] = None,
@@ -68,7 +72,7 @@ def command(
     with _progress(quiet=as_json) as told:
         advice = advise(
             clients=clients, dim=dim, epsilon=epsilon, noise=noise, delta=delta, bits=bits, levels=levels,
-            population=population, rounds=rounds, participations=participations, honest=_honest(honest),
+            population=population, rounds=rounds, participations=participations, honest=number_or_share(honest),
             observer=observer.value, neighbours=neighbours.value, l2_clip=l2_clip, progress=told,
         )  # fmt: skip
     if plot is not None:
@@ -86,15 +90,6 @@ def command(
     _show(advice)
     if plot is not None:
         typer.echo(str(plot))
-
-
-def _honest(text: str | None) -> int | float | None:
-    if text is None:
-        return None
-    try:
-        return float(text) if "." in text or "e" in text else int(text)
-    except ValueError:
-        raise ValueError(f"honest = {text}: must be a number of clients, or a fraction such as 0.8") from None
 
 
 @contextmanager

@@ -330,7 +330,7 @@ def _show(
     name: str,
 ) -> None:  # fmt: skip
     """Print a table or JSON; with a folder also write the JSON and, where there is one, the picture."""
-    from rqm.federated.run import write_json
+    from rqm._files import write_json
 
     if out is not None:
         write_json(out / f"{name}.json", found)

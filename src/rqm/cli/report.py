@@ -32,7 +32,7 @@ def write(folders: list[Path], out: Path | None = None, data: Path | None = None
     """Build and save a report; return its path."""
     from rich.console import Console
 
-    from rqm.federated.checkpoint import write_atomically
+    from rqm._files import write_atomically
     from rqm.report.page import build
 
     with Console(stderr=True).status("writing the report"):

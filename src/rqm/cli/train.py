@@ -1,8 +1,6 @@
 """``rqm train``: carry out a plan of federated training; ``rqm experiments``: the plans that come with the package."""
 
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rqm.federated.guard import Guard
     from rqm.federated.loop import Record
-    from rqm.federated.plan import Plan
+    from rqm.plan.plan import Plan
 
 
 def experiments() -> None:
@@ -22,7 +19,7 @@ def experiments() -> None:
 
         rqm experiments
     """
-    from rqm.experiments import about, names
+    from rqm.plan.experiments import about, names
 
     for name in names():
         typer.echo(f"{name:20}{about(name)}")
@@ -53,7 +50,7 @@ def command(
         float | None, typer.Option(help="Stop before a user's ε against the server would pass this.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="δ of that ε; by default one over the population, or 1e-5.")
+        float | None, typer.Option(help="δ; else the plan's, else 1e-5 or one over the population.")
     ] = None,
     expect_head: Annotated[
         str | None, typer.Option(help="With --resume: the ledger must end with this hash, as noted elsewhere.")
@@ -74,9 +71,8 @@ def command(
 
         rqm train glyphs --sweep --out runs/compared
     """
-    from rqm.federated import run
-
-    settings = [*(settings or []), *([f"secagg={secagg}"] if secagg is not None else [])]
+    given = {"secagg": secagg, "delta": delta, "budget_epsilon": budget_epsilon}
+    settings = [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     if sweep:
         if experiment is None or out is None or resume is not None:
             raise ValueError("sweep = True: must come with EXPERIMENT and --out, and without --resume")
@@ -86,21 +82,19 @@ def command(
     if print_config:
         typer.echo(json.dumps(plan.to_dict(), indent=1))
         return
-    if resume is None and out is None:
+    folder = resume or out
+    if folder is None:
         raise ValueError("out = None: must be a new folder for the run")
     from rqm.datasets import load
+    from rqm.federated import run
+    from rqm.federated.loop import validate
 
-    folder = resume or out
-    assert folder is not None
     clients = load(plan.data, data)
-    if resume is None:
-        run.start(plan, folder)
-    guard = _guard(plan, folder, delta, budget_epsilon, expect_head)
-    leak = "" if guard else _leak(plan)
+    validate(plan, clients)
+    leak = _leak(plan)
     try:
-        with guard or nullcontext():
-            work = partial(run.carry_out, plan, clients, folder, guard=guard)
-            summary = _watched(plan, lambda: f"ε {guard.epsilon():.4g}" if guard else leak, work)
+        work = partial(run.carry_out, plan, clients, folder, resume=resume is not None, expect_head=expect_head)
+        summary = _watched(plan, leak, work)
     except KeyboardInterrupt:
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
         raise typer.Exit(130) from None
@@ -118,24 +112,10 @@ def _report(folder: Path, data: Path | None) -> None:
         typer.echo(f"report: {write([folder], data=data)}")
 
 
-def _guard(
-    plan: "Plan", folder: Path, delta: float | None, budget: float | None, expect_head: str | None
-) -> "Guard | None":
-    """The ledger of a run whose vectors have an L2 budget; others have no ε worth the name."""
-    from rqm.mechanisms.noiseless import Noiseless
-
-    if plan.transforms.l2_clip is None or isinstance(plan.mechanism, Noiseless):
-        if budget is not None or expect_head is not None:
-            raise ValueError("budget_epsilon: must come with transforms.l2_clip and a mechanism that adds noise")
-        return None
-    from rqm.federated.guard import Guard
-
-    chosen = delta if delta is not None else 1 / plan.population if plan.population else 1e-5
-    return Guard(plan, folder, delta=chosen, budget=budget, expect_head=expect_head)
-
-
 def _leak(plan: "Plan") -> str:
     """What one coordinate of one round may leak, certified: all that can be said of a plan without an L2 budget."""
+    if plan.transforms.l2_clip is not None and plan.private_mean(1).private:
+        return ""
     from rich.console import Console
 
     from rqm.channel import Channel
@@ -155,12 +135,14 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
+    from rqm._stats import mean_and_interval
     from rqm.datasets import load
-    from rqm.experiments import find
     from rqm.federated import sweep as sweeps
+    from rqm.plan.experiments import find
+    from rqm.plan.sweep import Sweep
     from rqm.report.curves import draw
 
-    plans = sweeps.Sweep.from_toml(find(experiment), settings)
+    plans = Sweep.from_toml(find(experiment), settings)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(experiment)
@@ -181,7 +163,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
         for name, entry in curves.items():
             cells = []
             for key, form in (("accuracy", "{:.2%}"), ("loss", "{:.4f}")):
-                mean, half = sweeps.mean_and_interval([values[-1] for values in entry[key]])
+                mean, half = mean_and_interval([values[-1] for values in entry[key]])
                 cells.append(form.format(mean) + (" ± " + form.format(half) if len(entry[key]) > 1 else ""))
             table.add_row(name, str(len(entry["loss"])), *cells)
         Console().print(table)
@@ -193,21 +175,28 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
 
 
 def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "Plan":
-    from rqm.experiments import find
-    from rqm.federated import run
-    from rqm.federated.sweep import Sweep
+    from dataclasses import replace
+
+    from rqm.plan.experiments import find
+    from rqm.plan.plan import FREE, Plan, assign
+    from rqm.plan.sweep import Sweep
 
     if resume is not None:
-        if experiment is not None or settings:
-            raise ValueError(f"resume = {resume}: must be given alone; the plan is saved in the folder")
-        return run.saved_plan(resume)
+        changes: dict[str, Any] = {}
+        for setting in settings:
+            assign(changes, setting)
+        if experiment is not None or not changes.keys() <= set(FREE):
+            raise ValueError(
+                f"resume = {resume}: must be given alone, or with --set of {', '.join(FREE)}; the plan is saved there"
+            )
+        return replace(Plan.of_run(resume), **changes)
     if experiment is None:
         raise ValueError("EXPERIMENT = None: must be a name (rqm experiments) or a TOML file")
     variants = Sweep.from_toml(find(experiment), settings, first=True).variants
     return next(iter(variants.values()))
 
 
-def _watched(plan: "Plan", leak: Callable[[], str], work: Any) -> dict[str, Any]:
+def _watched(plan: "Plan", leak: str, work: Any) -> dict[str, Any]:
     """Do the work under a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -228,7 +217,8 @@ def _watched(plan: "Plan", leak: Callable[[], str], work: Any) -> dict[str, Any]
             if record.accuracy is not None:
                 seen = f"loss {record.loss:.3f}, accuracy {record.accuracy:.1%}"
             sent = record.bits_up / 8e6
-            facts = ", ".join(filter(None, (seen, f"{record.seconds:.2g} s", f"{sent:.3g} MB", leak())))
+            spent = leak if record.epsilon is None else f"ε {record.epsilon:.4g}"
+            facts = ", ".join(filter(None, (seen, f"{record.seconds:.2g} s", f"{sent:.3g} MB", spent)))
             bar.update(task, completed=record.round, description=facts)
 
         summary: dict[str, Any] = work(watch)
@@ -247,7 +237,6 @@ def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
             f"certified, after {summary['rounds']} rounds (rqm account {folder}). "
             "This simulation's randomness is seeded: not private"
         )
-        typer.echo(f"ledger: ends with {summary['ledger_head']}")
     elif leak == "not private":
         typer.echo("privacy: none, the gradients are summed without noise")
     elif leak:
@@ -255,4 +244,6 @@ def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
             f"privacy: {leak} and round, certified for one client replaced by another among "
             f"{summary['plan']['clients']} honest ones; over {summary['parameters']:,} coordinates that protects nobody"
         )
+    if "ledger_head" in summary:
+        typer.echo(f"ledger: ends with {summary['ledger_head']}")
     typer.echo(f"{folder}/: plan.json, metrics.jsonl, summary.json, checkpoint.safetensors")

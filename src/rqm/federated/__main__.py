@@ -1,7 +1,9 @@
 """``python -m rqm.federated PLAN.toml --out DIR``: train where there is nothing but torch, NumPy and SciPy.
 
 The same as ``rqm train`` without its display. PLAN is a TOML file or the name of a shipped experiment. With --sweep all
-variants and seeds are run; the same command goes on where it stopped, with --minutes after a slice of time.
+variants and seeds are run; the same command goes on where it stopped, with --minutes after a slice of time. Every round
+is charged to a ledger; where the accountant is not installed, ε is read from a --certificate that was written elsewhere
+by ``rqm account PLAN --save FILE``, or is not stated.
 """
 
 import argparse
@@ -9,10 +11,11 @@ import sys
 from pathlib import Path
 
 from rqm.datasets import load
-from rqm.experiments import find
 from rqm.federated import run, sweep
 from rqm.federated.loop import Record
-from rqm.federated.plan import Plan
+from rqm.plan.experiments import find
+from rqm.plan.plan import Plan
+from rqm.plan.sweep import Sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,30 +27,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--certificate", type=Path)
     given = parser.parse_args(arguments)
 
     def watch(name: str, plan: Plan, record: Record) -> None:
         if record.accuracy is not None:
+            spent = "" if record.epsilon is None else f" ε {record.epsilon:.4g}"
             print(
                 f"{name} seed {plan.seed}: round {record.round}/{plan.rounds} {record.seconds:.4f} s "
-                f"loss {record.loss:.4f} accuracy {record.accuracy:.4f}",
+                f"loss {record.loss:.4f} accuracy {record.accuracy:.4f}{spent}",
                 file=sys.stderr,
                 flush=True,
             )
 
     try:
-        plans = sweep.Sweep.from_toml(find(given.plan), given.set, first=not given.sweep)
+        plans = Sweep.from_toml(find(given.plan), given.set, first=not given.sweep)
         if given.sweep:
-            done = sweep.carry_out(plans, lambda name: load(name, given.data), given.out, watch, given.minutes)
+            done = sweep.carry_out(
+                plans, lambda name: load(name, given.data), given.out, watch, given.minutes, given.certificate
+            )
             print(sweep.save_curves(plans, given.out))
             return 0 if done else 3
         ((name, plan),) = plans.variants.items()
         data = load(plan.data, given.data)
-        if not (given.out / run.PLAN).exists():
-            run.start(plan, given.out)
-        elif run.saved_plan(given.out) != plan:
-            raise ValueError(f"out = {given.out}: holds the run of another plan")
-        run.carry_out(plan, data, given.out, lambda record: watch(name, plan, record))
+        run.carry_out(
+            plan, data, given.out, lambda record: watch(name, plan, record), certificate=given.certificate
+        )  # fmt: skip
         print(given.out)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         print(f"rqm: {error}", file=sys.stderr)

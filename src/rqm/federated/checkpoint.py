@@ -5,14 +5,15 @@ lines, so that training needs nothing but torch, NumPy and SciPy.
 """
 
 import json
-import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from rqm._files import write_atomically
 from rqm.federated.loop import Trainer
+from rqm.plan.plan import Plan
 
 NAME = "checkpoint.safetensors"
 TENSORS = ("values", "moments")
@@ -35,10 +36,10 @@ def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
     try:
         arrays, metadata = parse(path.read_bytes())
         state, arrays = json.loads(metadata["state"]), {name: arrays[name] for name in TENSORS}
-        done, size, plan = int(state["round"]), int(state["metrics_bytes"]), state["plan"]
+        done, size, plan = int(state["round"]), int(state["metrics_bytes"]), Plan.from_dict(state["plan"])
     except (KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"{path}: is damaged ({error}); delete it to begin again") from None
-    if plan != json.loads(json.dumps(trainer.plan.to_dict())):
+    if not trainer.plan.goes_on(plan):
         raise ValueError(f"{path}: belongs to another plan; resume with the plan that is saved beside it")
     for name, array in arrays.items():
         target: torch.Tensor = getattr(trainer, name)
@@ -73,17 +74,3 @@ def parse(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         start, end = entry["data_offsets"]
         arrays[name] = np.frombuffer(body[start:end], dtype="<f4").reshape(entry["shape"]).copy()
     return arrays, metadata
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file in one step: after a crash or on a full disk it is what it was before."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

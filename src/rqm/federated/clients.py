@@ -1,6 +1,6 @@
 """Federated data: the examples of all clients in one tensor, with the offsets where each client begins."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, final
 
@@ -50,18 +50,21 @@ class Clients:
         """The inputs and labels of one client, without a copy unless clients share examples."""
         if not 0 <= client < len(self):
             raise IndexError(f"client = {client}: must lie in 0..{len(self) - 1}")
-        if self.prepare is not None:
-            self.prepare(int(client))
+        self.make([client])
         part: Any = slice(self.offsets[client], self.offsets[client + 1])
         if self.rows is not None:
             part = torch.from_numpy(self.rows[part]).to(self.inputs.device)
         return self.inputs[part], self.labels[part]
 
+    def make(self, chosen: Iterable[int]) -> None:
+        """Let the data of some clients come into being."""
+        if self.prepare is not None:
+            for client in chosen:
+                self.prepare(int(client))
+
     def to(self, device: torch.device | str) -> Self:
         """The same clients on a device, all of them made."""
-        if self.prepare is not None:
-            for client in range(len(self)):
-                self.prepare(client)
+        self.make(range(len(self)))
         return type(self)(self.inputs.to(device), self.labels.to(device), self.offsets, rows=self.rows)
 
     def redrawn(self, population: int, examples: int, seed: int) -> Self:

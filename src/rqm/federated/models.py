@@ -107,16 +107,17 @@ class Linear(nn.Module):
 MODELS: dict[str, Callable[..., nn.Module]] = {"paper-cnn": PaperCNN, "small-cnn": SmallCNN, "linear": Linear}
 
 
-def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+def flatten(model: nn.Module, values: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Make the parameters of a model, and their gradients, views of two flat vectors; return both.
 
-    A backward pass then writes the gradient where the encoder reads it, without a copy.
+    A backward pass then writes the gradient where the encoder reads it, without a copy. ``values`` are the parameters'
+    values, of another model of the same kind, if they are to be shared.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError("model: has no parameters to train")
     sizes = [p.numel() for p in parameters]
-    values = torch.cat([p.detach().reshape(-1) for p in parameters])
+    values = torch.cat([p.detach().reshape(-1) for p in parameters]) if values is None else values
     gradient = torch.zeros_like(values)
     for p, value, grad in zip(parameters, torch.split(values, sizes), torch.split(gradient, sizes), strict=True):
         p.data = value.view(p.shape)

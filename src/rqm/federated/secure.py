@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rqm.channel import Channel
-from rqm.federated.plan import Plan
+from rqm.plan.plan import Plan
 
 COMPLETE = 64
 """Up to so many clients everybody is everybody's neighbour."""

@@ -4,7 +4,7 @@ from typing import final
 
 import torch
 
-from rqm.federated.plan import Server
+from rqm.plan.plan import Server
 
 
 @final

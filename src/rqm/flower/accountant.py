@@ -16,7 +16,8 @@ from flwr.supercore.privacy_accounting import SamplingMethod
 from rqm._checks import real, whole
 from rqm.channel import Channel
 from rqm.mechanisms import mechanism_from_dict
-from rqm.privacy.composition import ORDERS, SAMPLED_ORDERS, Rdp, checked_delta, without_replacement
+from rqm.privacy.composition import ORDERS, SAMPLED_ORDERS, Rdp, without_replacement
+from rqm.privacy.setting import checked_delta
 from rqm.privacy.vector import affine, vector_rdp
 
 FORMAT = 1

@@ -9,13 +9,11 @@ import torch
 from flwr.app import Context, Message
 from flwr.supercore import log
 
-from rqm.channel import Channel
 from rqm.federated.loop import NOISE, sampled
 from rqm.flower.mod import RECORD
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat
 from rqm.randomness import SecureRandom, SeededRandom
-from rqm.transforms import Rotation, l2_clip, over_budget, silence
 
 Call = Callable[[Message, Context], Message]
 
@@ -24,8 +22,6 @@ def levels(
     told: dict[str, Any], settings: Settings, msg: Message, ctxt: Context, call_next: Call, *, seeded: bool
 ) -> Any:
     """Train, and encode what comes of it. Whatever goes wrong with the data, a vector is sent: n tells nothing."""
-    mechanism, transforms = settings.plan.mechanism, settings.plan.transforms
-    assert isinstance(mechanism, Channel)
     (before,) = msg.content.array_records.values()
     start, turn = flat(before), int(told["turn"])
     del msg.content.config_records[RECORD]
@@ -39,18 +35,11 @@ def levels(
     except Exception as error:
         log(WARNING, "rqm: training failed here (%s): an encoding of zero is sent", error)
         vector = torch.zeros_like(start)
-    rows = vector[None].clone()
-    if transforms.rotate:
-        rows, finite = Rotation(len(vector), int(told["rotation"])).clip_and_forward(rows, transforms.l2_clip)
-    else:
-        finite = l2_clip(rows, transforms.l2_clip)
-    if not bool(finite[0]):
-        log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
-    if transforms.l2_clip is not None:
-        silence(rows, over_budget(mechanism, rows, transforms.l2_clip))
+    mean = settings.plan.private_mean(len(vector))
+    total = torch.zeros(mean.coordinates, dtype=torch.int32)
     source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
-    total = torch.zeros(rows.shape[1], dtype=torch.int32)
-    mechanism.encode_sum(rows, source, out=total)
+    if not bool(mean.add(vector[None].clone(), total, source, round=turn)[0]):
+        log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     return np.asarray(total)
 
 

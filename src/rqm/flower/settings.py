@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, final
 
-from rqm._checks import known_keys, real, whole
+from rqm._checks import known_keys, whole
 from rqm.channel import Channel
-from rqm.federated.plan import Plan
 from rqm.federated.secure import protocol
+from rqm.plan.plan import Plan
 from rqm.secagg import Params
 
 PREFIX = "rqm."
@@ -19,8 +19,9 @@ class Settings:
     """A plan and how it is deployed.
 
     In a Flower app's ``pyproject.toml`` these are the keys under ``[tool.flwr.app.config.rqm]``: those of a plan
-    (``clients``, ``rounds``, ``mechanism``, ``transforms``, ``server``, …) and the ones here. ``sends`` is what a
-    client's training returns: the trained weights (``update``: their change is sent) or a ``gradient``.
+    (``clients``, ``rounds``, ``mechanism``, ``transforms``, ``server``, ``delta``, ``budget_epsilon``, …) and the ones
+    here. ``sends`` is what a client's training returns: the trained weights (``update``: their change is sent) or a
+    ``gradient``.
 
     >>> settings = Settings.from_run_config({"rqm.clients": 10, "rqm.mechanism.mechanism": "rqm", "lr": 0.1})
     >>> settings.plan.clients, settings.sends
@@ -29,8 +30,6 @@ class Settings:
 
     plan: Plan
     sends: Literal["update", "gradient"] = "update"
-    delta: float = 1e-5
-    budget_epsilon: float | None = None
     degree: int = 0
     threshold: int = 0
 
@@ -41,9 +40,6 @@ class Settings:
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
         whole("rqm.clients", self.plan.clients, 2)
-        real("rqm.delta", self.delta, "between 0 and 1", 0, 1)
-        if self.budget_epsilon is not None:
-            real("rqm.budget_epsilon", self.budget_epsilon, "a positive number", 0, float("inf"))
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
@@ -58,9 +54,14 @@ class Settings:
                 table[last] = value
         own = {f.name: values.pop(f.name) for f in fields(cls) if f.name != "plan" and f.name in values}
         known_keys(values, [f.name for f in fields(Plan)], PREFIX)
-        return cls(Plan.from_dict(values), **own)
+        try:
+            plan = Plan.from_dict(values)
+        except ValueError as error:
+            raise ValueError(f"{PREFIX}{error}") from None
+        return cls(plan, **own)
 
     def params(self, dim: int, round_: bytes) -> Params:
         """The parameters of a round of secure aggregation."""
-        found: Params = protocol(self.plan, self.plan.transforms.sent(dim), round_, self.degree, self.threshold)
+        count = self.plan.private_mean(dim).coordinates
+        found: Params = protocol(self.plan, count, round_, self.degree, self.threshold)
         return found

@@ -7,6 +7,7 @@ answer of one, so that its server optimiser works as ever.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from logging import INFO, WARNING
 from pathlib import Path
 from secrets import SystemRandom
@@ -19,17 +20,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from rqm.channel import Channel
-from rqm.federated.guard import Guard
-from rqm.federated.loop import ROTATION
+from rqm.encoding.private_mean import PrivateMean
 from rqm.federated.steps import Steps
 from rqm.flower.mod import RECORD, new_round
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
-from rqm.randomness import SeededRandom
+from rqm.plan.account import AVAILABLE
+from rqm.plan.guard import Guard
 from rqm.secagg import Aborted, ProtocolError, Server
 from rqm.secagg.wire import Kind
-from rqm.transforms import Rotation
 
 
 class PrivateStrategy(Strategy):
@@ -56,7 +55,7 @@ class PrivateStrategy(Strategy):
         self._grid: Grid | None = None
         self._server: Server | None = None
         self._nodes: list[int] = []
-        self._arrays, self._rotation, self._note = ArrayRecord(), 0, ""
+        self._arrays, self._note = ArrayRecord(), ""
         self._about: dict[str, Any] = {}
 
     # -- what Flower calls ------------------------------------------------------------------------
@@ -85,12 +84,14 @@ class PrivateStrategy(Strategy):
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate)
         finally:
             if self.guard is not None:
-                self.guard.ledger.close()
+                self.guard.close()
+                self.guard = None
 
     def summary(self) -> None:
         """Log what will be guaranteed."""
         plan = self.settings.plan
-        log(INFO, "\t├──> rqm: %s, %d clients a round, δ = %g", plan.mechanism, plan.clients, self.settings.delta)
+        delta = plan.private_mean(1).delta
+        log(INFO, "\t├──> rqm: %s, %d clients a round, δ = %g", plan.mechanism, plan.clients, delta)
         if self.strategy is not None:
             self.strategy.summary()
 
@@ -99,15 +100,14 @@ class PrivateStrategy(Strategy):
     ) -> Iterable[Message]:
         """Sample clients and exchange keys and shares; return the messages that ask for training."""
         self._server, self._grid, self._arrays, turn = None, grid, arrays, server_round - 1
-        self._open(arrays)
-        if self.stopped or (self.guard is not None and not self.guard.allows(turn)):
+        mean = self._open(arrays)
+        assert self.guard is not None
+        if self.stopped or not self.guard.allows(turn):
             self.stopped = True
-            log(WARNING, "rqm: the budget ε = %s is spent: no more rounds", self.settings.budget_epsilon)
+            log(WARNING, "rqm: the budget ε = %s is spent: no more rounds", self.guard.budget)
             return []
-        plan, dim = self.settings.plan, len(flat(arrays))
-        # Public, and new in every round; derived from the seed, so that a run can be repeated.
-        self._rotation = int(SeededRandom(plan.seed, ROTATION, turn).words(1)[0]) >> 1
-        self._about = {"round": new_round(), "turn": turn, "dim": dim, "rotation": self._rotation}
+        dim = mean.dim
+        self._about = {"round": new_round(), "turn": turn, "dim": dim}
         server = Server(self.settings.params(dim, self._about["round"]))
         try:
             self._nodes = self._sample(grid)
@@ -137,28 +137,25 @@ class PrivateStrategy(Strategy):
                 self._exchange(server, Kind.REVEAL, server.advance())
             except Aborted as error:
                 server, self._note = None, str(error)
-        if self.guard is not None:
-            self.guard.ledger.charge(turn)  # durable before anything is unmasked
+        assert self.guard is not None
+        self.guard.charge(turn)  # durable before anything is unmasked
         if server is not None:
             try:
                 total = server.finish()
             except Aborted as error:
                 self._note = str(error)
         metrics: dict[str, Any] = {"survivors": 0 if server is None or total is None else len(server.survivors)}
-        if self.guard is not None:
+        if self.guard.tells:
             metrics["epsilon"] = self.guard.epsilon()
             log(INFO, "rqm: (ε = %.4g, δ = %.3g) for every user against the server, certified, after %d rounds",
-                metrics["epsilon"], self.settings.delta, server_round)  # fmt: skip
+                metrics["epsilon"], self.guard.mean.delta, server_round)  # fmt: skip
         else:
             log(INFO, "rqm: no L2 clip: what is guaranteed is per coordinate, and protects nobody")
         if server is None or total is None:
             log(WARNING, "rqm: round %d is discarded, and charged: %s", server_round, self._note)
             return None, MetricRecord(metrics)
-        mechanism = self.settings.plan.mechanism
-        assert isinstance(mechanism, Channel)
-        mean = torch.from_numpy(mechanism.decode(total, len(server.survivors), check=False)).float()
-        if self.settings.plan.transforms.rotate:
-            mean = Rotation(self._about["dim"], self._rotation).inverse(mean[None])[0]
+        sums = torch.from_numpy(total)
+        mean = self.guard.mean.decode(sums, len(server.survivors), round=turn, check=False)
         return self._step(server_round, mean), MetricRecord(metrics)
 
     def configure_evaluate(
@@ -173,16 +170,15 @@ class PrivateStrategy(Strategy):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _open(self, arrays: ArrayRecord) -> None:
+    def _open(self, arrays: ArrayRecord) -> PrivateMean:
         """Open the ledger when the model's size is known."""
-        settings = self.settings
-        if self.guard is None and settings.plan.transforms.l2_clip is not None:
+        if self.guard is None:
+            plan = replace(self.settings.plan, dim=len(flat(arrays)))
             self.guard = Guard(
-                settings.plan, self.folder, delta=settings.delta, budget=settings.budget_epsilon,
-                expect_head=self.expect_head, dim=len(flat(arrays)),
+                plan.private_mean(), self.folder, plan=plan, budget=plan.budget_epsilon, expect_head=self.expect_head,
+                sampling=AVAILABLE,
             )  # fmt: skip
-        elif self.guard is None and settings.budget_epsilon is not None:
-            raise ValueError("rqm.budget_epsilon: must come with rqm.transforms.l2_clip")
+        return self.guard.mean
 
     def _sample(self, grid: Grid) -> list[int]:
         """A round's nodes, in random order, among those who have not used up their participations.

@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from rqm._threads import usable_cores
 from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, SHIFT, TABLE_BITS, Recipe
 from rqm.randomness import CHUNK, SecureRandom, SeededRandom, Words, threefry
 
@@ -283,11 +284,6 @@ def unusable(x: Array, total: Array, room: np.int64) -> np.uint64:  # pragma: no
 
 
 # -- the drivers -----------------------------------------------------------------------------------------
-
-
-def usable_cores() -> int:
-    """The processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

@@ -86,7 +86,12 @@ def decode(z_sum: torch.Tensor, extent: float, top: int, clients: int, check: bo
 
 def finite(name: str, x: torch.Tensor) -> torch.Tensor:
     """Return ``x`` as float64 without NaN or infinity, or raise."""
-    x = _floats(x, name).double()
+    return finite_floats(name, x).double()
+
+
+def finite_floats(name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` as float32 or float64 (of the same memory where it is one) without NaN or infinity, or raise."""
+    x = _floats(x, name)
     _check_finite(x, name)
     return x
 
@@ -125,11 +130,16 @@ def _entries(recipe: Recipe, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(recipe.entries.view(np.int64)).to(device)
 
 
+def positions(recipe: Recipe, x: torch.Tensor) -> torch.Tensor:
+    """The fixed-point position of each input, as ``Recipe.position`` computes it."""
+    near = (x.double() * recipe.scale + recipe.centre).clamp(recipe.low + SHIFT, recipe.high + SHIFT)
+    return near.view(torch.int64) & (2**51 - 1)
+
+
 def _draw(recipe: Recipe, x: torch.Tensor, rng: Source) -> torch.Tensor:
     """Draw one outcome for each input of a vector by torch operations, from words made on the host."""
     _check_finite(x)
-    near = (x.double() * recipe.scale + recipe.centre).clamp(recipe.low + SHIFT, recipe.high + SHIFT)
-    position = near.view(torch.int64) & (2**51 - 1)
+    position = positions(recipe, x)
     words = torch.from_numpy(rng.words(recipe.words * x.numel()).view(np.int64)).to(x.device)
     if recipe.trials:
         pieces = words.view(-1, 3, x.numel())

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import comb, inf
-from os import cpu_count
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
 from rqm._checks import FloatArray
+from rqm._threads import usable_cores
 from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, enumerate_counts
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
 from rqm.privacy.shapes import Group, group_of, partition
@@ -210,7 +210,7 @@ def _all_counts(
             c0, steps, start.mantissa, start.exponent, *shapes, *own, *powers, local, asked, size, exact, table
         )  # fmt: skip
 
-    with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         list(pool.map(fill, range(first + 1)))
     if exact:
         return table

@@ -8,15 +8,12 @@ not who took part: every round counts, and each is amplified by sampling n of N 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from rqm._checks import FloatArray, real, whole
-from rqm.privacy.vector import Neighbours
-
-Observer = Literal["server", "outsider"]
+from rqm.privacy.setting import Neighbours, Observer, checked_delta
 
 INTEGER_ORDERS = (*range(2, 129), 256)
 """The orders of published accounts of DP-SGD."""
@@ -40,6 +37,10 @@ class Rdp:
     def times(self, count: int) -> "Rdp":
         """The composition of ``count`` such releases, each chosen after seeing the ones before."""
         return Rdp(self.orders, count * self.values, self.neighbours)
+
+    def plus(self, other: "Rdp") -> "Rdp":
+        """The composition with another release at the same orders."""
+        return Rdp(self.orders, self.values + other.values, self.neighbours)
 
     def epsilon(self, delta: float) -> tuple[float, float]:
         """The smallest ε for δ over all orders, and its order (Canonne, Kamath and Steinke 2020)."""
@@ -99,36 +100,11 @@ def poisson_gaussian_epsilon(
     return float(accountant.get_epsilon(checked_delta(delta)))
 
 
-def run_rdp(
-    release: Callable[[Sequence[float], Neighbours], Rdp],
-    *,
-    clients: int,
-    population: int,
-    rounds: int,
-    observer: Observer,
-    participations: int,
-    neighbours: Neighbours,
-    few: bool = False,
-) -> Rdp:
-    """A whole run, from what a release leaks at given orders for given neighbours; at ``few`` where each is dear."""
-    if observer not in get_args(Observer):
-        raise ValueError(f"observer = {observer!r}: must be one of {', '.join(get_args(Observer))}")
-    if observer == "server":
-        return release(orders_for(observer, few), neighbours).times(whole("participations", participations, 1, rounds))
-    sampled = without_replacement(release(orders_for(observer, few), "replace"), clients, population)
-    return sampled.times(whole("rounds", rounds, 1))
-
-
 def orders_for(observer: Observer, few: bool) -> tuple[float, ...]:
     """The orders at which a run is accounted for."""
     if observer == "server":
         return (2.0, 8.0, 32.0) if few else ORDERS
     return tuple(map(float, SAMPLED_ORDERS[: 3 if few else None]))
-
-
-def checked_delta(delta: float) -> float:
-    """Return δ, or raise."""
-    return real("delta", delta, "above 0 and below 1", 0, 1)
 
 
 def smallest(

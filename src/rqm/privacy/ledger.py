@@ -12,13 +12,15 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
+from operator import eq
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
 LEDGER = "ledger.jsonl"
 """Its name in the folder of a run."""
-FORMAT = 1
+FORMAT = 2
 START = "0" * 64
 
 
@@ -30,12 +32,18 @@ class LedgerError(ValueError):
 class Ledger:
     """An open ledger; no other process can open it meanwhile.
 
-    ``about`` describes what is charged for. A new file begins with it; an old one must have begun with the same.
+    ``about`` describes what is charged for. A new file begins with it; an old one must have begun with the ``same``.
     """
 
-    def __init__(self, path: Path, about: dict[str, Any], expect_head: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        about: dict[str, Any],
+        expect_head: str | None = None,
+        same: Callable[[dict[str, Any], dict[str, Any]], bool] = eq,
+    ) -> None:
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             _lock(self._file, path)
             self.charges, self.head, whole = _read(path)
@@ -46,10 +54,10 @@ class Ledger:
             if not self.charges:
                 self._write({"ledger": FORMAT, "about": about})
                 _sync_folder(path.parent)
-            elif self.charges[0]["about"] != json.loads(json.dumps(about)):
+            elif not same(self.charges[0]["about"], json.loads(json.dumps(about))):
                 raise LedgerError(f"{path}: belongs to another plan")
         except BaseException:
-            os.close(self._file)
+            self.close()
             raise
 
     def __enter__(self) -> Self:
@@ -62,7 +70,9 @@ class Ledger:
 
     def close(self) -> None:
         """Let others open the ledger."""
-        os.close(self._file)
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
     def charge(self, turn: int) -> str:
         """Pay for one release, of round ``turn``; return the new head. When this returns the charge is on the disk."""
@@ -72,6 +82,8 @@ class Ledger:
         line = {**body, "previous": self.head}
         line["hash"] = _hash(line)
         data = (json.dumps(line) + "\n").encode()
+        if self._file is None:
+            raise LedgerError(f"{self.path}: is closed; nothing is released that was not charged")
         size = os.fstat(self._file).st_size
         if os.write(self._file, data) != len(data):
             os.truncate(self._file, size)

@@ -6,6 +6,10 @@ the others, at every ε, is the profile of a pair that dominates every coordinat
 Wang 2022).
 """
 
+from functools import lru_cache
+from math import inf, isfinite
+from typing import Any
+
 import numpy as np
 
 from rqm._checks import FloatArray
@@ -20,22 +24,36 @@ SLACK = 1e-13
 
 def composed_epsilon(mech: Channel, *, honest: int, releases: int, delta: float, law: Law = "paper") -> float:
     """ε of ``releases`` coordinates among ``honest`` clients, each replaced; for laws that are affine on the clip."""
+    laws, trials = end_laws(mech, law)
+    one = _loss(tuple(laws[0].tolist()), tuple(laws[1].tolist()), honest - 1)
+    if one is None:
+        return inf
+    composed = one.self_compose(trials * releases, tail_mass_truncation=1e-3 * delta)
+    return float(composed.get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=64)
+def _loss(low: tuple[float, ...], high: tuple[float, ...], others: int) -> Any:
+    """The privacy loss distribution of a pair that dominates one coordinate; None if some outcome tells all."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
 
-    laws, trials = end_laws(mech, law)
-    grid, deltas = profile(laws[0], laws[1], honest - 1)
+    grid, deltas = profile(np.array(low), np.array(high), others)
+    if not isfinite(grid[-1]):
+        return None
     gap = grid[1] - grid[0]
     bound = round(grid[-1] / gap)
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -bound, bound, deltas)
-    composed = PrivacyLossDistribution(pmf).self_compose(trials * releases, tail_mass_truncation=1e-3 * delta)
-    return float(composed.get_epsilon_for_delta(delta))
+    return PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -bound, bound, deltas)
+    )  # fmt: skip
 
 
 def profile(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatArray, FloatArray]:
     """A grid of ε and the largest δ of one coordinate at each, over all inputs of everyone."""
     with np.errstate(divide="ignore"):
         steepest = float(np.abs(np.log(high) - np.log(low)).max())
+    if not isfinite(steepest):
+        return np.array([inf]), np.ones(1)
     half = GRID // 2
     grid = np.arange(-half, half + 1, dtype=np.float64) * (steepest * (1 + 1e-9) / half)
     best: FloatArray = np.zeros(len(grid))

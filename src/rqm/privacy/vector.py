@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -23,10 +23,9 @@ from rqm._checks import FloatArray, order, real, whole
 from rqm.channel import Channel, Law
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.pbm import PBM
+from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
 from rqm.privacy.worst_case import renyi
-
-Neighbours = Literal["replace", "zero-out"]
 
 SPLITS = 1024
 """Ways to split the other clients between the two ends that are looked at; in between, some are left out."""
@@ -119,12 +118,18 @@ def vector_rdp(
             squared=(4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2, quick=quick,
         )  # fmt: skip
     if not affine(mech):
-        return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])
+        return dim * np.array(_worst_coordinate(mech, tuple(alphas.tolist()), honest, law))
     laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
     under_budget = dim / (alphas - 1) * np.log1p(found.kappa * distance / dim)
     return np.asarray(trials * np.minimum(under_budget, dim * found.most))
+
+
+@lru_cache(maxsize=64)
+def _worst_coordinate(mech: Channel, orders: tuple[float, ...], honest: int, law: Law) -> tuple[float, ...]:
+    """Certified D_α of one coordinate with levels inside the clip, which takes seconds."""
+    return tuple(bound.upper for bound in renyi(mech, orders, honest, law=law))
 
 
 @lru_cache(maxsize=256)

@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rqm._stats import mean_and_interval
 from rqm.channel import Channel
-from rqm.federated.sweep import mean_and_interval
 from rqm.mechanisms import mechanism_from_dict
 from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
 

@@ -97,32 +97,29 @@ def _round(ax: "Axes", below: int, above: int, up: float) -> None:
 
 def stages() -> list[tuple[str, str, Any]]:
     """A client's vector after every step of its way, then the sum and what the server makes of it; by the library."""
-    import torch  # noqa: PLC0415 (an extra)
-
-    from rqm.transforms import Rotation, l2_clip  # noqa: PLC0415
+    from rqm.encoding.transforms import Rotation, prepare  # noqa: PLC0415
 
     rng = np.random.default_rng(3)
     shape = np.exp(-np.arange(DIM) / 9) * np.where(np.arange(DIM) % 3 == 1, -1, 1)
-    all_clients = torch.from_numpy(0.7 * shape + 0.08 * rng.normal(size=(CLIENTS, DIM)))
-    clipped = all_clients.clone()
-    l2_clip(clipped, BOUND)
+    all_clients = 0.7 * shape + 0.08 * rng.normal(size=(CLIENTS, DIM))
+    clipped, _ = prepare(all_clients, BOUND, None)
     rotation = Rotation(DIM, seed=5)
     rotated = rotation.forward(clipped)
     mech = RQM(clip=4 * BOUND / DIM**0.5, margin=1.0, levels=16, keep=0.42)
-    encoded = mech.encode(rotated, SeededRandom(1)).numpy().astype(np.int64)
+    encoded = mech.encode(rotated, SeededRandom(1)).astype(np.int64)
     modulus = 2 ** mech.sum_bits(CLIENTS)
     masked = (encoded[0] + (SeededRandom(2).words(DIM) % np.uint64(modulus)).astype(np.int64)) % modulus
     total = encoded.sum(axis=0)
-    mean = rotation.inverse(torch.from_numpy(mech.decode(total, CLIENTS))[None])[0].numpy()
+    mean = rotation.inverse(mech.decode(total, CLIENTS)[None])[0]
     return [
-        ("its gradient", "64 coordinates", all_clients[0].numpy()),
-        ("clip", "to length C = 1", clipped[0].numpy()),
-        ("rotate", "by public random signs and Hadamard", rotated[0].numpy()),
+        ("its gradient", "64 coordinates", all_clients[0]),
+        ("clip", "to length C = 1", clipped[0]),
+        ("rotate", "by public random signs and Hadamard", rotated[0]),
         ("encode", "to 16 levels: all noise is added here", encoded[0]),
         ("mask", f"modulo {modulus}: all that the server receives", masked),
         ("sum", f"of {CLIENTS} clients: the masks cancel", total),
         ("decode, rotate back", "to the mean (line: the true one)", mean),
-        ("", "", clipped.mean(dim=0).numpy()),
+        ("", "", clipped.mean(axis=0)),
     ]
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from matplotlib.image import imsave
 
 from rqm import __version__
+from rqm._stats import mean_and_interval
 from rqm.channel import Channel
 from rqm.datasets.labels import names_of
-from rqm.federated.plan import Plan
-from rqm.federated.sweep import mean_and_interval
-from rqm.privacy.guarantee import Guarantee
+from rqm.plan.plan import Plan
+from rqm.privacy.guarantee import HOPELESS, Guarantee
 from rqm.report.page import charts
 from rqm.report.page.facts import Run, Tested, coordinate, find, on_test_set, privacy
 
@@ -90,20 +90,17 @@ def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: st
     bound = coordinate(one)
     verdict = f'<p class="warn">{escape(why)}</p>' if found is None else ""
     if found is not None:
-        who = {"server": "the server, who knows who takes part", "outsider": "an outsider who sees all models"}
-        whom = "whoever sees the noised sums, not the server's memory" if found.trusted_server else who[found.observer]
-        what = {"replace": "one user's data replaced by any other", "zero-out": "one user's vectors replaced by zero"}
         verdict = (
             f"<p>Deployed with secure randomness, this gives every user <b>({found.epsilon:.4g}, {found.delta:.3g})-"
-            f"differential privacy</b> against {whom}.</p>"
+            f"differential privacy</b> against {found.whom}.</p>"
         )
-        if found.epsilon > 100:
+        if found.epsilon > HOPELESS:
             verdict += '<p class="warn">An ε of this size protects nobody.</p>'
         rows += [
-            ("neighbours", what[found.neighbours]),
+            ("neighbours", f"one {found.unit}'s vectors {found.changed}"),
             ("threat model", f"keeps to the protocol; {found.honest:,} of {found.clients:,} clients a round honest"),
             ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a user"),
-            ("certificate", f"holds for all inputs of everyone; {found.method}, α = {found.order:g}, of the deployed "
+            ("certificate", f"holds for all inputs of everyone; {found.accountant.upper()}, of the deployed "
              f"integers, {found.dim:,} coordinates" if found.certified else "not certified"),
         ]  # fmt: skip
         if found.per_coordinate is not None and bound is None:
@@ -115,7 +112,7 @@ def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: st
     if charged:
         rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head']}</code>"))
     rows.append(("randomness", "this simulation's is seeded: <b>not private</b>, whoever has the seed can repeat it"))
-    kind = "" if found is not None and found.epsilon <= 100 else " none"
+    kind = "" if found is not None and found.epsilon <= HOPELESS else " none"
     return f'<section class="privacy{kind}"><h2>Privacy</h2>{verdict}{_table(rows)}</section>'
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from rqm.channel import Channel
 from rqm.federated import run
-from rqm.federated.account import account, account_ledger
-from rqm.federated.plan import Plan
 from rqm.mechanisms.noiseless import Noiseless
+from rqm.plan.account import account, account_ledger
+from rqm.plan.plan import PLAN, Plan
 from rqm.privacy.guarantee import Guarantee
 from rqm.privacy.ledger import LEDGER
 from rqm.privacy.worst_case import QUICK_CLIENTS, Bound, renyi
@@ -70,8 +70,8 @@ class Run:
 
 def read(folder: Path, group: str = "") -> Run:
     """Read the folder of a run, finished or not; a line of metrics that was cut off by a crash is left out."""
-    if not (folder / run.PLAN).exists():
-        raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({run.PLAN} is missing)")
+    if not (folder / PLAN).exists():
+        raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({PLAN} is missing)")
     lines = []
     for text in (folder / run.METRICS).read_text().splitlines() if (folder / run.METRICS).exists() else []:
         try:
@@ -79,7 +79,7 @@ def read(folder: Path, group: str = "") -> Run:
         except json.JSONDecodeError:
             break
     try:
-        plan = run.saved_plan(folder)
+        plan = Plan.of_run(folder)
         summary = json.loads((folder / run.SUMMARY).read_text()) if run.finished(folder) else None
     except json.JSONDecodeError as error:
         raise ValueError(f"{folder}: a file is damaged ({error})") from None
@@ -90,12 +90,12 @@ def find(folders: list[Path]) -> list[Run]:
     """All runs in some folders: of a run, or of a sweep (variant/seed)."""
     found = []
     for folder in folders:
-        if (folder / run.PLAN).exists():
+        if (folder / PLAN).exists():
             found.append(read(folder))
             continue
-        inner = sorted(path.parent for path in folder.glob(f"*/*/{run.PLAN}")) if folder.is_dir() else []
+        inner = sorted(path.parent for path in folder.glob(f"*/*/{PLAN}")) if folder.is_dir() else []
         if not inner:
-            raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({run.PLAN} is missing), and no sweep")
+            raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({PLAN} is missing), and no sweep")
         found += [read(path, path.parent.name) for path in inner]
     return found
 
@@ -110,9 +110,8 @@ def privacy(one: Run) -> tuple[Guarantee | None, dict[str, Any], str]:
     if (one.folder / LEDGER).exists():
         found, charged = account_ledger(one.folder)
         return found, charged, "" if found else "Nothing has been charged yet."
-    delta = 1 / one.plan.population if one.plan.population else 1e-5
     try:
-        return account(one.plan, delta), {}, ""
+        return account(one.plan), {}, ""
     except (ValueError, TypeError) as error:
         return None, {}, f"No ε can be stated for this plan: {error}."
 

@@ -1,5 +1,7 @@
 """The plan of a run: all that decides what is computed, frozen, readable from TOML and saved with the results."""
 
+import json
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -7,17 +9,24 @@ from math import cos, pi
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
-from rqm._checks import known_keys, padded, real, whole
+from rqm._checks import known_keys, real, whole
 from rqm.channel import Channel
-from rqm.mechanisms import KINDS, mechanism_from_dict
-from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.noiseless import Noiseless
+from rqm.encoding.private_mean import Mechanism, PrivateMean
+from rqm.mechanisms import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
+from rqm.plan.sizes import PARAMETERS, parameters
+from rqm.privacy.setting import checked_delta, checked_epsilon
 
 Work = Literal["gradient", "local"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
 SecAgg = Literal["ideal", "real"]
+
+PLAN = "plan.json"
+"""A plan's name in the folder of a run."""
+FREE = ("device", "evaluate_every", "checkpoint_every", "budget_epsilon", "delta", "honest", "dim")
+"""What may differ between two plans of which one goes on where the other stopped: it changes no model. What changes a
+promise is compared by the ledger."""
 
 
 @final
@@ -60,10 +69,6 @@ class Transforms:
         if not isinstance(self.rotate, bool):
             raise TypeError(f"transforms.rotate = {self.rotate!r}: must be true or false")
 
-    def sent(self, dim: int) -> int:
-        """Coordinates that a client sends for a model of ``dim`` parameters: padded if they are rotated."""
-        return padded(dim) if self.rotate else dim
-
 
 @final
 @dataclass(frozen=True)
@@ -102,13 +107,17 @@ class Plan:
     data: str = "glyphs"
     model: str = "small-cnn"
     dropout: float = 0.0  # of the paper's CNN: 1 gives the original's .25 and .5
-    mechanism: Channel | Noiseless | Gaussian = field(default_factory=RQM)
+    dim: int | None = None  # the model's parameters; None: those of the model that comes with the package
+    mechanism: Mechanism = field(default_factory=RQM)
     clients: int = 40  # n, sampled without replacement each round
     population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
     examples: int = 10  # … with so many of their examples each
     participations: int | None = None  # the most rounds that one user takes part in
     lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
     survivors: int | None = None  # a round that ends with fewer is discarded, and charged; None: with any
+    honest: int | float | None = None  # clients of a round who keep to the protocol, or the share of users; None: all
+    delta: float | None = None  # δ; None: 10⁻⁵, or one over the population if that is less
+    budget_epsilon: float | None = None  # the run stops before a user's ε against the server would pass this
     secagg: SecAgg = "ideal"  # sum modulo 2**b; or "real": by the true protocol, all parties in this process
     rounds: int = 100  # T
     seed: int = 0
@@ -120,33 +129,53 @@ class Plan:
     server: Server = field(default_factory=Server)
 
     def __post_init__(self) -> None:
-        """Validate every value."""
-        for name in ("clients", "rounds", "evaluate_every", "checkpoint_every"):
+        """Validate every value, and whether they go together."""
+        for name in ("clients", "rounds", "evaluate_every", "checkpoint_every", "examples"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)
-        whole("examples", self.examples, 1)
-        if self.population is not None:
-            whole("population", self.population, self.clients)
-        if self.participations is not None:
-            whole("participations", self.participations, 1)
         real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
-        if self.survivors is not None:
-            whole("survivors", self.survivors, 1, self.clients)
+        real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
+        for name in ("data", "model", "device"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} = {getattr(self, name)!r}: must be a string")
+        if self.dim is not None:
+            whole("dim", self.dim, 1)
+        if self.delta is not None:
+            checked_delta(self.delta)
+        if self.budget_epsilon is not None:
+            checked_epsilon(self.budget_epsilon, "budget_epsilon")
         _one_of("secagg", self.secagg, SecAgg)
         if self.secagg == "real" and not isinstance(self.mechanism, Channel):
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.clients < 2:
             raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
-        real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
-        for name in ("data", "model", "device"):
-            if not isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} = {getattr(self, name)!r}: must be a string")
-        if isinstance(self.mechanism, Gaussian) and self.transforms.l2_clip is None:
-            raise ValueError(
-                "transforms.l2_clip = None: must be given for the mechanism gaussian, whose noise it scales"
-            )
-        if not isinstance(self.mechanism, (Channel, Noiseless, Gaussian)):
-            raise TypeError(f"mechanism = {self.mechanism!r}: must be one of {', '.join(sorted(KINDS))}")
+        try:
+            mean = self.private_mean(1)  # whoever takes part and watches is looked at there
+        except ValueError as error:
+            raise ValueError(re.sub("^l2_clip", "transforms.l2_clip", str(error))) from None
+        if self.budget_epsilon is not None and not mean.private:
+            raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
+
+    def private_mean(self, dim: int | None = None) -> PrivateMean:
+        """What clients send and the server decodes in a run of this plan, and what that promises against the server.
+
+        ``dim`` is the number of the model's parameters where the plan does not know it.
+        """
+        known = self.dim or parameters(self.model, self.data)
+        if dim is None and known is None:
+            what = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
+            raise ValueError(f"{what}: does not come with the package: give dim, the number of the model's parameters")
+        return PrivateMean(
+            dim=dim or known or 1, mechanism=self.mechanism, l2_clip=self.transforms.l2_clip,
+            rotate=self.transforms.rotate, clients=self.clients, rounds=self.rounds, delta=self.delta,
+            population=self.population, participations=self.participations, honest=self.honest,
+            survivors=self.survivors or (1 if self.lost else None), seed=self.seed,
+        )  # fmt: skip
+
+    def goes_on(self, other: "Plan") -> bool:
+        """Whether a run of the other plan can be continued by this one."""
+        mine, theirs = ({k: v for k, v in one.to_dict().items() if k not in FREE} for one in (self, other))
+        return mine == theirs
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, ready for TOML or JSON."""
@@ -172,6 +201,14 @@ class Plan:
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])
         return cls(**values)
+
+    @classmethod
+    def of_run(cls, folder: Path) -> Self:
+        """The plan of the run in a folder."""
+        try:
+            return cls.from_dict(json.loads((folder / PLAN).read_text()))
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(f"resume = {folder}: holds no run ({PLAN} is missing)") from None
 
     @classmethod
     def from_toml(cls, path: Path, settings: Iterable[str] = ()) -> Self:

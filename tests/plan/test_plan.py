@@ -3,9 +3,9 @@
 import pytest
 
 from rqm import PBM, RQM, Noiseless
-from rqm.experiments import find, names
-from rqm.federated.plan import ClientWork, Plan, Server, assign
-from rqm.federated.sweep import Sweep
+from rqm.plan.experiments import find, names
+from rqm.plan.plan import ClientWork, Plan, Server, assign
+from rqm.plan.sweep import Sweep
 
 
 def test_a_plan_survives_being_written_down():

@@ -1,0 +1,107 @@
+"""``calibrate``: the parameters with which a mechanism of a wanted kind reaches a wanted ε."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rqm._checks import padded, real
+from rqm.channel import Channel
+from rqm.encoding.private_mean import PrivateMean
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.privacy.calibrate import Kind, fitted
+from rqm.privacy.composition import poisson_gaussian_epsilon, smallest
+from rqm.privacy.guarantee import Guarantee
+from rqm.privacy.setting import Neighbours, Observer, Setting, checked_epsilon
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What reaches the wanted ε. ``noise_multiplier`` is the noise on the sum over the L2 clip.
+
+    Use ``private_mean()``: it clips, rotates and encodes as the guarantee assumes. The ``mechanism`` alone is low
+    level: it clips every coordinate, but no vector, and a vector that is too long has a larger ε.
+    """
+
+    mechanism: Channel | Gaussian
+    noise_multiplier: float
+    epsilon: float
+    guarantee: Guarantee | None
+    mean: PrivateMean | None
+
+    def private_mean(self) -> PrivateMean:
+        """The object that encodes and decodes with this mechanism, and carries the guarantee."""
+        if self.mean is None:
+            raise TypeError(
+                "add-remove neighbours with Poisson sampling are a trusted server's: no secure sum has them"
+            )
+        return self.mean
+
+
+def calibrate(
+    mechanism: Kind = "rqm",
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    clients: int,
+    population: int | None = None,
+    rounds: int,
+    dim: int,
+    levels: int = 16,
+    honest: int | float | None = None,
+    neighbours: Neighbours | Literal["add-remove"] = "replace",
+    observer: Observer = "server",
+    participations: int | None = 1,
+    l2_clip: float = 1.0,
+    spread: float | None = None,
+    keep: float = 0.42,
+    steps: int = 15,
+    bits: int = 16,
+    survivors: int | None = None,
+) -> Calibration:
+    """Find the margin (or θ, or the noise) with which a run is (ε, δ)-private for every user.
+
+    Vectors of ``dim`` values within ``l2_clip`` (C) are rotated, which pads them to a power of two d; coordinates are
+    then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond.
+    ``mechanism="rounding"`` is plain rounding between ``levels`` levels that all lie outside the clip but two: with two
+    levels the 1-bit mechanism. The additive mechanisms have ``steps`` between -c and c and outcomes of ``bits`` bits,
+    which must hold the sum. ``participations`` is for the server; before the outsider every round counts, and nobody's
+    turns are capped. ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
+
+    >>> found = calibrate("gaussian", epsilon=10, delta=1 / 3400, clients=100, population=3400, rounds=1500, dim=1,
+    ...                   neighbours="add-remove", observer="outsider")
+    >>> round(found.noise_multiplier, 3)
+    0.848
+    """
+    epsilon = checked_epsilon(epsilon)
+    l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, float("inf"))
+    who: dict[str, Any] = {
+        "clients": clients, "rounds": rounds, "delta": delta, "population": population, "honest": honest,
+        "survivors": survivors,
+    }  # fmt: skip
+    if neighbours == "add-remove":
+        if mechanism != "gaussian" or observer != "outsider":
+            raise ValueError(
+                "neighbours = 'add-remove': must come with the mechanism gaussian and the observer outsider"
+            )
+        return _poisson(epsilon, Setting(**who, observer="outsider"))
+    who |= {"observer": observer, "neighbours": neighbours}
+    who["participations"] = participations if observer == "server" else None
+    found = fitted(
+        mechanism, epsilon, Setting(**who), dim=padded(dim), l2_clip=l2_clip, spread=spread, levels=levels, keep=keep,
+        steps=steps, bits=bits,
+    )  # fmt: skip
+    mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, **who)
+    reached = mean.guarantee
+    return Calibration(found, reached.noise_multiplier, reached.epsilon, reached, mean)
+
+
+def _poisson(epsilon: float, setting: Setting) -> Calibration:
+    """A trusted server's Gaussian with Poisson sampling, users added or removed."""
+    assert setting.population is not None
+    assert setting.delta is not None
+    rate, rounds, delta = setting.clients / setting.population, setting.rounds, setting.delta
+
+    def reached(z: float) -> float:
+        return poisson_gaussian_epsilon(z, rate, rounds, delta)
+
+    z = smallest(lambda z: reached(z) <= epsilon, 1.0)
+    return Calibration(Gaussian(z), z, reached(z), None, None)

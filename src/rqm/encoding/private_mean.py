@@ -1,0 +1,308 @@
+"""``PrivateMean``: the one place where clip, rotation, mechanism and guarantee meet.
+
+What is sent and what is promised are read off the same object, so they cannot drift apart: the simulator, Flower, a
+user's own loop, the ledger and the reports all use it. Encoding and decoding need NumPy (or torch) alone; only
+``guarantee`` asks the accountant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, fields, replace
+from functools import cached_property
+from math import inf, sqrt
+from typing import TYPE_CHECKING, Any, Self, final
+
+import numpy as np
+
+from rqm import kernels
+from rqm._checks import inputs, known_keys, padded, real, whole
+from rqm.channel import Channel
+from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
+from rqm.mechanisms import KINDS, mechanism_from_dict
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.mechanisms.noiseless import Noiseless
+from rqm.privacy.setting import Neighbours, Observer, Setting, Unit
+from rqm.randomness import SeededRandom, require
+
+if TYPE_CHECKING:
+    from rqm.privacy.guarantee import Guarantee, Spent
+
+Mechanism = Channel | Noiseless | Gaussian
+
+FORMAT = 1
+ROTATION = 5
+"""The stream of a seed that the rotation of every round is drawn from."""
+PUBLIC = ("seed", "rounds")
+"""What may differ between two that make the same promise for each release."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PrivateMean:
+    """The mean of the clients' vectors, round after round, and what it tells about one of them.
+
+    Every vector of ``dim`` values is scaled to ``l2_clip`` (C) at most, rotated by a public random rotation, encoded
+    coordinate by coordinate, and sent as integers of which only the sum over a round's ``clients`` is revealed, modulo
+    ``modulus``. Give ``epsilon`` and a mechanism is found for it; or a ``mechanism``, and ε is what it is; or both, and
+    a mechanism that promises less is refused. The other values say who takes part and who watches, see ``Setting``.
+
+    >>> from rqm import SecureRandom
+    >>> mean = PrivateMean(epsilon=1, delta=1e-6, clients=1000, dim=50, l2_clip=1.0)
+    >>> message = mean.encode(np.ones(50), SecureRandom())  # a client; 64 integers: rotated vectors are padded
+    >>> estimate = mean.decode(1000 * message, clients=1000)  # the server, from the sum of all messages
+    >>> estimate.shape, mean.guarantee.epsilon <= 1
+    ((50,), True)
+    """
+
+    dim: int
+    clients: int
+    epsilon: InitVar[float | None] = None
+    mechanism: Mechanism | None = None
+    delta: float | None = None
+    l2_clip: float | None = 1.0
+    rotate: bool = True
+    rounds: int = 1
+    population: int | None = None
+    participations: int | None = None
+    honest: int | float | None = None
+    survivors: int | None = None
+    observer: Observer = "server"
+    neighbours: Neighbours = "replace"
+    unit: Unit = "user"
+    seed: int = 0  # of the public rotation
+
+    def __post_init__(self, epsilon: float | None) -> None:
+        """Validate everything, and find a mechanism if none is given."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("dim", whole("dim", self.dim, 1))
+        put("seed", whole("seed", self.seed, 0))
+        for one in fields(Setting):
+            put(one.name, getattr(self.setting, one.name))
+        if self.l2_clip is not None:
+            put("l2_clip", real("l2_clip", self.l2_clip, "a positive finite number", 0, inf))
+        if not isinstance(self.rotate, bool):
+            raise TypeError(f"rotate = {self.rotate!r}: must be true or false")
+        if self.mechanism is None:
+            put("mechanism", self._fitted(epsilon))
+        elif not isinstance(self.mechanism, (Channel, Noiseless, Gaussian)):
+            raise TypeError(f"mechanism = {self.mechanism!r}: must be one of {', '.join(sorted(KINDS))}")
+        if isinstance(self.mechanism, Channel) and self.modulus > 2**31:
+            raise ValueError(
+                f"clients = {self.clients}: a sum over so many of {self.mechanism.levels} levels does not fit 31 bits"
+            )
+        if isinstance(self.mechanism, Gaussian) and self.l2_clip is None:
+            raise ValueError("l2_clip = None: must be given for the mechanism gaussian, whose noise it scales")
+        if epsilon is not None and not self.guarantee.epsilon <= epsilon:
+            raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {self.guarantee.epsilon:.4g}, which is more")
+
+    @cached_property
+    def setting(self) -> Setting:
+        """Who takes part and who watches."""
+        return Setting(**{one.name: getattr(self, one.name) for one in fields(Setting)})
+
+    def _fitted(self, epsilon: float | None) -> Channel:
+        from rqm.privacy.calibrate import best_fit  # noqa: PLC0415 (takes the compiler, and a second)
+
+        if epsilon is None:
+            raise ValueError("epsilon = None: must be given, or else a mechanism")
+        if self.l2_clip is None or not self.rotate:
+            raise ValueError("mechanism = None: must be given where vectors are not clipped in L2 and rotated")
+        return best_fit(epsilon, self.setting, dim=self.coordinates, l2_clip=self.l2_clip)
+
+    # -- what is sent -------------------------------------------------------------------------
+
+    @property
+    def coordinates(self) -> int:
+        """Integers that a client sends: ``dim``, padded to a power of two if vectors are rotated."""
+        return padded(self.dim) if self.rotate else self.dim
+
+    @property
+    def modulus(self) -> int:
+        """Sums are taken modulo this power of two."""
+        return int(2 ** self._channel.sum_bits(self.clients))
+
+    @property
+    def private(self) -> bool:
+        """Whether there is noise at all."""
+        return not isinstance(self.mechanism, Noiseless)
+
+    @property
+    def _channel(self) -> Channel:
+        if not isinstance(self.mechanism, Channel):
+            raise TypeError(f"{type(self.mechanism).__name__} sends floats, not integers: it is there to compare with")
+        return self.mechanism
+
+    @cached_property
+    def length(self) -> float | None:
+        """What vectors are scaled to: a little less than C, so that rounding pushes none of them over the budget."""
+        if self.l2_clip is None:
+            return None
+        if not isinstance(self.mechanism, Channel):
+            return (1 - FLOAT_ROOM) * self.l2_clip
+        return usable_length(self.mechanism, self.l2_clip, self.coordinates)
+
+    def rotation(self, turn: int) -> Rotation | None:
+        """The public rotation of a round."""
+        if not self.rotate:
+            return None
+        return Rotation(self.dim, int(SeededRandom(self.seed, ROTATION, turn).words(1)[0] >> np.uint64(1)))
+
+    def encode(self, x: Any, rng: object, *, round: int = 0) -> Any:
+        """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.
+
+        ``x`` holds ``dim`` finite numbers. They come as 64-bit integers, whose sums cannot overflow.
+        """
+        source, channel = require(rng), self._channel
+        turn = whole("round", round, 0, self.rounds - 1)
+        other = kernels.backend(x)
+        row = inputs("x", x) if other is None else other.finite_floats("x", x).clone()
+        if tuple(row.shape) != (self.dim,):
+            raise ValueError(f"x has shape {tuple(row.shape)}: must be ({self.dim},)")
+        rows, _ = prepare(row[None], self.length, self.rotation(turn))
+        levels = channel.encode(self._within(rows)[0], source)
+        return levels.astype(np.int64) if other is None else levels.long()
+
+    def _within(self, rows: Any) -> Any:
+        """The same rows; one that breaks the L2 budget, as the encoder will see it, becomes zero. None should."""
+        if self.l2_clip is None:
+            return rows
+        over = over_budget(self._channel, rows, self.l2_clip)
+        other = tensors(rows)
+        if other is None:
+            rows[over] = 0.0
+        else:
+            other.silence(rows, over)
+        return rows
+
+    # -- a simulation's clients ---------------------------------------------------------------
+
+    def add(self, rows: Any, total: Any, rng: object, *, round: int) -> Any:
+        """Add the messages of many clients, a row of a torch tensor each, to their sum; return which rows were finite.
+
+        The others send an encoding of zero. Baselines add up floats. ``rows`` may be overwritten, nothing is checked,
+        and nothing waits for a GPU.
+        """
+        rows, finite = prepare(rows, self.length, self.rotation(round))
+        mechanism = self.mechanism
+        if isinstance(mechanism, Channel):
+            mechanism.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
+        else:
+            rows = rows.clamp(-mechanism.clip, mechanism.clip) if isinstance(mechanism, Noiseless) else rows
+            total += rows.sum(dim=0, dtype=total.dtype)
+        return finite
+
+    def revealed(self, total: Any, clients: int, seed: int) -> Any:
+        """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise."""
+        if isinstance(self.mechanism, Channel):
+            return total.bitwise_and_(2 ** self.mechanism.sum_bits(clients) - 1)
+        if isinstance(self.mechanism, Gaussian):
+            assert self.l2_clip is not None
+            torch = kernels.backend(total).torch  # type: ignore[union-attr]
+            rng = torch.Generator(total.device).manual_seed(seed)
+            scale = self.mechanism.on_sum(clients) * self.l2_clip
+            total += scale * torch.randn(len(total), generator=rng, device=total.device, dtype=total.dtype)
+        return total
+
+    # -- the server ---------------------------------------------------------------------------
+
+    def decode(self, total: Any, clients: int, *, round: int = 0, check: bool = True) -> Any:
+        """The mean of so many clients' vectors, unbiased but for clipping, from the sum of their messages.
+
+        ``check=False`` is for a caller who knows that the sum is one that these clients can have sent.
+        """
+        turn = whole("round", round, 0, self.rounds - 1)
+        clients = whole("clients", clients, self.survivors or self.clients, self.clients)
+        total = inputs("total", total) if kernels.backend(total) is None else total
+        if tuple(total.shape) != (self.coordinates,):
+            raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
+        assert self.mechanism is not None
+        mean = self.mechanism.decode(total, clients, check=check)
+        if not isinstance(mean, np.ndarray):
+            mean = mean.float()
+        rotation = self.rotation(turn)
+        return mean if rotation is None else rotation.inverse(mean[None])[0]
+
+    # -- what is promised ---------------------------------------------------------------------
+
+    @cached_property
+    def guarantee(self) -> "Guarantee":
+        """What all rounds as planned guarantee to every user, certified."""
+        return self.guarantee_of(None)
+
+    def guarantee_of(self, charges: Mapping[int, int] | None) -> "Guarantee":
+        """What the releases that were charged, so often for each round, guarantee; None: all as planned."""
+        from rqm.privacy.guarantee import guarantee  # noqa: PLC0415 (takes the compiler)
+
+        return guarantee(
+            self._noisy, self.setting, dim=self.coordinates, l2_clip=self.bound, charges=charges, parameters=self.dim
+        )
+
+    def spent(self, charges: Mapping[int, int]) -> "Spent":
+        """ε of the releases that were charged: the same number, in less time."""
+        from rqm.privacy.guarantee import spent  # noqa: PLC0415
+
+        return spent(self._noisy, self.setting, dim=self.coordinates, l2_clip=self.bound, charges=charges)
+
+    @property
+    def _noisy(self) -> Channel | Gaussian:
+        if not isinstance(self.mechanism, (Channel, Gaussian)):
+            raise TypeError(f"{type(self.mechanism).__name__} adds no noise: there is no privacy to account for")
+        return self.mechanism
+
+    @property
+    def bound(self) -> float:
+        """The L2 bound of what is encoded: C, or what the clip of every coordinate implies."""
+        if self.l2_clip is not None:
+            return self.l2_clip
+        return float(self._channel.clip * sqrt(self.coordinates))
+
+    @property
+    def quick(self) -> bool:
+        """Whether ε takes seconds at most: by a law that is affine on the clip, or for not too many clients."""
+        from rqm.privacy.vector import budgeted  # noqa: PLC0415
+        from rqm.privacy.worst_case import QUICK_CLIENTS  # noqa: PLC0415
+
+        if self.clients <= QUICK_CLIENTS:
+            return True
+        return isinstance(self.mechanism, Gaussian) or (
+            isinstance(self.mechanism, Channel) and budgeted(self.mechanism)
+        )
+
+    # -- to the other side --------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON; the guarantee is not among them, it follows."""
+        assert self.mechanism is not None
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {"private_mean": FORMAT, **values, "mechanism": self.mechanism.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build what ``to_dict`` described."""
+        values = dict(values)
+        if values.pop("private_mean", None) != FORMAT:
+            raise ValueError(f"private_mean: must be {FORMAT}, the format that this version reads")
+        names = [one.name for one in fields(cls)]
+        known_keys(values, names)
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise ValueError(f"{missing[0]}: missing; a private mean is written with all of {', '.join(names)}")
+        return cls(**{**values, "mechanism": mechanism_from_dict(values["mechanism"])})
+
+    def promises(self) -> dict[str, Any]:
+        """All that the guarantee of one release rests on: what two sides, or a run and its ledger, must agree on."""
+        values = self.to_dict()
+        return {name: value for name, value in values.items() if name not in PUBLIC} | {"dim": self.coordinates}
+
+    def with_(self, **changes: Any) -> Self:
+        """The same with some values changed; those that are None stay."""
+        return replace(self, epsilon=None, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _asked(_: PrivateMean) -> float:
+    raise AttributeError("epsilon is only asked for; what is promised is guarantee.epsilon")
+
+
+PrivateMean.epsilon = property(_asked)  # type: ignore[attr-defined]

@@ -1,0 +1,123 @@
+"""What ``transforms`` does, for tensors of torch: in place where it can, by Triton's kernels on a GPU.
+
+Nothing but torch and NumPy is needed here.
+"""
+
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rqm.encoding import transforms
+from rqm.kernels.recipe import Recipe
+from rqm.kernels.tensors import positions
+
+if TYPE_CHECKING:
+    from rqm.encoding.transforms import Rotation
+
+ROWS = 64
+"""Rows whose positions are held at once."""
+
+
+def rotate(x: torch.Tensor, seed: int, width: int) -> torch.Tensor:
+    """The rows of ``x``, times public signs, padded and transformed."""
+    out = x.new_zeros((len(x), width))
+    torch.mul(x, signs(seed, out)[: x.shape[1]], out=out[:, : x.shape[1]])
+    return hadamard(out, overwrite=True)
+
+
+def signs(seed: int, like: torch.Tensor) -> torch.Tensor:
+    """The public signs for rows of the width of ``like``."""
+    return _signs(seed, like.shape[-1], like.dtype, like.device)
+
+
+@lru_cache(maxsize=2)
+def _signs(seed: int, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(transforms.signs(seed, count)).to(device).to(dtype)
+
+
+def hadamard(x: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
+    """The orthonormal Walsh–Hadamard transform of every row; the number of columns is a power of two."""
+    if _kernels_run(x) and (kernel := _kernel()).fits(x.shape[-1]):
+        out: torch.Tensor = kernel.hadamard(x if overwrite else x.clone(memory_format=torch.contiguous_format))
+        return out
+    found: torch.Tensor = transforms.factor_by_factor(x, lambda bits: _matrix(bits, x.dtype, x.device))
+    return found
+
+
+@lru_cache(maxsize=32)
+def _matrix(bits: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(transforms.hadamard_matrix(bits)).to(dtype).to(device)
+
+
+def _kernels_run(x: torch.Tensor) -> bool:
+    return x.is_cuda and x.dtype == torch.float32 and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _kernel() -> Any:
+    from rqm.kernels import cuda_rotation  # noqa: PLC0415 (needs Triton)
+
+    return cuda_rotation
+
+
+def prepare(x: torch.Tensor, length: float | None, rotation: "Rotation | None") -> tuple[torch.Tensor, torch.Tensor]:
+    """``transforms.prepare``; ``x`` may be overwritten."""
+    if rotation is not None and _kernels_run(x) and (kernel := _kernel()).fits(rotation.padded):
+        factors, finite = _factors(x, length)
+        own = _signs(rotation.seed, rotation.padded, x.dtype, x.device)
+        return kernel.rotate(x.contiguous(), own, factors), finite
+    finite = l2_clip(x, length)
+    return (x if rotation is None else rotation.forward(x)), finite
+
+
+def l2_clip(x: torch.Tensor, length: float | None) -> torch.Tensor:
+    """Scale the rows of ``x`` in place to at most ``length``; None leaves them. Returns which rows are finite.
+
+    The others become zero. So does, on a GPU, a finite row whose length is beyond what a float32 can hold.
+    """
+    factors, finite = _factors(x, length)
+    silence(x, ~finite)
+    if length is not None:
+        x.mul_(factors[:, None])
+    return finite
+
+
+def _factors(x: torch.Tensor, length: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each row is to be multiplied by, zero for rows that are not finite, and which are."""
+    size = torch.linalg.vector_norm(x, torch.inf if length is None else 2, dim=1)
+    if not x.is_cuda and not torch.isfinite(size).all():  # its square overflowed, perhaps
+        largest = torch.linalg.vector_norm(x, torch.inf, dim=1)
+        size = torch.where(torch.isfinite(size), size, largest * torch.linalg.vector_norm(x / largest[:, None], dim=1))
+        huge = torch.isfinite(largest) & ~torch.isfinite(size)  # even the length is no float: begin with a smaller row
+        x[huge] /= largest[huge, None] / (length or 1.0)
+        size = torch.where(huge, torch.linalg.vector_norm(x, dim=1), size)
+    finite = torch.isfinite(size)
+    factors = torch.ones_like(size) if length is None else (length / size).clamp(max=1)
+    return torch.where(finite, factors, 0), finite
+
+
+def silence(x: torch.Tensor, rows: torch.Tensor) -> None:
+    """Set some rows of ``x`` to zero, in place."""
+    if _kernels_run(x) and x.is_contiguous():
+        _kernel().silence(x, rows)
+    elif x.is_cuda or rows.any():  # to look costs a wait on the GPU, to fill a pass on the CPU
+        x.masked_fill_(rows[:, None], 0.0)
+
+
+def squares(recipe: Recipe, x: torch.Tensor, shift: int) -> torch.Tensor:
+    """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
+    if _kernels_run(x):
+        sums: torch.Tensor = _kernel().squares(recipe, x.contiguous(), shift)
+        return sums
+    if len(x) > ROWS:  # a few at a time: the positions take several times the room of the floats
+        return torch.cat([squares(recipe, part, shift) for part in torch.split(x, ROWS)])
+    twice = 2 * positions(recipe, x) - (recipe.low + recipe.high)
+    if shift:
+        twice = (twice.abs() >> shift) + 1
+    return (twice * twice).sum(dim=1)

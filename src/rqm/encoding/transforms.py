@@ -1,0 +1,191 @@
+"""What a client does to its vector before it is encoded: clip in L2, rotate; and the L2 budget in integers.
+
+A randomized Hadamard rotation spreads the length of a vector evenly over its coordinates. It is public and orthogonal,
+so it changes neither lengths nor privacy, and the server undoes it. The L2 budget that a guarantee rests on is checked
+on the integer positions that the encoder rounds from: no float can slip through.
+
+Arrays of NumPy are handled here, in float64; tensors of torch in ``tensors``, on their device.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, sqrt
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from rqm import kernels
+from rqm._checks import FloatArray, padded, real
+from rqm.channel import Channel
+from rqm.kernels.recipe import Recipe
+from rqm.randomness import SeededRandom
+
+RADIX_BITS = 5
+"""The transform multiplies by Hadamard matrices of 2**5 rows, one factor after the other."""
+FLOAT_ROOM = 2.0**-15
+"""Vectors are scaled to a little less than C, …"""
+FLOAT_ERROR = 2.0**-16
+"""… since scaling and rotating them in float32 may stretch them by this much, at the very most."""
+
+
+@final
+@dataclass(frozen=True)
+class Rotation:
+    """A random rotation of vectors of ``dim`` coordinates, padded with zeros to a power of two.
+
+    >>> rotation = Rotation(dim=3, seed=7)
+    >>> y = rotation.forward(np.array([[3.0, 4.0, 0.0]]))
+    >>> y.shape, round(float(np.linalg.norm(y)), 4), abs(rotation.inverse(y)).round(6).tolist()
+    ((1, 4), 5.0, [[3.0, 4.0, 0.0]])
+    """
+
+    dim: int
+    seed: int
+
+    @property
+    def padded(self) -> int:
+        """The smallest power of two that is not below ``dim``."""
+        return padded(self.dim)
+
+    def forward(self, x: Any) -> Any:
+        """Rotate the rows of ``x``: a new array of ``padded`` columns."""
+        other = tensors(x)
+        if other is not None:
+            return other.rotate(x, self.seed, self.padded)
+        out = np.zeros((len(x), self.padded))
+        np.multiply(x, signs(self.seed, self.padded)[: self.dim], out=out[:, : self.dim])
+        return hadamard(out)
+
+    def inverse(self, y: Any) -> Any:
+        """Rotate back: rows of ``dim`` columns."""
+        other = tensors(y)
+        own = signs(self.seed, self.padded) if other is None else other.signs(self.seed, y)
+        return (hadamard(y) * own)[:, : self.dim]
+
+
+def tensors(x: Any) -> Any:
+    """The module that handles torch's tensors; None for an array of NumPy."""
+    if kernels.backend(x) is None:
+        return None
+    from rqm.encoding import tensors as module  # noqa: PLC0415 (torch is an extra)
+
+    return module
+
+
+@lru_cache(maxsize=2)
+def signs(seed: int, count: int) -> npt.NDArray[np.int8]:
+    """The public signs of a rotation, ±1 each."""
+    words = SeededRandom(seed).words(-(-count // 64))
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:count]
+    return 2 * bits.astype(np.int8) - 1
+
+
+def hadamard(x: Any) -> Any:
+    """The orthonormal Walsh–Hadamard transform of every row; the number of columns is a power of two."""
+    other = tensors(x)
+    return other.hadamard(x) if other is not None else factor_by_factor(x, hadamard_matrix)
+
+
+def factor_by_factor(x: Any, matrix: Callable[[int], Any]) -> Any:
+    """The transform as a product of small matrices, in any array library; ``matrix`` gives that of 2**bits rows."""
+    shape, bits, done = x.shape, x.shape[-1].bit_length() - 1, 0
+    if shape[-1] != 1 << bits:
+        raise ValueError(f"x has {shape[-1]} columns: must be a power of two")
+    while done < bits:
+        step = min(RADIX_BITS, bits - done)
+        x = matrix(step) @ x.reshape(-1, 1 << step, 1 << done)
+        done += step
+    return x.reshape(shape)
+
+
+@lru_cache(maxsize=8)
+def hadamard_matrix(bits: int) -> FloatArray:
+    """The orthonormal Hadamard matrix of 2**bits rows."""
+    out = np.ones((1, 1))
+    for _ in range(bits):
+        out = np.block([[out, out], [out, -out]]) / 2**0.5
+    return out
+
+
+# -- the L2 clip and its budget -------------------------------------------------------------------
+
+
+def prepare(x: Any, length: float | None, rotation: Rotation | None) -> tuple[Any, Any]:
+    """Scale the rows of ``x`` down to ``length`` at most (None leaves them), and rotate; also, which rows were finite.
+
+    The others become zero, so that how many clients there are does not depend on data. Tensors may be overwritten.
+    """
+    other = tensors(x)
+    if other is not None:
+        rows, finite = other.prepare(x, length, rotation)
+        return rows, finite
+    largest = np.abs(x).max(axis=1, initial=0.0)  # NaN stays
+    finite = np.isfinite(largest)
+    if not finite.all():
+        x, largest = np.where(finite[:, None], x, 0.0), np.where(finite, largest, 0.0)
+    if length is not None:
+        scale = np.where(largest > 0, largest, 1.0)  # squares neither overflow nor vanish
+        x = x / scale[:, None]
+        norm = np.sqrt((x * x).sum(axis=1))
+        x *= np.minimum(scale, length / np.maximum(norm, 0.5))[:, None]
+    return (x if rotation is None else rotation.forward(x)), finite
+
+
+def budget(mech: Channel, bound: float) -> int:
+    """The L2 budget in squared integer positions: (C/c · half the span of the positions)², rounded down."""
+    span = mech.recipe.high - mech.recipe.low
+    clip = real("l2_clip", bound, "a positive finite number", 0, inf) / mech.clip
+    numerator, denominator = clip.as_integer_ratio()
+    return (numerator * span) ** 2 // (2 * denominator) ** 2
+
+
+def coarseness(recipe: Recipe, count: int) -> int:
+    """Low bits of each distance that are rounded up, so that the sum of ``count`` squares fits 64 bits."""
+    return max(0, (count.bit_length() + 2 * (recipe.high - recipe.low).bit_length() - 61) // 2)
+
+
+def limit(mech: Channel, bound: float, count: int) -> int:
+    """The budget for ``squares`` of ``count`` coordinates."""
+    return min(4 * budget(mech, bound) >> 2 * coarseness(mech.recipe, count), 2**63 - 1)
+
+
+def usable_length(mech: Channel, bound: float, count: int) -> float:
+    """What vectors of ``count`` coordinates are scaled to, below C, so that none of them breaks the budget.
+
+    Rounding to positions moves each coordinate by up to half a position, squares are rounded up, and floats err. Where
+    [-c, c] has many positions all of that is next to nothing; where it has few, it is what the budget has room for.
+    """
+    shift, recipe = coarseness(mech.recipe, count), mech.recipe
+    if bound >= mech.clip * sqrt(count):  # then the clip of every coordinate is enough
+        return (1 - FLOAT_ROOM) * bound
+    room = sqrt(limit(mech, bound, count)) - (sqrt(count) if shift else 0.0)
+    room = 2.0**shift * room - sqrt(count)  # in half positions
+    length = min((1 - FLOAT_ROOM) * bound, (1 - FLOAT_ERROR) * room / (2 * recipe.scale))
+    if not length > bound / 2:
+        raise ValueError(
+            f"l2_clip = {bound:g}: has room for {max(0.0, room) / 2:.3g} positions of the encoder, among which {count} "
+            f"coordinates are rounded: must be larger, or the mechanism's clip ({mech.clip:g}) or margin smaller"
+        )
+    return length
+
+
+def over_budget(mech: Channel, x: Any, bound: float) -> Any:
+    """Which rows of ``x`` break the L2 budget, as the encoder will see them: in integers, exactly.
+
+    Positions are those of the encoder, after its clamp; distances are from the middle of the clip.
+    """
+    other = tensors(x)
+    count = x.shape[1]
+    shift = coarseness(mech.recipe, count)
+    squares = _squares if other is None else other.squares
+    return squares(mech.recipe, x, shift) > limit(mech, bound, count)
+
+
+def _squares(recipe: Recipe, x: FloatArray, shift: int) -> Any:
+    """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
+    twice = 2 * recipe.position(x) - (recipe.low + recipe.high)
+    if shift:
+        twice = (np.abs(twice) >> shift) + 1
+    return (twice * twice).sum(axis=1)

@@ -1,0 +1,83 @@
+"""What a plan, or the ledger of a run, guarantees to every user."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rqm.encoding.private_mean import PrivateMean
+from rqm.plan.plan import PLAN, Plan
+from rqm.privacy.ledger import LEDGER, LedgerError, read
+from rqm.privacy.setting import Neighbours, Observer
+
+if TYPE_CHECKING:
+    from rqm.privacy.guarantee import Guarantee
+
+
+def account(
+    plan: Plan,
+    delta: float | None = None,
+    *,
+    observer: Observer | None = None,
+    neighbours: Neighbours | None = None,
+    honest: int | float | None = None,
+    population: int | None = None,
+    dim: int | None = None,
+) -> "Guarantee":
+    """What a run of this plan guarantees to every user, certified; what is not given is the plan's.
+
+    Against the ``server`` a user is protected by the plan's cap on participations (all rounds if there is none). For
+    the ``outsider`` the number of users N must be known: the plan's ``population``, or the argument. ``dim`` is the
+    number of the model's parameters where it does not come with the package. Without an L2 clip and a rotation the
+    value is that of all coordinates at their worst, and protects nobody.
+    """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is a {type(plan).__name__}: must be a rqm.Plan (of a mechanism alone: rqm.renyi)")
+    mean = plan.private_mean(dim)
+    if not mean.private:
+        raise TypeError(f"{type(plan.mechanism).__name__} adds no noise: there is no privacy to account for")
+    return mean.with_(
+        delta=delta, observer=observer, neighbours=neighbours, honest=honest, population=population
+    ).guarantee  # fmt: skip
+
+
+def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict[str, Any]]:
+    """What the ledger of a run (or its folder) says was spent, finished or not; None if nothing was charged.
+
+    ``changes`` ask another question of the same charges: ``delta``, ``observer``, ``neighbours``, ``honest``,
+    ``population``.
+    """
+    file = path / LEDGER if path.is_dir() else path
+    if not file.exists() and (path / PLAN).exists():
+        if not Plan.of_run(path).private_mean(1).private:
+            return None, {}
+        raise LedgerError(
+            f"{path}: this run of version 0.1.0 kept no ledger; rqm train --resume charges what it released"
+        )
+    if not file.exists():
+        raise LedgerError(f"{path}: holds no ledger ({LEDGER}), and no run")
+    about, spent, head = read(file)
+    mean = charged_mean(about)
+    if changes.get("observer") == "outsider" and about.get("sampling", UNIFORM) != UNIFORM:
+        raise ValueError(
+            "observer = outsider: must be server for this ledger, whose clients were taken from the nodes that were "
+            "there: they are no random sample of the population"
+        )
+    charged = {"head": head, "charges": sum(spent.values()), "rounds_charged": len(spent)}
+    if not spent:
+        return None, charged
+    return mean.with_(**changes).guarantee_of(spent), charged
+
+
+UNIFORM, AVAILABLE = "uniform", "available"
+"""How a round's clients are drawn: from all users alike, or from those who are there."""
+
+
+def charged_mean(about: dict[str, Any]) -> PrivateMean:
+    """What a ledger's charges are for. Those of version 0.1.0 name a plan, δ, the coordinates and who is honest."""
+    try:
+        if "mean" in about:
+            return PrivateMean.from_dict(about["mean"])
+        return Plan.from_dict(about["plan"]).private_mean(about["dim"]).with_(
+            delta=about["delta"], honest=about["honest"]
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LedgerError(f"the ledger does not say what it charges for ({error})") from None

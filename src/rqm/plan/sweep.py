@@ -1,0 +1,62 @@
+"""Experiments: a plan, the variants of it that are compared, and how many seeds each is run with."""
+
+import re
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from rqm._checks import known_keys, whole
+from rqm.plan.plan import Plan, assign, read_toml
+
+VARIES = [
+    "mechanism", "transforms", "client", "server", "model", "data", "dim", "rounds", "clients", "population",
+    "participations", "delta", "honest",
+]  # fmt: skip
+"""What may differ between the variants of an experiment."""
+
+
+@final
+@dataclass(frozen=True)
+class Sweep:
+    """The plans of an experiment, by the names of its variants, and how many seeds each is run with."""
+
+    variants: dict[str, Plan]
+    seeds: int
+
+    @classmethod
+    def from_toml(cls, path: Path, settings: Iterable[str] = (), *, first: bool = False) -> "Sweep":
+        """Read an experiment: a plan, and under ``[[variants]]`` what differs from it, each with a ``name``.
+
+        With ``first`` only the first variant is read: what a single run of the experiment is.
+        """
+        settings = list(settings)
+        values = read_toml(path, settings)
+        seeds = whole("seeds", values.pop("seeds", 1), 1)
+        variants = values.pop("variants", [])[: 1 if first else None]
+        plans = {}
+        for variant in variants or [{"name": "plan"}]:
+            changes = {key: value for key, value in variant.items() if key != "name"}
+            if "name" not in variant:
+                raise ValueError(f"{path}: a variant has no name")
+            known_keys(changes, VARIES, "variants.")
+            merged = deepcopy({**values, **changes})
+            for setting in settings:
+                if not setting.startswith("seeds="):
+                    assign(merged, setting)  # once more: a setting also changes what a variant says
+            plans[str(variant["name"])] = Plan.from_dict(merged)
+        return cls(plans, seeds)
+
+    def runs(self, folder: Path) -> list[tuple[str, Plan, Path]]:
+        """Every run of the sweep: its variant, plan and folder."""
+        return [
+            (name, replace(plan, seed=plan.seed + seed), folder / slug(name) / f"seed-{plan.seed + seed}")
+            for seed in range(self.seeds)
+            for name, plan in self.variants.items()
+        ]
+
+
+def slug(name: str) -> str:
+    """A name as a folder's."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") or "variant"

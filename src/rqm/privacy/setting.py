@@ -1,0 +1,162 @@
+"""Who takes part, who watches, and what neighbours are: everything about a guarantee but the mechanism."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal, NamedTuple, get_args
+
+from rqm._checks import real, whole
+
+Observer = Literal["server", "outsider"]
+Neighbours = Literal["replace", "zero-out"]
+Unit = Literal["user"]
+
+UNLUCKY = 0.1
+"""The part of δ that pays for samples with fewer honest clients than the floor."""
+
+
+def default_delta(population: int | None) -> float:
+    """δ where none is stated: 10⁻⁵, or one over the number of users if that is less.
+
+    >>> default_delta(None), default_delta(3400), default_delta(10**6)
+    (1e-05, 1e-05, 1e-06)
+    """
+    return min(1e-5, 1 / population) if population else 1e-5
+
+
+class Floor(NamedTuple):
+    """What can be counted on in every release.
+
+    ``honest`` clients at least add their noise to a sum, the user among them. At most ``sampled`` of the ``users`` who
+    are honest take part, drawn at random (for the outsider). ``delta`` is left when other samples are paid for.
+    """
+
+    honest: int
+    sampled: int
+    users: int
+    delta: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Who takes part, who watches, and what neighbours are.
+
+    ``honest`` clients of a round follow the protocol and survive to its end: a number; or a fraction of the
+    ``population``, of which a round's random sample then holds a random number; None for all. ``survivors`` are left at
+    the end of a round at least (None: all); those who are lost may all have been honest. ``participations`` caps the
+    rounds that a user takes part in (None: all of them). ``delta`` None is the default's.
+
+    Colluders know when they took part. So for the outsider the honest clients of a round are a sample of the honest
+    users, and of the number of honest clients alone nothing follows: there ``honest`` must be a fraction.
+    """
+
+    clients: int
+    rounds: int
+    delta: float | None = None
+    population: int | None = None
+    observer: Observer = "server"
+    participations: int | None = None
+    neighbours: Neighbours = "replace"
+    honest: int | float | None = None
+    survivors: int | None = None
+    unit: Unit = "user"
+
+    def __post_init__(self) -> None:
+        """Validate what does not depend on a mechanism."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("clients", whole("clients", self.clients, 1))
+        put("rounds", whole("rounds", self.rounds, 1))
+        if self.population is not None:
+            put("population", whole("population", self.population, 1))
+            if self.population < self.clients:
+                raise ValueError(f"population = {self.population}: must be at least {self.clients}, a round's clients")
+        put("delta", checked_delta(default_delta(self.population) if self.delta is None else self.delta))
+        for name, kinds in (("observer", Observer), ("neighbours", Neighbours), ("unit", Unit)):
+            if getattr(self, name) not in get_args(kinds):
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(get_args(kinds))}")
+        if self.participations is not None:
+            put("participations", whole("participations", self.participations, 1))
+        if self.survivors is not None:
+            put("survivors", whole("survivors", self.survivors, 1, self.clients))
+        self._validate_honest()
+        if self.observer == "outsider":
+            self._validate_outsider()
+
+    def _validate_honest(self) -> None:
+        if isinstance(self.honest, float):
+            real("honest", self.honest, "a fraction above 0 and at most 1", 0, 1, closed="]")
+            if self.population is None:
+                raise ValueError(
+                    f"honest = {self.honest}: a fraction of the users says how many a round's sample holds only if the "
+                    "population that it is drawn from is given; give population, or honest as a number of clients"
+                )
+        elif self.honest is not None:
+            object.__setattr__(self, "honest", whole("honest", self.honest, 1, self.clients))
+
+    def _validate_outsider(self) -> None:
+        if self.participations is not None and self.participations < self.rounds:
+            raise ValueError(
+                f"observer = outsider: must come without a cap ({self.participations} participations): who has used up "
+                "his turns is not sampled any more, and the bound for sampling does not hold"
+            )
+        if self.population is None:
+            raise ValueError("population = None: must be the number of users that a round's clients are sampled from")
+        if isinstance(self.honest, int) and self.honest < self.clients:
+            raise ValueError(
+                f"honest = {self.honest}: must be a fraction of the population (such as "
+                f"{self.honest / self.clients:.2g}) for the outsider: colluders know when they took part, so how well "
+                "sampling hides an honest user depends on how many users are honest"
+            )
+
+    @property
+    def releases(self) -> int:
+        """Rounds that can tell something about one user to this observer."""
+        return self.rounds if self.participations is None else min(self.rounds, self.participations)
+
+    def floor(self, releases: int | None = None) -> Floor:
+        """What can be counted on in each of so many releases (by default, all that are planned)."""
+        assert self.delta is not None
+        gone = 0 if self.survivors is None else self.clients - self.survivors
+        users = self.population or self.clients
+        if isinstance(self.honest, float):
+            few, many, users, delta = self._sampled(self.honest, releases or self.releases)
+        else:
+            few = many = self.clients if self.honest is None else self.honest
+            delta = self.delta
+        return Floor(max(1, few - gone), many, users, delta)
+
+    def _sampled(self, honest: float, releases: int) -> tuple[int, int, int, float]:
+        """The fewest and the most honest clients of a round, the honest users, and the δ that is left."""
+        from scipy.stats import hypergeom  # noqa: PLC0415 (a second, which nobody else waits)
+
+        assert self.population is not None
+        assert self.delta is not None
+        users = max(1, int(honest * self.population))
+        unlucky = UNLUCKY * self.delta / releases
+        if self.observer == "server":  # which knows that the user is among the clients
+            others = hypergeom(self.population - 1, users - 1, self.clients - 1)
+            few = 1 + int(others.ppf(unlucky))
+            while few > 1 and others.cdf(few - 2) > unlucky:
+                few -= 1
+            many = min(self.clients, users)
+        else:
+            sample = hypergeom(self.population, users, self.clients)
+            few, many = int(sample.ppf(unlucky / 2)), int(sample.isf(unlucky / 2))
+            while few > 0 and sample.cdf(few - 1) > unlucky / 2:
+                few -= 1
+            while many < min(self.clients, users) and sample.sf(many) > unlucky / 2:
+                many += 1
+            few = max(1, few)  # a sum without honest clients tells nothing of them
+        return few, max(few, many), users, (1 - UNLUCKY) * self.delta
+
+
+def checked_delta(delta: float) -> float:
+    """Return δ, or raise."""
+    return real("delta", delta, "above 0 and below 1", 0, 1)
+
+
+def checked_epsilon(epsilon: float, name: str = "epsilon") -> float:
+    """Return ε, or raise."""
+    return real(name, epsilon, "a positive finite number", 0, inf)

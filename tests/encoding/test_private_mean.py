@@ -1,0 +1,398 @@
+"""The one object: whatever comes in, what goes out lies in the accounted set, and ε is that of what goes out."""
+
+import json
+from fractions import Fraction
+from itertools import product
+from math import isqrt
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import rqm
+from rqm import PBM, RQM, Noiseless, PrivateMean, Rounding, SecureRandom, SeededRandom
+from rqm.encoding.transforms import budget, over_budget, prepare, usable_length
+from rqm.mechanisms.additive import DiscreteGaussian
+from rqm.mechanisms.gaussian import Gaussian
+
+WIDE = Rounding(levels=2, margin=16382.0)
+"""As few positions as an encoder allows: 1,024 from -clip to clip."""
+
+
+def mean_of(mech, dim, clip_ratio=None, **options):
+    """A private mean whose coordinates are clipped at four times their root mean square, or at a ratio of the clip."""
+    sent = 1 << (dim - 1).bit_length() if options.get("rotate", True) else dim
+    ratio = clip_ratio or max(1.0, sent**0.5 / 4)
+    return PrivateMean(mechanism=mech, dim=dim, l2_clip=ratio * mech.clip, clients=options.pop("clients", 3), **options)
+
+
+def sent_rows(mean, x, turn):
+    """What the encoder is given: the same steps, of which the result is looked at."""
+    rows, _ = prepare(x[None].clone() if isinstance(x, torch.Tensor) else x[None], mean.length, mean.rotation(turn))
+    return mean._within(rows)
+
+
+def squares(mech, row):
+    """In whole numbers of any size: (2 · distance from the middle)², summed."""
+    low, high = mech.recipe.low, mech.recipe.high
+    positions = mech.recipe.position(np.asarray(row, dtype=np.float64)).tolist()
+    assert all(low <= p <= high for p in positions)
+    return sum((2 * p - low - high) ** 2 for p in positions)
+
+
+mechanisms = st.one_of(
+    st.builds(Rounding, clip=st.floats(1e-6, 1e3), levels=st.just(2), margin=st.floats(0.0, 16000.0)),
+    st.builds(RQM, clip=st.floats(1e-6, 1e3), levels=st.sampled_from([4, 16]), margin=st.floats(0.1, 1e4)),
+    st.builds(PBM, clip=st.floats(1e-6, 1e3), theta=st.floats(1e-4, 0.49)),
+    st.builds(
+        DiscreteGaussian, clip=st.floats(1e-6, 1e3), scale=st.floats(0.1, 3.0), steps=st.just(15), bits=st.just(8)
+    ),
+)
+numbers = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),  # huge and denormal ones, too
+    st.sampled_from([0.0, -0.0, 5e-324, 1e-310, 1e308, -1.7976931348623157e308, 3.4e38, 1.0]),
+)
+
+
+@settings(max_examples=150)
+@given(mechanisms, st.integers(1, 70), st.booleans(), st.sampled_from([np.float64, np.float32, "torch"]), st.data())
+def test_every_vector_that_is_sent_lies_in_the_accounted_set(mech, dim, rotate, kind, data):
+    """Concentrated, huge, denormal: after clip and rotation, in integers, within the budget; never silenced."""
+    mean = mean_of(mech, dim, rotate=rotate, rounds=3)
+    x = data.draw(arrays.arrays(np.float64, dim, elements=numbers))
+    if kind != np.float64:
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
+        assume(np.isfinite(x).all())
+    given_ = torch.from_numpy(x) if kind == "torch" else x
+    before = np.array(x)
+    turn = data.draw(st.integers(0, 2))
+    message = mean.encode(given_, SeededRandom(1), round=turn)
+    assert (np.asarray(given_) == before).all()  # inputs are left alone
+    assert tuple(message.shape) == (mean.coordinates,)
+    assert int(message.min()) >= 0
+    assert int(message.max()) < mech.levels <= mean.modulus
+    row = sent_rows(mean, given_ if kind == "torch" else np.asarray(x, dtype=np.float64), turn)[0]
+    assert squares(mech, np.asarray(row)) <= 4 * budget(mech, mean.l2_clip)
+    if np.abs(before).max() > 1e-3 * mean.l2_clip:
+        assert np.abs(np.asarray(row)).max() > 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(bad):
+    mean = mean_of(Rounding(levels=2, margin=3.0), 3)
+    for x in ([1.0, bad, 0.0], np.array([1.0, bad, 0.0], dtype=np.float32), torch.tensor([1.0, bad, 0.0])):
+        with pytest.raises(ValueError, match=r"x contains -?(nan|inf): every value must be finite"):
+            mean.encode(x, SecureRandom())
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "words"),
+    [
+        ([1.0, 2.0], ValueError, r"x has shape \(2,\): must be \(3,\)"),
+        ([[1.0, 2.0, 3.0]], ValueError, r"x has shape \(1, 3\)"),
+        ([], ValueError, r"x has shape \(0,\)"),
+        ([[1.0], [1.0, 2.0]], ValueError, "ragged"),
+        (["a", "b", "c"], TypeError, "x has dtype"),
+        (np.array([1j, 0, 0]), TypeError, "must be real numbers"),
+        (torch.tensor([True, False, True]), TypeError, "must be real numbers"),
+        (1.0, ValueError, r"x has shape \(\)"),
+    ],
+)
+def test_other_shapes_and_kinds_are_refused(x, error, words):
+    with pytest.raises(error, match=words):
+        mean_of(Rounding(levels=2, margin=3.0), 3).encode(x, SecureRandom())
+
+
+def test_randomness_is_one_of_two_kinds():
+    mean = mean_of(Rounding(levels=2, margin=3.0), 3)
+    with pytest.raises(TypeError, match=r"rqm\.SecureRandom"):
+        mean.encode(np.zeros(3), np.random.default_rng(0))
+    one, other = (mean.encode(np.zeros(3), SeededRandom(2)) for _ in range(2))
+    assert (one == other).all()
+
+
+# -- no honest vector is silenced -----------------------------------------------------------------
+
+
+def silenced(mech, dim, count, seed):
+    """How many of so many random vectors, clipped and rotated, the encoder would still find too long."""
+    rng = np.random.default_rng(seed)
+    mean = mean_of(mech, dim, rounds=1)
+    shapes = [
+        rng.normal(size=(count, dim)),
+        rng.standard_cauchy(size=(count, dim)),
+        rng.choice([-1.0, 1.0], (count, dim)),
+    ]
+    x = np.concatenate([part[: -(-count // 3)] for part in shapes])[:count]
+    x *= 10.0 ** rng.uniform(-1, 3, size=(count, 1)) * mean.l2_clip / np.sqrt(dim)
+    found = 0
+    for rows in (x, torch.from_numpy(x.astype(np.float32))):
+        ready, finite = prepare(rows, mean.length, mean.rotation(0))
+        assert finite.all()
+        found += int(over_budget(mech, ready, mean.l2_clip).sum())
+    return found
+
+
+NARROW = [
+    WIDE,
+    Rounding(levels=2, margin=5000.0),
+    RQM(margin=200_000.0),
+    PBM(theta=6e-5),
+    Rounding(levels=2, margin=3.0),
+]
+
+
+@pytest.mark.parametrize("mech", NARROW, ids=repr)
+def test_no_clipped_vector_is_sent_as_zero(mech):
+    for dim in (1, 2, 3, 5, 8, 17, 64, 1024):
+        assert silenced(mech, dim, max(30, 20_000 // dim), dim) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", range(21))
+def test_no_clipped_vector_of_a_million_is_sent_as_zero(bits):
+    count = {0: 200_000, 1: 200_000, 2: 200_000, 3: 200_000, 4: 200_000}.get(bits, max(3, 2**21 >> bits))
+    for mech in NARROW:
+        for start in range(0, count, 20_000):
+            assert silenced(mech, 1 << bits, min(20_000, count - start), [bits, start]) == 0
+
+
+def test_the_check_has_power():
+    """Scaled to C itself, and not to what leaves room for rounding, many short vectors are too long in integers."""
+    mean = mean_of(WIDE, 4)
+    x = np.random.default_rng(0).normal(size=(2000, 4)) * 100
+    rows, _ = prepare(x, mean.l2_clip * (1 - 2.0**-15), mean.rotation(0))  # the room that floats need
+    assert over_budget(WIDE, rows, mean.l2_clip).sum() > 20
+
+
+@given(mechanisms, st.integers(1, 2**20), st.floats(0.3, 300))
+def test_the_room_left_for_rounding_is_enough_and_not_more(mech, count, ratio):
+    """In whole numbers: a vector of that length whose every position is rounded outwards is within the budget."""
+    bound = ratio * mech.clip
+    try:
+        length = usable_length(mech, bound, count)
+    except ValueError:
+        return
+    assert bound / 2 < length < bound
+    if bound > mech.clip * count**0.5:  # no vector within the clip of every coordinate is longer
+        return
+    recipe = mech.recipe
+    reach = (
+        length * recipe.scale / (1 - 2.0**-16) + isqrt(count * 10**12) / 2e6
+    )  # L2 distance plus half a position each
+    assert reach**2 <= budget(mech, bound) * (1 + 1e-9) + 1
+    if recipe.high - recipe.low > 10**6 and ratio > count**0.5 / 8:
+        assert length > (1 - 1e-4) * bound
+
+
+def test_a_clip_without_room_is_refused():
+    with pytest.raises(ValueError, match=r"l2_clip = 0\.001: has room for"):
+        PrivateMean(mechanism=WIDE, dim=1000, clients=10, l2_clip=1e-3).encode(np.zeros(1000), SecureRandom())
+
+
+# -- the mean -------------------------------------------------------------------------------------
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("mech", [Rounding(clip=0.5, levels=2, margin=1.0), PBM(clip=0.5), RQM(clip=0.5)], ids=repr)
+def test_the_decoded_mean_is_unbiased(mech):
+    mean = PrivateMean(mechanism=mech, dim=5, clients=3, l2_clip=1.0, rounds=4000)
+    x = np.random.default_rng(1).normal(size=(3, 5)) * 0.25
+    estimates = []
+    for turn in range(4000):
+        total = sum(mean.encode(row, SeededRandom(3, turn, place), round=turn) for place, row in enumerate(x))
+        estimates.append(mean.decode(total % mean.modulus, clients=3, round=turn))
+    error = np.std(estimates, axis=0) / 4000**0.5
+    off = (np.mean(estimates, axis=0) - x.mean(axis=0)) / error
+    assert np.abs(off).max() < 5
+    assert np.abs(off + 0.05 / error).max() > 5  # a bias of a twentieth of a clip would be seen
+
+
+def test_both_libraries_mean_the_same():
+    mean = PrivateMean(mechanism=Rounding(clip=1.0, levels=65536), dim=50, clients=2, l2_clip=2.0)
+    x = np.random.default_rng(0).normal(size=50) / 10
+    for one in (x, torch.from_numpy(x), torch.from_numpy(x).float()):
+        message = mean.encode(one, SeededRandom(0))
+        estimate = mean.decode(2 * message, clients=2)
+        assert type(message) is type(estimate)
+        np.testing.assert_allclose(np.asarray(estimate), x, atol=1e-3)
+
+
+def test_sums_of_messages_cannot_overflow():
+    mean = PrivateMean(mechanism=RQM(levels=256), dim=4, clients=1000)
+    message = mean.encode(np.ones(4), SecureRandom())
+    assert message.dtype == np.int64
+    assert mean.modulus == 2**18
+    with pytest.raises(ValueError, match="does not fit 31 bits"):
+        PrivateMean(mechanism=Rounding(levels=65536), dim=4, clients=10**6)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dim": 0}, "dim = 0"), ({"clients": 0}, "clients = 0"), ({"l2_clip": 0.0}, "l2_clip = 0.0"),
+        ({"l2_clip": float("nan")}, "l2_clip = nan"), ({"delta": 1.0}, "delta = 1.0"), ({"rounds": 0}, "rounds = 0"),
+        ({"observer": "nobody"}, "observer = 'nobody'"), ({"unit": "record"}, "unit = 'record'"),
+        ({"population": 2}, "population = 2: must be at least 3"), ({"survivors": 4}, "survivors = 4"),
+        ({"honest": 4}, "honest = 4"), ({"honest": 0.5}, "give population, or honest as a number"),
+        ({"observer": "outsider"}, "population = None"), ({"participations": 0}, "participations = 0"),
+        ({"mechanism": None}, "epsilon = None: must be given, or else a mechanism"),
+        ({"mechanism": Gaussian(), "l2_clip": None}, "l2_clip = None"), ({"epsilon": 1e-3}, "the mechanism gives"),
+        ({"mechanism": None, "epsilon": 1.0, "rotate": False}, "mechanism = None: must be given"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_promised_is_refused(change, words):
+    values = {"mechanism": Rounding(levels=2, margin=3.0), "dim": 3, "clients": 3, **change}
+    with pytest.raises(ValueError, match=words):
+        PrivateMean(**values)
+
+
+def test_rounds_and_clients_that_are_not_accounted_for_are_refused():
+    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=5, survivors=4, rounds=2)
+    total = sum(mean.encode(np.zeros(3), SecureRandom(), round=1) for _ in range(4))
+    assert mean.decode(total, clients=4, round=1).shape == (3,)
+    with pytest.raises(ValueError, match="round = 2: must be a whole number from 0 to 1"):
+        mean.encode(np.zeros(3), SecureRandom(), round=2)
+    with pytest.raises(ValueError, match="round = 2"):
+        mean.decode(total, clients=4, round=2)
+    for clients in (3, 6):
+        with pytest.raises(ValueError, match=f"clients = {clients}: must be a whole number from 4 to 5"):
+            mean.decode(total, clients=clients, round=1)
+    with pytest.raises(ValueError, match=r"total has shape \(3,\): must be \(4,\)"):
+        mean.decode(total[:3], clients=4, round=1)
+    with pytest.raises(ValueError, match=r"a sum over 4 clients lies in 0\.\.4"):
+        mean.decode(total + 5, clients=4, round=1)
+    for kind in (Noiseless(), Gaussian()):
+        with pytest.raises(TypeError, match="sends floats"):
+            PrivateMean(mechanism=kind, dim=3, clients=3).encode(np.zeros(3), SecureRandom())
+    with pytest.raises(TypeError, match="adds no noise"):
+        _ = PrivateMean(mechanism=Noiseless(), dim=3, clients=3).guarantee
+
+
+# -- the guarantee is that of what is sent --------------------------------------------------------
+
+
+def hockey_stick(p, q, epsilon):
+    return np.maximum(p - np.exp(epsilon) * q, 0).sum()
+
+
+def release(mean, rows, others):
+    """The exact law of the revealed sum, over all coordinates, of one client at these positions and others at ±clip."""
+    law = np.ones(1)
+    for coordinate in range(mean.coordinates):
+        one = mean.mechanism.sampled_pmf(rows[coordinate]).astype(float)
+        for other in others:
+            one = np.convolve(one, mean.mechanism.sampled_pmf(other[coordinate]).astype(float))
+        law = np.multiply.outer(law, one).ravel()
+    return law
+
+
+@pytest.mark.parametrize(
+    ("mech", "dim", "clients"),
+    [
+        (Rounding(levels=2, margin=2.0), 1, 1), (Rounding(levels=2, margin=2.0), 2, 2),
+        (PBM(levels=4, theta=0.2), 2, 2),
+        (RQM(levels=4, margin=5.0), 2, 2), (Rounding(levels=2, margin=1.0), 4, 2), (RQM(levels=8, margin=1.0), 1, 2),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_epsilon_covers_what_is_really_sent(mech, dim, clients):
+    """Extreme vectors through the very encoder, the other clients anywhere: the exact δ at the stated ε is below δ."""
+    mean = PrivateMean(mechanism=mech, dim=dim, clients=clients, l2_clip=1.0, delta=1e-3)
+    epsilon, rng = mean.guarantee.epsilon, np.random.default_rng(5)
+    vectors = [np.array(signs) * 1e6 for signs in product([-1.0, 1.0], repeat=dim)]
+    vectors += [sign * 1e6 * np.eye(dim)[k] for k in range(dim) for sign in (-1, 1)]
+    rows = [sent_rows(mean, v, 0)[0] for v in vectors]
+    ends = np.array(list(product([-1.0, 1.0], repeat=mean.coordinates)))
+    worst = 0.0
+    for _ in range(60):
+        one, other = (rows[k] for k in rng.integers(len(rows), size=2))
+        crowd = [mech.clip * ends[rng.integers(len(ends))] for _ in range(clients - 1)]
+        p, q = release(mean, one, crowd), release(mean, other, crowd)
+        assert hockey_stick(p, q, epsilon) <= 1e-3
+        worst = max(worst, hockey_stick(p, q, 0.3 * epsilon))
+    assert worst > 1e-3  # a third of the stated ε would be too little
+
+
+def test_a_mechanism_is_found_for_an_epsilon():
+    mean = PrivateMean(epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
+    assert 1 < mean.guarantee.epsilon <= 2
+    assert mean.mechanism.clip == pytest.approx(4 * 3.0 / 32**0.5)
+    assert mean.guarantee.dim == mean.coordinates == 32
+    assert "for every user against the server" in str(mean.guarantee)
+    same = PrivateMean(mechanism=mean.mechanism, epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
+    assert same == mean
+    assert hash(same) == hash(mean)
+    with pytest.raises(AttributeError, match=r"guarantee\.epsilon"):
+        _ = mean.epsilon
+
+
+def test_calibrations_obvious_use_has_its_clip():
+    """The mechanism alone clips no vector: sent through it, a long vector has several times the stated ε."""
+    found = rqm.calibrate(
+        "rounding", levels=2, epsilon=1, delta=1e-6, clients=1000, population=10**6, rounds=1, dim=2**10
+    )
+    mean = found.private_mean()
+    assert mean.guarantee == found.guarantee
+    assert mean.mechanism == found.mechanism
+    long = np.full(2**10, 100.0)
+    row = sent_rows(mean, long, 0)[0]
+    assert squares(mean.mechanism, row) <= 4 * budget(mean.mechanism, 1.0)
+    assert squares(mean.mechanism, long) > 10 * 4 * budget(mean.mechanism, 1.0)
+    poisson = rqm.calibrate(
+        "gaussian", epsilon=3, clients=10, population=100, rounds=5, dim=4, neighbours="add-remove", observer="outsider"
+    )
+    with pytest.raises(TypeError, match="trusted server"):
+        poisson.private_mean()
+
+
+# -- to the other side ----------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(
+    mechanisms, st.integers(1, 10**7), st.integers(1, 1000), st.one_of(st.none(), st.floats(1e-12, 0.5)),
+    st.one_of(st.none(), st.integers(1, 9)), st.integers(0, 2**40),
+)  # fmt: skip
+def test_it_survives_json(mech, dim, clients, delta, participations, seed):
+    mean = PrivateMean(
+        mechanism=mech, dim=dim, clients=clients, delta=delta, participations=participations, seed=seed, rounds=5,
+        population=5000, honest=0.5,
+    )  # fmt: skip
+    again = PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict())))
+    assert again == mean
+    assert again.promises() == mean.promises()
+    x = np.linspace(-1, 1, 4)
+    small, other = (
+        PrivateMean.from_dict({**one.to_dict(), "dim": 4, "l2_clip": 3 * mech.clip}) for one in (mean, again)
+    )
+    assert (small.encode(x, SeededRandom(3), round=4) == other.encode(x, SeededRandom(3), round=4)).all()
+
+
+def test_what_does_not_describe_one_is_refused():
+    values = mean_of(Rounding(levels=2, margin=3.0), 3).to_dict()
+    for change, words in (
+        ({"private_mean": 2}, "private_mean: must be 1"), ({"clints": 3}, "did you mean clients?"),
+        ({"mechanism": {"mechanism": "laplace"}}, "mechanism = 'laplace'"), ({"dim": 2.5}, "dim = 2.5"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError), match=words):
+            PrivateMean.from_dict({**values, **change})
+    for name in values:
+        with pytest.raises(ValueError, match=f"{name}"):
+            PrivateMean.from_dict({key: value for key, value in values.items() if key != name})
+
+
+def test_promises_say_what_a_release_rests_on():
+    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=10)
+    assert mean.promises() == mean.with_(seed=3, rounds=9).promises()
+    assert mean.promises() == mean.with_(dim=4).promises()  # both send four coordinates
+    for change in ({"dim": 5}, {"clients": 9}, {"delta": 1e-7}, {"honest": 9}, {"survivors": 8}, {"participations": 1}):
+        assert mean.promises() != mean.with_(**change).promises()
+    assert Fraction(mean.with_(delta=None).delta) == Fraction(1e-5)
