@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
     from rqm.privacy.worst_case import Bound, renyi
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "PBM",

@@ -1,5 +1,6 @@
 """The training loop against plain torch: the same gradients, the same steps, the right noise."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rqm import PBM, RQM, Noiseless, Rounding
+from rqm import PBM, RQM, Noiseless, Rounding, account
 from rqm.federated.loop import Trainer, pick_device, simulate
 from rqm.federated.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, Plan, Server, Transforms
+from rqm.privacy.ledger import read
+from tests.commands import rqm
 from tests.federated.small import federation, model, pictures
 
 PLAN = Plan(data="blobs", clients=5, rounds=6, evaluate_every=3, device="cpu", mechanism=Noiseless(clip=10.0))
@@ -234,6 +237,57 @@ def test_records_say_what_was_sent_and_evaluated():
     assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
     assert [r.accuracy is not None for r in records] == [False, False, True, False, False, True]
     assert records[0].bits_up == 5 * 51 * 4
+
+
+def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
+    plan = replace(
+        PLAN, mechanism=Rounding(clip=0.3, levels=2, margin=40.0), transforms=Transforms(l2_clip=1.0, rotate=True)
+    )
+    started = simulate(plan, model(), federation(), folder=tmp_path / "kept")
+    assert next(started).round == 1
+    assert read(started.ledger)[1] == {0: 1}
+    assert len(list(started)) == 5
+    assert list(started) == []
+    told = json.loads(rqm("account", tmp_path / "kept", "--json").stdout)
+    assert told["epsilon"] == started.guarantee.epsilon == account(replace(plan, dim=51)).epsilon
+    assert told["charges"] == 6
+    assert not torch.equal(next(started.model.parameters()), next(model().parameters()))
+    with pytest.raises(ValueError, match="has charges already"):
+        simulate(plan, model(), federation(), folder=tmp_path / "kept")
+    brief = simulate(plan, model(), clients=federation())  # the old name; the ledger lasts as long as the simulation
+    list(brief)
+    assert json.loads(rqm("account", brief.ledger, "--json").stdout)["charges"] == 6
+    assert simulate(PLAN, model(), federation()).ledger is None
+    spent = simulate(
+        replace(plan, budget_epsilon=1.01 * started.mean.spent({0: 1, 1: 1}).epsilon), model(), federation()
+    )
+    assert len(list(spent)) == 2
+
+
+@pytest.mark.parametrize("mech", [RQM(clip=0.5), Noiseless(clip=0.5)], ids=repr)
+@pytest.mark.parametrize("work", ["gradient", "local"])
+def test_any_number_of_workers_gives_the_same_bits(mech, work, monkeypatch):
+    found = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr("rqm.federated.workers.usable_cores", lambda cores=cores: cores)
+        plan = replace(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
+        trainer = Trainer(plan, federation(), model())
+        assert (trainer.workers is None) == (cores == 1)
+        records = [trainer.step() for _ in range(3)]
+        found.append((trainer.values, [record.clients_loss for record in records], records[-1].accuracy))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][0], found[2][0])
+    assert found[0][1:] == found[1][1:] == found[2][1:]
+
+
+def test_a_model_with_a_state_or_randomness_of_its_own_sees_one_client_after_the_other(monkeypatch):
+    monkeypatch.setattr("rqm.federated.workers.usable_cores", lambda: 2)
+    for layer in (torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)):
+        net = torch.nn.Sequential(torch.nn.Linear(2, 8), layer, torch.nn.Linear(8, 3))
+        before = torch.get_rng_state()
+        assert Trainer(PLAN, federation(), net).workers is None
+        assert torch.equal(before, torch.get_rng_state())
+    assert Trainer(PLAN, federation(), model()).workers is not None
 
 
 def test_bad_plans_are_refused_at_the_start():

@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rqm.privacy.ledger import LEDGER, read
+from tests.commands import process, rqm
+
 BLOCK = """
 import sys
 FORBIDDEN = ("numba", "llvmlite", "cryptography", "dp_accounting", "typer", "click", "rich", "matplotlib", "h5py",
@@ -86,6 +89,75 @@ def test_a_bare_machine_sweeps(place):
     assert list(curves) == ["RQM", "PBM"]
     assert np.shape(curves["PBM"]["accuracy"]) == (2, 1)
     assert curves["PBM"]["plan"]["mechanism"]["mechanism"] == "pbm"
+
+
+PRIVATE = """
+data = "mnist-writers"
+model = "linear"
+clients = 4
+rounds = 3
+evaluate_every = 3
+device = "cpu"
+transforms = { l2_clip = 0.5, rotate = true }
+mechanism = { mechanism = "rounding", clip = 0.02, levels = 2, margin = 60.0 }
+"""
+
+
+def test_a_bare_machine_charges_and_reads_epsilon_from_a_certificate(place):
+    plan = place / "private.toml"
+    plan.write_text(PRIVATE)
+    silent = bare(place, plan, "--out", place / "silent")
+    assert silent.returncode == 0, silent.stderr
+    assert " ε " not in silent.stderr  # nobody there can tell
+    assert sum(read(place / "silent" / LEDGER)[1].values()) == 3
+    assert "epsilon" not in json.loads((place / "silent" / "summary.json").read_text())
+    wanted = json.loads(rqm("account", plan, "--save", place / "certificate.json", "--json").stdout)
+    told = bare(place, plan, "--certificate", place / "certificate.json", "--out", place / "told")
+    assert told.returncode == 0, told.stderr
+    assert f" ε {wanted['epsilon']:.4g}" in told.stderr
+    assert json.loads((place / "told" / "summary.json").read_text())["epsilon"] == wanted["epsilon"]
+    for folder in ("silent", "told"):  # here, where there is an accountant
+        assert json.loads(rqm("account", place / folder, "--json").stdout)["epsilon"] == wanted["epsilon"]
+    epsilons = json.loads((place / "certificate.json").read_text())["certificates"][0]["epsilons"]
+    budget = f"budget_epsilon={1.01 * epsilons[1]}"
+    stopped = bare(
+        place, plan, "--set", budget, "--certificate", place / "certificate.json", "--out", place / "stopped"
+    )
+    assert stopped.returncode == 0, stopped.stderr
+    assert json.loads((place / "stopped" / "summary.json").read_text())["rounds"] == 2
+    nobody = bare(place, plan, "--set", budget, "--out", place / "nobody")
+    assert nobody.returncode == 2
+    assert "give a certificate" in nobody.stderr
+    other = bare(
+        place, plan, "--set", "clients=5", "--certificate", place / "certificate.json", "--out", place / "other"
+    )
+    assert other.returncode == 2
+    assert "is for another plan" in other.stderr
+    assert not (place / "nobody").exists()
+    assert not (place / "other").exists()
+
+
+NO_TORCH = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"blocked: {name}", name=name)
+
+sys.meta_path.insert(0, Block())
+from rqm.cli import main
+main()
+"""
+
+
+def test_accounting_needs_no_torch(place):
+    (place / "private.toml").write_text(PRIVATE)
+    code = NO_TORCH
+    for args in (("account", "private.toml", "--json"), ("account", "user-level-server", "--set", "rounds=2")):
+        done = process("-c", code, *args, cwd=place)
+        assert done.returncode == 0, done.stderr
+    assert json.loads(process("-c", code, "account", "private.toml", "--json", cwd=place).stdout)["dim"] == 8192
 
 
 def test_errors_are_one_line(place):

@@ -1,15 +1,18 @@
 """Sweeps: variants × seeds, time slices, and honest intervals."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rqm import RQM, Noiseless
+from rqm import RQM, Noiseless, account
 from rqm._stats import mean_and_interval
 from rqm.federated import run, sweep
 from rqm.plan.sweep import Sweep
+from rqm.privacy.ledger import LEDGER
 from rqm.report.curves import draw
+from tests.commands import rqm
 from tests.federated.test_run import pictures
 
 TOML = """
@@ -64,6 +67,25 @@ def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
     saved = json.loads(sweep.save_curves(plans, tmp_path / "one").read_text())
     assert saved["plain"]["accuracy"] == one["plain"]["accuracy"]
     assert draw(saved, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_private_run_of_a_sweep_charges_a_ledger_and_account_reads_it(experiment, tmp_path):
+    plans = Sweep.from_toml(experiment)
+    sweep.carry_out(plans, lambda _: pictures(), tmp_path / "out")
+    told = json.loads(rqm("account", tmp_path / "out", "--json").stdout)
+    assert [one["name"] for one in told["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
+    wanted = account(replace(plans.variants["RQM Δ=c"], dim=2355)).epsilon
+    assert {one["epsilon"] for one in told["runs"]} == {wanted}
+    assert {one["charges"] for one in told["runs"]} == {4}
+    assert not (tmp_path / "out" / "plain" / "seed-0" / LEDGER).exists()
+    assert "no noise, no privacy" in rqm("account", tmp_path / "out" / "plain" / "seed-0").stdout
+
+
+def test_all_variants_are_validated_before_the_first_begins(experiment, tmp_path):
+    experiment.write_text(TOML + "clients = 50\n")
+    with pytest.raises(ValueError, match="plain: clients = 50: must be at most 12"):
+        sweep.carry_out(Sweep.from_toml(experiment), lambda _: pictures(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_intervals_are_students():

@@ -1,6 +1,7 @@
 """``rqm account``: what a plan, or the ledger of a run, guarantees to every user, over the whole run."""
 
 import json
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,7 +132,8 @@ def _ledgers(path: Path, changes: dict[str, Any]) -> Found:
 def _facts(one: "Guarantee | None", charged: dict[str, Any]) -> dict[str, Any]:
     if one is None:
         return {"epsilon": 0.0 if charged else None, **charged}
-    return {**one.to_dict(), **charged}
+    facts = {key: "inf" if value == inf else value for key, value in one.to_dict().items()}  # JSON has no infinity
+    return {**facts, **charged}
 
 
 def _say(one: "Guarantee | None", charged: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -226,10 +226,11 @@ def _compose(setting: Setting, release: Release, charges: Charges, *, few: bool 
     if setting.observer == "server":
         return release(orders, setting.neighbours, floor.honest).times(count), count
     one = release(orders, "replace", floor.honest)
-    total = one.times(0)
-    for times, rounds in Counter(charges.values()).items():
-        total = total.plus(without_replacement(one.times(times), floor.sampled, floor.users).times(rounds))
-    return total, count
+    parts = [
+        without_replacement(one.times(times), floor.sampled, floor.users).times(rounds)
+        for times, rounds in Counter(charges.values()).items()
+    ]
+    return reduce(Rdp.plus, parts), count
 
 
 def planned_epsilon(release: Release, setting: Setting, *, few: bool = False) -> float:

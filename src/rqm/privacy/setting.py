@@ -135,7 +135,9 @@ class Setting:
         assert self.delta is not None
         users = max(1, int(honest * self.population))
         unlucky = UNLUCKY * self.delta / releases
-        if self.observer == "server":  # which knows that the user is among the clients
+        if self.clients == 1 and self.observer == "server":
+            few = many = 1
+        elif self.observer == "server":  # which knows that the user is among the clients
             others = hypergeom(self.population - 1, users - 1, self.clients - 1)
             few = 1 + int(others.ppf(unlucky))
             while few > 1 and others.cdf(few - 2) > unlucky:

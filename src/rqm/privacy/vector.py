@@ -122,8 +122,9 @@ def vector_rdp(
     laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
-    under_budget = dim / (alphas - 1) * np.log1p(found.kappa * distance / dim)
-    return np.asarray(trials * np.minimum(under_budget, dim * found.most))
+    with np.errstate(over="ignore"):  # what leaks beyond all numbers leaks infinitely
+        under_budget = dim / (alphas - 1) * np.log1p(found.kappa * distance / dim)
+        return np.asarray(trials * np.minimum(under_budget, dim * found.most))
 
 
 @lru_cache(maxsize=64)
