@@ -63,6 +63,7 @@ def test_with_many_bits_additive_noise_takes_part():
     assert local.mse / trusted.mse == pytest.approx(30, rel=1e-3)  # nobody hides behind anybody
 
 
+@pytest.mark.slow
 def test_a_sum_of_few_is_best_served_by_a_table():
     advice = advise(clients=40, epsilon=3, delta=1e-5, levels=16)
     assert advice.best.name == "lattice table"

@@ -62,6 +62,7 @@ def test_a_table_that_rules_out_an_input_has_no_epsilon():
         pure_loss(RQM())
 
 
+@pytest.mark.slow
 def test_forty_clients_order_two_more_than_a_tenth_less_variance():
     target = renyi(RQM(), 2, 40).lower
     mech = summed_table(2, 40, target, 16)
@@ -94,7 +95,7 @@ def test_a_lattice_adds_the_same_noise_everywhere():
 
 
 @pytest.mark.parametrize("alpha", [2, 8])
-@pytest.mark.parametrize("clients", [1, 10, 40])
+@pytest.mark.parametrize("clients", [1, 10, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_keep_for_each_level_beats_the_best_single_one(clients, alpha):
     target = attained(RQM(), alpha, clients)
     single = single_keep(alpha, clients, target)

@@ -6,16 +6,21 @@ end with exit code 0. A command that several pages show runs once, on the first 
 has a comment just before it, ``<!-- not run: REASON -->``; NOT_RUN counts them.
 """
 
+import contextlib
 import doctest
 import importlib
+import io
 import os
 import pkgutil
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -81,9 +86,11 @@ def run_command(folder, command):
 
 
 def run_python(page, folder):
+    """All code of a page as one script, in a module of its own."""
     code = "\n".join(block.text for block in blocks(page) if block.language == "python")
-    if code:
-        run(folder, "-c", code)
+    script = ModuleType("page")
+    with contextlib.chdir(folder), patch.dict(sys.modules, page=script), contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code, name(page), "exec"), vars(script))
 
 
 def modules():

@@ -1,11 +1,13 @@
 """How many threads to use, and how to wait without being in others' way."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
+@cache
 def usable_cores() -> int:
     """The processors that this process may really use: those it may run on, or as many as its control group grants."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

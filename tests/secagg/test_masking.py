@@ -60,6 +60,7 @@ def repeats(masks):
     return len(masks) - len(set(masks))
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_keys_have_more_than_32_bits_of_entropy():
     """The birthday test: of 120,000 seeds of 32 bits two should repeat; of ours, and of our keys, none."""

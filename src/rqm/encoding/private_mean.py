@@ -7,7 +7,7 @@ user's own loop, the ledger and the reports all use it. Encoding and decoding ne
 
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -33,6 +33,11 @@ ROTATION = 5
 """The stream of a seed that the rotation of every round is drawn from."""
 PUBLIC = ("seed", "rounds")
 """What may differ between two that make the same promise for each release."""
+
+
+@lru_cache(maxsize=8)
+def _rotation_seed(seed: int, turn: int) -> int:
+    return int(SeededRandom(seed, ROTATION, turn).words(1)[0] >> np.uint64(1))
 
 
 @final
@@ -147,7 +152,7 @@ class PrivateMean:
         """The public rotation of a round."""
         if not self.rotate:
             return None
-        return Rotation(self.dim, int(SeededRandom(self.seed, ROTATION, turn).words(1)[0] >> np.uint64(1)))
+        return Rotation(self.dim, _rotation_seed(self.seed, turn))
 
     def encode(self, x: Any, rng: object, *, round: int = 0) -> Any:
         """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.

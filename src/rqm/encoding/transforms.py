@@ -95,7 +95,8 @@ def factor_by_factor(x: Any, matrix: Callable[[int], Any]) -> Any:
         raise ValueError(f"x has {shape[-1]} columns: must be a power of two")
     while done < bits:
         step = min(RADIX_BITS, bits - done)
-        x = matrix(step) @ x.reshape(-1, 1 << step, 1 << done)
+        # The first factor as one large product: many products with a single column are slow.
+        x = matrix(step) @ x.reshape(-1, 1 << step, 1 << done) if done else x.reshape(-1, 1 << step) @ matrix(step)
         done += step
     return x.reshape(shape)
 

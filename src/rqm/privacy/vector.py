@@ -118,19 +118,13 @@ def vector_rdp(
             squared=(4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2, quick=quick,
         )  # fmt: skip
     if not affine(mech):
-        return dim * np.array(_worst_coordinate(mech, tuple(alphas.tolist()), honest, law))
+        return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])
     laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
     with np.errstate(over="ignore"):  # what leaks beyond all numbers leaks infinitely
         under_budget = dim / (alphas - 1) * np.log1p(found.kappa * distance / dim)
         return np.asarray(trials * np.minimum(under_budget, dim * found.most))
-
-
-@lru_cache(maxsize=64)
-def _worst_coordinate(mech: Channel, orders: tuple[float, ...], honest: int, law: Law) -> tuple[float, ...]:
-    """Certified D_α of one coordinate with levels inside the clip, which takes seconds."""
-    return tuple(bound.upper for bound in renyi(mech, orders, honest, law=law))
 
 
 @lru_cache(maxsize=256)

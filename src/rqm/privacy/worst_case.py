@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from math import inf
 from typing import Literal, overload
@@ -102,7 +103,7 @@ def renyi(
     if not orders.size:
         raise ValueError("alpha is empty: give at least one order")
     bounds = (
-        _worst(mech, orders, clients, law)
+        list(_worst(mech, tuple(orders.tolist()), clients, law))
         if isinstance(others, str) and others == "worst"
         else (_given(mech, orders, clients, others, law, seed))
     )
@@ -162,11 +163,14 @@ class _Found:
     counts: tuple[int, ...]
 
 
-def _worst(mech: Channel, orders: FloatArray, clients: int, law: Law) -> list[Bound]:
+@lru_cache(maxsize=64)
+def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> tuple[Bound, ...]:
+    """The bounds for some orders; they are kept, since they take seconds."""
+    orders = np.array(alphas)
     if isinstance(mech, Rounding) and len(mech.knots) > 2:
-        return [_no_privacy(mech, float(alpha), clients, law) for alpha in orders]
+        return tuple(_no_privacy(mech, float(alpha), clients, law) for alpha in orders)
     if isinstance(mech, Additive):
-        return _shifts(mech, orders, clients)
+        return tuple(_shifts(mech, orders, clients))
     own = mech.knot_laws(law)
     _check_summable(mech, [Sum.of(row) for row in own], clients)
     found = search(own, clients - 1, orders)
@@ -178,14 +182,14 @@ def _worst(mech: Channel, orders: FloatArray, clients: int, law: Law) -> list[Bo
     upper = certify(own, others, count, list(orders), list(lower))
     rounded = outward(lower, orders, own, others, 4 * count + 4)
     lower = np.where(upper <= rounded, upper, lower)  # equal but for rounding: then say so
-    return [
+    return tuple(
         Bound(
             float(low), float(high), float(alpha), clients, True, law,
             float(mech.knots[one.pair[0]]), float(mech.knots[one.pair[1]]),
             {float(x): n for x, n in zip(mech.knots, one.counts, strict=True) if n},
         )
         for low, high, alpha, one in zip(lower, upper, orders, found, strict=True)
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def _shifts(mech: Additive, orders: FloatArray, clients: int) -> list[Bound]:
