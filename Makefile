@@ -30,9 +30,9 @@ demo: setup  ## train a classifier of 62 characters with 4 bits a coordinate, be
 test: lint  ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-all: lint  ## every test with full counts; the GPU's kernels in Triton's interpreter
+test-all: lint  ## every test with full counts and fresh examples; the GPU's kernels in Triton's interpreter
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt triton
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile explore
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check --quiet .

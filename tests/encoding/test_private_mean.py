@@ -81,6 +81,15 @@ def test_every_vector_that_is_sent_lies_in_the_accounted_set(mech, dim, rotate, 
         assert np.abs(np.asarray(row)).max() > 0
 
 
+@pytest.mark.parametrize("clip", [1e-6, 0.5, 1e3])
+@pytest.mark.parametrize("size", [1e18, 1e30, 2.40615975e38, 3.4e38])
+def test_rows_as_long_as_a_float_can_be_keep_their_direction(clip, size):
+    """The factor that shortens such a row is no normal float32, and its square is infinite."""
+    mean = mean_of(Rounding(clip=clip, levels=2, margin=0.0), 2, clip_ratio=1.0, rotate=False)
+    row = np.asarray(sent_rows(mean, torch.tensor([size, -size], dtype=torch.float32), 0)[0])
+    assert row == pytest.approx(mean.length * np.array([0.5**0.5, -(0.5**0.5)]), rel=1e-5)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused(bad):
     mean = mean_of(Rounding(levels=2, margin=3.0), 3)

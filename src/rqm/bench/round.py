@@ -1,8 +1,8 @@
 """A whole federated round: 40 clients of 200 pictures, the paper's CNN, full local gradients.
 
 On the CPU: with RQM's encoding, against Apple's pfl with a central Gaussian and against a plain loop without privacy;
-the memory of a round for 10, 40 and 160 clients; and rounds of up to 10,000 clients on the small model. On a GPU: the
-round and the share of the encoding in it.
+the memory of a round for 10, 40 and 160 clients; rounds of up to 10,000 clients on the small model; and a round beside
+processes that use every core. On a GPU: the round and the share of the encoding in it.
 """
 
 import resource
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from rqm._threads import usable_cores
 from rqm.bench import Result, measure
 from rqm.bench.encode import peer_python
 from rqm.federated import models
@@ -147,7 +148,19 @@ def on_cpu() -> Result:
         grown.append(float(done.stdout))
         notes.append(f"A round of {count} clients takes {grown[-1]:.0f} MB on top of the data and the model.")
     result.check("memory of 10 clients over that of 160", grown[0] / grown[-1], 0.8)
+    result.check("speed beside a busy loop for each core over speed alone", beside_others(), 1 / 2.5)
     return result
+
+
+def beside_others() -> float:
+    """How fast a round of the small model is while other processes use every core, over its speed alone."""
+    trainer = Trainer(replace(PLAN, model="small-cnn", device="cpu"), federation(CLIENTS, 20))
+    alone = measure({"round": (trainer.step, 1)}, repeats=9)["round"]
+    with ExitStack() as stack:
+        for _ in range(usable_cores()):
+            stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
+        beside = measure({"round": (trainer.step, 1)}, repeats=9)["round"]
+    return beside.rate / alone.rate
 
 
 def on_gpu() -> Result:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ROWS = 64
 """Rows whose positions are held at once."""
+HUGE = 2.0**60
+"""Rows that are longer than this are shortened in two steps."""
 
 
 def rotate(x: torch.Tensor, seed: int, width: int) -> torch.Tensor:
@@ -91,11 +93,11 @@ def l2_clip(x: torch.Tensor, length: float | None) -> torch.Tensor:
 def _factors(x: torch.Tensor, length: float | None) -> tuple[torch.Tensor, torch.Tensor]:
     """What each row is to be multiplied by, zero for rows that are not finite, and which are."""
     size = torch.linalg.vector_norm(x, torch.inf if length is None else 2, dim=1)
-    if not x.is_cuda and not torch.isfinite(size).all():  # its square overflowed, perhaps
+    if length is not None and not x.is_cuda and not (size < HUGE).all():
+        # Squares overflow, and the factor of so long a row is no normal float: begin with a shorter row.
         largest = torch.linalg.vector_norm(x, torch.inf, dim=1)
-        size = torch.where(torch.isfinite(size), size, largest * torch.linalg.vector_norm(x / largest[:, None], dim=1))
-        huge = torch.isfinite(largest) & ~torch.isfinite(size)  # even the length is no float: begin with a smaller row
-        x[huge] /= largest[huge, None] / (length or 1.0)
+        huge = torch.isfinite(largest) & ~(size < HUGE)
+        x[huge] = x[huge] / largest[huge, None] * length
         size = torch.where(huge, torch.linalg.vector_norm(x, dim=1), size)
     finite = torch.isfinite(size)
     factors = torch.ones_like(size) if length is None else (length / size).clamp(max=1)
