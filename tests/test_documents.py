@@ -32,8 +32,11 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 NOT_RUN = {
-    "docs/auditing.md": 2, "docs/cli.md": 1, "docs/reproduction.md": 1, "docs/tutorials/train-with-a-budget.md": 2
-}  # fmt: skip
+    "docs/auditing.md": 2,
+    "docs/cli.md": 1,
+    "docs/reproduction.md": 1,
+    "docs/tutorials/train-with-a-budget.md": 2,
+}
 BLOCK = re.compile(r"^(?:<!-- not run(?P<reason>.*?)-->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.M)
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NO_MKDOCS_2_WARNING": "1"}  # many tests share a few cores
 
@@ -94,7 +97,7 @@ def run_python(page, folder):
 
 
 def modules():
-    missing = {"rqm.bench.pfl_peer", "rqm.bench.flower_peer"}  # scripts for another environment
+    missing = {"benchmarks.pfl_peer", "benchmarks.flower_peer"}  # scripts for another environment
     if not find_spec("triton"):
         missing |= {"rqm.kernels.cuda", "rqm.kernels.cuda_rotation"}  # nothing else may need what `make setup` lacks
     names = [m.name for m in pkgutil.walk_packages(package.__path__, "rqm.") if not m.name.endswith("__main__")]
@@ -216,7 +219,7 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_the_pictures_of_the_steps_are_drawn(tmp_path):
-    from rqm.report import steps
+    from tools import steps
 
     for draw in (steps.keep_bracket_round, steps.walk):
         assert draw(tmp_path / "picture.png").stat().st_size > 10_000
@@ -227,3 +230,9 @@ def test_the_pictures_of_the_steps_are_drawn(tmp_path):
 def test_the_core_imports_no_extra():
     probe = "import sys, rqm; rqm.renyi; print([m for m in ('torch', 'flwr', 'matplotlib') if m in sys.modules])"
     assert process("-c", probe).stdout == "[]\n"
+
+
+def test_the_table_of_mechanisms_is_the_registrys():
+    from tools.kinds import PAGE, written
+
+    assert PAGE.read_text() == written(PAGE.read_text()), "run: python -m tools.kinds"

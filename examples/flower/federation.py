@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-HERE = Path(__file__).parent
+HERE, TOOLS = Path(__file__).parent, Path(sys.executable).parent
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
@@ -34,11 +34,15 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     def made(name: str, issuer: x509.Name | None, key: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey):
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = (
-            x509.CertificateBuilder().subject_name(subject).issuer_name(issuer or subject).public_key(key.public_key())
-            .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(minutes=5))
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer or subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        )  # fmt: skip
+        )
         if issuer is not None:
             names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -62,9 +66,9 @@ def identity(folder: Path, name: str) -> tuple[Path, Path]:
     """A SuperNode's key pair, as OpenSSH writes them: paths of the private and of the public key."""
     key, paths = ec.generate_private_key(ec.SECP384R1()), (folder / name, folder / f"{name}.pub")
     paths[0].touch(mode=0o600)
-    paths[0].write_bytes(key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    ))  # fmt: skip
+    paths[0].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    )
     paths[1].write_bytes(
         key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     )
@@ -109,89 +113,111 @@ def kill(process: subprocess.Popen, log: Path, round_: int) -> None:
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def main() -> int:
-    """Start, run, stop."""
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--set", default="", help="the run's configuration, as flwr run --run-config takes it")
     parser.add_argument("--ledger", type=Path, default=Path("rqm-ledger"), help="the folder of the ledger")
     parser.add_argument(
-        "--kill", metavar="ROUND", type=int, action="append", default=[],
+        "--kill",
+        metavar="ROUND",
+        type=int,
+        action="append",
+        default=[],
         help="kill one SuperNode when it is asked to train in this round; may be given again",
-    )  # fmt: skip
+    )
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
-    given = parser.parse_args()
-    tools = Path(sys.executable).parent
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
-        authority, certificate, key = certificates(folder)
-        environment = {
-            **os.environ, "FLWR_HOME": str(folder), "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RQM_LEDGER": str(given.ledger.absolute()),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-        }  # fmt: skip
+    return parser.parse_args()
 
-        def start(name: str, *arguments: str) -> subprocess.Popen:
-            log = (folder / f"{arguments[0]}-{name}.log").open("wb")
-            process = subprocess.Popen(
-                [str(tools / arguments[0]), *arguments[1:]],
-                env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-            stack.callback(stop, process)
-            return process
 
-        port = free_port()
-        start("link", "flower-superlink", "--ssl-ca-certfile", str(authority), "--ssl-certfile", str(certificate),
-              "--ssl-keyfile", str(key), "--host", "127.0.0.1", "--port", str(port),
-              "--enable-supernode-auth")  # fmt: skip
-        (folder / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
-            f'root-certificates = "{authority}"\n'
+class Federation:
+    """A SuperLink and its SuperNodes, with their logs in a folder; all stop with the stack."""
+
+    def __init__(self, folder: Path, ledger: Path, stack: ExitStack) -> None:
+        self.folder, self.stack = folder, stack
+        self.authority, self.certificate, self.key = certificates(folder)
+        self.port = free_port()
+        self.environment = {
+            **os.environ,
+            "FLWR_HOME": str(folder),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "RQM_LEDGER": str(ledger.absolute()),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def tls(self) -> list[str]:
+        """The options by which a server shows its certificate."""
+        options = {"ca-certfile": self.authority, "certfile": self.certificate, "keyfile": self.key}
+        return [text for name, path in options.items() for text in (f"--ssl-{name}", str(path))]
+
+    def start(self, name: str, program: str, *options: str) -> subprocess.Popen:
+        """Start a program, and write its log."""
+        log = (self.folder / f"{program}-{name}.log").open("wb")
+        command = [str(TOOLS / program), *options]
+        process = subprocess.Popen(
+            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
-        wait_for(port)
-        identities = [identity(folder, f"node-{number}") for number in range(given.nodes)]
-        for _, public in identities:  # only these may join
-            subprocess.run(
-                [str(tools / "flwr"), "supernode", "register", str(public), "here"],
-                env=environment, check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-        nodes = [
-            start(str(number), "flower-supernode", "--root-certificates", str(authority),
-                  "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()),
-                  "--auth-supernode-private-key", str(identities[number][0]),
-                  "--ssl-ca-certfile", str(authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key),
-                  "--node-config", f"partition-id={number} num-partitions={given.nodes}")
-            for number in range(given.nodes)
-        ]  # fmt: skip
-        for number, round_ in enumerate(given.kill):
-            victim = given.nodes - 1 - number
-            log = folder / f"flower-supernode-{victim}.log"
-            Thread(target=kill, args=(nodes[victim], log, round_), daemon=True).start()
-        command = [str(tools / "flwr"), "run", str(HERE), "here", "--stream"]
-        command += ["--run-config", given.set] if given.set else []
-        run = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+        self.stack.callback(stop, process)
+        return process
+
+    def link(self) -> None:
+        """Start the SuperLink, and wait for it."""
+        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        self.start("link", "flower-superlink", *self.tls(), *where, "--enable-supernode-auth")
+        (self.folder / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{self.authority}"\n'
         )
-        stack.callback(stop, run)
-        end, finished = time.monotonic() + given.limit, False
-        assert run.stdout is not None
+        wait_for(self.port)
+
+    def node(self, number: int, nodes: int) -> subprocess.Popen:
+        """Register a SuperNode's key, without which nobody may join, and start it."""
+        private, public = identity(self.folder, f"node-{number}")
+        register = [str(TOOLS / "flwr"), "supernode", "register", str(public), "here"]
+        subprocess.run(register, env=self.environment, check=True, stdout=subprocess.DEVNULL)
+        link = ["--root-certificates", str(self.authority), "--superlink", f"127.0.0.1:{self.port}"]
+        own = ["--port", str(free_port()), "--auth-supernode-private-key", str(private)]
+        about = ["--node-config", f"partition-id={number} num-partitions={nodes}"]
+        return self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about)
+
+    def run(self, config: str, limit: float) -> int:
+        """Run the app, and show what it says; 0 if it came to its end."""
+        command = [str(TOOLS / "flwr"), "run", str(HERE), "here", "--stream"]
+        command += ["--run-config", config] if config else []
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+        run = subprocess.Popen(command, env=self.environment, **options)
+        self.stack.callback(stop, run)
+        end, finished = time.monotonic() + limit, False
         for line in run.stdout:
             print(line, end="", flush=True)
             finished |= "ServerApp-side Evaluate Metrics" in line
             if "Run finished" in line or ("run_id" in line and "status" in line and "finished" in line):
                 break
             if time.monotonic() > end:
-                print(f"*** stopped after {given.limit:.0f} s", file=sys.stderr)
+                print(f"*** stopped after {limit:.0f} s", file=sys.stderr)
                 return 1
         if not finished:
-            for path in sorted(folder.glob("*.log")):
+            for path in sorted(self.folder.glob("*.log")):
                 print(f"--- {path.name}\n{path.read_text()[-3000:]}", file=sys.stderr)
         return 0 if finished else 1
+
+
+def main() -> int:
+    """Start, run, stop."""
+    given = arguments()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
+        federation = Federation(folder, given.ledger, stack)
+        federation.link()
+        nodes = [federation.node(number, given.nodes) for number in range(given.nodes)]
+        for number, round_ in enumerate(given.kill):
+            victim = given.nodes - 1 - number
+            log = folder / f"flower-supernode-{victim}.log"
+            Thread(target=kill, args=(nodes[victim], log, round_), daemon=True).start()
+        return federation.run(given.set, given.limit)
 
 
 if __name__ == "__main__":

@@ -10,24 +10,27 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rqm.channel import Channel
-from rqm.mechanisms import mechanism_from_dict
+from rqm._util.extras import how_to_install
+from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.registry import mechanism_from_dict, register
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
+from rqm.mechanisms.tabled import Tabled
 from rqm.randomness import SecureRandom, SeededRandom
 
 if TYPE_CHECKING:
-    from rqm.adviser import Advice, advise
+    from rqm.advice.adviser import Advice, advise
     from rqm.encoding.calibrate import Calibration, calibrate
     from rqm.encoding.private_mean import PrivateMean
-    from rqm.federated.loop import simulate
     from rqm.plan.account import account
     from rqm.plan.plan import Plan
     from rqm.privacy.guarantee import Guarantee
     from rqm.privacy.worst_case import Bound, renyi
+    from rqm.training.simulate import simulate
 
 __version__ = "0.2.0"
 
@@ -40,23 +43,26 @@ __all__ = [
     "Channel",
     "Gaussian",
     "Guarantee",
+    "Mechanism",
     "Noiseless",
     "Plan",
     "PrivateMean",
     "Rounding",
     "SecureRandom",
     "SeededRandom",
+    "Tabled",
     "account",
     "advise",
     "calibrate",
     "mechanism_from_dict",
+    "register",
     "renyi",
     "simulate",
 ]
 
 _LAZY = {
-    "Advice": "rqm.adviser",
-    "advise": "rqm.adviser",
+    "Advice": "rqm.advice.adviser",
+    "advise": "rqm.advice.adviser",
     "Bound": "rqm.privacy.worst_case",
     "renyi": "rqm.privacy.worst_case",
     "Guarantee": "rqm.privacy.guarantee",
@@ -65,11 +71,14 @@ _LAZY = {
     "calibrate": "rqm.encoding.calibrate",
     "Plan": "rqm.plan.plan",
     "PrivateMean": "rqm.encoding.private_mean",
-    "simulate": "rqm.federated.loop",
+    "simulate": "rqm.training.simulate",
 }  # these need the compiler or torch: half a second, or one and a half
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        try:
+            return getattr(import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            raise how_to_install(error) from None
     raise AttributeError(f"module 'rqm' has no attribute {name!r}")

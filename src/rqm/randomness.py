@@ -1,6 +1,7 @@
 """The two sources of random words. They are separate types, so that one is never taken for the other."""
 
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, final
@@ -8,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from rqm._checks import whole
+from rqm._util.checks import whole
 
 Words = npt.NDArray[np.uint64]
 
@@ -19,17 +20,20 @@ over blocks runs in vector registers.)"""
 
 
 class Keystream:
-    """AES-256 in counter mode under a key and nonce of its own, read in pieces of at most ``size`` words."""
+    """AES-256 in counter mode under a key and nonce of its own, read in pieces of at most ``size`` words.
+
+    ``entropy`` gives them; whatever is not the operating system's source is for audits that must find out.
+    """
 
     _cipher: Any
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, entropy: Callable[[int], bytes] = os.urandom) -> None:
         try:
             from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
         except ModuleNotFoundError:  # a bare GPU machine: the operating system's own generator, slower
             self._cipher = None
         else:
-            self._cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+            self._cipher = Cipher(algorithms.AES(entropy(32)), modes.CTR(entropy(16))).encryptor()
         self._process = os.getpid()
         self._zeros = memoryview(bytes(8 * size))
         self._words = np.empty(size + 2, dtype=np.uint64)  # the cipher asks for a block more than it writes

@@ -8,19 +8,25 @@ import pytest
 import torch
 
 from rqm import PBM, RQM, Rounding, SeededRandom, renyi
+from rqm.advice.design import private_table
 from rqm.audit.privacy import _pair_epsilon, audit_privacy, exact_epsilon
 from rqm.audit.sampler import audit_sampler, crafted_floats, goodness, independence
-from rqm.design import private_table
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.response import RandomizedResponse
 from tests.commands import rqm
 
 SMALL = {"scale": 1.0, "steps": 5, "bits": 6}
 SHIPPED = [
-    RQM(), RQM(margin=0.66, keep=0.33), PBM(theta=0.1), Rounding(levels=2, margin=1.0),
-    RandomizedResponse(levels=8, epsilon=3.0), DiscreteGaussian(**SMALL), Skellam(**SMALL), Binomial(**SMALL),
+    RQM(),
+    RQM(margin=0.66, keep=0.33),
+    PBM(theta=0.1),
+    Rounding(levels=2, margin=1.0),
+    RandomizedResponse(levels=8, epsilon=3.0),
+    DiscreteGaussian(**SMALL),
+    Skellam(**SMALL),
+    Binomial(**SMALL),
     private_table(3.0, 8, rows=9),
-]  # fmt: skip
+]
 IDS = [f"{mech.kind}{number}" for number, mech in enumerate(SHIPPED)]
 
 

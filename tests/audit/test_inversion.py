@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from rqm._files import write_json
-from rqm.audit import jobs
+from rqm._util.files import write_json
+from rqm._util.pictures import packed, unpacked
 from rqm.audit.inversion import KINDS, Victim, audit_inversion, identified, similarity, summary
-from rqm.datasets import load
+from rqm.data import load
 from rqm.report.attacks import draw
 
 
 @pytest.fixture(scope="module")
 def found():
-    return list(audit_inversion(load("glyphs"), pictures=1, clients=8, iterations=60))
+    return list(audit_inversion(load("glyphs"), pictures=1, clients=4, iterations=60))
 
 
 def test_a_plain_gradient_gives_its_picture_away_and_a_noisy_sum_does_not(found):
@@ -37,10 +37,10 @@ def test_the_summary_and_the_picture(found, tmp_path):
     assert more["half_width"] == pytest.approx(0.0)
     assert more["identified_low"] < 0.2 < more["identified_high"] == 1.0
     truth = found[0].truth
-    packed = jobs._packed(truth)
-    assert np.abs(jobs.unpacked(packed) / 255 - truth).max() <= 0.5 / 255 + 1e-12
-    pictures = {kind: [{"picture": packed, "similarity": 1.0}] for kind in KINDS}
-    write_json(tmp_path / "i.json", {"kinds": scores, "pictures": {"the picture": [{"picture": packed}], **pictures}})
+    text = packed(truth)
+    assert np.abs(unpacked(text) / 255 - truth).max() <= 0.5 / 255 + 1e-12
+    pictures = {kind: [{"picture": text, "similarity": 1.0}] for kind in KINDS}
+    write_json(tmp_path / "i.json", {"kinds": scores, "pictures": {"the picture": [{"picture": text}], **pictures}})
     assert draw(tmp_path / "i.json").stat().st_size > 10_000
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rqm._files import write_json
+from rqm._util.files import write_json
 from rqm.audit import jobs
 from rqm.audit.membership import audit_membership, curve, likelihood_ratios
-from rqm.federated.clients import Clients, FederatedData
+from rqm.data.clients import Clients, FederatedData
 from rqm.report.attacks import draw
 
 

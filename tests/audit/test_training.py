@@ -9,7 +9,8 @@ import pytest
 from rqm import account
 from rqm.audit import jobs
 from rqm.audit.training import Megaphone, audit_training, one_run_bound, p_value
-from rqm.federated.loop import Trainer
+from rqm.training.observer import Observer
+from rqm.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_noise_free_sums_give_every_canary_away(audit):
 
 def test_a_vector_that_is_too_long_arrives_no_longer_than_the_clip(audit):
     plans, data = audit
-    low, allowed = Megaphone(replace(plans["1 bit, ε=8"], rounds=4, evaluate_every=4), data, 50.0).length(0.95)
+    low, allowed = Megaphone(replace(plans["1 bit, ε=8"], rounds=4, evaluate_every=4), data, 50.0).loudness(0.95)
     assert allowed == pytest.approx(1.0, rel=1e-4)
     assert 0.8 < low <= allowed
 
@@ -67,9 +68,13 @@ def test_a_vector_that_is_too_long_arrives_no_longer_than_the_clip(audit):
 def test_canaries_change_nothing_when_there_are_none(audit):
     plans, data = audit
     plan = replace(plans["1 bit, ε=8"], clients=5, rounds=1, evaluate_every=1)
-    plain, watched = Trainer(plan, data), Trainer(plan, data)
     seen = []
-    watched.seen = lambda turn, mean: seen.append((turn, mean))
+
+    class Watcher(Observer):
+        def learns(self, turn, mean):
+            seen.append((turn, mean))
+
+    plain, watched = Trainer(plan, data), Trainer(plan, data, observer=Watcher())
     plain.step()
     watched.step()
     assert (plain.values == watched.values).all()

@@ -67,7 +67,7 @@ def test_one_keep_for_each_level():
         (("--alpha", "0.5"), "--alpha 0.5: must be at least 1"),
         (("--clients", "0"), "--clients 0: must be a whole number ≥ 1"),
         (("--levels", "many"), "'--levels': 'many' is not a valid int"),
-        (("--mechanism", "gauss"), "'--mechanism': 'gauss' is not one of"),
+        (("--mechanism", "gauss"), "--mechanism gauss: must be one of rqm, pbm"),
         (("--theta", "0.2"), "--theta 0.2: must not be given with --mechanism rqm"),
         (("--colour", "red"), "--colour"),
     ],
@@ -146,10 +146,26 @@ mechanism = { mechanism = "noiseless", clip = 1.0 }
     assert done.returncode == 0, done.stderr
     one = json.loads(done.stdout)
     assert {
-        "epsilon", "delta", "neighbours", "unit", "observer", "participations", "honest", "certified", "rounds",
-        "clients", "population", "dim", "per_coordinate", "noise_std_over_gaussian", "bits_per_coordinate",
-        "bits_under_secagg", "wire_bits_per_parameter", "iterate_noise_over_independent", "accountant",
-    } <= one.keys()  # fmt: skip
+        "epsilon",
+        "delta",
+        "neighbours",
+        "unit",
+        "observer",
+        "participations",
+        "honest",
+        "certified",
+        "rounds",
+        "clients",
+        "population",
+        "dim",
+        "per_coordinate",
+        "noise_std_over_gaussian",
+        "bits_per_coordinate",
+        "bits_under_secagg",
+        "wire_bits_per_parameter",
+        "iterate_noise_over_independent",
+        "accountant",
+    } <= one.keys()
     assert 0 < one["epsilon"] < 20
     assert one["delta"] == 1e-5
     assert [run["name"] for run in one["runs"]] == ["1 bit", "float"]

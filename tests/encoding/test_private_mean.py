@@ -1,8 +1,5 @@
 """The one object: whatever comes in, what goes out lies in the accounted set, and ε is that of what goes out."""
 
-import json
-from fractions import Fraction
-from itertools import product
 from math import isqrt
 
 import numpy as np
@@ -12,11 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import rqm
-from rqm import PBM, RQM, Noiseless, PrivateMean, Rounding, SecureRandom, SeededRandom
+from rqm import PBM, RQM, PrivateMean, Rounding, SecureRandom, SeededRandom
 from rqm.encoding.transforms import budget, over_budget, prepare, usable_length
 from rqm.mechanisms.additive import DiscreteGaussian
-from rqm.mechanisms.gaussian import Gaussian
 
 WIDE = Rounding(levels=2, margin=16382.0)
 """As few positions as an encoder allows: 1,024 from -clip to clip."""
@@ -241,167 +236,3 @@ def test_sums_of_messages_cannot_overflow():
 
 
 # -- what is refused ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"dim": 0}, "dim = 0"), ({"clients": 0}, "clients = 0"), ({"l2_clip": 0.0}, "l2_clip = 0.0"),
-        ({"l2_clip": float("nan")}, "l2_clip = nan"), ({"delta": 1.0}, "delta = 1.0"), ({"rounds": 0}, "rounds = 0"),
-        ({"observer": "nobody"}, "observer = 'nobody'"), ({"unit": "record"}, "unit = 'record'"),
-        ({"population": 2}, "population = 2: must be at least 3"), ({"survivors": 4}, "survivors = 4"),
-        ({"honest": 4}, "honest = 4"), ({"honest": 0.5}, "give population, or honest as a number"),
-        ({"observer": "outsider"}, "population = None"), ({"participations": 0}, "participations = 0"),
-        ({"mechanism": None}, "epsilon = None: must be given, or else a mechanism"),
-        ({"mechanism": Gaussian(), "l2_clip": None}, "l2_clip = None"), ({"epsilon": 1e-3}, "the mechanism gives"),
-        ({"mechanism": None, "epsilon": 1.0, "rotate": False}, "mechanism = None: must be given"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_promised_is_refused(change, words):
-    values = {"mechanism": Rounding(levels=2, margin=3.0), "dim": 3, "clients": 3, **change}
-    with pytest.raises(ValueError, match=words):
-        PrivateMean(**values)
-
-
-def test_rounds_and_clients_that_are_not_accounted_for_are_refused():
-    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=5, survivors=4, rounds=2)
-    total = sum(mean.encode(np.zeros(3), SecureRandom(), round=1) for _ in range(4))
-    assert mean.decode(total, clients=4, round=1).shape == (3,)
-    with pytest.raises(ValueError, match="round = 2: must be a whole number from 0 to 1"):
-        mean.encode(np.zeros(3), SecureRandom(), round=2)
-    with pytest.raises(ValueError, match="round = 2"):
-        mean.decode(total, clients=4, round=2)
-    for clients in (3, 6):
-        with pytest.raises(ValueError, match=f"clients = {clients}: must be a whole number from 4 to 5"):
-            mean.decode(total, clients=clients, round=1)
-    with pytest.raises(ValueError, match=r"total has shape \(3,\): must be \(4,\)"):
-        mean.decode(total[:3], clients=4, round=1)
-    with pytest.raises(ValueError, match=r"a sum over 4 clients lies in 0\.\.4"):
-        mean.decode(total + 5, clients=4, round=1)
-    for kind in (Noiseless(), Gaussian()):
-        with pytest.raises(TypeError, match="sends floats"):
-            PrivateMean(mechanism=kind, dim=3, clients=3).encode(np.zeros(3), SecureRandom())
-    with pytest.raises(TypeError, match="adds no noise"):
-        _ = PrivateMean(mechanism=Noiseless(), dim=3, clients=3).guarantee
-
-
-# -- the guarantee is that of what is sent --------------------------------------------------------
-
-
-def hockey_stick(p, q, epsilon):
-    return np.maximum(p - np.exp(epsilon) * q, 0).sum()
-
-
-def release(mean, rows, others):
-    """The exact law of the revealed sum, over all coordinates, of one client at these positions and others at ±clip."""
-    law = np.ones(1)
-    for coordinate in range(mean.coordinates):
-        one = mean.mechanism.sampled_pmf(rows[coordinate]).astype(float)
-        for other in others:
-            one = np.convolve(one, mean.mechanism.sampled_pmf(other[coordinate]).astype(float))
-        law = np.multiply.outer(law, one).ravel()
-    return law
-
-
-@pytest.mark.parametrize(
-    ("mech", "dim", "clients"),
-    [
-        (Rounding(levels=2, margin=2.0), 1, 1), (Rounding(levels=2, margin=2.0), 2, 2),
-        (PBM(levels=4, theta=0.2), 2, 2),
-        (RQM(levels=4, margin=5.0), 2, 2), (Rounding(levels=2, margin=1.0), 4, 2), (RQM(levels=8, margin=1.0), 1, 2),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_epsilon_covers_what_is_really_sent(mech, dim, clients):
-    """Extreme vectors through the very encoder, the other clients anywhere: the exact δ at the stated ε is below δ."""
-    mean = PrivateMean(mechanism=mech, dim=dim, clients=clients, l2_clip=1.0, delta=1e-3)
-    epsilon, rng = mean.guarantee.epsilon, np.random.default_rng(5)
-    vectors = [np.array(signs) * 1e6 for signs in product([-1.0, 1.0], repeat=dim)]
-    vectors += [sign * 1e6 * np.eye(dim)[k] for k in range(dim) for sign in (-1, 1)]
-    rows = [sent_rows(mean, v, 0)[0] for v in vectors]
-    ends = np.array(list(product([-1.0, 1.0], repeat=mean.coordinates)))
-    worst = 0.0
-    for _ in range(60):
-        one, other = (rows[k] for k in rng.integers(len(rows), size=2))
-        crowd = [mech.clip * ends[rng.integers(len(ends))] for _ in range(clients - 1)]
-        p, q = release(mean, one, crowd), release(mean, other, crowd)
-        assert hockey_stick(p, q, epsilon) <= 1e-3
-        worst = max(worst, hockey_stick(p, q, 0.3 * epsilon))
-    assert worst > 1e-3  # a third of the stated ε would be too little
-
-
-def test_a_mechanism_is_found_for_an_epsilon():
-    mean = PrivateMean(epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
-    assert 1 < mean.guarantee.epsilon <= 2
-    assert mean.mechanism.clip == pytest.approx(4 * 3.0 / 32**0.5)
-    assert mean.guarantee.dim == mean.coordinates == 32
-    assert "for every user against the server" in str(mean.guarantee)
-    same = PrivateMean(mechanism=mean.mechanism, epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
-    assert same == mean
-    assert hash(same) == hash(mean)
-    with pytest.raises(AttributeError, match=r"guarantee\.epsilon"):
-        _ = mean.epsilon
-
-
-def test_calibrations_obvious_use_has_its_clip():
-    """The mechanism alone clips no vector: sent through it, a long vector has several times the stated ε."""
-    found = rqm.calibrate(
-        "rounding", levels=2, epsilon=1, delta=1e-6, clients=1000, population=10**6, rounds=1, dim=2**10
-    )
-    mean = found.private_mean()
-    assert mean.guarantee == found.guarantee
-    assert mean.mechanism == found.mechanism
-    long = np.full(2**10, 100.0)
-    row = sent_rows(mean, long, 0)[0]
-    assert squares(mean.mechanism, row) <= 4 * budget(mean.mechanism, 1.0)
-    assert squares(mean.mechanism, long) > 10 * 4 * budget(mean.mechanism, 1.0)
-    poisson = rqm.calibrate(
-        "gaussian", epsilon=3, clients=10, population=100, rounds=5, dim=4, neighbours="add-remove", observer="outsider"
-    )
-    with pytest.raises(TypeError, match="trusted server"):
-        poisson.private_mean()
-
-
-# -- to the other side ----------------------------------------------------------------------------
-
-
-@settings(max_examples=40)
-@given(
-    mechanisms, st.integers(1, 10**7), st.integers(1, 1000), st.one_of(st.none(), st.floats(1e-12, 0.5)),
-    st.one_of(st.none(), st.integers(1, 9)), st.integers(0, 2**40),
-)  # fmt: skip
-def test_it_survives_json(mech, dim, clients, delta, participations, seed):
-    mean = PrivateMean(
-        mechanism=mech, dim=dim, clients=clients, delta=delta, participations=participations, seed=seed, rounds=5,
-        population=5000, honest=0.5,
-    )  # fmt: skip
-    again = PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict())))
-    assert again == mean
-    assert again.promises() == mean.promises()
-    x = np.linspace(-1, 1, 4)
-    small, other = (
-        PrivateMean.from_dict({**one.to_dict(), "dim": 4, "l2_clip": 3 * mech.clip}) for one in (mean, again)
-    )
-    assert (small.encode(x, SeededRandom(3), round=4) == other.encode(x, SeededRandom(3), round=4)).all()
-
-
-def test_what_does_not_describe_one_is_refused():
-    values = mean_of(Rounding(levels=2, margin=3.0), 3).to_dict()
-    for change, words in (
-        ({"private_mean": 2}, "private_mean: must be 1"), ({"clints": 3}, "did you mean clients?"),
-        ({"mechanism": {"mechanism": "laplace"}}, "mechanism = 'laplace'"), ({"dim": 2.5}, "dim = 2.5"),
-    ):  # fmt: skip
-        with pytest.raises((ValueError, TypeError), match=words):
-            PrivateMean.from_dict({**values, **change})
-    for name in values:
-        with pytest.raises(ValueError, match=f"{name}"):
-            PrivateMean.from_dict({key: value for key, value in values.items() if key != name})
-
-
-def test_promises_say_what_a_release_rests_on():
-    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=10)
-    assert mean.promises() == mean.with_(seed=3, rounds=9).promises()
-    assert mean.promises() == mean.with_(dim=4).promises()  # both send four coordinates
-    for change in ({"dim": 5}, {"clients": 9}, {"delta": 1e-7}, {"honest": 9}, {"survivors": 8}, {"participations": 1}):
-        assert mean.promises() != mean.with_(**change).promises()
-    assert Fraction(mean.with_(delta=None).delta) == Fraction(1e-5)

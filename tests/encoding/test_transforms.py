@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard as reference
 
 from rqm import PBM, RQM, Rounding
-from rqm._checks import padded
+from rqm._util.checks import padded
 from rqm.encoding.tensors import l2_clip
 from rqm.encoding.tensors import signs as own_signs
 from rqm.encoding.transforms import Rotation, budget, hadamard, over_budget, usable_length

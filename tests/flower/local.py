@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch.nn import functional
 
-from tests.federated.small import federation, model
+from tests.training.small import federation, model
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
 
@@ -22,11 +22,15 @@ class LocalGrid(Grid):
         self.app, self.lose, self.seen = app, lose, []
         self.contexts = {
             100 + p: Context(
-                run_id=1, node_id=100 + p, node_config={"partition-id": p, "num-partitions": nodes}, state=RecordDict(),
-                run_config=dict(run_config), series_id=0,
+                run_id=1,
+                node_id=100 + p,
+                node_config={"partition-id": p, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config=dict(run_config),
+                series_id=0,
             )
             for p in range(nodes)
-        }  # fmt: skip
+        }
 
     def get_node_ids(self):
         return list(self.contexts)

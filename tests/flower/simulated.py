@@ -10,12 +10,20 @@ from flwr.simulation import run_simulation
 from torch.nn import functional
 
 from rqm.flower import PrivateStrategy, Settings, mod_for
-from tests.federated.small import federation, model
+from tests.training.small import federation, model
 
-SETTINGS = Settings.from_run_config({
-    "rqm.clients": 10, "rqm.rounds": 2, "rqm.mechanism.mechanism": "rqm", "rqm.mechanism.clip": 0.5,
-    "rqm.transforms.l2_clip": 2.0, "rqm.server.rate": 2.0, "rqm.sends": "gradient", "rqm.device": "cpu",
-})  # fmt: skip
+SETTINGS = Settings.from_run_config(
+    {
+        "rqm.clients": 10,
+        "rqm.rounds": 2,
+        "rqm.mechanism.mechanism": "rqm",
+        "rqm.mechanism.clip": 0.5,
+        "rqm.transforms.l2_clip": 2.0,
+        "rqm.server.rate": 2.0,
+        "rqm.sends": "gradient",
+        "rqm.device": "cpu",
+    }
+)
 client, server = ClientApp(mods=[mod_for(SETTINGS)]), ServerApp()
 
 

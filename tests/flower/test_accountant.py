@@ -10,6 +10,7 @@ from flwr.serverapp import NeighboringRelation, PrivacyAccountant, PrivacyConfig
 from rqm import RQM, Rounding
 from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
 from rqm.mechanisms.noiseless import Noiseless
+from rqm.privacy.event import Event
 from rqm.privacy.guarantee import guarantee
 from rqm.privacy.setting import Setting
 
@@ -27,7 +28,7 @@ def test_the_same_epsilon_as_a_plans(config, observer, neighbours):
     accountant.compose(EVENT, 3)
     accountant.compose(EVENT)
     setting = Setting(100, 4, 1e-5, 10_000, observer, neighbours=neighbours)
-    ours = guarantee(MECH, setting, dim=DIM, l2_clip=1.0)
+    ours = guarantee(Event(MECH, DIM, 1.0), setting)
     assert accountant.get_epsilon(1e-5) == pytest.approx(ours.epsilon, rel=1e-9)
     spent = accountant.get_privacy_spent()
     assert (spent.epsilon, spent.delta, spent.num_releases) == (accountant.get_epsilon(1e-5), 1e-5, 4)

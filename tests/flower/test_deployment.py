@@ -21,10 +21,23 @@ CONFIG = (
 def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(tmp_path):
     kills = ["--kill", "1", "--kill", "2"]  # one in each round, when it is asked to train
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "flower" / "federation.py"), "--nodes", "4", "--limit", "400",
-         "--ledger", str(tmp_path), "--set", CONFIG, *kills],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(ROOT / "examples" / "flower" / "federation.py"),
+            "--nodes",
+            "4",
+            "--limit",
+            "400",
+            "--ledger",
+            str(tmp_path),
+            "--set",
+            CONFIG,
+            *kills,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert said.count("killing the SuperNode") == 2

@@ -18,8 +18,12 @@ def test_ten_clients_in_the_simulation_engine(tmp_path):
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": str(tmp_path / "home")}
     done = subprocess.run(
         [sys.executable, "-m", "tests.flower.simulated", str(tmp_path)],
-        cwd=root, env={**os.environ, **quiet}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=root,
+        env={**os.environ, **quiet},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads(lines[-1].removeprefix("FOUND "))

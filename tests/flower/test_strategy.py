@@ -10,20 +10,30 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from rqm.federated.loop import Trainer
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.secagg.wire import Kind
-from tests.federated.small import federation, model
+from rqm.training.trainer import Trainer
 from tests.flower.local import LocalGrid, accuracy, arrays, gradient_app, training_app
+from tests.training.small import federation, model
 
 PLAIN = {
-    "rqm.clients": 6, "rqm.rounds": 4, "rqm.mechanism.mechanism": "rqm", "rqm.mechanism.clip": 0.5,
-    "rqm.server.rate": 0.5, "rqm.sends": "gradient", "rqm.device": "cpu",
-}  # fmt: skip
+    "rqm.clients": 6,
+    "rqm.rounds": 4,
+    "rqm.mechanism.mechanism": "rqm",
+    "rqm.mechanism.clip": 0.5,
+    "rqm.server.rate": 0.5,
+    "rqm.sends": "gradient",
+    "rqm.device": "cpu",
+}
 PRIVATE = {
-    **PLAIN, "rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True, "rqm.mechanism.margin": 30.0,
-    "rqm.participations": 4, "rqm.population": 1000, "rqm.survivors": 4,
-}  # fmt: skip
+    **PLAIN,
+    "rqm.transforms.l2_clip": 1.0,
+    "rqm.transforms.rotate": True,
+    "rqm.mechanism.margin": 30.0,
+    "rqm.participations": 4,
+    "rqm.population": 1000,
+    "rqm.survivors": 4,
+}
 
 
 def train(config, app, tmp_path, lose=lambda *_: False, strategy=None, **options):
@@ -40,7 +50,7 @@ def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
     for _ in range(4):
         trainer.step()
     expected = model()
-    from rqm.federated.models import flatten
+    from rqm.training.models import flatten
 
     values, _ = flatten(expected)
     values.copy_(trainer.values)
@@ -166,7 +176,7 @@ def test_caps_and_too_many_clients(tmp_path):
     quick = {"stage_timeout": 0.05}
     result, private, _ = train({**PLAIN, "rqm.clients": 9}, gradient_app(private_mod), tmp_path, **quick)
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [0, 0, 0, 0]
-    assert "6 nodes may take part: must be at least 9" in private._note
+    assert "6 nodes may take part: must be at least 9" in private.note
     result, _, _ = train(
         {**PLAIN, "rqm.clients": 9, "rqm.survivors": 5, "rqm.threshold": 5},
         gradient_app(private_mod),

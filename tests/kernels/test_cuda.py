@@ -170,9 +170,16 @@ def test_every_float32_has_an_accounted_position(mech):
     tensor = torch.from_numpy(x).to(DEVICE)
     _, numbers = cuda._constants(recipe, tensor.device, tensor.dtype)
     _positions[(triton.cdiv(len(x), 512),)](
-        tensor, out, numbers, recipe.low, recipe.high, len(x),
-        WIDE=cuda.is_wide(recipe), BLOCK=512, enable_fp_fusion=False,
-    )  # fmt: skip
+        tensor,
+        out,
+        numbers,
+        recipe.low,
+        recipe.high,
+        len(x),
+        WIDE=cuda.is_wide(recipe),
+        BLOCK=512,
+        enable_fp_fusion=False,
+    )
     realised = out.cpu().numpy()
     assert ((recipe.low <= realised) & (realised <= recipe.high)).all()
     assert (realised == mech.position(x)).all()

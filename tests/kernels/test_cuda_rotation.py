@@ -12,7 +12,8 @@ if not GPU:
 pytest.importorskip("triton")
 
 from rqm import PBM, RQM, Rounding  # noqa: E402
-from rqm.encoding.transforms import Rotation, hadamard, over_budget  # noqa: E402
+from rqm.encoding import transforms  # noqa: E402
+from rqm.encoding.transforms import Rotation, hadamard, over_budget, prepare  # noqa: E402
 from rqm.kernels import cuda_rotation  # noqa: E402
 
 DEVICE = "cuda" if GPU else "cpu"
@@ -32,7 +33,8 @@ def test_rotation_scales_pads_and_silences():
     x = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
     rotation, factors = Rotation(x.shape[1], 5), torch.tensor([0.5, 0.0, 1.0])
     x[1, 7] = torch.nan
-    y = cuda_rotation.rotate(x.to(DEVICE), rotation.signs(x).to(DEVICE), factors.to(DEVICE)).cpu()
+    signs = torch.from_numpy(transforms.signs(rotation.seed, rotation.padded)).float()
+    y = cuda_rotation.rotate(x.to(DEVICE), signs.to(DEVICE), factors.to(DEVICE)).cpu()
     x[1] = 0
     torch.testing.assert_close(y, rotation.forward(x * factors[:, None]), atol=1e-5, rtol=0)
     assert (y[1] == 0).all()
@@ -71,8 +73,8 @@ def test_the_public_names_use_the_kernels():
     torch.testing.assert_close(rotation.inverse(there).cpu(), x, atol=1e-5, rtol=0)
     broken = x.clone()
     broken[2, 5] = torch.inf
-    here, which = rotation.clip_and_forward(broken.clone(), 3.0)
-    there, same = rotation.clip_and_forward(broken.to(DEVICE), 3.0)
+    here, which = prepare(broken.clone(), 3.0, rotation)
+    there, same = prepare(broken.to(DEVICE), 3.0, rotation)
     assert which.tolist() == same.tolist() == [True, True, False, True, True]
     torch.testing.assert_close(there.cpu(), here, atol=1e-5, rtol=0)
     y = torch.randn(200, 3000, generator=torch.Generator().manual_seed(1)) * torch.linspace(0.5, 1.5, 200)[:, None]

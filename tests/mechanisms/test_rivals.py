@@ -22,9 +22,12 @@ from rqm.secagg import Params
 
 SMALL = {"scale": 0.8, "steps": 5, "bits": 5}
 MECHS = [
-    DiscreteGaussian(**SMALL), Skellam(**SMALL), Binomial(**SMALL), RandomizedResponse(levels=5, epsilon=2.0),
+    DiscreteGaussian(**SMALL),
+    Skellam(**SMALL),
+    Binomial(**SMALL),
+    RandomizedResponse(levels=5, epsilon=2.0),
     Table(margin=0.8, rows=((7 / 9, 0.0, 2 / 9), (0.25, 0.5, 0.25), (2 / 9, 0.0, 7 / 9))),
-]  # fmt: skip
+]
 IDS = [mech.kind for mech in MECHS]
 
 

@@ -12,9 +12,15 @@ from rqm.privacy.vector import vector_rdp
 
 BUDGET = {"epsilon": 10, "delta": 1e-6, "clients": 1000, "population": 10**6, "rounds": 500}
 PLAN = Plan(
-    data="emnist-byclass-test", model="paper-cnn", clients=1000, rounds=500, population=10**6, participations=1,
-    transforms=Transforms(l2_clip=0.3, rotate=True), mechanism=Rounding(clip=1.0, levels=2, margin=1.0),
-)  # fmt: skip
+    data="emnist-byclass-test",
+    model="paper-cnn",
+    clients=1000,
+    rounds=500,
+    population=10**6,
+    participations=1,
+    transforms=Transforms(l2_clip=0.3, rotate=True),
+    mechanism=Rounding(clip=1.0, levels=2, margin=1.0),
+)
 
 
 def test_a_calibrated_plan_spends_what_it_was_calibrated_for():

@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 from rqm import Rounding, account
 from rqm.cli import app
-from rqm.federated import checkpoint, run
-from rqm.federated.loop import Trainer
+from rqm.plan.folder import CHECKPOINT
 from rqm.plan.plan import Plan, Server, Transforms
 from rqm.privacy.ledger import LEDGER, LedgerError, read
-from tests.federated import test_run
+from rqm.training import run
+from rqm.training.trainer import Trainer
+from tests.training import test_run
 
 DELTA = 1e-5
 
@@ -28,10 +29,18 @@ def pictures():
 
 
 PLAN = Plan(
-    data="mnist-writers", model="linear", clients=4, rounds=6, evaluate_every=3, checkpoint_every=2, device="cpu",
-    participations=3, transforms=Transforms(l2_clip=0.5, rotate=True),
-    mechanism=Rounding(clip=0.02, levels=2, margin=60.0), server=Server(rate=0.1),
-)  # fmt: skip
+    data="mnist-writers",
+    model="linear",
+    clients=4,
+    rounds=6,
+    evaluate_every=3,
+    checkpoint_every=2,
+    device="cpu",
+    participations=3,
+    transforms=Transforms(l2_clip=0.5, rotate=True),
+    mechanism=Rounding(clip=0.02, levels=2, margin=60.0),
+    server=Server(rate=0.1),
+)
 
 
 def train(plan, folder, watch=lambda record: None, **options):
@@ -51,7 +60,7 @@ def test_a_run_spends_what_its_plan_says(tmp_path):
 
 def test_the_charge_comes_before_the_step(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("rqm.federated.steps.Steps.move", lambda self, *_: seen.append(len(read(ledger)[1])))
+    monkeypatch.setattr("rqm.training.server.Steps.move", lambda self, *_: seen.append(len(read(ledger)[1])))
     ledger = tmp_path / "run" / LEDGER
     train(PLAN, tmp_path / "run")
     assert seen == [1, 2, 3, 4, 5, 6]
@@ -90,7 +99,7 @@ def test_old_copies_are_refused(tmp_path):
 
     with pytest.raises(StopError):
         train(PLAN, folder, stop_at(3))
-    old = {name: (folder / name).read_bytes() for name in (LEDGER, checkpoint.NAME, run.METRICS)}
+    old = {name: (folder / name).read_bytes() for name in (LEDGER, CHECKPOINT, run.METRICS)}
     with pytest.raises(StopError):
         train(PLAN, folder, stop_at(5))
     spent = read(folder / LEDGER)[1]
@@ -102,7 +111,7 @@ def test_old_copies_are_refused(tmp_path):
     with pytest.raises(LedgerError, match="an older copy"):
         train(PLAN, tmp_path / "ledger put back")
     shutil.copytree(folder, tmp_path / "checkpoint put back")
-    (tmp_path / "checkpoint put back" / checkpoint.NAME).write_bytes(old[checkpoint.NAME])
+    (tmp_path / "checkpoint put back" / CHECKPOINT).write_bytes(old[CHECKPOINT])
     summary = train(PLAN, tmp_path / "checkpoint put back")  # goes on, and pays for every round again
     assert read(tmp_path / "checkpoint put back" / LEDGER)[1][2] == 3
     assert summary["epsilon"] > account(PLAN, DELTA).epsilon
@@ -113,7 +122,7 @@ def test_old_copies_are_refused(tmp_path):
         train(PLAN, tmp_path / "both put back", expect_head=head)
     shutil.copytree(folder, tmp_path / "no ledger")
     (tmp_path / "no ledger" / LEDGER).unlink()
-    with pytest.raises(LedgerError, match="an older copy"):
+    with pytest.raises(LedgerError, match="is gone"):
         train(PLAN, tmp_path / "no ledger")
 
 
@@ -165,8 +174,6 @@ def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
 
 
 def test_another_model_than_was_accounted_for_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="has 7850 parameters: 7849 are accounted for"):
-        run.carry_out(replace(PLAN, dim=7849), pictures(), tmp_path / "run")
     with pytest.raises(ValueError, match="has 2355 parameters: 7850 are accounted for"):
         run.carry_out(PLAN, replace(pictures(), classes=3), tmp_path / "run")
     run.carry_out(PLAN, test_run.pictures(), tmp_path / "run")  # data of another name, and so of a size of their own

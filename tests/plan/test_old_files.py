@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rqm import Plan, account
-from rqm.datasets import load
-from rqm.federated import checkpoint, run
-from rqm.federated.loop import Trainer
+from rqm.data import load
 from rqm.plan.account import account_ledger
 from rqm.privacy.ledger import LEDGER, Ledger, LedgerError, read
+from rqm.training import checkpoint, run
+from rqm.training.trainer import Trainer
 from tests.commands import rqm
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
@@ -31,9 +31,10 @@ def data(tmp_path_factory):
     place, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     arrays = {
         "images": rng.integers(0, 256, size=(200, 28, 28), dtype=np.uint8),
-        "labels": rng.integers(0, 10, size=200).astype(np.uint8), "writers": np.repeat(np.arange(20), 10),
+        "labels": rng.integers(0, 10, size=200).astype(np.uint8),
+        "writers": np.repeat(np.arange(20), 10),
         "is_test": np.arange(200) >= 150,
-    }  # fmt: skip
+    }
     np.savez(place / "mnist-writers.npz", **arrays)
     return place
 

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.privacy.accountant import gaussian_noise, planned_epsilon
 from rqm.privacy.composition import (
     ORDERS,
     SAMPLED_ORDERS,
@@ -14,7 +16,7 @@ from rqm.privacy.composition import (
     smallest,
     without_replacement,
 )
-from rqm.privacy.guarantee import gaussian_noise, planned_epsilon
+from rqm.privacy.event import Event
 from rqm.privacy.setting import Setting
 
 
@@ -76,25 +78,27 @@ def test_zero_out_divergences_cannot_be_sampled():
         without_replacement(zero_out, 10, 100)
     with pytest.raises(ValueError, match="all integers from 2 on"):
         without_replacement(gaussian_rdp(1.0, ORDERS, "replace"), 10, 100)
-    asked = []
-
-    def release(orders, neighbours, _):
-        asked.append(neighbours)
-        return gaussian_rdp(1.0, orders, neighbours)
-
-    planned_epsilon(release, Setting(10, 5, population=100, observer="outsider", neighbours="zero-out"))
-    assert asked == ["replace"]  # whatever the relation: the user's place is taken by somebody else
+    event = Event(Gaussian(1.0), 1, 1.0)
+    found = [
+        planned_epsilon(event, Setting(10, 5, population=100, observer="outsider", neighbours=relation))
+        for relation in ("zero-out", "replace")
+    ]
+    assert found[0] == found[1]  # whatever the relation: the user's place is taken by somebody else
 
 
 @settings(max_examples=60)
 @given(
-    st.floats(0.3, 20), st.integers(1, 50), st.integers(0, 5000), st.integers(1, 200), st.floats(1e-9, 1e-2),
+    st.floats(0.3, 20),
+    st.integers(1, 50),
+    st.integers(0, 5000),
+    st.integers(1, 200),
+    st.floats(1e-9, 1e-2),
     st.sampled_from(["server", "outsider"]),
-)  # fmt: skip
+)
 def test_epsilon_is_monotone_in_everything(noise, clients, more, rounds, delta, observer):
     def spent(noise=noise, clients=clients, population=clients + more + 1, rounds=rounds, delta=delta, k=rounds):
         setting = Setting(clients, rounds, delta, population, observer, k)
-        return planned_epsilon(lambda o, n, _: gaussian_rdp(noise, o, n), setting)
+        return planned_epsilon(Event(Gaussian(noise), 1, 1.0), setting)
 
     here = spent()
     nearly = here * (1 + 1e-9) + 1e-9

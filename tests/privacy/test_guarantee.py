@@ -6,7 +6,9 @@ import pytest
 
 from rqm import RQM, Rounding, calibrate
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.guarantee import gaussian_noise, guarantee
+from rqm.privacy.accountant import gaussian_noise
+from rqm.privacy.event import Event
+from rqm.privacy.guarantee import guarantee
 from rqm.privacy.setting import Setting
 
 MILLION = {"clients": 1000, "population": 10**6, "rounds": 500, "delta": 1e-6, "dim": 2**20}
@@ -40,24 +42,22 @@ def test_epsilon_of_a_mechanism_moves_the_right_way():
         Setting(clients=50, population=1000, rounds=20, participations=2),
         Rounding(clip=0.01, levels=2, margin=100.0),
     )
-    here = guarantee(mech, setting, dim=10_000, l2_clip=0.5).epsilon
+    here = guarantee(Event(mech, 10_000, 0.5), setting).epsilon
     for better in (
-        guarantee(Rounding(clip=0.01, levels=2, margin=120.0), setting, dim=10_000, l2_clip=0.5),
-        guarantee(mech, replace(setting, clients=60), dim=10_000, l2_clip=0.5),
-        guarantee(mech, replace(setting, participations=1), dim=10_000, l2_clip=0.5),
-        guarantee(mech, replace(setting, neighbours="zero-out"), dim=10_000, l2_clip=0.5),
-        guarantee(mech, setting, dim=10_000, l2_clip=0.4),
+        guarantee(Event(Rounding(clip=0.01, levels=2, margin=120.0), 10_000, 0.5), setting),
+        guarantee(Event(mech, 10_000, 0.5), replace(setting, clients=60)),
+        guarantee(Event(mech, 10_000, 0.5), replace(setting, participations=1)),
+        guarantee(Event(mech, 10_000, 0.5), replace(setting, neighbours="zero-out")),
+        guarantee(Event(mech, 10_000, 0.4), setting),
     ):
         assert better.epsilon < here
-    assert guarantee(mech, replace(setting, honest=40), dim=10_000, l2_clip=0.5).epsilon > here
+    assert guarantee(Event(mech, 10_000, 0.5), replace(setting, honest=40)).epsilon > here
 
 
-@pytest.mark.parametrize(
-    ("clients", "leak"), [(5, 2.995), pytest.param(40, 0.5419, marks=pytest.mark.slow)]
-)  # fmt: skip
+@pytest.mark.parametrize(("clients", "leak"), [(5, 2.995), pytest.param(40, 0.5419, marks=pytest.mark.slow)])
 def test_the_papers_setting_protects_nobody(clients, leak):
     setting = Setting(clients=clients, population=3400, rounds=2000)
-    found = guarantee(RQM(clip=2.9731e-5), setting, dim=1_018_174, l2_clip=0.03)
+    found = guarantee(Event(RQM(clip=2.9731e-5), 1_018_174, 0.03), setting)
     assert found.epsilon > 1e8
     assert found.per_coordinate == pytest.approx(leak, abs=1e-3)
     assert found.noise_std_over_gaussian is None
@@ -67,7 +67,7 @@ def test_the_papers_setting_protects_nobody(clients, leak):
 def test_a_gaussian_is_its_own_measure():
     setting = Setting(clients=100, population=3400, rounds=1500, delta=1 / 3400, observer="outsider")
     z = gaussian_noise(setting, 10)
-    assert guarantee(Gaussian(z), setting, dim=10, l2_clip=1.0).epsilon == pytest.approx(10, rel=1e-3)
+    assert guarantee(Event(Gaussian(z), 10, 1.0), setting).epsilon == pytest.approx(10, rel=1e-3)
 
 
 @pytest.mark.parametrize(

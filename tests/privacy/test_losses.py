@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, renyi
+from rqm.privacy.event import Event
 from rqm.privacy.guarantee import guarantee
 from rqm.privacy.losses import composed_epsilon, profile
 from rqm.privacy.setting import Setting
@@ -25,8 +26,11 @@ def hockey_stick(p, q, epsilon):
         st.builds(Rounding, levels=st.just(2), margin=st.floats(0.3, 20)),
         st.builds(RQM, levels=st.just(4), margin=st.floats(6, 30), keep=st.floats(0.1, 0.9)),
     ),
-    st.integers(0, 5), st.floats(-1, 1), st.floats(-1, 1), st.data(),
-)  # fmt: skip
+    st.integers(0, 5),
+    st.floats(-1, 1),
+    st.floats(-1, 1),
+    st.data(),
+)
 def test_the_profile_is_above_every_pair(mech, others, x, y, data):
     grid, deltas = profile(*mech.pmf(ENDS), others)
     signs = data.draw(st.lists(st.sampled_from([-1.0, 1.0, 0.3]), min_size=others, max_size=others))
@@ -68,7 +72,7 @@ def test_one_clients_composition_is_dp_accountings():
 )
 def test_the_better_of_the_two_is_reported_and_named(mech):
     setting = Setting(clients=10, population=100, rounds=5, participations=2)
-    few, many = (guarantee(mech, setting, dim=dim, l2_clip=dim**0.5) for dim in (4, 4000))
+    few, many = (guarantee(Event(mech, dim, dim**0.5), setting) for dim in (4, 4000))
     assert few.accountant == "pld"
     assert many.accountant == "rdp"
     rdp_alone = min(

@@ -37,9 +37,13 @@ def test_a_number_of_honest_clients_is_taken_as_it_is():
 
 @settings(max_examples=60)
 @given(
-    st.integers(2, 60), st.integers(0, 3000), st.floats(0.05, 1.0), st.floats(1e-9, 0.1), st.integers(1, 500),
+    st.integers(2, 60),
+    st.integers(0, 3000),
+    st.floats(0.05, 1.0),
+    st.floats(1e-9, 0.1),
+    st.integers(1, 500),
     st.sampled_from(["server", "outsider"]),
-)  # fmt: skip
+)
 def test_a_fraction_has_a_floor_that_is_paid_for(clients, more, share, delta, rounds, observer):
     population = clients + more
     setting = Setting(clients, rounds, delta, population, observer, honest=share)
@@ -119,9 +123,15 @@ def seen_by_the_server(mech, clients, population, users, delta):
 
 @pytest.mark.parametrize(
     ("clients", "population", "share", "margin", "delta"),
-    [(40, 3400, 0.2, 5.0, 1e-5), (40, 3400, 0.8, 5.0, 1e-5), (20, 3400, 0.5, 3.0, 1e-4), (6, 20, 0.5, 1.0, 1e-3),
-     (10, 10, 0.5, 1.0, 1e-3), (12, 100, 0.1, 2.0, 1e-2)],
-)  # fmt: skip
+    [
+        (40, 3400, 0.2, 5.0, 1e-5),
+        (40, 3400, 0.8, 5.0, 1e-5),
+        (20, 3400, 0.5, 3.0, 1e-4),
+        (6, 20, 0.5, 1.0, 1e-3),
+        (10, 10, 0.5, 1.0, 1e-3),
+        (12, 100, 0.1, 2.0, 1e-2),
+    ],
+)
 def test_a_fraction_is_never_below_the_exact_mixture(clients, population, share, margin, delta):
     mech = Rounding(levels=2, margin=margin)
     mean = PrivateMean(
@@ -159,9 +169,15 @@ def seen_by_an_outsider(mech, clients, population, users, delta, crowd):
 
 @pytest.mark.parametrize(
     ("clients", "population", "share", "margin", "delta"),
-    [(2, 6, 0.5, 1.0, 1e-2), (3, 7, 0.6, 0.5, 1e-2), (4, 8, 0.5, 0.1, 1e-3), (3, 8, 1.0, 1.0, 1e-2),
-     (2, 8, 0.25, 0.3, 1e-3), (1, 5, 1.0, 0.5, 1e-2)],
-)  # fmt: skip
+    [
+        (2, 6, 0.5, 1.0, 1e-2),
+        (3, 7, 0.6, 0.5, 1e-2),
+        (4, 8, 0.5, 0.1, 1e-3),
+        (3, 8, 1.0, 1.0, 1e-2),
+        (2, 8, 0.25, 0.3, 1e-3),
+        (1, 5, 1.0, 0.5, 1e-2),
+    ],
+)
 def test_the_outsider_with_colluders_is_never_below_an_enumeration(clients, population, share, margin, delta):
     mech, users = Rounding(levels=2, margin=margin), int(share * population)
     setting = {"clients": clients, "population": population, "delta": delta, "observer": "outsider"}

@@ -65,9 +65,10 @@ def test_the_constant_is_the_smallest(mech, alpha):
     grid = [-1.0, -0.999, 0.999, 1.0]
     found = max(
         np.expm1((alpha - 1) * coordinate(mech, u, v, signs, alpha)) / (u - v) ** 2
-        for u, v in product(grid, grid) if u != v
+        for u, v in product(grid, grid)
+        if u != v
         for signs in product([-1, 1], repeat=3)
-    )  # fmt: skip
+    )
     assert found == pytest.approx(kappa, rel=5e-3)
 
 
@@ -86,9 +87,11 @@ def test_never_below_the_exhaustive_maximum(mech, dim, neighbours):
             (u, u): 0.0 for u in grid
         }
         zero = (0.0,) * dim
-        pairs = product(vectors, vectors) if neighbours == "replace" else [
-            pair for x in vectors for pair in ((x, zero), (zero, x))
-        ]  # fmt: skip
+        pairs = (
+            product(vectors, vectors)
+            if neighbours == "replace"
+            else [pair for x in vectors for pair in ((x, zero), (zero, x))]
+        )
         near = {u: min(grid, key=lambda g: abs(g - u)) for u in (*grid, 0.0)}
         worst = max(sum(table[near[u], near[v]] for u, v in zip(x, y, strict=True)) for x, y in pairs)
         (bound,) = vector_rdp(mech, [alpha], honest=clients, dim=dim, l2_clip=budget, neighbours=neighbours)

@@ -10,10 +10,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from rqm.secagg import masking
 from rqm.secagg.client import Client
 from rqm.secagg.errors import ProtocolError
-from rqm.secagg.protocol import Params, mask_key, own_key
+from rqm.secagg.protocol import Masks, Params
 from tests.goodness import p_value
 
 LEVEL = 1e-6
+
+MASKS = Masks()
 
 
 @pytest.mark.parametrize("bits", [1, 8, 9, 16, 17, 32])
@@ -38,7 +40,7 @@ def masked_values(bits, size, draw):
 def ours(bits):
     params = Params(clients=3, count=1000, levels=2, round=b"1", bits=bits)
     total = np.zeros(1000, masking.lane(bits))
-    masking.add_mask(total, own_key(params, Client(params, 0)._seed, 0), 1)
+    masking.add_mask(total, MASKS.own_key(params, Client(params, 0)._seed, 0), 1)
     return total & (2**bits - 1)
 
 
@@ -78,12 +80,16 @@ def test_two_clients_agree_on_a_key_that_depends_on_everything():
     secret = masking.agree(one, masking.public(other), "x")
     assert secret == masking.agree(other, masking.public(one), "y")
     params = Params(clients=5, count=4, levels=2, round=b"1")
+    other_round = Params(clients=5, count=4, levels=2, round=b"2")
     keys = {
-        mask_key(params, secret, 1, 2), mask_key(params, secret, 1, 3), own_key(params, secret, 1),
-        mask_key(Params(clients=5, count=4, levels=2, round=b"2"), secret, 1, 2), mask_key(params, bytes(32), 1, 2),
-    }  # fmt: skip
+        MASKS.pair_key(params, secret, 1, 2),
+        MASKS.pair_key(params, secret, 1, 3),
+        MASKS.own_key(params, secret, 1),
+        MASKS.pair_key(other_round, secret, 1, 2),
+        MASKS.pair_key(params, bytes(32), 1, 2),
+    }
     assert len(keys) == 5
-    assert mask_key(params, secret, 2, 1) == mask_key(params, secret, 1, 2)
+    assert MASKS.pair_key(params, secret, 2, 1) == MASKS.pair_key(params, secret, 1, 2)
 
 
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31)])

@@ -108,9 +108,12 @@ def test_signed_rounds():
     public = {u: key.public_key() for u, key in identities.items()}
     params = Params(clients=4, count=3, levels=16, round=b"s", threshold=2, signed=True)
     total, survivors, _ = aggregate(
-        params, values, {1: Kind.MASKED},
-        client=lambda u: {"identity": identities[u], "others": public}, server={"identities": public},
-    )  # fmt: skip
+        params,
+        values,
+        {1: Kind.MASKED},
+        client=lambda u: {"identity": identities[u], "others": public},
+        server={"identities": public},
+    )
     assert survivors == [0, 2, 3]
     assert (total == sum(values(u) for u in survivors)).all()
 
@@ -166,7 +169,15 @@ def test_parameters_that_cannot_be(change, message):
 def test_every_parameter_is_in_the_digest():
     base = {"clients": 40, "count": 5, "levels": 16, "round": b"1"}
     changes = [
-        {}, {"clients": 41}, {"count": 6}, {"levels": 15}, {"round": b"2"}, {"degree": 20}, {"threshold": 30},
-        {"minimum": 39}, {"bits": 11}, {"signed": True},
-    ]  # fmt: skip
+        {},
+        {"clients": 41},
+        {"count": 6},
+        {"levels": 15},
+        {"round": b"2"},
+        {"degree": 20},
+        {"threshold": 30},
+        {"minimum": 39},
+        {"bits": 11},
+        {"signed": True},
+    ]
     assert len({Params(**{**base, **change}).digest for change in changes}) == len(changes)

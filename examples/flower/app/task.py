@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm.datasets import load
-from rqm.federated.clients import FederatedData
-from rqm.federated.loop import images
-from rqm.federated.models import MODELS
+from rqm.data import load
+from rqm.data.clients import FederatedData
+from rqm.training.models import MODELS
+from rqm.training.trainer import images
 
 torch.set_num_threads(1)  # many clients share a machine
 

@@ -7,9 +7,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from rqm._files import write_json
+from rqm._util.files import write_json
 from rqm.audit import jobs
-from rqm.datasets import load
+from rqm.data import load
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,9 +17,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from rqm._checks import FloatArray, whole
-from rqm._stats import mean_and_interval
-from rqm.federated.clients import FederatedData
+from rqm._util.checks import FloatArray, whole
+from rqm._util.stats import mean_and_interval
+from rqm.data.clients import FederatedData
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SeededRandom
@@ -36,9 +36,15 @@ class Victim(nn.Module):
         super().__init__()
         rng = torch.Generator().manual_seed(seed)
         self.body = nn.Sequential(
-            nn.Conv2d(1, 12, 5, stride=2, padding=2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, stride=2, padding=2),
-            nn.Sigmoid(), nn.Conv2d(12, 12, 5, padding=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(588, classes),
-        )  # fmt: skip
+            nn.Conv2d(1, 12, 5, stride=2, padding=2),
+            nn.Sigmoid(),
+            nn.Conv2d(12, 12, 5, stride=2, padding=2),
+            nn.Sigmoid(),
+            nn.Conv2d(12, 12, 5, padding=2),
+            nn.Sigmoid(),
+            nn.Flatten(),
+            nn.Linear(588, classes),
+        )
         for parameter in self.parameters():
             with torch.no_grad():
                 parameter.uniform_(-0.5, 0.5, generator=rng)
@@ -74,9 +80,14 @@ class Reconstruction:
 
 
 def audit_inversion(
-    data: FederatedData, *, pictures: int = 4, seeds: int = 1, clients: int = 40, iterations: int = 300,
+    data: FederatedData,
+    *,
+    pictures: int = 4,
+    seeds: int = 1,
+    clients: int = 40,
+    iterations: int = 300,
     device: str = "cpu",
-) -> Iterator[Reconstruction]:  # fmt: skip
+) -> Iterator[Reconstruction]:
     """Attack ``pictures`` of the data, each with ``seeds`` models; yield reconstructions as they are found."""
     pictures, seeds, clients = whole("pictures", pictures, 1), whole("seeds", seeds, 1), whole("clients", clients, 2)
     images, labels = data.test_inputs, data.test_labels
@@ -115,10 +126,14 @@ def summary(found: list[Reconstruction]) -> dict[str, dict[str, Any]]:
         hits = stats.binomtest(sum(any(one.identified for one in group) for group in groups), len(groups))
         low, high = hits.proportion_ci(0.95)
         out[kind] = {
-            "attacks": len(some), "pictures": len(groups), "similarity": float(mean),
-            "half_width": None if np.isnan(half) else float(half), "identified": hits.k / len(groups),
-            "identified_low": float(low), "identified_high": float(high),
-        }  # fmt: skip
+            "attacks": len(some),
+            "pictures": len(groups),
+            "similarity": float(mean),
+            "half_width": None if np.isnan(half) else float(half),
+            "identified": hits.k / len(groups),
+            "identified_low": float(low),
+            "identified_high": float(high),
+        }
     return out
 
 
@@ -161,9 +176,13 @@ def _attack(
     for smooth, start in zip(SMOOTH, starts, strict=True):
         objective = _objective(victim, seen, clip, y, smooth)
         result = optimize.minimize(
-            objective, start, jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(start),
+            objective,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0, 1)] * len(start),
             options={"maxiter": iterations, "maxcor": 50},
-        )  # fmt: skip
+        )
         found += list(result.x.reshape(-1, 28, 28)[(y == y[0]).cpu().numpy()])
     return found
 

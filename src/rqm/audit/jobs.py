@@ -3,7 +3,6 @@
 They need torch, NumPy and SciPy only, so that they also run where there is nothing else.
 """
 
-import base64
 from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from rqm._util.pictures import packed
 from rqm.audit.inversion import Reconstruction, audit_inversion, summary
 from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
-from rqm.datasets import load
-from rqm.federated.clients import FederatedData
+from rqm.data import load
+from rqm.data.clients import FederatedData
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
@@ -46,9 +46,15 @@ def variants(
 
 
 def training(
-    plans: dict[str, Plan], data: FederatedData, *, delta: float | None = None, canaries: int = 1000,
-    confidence: float = 0.95, claimed: float | None = None, watch: Watch = lambda name: None,
-) -> dict[str, Any]:  # fmt: skip
+    plans: dict[str, Plan],
+    data: FederatedData,
+    *,
+    delta: float | None = None,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    claimed: float | None = None,
+    watch: Watch = lambda name: None,
+) -> dict[str, Any]:
     """Plant canaries in a run of every variant; ``claimed`` is asked of the accountant unless it is given."""
     out, claims = {}, {}
     for name, plan in plans.items():  # all of them first: a plan without an ε is to be refused before hours of training
@@ -75,23 +81,11 @@ def inversion(data: FederatedData, *, watch: Watch = lambda name: None, **option
     kinds = dict.fromkeys(one.kind for one in found)
     rows = [[one for one in found if one.kind == kind] for kind in kinds]
     shown = {
-        kind: [{"picture": _packed(one.rebuilt), "similarity": one.similarity} for one in row[:SHOWN]]
+        kind: [{"picture": packed(one.rebuilt), "similarity": one.similarity} for one in row[:SHOWN]]
         for kind, row in zip(kinds, rows, strict=True)
     }
-    truth = [{"picture": _packed(one.truth)} for one in rows[0][:SHOWN]]
-    return {
-        "data": data.name, "options": options, "kinds": summary(found), "pictures": {"the picture": truth, **shown}
-    }  # fmt: skip
-
-
-def _packed(picture: Any) -> str:
-    """A picture of 28 by 28 as bytes in text."""
-    return base64.b64encode(np.rint(255 * np.clip(picture, 0, 1)).astype(np.uint8).tobytes()).decode()
-
-
-def unpacked(text: str) -> Any:
-    """What ``_packed`` wrote."""
-    return np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(28, 28)
+    truth = [{"picture": packed(one.truth)} for one in rows[0][:SHOWN]]
+    return {"data": data.name, "options": options, "kinds": summary(found), "pictures": {"the picture": truth, **shown}}
 
 
 def membership(
@@ -100,12 +94,16 @@ def membership(
     """Attack models of every variant; scores, and the curve of each."""
     out = {}
     for name, plan in plans.items():
-        found, false, true = audit_membership(
-            plan, data, watch=lambda model, name=name: watch(f"{name}, model {model + 1}"), **options  # type: ignore[misc]
-        )  # fmt: skip
+
+        def told(model: int, name: str = name) -> None:
+            watch(f"{name}, model {model + 1}")
+
+        found, false, true = audit_membership(plan, data, watch=told, **options)
         kept = np.unique(np.geomspace(1, len(false), POINTS).astype(int)) - 1
         out[name] = {
-            **found.to_dict(), "false_positives": false[kept].round(6).tolist(),
-            "true_positives": true[kept].round(6).tolist(), "plan": plan.to_dict(),
-        }  # fmt: skip
+            **found.to_dict(),
+            "false_positives": false[kept].round(6).tolist(),
+            "true_positives": true[kept].round(6).tolist(),
+            "plan": plan.to_dict(),
+        }
     return out

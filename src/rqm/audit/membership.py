@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rqm._checks import FloatArray, real, whole
-from rqm.federated.clients import Clients, FederatedData
-from rqm.federated.loop import Trainer, images
+from rqm._util.checks import FloatArray, real, whole
+from rqm.data.clients import Clients, FederatedData
 from rqm.plan.plan import Plan
+from rqm.training.trainer import Trainer
+from rqm.training.work import images
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -47,9 +48,14 @@ class MembershipAudit:
 
 
 def audit_membership(
-    plan: Plan, data: FederatedData, *, models: int = 16, users: int | None = None, rate: float = 0.01,
+    plan: Plan,
+    data: FederatedData,
+    *,
+    models: int = 16,
+    users: int | None = None,
+    rate: float = 0.01,
     watch: Callable[[int], object] = lambda model: None,
-) -> tuple[MembershipAudit, FloatArray, FloatArray]:  # fmt: skip
+) -> tuple[MembershipAudit, FloatArray, FloatArray]:
     """Train ``models`` models on random halves of the users, and attack each; also the curve (false, true positives).
 
     ``users`` takes the first so many of the data's users, with the plan's ``examples`` each.

@@ -7,21 +7,19 @@ caught if the audit gives an alarm for it, and none for the sound version.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 
 from rqm.audit.privacy import Claim, audit_privacy
 from rqm.audit.sampler import LEVEL, audit_sampler, goodness
-from rqm.channel import Channel
 from rqm.kernels.packing import unpack
 from rqm.kernels.recipe import TABLE_BITS, Recipe, on_grid
+from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import Keystream, SecureRandom, SeededRandom
 
@@ -74,8 +72,8 @@ def audit_mutants(names: list[str] | None = None) -> Iterator[Verdict]:
 # -- the law ------------------------------------------------------------------------------------------
 
 
-def _sampler(broken: bool, mutate: Callable[[Channel], Channel]) -> Finding:
-    found = audit_sampler(mutate(RQM()) if broken else RQM(), draws=DRAWS, claimed=RQM())
+def _sampler(broken: bool, mutant: Channel) -> Finding:
+    found = audit_sampler(mutant if broken else RQM(), draws=DRAWS, claimed=RQM())
     return Finding(not found.passed, f"p = {found.p_value:.2g}, {found.worst}")
 
 
@@ -84,14 +82,15 @@ def _with_recipe(mech: Channel, recipe: Recipe) -> Channel:
     return mech
 
 
-def _wide_clamp(mech: Channel) -> Channel:
+def _wide_clamp() -> Channel:
     """Inputs beyond the clip reach one level further than is accounted for."""
-    recipe = mech.recipe
-    return _with_recipe(mech, replace(recipe, low=recipe.low - 2**23, high=recipe.high + 2**23))
+    mech = RQM()
+    return _with_recipe(mech, replace(mech.recipe, low=mech.recipe.low - 2**23, high=mech.recipe.high + 2**23))
 
 
-def _biased_table(mech: Channel) -> Channel:
+def _biased_table() -> Channel:
     """One row of the table has a three-hundredth of its mass two levels too high."""
+    mech = RQM()
     table = mech.table.copy()
     row = table[len(table) // 2]
     moved = 2**TABLE_BITS // 300
@@ -111,37 +110,42 @@ def _wrong_knot(broken: bool) -> Finding:
 # -- randomness ---------------------------------------------------------------------------------------
 
 
-def _randomness(broken: bool, mistake: AbstractContextManager[Any]) -> Finding:
-    with mistake if broken else nullcontext():
-        found = audit_sampler(RQM(), draws=20_000)
+def _randomness(broken: bool, source: Callable[[], SecureRandom]) -> Finding:
+    found = audit_sampler(RQM(), draws=20_000, rng=source() if broken else SecureRandom())
     return Finding(not found.passed, f"p = {found.p_value:.2g}, {found.worst}")
 
 
-@contextmanager
-def _same_key() -> Iterator[None]:
+class SameKey(SecureRandom):  # type: ignore[misc]
     """Every keystream has the same key and nonce."""
-    with patch("rqm.randomness.os.urandom", bytes):
-        yield
+
+    def keystream(self, size: int) -> Keystream:
+        """Start the one keystream again."""
+        return Keystream(size, entropy=bytes)
 
 
-@contextmanager
-def _shared_keystream() -> Iterator[None]:
+class Shared(Keystream):
     """One keystream for the life of a process, which a fork copies."""
-    kept: dict[int, Keystream] = {}
-    lock = Lock()
 
-    class Shared(Keystream):
-        def next(self, count: int) -> Any:
-            self._process = os.getpid()  # forget who began it
-            with lock:
-                return super().next(count).copy()
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._in_turn = Lock()
 
-    def keystream(_self: SecureRandom, size: int) -> Keystream:
-        return kept.setdefault(0, Shared(2**20)) if size <= 2**20 else Shared(size)
+    def next(self, count: int) -> Any:
+        """Go on, whoever began it."""
+        self._process = os.getpid()
+        with self._in_turn:
+            return super().next(count).copy()
 
-    with patch.object(SecureRandom, "keystream", keystream):
-        SecureRandom().words(1)
-        yield
+
+class SharedKeystream(SecureRandom):  # type: ignore[misc]
+    """Hands out the same keystream again and again."""
+
+    def __init__(self) -> None:
+        self._kept = Shared(2**20)
+
+    def keystream(self, size: int) -> Keystream:
+        """The one of this process, or of the one that it was forked from."""
+        return self._kept if size <= 2**20 else Shared(size)
 
 
 # -- a whole run --------------------------------------------------------------------------------------
@@ -155,15 +159,13 @@ def _plan() -> Any:
 
     plan = next(iter(Sweep.from_toml(find("audit"), first=True).variants.values()))
     found = calibrate("rqm", epsilon=1, delta=1e-5, clients=100, population=3400, rounds=10, dim=2**16)
-    assert isinstance(found.mechanism, RQM)
-    assert isinstance(plan.mechanism, RQM)
-    return replace(plan, mechanism=replace(found.mechanism, clip=plan.mechanism.clip))
+    return replace(plan, mechanism=found.mechanism.changed(clip=plan.mechanism.channel.clip))
 
 
 def _few_others(broken: bool) -> Finding:
     """A guarantee that counts on a hundred honest clients, of whom there are four."""
     from rqm.audit.training import audit_training  # noqa: PLC0415
-    from rqm.datasets import load  # noqa: PLC0415
+    from rqm.data import load  # noqa: PLC0415
 
     plan = _plan()
     if broken:
@@ -176,44 +178,35 @@ def _few_others(broken: bool) -> Finding:
 
 
 def _long_vectors(broken: bool) -> Finding:
-    """Vectors are not scaled down to the L2 clip, and nobody checks the budget."""
-    import torch  # noqa: PLC0415
-
+    """Vectors may be a hundred times as long as the L2 clip that is accounted for."""
     from rqm.audit.training import Megaphone  # noqa: PLC0415
-    from rqm.datasets import load  # noqa: PLC0415
+    from rqm.data import load  # noqa: PLC0415
 
-    with ExitStack() as stack:
-        if broken:
-            unscaled = lambda x, bound: (torch.ones(len(x)), torch.ones(len(x), dtype=torch.bool))  # noqa: E731
-            stack.enter_context(patch("rqm.encoding.tensors._factors", unscaled))
-            stack.enter_context(
-                patch(
-                    "rqm.encoding.private_mean.over_budget",
-                    lambda mech, x, bound: torch.zeros(len(x), dtype=torch.bool),
-                )
-            )
-        low, allowed = Megaphone(replace(_plan(), rounds=8), load("glyphs"), 100.0).length(0.999)
+    plan = replace(_plan(), rounds=8)
+    sent = replace(plan, transforms=replace(plan.transforms, l2_clip=100 * plan.transforms.l2_clip))
+    low, allowed = Megaphone(plan, load("glyphs"), 100.0, sent if broken else plan).loudness(0.999)
     return Finding(low > allowed, f"a client's vector has length {low / allowed:.3g} clips at least")
 
 
 def _charged_late(broken: bool) -> Finding:
     """The ledger is charged when the round is over, so a process that is killed before has released for nothing."""
-    from rqm.datasets import load  # noqa: PLC0415
-    from rqm.federated.loop import Trainer  # noqa: PLC0415
+    from rqm.data import load  # noqa: PLC0415
     from rqm.plan.guard import Guard  # noqa: PLC0415
     from rqm.privacy.ledger import LEDGER, read  # noqa: PLC0415
+    from rqm.training.observer import Observer  # noqa: PLC0415
+    from rqm.training.trainer import Trainer  # noqa: PLC0415
 
-    plan, unpaid = replace(_plan(), clients=5, rounds=2, evaluate_every=2), []
-    trainer = Trainer(plan, load("glyphs"))
-    with TemporaryDirectory() as folder, Guard(trainer.mean, Path(folder)) as guard:
+    plan, unpaid = replace(_plan(), clients=5, rounds=2, evaluate_every=2), list[int]()
 
-        def seen(turn: int, _mean: Any) -> None:
+    class Auditor(Observer):
+        def learns(self, turn: int, mean: Any) -> None:
             if not read(Path(folder) / LEDGER)[1][turn]:
                 unpaid.append(turn)
 
-        trainer.seen = seen
+    trainer = Trainer(plan, load("glyphs"), observer=Auditor())
+    with TemporaryDirectory() as folder, Guard(trainer.mean, Path(folder)) as guard:
         if not broken:
-            trainer.guard = guard
+            trainer.charge_to(guard)
         while trainer.done < plan.rounds:
             trainer.step()
             if broken:
@@ -224,31 +217,46 @@ def _charged_late(broken: bool) -> Finding:
 # -- secure aggregation -------------------------------------------------------------------------------
 
 
-def masked_vectors(rounds: int = 2, count: int = 4096) -> list[Any]:
+def masked_vectors(maker: Any = None, rounds: int = 2, count: int = 4096) -> list[Any]:
     """What the server sees of client 0, who sends the same levels in several rounds."""
     from rqm.secagg import Params, local, wire  # noqa: PLC0415
 
-    seen, answer = [], local._answer
+    seen: list[Any] = []
+    options: dict[str, Any] = {"client": lambda _: {"maker": maker}, "server": {"maker": maker}}
+    for turn in range(rounds):
+        params = Params(clients=4, count=count, levels=16, round=bytes([turn]), threshold=2)
 
-    def listen(client: Any, stage: Any, data: bytes, values: Any) -> bytes:
-        message = answer(client, stage, data, values)
-        if stage == wire.Kind.MASKED and client.number == 0:
-            body = wire.unframe(message, stage, client.params.digest, 0)
-            packed = np.frombuffer(body[: -(-count * client.params.bits // 8)], dtype=np.uint8)
-            seen.append(np.asarray(unpack(packed, client.params.bits, count)))
-        return message
+        def hears(client: int, stage: Any, message: bytes, params: Params = params) -> None:
+            if stage == wire.Kind.MASKED and client == 0:
+                body = wire.unframe(message, stage, params.digest, 0)
+                packed = np.frombuffer(body[: -(-count * params.bits // 8)], dtype=np.uint8)
+                seen.append(np.asarray(unpack(packed, params.bits, count)))
 
-    with patch.object(local, "_answer", listen):
-        for number in range(rounds):
-            params = Params(clients=4, count=count, levels=16, round=bytes([number]), threshold=2)
-            local.aggregate(params, lambda u: np.full(count, u))
+        local.aggregate(params, lambda u: np.full(count, u), hears=hears, **options)
     return seen
 
 
-def _masks(broken: bool, mistake: Callable[[], AbstractContextManager[Any]]) -> Finding:
+def _masks(broken: bool, name: str) -> Finding:
     """Masked vectors are uniform, and those of two rounds have nothing in common."""
-    with mistake() if broken else nullcontext():
-        first, second = masked_vectors()
+    from rqm.secagg.protocol import Masks  # noqa: PLC0415
+
+    class Reused(Masks):
+        """Masks depend on nothing that changes from round to round."""
+
+        def own_key(self, params: Any, secret: bytes, client: int) -> bytes:
+            return bytes(32)
+
+        def pair_key(self, params: Any, secret: bytes, one: int, other: int) -> bytes:
+            return bytes([1 + min(one, other), 1 + max(one, other)] * 16)
+
+    class Missing(Masks):
+        """Masks are left out: they cancel in the sum, so it comes out right."""
+
+        def add(self, total: Any, key: bytes, sign: int) -> None:
+            pass
+
+    makers = {"reused": Reused, "missing": Missing}
+    first, second = masked_vectors(makers[name]() if broken else Masks())
     top = 2**6
     values = {
         "what is masked is not uniform": goodness(np.bincount(first, minlength=top), np.full(top, 1 / top)),
@@ -261,41 +269,46 @@ def _masks(broken: bool, mistake: Callable[[], AbstractContextManager[Any]]) -> 
     return Finding(p_value < LEVEL, f"p = {p_value:.2g}: {worst if p_value < LEVEL else 'nothing found'}")
 
 
-@contextmanager
-def _reused_masks() -> Iterator[None]:
-    """Masks depend on nothing that changes from round to round."""
-    with ExitStack() as stack:
-        stack.enter_context(patch("rqm.secagg.client.own_key", lambda params, seed, number: bytes(32)))
-        stack.enter_context(
-            patch("rqm.secagg.client.mask_key", lambda params, key, a, b: bytes([1 + min(a, b), 1 + max(a, b)] * 16))
-        )
-        stack.enter_context(patch("rqm.secagg.server.own_key", lambda params, seed, number: bytes(32)))
-        yield
-
-
-@contextmanager
-def _no_masks() -> Iterator[None]:
-    """Masks are left out: they cancel in the sum, so it comes out right."""
-    with patch("rqm.secagg.masking.add_mask", lambda total, key, sign: None):
-        yield
-
-
 MUTANTS = [
-    Mutant("wrong keep", "the encoder keeps levels 2 % too often", "sampler",
-           lambda broken: _sampler(broken, lambda mech: RQM(keep=0.42 * 1.02))),
-    Mutant("biased table", "a three-hundredth of one row of the table lies two levels too high", "sampler",
-           lambda broken: _sampler(broken, _biased_table)),
-    Mutant("wide clamp", "inputs beyond the clip reach half a level further", "sampler",
-           lambda broken: _sampler(broken, _wide_clamp)),
+    Mutant(
+        "wrong keep",
+        "the encoder keeps levels 2 % too often",
+        "sampler",
+        lambda broken: _sampler(broken, RQM(keep=0.42 * 1.02)),
+    ),
+    Mutant(
+        "biased table",
+        "a three-hundredth of one row of the table lies two levels too high",
+        "sampler",
+        lambda broken: _sampler(broken, _biased_table()),
+    ),
+    Mutant(
+        "wide clamp",
+        "inputs beyond the clip reach half a level further",
+        "sampler",
+        lambda broken: _sampler(broken, _wide_clamp()),
+    ),
     Mutant("wrong knot", "the worst case is looked for at ±c only", "privacy", _wrong_knot),
-    Mutant("reused keystream", "every call has the same key and nonce", "sampler",
-           lambda broken: _randomness(broken, _same_key())),
-    Mutant("forked keystream", "one keystream goes on in both processes after a fork", "sampler",
-           lambda broken: _randomness(broken, _shared_keystream())),
+    Mutant(
+        "reused keystream",
+        "every call has the same key and nonce",
+        "sampler",
+        lambda broken: _randomness(broken, SameKey),
+    ),
+    Mutant(
+        "forked keystream",
+        "one keystream goes on in both processes after a fork",
+        "sampler",
+        lambda broken: _randomness(broken, SharedKeystream),
+    ),
     Mutant("under-counted others", "ε counts on 100 honest clients, there are 4", "privacy --experiment", _few_others),
     Mutant("no L2 clip", "vectors of any length are sent", "canaries' length", _long_vectors),
     Mutant("late ledger", "the ledger is charged after the release", "ledger at release", _charged_late),
-    Mutant("reused masks", "masks are the same in every round", "masked vectors",
-           lambda broken: _masks(broken, _reused_masks)),
-    Mutant("no masks", "vectors are sent as they are", "masked vectors", lambda broken: _masks(broken, _no_masks)),
-]  # fmt: skip
+    Mutant(
+        "reused masks",
+        "masks are the same in every round",
+        "masked vectors",
+        lambda broken: _masks(broken, "reused"),
+    ),
+    Mutant("no masks", "vectors are sent as they are", "masked vectors", lambda broken: _masks(broken, "missing")),
+]

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from rqm._checks import FloatArray, real, whole
+from rqm._util.checks import FloatArray, real, whole
 from rqm.audit.sampler import checked_confidence
-from rqm.channel import Channel
+from rqm.mechanisms.channel import Channel
 from rqm.privacy.worst_case import renyi
 from rqm.randomness import SecureRandom, SeededRandom
 
@@ -49,9 +49,15 @@ class PrivacyAudit:
 
 
 def audit_privacy(
-    mech: Channel, clients: int = 1, *, draws: int = 4_000_000, confidence: float = 0.999, claim: Claim = "certified",
-    delta: float = 0.0, rng: SecureRandom | SeededRandom | None = None,
-) -> PrivacyAudit:  # fmt: skip
+    mech: Channel,
+    clients: int = 1,
+    *,
+    draws: int = 4_000_000,
+    confidence: float = 0.999,
+    claim: Claim = "certified",
+    delta: float = 0.0,
+    rng: SecureRandom | SeededRandom | None = None,
+) -> PrivacyAudit:
     """Measure ε of one coordinate in a sum over ``clients``, and compare it with what is claimed.
 
     ``claim="certified"`` is this library's bound for all inputs of everyone, of the deployed integers;

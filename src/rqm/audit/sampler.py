@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from rqm._checks import FloatArray, real, whole
-from rqm.channel import Channel
+from rqm._util.checks import FloatArray, real, whole
 from rqm.kernels.recipe import SHIFT
+from rqm.mechanisms.channel import Channel
 from rqm.randomness import SecureRandom, SeededRandom
 
 LEVEL = 1e-6
@@ -50,9 +50,13 @@ class SamplerAudit:
 
 
 def audit_sampler(
-    mech: Channel, rng: Rng | None = None, *, draws: int = 2_000_000, claimed: Channel | None = None,
+    mech: Channel,
+    rng: Rng | None = None,
+    *,
+    draws: int = 2_000_000,
+    claimed: Channel | None = None,
     backend: Backend = "cpu",
-) -> SamplerAudit:  # fmt: skip
+) -> SamplerAudit:
     """Draw ``draws`` times at each of some inputs, and compare with the law of ``claimed`` (the mechanism itself).
 
     Among the inputs are both ends of the clip and what lies beyond them, levels, places between, and the floats next
@@ -65,7 +69,7 @@ def audit_sampler(
     """
     draws = whole("draws", draws, 10_000)
     if backend == "cuda":
-        from rqm.federated.loop import pick_device  # noqa: PLC0415 (takes torch)
+        from rqm.training.trainer import pick_device  # noqa: PLC0415 (takes torch)
 
         pick_device("cuda")  # or says that there is none
     rng, claimed, encoder = rng or SecureRandom(), claimed or mech, Encoder(mech, backend)
@@ -211,9 +215,7 @@ def _draw_into(queue: Any, encoder: Encoder, rng: Rng) -> None:
 
 def together(drawn: list[Any]) -> float:
     """The p-value of independence of several sequences: the least over all pairs, times how many there are."""
-    values = [
-        independence(np.column_stack([a, b]).ravel()) for i, a in enumerate(drawn) for b in drawn[i + 1 :]
-    ]  # fmt: skip
+    values = [independence(np.column_stack([a, b]).ravel()) for i, a in enumerate(drawn) for b in drawn[i + 1 :]]
     return min(1.0, min(values) * len(values))
 
 

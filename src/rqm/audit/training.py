@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from scipy import optimize, stats
 
-from rqm._checks import real, whole
-from rqm.federated.clients import FederatedData
-from rqm.federated.loop import Trainer
+from rqm._util.checks import real, whole
+from rqm.data.clients import FederatedData
 from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
+from rqm.training.observer import Observer
+from rqm.training.trainer import Trainer
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
 """Of the canaries, how many the attacker dares to guess, the surest first; each share is tried, at its own price."""
@@ -48,9 +49,15 @@ class TrainingAudit:
 
 
 def audit_training(
-    plan: Plan, data: FederatedData, claimed: float, delta: float | None = None, *, canaries: int = 1000,
-    confidence: float = 0.95, length: float = 1.0,
-) -> TrainingAudit:  # fmt: skip
+    plan: Plan,
+    data: FederatedData,
+    claimed: float,
+    delta: float | None = None,
+    *,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    length: float = 1.0,
+) -> TrainingAudit:
     """Train as the plan says, with the first ``canaries`` users who are sampled replaced by canaries.
 
     ``claimed`` is the ε at ``delta`` (by default the plan's) to be tested, as ``rqm.account`` states it for
@@ -61,54 +68,72 @@ def audit_training(
     assert delta is not None
     if not claimed >= 0:
         raise ValueError(f"claimed = {claimed}: must be an ε of at least 0")
-    crowd = _Canaries(Trainer(plan, data), canaries, length)
-    while crowd.trainer.done < plan.rounds:
-        crowd.trainer.step()
+    crowd = _Canaries(plan, canaries, length)
+    trainer = Trainer(plan, data, observer=crowd)
+    crowd.size_for(trainer)
+    while trainer.done < plan.rounds:
+        trainer.step()
     scores, coins = crowd.result()
     measured, guesses, correct = one_run_bound(scores, coins, delta, confidence)
-    _, accuracy = crowd.trainer.evaluate()
+    _, accuracy = trainer.evaluate()
     return TrainingAudit(
-        claimed, measured, confidence, bool(measured > claimed), delta, len(coins), guesses, correct, plan.rounds,
-        plan.clients, accuracy,
-    )  # fmt: skip
+        claimed,
+        measured,
+        confidence,
+        bool(measured > claimed),
+        delta,
+        len(coins),
+        guesses,
+        correct,
+        plan.rounds,
+        plan.clients,
+        accuracy,
+    )
 
 
-class _Canaries:
+class _Canaries(Observer):
     """Plants canaries in a run, and keeps for each the sum of what the server saw of it."""
 
-    def __init__(self, trainer: Trainer, most: int, length: float) -> None:
-        self.trainer, self.most = trainer, most
-        plan, dim = trainer.plan, len(trainer.values)
-        bound, clip = plan.transforms.l2_clip, getattr(plan.mechanism, "clip", inf)
-        self.size = length * min(inf if bound is None else bound / dim**0.5, inf if plan.transforms.rotate else clip)
+    plants = True
+
+    def __init__(self, plan: Plan, most: int, length: float) -> None:
+        self.plan, self.most, self.length = plan, most, length
+        self.template = torch.empty(0)
+        self.size = 0.0
         self.coins: dict[int, int] = {}
         self.scores: dict[int, float] = {}
         self.present: list[int] = []  # canaries in round ``turn``
         self.turn = -1
         self.rng = np.random.default_rng([plan.seed, 0xCA9A])
-        trainer.planted, trainer.seen = self.plant, self.see
+
+    def size_for(self, trainer: Trainer) -> None:
+        """Canaries are as long as is allowed, times ``length``."""
+        self.template = torch.zeros_like(trainer.values)
+        bound, clip = self.plan.transforms.l2_clip, getattr(self.plan.mechanism, "clip", inf)
+        most = inf if bound is None else bound / len(self.template) ** 0.5
+        self.size = self.length * min(most, inf if self.plan.transforms.rotate else clip)
 
     def vector(self, client: int) -> torch.Tensor:
         """The canary's direction: random signs, of the largest size that is not clipped."""
-        dim = len(self.trainer.values)
-        words = SeededRandom(self.trainer.plan.seed, 0xCA9A, client).words(-(-dim // 64))
+        dim = len(self.template)
+        words = SeededRandom(self.plan.seed, 0xCA9A, client).words(-(-dim // 64))
         signs = np.unpackbits(words.view(np.uint8))[:dim].view(np.int8)
-        return (2 * torch.from_numpy(signs).to(self.trainer.device).float() - 1) * self.size
+        return (2 * torch.from_numpy(signs).to(self.template) - 1) * self.size
 
-    def plant(self, client: int) -> torch.Tensor | None:
+    def sends(self, client: int, turn: int) -> torch.Tensor | None:
         """What this user sends, if it is a canary."""
         if client not in self.coins:
             if len(self.coins) == self.most:
                 return None
             self.coins[client] = 2 * int(self.rng.integers(2)) - 1
             self.scores[client] = 0.0
-        if self.turn != self.trainer.done:  # a round before this one was discarded
-            self.turn = self.trainer.done
+        if self.turn != turn:  # a round before this one was discarded
+            self.turn = turn
             self.present.clear()
         self.present.append(client)
         return self.coins[client] * self.vector(client)
 
-    def see(self, _turn: int, mean: torch.Tensor) -> None:
+    def learns(self, turn: int, mean: torch.Tensor) -> None:
         """Project the decoded mean on every canary that took part."""
         mean = mean.float()
         for client in self.present:
@@ -120,18 +145,31 @@ class _Canaries:
         return np.array(list(self.scores.values())), np.array(list(self.coins.values()))
 
 
-class Megaphone:
-    """All clients of a run send the same vector, ``length`` times as long as is allowed: how long does it arrive?"""
+class Megaphone(Observer):
+    """All clients of a run send the same vector, ``length`` times as long as is allowed: how long does it arrive?
 
-    def __init__(self, plan: Plan, data: FederatedData, length: float) -> None:
-        crowd = _Canaries(Trainer(plan, data), 0, length)
-        vector, self.trainer, self.heard = crowd.vector(0), crowd.trainer, list[float]()
-        self.allowed = float(vector.norm()) / length
-        along = vector / vector.norm()
-        crowd.trainer.planted = lambda client: vector.clone()
-        crowd.trainer.seen = lambda turn, mean: self.heard.append(float(mean.float() @ along))
+    ``sent`` is the plan that they really carry out, if that is another than the one that is accounted for.
+    """
 
-    def length(self, confidence: float) -> tuple[float, float]:
+    plants = True
+
+    def __init__(self, plan: Plan, data: FederatedData, length: float, sent: Plan | None = None) -> None:
+        crowd = _Canaries(plan, 0, length)
+        self.trainer, self.heard = Trainer(sent or plan, data, observer=self), list[float]()
+        crowd.size_for(self.trainer)
+        self.vector = crowd.vector(0)
+        self.allowed = float(self.vector.norm()) / length
+        self.along = self.vector / self.vector.norm()
+
+    def sends(self, client: int, turn: int) -> torch.Tensor:
+        """The same for everybody."""
+        return self.vector.clone()
+
+    def learns(self, turn: int, mean: torch.Tensor) -> None:
+        """How far the mean goes that way."""
+        self.heard.append(float(mean.float() @ self.along))
+
+    def loudness(self, confidence: float) -> tuple[float, float]:
         """A lower bound on the length that arrives (Student, over the rounds), and the one that is allowed."""
         while self.trainer.done < self.trainer.plan.rounds:
             self.trainer.step()

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from rqm import __version__
-from rqm._threads import wait_quietly
+from rqm._util.extras import how_to_install
+from rqm._util.threads import wait_quietly
 from rqm.cli import account, advise, audit, bench, doctor, explore, figures, privacy, report, train
 
 REFUSED: Any = typer.BadParameter.__mro__[2]
@@ -64,6 +65,10 @@ def main() -> None:
         _fail(error.format_message(), error.exit_code)
     except (ValueError, TypeError) as error:
         _fail(_as_option(str(error)), 2)
+    except (ArithmeticError, RecursionError) as error:
+        _fail(f"a value is beyond what can be computed with ({type(error).__name__}: {error})", 2)
+    except ModuleNotFoundError as error:
+        _fail(str(how_to_install(error)), 1)
     except (OSError, ImportError) as error:
         _fail(str(error), 1)
     sys.exit(code if isinstance(code, int) else 0)

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm.cli.options import DeltaOption, HonestOption, JsonOption, SetOption, number_or_share
+
 if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
 
 Found = dict[str, "tuple[Guarantee | None, dict[str, Any]]"]
 """By name: the guarantee, or None where there is no noise; and what a ledger says besides."""
+
+
+SaveOption = Annotated[
+    Path | None,
+    typer.Option(help="Write a certificate: ε for any number of rounds, for machines without an accountant."),
+]
 
 
 def command(
@@ -21,27 +29,20 @@ def command(
             help="A shipped experiment (rqm experiments), a TOML file, a ledger, or the folder of a run or of a sweep."
         ),
     ],
-    delta: Annotated[
-        float | None, typer.Option(help="δ; else the plan's or the ledger's, else 1e-5 or one over the population.")
-    ] = None,
+    delta: DeltaOption = None,
     observer: Annotated[
         str | None, typer.Option(help="server (knows who takes part; the default) or outsider (sees the models).")
     ] = None,
     neighbours: Annotated[
         str | None, typer.Option(help="replace (one user by another; the default) or zero-out.")
     ] = None,
-    honest: Annotated[
-        str | None, typer.Option(help="Honest clients of a round (80), or the fraction of the population (0.8).")
-    ] = None,
+    honest: HonestOption = None,
     population: Annotated[
         int | None, typer.Option(help="Users that clients are sampled from: for the outsider, and for a fraction.")
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan.")] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(help="Write a certificate: ε for any number of rounds, for machines without an accountant."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    settings: SetOption = None,
+    save: SaveOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Account for a whole training run: (ε, δ) for every user, certified, and beside it the value per coordinate.
 
@@ -57,10 +58,13 @@ def command(
         rqm account runs/first
     """
     changes: dict[str, Any] = {
-        "delta": delta, "observer": observer, "neighbours": neighbours, "honest": number_or_share(honest),
+        "delta": delta,
+        "observer": observer,
+        "neighbours": neighbours,
+        "honest": number_or_share(honest),
         "population": population,
-    }  # fmt: skip
-    path = Path(experiment)
+    }
+    path = Path(experiment or "nothing")
     if path.exists() and path.suffix != ".toml":
         if settings or save:
             what = f"set = {settings[0]}" if settings else f"save = {save}"
@@ -78,21 +82,12 @@ def command(
         typer.echo(f"{name}: {_say(one, charged)}" if len(found) > 1 or not charged else _say(one, charged))
 
 
-def number_or_share(text: str | None) -> int | float | None:
-    """A number of honest clients, or a fraction of the population: what has a point is a fraction."""
-    if text is None:
-        return None
-    try:
-        return float(text) if "." in text or "e" in text else int(text)
-    except ValueError:
-        raise ValueError(f"honest = {text}: must be a number of clients, or a fraction such as 0.8") from None
-
-
 def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: Path | None) -> Found:
     """Every variant of an experiment."""
     from rich.console import Console
 
-    from rqm._files import write_json
+    from rqm._util.files import write_json
+    from rqm.plan.account import planned_mean
     from rqm.plan.experiments import find
     from rqm.plan.guard import CERTIFICATE, certificate
     from rqm.plan.sweep import Sweep
@@ -100,12 +95,11 @@ def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: 
     found: Found = {}
     certificates = []
     for name, plan in Sweep.from_toml(find(experiment), settings).variants.items():
-        mean = plan.private_mean()
-        if not mean.private:
+        if not plan.mechanism.private:
             found[name] = None, {}
             continue
         with Console(stderr=True).status(f"accounting for {name}"):
-            mean = mean.with_(**changes)
+            mean = planned_mean(plan, **changes)
             found[name] = mean.guarantee, {}
             if save is not None:
                 if mean.observer != "server" or mean.neighbours != "replace":

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rqm.cli.account import number_or_share
+from rqm.cli.options import HonestOption, JsonOption, number_or_share
 
 if TYPE_CHECKING:
-    from rqm.adviser import Advice, Progress
+    from rqm.advice.adviser import Advice, Progress
 
 
 class Observer(StrEnum):
@@ -30,29 +30,28 @@ class Neighbours(StrEnum):
     ZERO_OUT = "zero-out"
 
 
+PureDelta = Annotated[
+    float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
+]
+
+
 def command(
     clients: Annotated[int, typer.Option(help="n, clients in a round's sum; 1: everybody hides alone.")] = 1,
     dim: Annotated[int, typer.Option(help="d, coordinates of a client's vector (padded, if rotated).")] = 1,
     epsilon: Annotated[float | None, typer.Option(help="The ε to be kept.")] = None,
     noise: Annotated[float | None, typer.Option(help="Instead: the noise of the sum, in units of the L2 clip.")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
-    ] = None,
+    delta: PureDelta = None,
     bits: Annotated[int | None, typer.Option(help="Bits that a client may send for a coordinate (4).")] = None,
     levels: Annotated[int | None, typer.Option(help="The same as the most outcomes: 16 is 4 bits.")] = None,
     population: Annotated[int | None, typer.Option(help="N, users that a round's clients are sampled from.")] = None,
     rounds: Annotated[int, typer.Option(help="T, rounds of training.")] = 1,
     participations: Annotated[int, typer.Option(help="The most rounds that a user takes part in.")] = 1,
-    honest: Annotated[
-        str | None, typer.Option(help="Honest clients in a round: a number, or a fraction of the population (0.8).")
-    ] = None,
+    honest: HonestOption = None,
     observer: Annotated[Observer, typer.Option(help="Whom ε holds against.")] = Observer.server,
     neighbours: Annotated[Neighbours, typer.Option(help="What a neighbour is.")] = Neighbours.REPLACE,
     l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw ε against error, one line a mechanism, into this file.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw ε against error, a line a mechanism, into this file.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Rank the mechanisms that reach an ε within some bits, by their worst-case error.
 
@@ -67,29 +66,45 @@ def command(
 
         rqm advise --clients 40 --epsilon 3 --delta 1e-5 --plot pareto.png
     """
-    from rqm.adviser import advise
+    from rqm.advice.adviser import advise
 
     with _progress(quiet=as_json) as told:
         advice = advise(
-            clients=clients, dim=dim, epsilon=epsilon, noise=noise, delta=delta, bits=bits, levels=levels,
-            population=population, rounds=rounds, participations=participations, honest=number_or_share(honest),
-            observer=observer.value, neighbours=neighbours.value, l2_clip=l2_clip, progress=told,
-        )  # fmt: skip
+            clients=clients,
+            dim=dim,
+            epsilon=epsilon,
+            noise=noise,
+            delta=delta,
+            bits=bits,
+            levels=levels,
+            population=population,
+            rounds=rounds,
+            participations=participations,
+            honest=number_or_share(honest),
+            observer=observer.value,
+            neighbours=neighbours.value,
+            l2_clip=l2_clip,
+            progress=told,
+        )
     if plot is not None:
-        from rqm.adviser import pareto
-        from rqm.report.pareto import draw
-
-        centre = epsilon or advice.best.epsilon
-        with _progress(quiet=as_json) as told:
-            asked = replace(advice.request, epsilon=centre, noise=None)
-            lines = pareto(asked, [centre * 2**k for k in range(-3, 3)], told)
-        draw(lines, plot)
+        _plot(advice, plot, quiet=as_json)
     if as_json:
         typer.echo(json.dumps(advice.to_dict()))
         return
     _show(advice)
     if plot is not None:
         typer.echo(str(plot))
+
+
+def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
+    from rqm.advice.adviser import pareto
+    from rqm.report.pareto import draw
+
+    centre = advice.request.epsilon or advice.best.epsilon
+    with _progress(quiet) as told:
+        asked = replace(advice.request, epsilon=centre, noise=None)
+        lines = pareto(asked, [centre * 2**k for k in range(-3, 3)], told)
+    draw(lines, plot)
 
 
 @contextmanager
@@ -120,14 +135,19 @@ def _show(advice: "Advice") -> None:
         over = one.mse / best.mse if by_error else one.epsilon / best.epsilon
         style = "bold" if place == 0 else ("dim" if one.trusted_server else "")
         table.add_row(
-            one.name, f"{one.epsilon:.4g}", f"{one.mse:.4g}", f"{over:.4g}", str(one.bits_per_coordinate), under,
+            one.name,
+            f"{one.epsilon:.4g}",
+            f"{one.mse:.4g}",
+            f"{over:.4g}",
+            str(one.bits_per_coordinate),
+            under,
             style=style,
-        )  # fmt: skip
+        )
     console = Console()
     console.print(table)
     console.print(f"[bold]{best.name}[/bold]: {best.why}.", highlight=False)
-    asked = advice.request
-    delta = "pure DP" if asked.delta is None else f"δ = {asked.delta:.3g}"
+    asked = advice.request.setting
+    delta = "pure DP" if advice.request.pure else f"δ = {asked.delta:.3g}"
     console.print(
         f"[dim]Certified for every user, {delta}, against the {asked.observer}; one user's vectors "
         f"{'replaced by others' if asked.neighbours == 'replace' else 'replaced by zero'}.[/dim]"

@@ -9,21 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rqm.cli.privacy import (
-    BitsOption,
-    EpsilonOption,
-    FileOption,
-    JsonOption,
-    KeepOption,
-    LevelsOption,
-    MarginOption,
-    Mechanism,
-    MechanismOption,
-    ScaleOption,
-    StepsOption,
-    ThetaOption,
-    build,
-)
+from rqm.cli.options import DataOption, JsonOption, SetOption, with_mechanism
+from rqm.mechanisms.channel import Channel
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Try to break a claim by sampling.")
 
@@ -35,11 +22,7 @@ def _made(path: Path | None) -> Path | None:
     return path
 
 
-DataOption = Annotated[Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the JSON and the picture.", callback=_made)]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set rounds=5.")
-]
 VariantOption = Annotated[
     list[str] | None, typer.Option(help="Only this variant of the experiment; may be given several times.")
 ]
@@ -61,17 +44,10 @@ class Claim(StrEnum):
 
 
 @app.command()
+@with_mechanism
 def sampler(
-    mechanism: MechanismOption = Mechanism.rqm,
-    margin: MarginOption = None,
-    keep: KeepOption = None,
-    theta: ThetaOption = None,
-    levels: LevelsOption = None,
-    epsilon: EpsilonOption = None,
-    scale: ScaleOption = None,
-    steps: StepsOption = None,
-    bits: BitsOption = None,
-    file: FileOption = None,
+    mech: Channel,
+    *,
     draws: Annotated[int, typer.Option(help="Draws at each input.")] = 2_000_000,
     backend: Annotated[
         Backend, typer.Option(help="The compiled encoder, plain operations of torch, or the GPU.")
@@ -87,29 +63,23 @@ def sampler(
     """
     from rqm.audit.sampler import audit_sampler
 
-    mech = build(
-        mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels, epsilon=epsilon, scale=scale,
-        steps=steps, bits=bits, file=file,
-    )  # fmt: skip
     found = audit_sampler(mech, draws=draws, backend=backend.value)
-    _tell(found.to_dict(), as_json, found.passed, {
-        True: f"passed: the worst of {found.tests} tests has p = {found.p_value:.3g} ({found.worst})",
-        False: f"FAILED: p = {found.p_value:.3g}, {found.worst}",
-    })  # fmt: skip
+    _tell(
+        found.to_dict(),
+        as_json,
+        found.passed,
+        {
+            True: f"passed: the worst of {found.tests} tests has p = {found.p_value:.3g} ({found.worst})",
+            False: f"FAILED: p = {found.p_value:.3g}, {found.worst}",
+        },
+    )
 
 
 @app.command()
+@with_mechanism
 def privacy(
-    mechanism: MechanismOption = Mechanism.rqm,
-    margin: MarginOption = None,
-    keep: KeepOption = None,
-    theta: ThetaOption = None,
-    levels: LevelsOption = None,
-    epsilon: EpsilonOption = None,
-    scale: ScaleOption = None,
-    steps: StepsOption = None,
-    bits: BitsOption = None,
-    file: FileOption = None,
+    mech: Channel,
+    *,
     clients: Annotated[int, typer.Option(help="n, the clients in the sum; 1: what one client sends.")] = 1,
     draws: Annotated[int, typer.Option(help="Draws for each input, to choose by and again to measure.")] = 4_000_000,
     confidence: Annotated[float, typer.Option(help="Of the measured lower bound.")] = 0.999,
@@ -148,18 +118,17 @@ def privacy(
         return
     from rqm.audit.privacy import audit_privacy
 
-    mech = build(
-        mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels, epsilon=epsilon, scale=scale,
-        steps=steps, bits=bits, file=file,
-    )  # fmt: skip
     found = audit_privacy(mech, clients, draws=draws, confidence=confidence, claim=claim.value, delta=delta or 0.0)
     said = (
         f"claimed ε ≤ {found.claimed:.6g} ({found.claim}), measured ε ≥ {found.measured:.6g} with confidence "
         f"{found.confidence:g}, at x = {found.x:.4g} and {found.x_prime:.4g}"
     )
-    _tell(found.to_dict(), as_json, not found.contradicted, {
-        True: f"not contradicted: {said}", False: f"CONTRADICTED: {said}"
-    })  # fmt: skip
+    _tell(
+        found.to_dict(),
+        as_json,
+        not found.contradicted,
+        {True: f"not contradicted: {said}", False: f"CONTRADICTED: {said}"},
+    )
 
 
 def _tell(facts: dict[str, Any], as_json: bool, good: bool, words: dict[bool, str]) -> None:
@@ -169,19 +138,31 @@ def _tell(facts: dict[str, Any], as_json: bool, good: bool, words: dict[bool, st
 
 
 def _training(
-    experiment: str, variant: list[str] | None, settings: list[str] | None, data: Path | None, canaries: int,
-    delta: float | None, confidence: float, out: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    experiment: str,
+    variant: list[str] | None,
+    settings: list[str] | None,
+    data: Path | None,
+    canaries: int,
+    delta: float | None,
+    confidence: float,
+    out: Path | None,
+    as_json: bool,
+) -> None:
     from rqm.audit import jobs
 
     plans, loaded = jobs.variants(experiment, settings or [], variant or [], data)
     with _busy("training", as_json) as watch:
         found = jobs.training(plans, loaded, delta=delta, canaries=canaries, confidence=confidence, watch=watch)
     rows = [
-        (name, _number(one["claimed"]), _number(one["measured"]), f"{one['correct']} of {one['guesses']} right",
-         "CONTRADICTED" if one["contradicted"] else "holds")
+        (
+            name,
+            _number(one["claimed"]),
+            _number(one["measured"]),
+            f"{one['correct']} of {one['guesses']} right",
+            "CONTRADICTED" if one["contradicted"] else "holds",
+        )
         for name, one in found.items()
-    ]  # fmt: skip
+    ]
     facts = next(iter(found.values())) if len(found) == 1 else {"variants": found}
     _show(facts, as_json, ("variant", "claimed ε", "measured ε ≥", "guesses", ""), rows, out, "canaries")
     if any(one["contradicted"] for one in found.values()):
@@ -214,18 +195,26 @@ def inversion(
         rqm audit inversion --pictures 2 --out out/inversion
     """
     from rqm.audit import jobs
-    from rqm.datasets import load
+    from rqm.data import load
 
     with _busy("inverting", as_json) as watch:
         found = jobs.inversion(
-            load(dataset, data), pictures=pictures, seeds=seeds, clients=clients, iterations=iterations, device=device,
+            load(dataset, data),
+            pictures=pictures,
+            seeds=seeds,
+            clients=clients,
+            iterations=iterations,
+            device=device,
             watch=watch,
-        )  # fmt: skip
+        )
     rows = [
-        (kind, f"{one['similarity']:.3f}" + (f" ± {one['half_width']:.3f}" if one["half_width"] else ""),
-         f"{100 * one['identified']:.0f} % ({100 * one['identified_low']:.0f} to {100 * one['identified_high']:.0f})")
+        (
+            kind,
+            f"{one['similarity']:.3f}" + (f" ± {one['half_width']:.3f}" if one["half_width"] else ""),
+            f"{one['identified']:.0%} ({one['identified_low']:.0%} to {one['identified_high']:.0%})",
+        )
         for kind, one in found["kinds"].items()
-    ]  # fmt: skip
+    ]
     _show(found, as_json, ("what the attacker sees", "similarity", "identified"), rows, out, "inversion")
 
 
@@ -253,10 +242,14 @@ def membership(
     with _busy("training models", as_json) as watch:
         found = jobs.membership(plans, loaded, models=models, users=users, rate=rate, watch=watch)
     rows = [
-        (name, f"{100 * one['found']:.1f} % ({100 * one['found_low']:.1f} to {100 * one['found_high']:.1f})",
-         f"{one['area']:.3f} ({one['area_low']:.3f} to {one['area_high']:.3f})", f"{100 * one['accuracy']:.1f} %")
+        (
+            name,
+            f"{100 * one['found']:.1f} % ({100 * one['found_low']:.1f} to {100 * one['found_high']:.1f})",
+            f"{one['area']:.3f} ({one['area_low']:.3f} to {one['area_high']:.3f})",
+            f"{100 * one['accuracy']:.1f} %",
+        )
         for name, one in found.items()
-    ]  # fmt: skip
+    ]
     heads = ("variant", f"members found at {100 * rate:g} % false", "area under the curve", "accuracy")
     _show(found, as_json, heads, rows, out, "membership")
 
@@ -303,10 +296,13 @@ def everything(
         rqm audit all --out out/audit
     """
     from rqm.audit.everything import audit_everything, markdown
+    from rqm.report.attacks import draw
 
     out.mkdir(parents=True, exist_ok=True)
     with _busy("auditing", as_json=False) as watch:
         found = audit_everything(out, watch)
+        for name in ("inversion", "membership"):
+            draw(out / f"{name}.json")
     text = markdown(found)
     (out / "audit.md").write_text(text)
     typer.echo(text)
@@ -326,11 +322,15 @@ def _busy(what: str, as_json: bool) -> Iterator[Callable[[str], object]]:
 
 
 def _show(
-    found: dict[str, Any], as_json: bool, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], out: Path | None,
+    found: dict[str, Any],
+    as_json: bool,
+    heads: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    out: Path | None,
     name: str,
-) -> None:  # fmt: skip
+) -> None:
     """Print a table or JSON; with a folder also write the JSON and, where there is one, the picture."""
-    from rqm._files import write_json
+    from rqm._util.files import write_json
 
     if out is not None:
         write_json(out / f"{name}.json", found)

@@ -21,7 +21,8 @@ def command(
 
         rqm figures renyi-theta25 --out out/figures
     """
-    from rqm.report.figures import FIGURES, draw
+    from rqm.privacy.figures import FIGURES
+    from rqm.report.figures import draw, save
 
     if show:
         for name, figure in FIGURES.items():
@@ -40,6 +41,7 @@ def command(
         written = []
         for name in chosen:
             bar.update(task, description=name)
-            written += draw(name, out, lambda: bar.advance(task))
+            table = save(FIGURES[name].numbers(lambda: bar.advance(task)), out / f"{name}.csv")
+            written += [draw(table), table]
     for path in written:
         typer.echo(str(path))

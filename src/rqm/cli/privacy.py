@@ -8,32 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm.cli.options import JsonOption, with_mechanism
+from rqm.mechanisms.channel import Channel
+
 if TYPE_CHECKING:
-    from rqm import Bound, Channel
-
-
-class Mechanism(StrEnum):
-    """The mechanisms that have a law."""
-
-    rqm = "rqm"
-    pbm = "pbm"
-    rounding = "rounding"
-    response = "randomized-response"
-    discrete_gaussian = "discrete-gaussian"
-    skellam = "skellam"
-    binomial = "binomial"
-    table = "table"
-
-
-OPTIONS = {
-    "rqm": {"margin", "keep", "levels"},
-    "pbm": {"theta", "levels"},
-    "rounding": {"margin", "levels"},
-    "randomized-response": {"epsilon", "levels"},
-    "table": {"file"},
-    **{kind: {"scale", "steps", "bits"} for kind in ("discrete-gaussian", "skellam", "binomial")},
-}
-"""The options that each mechanism takes."""
+    from rqm import Bound
 
 
 class Others(StrEnum):
@@ -51,36 +30,10 @@ class LawName(StrEnum):
     sampled = "sampled"
 
 
-MechanismOption = Annotated[Mechanism, typer.Option(help="The mechanism.")]
-MarginOption = Annotated[
-    float | None, typer.Option(help="Δ, in units of the clip: how far the outer levels lie beyond it (rqm: 1).")
-]
-KeepOption = Annotated[
-    str | None, typer.Option(help="q, the chance of keeping an inner level (rqm: 0.42); or one each: 0.4,0.5,…")
-]
-ThetaOption = Annotated[float | None, typer.Option(help="θ of the Poisson Binomial Mechanism (pbm: 0.25).")]
-LevelsOption = Annotated[int | None, typer.Option(help="m, the number of outcomes: 16 is 4 bits (16).")]
-EpsilonOption = Annotated[float | None, typer.Option(help="ε of one message (randomized-response: 4).")]
-ScaleOption = Annotated[
-    float | None, typer.Option(help="Standard deviation of a client's additive noise, in units of the clip (1).")
-]
-StepsOption = Annotated[int | None, typer.Option(help="Steps from -clip to clip before noise is added (31).")]
-BitsOption = Annotated[int | None, typer.Option(help="Bits of an outcome of additive noise, and of its sum (12).")]
-FileOption = Annotated[str | None, typer.Option(help="A table's JSON file (table).")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
-
+@with_mechanism
 def command(
-    mechanism: MechanismOption = Mechanism.rqm,
-    margin: MarginOption = None,
-    keep: KeepOption = None,
-    theta: ThetaOption = None,
-    levels: LevelsOption = None,
-    epsilon: EpsilonOption = None,
-    scale: ScaleOption = None,
-    steps: StepsOption = None,
-    bits: BitsOption = None,
-    file: FileOption = None,
+    mech: Channel,
+    *,
     clients: Annotated[int, typer.Option(help="n, the clients in the sum; 1 is local privacy.")] = 1,
     alpha: Annotated[float, typer.Option(help="The Rényi order: 1 is KL, inf is pure differential privacy.")] = 2.0,
     others: Annotated[
@@ -106,10 +59,6 @@ def command(
     """
     from rqm import renyi
 
-    mech = build(
-        mechanism.value, margin=margin, keep=keep, theta=theta, levels=levels, epsilon=epsilon, scale=scale,
-        steps=steps, bits=bits, file=file,
-    )  # fmt: skip
     with _spinner(quiet=as_json or clients < 3):
         bound = renyi(mech, alpha, clients, others.value, law=law.value, seed=seed)
     facts = describe(mech, bound, others.value)
@@ -119,31 +68,7 @@ def command(
         _show(facts)
 
 
-def build(kind: str, **options: Any) -> "Channel":
-    """Make the mechanism that the options describe; an option of another mechanism is an error."""
-    from rqm import Channel, mechanism_from_dict
-
-    allowed = OPTIONS[kind]
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in sorted(given.keys() - allowed):
-        usable = ", ".join(f"--{option}" for option in sorted(allowed))
-        raise ValueError(f"{name} = {given[name]}: must not be given with --mechanism {kind}, which takes {usable}")
-    if "keep" in given:
-        given["keep"] = _parse_keep(given["keep"])
-    mech = mechanism_from_dict({"mechanism": kind, **given})
-    assert isinstance(mech, Channel)
-    return mech
-
-
-def _parse_keep(text: str) -> float | tuple[float, ...]:
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"keep = {text}: must be a number, or numbers separated by commas") from None
-    return values[0] if len(values) == 1 else values
-
-
-def describe(mech: "Channel", bound: "Bound", others: str) -> dict[str, Any]:
+def describe(mech: Channel, bound: "Bound", others: str) -> dict[str, Any]:
     """Everything there is to say about a bound, ready for JSON."""
     facts: dict[str, Any] = {
         "mechanism": mech.to_dict(),
@@ -165,7 +90,7 @@ def describe(mech: "Channel", bound: "Bound", others: str) -> dict[str, Any]:
         "variance_max": mech.variance_max / mech.clip**2,
         "bits": mech.bits,
     }
-    if hasattr(mech, "theorem_bound") and bound.clients == 1:
+    if mech.theorem_bound is not None and bound.clients == 1:
         facts["theorem_bound"] = mech.theorem_bound
     return facts
 

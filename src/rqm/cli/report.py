@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
+from rqm.cli.options import DataOption
+
 
 def command(
     run_dir: Annotated[
         list[Path], typer.Argument(help="Folders of runs, or of a sweep; several are compared.", show_default=False)
     ],
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")
-    ] = None,
+    data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="The file; else report.html in the (first) folder.")] = None,
 ) -> None:
     """Write one self-contained HTML file about a run: learning, privacy, bits, time, the model, and how to repeat it.
@@ -32,7 +32,7 @@ def write(folders: list[Path], out: Path | None = None, data: Path | None = None
     """Build and save a report; return its path."""
     from rich.console import Console
 
-    from rqm._files import write_atomically
+    from rqm._util.files import write_atomically
     from rqm.report.page import build
 
     with Console(stderr=True).status("writing the report"):

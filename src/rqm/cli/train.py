@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm.cli.options import DataOption, DeltaOption, SetOption
+
 if TYPE_CHECKING:
-    from rqm.federated.loop import Record
     from rqm.plan.plan import Plan
+    from rqm.training.trainer import Record
 
 
 def experiments() -> None:
@@ -29,12 +31,8 @@ def command(
     experiment: Annotated[
         str | None, typer.Argument(help="A shipped experiment (rqm experiments), its first variant; or a TOML file.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set server.rate=0.5.")
-    ] = None,
+    data: DataOption = None,
+    settings: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     sweep: Annotated[
@@ -49,9 +47,7 @@ def command(
     budget_epsilon: Annotated[
         float | None, typer.Option(help="Stop before a user's ε against the server would pass this.")
     ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="δ; else the plan's, else 1e-5 or one over the population.")
-    ] = None,
+    delta: DeltaOption = None,
     expect_head: Annotated[
         str | None, typer.Option(help="With --resume: the ledger must end with this hash, as noted elsewhere.")
     ] = None,
@@ -85,15 +81,19 @@ def command(
     folder = resume or out
     if folder is None:
         raise ValueError("out = None: must be a new folder for the run")
-    from rqm.datasets import load
-    from rqm.federated import run
-    from rqm.federated.loop import validate
+    _run(plan, folder, data, resuming=resume is not None, expect_head=expect_head)
+
+
+def _run(plan: "Plan", folder: Path, data: Path | None, *, resuming: bool, expect_head: str | None) -> None:
+    from rqm.data import load
+    from rqm.training import run
+    from rqm.training.trainer import validate
 
     clients = load(plan.data, data)
     validate(plan, clients)
     leak = _leak(plan)
     try:
-        work = partial(run.carry_out, plan, clients, folder, resume=resume is not None, expect_head=expect_head)
+        work = partial(run.carry_out, plan, clients, folder, resume=resuming, expect_head=expect_head)
         summary = _watched(plan, leak, work)
     except KeyboardInterrupt:
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
@@ -118,15 +118,14 @@ def _leak(plan: "Plan") -> str:
         return ""
     from rich.console import Console
 
-    from rqm.channel import Channel
     from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
 
-    if not isinstance(plan.mechanism, Channel):
+    if not plan.mechanism.integers:
         return "not private"
     if plan.clients > QUICK_CLIENTS:
         return ""
     with Console(stderr=True).status("certifying what a coordinate leaks"):
-        bound = renyi(plan.mechanism, 2, plan.clients)
+        bound = renyi(plan.mechanism.channel, 2, plan.clients)
     return f"D₂ ≤ {bound.upper:.3g} a coordinate"
 
 
@@ -135,12 +134,12 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
-    from rqm._stats import mean_and_interval
-    from rqm.datasets import load
-    from rqm.federated import sweep as sweeps
+    from rqm._util.stats import mean_and_interval
+    from rqm.data import load
     from rqm.plan.experiments import find
     from rqm.plan.sweep import Sweep
     from rqm.report.curves import draw
+    from rqm.training import sweep as sweeps
 
     plans = Sweep.from_toml(find(experiment), settings)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rqm._checks import padded, real
-from rqm.channel import Channel
+from rqm._util.checks import padded, real
 from rqm.encoding.private_mean import PrivateMean
+from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.calibrate import Kind, fitted
+from rqm.mechanisms.registry import model_mechanism
+from rqm.privacy.calibrate import coordinate_clip, fitted
 from rqm.privacy.composition import poisson_gaussian_epsilon, smallest
 from rqm.privacy.guarantee import Guarantee
 from rqm.privacy.setting import Neighbours, Observer, Setting, checked_epsilon
@@ -21,7 +22,7 @@ class Calibration:
     level: it clips every coordinate, but no vector, and a vector that is too long has a larger ε.
     """
 
-    mechanism: Channel | Gaussian
+    mechanism: Mechanism
     noise_multiplier: float
     epsilon: float
     guarantee: Guarantee | None
@@ -37,7 +38,7 @@ class Calibration:
 
 
 def calibrate(
-    mechanism: Kind = "rqm",
+    mechanism: str = "rqm",
     *,
     epsilon: float,
     delta: float | None = None,
@@ -45,26 +46,24 @@ def calibrate(
     population: int | None = None,
     rounds: int,
     dim: int,
-    levels: int = 16,
     honest: int | float | None = None,
+    survivors: int | None = None,
     neighbours: Neighbours | Literal["add-remove"] = "replace",
     observer: Observer = "server",
     participations: int | None = 1,
     l2_clip: float = 1.0,
     spread: float | None = None,
-    keep: float = 0.42,
-    steps: int = 15,
-    bits: int = 16,
-    survivors: int | None = None,
+    **options: Any,
 ) -> Calibration:
     """Find the margin (or θ, or the noise) with which a run is (ε, δ)-private for every user.
 
     Vectors of ``dim`` values within ``l2_clip`` (C) are rotated, which pads them to a power of two d; coordinates are
     then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond.
-    ``mechanism="rounding"`` is plain rounding between ``levels`` levels that all lie outside the clip but two: with two
-    levels the 1-bit mechanism. The additive mechanisms have ``steps`` between -c and c and outcomes of ``bits`` bits,
-    which must hold the sum. ``participations`` is for the server; before the outsider every round counts, and nobody's
-    turns are capped. ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
+    ``options`` are the mechanism's own: ``levels`` (16) and ``keep`` (0.42) of RQM; ``mechanism="rounding"`` is plain
+    rounding between ``levels`` levels that all lie outside the clip but two, with two levels the 1-bit mechanism; the
+    additive mechanisms have ``steps`` (15) between -c and c, and outcomes of ``bits`` (16), which must hold the sum.
+    ``participations`` is for the server; before the outsider every round counts, and nobody's turns are capped.
+    ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
 
     >>> found = calibrate("gaussian", epsilon=10, delta=1 / 3400, clients=100, population=3400, rounds=1500, dim=1,
     ...                   neighbours="add-remove", observer="outsider")
@@ -73,23 +72,20 @@ def calibrate(
     """
     epsilon = checked_epsilon(epsilon)
     l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, float("inf"))
-    who: dict[str, Any] = {
-        "clients": clients, "rounds": rounds, "delta": delta, "population": population, "honest": honest,
-        "survivors": survivors,
-    }  # fmt: skip
+    capped = participations if observer == "server" else None
+    who: dict[str, Any] = {"clients": clients, "rounds": rounds, "delta": delta, "population": population}
+    who |= {"honest": honest, "survivors": survivors, "observer": observer, "participations": capped}
     if neighbours == "add-remove":
-        if mechanism != "gaussian" or observer != "outsider":
+        if mechanism != Gaussian.kind or observer != "outsider":
             raise ValueError(
                 "neighbours = 'add-remove': must come with the mechanism gaussian and the observer outsider"
             )
-        return _poisson(epsilon, Setting(**who, observer="outsider"))
-    who |= {"observer": observer, "neighbours": neighbours}
-    who["participations"] = participations if observer == "server" else None
-    found = fitted(
-        mechanism, epsilon, Setting(**who), dim=padded(dim), l2_clip=l2_clip, spread=spread, levels=levels, keep=keep,
-        steps=steps, bits=bits,
-    )  # fmt: skip
-    mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, **who)
+        return _poisson(epsilon, Setting(**who))
+    sent = padded(dim)
+    first = model_mechanism(mechanism, coordinate_clip(l2_clip, sent, spread), options)
+    setting = Setting(**who, neighbours=neighbours)
+    found = fitted(first, epsilon, setting, dim=sent, l2_clip=l2_clip)
+    mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, **who, neighbours=neighbours)
     reached = mean.guarantee
     return Calibration(found, reached.noise_multiplier, reached.epsilon, reached, mean)
 

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from rqm import kernels
-from rqm._checks import inputs, known_keys, padded, real, whole
-from rqm.channel import Channel
+from rqm._util.checks import inputs, known_keys, padded, real, whole
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
-from rqm.mechanisms import KINDS, mechanism_from_dict
-from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.noiseless import Noiseless
-from rqm.privacy.setting import Neighbours, Observer, Setting, Unit
+from rqm.mechanisms.base import Mechanism, mechanism_of
+from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
 from rqm.randomness import SeededRandom, require
 
 if TYPE_CHECKING:
-    from rqm.privacy.guarantee import Guarantee, Spent
-
-Mechanism = Channel | Noiseless | Gaussian
+    from rqm.privacy.accountant import Spent
+    from rqm.privacy.event import Event
+    from rqm.privacy.guarantee import Guarantee
 
 FORMAT = 1
 ROTATION = 5
@@ -82,6 +81,7 @@ class PrivateMean:
             object.__setattr__(self, name, value)
 
         put("dim", whole("dim", self.dim, 1))
+        epsilon = None if epsilon is None else checked_epsilon(epsilon)
         put("seed", whole("seed", self.seed, 0))
         for one in fields(Setting):
             put(one.name, getattr(self.setting, one.name))
@@ -91,14 +91,13 @@ class PrivateMean:
             raise TypeError(f"rotate = {self.rotate!r}: must be true or false")
         if self.mechanism is None:
             put("mechanism", self._fitted(epsilon))
-        elif not isinstance(self.mechanism, (Channel, Noiseless, Gaussian)):
-            raise TypeError(f"mechanism = {self.mechanism!r}: must be one of {', '.join(sorted(KINDS))}")
-        if isinstance(self.mechanism, Channel) and self.modulus > 2**31:
+        mech = mechanism_of(self.mechanism)
+        if mech.integers and self.modulus > 2**31:
             raise ValueError(
-                f"clients = {self.clients}: a sum over so many of {self.mechanism.levels} levels does not fit 31 bits"
+                f"clients = {self.clients}: a sum over so many of {mech.channel.levels} levels does not fit 31 bits"
             )
-        if isinstance(self.mechanism, Gaussian) and self.l2_clip is None:
-            raise ValueError("l2_clip = None: must be given for the mechanism gaussian, whose noise it scales")
+        if mech.needs_l2_clip and self.l2_clip is None:
+            raise ValueError(f"l2_clip = None: must be given for the mechanism {mech.kind}, whose noise it scales")
         if epsilon is not None and not self.guarantee.epsilon <= epsilon:
             raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {self.guarantee.epsilon:.4g}, which is more")
 
@@ -114,7 +113,10 @@ class PrivateMean:
             raise ValueError("epsilon = None: must be given, or else a mechanism")
         if self.l2_clip is None or not self.rotate:
             raise ValueError("mechanism = None: must be given where vectors are not clipped in L2 and rotated")
-        return best_fit(epsilon, self.setting, dim=self.coordinates, l2_clip=self.l2_clip)
+        try:
+            return best_fit(epsilon, self.setting, dim=self.coordinates, l2_clip=self.l2_clip)
+        except ValueError as error:
+            raise ValueError(f"epsilon = {epsilon:g}: no mechanism reaches it here ({error})") from None
 
     # -- what is sent -------------------------------------------------------------------------
 
@@ -126,17 +128,21 @@ class PrivateMean:
     @property
     def modulus(self) -> int:
         """Sums are taken modulo this power of two."""
-        return int(2 ** self._channel.sum_bits(self.clients))
+        return int(2 ** self._mechanism.channel.sum_bits(self.clients))
 
     @property
     def private(self) -> bool:
         """Whether there is noise at all."""
-        return not isinstance(self.mechanism, Noiseless)
+        return self._mechanism.private
 
     @property
-    def _channel(self) -> Channel:
-        if not isinstance(self.mechanism, Channel):
-            raise TypeError(f"{type(self.mechanism).__name__} sends floats, not integers: it is there to compare with")
+    def integers(self) -> bool:
+        """Whether clients send integers, which a secure aggregator can add up, and not floats."""
+        return self._mechanism.integers
+
+    @property
+    def _mechanism(self) -> Mechanism:
+        assert self.mechanism is not None
         return self.mechanism
 
     @cached_property
@@ -144,9 +150,9 @@ class PrivateMean:
         """What vectors are scaled to: a little less than C, so that rounding pushes none of them over the budget."""
         if self.l2_clip is None:
             return None
-        if not isinstance(self.mechanism, Channel):
+        if not self.integers:
             return (1 - FLOAT_ROOM) * self.l2_clip
-        return usable_length(self.mechanism, self.l2_clip, self.coordinates)
+        return usable_length(self._mechanism.channel, self.l2_clip, self.coordinates)
 
     def rotation(self, turn: int) -> Rotation | None:
         """The public rotation of a round."""
@@ -159,7 +165,7 @@ class PrivateMean:
 
         ``x`` holds ``dim`` finite numbers. They come as 64-bit integers, whose sums cannot overflow.
         """
-        source, channel = require(rng), self._channel
+        source, channel = require(rng), self._mechanism.channel
         turn = whole("round", round, 0, self.rounds - 1)
         other = kernels.backend(x)
         row = inputs("x", x) if other is None else other.finite_floats("x", x).clone()
@@ -173,7 +179,7 @@ class PrivateMean:
         """The same rows; one that breaks the L2 budget, as the encoder will see it, becomes zero. None should."""
         if self.l2_clip is None:
             return rows
-        over = over_budget(self._channel, rows, self.l2_clip)
+        over = over_budget(self._mechanism.channel, rows, self.l2_clip)
         other = tensors(rows)
         if other is None:
             rows[over] = 0.0
@@ -190,23 +196,22 @@ class PrivateMean:
         and nothing waits for a GPU.
         """
         rows, finite = prepare(rows, self.length, self.rotation(round))
-        mechanism = self.mechanism
-        if isinstance(mechanism, Channel):
-            mechanism.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
+        mech = self._mechanism
+        if mech.integers:
+            mech.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
         else:
-            rows = rows.clamp(-mechanism.clip, mechanism.clip) if isinstance(mechanism, Noiseless) else rows
-            total += rows.sum(dim=0, dtype=total.dtype)
+            total += mech.clipped(rows).sum(dim=0, dtype=total.dtype)
         return finite
 
     def revealed(self, total: Any, clients: int, seed: int) -> Any:
         """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise."""
-        if isinstance(self.mechanism, Channel):
-            return total.bitwise_and_(2 ** self.mechanism.sum_bits(clients) - 1)
-        if isinstance(self.mechanism, Gaussian):
-            assert self.l2_clip is not None
+        mech = self._mechanism
+        if mech.integers:
+            return total.bitwise_and_(2 ** mech.channel.sum_bits(clients) - 1)
+        scale = mech.on_sum(clients) * (self.l2_clip or 0.0)
+        if scale:
             torch = kernels.backend(total).torch  # type: ignore[union-attr]
             rng = torch.Generator(total.device).manual_seed(seed)
-            scale = self.mechanism.on_sum(clients) * self.l2_clip
             total += scale * torch.randn(len(total), generator=rng, device=total.device, dtype=total.dtype)
         return total
 
@@ -222,8 +227,7 @@ class PrivateMean:
         total = inputs("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
-        assert self.mechanism is not None
-        mean = self.mechanism.decode(total, clients, check=check)
+        mean = self._mechanism.decode(total, clients, check=check)
         if not isinstance(mean, np.ndarray):
             mean = mean.float()
         rotation = self.rotation(turn)
@@ -240,48 +244,41 @@ class PrivateMean:
         """What the releases that were charged, so often for each round, guarantee; None: all as planned."""
         from rqm.privacy.guarantee import guarantee  # noqa: PLC0415 (takes the compiler)
 
-        return guarantee(
-            self._noisy, self.setting, dim=self.coordinates, l2_clip=self.bound, charges=charges, parameters=self.dim
-        )
+        return guarantee(self.event, self.setting, charges, parameters=self.dim)
 
     def spent(self, charges: Mapping[int, int]) -> "Spent":
         """ε of the releases that were charged: the same number, in less time."""
-        from rqm.privacy.guarantee import spent  # noqa: PLC0415
+        from rqm.privacy.accountant import spent  # noqa: PLC0415
 
-        return spent(self._noisy, self.setting, dim=self.coordinates, l2_clip=self.bound, charges=charges)
+        return spent(self.event, self.setting, charges)
 
     @property
-    def _noisy(self) -> Channel | Gaussian:
-        if not isinstance(self.mechanism, (Channel, Gaussian)):
-            raise TypeError(f"{type(self.mechanism).__name__} adds no noise: there is no privacy to account for")
-        return self.mechanism
+    def event(self) -> "Event":
+        """What one round releases."""
+        from rqm.privacy.event import Event  # noqa: PLC0415
+
+        return Event(self._mechanism, self.coordinates, self.bound)
 
     @property
     def bound(self) -> float:
         """The L2 bound of what is encoded: C, or what the clip of every coordinate implies."""
         if self.l2_clip is not None:
             return self.l2_clip
-        return float(self._channel.clip * sqrt(self.coordinates))
+        return float(self._mechanism.channel.clip * sqrt(self.coordinates))
 
     @property
     def quick(self) -> bool:
         """Whether ε takes seconds at most: by a law that is affine on the clip, or for not too many clients."""
-        from rqm.privacy.vector import budgeted  # noqa: PLC0415
         from rqm.privacy.worst_case import QUICK_CLIENTS  # noqa: PLC0415
 
-        if self.clients <= QUICK_CLIENTS:
-            return True
-        return isinstance(self.mechanism, Gaussian) or (
-            isinstance(self.mechanism, Channel) and budgeted(self.mechanism)
-        )
+        return self.clients <= QUICK_CLIENTS or not self.event.dear
 
     # -- to the other side --------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON; the guarantee is not among them, it follows."""
-        assert self.mechanism is not None
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {"private_mean": FORMAT, **values, "mechanism": self.mechanism.to_dict()}
+        return {"private_mean": FORMAT, **values, "mechanism": self._mechanism.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -302,12 +299,15 @@ class PrivateMean:
         return {name: value for name, value in values.items() if name not in PUBLIC} | {"dim": self.coordinates}
 
     def with_(self, **changes: Any) -> Self:
-        """The same with some values changed; those that are None stay."""
-        return replace(self, epsilon=None, **{name: value for name, value in changes.items() if value is not None})
+        """The same with some values changed; those that are None stay. With ``epsilon`` it must keep that."""
+        asked = changes.pop("epsilon", None)
+        return replace(self, epsilon=asked, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _asked(_: PrivateMean) -> float:
-    raise AttributeError("epsilon is only asked for; what is promised is guarantee.epsilon")
+    raise AttributeError(
+        "epsilon is only asked for; what is promised is guarantee.epsilon (change values by with_, not by replace)"
+    )
 
 
 PrivateMean.epsilon = property(_asked)  # type: ignore[attr-defined]

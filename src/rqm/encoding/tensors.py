@@ -100,7 +100,7 @@ def _factors(x: torch.Tensor, length: float | None) -> tuple[torch.Tensor, torch
         x[huge] = x[huge] / largest[huge, None] * length
         size = torch.where(huge, torch.linalg.vector_norm(x, dim=1), size)
     finite = torch.isfinite(size)
-    factors = torch.ones_like(size) if length is None else (length / size).clamp(max=1)
+    factors = torch.ones_like(size) if length is None else torch.where(size > length, length / size, 1.0)
     return torch.where(finite, factors, 0), finite
 
 
@@ -119,7 +119,5 @@ def squares(recipe: Recipe, x: torch.Tensor, shift: int) -> torch.Tensor:
         return sums
     if len(x) > ROWS:  # a few at a time: the positions take several times the room of the floats
         return torch.cat([squares(recipe, part, shift) for part in torch.split(x, ROWS)])
-    twice = 2 * positions(recipe, x) - (recipe.low + recipe.high)
-    if shift:
-        twice = (twice.abs() >> shift) + 1
-    return (twice * twice).sum(dim=1)
+    found: torch.Tensor = transforms.squares(recipe, positions(recipe, x), shift)
+    return found

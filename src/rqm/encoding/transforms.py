@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm import kernels
-from rqm._checks import FloatArray, padded, real
-from rqm.channel import Channel
+from rqm._util.checks import FloatArray, padded, real
 from rqm.kernels.recipe import Recipe
+from rqm.mechanisms.channel import Channel
 from rqm.randomness import SeededRandom
 
 RADIX_BITS = 5
@@ -180,13 +180,16 @@ def over_budget(mech: Channel, x: Any, bound: float) -> Any:
     other = tensors(x)
     count = x.shape[1]
     shift = coarseness(mech.recipe, count)
-    squares = _squares if other is None else other.squares
-    return squares(mech.recipe, x, shift) > limit(mech, bound, count)
+    if other is not None:
+        found = other.squares(mech.recipe, x, shift)
+    else:
+        found = squares(mech.recipe, mech.recipe.position(x), shift)
+    return found > limit(mech, bound, count)
 
 
-def _squares(recipe: Recipe, x: FloatArray, shift: int) -> Any:
+def squares(recipe: Recipe, positions: Any, shift: int) -> Any:
     """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
-    twice = 2 * recipe.position(x) - (recipe.low + recipe.high)
+    twice = 2 * positions - (recipe.low + recipe.high)
     if shift:
-        twice = (np.abs(twice) >> shift) + 1
+        twice = (abs(twice) >> shift) + 1
     return (twice * twice).sum(axis=1)

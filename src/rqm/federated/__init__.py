@@ -1,1 +1,1 @@
-"""Federated training: who has which data, the models, the plan of a run and the loop that carries it out."""
+"""The old name of ``rqm.training``, for ``python -m rqm.federated``."""

@@ -3,8 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rqm.flower.mod import mod_for, private_mod, seeded_mod
-from rqm.flower.settings import Settings
+from rqm._util.extras import how_to_install
+
+try:
+    from rqm.flower.mod import mod_for, private_mod, seeded_mod
+    from rqm.flower.settings import Settings
+except ModuleNotFoundError as error:
+    raise how_to_install(error) from None
 
 if TYPE_CHECKING:
     from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent

@@ -13,12 +13,13 @@ import numpy as np
 from flwr.serverapp import PrivacyConfig, PrivacySpent
 from flwr.supercore.privacy_accounting import SamplingMethod
 
-from rqm._checks import real, whole
-from rqm.channel import Channel
-from rqm.mechanisms import mechanism_from_dict
-from rqm.privacy.composition import ORDERS, SAMPLED_ORDERS, Rdp, without_replacement
-from rqm.privacy.setting import checked_delta
-from rqm.privacy.vector import affine, vector_rdp
+from rqm._util.checks import real, whole
+from rqm.mechanisms.base import Mechanism, mechanism_of
+from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.privacy.accountant import composed
+from rqm.privacy.composition import Rdp, orders_for
+from rqm.privacy.event import Event
+from rqm.privacy.setting import Observer, Setting, checked_delta
 
 FORMAT = 1
 
@@ -28,7 +29,7 @@ FORMAT = 1
 class DiscreteEvent:
     """One round: the secure sum of ``honest`` (at least) clients' vectors of ``dim`` coordinates within ``l2_clip``."""
 
-    mechanism: Channel
+    mechanism: Mechanism
     honest: int
     dim: int
     l2_clip: float
@@ -37,13 +38,12 @@ class DiscreteEvent:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        if not isinstance(self.mechanism, Channel):
+        if not mechanism_of(self.mechanism).integers:
             raise TypeError(f"mechanism = {self.mechanism!r}: must be one that sends integers")
         whole("population_size", self.population_size, 1)
         whole("sample_size", self.sample_size, 1, self.population_size)
         whole("honest", self.honest, 1, self.sample_size)
-        whole("dim", self.dim, 1)
-        real("l2_clip", self.l2_clip, "a positive finite number", 0, float("inf"))
+        Event(self.mechanism, self.dim, self.l2_clip)
 
 
 @final
@@ -68,7 +68,8 @@ class DiscreteAccountant:
             )
         self._config, self._events = config, list[tuple[DiscreteEvent, int]]()
         sampled = config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
-        self._orders = tuple(map(float, SAMPLED_ORDERS if sampled else ORDERS))
+        self._observer: Observer = "outsider" if sampled else "server"
+        self._orders = orders_for(self._observer, few=False)
         self._spent = np.zeros(len(self._orders))
 
     @property
@@ -91,16 +92,17 @@ class DiscreteAccountant:
         whole("count", count, 1)
         if event.population_size != self._config.population_size:
             raise ValueError(f"population_size = {event.population_size}: must be {self._config.population_size}")
-        if not affine(event.mechanism):
+        if not event.mechanism.channel.affine:
             raise ValueError("mechanism: must have no level inside its clip but the outermost (a wider margin)")
-        sampled = self._config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
-        values = vector_rdp(
-            event.mechanism, self._orders, honest=event.honest, dim=event.dim, l2_clip=event.l2_clip,
-            neighbours="replace" if sampled else "zero-out", law="sampled",
-        )  # fmt: skip
-        rdp = Rdp(self._orders, values, "replace" if sampled else "zero-out")
-        rdp = without_replacement(rdp, event.sample_size, event.population_size) if sampled else rdp
-        return rdp.times(count).values
+        setting = Setting(
+            clients=event.sample_size,
+            rounds=count,
+            population=event.population_size,
+            honest=event.honest,
+            observer=self._observer,
+            neighbours="replace" if self._observer == "outsider" else "zero-out",
+        )
+        return composed(Event(event.mechanism, event.dim, event.l2_clip), setting, {1: count}).values
 
     def get_epsilon(self, delta: float) -> float:
         """ε of everything so far."""
@@ -149,6 +151,5 @@ class DiscreteAccountant:
         for line in state["events"]:
             values = dict(line)
             count, mechanism = values.pop("count"), mechanism_from_dict(values.pop("mechanism"))
-            assert isinstance(mechanism, Channel)
             fresh.compose(DiscreteEvent(mechanism, **values), count)
         self._events, self._spent = fresh._events, fresh._spent

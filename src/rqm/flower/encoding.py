@@ -9,11 +9,12 @@ import torch
 from flwr.app import Context, Message
 from flwr.supercore import log
 
-from rqm.federated.loop import NOISE, sampled
 from rqm.flower.mod import RECORD
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat
 from rqm.randomness import SecureRandom, SeededRandom
+from rqm.training.participants import sampled
+from rqm.training.streams import NOISE
 
 Call = Callable[[Message, Context], Message]
 

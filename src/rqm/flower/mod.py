@@ -69,24 +69,20 @@ def _step(
     states = ctxt.state.config_records
     params = settings.params(int(told["dim"]), bytes(told["round"]))
     if stage == Kind.KEYS:
-        client = Client(params, int(told["number"]))
-        message = client.keys()
+        client, data = Client(params, int(told["number"])), b""
     else:
         saved = states.pop(RECORD, None)  # spent, whatever happens now
         if saved is None:
             raise ProtocolError("this client is in no round, or was lost in it")
         client = Client.load(params, bytes(saved["client"]))  # type: ignore[arg-type]
         data = bytes(told["message"])
-        if stage == Kind.SHARES:
-            message = client.share(data)
-        elif stage == Kind.MASKED:
-            from rqm.flower.encoding import levels  # noqa: PLC0415 (torch, which no other stage waits for)
 
-            message = client.mask(data, levels(told, settings, msg, ctxt, call_next, seeded=seeded))
-        elif stage == Kind.ACKS:
-            message = client.acknowledge(data)
-        else:
-            message = client.reveal(data)
+    def values() -> Any:
+        from rqm.flower.encoding import levels  # noqa: PLC0415 (torch, which no other stage waits for)
+
+        return levels(told, settings, msg, ctxt, call_next, seeded=seeded)
+
+    message = client.answer(stage, data, values)
     states[RECORD] = ConfigRecord({"client": client.save()})
     return message
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, final
 
-from rqm._checks import known_keys, whole
-from rqm.channel import Channel
-from rqm.federated.secure import protocol
+from rqm._util.checks import known_keys, whole
 from rqm.plan.plan import Plan
+from rqm.plan.protocol import protocol
+from rqm.plan.sizes import OWN
 from rqm.secagg import Params
 
 PREFIX = "rqm."
@@ -35,11 +35,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        if not isinstance(self.plan.mechanism, Channel):
+        if not self.plan.mechanism.integers:
             raise ValueError("rqm.mechanism: must be one that sends integers (rqm, pbm, rounding)")
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
         whole("rqm.clients", self.plan.clients, 2)
+        if isinstance(self.plan.honest, float):
+            raise ValueError(
+                f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "
+                "sample of the population, of which a fraction could be told"
+            )
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
@@ -55,7 +60,7 @@ class Settings:
         own = {f.name: values.pop(f.name) for f in fields(cls) if f.name != "plan" and f.name in values}
         known_keys(values, [f.name for f in fields(Plan)], PREFIX)
         try:
-            plan = Plan.from_dict(values)
+            plan = Plan.from_dict({"model": OWN, **values})
         except ValueError as error:
             raise ValueError(f"{PREFIX}{error}") from None
         return cls(plan, **own)

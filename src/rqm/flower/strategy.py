@@ -21,14 +21,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from rqm.encoding.private_mean import PrivateMean
-from rqm.federated.steps import Steps
 from rqm.flower.mod import RECORD, new_round
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
+from rqm.plan.sizes import OWN
 from rqm.secagg import Aborted, ProtocolError, Server
 from rqm.secagg.wire import Kind
+from rqm.training.server import Steps
 
 
 class PrivateStrategy(Strategy):
@@ -43,9 +44,14 @@ class PrivateStrategy(Strategy):
     """
 
     def __init__(
-        self, settings: Settings, *, folder: Path | str, strategy: Strategy | None = None, stage_timeout: float = 60.0,
+        self,
+        settings: Settings,
+        *,
+        folder: Path | str,
+        strategy: Strategy | None = None,
+        stage_timeout: float = 60.0,
         expect_head: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings, self.strategy, self.folder = settings, strategy, Path(folder)
         self.stage_timeout, self.expect_head = stage_timeout, expect_head
         self.stopped = False
@@ -55,7 +61,7 @@ class PrivateStrategy(Strategy):
         self._grid: Grid | None = None
         self._server: Server | None = None
         self._nodes: list[int] = []
-        self._arrays, self._note = ArrayRecord(), ""
+        self._arrays, self.note = ArrayRecord(), ""
         self._about: dict[str, Any] = {}
 
     # -- what Flower calls ------------------------------------------------------------------------
@@ -115,7 +121,7 @@ class PrivateStrategy(Strategy):
             self._exchange(server, Kind.SHARES, server.advance())
             inbox = server.advance()
         except Aborted as error:
-            self._note = str(error)
+            self.note = str(error)
             return []
         self._server = server
         log(INFO, "rqm: %d clients have keys and shares, and are asked to train", len(inbox))
@@ -136,23 +142,28 @@ class PrivateStrategy(Strategy):
                 self._exchange(server, Kind.ACKS, server.advance())
                 self._exchange(server, Kind.REVEAL, server.advance())
             except Aborted as error:
-                server, self._note = None, str(error)
+                server, self.note = None, str(error)
         assert self.guard is not None
         self.guard.charge(turn)  # durable before anything is unmasked
         if server is not None:
             try:
                 total = server.finish()
             except Aborted as error:
-                self._note = str(error)
+                self.note = str(error)
         metrics: dict[str, Any] = {"survivors": 0 if server is None or total is None else len(server.survivors)}
         if self.guard.tells:
             metrics["epsilon"] = self.guard.epsilon()
-            log(INFO, "rqm: (ε = %.4g, δ = %.3g) for every user against the server, certified, after %d rounds",
-                metrics["epsilon"], self.guard.mean.delta, server_round)  # fmt: skip
+            log(
+                INFO,
+                "rqm: (ε = %.4g, δ = %.3g) for every user against the server, certified, after %d rounds",
+                metrics["epsilon"],
+                self.guard.mean.delta,
+                server_round,
+            )
         else:
             log(INFO, "rqm: no L2 clip: what is guaranteed is per coordinate, and protects nobody")
         if server is None or total is None:
-            log(WARNING, "rqm: round %d is discarded, and charged: %s", server_round, self._note)
+            log(WARNING, "rqm: round %d is discarded, and charged: %s", server_round, self.note)
             return None, MetricRecord(metrics)
         sums = torch.from_numpy(total)
         mean = self.guard.mean.decode(sums, len(server.survivors), round=turn, check=False)
@@ -173,11 +184,15 @@ class PrivateStrategy(Strategy):
     def _open(self, arrays: ArrayRecord) -> PrivateMean:
         """Open the ledger when the model's size is known."""
         if self.guard is None:
-            plan = replace(self.settings.plan, dim=len(flat(arrays)))
+            plan = replace(self.settings.plan, dim=len(flat(arrays)), model=OWN)
             self.guard = Guard(
-                plan.private_mean(), self.folder, plan=plan, budget=plan.budget_epsilon, expect_head=self.expect_head,
+                plan.private_mean(),
+                self.folder,
+                plan=plan,
+                budget=plan.budget_epsilon,
+                expect_head=self.expect_head,
                 sampling=AVAILABLE,
-            )  # fmt: skip
+            )
         return self.guard.mean
 
     def _sample(self, grid: Grid) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rqm._checks import floats, not_finite, whole
+from rqm._util.checks import floats, not_finite, whole
 from rqm.kernels.recipe import Recipe
 from rqm.randomness import require
 

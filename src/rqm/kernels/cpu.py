@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from rqm._threads import usable_cores
+from rqm._util.threads import usable_cores
 from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, SHIFT, TABLE_BITS, Recipe
 from rqm.randomness import CHUNK, SecureRandom, SeededRandom, Words, threefry
 

@@ -57,9 +57,17 @@ def philox(key, c0, c1, c2, c3):
 
 @triton.jit
 def _from_table(
-    w0, w1, level, table_ptr, modulus, closest, COLUMNS: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+    w0,
+    w1,
+    level,
+    table_ptr,
+    modulus,
+    closest,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    ENTRIES: tl.constexpr,
     EXACT: tl.constexpr,
-):  # fmt: skip
+):
     """Draw from the table with ``w1``, and if EXACT with eight more bits from ``w0`` where that ends in a tie.
 
     ``closest`` keeps the smallest difference that was seen: below 2**COLUMNS, there was a tie.
@@ -87,10 +95,29 @@ def _from_table(
 
 @triton.jit
 def _rows(
-    x_ptr, out_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, TRIALS: tl.constexpr, WIDE: tl.constexpr,
-    SUM: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    out_ptr,
+    table_ptr,
+    numbers_ptr,
+    low,
+    high,
+    modulus,
+    rows,
+    share,
+    width,
+    count,
+    key,
+    start,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    TRIALS: tl.constexpr,
+    WIDE: tl.constexpr,
+    SUM: tl.constexpr,
+    RAGGED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+):
     """Encode one block of some rows; store the outcomes, or return their sum."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     stride = width.to(tl.int64)
@@ -149,20 +176,79 @@ def _rows(
     do_not_specialize_on_alignment=["x_ptr", "out_ptr"],  # or inputs and outputs differ in layout: slow exchanges
 )
 def _kernel(
-    x_ptr, out_ptr, flag_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, TRIALS: tl.constexpr, WIDE: tl.constexpr,
-    SUM: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    out_ptr,
+    flag_ptr,
+    table_ptr,
+    numbers_ptr,
+    low,
+    high,
+    modulus,
+    rows,
+    share,
+    width,
+    count,
+    key,
+    start,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    TRIALS: tl.constexpr,
+    WIDE: tl.constexpr,
+    SUM: tl.constexpr,
+    RAGGED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     total, finite, closest = _rows(
-        x_ptr, out_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
-        COLUMNS, ROWS, ENTRIES, TRIALS, WIDE, SUM, RAGGED, BLOCK, False,
-    )  # fmt: skip
+        x_ptr,
+        out_ptr,
+        table_ptr,
+        numbers_ptr,
+        low,
+        high,
+        modulus,
+        rows,
+        share,
+        width,
+        count,
+        key,
+        start,
+        COLUMNS,
+        ROWS,
+        ENTRIES,
+        TRIALS,
+        WIDE,
+        SUM,
+        RAGGED,
+        BLOCK,
+        False,
+    )
     if COLUMNS > 0 and TRIALS == 0:
         if tl.min(closest) < (1 << COLUMNS):  # once in 2**(32 - COLUMNS) draws: do the block again, in full
             total, finite, closest = _rows(
-                x_ptr, out_ptr, table_ptr, numbers_ptr, low, high, modulus, rows, share, width, count, key, start,
-                COLUMNS, ROWS, ENTRIES, TRIALS, WIDE, SUM, RAGGED, BLOCK, True,
-            )  # fmt: skip
+                x_ptr,
+                out_ptr,
+                table_ptr,
+                numbers_ptr,
+                low,
+                high,
+                modulus,
+                rows,
+                share,
+                width,
+                count,
+                key,
+                start,
+                COLUMNS,
+                ROWS,
+                ENTRIES,
+                TRIALS,
+                WIDE,
+                SUM,
+                RAGGED,
+                BLOCK,
+                True,
+            )
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(flag_ptr + tl.zeros([BLOCK], tl.int32), 1, mask=finite != finite)
     if SUM:
@@ -201,12 +287,31 @@ def launch(
     share = max(SHARE, 2 * triton.cdiv(rows, 2 * MAX_SHARES))
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         _kernel[(triton.cdiv(width, BLOCK), triton.cdiv(rows, share))](
-            x, out, flag, *_constants(recipe, x.device, x.dtype), recipe.low, recipe.high, recipe.modulus,
-            rows, share, width, x.numel(), _signed(high_key << 32 | low_key, 64), _signed(start, 32),
-            COLUMNS=recipe.columns, ROWS=recipe.rows, ENTRIES=len(recipe.entries), TRIALS=recipe.trials,
-            WIDE=is_wide(recipe), SUM=sum_rows, RAGGED=x.numel() % (2 * width) > 0, BLOCK=BLOCK,
-            num_warps=WARPS, maxnreg=REGISTERS, enable_fp_fusion=False,
-        )  # fmt: skip
+            x,
+            out,
+            flag,
+            *_constants(recipe, x.device, x.dtype),
+            recipe.low,
+            recipe.high,
+            recipe.modulus,
+            rows,
+            share,
+            width,
+            x.numel(),
+            _signed(high_key << 32 | low_key, 64),
+            _signed(start, 32),
+            COLUMNS=recipe.columns,
+            ROWS=recipe.rows,
+            ENTRIES=len(recipe.entries),
+            TRIALS=recipe.trials,
+            WIDE=is_wide(recipe),
+            SUM=sum_rows,
+            RAGGED=x.numel() % (2 * width) > 0,
+            BLOCK=BLOCK,
+            num_warps=WARPS,
+            maxnreg=REGISTERS,
+            enable_fp_fusion=False,
+        )
     return flag
 
 

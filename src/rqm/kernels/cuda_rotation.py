@@ -25,9 +25,21 @@ BLOCK, BLOCKS = 1024, 16
 
 @triton.jit
 def _pass(
-    x_ptr, out_ptr, signs_ptr, factors_ptr, left_ptr, right_ptr, scale, dim, width, FIRST: tl.constexpr,
-    STRIDE: tl.constexpr, A: tl.constexpr, B: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    out_ptr,
+    signs_ptr,
+    factors_ptr,
+    left_ptr,
+    right_ptr,
+    scale,
+    dim,
+    width,
+    FIRST: tl.constexpr,
+    STRIDE: tl.constexpr,
+    A: tl.constexpr,
+    B: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """Transform the two digits, of A and of B values, that count coordinates STRIDE and STRIDE·B apart.
 
     FIRST: rows of ``dim`` inputs are read, times a public sign each and a factor a row, and padded to ``width``.
@@ -113,10 +125,22 @@ def _transform(
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         for low, high in (digits[:2], digits[2:]):
             _pass[(out.numel() // (LANES << (low + high)),)](
-                x if stride == 1 else out, out, signs, factors, _signs(high, x.device), _signs(low, x.device),
-                2.0 ** (-(low + high) / 2), x.shape[-1], out.shape[-1],
-                FIRST=first and stride == 1, STRIDE=stride, A=1 << high, B=1 << low, LANES=LANES, num_warps=8,
-            )  # fmt: skip
+                x if stride == 1 else out,
+                out,
+                signs,
+                factors,
+                _signs(high, x.device),
+                _signs(low, x.device),
+                2.0 ** (-(low + high) / 2),
+                x.shape[-1],
+                out.shape[-1],
+                FIRST=first and stride == 1,
+                STRIDE=stride,
+                A=1 << high,
+                B=1 << low,
+                LANES=LANES,
+                num_warps=8,
+            )
             stride <<= low + high
     return out
 
@@ -138,9 +162,18 @@ def squares(recipe: Recipe, x: torch.Tensor, shift: int) -> torch.Tensor:
     _, numbers = _constants(recipe, x.device, x.dtype)
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         _squares[(triton.cdiv(x.shape[1], BLOCK * BLOCKS), len(x))](
-            x, out, numbers, recipe.low, recipe.high, shift, x.shape[1],
-            WIDE=is_wide(recipe), BLOCK=BLOCK, BLOCKS=BLOCKS, enable_fp_fusion=False,
-        )  # fmt: skip
+            x,
+            out,
+            numbers,
+            recipe.low,
+            recipe.high,
+            shift,
+            x.shape[1],
+            WIDE=is_wide(recipe),
+            BLOCK=BLOCK,
+            BLOCKS=BLOCKS,
+            enable_fp_fusion=False,
+        )
     return out
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from numba import njit
 from numba.extending import intrinsic
 
-from rqm._checks import whole
+from rqm._util.checks import whole
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]

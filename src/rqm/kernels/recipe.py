@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from rqm._checks import FloatArray
+from rqm._util.checks import FloatArray
 from rqm.randomness import Words
 
 IntArray = npt.NDArray[np.int64]

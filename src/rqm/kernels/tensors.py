@@ -99,6 +99,10 @@ def finite_floats(name: str, x: torch.Tensor) -> torch.Tensor:
 def _floats(x: torch.Tensor, name: str = "x") -> torch.Tensor:
     if x.is_complex() or x.dtype == torch.bool:
         raise TypeError(f"{name} has dtype {x.dtype}: must be real numbers")
+    if x.layout != torch.strided or x.is_meta:
+        raise TypeError(
+            f"{name} is a tensor of layout {x.layout} on {x.device}: must be a plain one that holds numbers"
+        )
     x = x.detach().resolve_neg()
     if x.dtype not in (torch.float32, torch.float64):
         x = x.to(torch.float32 if x.is_floating_point() else torch.float64)

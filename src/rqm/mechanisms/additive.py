@@ -10,32 +10,38 @@ Every outcome has at least one unit of the integer table. So the noise that is s
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import expm1, inf, lgamma, log, log1p
-from typing import Any, ClassVar, final
+from math import ceil, expm1, inf, lgamma, log, log1p, log2
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
-from rqm._checks import FloatArray, inputs, real, whole
-from rqm.channel import Channel, Law
-from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, IntArray, Recipe, on_grid
+from rqm._util.checks import FloatArray, inputs, real, whole
+from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
+from rqm.mechanisms.base import Ask, option
+from rqm.mechanisms.channel import Law
+from rqm.mechanisms.tabled import Tabled
 
+AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
+"""Parameters at which tails can be measured."""
 NEGLIGIBLE = 1e-30
 """Probabilities of sums below this are dropped: far below those of the uniform part."""
 
 
 @dataclass(frozen=True)
-class Additive(Channel):
+class Additive(Tabled):
     """What the three mechanisms share. ``scale`` is the standard deviation of one client's noise, in units of clip."""
 
     modular: ClassVar[bool] = True
+    for_models: ClassVar[Mapping[str, Any]] = {"steps": 15, "bits": 16}
 
-    clip: float = 1.0  # c
-    scale: float = 1.0  # σ of one client, in units of clip
-    steps: int = 31
-    bits: int = 12
+    clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
+    scale: float = option(1.0, "σ, the standard deviation of a client's noise, in units of the clip.")
+    steps: int = option(31, "Steps from -clip to clip, before noise is added.")
+    bits: int = option(12, "Bits of an outcome of additive noise, and of its sum.")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -74,6 +80,37 @@ class Additive(Channel):
     def deviation(self) -> float:
         """The standard deviation of one client's noise, in steps."""
         return self.scale * self.steps / 2
+
+    @property
+    def additive(self) -> Self:
+        """The mechanism itself."""
+        return self
+
+    # -- how it is adjusted -------------------------------------------------------------------
+
+    @property
+    def least_noise(self) -> float:
+        """None."""
+        return 0.0
+
+    def with_noise(self, amount: float) -> Self:
+        """So many clips of deviation."""
+        return self.changed(scale=amount)
+
+    @classmethod
+    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+        """As many bits as hold the sum and its noise, and the steps between -c and c that they leave."""
+        for steps in (15, 7):
+            half = (ask.clients * ask.typical + 6 * ask.deviation) * steps / 2
+            bits = max(ceil(log2(2 * half)), 5) if half > 0 else 5
+            if bits <= 16 and not ask.pure:
+                if bits <= ask.bits:
+                    yield cls.kind, {"bits": bits, "steps": steps}
+                return
+
+    def mean_error(self, clients: int, typical: float) -> float:
+        """The worst-case mean squared error of a coordinate of the mean, wrapping included, in clip²."""
+        return max(self.wrapped(clients, part * self.clip)[1] for part in (0.0, typical)) / self.clip**2
 
     # -- the noise ----------------------------------------------------------------------------
 
@@ -177,12 +214,6 @@ class Additive(Channel):
         row = np.roll(self.noise_units, self.offset - self.levels // 2)[None]
         return on_grid(self.clip, Fraction(1), self.input_levels, row, rows=False, modulus=self.levels)
 
-    def _sampled_numerators(self, position: int) -> list[int]:
-        level = min(position >> POSITION_BITS, self.input_levels - 2)
-        part = position - (level << POSITION_BITS)
-        low, high = self.table[level].tolist(), self.table[level + 1].tolist()
-        return [(2**POSITION_BITS - part) * a + part * b for a, b in zip(low, high, strict=True)]
-
     def knot_laws(self, law: Law = "paper") -> FloatArray:
         """Log-probabilities at every level."""
         if law == "sampled":
@@ -235,6 +266,7 @@ class DiscreteGaussian(Additive):
     """
 
     kind: ClassVar[str] = "discrete-gaussian"
+    examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"discrete Gaussian": AUDITED}
 
     def log_weights(self, t: IntArray) -> FloatArray:
         """exp(−t²/2σ²)."""
@@ -247,6 +279,7 @@ class Skellam(Additive):
     """The Skellam mechanism (Agarwal, Kairouz and Liu 2021): the difference of two Poisson variables."""
 
     kind: ClassVar[str] = "skellam"
+    examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"Skellam": AUDITED}
 
     def log_weights(self, t: IntArray) -> FloatArray:
         """e^{−μ} I_t(μ), μ the variance."""
@@ -262,6 +295,7 @@ class Binomial(Additive):
     """Binomial noise (cpSGD, Agarwal et al. 2018): fair coins, centred; an even number of them."""
 
     kind: ClassVar[str] = "binomial"
+    examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"binomial": AUDITED}
 
     @property
     def coins(self) -> int:

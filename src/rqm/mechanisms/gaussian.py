@@ -5,12 +5,13 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
-from rqm._checks import real, whole
+from rqm._util.checks import real, whole
+from rqm.mechanisms.base import Mechanism, option
 
 
 @final
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Mechanism):
     """DP-FedAvg's mechanism (McMahan et al. 2018; Geyer et al. 2017): noise of ``noise_multiplier`` times the L2 clip.
 
     The noise is on the sum, and the server sees every client's vector: its ε holds against outsiders, or against
@@ -19,10 +20,11 @@ class Gaussian:
     """
 
     kind: ClassVar[str] = "gaussian"
+    needs_l2_clip: ClassVar[bool] = True
     bits: ClassVar[int] = 32
 
-    noise_multiplier: float = 1.0  # z
-    local: bool = False
+    noise_multiplier: float = option(1.0, "z, the noise in units of the L2 clip.")
+    local: bool = option(False, "Whether every client adds it, or the server, once.")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -31,19 +33,34 @@ class Gaussian:
         if not isinstance(self.local, bool):
             raise TypeError(f"local = {self.local!r}: must be true or false")
 
+    @property
+    def trusted_server(self) -> bool:
+        """Unless every client adds its own noise."""
+        return not self.local
+
+    @property
+    def hides_alone(self) -> bool:
+        """If every client adds enough noise for itself."""
+        return self.local
+
+    @property
+    def gaussian_multiplier(self) -> float:
+        """z."""
+        return self.noise_multiplier
+
+    @property
+    def least_noise(self) -> float:
+        """None."""
+        return 0.0
+
+    def with_noise(self, amount: float) -> Self:
+        """So many L2 clips."""
+        return self.changed(noise_multiplier=amount)
+
     def on_sum(self, clients: int) -> float:
         """The noise of the sum over ``clients``, in units of the L2 clip."""
         return self.noise_multiplier * (clients**0.5 if self.local else 1.0)
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """Return the mean of a sum that was noised already; ``check`` is for the other mechanisms' sake."""
+        """Return the mean of a sum that was noised already: there is nothing to check."""
         return z_sum / whole("clients", clients, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameters and the mechanism's name."""
-        return {"mechanism": self.kind, "noise_multiplier": self.noise_multiplier, "local": self.local}
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Build the mechanism that ``to_dict`` described."""
-        return cls(**{key: value for key, value in fields.items() if key != "mechanism"})

@@ -1,18 +1,19 @@
 """Noise-free clipped averaging: the float baseline, with no privacy and no law."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Self, final
+from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
 
 from rqm import kernels
-from rqm._checks import FloatArray, inputs, real, whole
+from rqm._util.checks import FloatArray, inputs, real, whole
+from rqm.mechanisms.base import Mechanism, option
 
 
 @final
 @dataclass(frozen=True)
-class Noiseless:
+class Noiseless(Mechanism):
     """Clips each input to [-clip, clip] and sends it as it is.
 
     It is not a channel: it sums floats, has no law, and asking for one is a TypeError.
@@ -22,9 +23,10 @@ class Noiseless:
     """
 
     kind: ClassVar[str] = "noiseless"
+    private: ClassVar[bool] = False
     bits: ClassVar[int] = 32
 
-    clip: float = 1.0  # c
+    clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -35,6 +37,10 @@ class Noiseless:
         other = kernels.backend(x)
         values = inputs("x", x) if other is None else other.finite("x", x)
         return values.clip(-self.clip, self.clip)
+
+    def clipped(self, rows: Any) -> Any:
+        """Every coordinate within the clip."""
+        return rows.clip(-self.clip, self.clip)
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
         """Return the mean; without ``check`` whatever was summed is taken as it is."""
@@ -52,12 +58,3 @@ class Noiseless:
         raise TypeError("Noiseless sends floats without noise: it has no law and no privacy")
 
     pmf = log_pmf = sampled_pmf = log_law = _no_law
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameters and the mechanism's name."""
-        return {"mechanism": self.kind, "clip": self.clip}
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Build the mechanism that ``to_dict`` described."""
-        return cls(**{key: value for key, value in fields.items() if key != "mechanism"})

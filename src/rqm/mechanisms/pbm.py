@@ -1,17 +1,19 @@
 """The Poisson Binomial Mechanism (Chen, Özgür and Kairouz 2022), the paper's rival."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import comb, lgamma
-from typing import ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
-from rqm._checks import FloatArray, inputs, real
-from rqm.channel import Channel, Law
+from rqm._util.checks import FloatArray, inputs, real
 from rqm.kernels.recipe import POSITION_BITS, Recipe
+from rqm.mechanisms.base import Ask, option
+from rqm.mechanisms.channel import Channel, Law
 from rqm.mechanisms.rounding import Rounding
 
 
@@ -28,10 +30,11 @@ class PBM(Channel):
     """
 
     kind: ClassVar[str] = "pbm"
+    examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"PBM (0.1)": {"theta": 0.1, "levels": 8}}
 
-    clip: float = 1.0  # c
-    theta: float = 0.25  # θ
-    levels: int = 16  # m
+    clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
+    theta: float = option(0.25, "θ, how far the chance of a one leans with x.")
+    levels: int = option(16, "m, the number of outcomes: 16 is 4 bits.")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -58,10 +61,6 @@ class PBM(Channel):
         """±clip: binomials are ordered by likelihood ratio, so the worst pair is the outermost one."""
         return np.array([-self.clip, self.clip])
 
-    def log_rows(self) -> FloatArray:
-        """Binomials are not affine between levels: a PBM has no table."""
-        raise TypeError("PBM has no table of rows: its law is not affine in x; use pmf(x), or unit for one trial")
-
     def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
         """Natural logarithm of ``pmf(x)``."""
         lean = self.theta * self._unit(inputs("x", x))
@@ -76,9 +75,30 @@ class PBM(Channel):
         lean = self.theta * self._unit(inputs("x", x))
         return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.trials)
 
-    def knot_laws(self, law: Law = "paper") -> FloatArray:
-        """Log-probabilities at ±clip."""
-        return self.log_law(self.knots, law)
+    @property
+    def affine(self) -> bool:
+        """Every trial is."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """A short name for a plot."""
+        return f"PBM θ={self.theta:g}"
+
+    @property
+    def least_noise(self) -> float:
+        """1 / (2θ) of a trial that never lies."""
+        return 1.0
+
+    def with_noise(self, amount: float) -> Self:
+        """1 / (2θ): how far out the outcomes lie, in clips."""
+        return self.changed(theta=0.5 / amount)
+
+    @classmethod
+    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All outcomes that are allowed."""
+        if ask.levels > 2 and not ask.pure:
+            yield "PBM", {"levels": ask.levels}
 
     def trial_laws(self, law: Law = "paper") -> FloatArray:
         """Log-probabilities of failure and success of one trial at ±clip."""
@@ -91,15 +111,10 @@ class PBM(Channel):
         """The largest variance over all inputs, at x = 0."""
         return float(self.variance(0.0))
 
-    def sampled_pmf(self, x: npt.ArrayLike) -> npt.NDArray[np.object_]:
-        """The exact law of what ``encode`` draws at input ``x``, as fractions."""
-        positions = self.position(x)
-        out = np.empty((*positions.shape, self.levels), dtype=object)
-        n = self.trials
-        for index in np.ndindex(positions.shape):
-            p = Fraction(int(positions[index]), 2**POSITION_BITS)
-            out[index] = [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
-        return out
+    def sampled_law(self, position: int) -> list[Fraction]:
+        """The exact law of what ``encode`` draws at a position: binomial."""
+        n, p = self.trials, Fraction(position, 2**POSITION_BITS)
+        return [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -1,21 +1,23 @@
 """k-ary randomized response: keep the rounded value, or tell any other one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, exp, inf
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
-from rqm._checks import FloatArray, real
-from rqm.channel import Channel
+from rqm._util.checks import FloatArray, real
 from rqm.kernels.recipe import TABLE_BITS, IntArray
+from rqm.mechanisms.base import option
+from rqm.mechanisms.tabled import Tabled
 
 
 @final
 @dataclass(frozen=True)
-class RandomizedResponse(Channel):
+class RandomizedResponse(Tabled):
     """k-ary randomized response (Warner 1965; Kairouz, Bonawitz and Ramage 2016) on a rounded input.
 
     The input is rounded to one of ``levels`` values from -clip to clip. It is told with probability
@@ -28,10 +30,11 @@ class RandomizedResponse(Channel):
     """
 
     kind: ClassVar[str] = "randomized-response"
+    examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"randomized response": {"levels": 8, "epsilon": 3.0}}
 
-    clip: float = 1.0  # c
-    levels: int = 16
-    epsilon: float = 4.0  # ε of one message, pure
+    clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
+    levels: int = option(16, "m, the number of outcomes: 16 is 4 bits.")
+    epsilon: float = option(4.0, "ε of one message, pure.")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""

@@ -1,21 +1,23 @@
 """Plain stochastic rounding: QSGD's quantizer, and at two levels with a margin the 1-bit mechanism."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
-from rqm._checks import FloatArray, inputs, real
-from rqm.channel import Channel
+from rqm._util.checks import FloatArray, inputs, real
 from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, Recipe, on_grid
+from rqm.mechanisms.base import Ask, option
+from rqm.mechanisms.tabled import Tabled, widest
 
 
 @final
 @dataclass(frozen=True)
-class Rounding(Channel):
+class Rounding(Tabled):
     """Unbiased rounding to the two neighbouring levels (QSGD, Alistarh et al. 2017).
 
     It gives **no privacy** where a level lies inside the clip: some outputs are then impossible for some
@@ -26,10 +28,11 @@ class Rounding(Channel):
     """
 
     kind: ClassVar[str] = "rounding"
+    examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"1 bit": {"levels": 2, "margin": 1.0}}
 
-    clip: float = 1.0  # c
-    margin: float = 0.0  # Δ, in units of clip
-    levels: int = 16  # m
+    clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
+    margin: float = option(0.0, "Δ, in units of the clip: how far the outer levels lie beyond it.")
+    levels: int = option(16, "m, the number of outcomes: 16 is 4 bits.")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -41,6 +44,26 @@ class Rounding(Channel):
     def reach(self) -> Fraction:
         """X / c = 1 + Δ / c."""
         return 1 + Fraction(self.margin)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether a level lies inside the clip: whoever holds it adds no noise."""
+        return len(self.knots) > 2
+
+    @property
+    def least_noise(self) -> float:
+        """X / c from which on no level lies inside the clip."""
+        return widest(self.levels)
+
+    def with_noise(self, amount: float) -> Self:
+        """Outer levels so far out, in clips."""
+        return self.changed(margin=amount - 1)
+
+    @classmethod
+    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Two levels are enough."""
+        if not ask.pure:
+            yield "1 bit", {"levels": 2}
 
     def log_rows(self) -> FloatArray:
         """Each level keeps its own place; the table is the identity and is never needed to sample."""
@@ -61,12 +84,12 @@ class Rounding(Channel):
         _, part = self._cell(inputs("x", x))
         return np.asarray(part * (1 - part) * self.grid.step**2)
 
-    def _sampled_numerators(self, position: int) -> list[int]:
+    def sampled_law(self, position: int) -> list[Fraction]:
+        """The exact law of what ``encode`` draws at a position: a coin between two levels."""
         level = min(position >> POSITION_BITS, self.levels - 2)
-        part = position - (level << POSITION_BITS)
-        out = [0] * self.levels
-        out[level] = (2**POSITION_BITS - part) << TABLE_BITS
-        out[level + 1] = part << TABLE_BITS
+        up = Fraction(position - (level << POSITION_BITS), 2**POSITION_BITS)
+        out = [Fraction(0)] * self.levels
+        out[level : level + 2] = 1 - up, up
         return out
 
     @cached_property

@@ -1,22 +1,24 @@
 """The Randomized Quantization Mechanism (Youn et al. 2023)."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import log, log1p
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
-from rqm._checks import FloatArray, real
-from rqm.channel import Channel
+from rqm._util.checks import FloatArray, real
+from rqm.mechanisms.base import Ask, option
+from rqm.mechanisms.tabled import Tabled, widest
 
 MAX_TABLE_LEVELS = 1024
 
 
 @final
 @dataclass(frozen=True)
-class RQM(Channel):
+class RQM(Tabled):
     """Randomized Quantization Mechanism (Youn et al. 2023, Algorithm 2).
 
     Keeps each inner level with probability ``keep`` (q), always keeps the two outer levels, and rounds x
@@ -31,11 +33,16 @@ class RQM(Channel):
     """
 
     kind: ClassVar[str] = "rqm"
+    examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "RQM (1.0, 0.42)": {},
+        "RQM (1.0, 0.23)": {"keep": 0.23},
+        "RQM (0.66, 0.33)": {"margin": 0.66, "keep": 0.33},
+    }
 
-    clip: float = 1.0  # c
-    margin: float = 1.0  # Δ, in units of clip
-    levels: int = 16  # m
-    keep: float | tuple[float, ...] = 0.42  # q, or q_1 … q_{m−2}
+    clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
+    margin: float = option(1.0, "Δ, in units of the clip: how far the outer levels lie beyond it.")
+    levels: int = option(16, "m, the number of outcomes: 16 is 4 bits.")
+    keep: float | tuple[float, ...] = option(0.42, "q, the chance of keeping an inner level; or one each: 0.4,0.5,…")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -58,10 +65,37 @@ class RQM(Channel):
         return 1 + Fraction(self.margin)
 
     @property
+    def label(self) -> str:
+        """A short name for a plot."""
+        keep = f"{self.keep:g}" if isinstance(self.keep, float) else "…"
+        return f"RQM Δ={'' if self.margin == 1 else format(self.margin, 'g')}c, q={keep}"
+
+    @property
+    def least_noise(self) -> float:
+        """X / c from which on no level lies inside the clip."""
+        return widest(self.levels)
+
+    def with_noise(self, amount: float) -> Self:
+        """Outer levels so far out, in clips."""
+        return self.changed(margin=amount - 1)
+
+    @classmethod
+    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All outcomes that are allowed, beyond the clip."""
+        if ask.levels > 2 and not ask.pure:
+            yield "RQM, wide margin", {"levels": ask.levels}
+
+    @property
     def keeps(self) -> FloatArray:
         """The probability of keeping each level: 1 at the two ends."""
         inner = np.broadcast_to(np.asarray(self.keep, dtype=np.float64), (self.levels - 2,))
         return np.concatenate([[1.0], inner, [1.0]])
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Build what ``to_dict`` described; ``keep`` may be text, as on a command line."""
+        keep = values.get("keep")
+        return super().from_dict({**values, "keep": _parsed(keep)} if isinstance(keep, str) else values)
 
     def log_rows(self) -> FloatArray:
         """The law at every level, in O(levels²): Lemma 5.1 at x = B(j), all terms positive."""
@@ -105,6 +139,14 @@ class RQM(Channel):
         """
         drop = float(np.log1p(-self.keeps[1:-1]).sum())
         return log(2) + log1p(1 / self.margin) - drop
+
+
+def _parsed(text: str) -> float | tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"keep = {text}: must be a number, or numbers separated by commas") from None
+    return values[0] if len(values) == 1 else values
 
 
 def _probability(name: str, value: Any) -> float:

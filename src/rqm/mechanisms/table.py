@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
-from rqm._checks import FloatArray, real
-from rqm.channel import MAX_LEVELS, Channel
+from rqm._util.checks import FloatArray, real
 from rqm.kernels.recipe import TABLE_BITS
+from rqm.mechanisms.base import Option, option
+from rqm.mechanisms.channel import MAX_LEVELS
+from rqm.mechanisms.tabled import Tabled
 
 CLOSE = 1e-6
 """How far a row's total and mean may be from what they must be: the rest is set right."""
@@ -18,7 +20,7 @@ CLOSE = 1e-6
 
 @final
 @dataclass(frozen=True)
-class Table(Channel):
+class Table(Tabled):
     """Rounds an input to one of ``len(rows)`` levels from -clip to clip, then draws an outcome from that level's row.
 
     Outcomes are evenly spaced, the outermost ``margin`` beyond the clip (in units of clip), so that sums of them mean
@@ -32,9 +34,9 @@ class Table(Channel):
 
     kind: ClassVar[str] = "table"
 
-    clip: float = 1.0  # c
-    margin: float = 1.0
-    rows: tuple[tuple[float, ...], ...] = ((0.75, 0.25), (0.25, 0.75))
+    clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
+    margin: float = option(1.0, "How far the outermost outcomes lie beyond the clip, in units of it.", flag=False)
+    rows: tuple[tuple[float, ...], ...] = option(((0.75, 0.25), (0.25, 0.75)), "The law at each level.", flag=False)
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -80,6 +82,18 @@ class Table(Channel):
         """The logarithm of the rows."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(np.array(self.rows)))
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """A command line offers a file that holds the rest."""
+        return {"file": Option("file", "A table's JSON file.", None, str)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Build the table that ``to_dict`` described, or the one in a ``file``."""
+        if set(values) == {"mechanism", "file"}:
+            return cls.load(values["file"])
+        return super().from_dict(values)
 
     def save(self, path: Path | str) -> Path:
         """Write the table into a JSON file, whole or not at all."""

@@ -1,11 +1,13 @@
 """What a plan, or the ledger of a run, guarantees to every user."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rqm.encoding.private_mean import PrivateMean
+from rqm.plan.folder import recorded_head
 from rqm.plan.plan import PLAN, Plan
-from rqm.privacy.ledger import LEDGER, LedgerError, read
+from rqm.privacy.ledger import LEDGER, LedgerError, holds, read
 from rqm.privacy.setting import Neighbours, Observer
 
 if TYPE_CHECKING:
@@ -31,12 +33,26 @@ def account(
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: must be a rqm.Plan (of a mechanism alone: rqm.renyi)")
-    mean = plan.private_mean(dim)
+    asked = {"delta": delta, "observer": observer, "neighbours": neighbours, "honest": honest, "population": population}
+    mean = planned_mean(plan, dim, **asked)
     if not mean.private:
         raise TypeError(f"{type(plan.mechanism).__name__} adds no noise: there is no privacy to account for")
-    return mean.with_(
-        delta=delta, observer=observer, neighbours=neighbours, honest=honest, population=population
-    ).guarantee  # fmt: skip
+    return mean.guarantee
+
+
+def planned_mean(plan: Plan, dim: int | None = None, **asked: Any) -> PrivateMean:
+    """The private mean of a plan, with another question asked of it: what is not None replaces what the plan says."""
+    if dim is not None:
+        plan.check_size(dim)
+    _same_population(plan.population, asked.get("population"))
+    changes = {name: asked[name] for name in ("delta", "honest", "population") if asked.get(name) is not None}
+    who = {name: asked.get(name) for name in ("observer", "neighbours")}
+    return replace(plan, **changes).private_mean(dim).with_(**who)
+
+
+def _same_population(known: int | None, asked: int | None) -> None:
+    if known is not None and asked not in (None, known):
+        raise ValueError(f"population = {asked}: must be {known}, the users that a round's clients are drawn from")
 
 
 def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict[str, Any]]:
@@ -46,20 +62,28 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     ``population``.
     """
     file = path / LEDGER if path.is_dir() else path
+    recorded = recorded_head(file.parent)
     if not file.exists() and (path / PLAN).exists():
         if not Plan.of_run(path).private_mean(1).private:
             return None, {}
+        if recorded is not None:
+            raise LedgerError(f"{path}: its ledger ({LEDGER}) is gone, which ended with {recorded} or later")
         raise LedgerError(
             f"{path}: this run of version 0.1.0 kept no ledger; rqm train --resume charges what it released"
         )
     if not file.exists():
         raise LedgerError(f"{path}: holds no ledger ({LEDGER}), and no run")
     about, spent, head = read(file)
+    if recorded is not None and not holds(file, recorded):
+        raise LedgerError(f"{file}: lacks charges that came before the checkpoint beside it; it is an older copy")
     mean = charged_mean(about)
-    if changes.get("observer") == "outsider" and about.get("sampling", UNIFORM) != UNIFORM:
+    _same_population(mean.population or about.get("users"), changes.get("population"))
+    fraction = isinstance(changes.get("honest", mean.honest), float)
+    if (changes.get("observer") == "outsider" or fraction) and about.get("sampling") != UNIFORM:
+        what = "honest = a fraction" if fraction else "observer = outsider"
         raise ValueError(
-            "observer = outsider: must be server for this ledger, whose clients were taken from the nodes that were "
-            "there: they are no random sample of the population"
+            f"{what}: must not be asked of this ledger, which does not say that its clients were drawn at random from "
+            "all users (those who are there are no random sample of the population)"
         )
     charged = {"head": head, "charges": sum(spent.values()), "rounds_charged": len(spent)}
     if not spent:
@@ -76,8 +100,8 @@ def charged_mean(about: dict[str, Any]) -> PrivateMean:
     try:
         if "mean" in about:
             return PrivateMean.from_dict(about["mean"])
-        return Plan.from_dict(about["plan"]).private_mean(about["dim"]).with_(
-            delta=about["delta"], honest=about["honest"]
-        )  # fmt: skip
+        return (
+            Plan.from_dict(about["plan"]).private_mean(about["dim"]).with_(delta=about["delta"], honest=about["honest"])
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"the ledger does not say what it charges for ({error})") from None

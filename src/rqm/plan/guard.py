@@ -27,8 +27,9 @@ class Guard:
     interruption is charged again: its clients have then been part of two releases. Noise-free runs promise nothing,
     and have no ledger.
 
-    Where the accountant is not installed, ε is looked up in a ``certificate`` that ``rqm account --save`` wrote;
-    without one, rounds are charged and ε is not stated.
+    ``users`` are those whom a round's clients are drawn from, where the plan does not say. Where the accountant is not
+    installed, ε is looked up in a ``certificate`` that ``rqm account --save`` wrote; without one, rounds are charged
+    and ε is not stated.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Guard:
         expect_head: str | None = None,
         certificate: Path | None = None,
         sampling: str = UNIFORM,
+        users: int | None = None,
     ) -> None:
         self.mean, self.budget, self.ledger = mean, budget, None
         self._charges: Counter[int] = Counter()
@@ -53,9 +55,17 @@ class Guard:
             _can_account(mean)
         if folder is None:
             return
-        about = {
-            "mean": mean.to_dict(), "sampling": sampling, "plan": None if plan is None else plan.to_dict()
-        }  # fmt: skip
+        if sampling != UNIFORM and isinstance(mean.honest, float):
+            raise ValueError(
+                f"honest = {mean.honest}: must be a number here: clients who are there are no random sample of the "
+                "population, of which a fraction could be told"
+            )
+        about: dict[str, Any] = {
+            "mean": mean.to_dict(),
+            "sampling": sampling,
+            "plan": None if plan is None else plan.to_dict(),
+        }
+        about |= {} if users is None else {"users": users}
         self.ledger = Ledger(folder / LEDGER, about, expect_head, same=_same)
 
     def __enter__(self) -> Self:
@@ -167,9 +177,11 @@ def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
     releases = mean.setting.releases
     counts = range(1, releases + max(10, releases // 4) + 1)  # some rounds may be done again
     return {
-        "name": name, "mean": mean.to_dict(), "delta": mean.delta,
+        "name": name,
+        "mean": mean.to_dict(),
+        "delta": mean.delta,
         "epsilons": [mean.spent({0: count}).epsilon for count in counts],
-    }  # fmt: skip
+    }
 
 
 def certified(path: Path, mean: PrivateMean) -> list[float]:

@@ -9,10 +9,10 @@ from math import cos, pi
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
-from rqm._checks import known_keys, real, whole
-from rqm.channel import Channel
-from rqm.encoding.private_mean import Mechanism, PrivateMean
-from rqm.mechanisms import mechanism_from_dict
+from rqm._util.checks import known_keys, real, whole
+from rqm.encoding.private_mean import PrivateMean
+from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.sizes import PARAMETERS, parameters
 from rqm.privacy.setting import checked_delta, checked_epsilon
@@ -140,12 +140,13 @@ class Plan:
                 raise TypeError(f"{name} = {getattr(self, name)!r}: must be a string")
         if self.dim is not None:
             whole("dim", self.dim, 1)
+            self.check_size(self.dim)
         if self.delta is not None:
             checked_delta(self.delta)
         if self.budget_epsilon is not None:
             checked_epsilon(self.budget_epsilon, "budget_epsilon")
         _one_of("secagg", self.secagg, SecAgg)
-        if self.secagg == "real" and not isinstance(self.mechanism, Channel):
+        if self.secagg == "real" and not self.mechanism.integers:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.clients < 2:
             raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
@@ -155,6 +156,15 @@ class Plan:
             raise ValueError(re.sub("^l2_clip", "transforms.l2_clip", str(error))) from None
         if self.budget_epsilon is not None and not mean.private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
+
+    def check_size(self, dim: int) -> None:
+        """Refuse a number of parameters that a model of the package does not have."""
+        known = parameters(self.model, self.data)
+        if known is not None and dim != known:
+            raise ValueError(
+                f"dim = {dim}: the model {self.model} has {known} parameters on {self.data}; for a model of your own "
+                "give it another name (model = ...)"
+            )
 
     def private_mean(self, dim: int | None = None) -> PrivateMean:
         """What clients send and the server decodes in a run of this plan, and what that promises against the server.
@@ -166,11 +176,19 @@ class Plan:
             what = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{what}: does not come with the package: give dim, the number of the model's parameters")
         return PrivateMean(
-            dim=dim or known or 1, mechanism=self.mechanism, l2_clip=self.transforms.l2_clip,
-            rotate=self.transforms.rotate, clients=self.clients, rounds=self.rounds, delta=self.delta,
-            population=self.population, participations=self.participations, honest=self.honest,
-            survivors=self.survivors or (1 if self.lost else None), seed=self.seed,
-        )  # fmt: skip
+            dim=dim or known or 1,
+            mechanism=self.mechanism,
+            l2_clip=self.transforms.l2_clip,
+            rotate=self.transforms.rotate,
+            clients=self.clients,
+            rounds=self.rounds,
+            delta=self.delta,
+            population=self.population,
+            participations=self.participations,
+            honest=self.honest,
+            survivors=self.survivors or (1 if self.lost else None),
+            seed=self.seed,
+        )
 
     def goes_on(self, other: "Plan") -> bool:
         """Whether a run of the other plan can be continued by this one."""
@@ -205,10 +223,16 @@ class Plan:
     @classmethod
     def of_run(cls, folder: Path) -> Self:
         """The plan of the run in a folder."""
+        path = folder / PLAN
         try:
-            return cls.from_dict(json.loads((folder / PLAN).read_text()))
+            values = json.loads(path.read_text())
+            if not isinstance(values, dict):
+                raise TypeError("it is no table")
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"resume = {folder}: holds no run ({PLAN} is missing)") from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path}: is damaged ({error})") from None
+        return cls.from_dict(values)
 
     @classmethod
     def from_toml(cls, path: Path, settings: Iterable[str] = ()) -> Self:
@@ -220,7 +244,7 @@ def read_toml(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
     """The tables of a TOML file, with some keys set otherwise."""
     try:
         values = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a TOML file ({error})") from None
     for setting in settings:
         assign(values, setting)

@@ -2,11 +2,18 @@
 
 from collections.abc import Callable
 
+OWN = "own"
+"""The name of a model that does not come with the package."""
 SIDE = 28
 """Pixels of a picture's side."""
 CLASSES = {
-    "glyphs": 62, "femnist": 62, "emnist-byclass": 62, "emnist-byclass-test": 62, "mnist": 10, "mnist-writers": 10
-}  # fmt: skip
+    "glyphs": 62,
+    "femnist": 62,
+    "emnist-byclass": 62,
+    "emnist-byclass-test": 62,
+    "mnist": 10,
+    "mnist-writers": 10,
+}
 
 
 def _dense(inputs: int, outputs: int) -> int:

@@ -7,13 +7,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from rqm._checks import known_keys, whole
+from rqm._util.checks import known_keys, whole
 from rqm.plan.plan import Plan, assign, read_toml
 
 VARIES = [
-    "mechanism", "transforms", "client", "server", "model", "data", "dim", "rounds", "clients", "population",
-    "participations", "delta", "honest",
-]  # fmt: skip
+    "mechanism",
+    "transforms",
+    "client",
+    "server",
+    "model",
+    "data",
+    "dim",
+    "rounds",
+    "clients",
+    "population",
+    "participations",
+    "delta",
+    "honest",
+]
 """What may differ between the variants of an experiment."""
 
 
@@ -34,9 +45,11 @@ class Sweep:
         settings = list(settings)
         values = read_toml(path, settings)
         seeds = whole("seeds", values.pop("seeds", 1), 1)
-        variants = values.pop("variants", [])[: 1 if first else None]
-        plans = {}
-        for variant in variants or [{"name": "plan"}]:
+        variants = values.pop("variants", [])
+        if not isinstance(variants, list) or not all(isinstance(one, dict) for one in variants):
+            raise TypeError(f"{path}: variants must be tables, each under [[variants]]")
+        plans: dict[str, Plan] = {}
+        for variant in variants[: 1 if first else None] or [{"name": "plan"}]:
             changes = {key: value for key, value in variant.items() if key != "name"}
             if "name" not in variant:
                 raise ValueError(f"{path}: a variant has no name")
@@ -45,7 +58,11 @@ class Sweep:
             for setting in settings:
                 if not setting.startswith("seeds="):
                     assign(merged, setting)  # once more: a setting also changes what a variant says
-            plans[str(variant["name"])] = Plan.from_dict(merged)
+            name = str(variant["name"])
+            twin = next((other for other in plans if slug(other) == slug(name)), None)
+            if twin is not None:
+                raise ValueError(f"{path}: the variants {twin!r} and {name!r} would share a folder; name them apart")
+            plans[name] = Plan.from_dict(merged)
         return cls(plans, seeds)
 
     def runs(self, folder: Path) -> list[tuple[str, Plan, Path]]:

@@ -1,24 +1,20 @@
 """The parameters with which a mechanism reaches a wanted ε in a setting."""
 
-from collections.abc import Callable
 from math import sqrt
-from typing import Literal, get_args
 
-from rqm._checks import real, whole
-from rqm.channel import Channel
-from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
-from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.rounding import Rounding
-from rqm.mechanisms.rqm import RQM
+from rqm._util.checks import real, whole
+from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.registry import model_mechanism
+from rqm.privacy.accountant import gaussian_noise, planned_epsilon, spent
 from rqm.privacy.composition import smallest
-from rqm.privacy.guarantee import gaussian_noise, planned_epsilon, release_of, spent
+from rqm.privacy.event import Event
 from rqm.privacy.setting import Setting, checked_epsilon
-
-Kind = Literal["gaussian", "rqm", "rounding", "pbm", "discrete-gaussian", "skellam", "binomial"]
 
 SPREAD = 4.0
 """c over C/√d: after a random rotation few coordinates are beyond four times their root mean square."""
+DEFAULTS = (("rounding", 2), ("pbm", 16))
+"""What is tried where nobody asks for a mechanism: one bit, and four."""
 
 
 def coordinate_clip(l2_clip: float, dim: int, spread: float | None = None) -> float:
@@ -27,53 +23,30 @@ def coordinate_clip(l2_clip: float, dim: int, spread: float | None = None) -> fl
     return real("spread", spread, "a positive finite number", 0, float("inf")) * l2_clip / sqrt(dim)
 
 
-def fitted(
-    kind: Kind,
-    epsilon: float,
-    setting: Setting,
-    *,
-    dim: int,
-    l2_clip: float,
-    spread: float | None = None,
-    levels: int = 16,
-    keep: float = 0.42,
-    steps: int = 15,
-    bits: int = 16,
-) -> Channel | Gaussian:
-    """The mechanism of this kind, with the least noise that makes a run (ε, δ)-private for every user.
+def fitted(first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> Mechanism:
+    """The mechanism ``first`` with the least noise that makes a run (ε, δ)-private for every user.
 
-    ``dim`` counts the coordinates that are sent. See ``rqm.calibrate`` for the options.
+    ``dim`` counts the coordinates that are sent, and vectors are within ``l2_clip``.
     """
-    epsilon, dim = checked_epsilon(epsilon), whole("dim", dim, 1)
-    if kind == "gaussian":
-        return Gaussian(gaussian_noise(setting, epsilon))
-    if kind not in get_args(Kind):
-        raise ValueError(f"mechanism = {kind!r}: must be one of {', '.join(get_args(Kind))}")
-    clip = coordinate_clip(l2_clip, dim, spread)
-    makers: dict[str, tuple[Callable[[float], Channel], float]] = {
-        one.kind: (lambda scale, one=one: one(clip=clip, scale=scale, steps=steps, bits=bits), 0.0)  # type: ignore[misc]
-        for one in (DiscreteGaussian, Skellam, Binomial)
-    }
-    # The larger its argument, the more noise; what it must be at least, for no level to lie inside the clip.
-    if kind == "pbm":
-        makers["pbm"] = (lambda inverse: PBM(clip=clip, theta=0.5 / inverse, levels=levels), 1.0)
-    elif kind in ("rqm", "rounding"):
-        makers["rqm"] = (lambda reach: RQM(clip=clip, margin=reach - 1, levels=levels, keep=keep), _widest(levels))
-        makers["rounding"] = (lambda reach: Rounding(clip=clip, margin=reach - 1, levels=levels), _widest(levels))
-    make, least = makers[kind]
+    epsilon, dim, least = checked_epsilon(epsilon), whole("dim", dim, 1), first.least_noise
+    if least is None:
+        raise ValueError(f"mechanism = {first.kind!r}: has no noise to adjust")
+    if first.gaussian_multiplier is not None:
+        return first.with_noise(gaussian_noise(setting, epsilon))
 
     def enough(amount: float, *, quick: bool) -> bool:
-        return planned_epsilon(release_of(make(amount), dim, l2_clip, quick=quick), setting) <= epsilon
+        event = Event(first.with_noise(amount), dim, l2_clip)
+        return planned_epsilon(event, setting, quick=quick) <= epsilon
 
-    # Additive noise is nearly the Gaussian's.
-    honest = setting.floor().honest
-    first, growth = (0.1, 2.0) if least else (gaussian_noise(setting, epsilon) * l2_clip / clip / sqrt(honest), 1.05)
-    amount = least + smallest(lambda extra: enough(least + extra, quick=True), first, growth=growth)
+    start, growth = 0.1, 2.0
+    if first.channel.additive is not None:  # whose noise is nearly the Gaussian's
+        sigma = gaussian_noise(setting, epsilon) / sqrt(setting.floor().honest)
+        start, growth = sigma * l2_clip / first.channel.clip, 1.05
+    amount = least + smallest(lambda extra: enough(least + extra, quick=True), start, growth=growth)
     while not enough(amount, quick=False):  # the search looked at few inputs of the others
         amount *= 1 + 1e-4
-    found = make(amount)
-    reached = spent(found, setting, dim=dim, l2_clip=l2_clip).epsilon
-    assert reached <= epsilon, "the search ends on the private side"
+    found = first.with_noise(amount)
+    assert spent(Event(found, dim, l2_clip), setting).epsilon <= epsilon, "the search ends on the private side"
     return found
 
 
@@ -84,22 +57,16 @@ def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> C
     """
     found: list[Channel] = []
     refused: ValueError | None = None
-    for kind, levels in (("rounding", 2), ("pbm", 16)):
+    clip = coordinate_clip(l2_clip, dim)
+    for kind, levels in DEFAULTS:
+        first = model_mechanism(kind, clip, {"levels": levels})
         try:
-            mech = fitted(kind, epsilon, setting, dim=dim, l2_clip=l2_clip, levels=levels)  # type: ignore[arg-type]
+            mech = fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip).channel
         except ValueError as error:
             refused = refused or error
         else:
-            assert isinstance(mech, Channel)
             if not found or mech.variance_max < 0.95 * found[0].variance_max:
                 found.insert(0, mech)
     if refused is not None and not found:
         raise refused
     return found[0]
-
-
-def _widest(levels: int) -> float:
-    """X / c from which on no level of an even number lies strictly inside the clip; odd numbers have one at 0."""
-    if levels % 2:
-        raise ValueError(f"levels = {levels}: must be even here, or a level lies at zero, inside the clip")
-    return float(max(levels - 1, 1)) * (1 + 1e-6)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from rqm._checks import FloatArray
-from rqm._threads import usable_cores
+from rqm._util.checks import FloatArray
+from rqm._util.threads import usable_cores
 from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, enumerate_counts
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
 from rqm.privacy.shapes import Group, group_of, partition
@@ -206,9 +206,8 @@ def _all_counts(
 
     def fill(c0: int) -> None:
         start = units[0].times(c0)
-        enumerate_counts(
-            c0, steps, start.mantissa, start.exponent, *shapes, *own, *powers, local, asked, size, exact, table
-        )  # fmt: skip
+        laws = ((start.mantissa, start.exponent), shapes, own, powers)
+        enumerate_counts(c0, steps, laws, (local, asked), size, exact, table)
 
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         list(pool.map(fill, range(first + 1)))

@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from rqm._checks import FloatArray
+from rqm._util.checks import FloatArray
 
 IntArray = npt.NDArray[np.int64]
+
+Blocked = tuple[FloatArray, IntArray]
+"""Laws in blocks: numbers, and the power of two of each block."""
 
 BLOCK = 16
 """Outcomes that share a power of two: few enough that even a law falling by 2³² a step fits a float in a block."""
@@ -112,20 +115,14 @@ def _near_kl(
 
 
 @compiled
-def divergences(
-    a: FloatArray, ea: IntArray, b: FloatArray, eb: IntArray, alphas: FloatArray, out: FloatArray
-) -> None:  # pragma: no cover (compiled)
-    """Write D_α(A ‖ B) to ``out`` for every order, infinite where A can be what B cannot.
+def _ratios(
+    a: FloatArray, ea: IntArray, b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray
+) -> bool:  # pragma: no cover (compiled)
+    """Write A/B to ``ratio``, scaled so that the largest of a block is 1, and that one's logarithm to ``peak``.
 
-    An order that is NaN is not wanted: its place gets −∞.
+    False if A can be what B cannot.
     """
-    blocks = a.shape[0]
-    if blocks > b.shape[0]:
-        out[:] = np.inf
-        return
-    ratio = np.empty((blocks, BLOCK))  # A/B within a block, scaled so that its largest is 1
-    peak = np.empty(blocks)  # the logarithm of that largest
-    for k in range(blocks):
+    for k in range(a.shape[0]):
         high = 0.0
         impossible = False
         for z in range(BLOCK):
@@ -135,8 +132,7 @@ def divergences(
             ratio[k, z] = quotient
             high = max(high, quotient)
         if impossible:
-            out[:] = np.inf
-            return
+            return False
         if high == 0.0:
             peak[k] = -np.inf
             continue
@@ -153,81 +149,135 @@ def divergences(
                 ratio[k, z] *= scale
             high = np.log(high)
         peak[k] = high + np.log(2.0) * (ea[k] - eb[k])
+    return True
+
+
+@compiled
+def _raised(
+    ratio: FloatArray, alpha: float, power: FloatArray, base: FloatArray
+) -> None:  # pragma: no cover (compiled)
+    """Write ratio**alpha to ``power``: for whole numbers by squaring, without exponentials."""
+    if alpha > 4096 or alpha != np.floor(alpha):
+        for z in range(BLOCK):
+            power[z] = ratio[z] ** alpha
+        return
+    for z in range(BLOCK):
+        power[z] = 1.0
+        base[z] = ratio[z]
+    n = int(alpha)
+    while True:
+        if n & 1:
+            for z in range(BLOCK):
+                power[z] *= base[z]
+        n >>= 1
+        if n == 0:
+            break
+        for z in range(BLOCK):
+            base[z] *= base[z]
+
+
+@compiled
+def _of_order(
+    b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray, alpha: float, room: FloatArray
+) -> float:  # pragma: no cover (compiled)
+    """D_α from the ratios, block by block; blocks that add too little are left out."""
+    blocks = peak.shape[0]
+    best, reach = 0, -np.inf  # a block adds at most BLOCK·exp(reach): start with the most promising one
+    for k in range(blocks):
+        if peak[k] > -np.inf and np.log(2.0) * eb[k] + alpha * peak[k] > reach:
+            best, reach = k, np.log(2.0) * eb[k] + alpha * peak[k]
+    power, base = room[0], room[1]
+    top, total = -np.inf, 0.0
+    for turn in range(blocks):
+        k = best if turn == 0 else turn - 1 if turn <= best else turn
+        reach = np.log(2.0) * eb[k] + alpha * peak[k]
+        if reach + 4.0 < top - 50.0 or peak[k] == -np.inf:  # log(BLOCK) < 4: too little to matter
+            continue
+        _raised(ratio[k], alpha, power, base)
+        part = 0.0
+        for z in range(BLOCK):
+            part += b[k, z] * power[z]
+        if part == 0.0:
+            continue
+        term = np.log(part) + reach
+        if term > top:
+            total = total * np.exp(top - term) + 1.0
+            top = term
+        else:
+            total += np.exp(term - top)
+    found: float = (top + np.log(total)) / (alpha - 1)
+    return found
+
+
+@compiled
+def divergences(
+    a: FloatArray, ea: IntArray, b: FloatArray, eb: IntArray, alphas: FloatArray, out: FloatArray
+) -> None:  # pragma: no cover (compiled)
+    """Write D_α(A ‖ B) to ``out`` for every order, infinite where A can be what B cannot.
+
+    An order that is NaN is not wanted: its place gets −∞.
+    """
+    blocks = a.shape[0]
+    ratio, peak, room = np.empty((blocks, BLOCK)), np.empty(blocks), np.empty((2, BLOCK))
+    if blocks > b.shape[0] or not _ratios(a, ea, b, eb, ratio, peak):
+        out[:] = np.inf
+        return
     highest = peak.max()
-    power = np.empty(BLOCK)
-    base = np.empty(BLOCK)
     for order in range(alphas.shape[0]):
         alpha = alphas[order]
         if np.isnan(alpha):
             out[order] = -np.inf
-            continue
-        if alpha == np.inf:
+        elif alpha == np.inf:
             out[order] = highest
-            continue
-        if alpha == 1.0 or (alpha - 1) * highest < 0.5:
+        elif alpha == 1.0 or (alpha - 1) * highest < 0.5:
             out[order] = _near_kl(a, ea, b, eb, alpha)
-            continue
-        by_squaring = alpha <= 4096 and alpha == np.floor(alpha)
-        best, reach = 0, -np.inf  # a block adds at most BLOCK·exp(reach): start with the most promising one
-        for k in range(blocks):
-            if peak[k] > -np.inf and np.log(2.0) * eb[k] + alpha * peak[k] > reach:
-                best, reach = k, np.log(2.0) * eb[k] + alpha * peak[k]
-        top, total = -np.inf, 0.0
-        for turn in range(blocks):
-            k = best if turn == 0 else turn - 1 if turn <= best else turn
-            reach = np.log(2.0) * eb[k] + alpha * peak[k]
-            if reach + 4.0 < top - 50.0 or peak[k] == -np.inf:  # log(BLOCK) < 4: too little to matter
-                continue
-            if by_squaring:  # no exponentials
-                for z in range(BLOCK):
-                    power[z] = 1.0
-                    base[z] = ratio[k, z]
-                n = int(alpha)
-                while True:
-                    if n & 1:
-                        for z in range(BLOCK):
-                            power[z] *= base[z]
-                    n >>= 1
-                    if n == 0:
-                        break
-                    for z in range(BLOCK):
-                        base[z] *= base[z]
-            else:
-                for z in range(BLOCK):
-                    power[z] = ratio[k, z] ** alpha
-            part = 0.0
-            for z in range(BLOCK):
-                part += b[k, z] * power[z]
-            if part == 0.0:
-                continue
-            term = np.log(part) + reach
-            if term > top:
-                total = total * np.exp(top - term) + 1.0
-                top = term
-            else:
-                total += np.exp(term - top)
-        out[order] = (top + np.log(total)) / (alpha - 1)
+        else:
+            out[order] = _of_order(b, eb, ratio, peak, alpha, room)
+
+
+@compiled
+def _all_pairs(
+    base: Blocked, own: Blocked, asked: tuple[IntArray, FloatArray], ends: Blocked, cell: int, table: FloatArray
+) -> None:  # pragma: no cover (compiled)
+    """Raise one cell of the table to the divergence of every pair of own laws, each beside the ``base`` of all others.
+
+    ``ends`` is room for the sums.
+    """
+    (pairs, orders), laws = asked, own[0].shape[0]
+    used = np.zeros(laws, dtype=np.int64)
+    for v in range(laws):
+        used[v] = convolve_into(base[0], base[1], own[0][v], own[1][v], ends[0][v], ends[1][v])
+    values = np.empty(orders.shape[1])
+    for k in range(pairs.shape[0]):
+        i, j = pairs[k, 0], pairs[k, 1]
+        divergences(
+            ends[0][i, : used[i]],
+            ends[1][i, : used[i]],
+            ends[0][j, : used[j]],
+            ends[1][j, : used[j]],
+            orders[k],
+            values,
+        )
+        row = table[k] if table.shape[0] > 1 else table[0]
+        for order in range(orders.shape[1]):
+            row[order, cell] = max(row[order, cell], values[order])
 
 
 @compiled
 def enumerate_counts(
     c0: int,
     steps: int,
-    start: FloatArray,
-    estart: IntArray,
-    shapes: FloatArray,
-    eshapes: IntArray,
-    own: FloatArray,
-    eown: IntArray,
-    powers: FloatArray,
-    epowers: IntArray,
-    pairs: IntArray,
-    orders: FloatArray,
+    laws: tuple[Blocked, Blocked, Blocked, Blocked],
+    asked: tuple[IntArray, FloatArray],
     size: int,
     exact: bool,
     table: FloatArray,
 ) -> None:  # pragma: no cover (compiled)
-    """Fill the part of the table whose first count is ``c0``: the divergence of every pair at every count."""
+    """Fill the part of the table whose first count is ``c0``: the divergence of every pair at every count.
+
+    ``laws`` are the sum of the first c0, the shapes, one's own, and the powers of the last; ``asked`` pairs and orders.
+    """
+    (start, estart), (shapes, eshapes), own, (powers, epowers) = laws
     groups = shapes.shape[0]
     law = np.zeros((groups, size, BLOCK))
     elaw = np.full((groups, size), EMPTY)
@@ -235,51 +285,20 @@ def enumerate_counts(
     for g in range(groups):
         law[g, : start.shape[0]] = start
         elaw[g, : start.shape[0]] = estart
-    ends = np.zeros((own.shape[0], size, BLOCK))
-    eends = np.full((own.shape[0], size), EMPTY)
-    end_used = np.zeros(own.shape[0], dtype=np.int64)
-    everyone = np.zeros((size, BLOCK))
-    eeveryone = np.full(size, EMPTY)
-    scratch = np.zeros((size, BLOCK))
-    escratch = np.full(size, EMPTY)
-    values = np.empty(orders.shape[1])
+    ends = (np.zeros((own[0].shape[0], size, BLOCK)), np.full((own[0].shape[0], size), EMPTY))
+    room, eroom = np.zeros((size, BLOCK)), np.full(size, EMPTY)
     count = np.zeros(groups, dtype=np.int64)
     count[0] = c0
     while True:
-        total = count.sum()
-        index = 0
+        total, index, n = count.sum(), 0, used[groups - 1]
         for g in range(groups):
             index = index * (steps + 1) + count[g]
-        n = used[groups - 1]
         if exact:
             left = steps - total
-            n = convolve_into(
-                law[groups - 1, :n],
-                elaw[groups - 1, :n],
-                powers[left],
-                epowers[left],
-                everyone,
-                eeveryone,
-            )
+            n = convolve_into(law[groups - 1, :n], elaw[groups - 1, :n], powers[left], epowers[left], room, eroom)
         else:
-            everyone[:n] = law[groups - 1, :n]
-            eeveryone[:n] = elaw[groups - 1, :n]
-        for v in range(own.shape[0]):
-            end_used[v] = convolve_into(everyone[:n], eeveryone[:n], own[v], eown[v], ends[v], eends[v])
-        for k in range(pairs.shape[0]):
-            i, j = pairs[k, 0], pairs[k, 1]
-            divergences(
-                ends[i, : end_used[i]],
-                eends[i, : end_used[i]],
-                ends[j, : end_used[j]],
-                eends[j, : end_used[j]],
-                orders[k],
-                values,
-            )
-            row = table[k] if table.shape[0] > 1 else table[0]
-            cell = c0 if exact else index
-            for a in range(orders.shape[1]):
-                row[a, cell] = max(row[a, cell], values[a])
+            room[:n], eroom[:n] = law[groups - 1, :n], elaw[groups - 1, :n]
+        _all_pairs((room[:n], eroom[:n]), own, asked, ends, c0 if exact else index, table)
         g = groups - 1
         while g > 0 and total == steps:
             total -= count[g]
@@ -288,10 +307,8 @@ def enumerate_counts(
         if g == 0:
             return
         n = used[g]
-        used[g] = convolve_into(law[g, :n], elaw[g, :n], shapes[g], eshapes[g], scratch, escratch)
-        n = used[g]
+        n = convolve_into(law[g, :n], elaw[g, :n], shapes[g], eshapes[g], room, eroom)
         count[g] += 1
         for h in range(g, groups):
-            law[h, :n] = scratch[:n]
-            elaw[h, :n] = escratch[:n]
+            law[h, :n], elaw[h, :n] = room[:n], eroom[:n]
             used[h] = n

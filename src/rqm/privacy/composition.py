@@ -12,15 +12,47 @@ from math import inf
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from rqm._checks import FloatArray, real, whole
+from rqm._util.checks import FloatArray, real, whole
 from rqm.privacy.setting import Neighbours, Observer, checked_delta
 
 INTEGER_ORDERS = (*range(2, 129), 256)
 """The orders of published accounts of DP-SGD."""
 ORDERS = (
-    1.25, 1.5, 1.75, 2.0, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 14.0,
-    16.0, 18.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0,
-)  # fmt: skip
+    1.25,
+    1.5,
+    1.75,
+    2.0,
+    3.0,
+    3.25,
+    3.5,
+    3.75,
+    4.0,
+    4.5,
+    5.0,
+    5.5,
+    6.0,
+    6.5,
+    7.0,
+    8.0,
+    9.0,
+    10.0,
+    11.0,
+    12.0,
+    14.0,
+    16.0,
+    18.0,
+    20.0,
+    24.0,
+    28.0,
+    32.0,
+    40.0,
+    48.0,
+    64.0,
+    96.0,
+    128.0,
+    256.0,
+    512.0,
+)
 """Orders for releases that are not sampled. What lies between 2 and 3 the vector bound does not cover."""
 SAMPLED_ORDERS = tuple(range(2, 129))
 """Orders for the bound of sampling without replacement, which needs all integers below each."""
@@ -107,9 +139,7 @@ def orders_for(observer: Observer, few: bool) -> tuple[float, ...]:
     return tuple(map(float, SAMPLED_ORDERS[: 3 if few else None]))
 
 
-def smallest(
-    enough: Callable[[float], bool], start: float, tolerance: float = 1e-4, growth: float = 2.0
-) -> float:  # fmt: skip
+def smallest(enough: Callable[[float], bool], start: float, tolerance: float = 1e-4, growth: float = 2.0) -> float:
     """The smallest positive number that is enough, to within ``tolerance``, and itself enough."""
     low = high = start
     while not enough(high):

@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from rqm._checks import FloatArray
+from rqm._util.checks import FloatArray
 from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, convolve, divergences
 
 UNIT_ROUNDOFF = 2.0**-53

@@ -68,6 +68,10 @@ class Ledger:
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
+
     def close(self) -> None:
         """Let others open the ledger."""
         file, self._file = self._file, None
@@ -111,6 +115,11 @@ def read(path: Path) -> tuple[dict[str, Any], Counter[int], str]:
     return lines[0]["about"], Counter(line["round"] for line in lines[1:]), head
 
 
+def holds(path: Path, head: str) -> bool:
+    """Whether a ledger once ended with this head."""
+    return any(line["hash"] == head for line in _read(path)[0])
+
+
 def participations(spent: Counter[int], most: int | None) -> int:
     """The most releases that one user can have been part of, who takes part in at most ``most`` rounds."""
     return sum(count for _, count in spent.most_common(most))
@@ -124,7 +133,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str, int]:
             line = json.loads(raw)
             good = line["previous"] == head and line["hash"] == _hash(line)
             good &= "about" in line if number == 1 else isinstance(line["round"], int)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             good = False
         if not good:
             raise LedgerError(f"{path}: line {number} was changed, or a line before it is missing")

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rqm._checks import FloatArray
-from rqm.channel import Channel, Law
+from rqm._util.checks import FloatArray
+from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.vector import end_laws, splits_of_others
 
 GRID = 4000
@@ -43,15 +43,13 @@ def _loss(low: tuple[float, ...], high: tuple[float, ...], others: int) -> Any:
         return None
     gap = grid[1] - grid[0]
     bound = round(grid[-1] / gap)
-    return PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -bound, bound, deltas)
-    )  # fmt: skip
+    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -bound, bound, deltas))
 
 
 def profile(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatArray, FloatArray]:
     """A grid of ε and the largest δ of one coordinate at each, over all inputs of everyone."""
-    with np.errstate(divide="ignore"):
-        steepest = float(np.abs(np.log(high) - np.log(low)).max())
+    with np.errstate(divide="ignore", invalid="ignore"):  # what both cannot be tells nothing
+        steepest = float(np.nanmax(np.abs(np.log(high) - np.log(low))))
     if not isfinite(steepest):
         return np.array([inf]), np.ones(1)
     half = GRID // 2

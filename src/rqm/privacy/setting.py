@@ -1,15 +1,17 @@
 """Who takes part, who watches, and what neighbours are: everything about a guarantee but the mechanism."""
 
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf, log
 from typing import Any, Literal, NamedTuple, get_args
 
-from rqm._checks import real, whole
+from rqm._util.checks import real, whole
 
 Observer = Literal["server", "outsider"]
 Neighbours = Literal["replace", "zero-out"]
 Unit = Literal["user"]
 
+MANY_USERS = 10**8
+"""Beyond so many, a sample's luck is bounded, not computed."""
 UNLUCKY = 0.1
 """The part of δ that pays for samples with fewer honest clients than the floor."""
 
@@ -137,6 +139,11 @@ class Setting:
         unlucky = UNLUCKY * self.delta / releases
         if self.clients == 1 and self.observer == "server":
             few = many = 1
+        elif self.population > MANY_USERS:
+            own = self.observer == "server"  # which knows that the user is among the clients
+            share = (users - own) / (self.population - own)
+            few, many = _sure(self.clients - own, share, unlucky / 2)
+            few, many = max(1, few + own), many + own
         elif self.observer == "server":  # which knows that the user is among the clients
             others = hypergeom(self.population - 1, users - 1, self.clients - 1)
             few = 1 + int(others.ppf(unlucky))
@@ -152,6 +159,27 @@ class Setting:
                 many += 1
             few = max(1, few)  # a sum without honest clients tells nothing of them
         return few, max(few, many), users, (1 - UNLUCKY) * self.delta
+
+
+def _sure(clients: int, share: float, unlucky: float) -> tuple[int, int]:
+    """The fewest and the most of a sample that belong to a share of the users, but with that chance.
+
+    By Chernoff's bound, which holds for draws without replacement, too (Hoeffding 1963).
+    """
+
+    def rare(count: int) -> bool:
+        """Whether so many, or farther from what is expected, are less likely than that."""
+        part = count / clients
+        excess = part * log(part / share) if part else 0.0
+        excess += (1 - part) * log((1 - part) / (1 - share)) if part < 1 else 0.0
+        return clients * excess > -log(unlucky)
+
+    if share in (0, 1):
+        return int(share) * clients, int(share) * clients
+    expected = share * clients
+    few = next((k for k in range(int(expected), -1, -1) if rare(k)), -1) + 1
+    many = next((k for k in range(ceil(expected), clients + 1) if rare(k)), clients + 1) - 1
+    return few, many
 
 
 def checked_delta(delta: float) -> float:

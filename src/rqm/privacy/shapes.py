@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from rqm._checks import FloatArray
+from rqm._util.checks import FloatArray
 from rqm.privacy.divergence import Sum
 
 

@@ -20,7 +20,7 @@ from math import inf
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from rqm._checks import FloatArray
+from rqm._util.checks import FloatArray
 from rqm.mechanisms.additive import Additive
 
 SLACK = 1 + 1e-8

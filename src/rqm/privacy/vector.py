@@ -19,10 +19,8 @@ from typing import get_args
 
 import numpy as np
 
-from rqm._checks import FloatArray, order, real, whole
-from rqm.channel import Channel, Law
-from rqm.mechanisms.additive import Additive
-from rqm.mechanisms.pbm import PBM
+from rqm._util.checks import FloatArray, order, real, whole
+from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
 from rqm.privacy.worst_case import renyi
@@ -43,25 +41,14 @@ class Gain:
     most: FloatArray
 
 
-def affine(mech: Channel) -> bool:
-    """Whether the law of a coordinate is affine on all of [-c, c], or made of trials that are."""
-    return isinstance(mech, PBM) or len(mech.knots) == 2
-
-
-def budgeted(mech: Channel) -> bool:
-    """Whether a vector is accounted for under its L2 budget, and not coordinate by coordinate at its worst."""
-    return affine(mech) or isinstance(mech, Additive)
-
-
 def end_laws(mech: Channel, law: Law) -> tuple[FloatArray, int]:
     """The laws at the two ends of the clip, and how many independent trials of that kind a coordinate is.
 
     What a PBM client sends is a sum of trials with the same input. Showing every trial's sum alone only helps the
     adversary, and each is a mechanism of two levels.
     """
-    logs = mech.trial_laws(law) if isinstance(mech, PBM) else mech.knot_laws(law)
-    laws = np.exp(logs)
-    return laws / laws.sum(axis=1, keepdims=True), mech.trials if isinstance(mech, PBM) else 1
+    laws = np.exp(mech.trial_laws(law))
+    return laws / laws.sum(axis=1, keepdims=True), mech.trials
 
 
 def splits_of_others(
@@ -111,13 +98,19 @@ def vector_rdp(
         raise ValueError(f"neighbours = {neighbours!r}: must be one of {', '.join(get_args(Neighbours))}")
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, inf)
-    if isinstance(mech, Additive):
+    additive = mech.additive
+    if additive is not None:
         replaced = neighbours == "replace"
         return shifted_rdp(
-            mech, alphas.tolist(), honest=honest, dim=dim, furthest=mech.steps / (1 if replaced else 2),
-            squared=(4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2, quick=quick,
-        )  # fmt: skip
-    if not affine(mech):
+            additive,
+            alphas.tolist(),
+            honest=honest,
+            dim=dim,
+            furthest=additive.steps / (1 if replaced else 2),
+            squared=(4 if replaced else 1) * (l2_clip / additive.clip * additive.steps / 2) ** 2,
+            quick=quick,
+        )
+    if not mech.affine:
         return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])
     laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
@@ -151,9 +144,14 @@ def gain(
 
 
 def _leak(
-    base: FloatArray, lost: float, low: FloatArray, high: FloatArray, alphas: FloatArray, steepest: float,
+    base: FloatArray,
+    lost: float,
+    low: FloatArray,
+    high: FloatArray,
+    alphas: FloatArray,
+    steepest: float,
     neighbours: Neighbours,
-) -> Gain:  # fmt: skip
+) -> Gain:
     """The sums over outcomes for one choice of the others; ``lost`` is probability that ``base`` lacks."""
     mass = np.convolve((low + high) / 2, base)
     ratio = np.convolve((high - low) / 2, base) / mass

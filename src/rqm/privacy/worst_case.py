@@ -10,11 +10,10 @@ from typing import Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from rqm._checks import FloatArray, inputs, order, whole
-from rqm.channel import Channel, Law
+from rqm._util.checks import FloatArray, inputs, order, whole
 from rqm.mechanisms.additive import Additive
-from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.base import mechanism_of
+from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.certificate import certify, outward
 from rqm.privacy.compiled import IntArray
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
@@ -95,8 +94,7 @@ def renyi(
     >>> round(bound.lower, 4), round(bound.upper, 4), round(bound.x, 4), bound.x_prime
     (5.3684, 5.3684, 0.9333, -1.0)
     """
-    if not isinstance(mech, Channel):
-        raise TypeError(f"{type(mech).__name__} has no law, and no privacy to compute: pass a channel (RQM, PBM, …)")
+    mech = mechanism_of(mech).channel
     clients = whole("clients", clients, 1)
     single = np.ndim(alpha) == 0
     orders = np.array([order(a) for a in np.atleast_1d(np.asarray(alpha, dtype=object))])
@@ -143,12 +141,18 @@ def _given(
     best, pair = _best_pairs(base, own, all_pairs(len(own)), orders)
     return [
         Bound(
-            float(value), float(value), float(alpha), clients, False, law,
-            float(candidates[i]), float(candidates[j]),
+            float(value),
+            float(value),
+            float(alpha),
+            clients,
+            False,
+            law,
+            float(candidates[i]),
+            float(candidates[j]),
             {float(x): int(n) for x, n in zip(distinct, counts, strict=True)},
         )
         for value, (i, j), alpha in zip(best, pair, orders, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 # -- the other clients' inputs are the worst there are --------------------------------------------
@@ -167,42 +171,55 @@ class _Found:
 def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> tuple[Bound, ...]:
     """The bounds for some orders; they are kept, since they take seconds."""
     orders = np.array(alphas)
-    if isinstance(mech, Rounding) and len(mech.knots) > 2:
+    if mech.exposed:
         return tuple(_no_privacy(mech, float(alpha), clients, law) for alpha in orders)
-    if isinstance(mech, Additive):
-        return tuple(_shifts(mech, orders, clients))
+    if mech.additive is not None:
+        return tuple(_shifts(mech.additive, orders, clients))
     own = mech.knot_laws(law)
     _check_summable(mech, [Sum.of(row) for row in own], clients)
     found = search(own, clients - 1, orders)
     lower = np.array([one.value for one in found])
-    # A PBM client is many independent trials, each affine in its input: for the bound they are all free.
-    others, count = own, clients - 1
-    if isinstance(mech, PBM):
-        others, count = mech.trial_laws(law), (clients - 1) * mech.trials
+    # A client may be many independent trials, each affine in its input: for the bound they are all free.
+    others, count = mech.trial_laws(law), (clients - 1) * mech.trials
     upper = certify(own, others, count, list(orders), list(lower))
     rounded = outward(lower, orders, own, others, 4 * count + 4)
     lower = np.where(upper <= rounded, upper, lower)  # equal but for rounding: then say so
     return tuple(
         Bound(
-            float(low), float(high), float(alpha), clients, True, law,
-            float(mech.knots[one.pair[0]]), float(mech.knots[one.pair[1]]),
+            float(low),
+            float(high),
+            float(alpha),
+            clients,
+            True,
+            law,
+            float(mech.knots[one.pair[0]]),
+            float(mech.knots[one.pair[1]]),
             {float(x): n for x, n in zip(mech.knots, one.counts, strict=True) if n},
         )
         for low, high, alpha, one in zip(lower, upper, orders, found, strict=True)
-    )  # fmt: skip
+    )
 
 
 def _shifts(mech: Additive, orders: FloatArray, clients: int) -> list[Bound]:
     """The noise does not depend on anybody's input: what the others hold does not matter. Of the sampled law."""
     values, shifts = coordinate(mech, orders.tolist(), clients)
     return [
-        Bound(float(value), float(value), float(alpha), clients, True, "sampled", float(mech.knots[shift]),
-              float(mech.knots[0]), {0.0: clients - 1} if clients > 1 else {})
+        Bound(
+            float(value),
+            float(value),
+            float(alpha),
+            clients,
+            True,
+            "sampled",
+            float(mech.knots[shift]),
+            float(mech.knots[0]),
+            {0.0: clients - 1} if clients > 1 else {},
+        )
         for value, alpha, shift in zip(values, orders, shifts, strict=True)
-    ]  # fmt: skip
+    ]
 
 
-def _no_privacy(mech: Rounding, alpha: float, clients: int, law: Law) -> Bound:
+def _no_privacy(mech: Channel, alpha: float, clients: int, law: Law) -> Bound:
     """Others on a level inside the clip add no noise, and x = clip can be rounded to where -clip cannot."""
     others = {float(mech.knots[1]): clients - 1} if clients > 1 else {}
     return Bound(inf, inf, alpha, clients, True, law, mech.clip, -mech.clip, others)
@@ -213,52 +230,58 @@ def _check_summable(mech: Channel, laws: list[Sum], clients: int) -> None:
         raise ValueError(f"{mech!r}: the law falls by more than 2**33 a level; sums of such laws are not supported")
 
 
-def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
-    """Look for the worst inputs of ``count`` other clients: all equal, two values, then one move at a time."""
-    laws = [Sum.of(row) for row in own]
-    knots = len(laws)
-    pairs = all_pairs(knots)
-    best = [_Found(-1.0, (0, 1), (0,) * knots)] * len(orders)
+class _Search:
+    """The best that was found so far for every order, and what it takes to try other counts at the knots."""
 
-    def consider(counts: tuple[int, ...], pairs: IntArray) -> bool:
+    def __init__(self, own: FloatArray, orders: FloatArray) -> None:
+        self.laws, self.orders = [Sum.of(row) for row in own], orders
+        self.best = [_Found(-1.0, (0, 1), (0,) * len(own))] * len(orders)
+        self._powers: dict[tuple[int, int], Sum] = {}
+
+    def consider(self, counts: tuple[int, ...], pairs: IntArray) -> bool:
+        """Try so many other clients at each knot; whether some order gets better."""
         base = Sum.nothing()
         for v, times in enumerate(counts):
-            base = base + power(v, times) if times else base
-        value, pair = _best_pairs(base, laws, pairs, orders)
-        better = [a for a in range(len(orders)) if value[a] > best[a].value * (1 + 1e-12)]
+            base = base + self._power(v, times) if times else base
+        value, pair = _best_pairs(base, self.laws, pairs, self.orders)
+        better = [a for a in range(len(self.orders)) if value[a] > self.best[a].value * (1 + 1e-12)]
         for a in better:
-            best[a] = _Found(float(value[a]), pair[a], counts)
+            self.best[a] = _Found(float(value[a]), pair[a], counts)
         return bool(better)
 
-    memo: dict[tuple[int, int], Sum] = {}
+    def only(self, at: dict[int, int], pairs: IntArray) -> bool:
+        """Try some knots, nobody at the others."""
+        return self.consider(tuple(at.get(v, 0) for v in range(len(self.laws))), pairs)
 
-    def power(v: int, times: int) -> Sum:
-        if (v, times) not in memo:
-            memo[v, times] = laws[v].times(times)
-        return memo[v, times]
+    def _power(self, v: int, times: int) -> Sum:
+        if (v, times) not in self._powers:
+            self._powers[v, times] = self.laws[v].times(times)
+        return self._powers[v, times]
 
-    def only(at: dict[int, int]) -> tuple[int, ...]:
-        return tuple(at.get(v, 0) for v in range(knots))
 
+def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
+    """Look for the worst inputs of ``count`` other clients: all equal, two values, then one move at a time."""
+    found, knots = _Search(own, orders), len(own)
+    pairs = all_pairs(knots)
     ranked = []
     for v in reversed(range(knots)):
-        consider(only({v: count}), pairs)
-        ranked.append((max(one.value for one in best), v))
+        found.only({v: count}, pairs)
+        ranked.append((max(one.value for one in found.best), v))
     if count == 0:
-        return best
-    promising = np.array(sorted({one.pair for one in best}))
+        return found.best
+    promising = np.array(sorted({one.pair for one in found.best}))
     tried = max(3, 20_000 // (count * own.shape[1]))  # few splits where each is dear
     splits = sorted({int(k) for k in np.linspace(1, count - 1, min(count - 1, tried))})
     knots_tried = range(knots) if knots <= 16 else sorted(v for _, v in sorted(ranked)[-8:])
     for u, v in combinations(knots_tried, 2):
         for k in splits:
-            consider(only({u: k, v: count - k}), promising)
+            found.only({u: k, v: count - k}, promising)
     for _ in range(count):
-        starts = {one.counts for one in best}
-        improved = [consider(moved, promising) for start in starts for moved in _moves(start, knots_tried)]
+        starts = {one.counts for one in found.best}
+        improved = [found.consider(moved, promising) for start in starts for moved in _moves(start, knots_tried)]
         if not any(improved):
             break
-    return best
+    return found.best
 
 
 def _moves(counts: tuple[int, ...], knots: Sequence[int]) -> Iterator[tuple[int, ...]]:

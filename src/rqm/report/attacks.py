@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rqm.audit.jobs import unpacked
+from rqm._util.pictures import unpacked
 
 
 def draw_inversion(found: dict[str, Any], path: Path) -> Path:

@@ -12,32 +12,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rqm._stats import mean_and_interval
-from rqm.channel import Channel
-from rqm.mechanisms import mechanism_from_dict
-from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
-
-ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+from rqm._util.stats import mean_and_interval
+from rqm.mechanisms.registry import mechanism_from_dict
 
 
 def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None) -> Path:
-    """Draw the curves of ``sweep.save_curves`` into ``path``.
+    """Draw the curves of ``sweep.save_curves`` into ``path``."""
+    picture(curves, base).savefig(path, dpi=150)
+    return path
 
-    Loss and accuracy; with several seeds, how far each variant is from ``base`` (else the first without a law, else the
-    first), seed by seed: that can tell variants apart which the spread over seeds hides; and, for mechanisms, what they
-    leak.
+
+def picture(curves: dict[str, dict[str, Any]], base: str | None = None) -> Figure:
+    """The panels of a sweep's curves.
+
+    Loss and accuracy; with several seeds, how far each variant is from ``base`` (else the first that sends floats,
+    else the first), seed by seed: that can tell variants apart which the spread over seeds hides; and, where it was
+    saved, what a coordinate of each leaks.
     """
-    mechanisms = {name: mechanism_from_dict(entry["plan"]["mechanism"]) for name, entry in curves.items()}
-    private = {
-        name: (mech, curves[name]["plan"]["clients"])
-        for name, mech in mechanisms.items()
-        if isinstance(mech, Channel)
-        and curves[name]["plan"]["clients"] <= QUICK_CLIENTS
-        and "l2_clip" not in curves[name]["plan"].get("transforms", {})  # whose ε is not one coordinate's
-    }
+    leaks = {name: entry["leak"] for name, entry in curves.items() if entry.get("leak")}
     seeds = min(len(entry["accuracy"]) for entry in curves.values())
     compared = seeds > 1 and len(curves) > 1
-    count = 2 + bool(private) + compared
+    count = 2 + bool(leaks) + compared
     rows, columns = (2, 2) if count == 4 else (1, count)
     figure = Figure(figsize=(5.6 * columns, 4.2 * rows), layout="constrained")
     panels = iter(figure.subplots(rows, columns).flat)
@@ -48,18 +43,18 @@ def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None)
             _band(axes, entry["round"], entry[key], styles[name], name)
     handles, labels = axes.get_legend_handles_labels()
     if compared:
-        lawless = (name for name, mech in mechanisms.items() if not isinstance(mech, Channel))
-        base = base or next(lawless, next(iter(curves)))
+        base = base or _baseline(curves)
         axes = _axes(next(panels), "round", f"accuracy minus {base}, points")
         for name, entry in curves.items():
             if name != base:
                 gap = np.array(entry["accuracy"])[:seeds] - np.array(curves[base]["accuracy"])[:seeds]
                 _band(axes, entry["round"], 100 * gap, styles[name], name)
         axes.axhline(0, color="0.3", lw=0.8)
-    if private:
+    if leaks:
         axes = _axes(next(panels), "order α", "Rényi divergence, per coordinate and round")
-        for name, (mech, clients) in private.items():
-            _leak(axes, mech, clients, styles[name][0])
+        for name, leak in leaks.items():
+            axes.plot(leak["orders"], leak["certified"], color=styles[name][0], marker="o", ms=3)
+            axes.plot(leak["orders"], leak["paper"], color=styles[name][0], ls="--", lw=1)
         axes.plot([], [], color="0.3", label="certified worst case")
         axes.plot([], [], color="0.3", ls="--", label="the paper's: others balanced at ±c")
         axes.set_xscale("log", base=2)
@@ -68,8 +63,7 @@ def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None)
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * columns + 1), frameon=False)
     note = "one seed" if seeds == 1 else f"mean and 95 % interval over {seeds} seeds"
     figure.suptitle(note, fontsize=9, x=0.99, ha="right")
-    figure.savefig(path, dpi=150)
-    return path
+    return figure
 
 
 def _axes(axes: Axes, x: str, y: str) -> Axes:
@@ -100,11 +94,10 @@ def _band(axes: Axes, rounds: list[int], values: Any, style: tuple[str, str], na
         axes.fill_between(rounds, mean - half, mean + half, alpha=0.15, color=colour, lw=0)
 
 
-def _leak(axes: Axes, mech: Channel, clients: int, colour: str) -> None:
-    """What one coordinate of one round leaks: the certified worst case, and what the paper plots."""
-    axes.plot(ORDERS, [bound.upper for bound in renyi(mech, ORDERS, clients)], color=colour, marker="o", ms=3)
-    paper = [bound.lower for bound in renyi(mech, ORDERS, clients, "balanced")]
-    axes.plot(ORDERS, paper, color=colour, ls="--", lw=1)
+def _baseline(curves: dict[str, dict[str, Any]]) -> str:
+    """The first that sends floats, else the first."""
+    plans = {name: mechanism_from_dict(entry["plan"]["mechanism"]) for name, entry in curves.items()}
+    return next((name for name, mech in plans.items() if not mech.integers), next(iter(curves)))
 
 
 if __name__ == "__main__":

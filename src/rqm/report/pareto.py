@@ -6,16 +6,22 @@ from matplotlib.figure import Figure
 
 
 def draw(lines: dict[str, list[list[float]]], path: Path, title: str = "") -> Path:
-    """Draw what ``rqm.adviser.pareto`` found."""
+    """Draw what ``rqm.advice.adviser.pareto`` found."""
     figure = Figure(figsize=(6.8, 4.6), layout="constrained")
     axes = figure.subplots()
     for number, (name, points) in enumerate(lines.items()):
         trusted = "trusted" in name
         epsilons, errors = zip(*sorted(points), strict=True)
         axes.plot(
-            epsilons, errors, label=name, marker="o", ms=3.5, lw=1.4, color="0.45" if trusted else f"C{number % 10}",
+            epsilons,
+            errors,
+            label=name,
+            marker="o",
+            ms=3.5,
+            lw=1.4,
+            color="0.45" if trusted else f"C{number % 10}",
             ls="--" if trusted else "-",
-        )  # fmt: skip
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("certified ε")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, Self, final
@@ -12,13 +12,13 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from rqm._checks import whole
+from rqm._util.checks import whole
 from rqm.kernels.packing import pack
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.graph import degree_of
 from rqm.secagg.masking import ACK, KEY, SEALED, SECRET
-from rqm.secagg.protocol import Identities, Params, mask_key, own_key, pair, statement
+from rqm.secagg.protocol import Identities, Masks, Params, pair, statement
 from rqm.secagg.wire import Kind
 
 
@@ -27,8 +27,15 @@ class Client:
     """One client in one round. A message that breaks the protocol is refused, and so is everything after it."""
 
     def __init__(
-        self, params: Params, number: int, identity: Ed25519PrivateKey | None = None, others: Identities | None = None
+        self,
+        params: Params,
+        number: int,
+        identity: Ed25519PrivateKey | None = None,
+        others: Identities | None = None,
+        *,
+        maker: Masks | None = None,
     ) -> None:
+        self._maker = maker or Masks()
         self.params, self.number = params, whole("number", number, 0, params.clients - 1)
         if params.signed and (identity is None or others is None):
             raise ValueError("a signed round: identity (one's own) and others (everybody's public ones) must be given")
@@ -49,14 +56,19 @@ class Client:
         second story about who is lost both secrets. Where a process may die between a message and its saving, write
         down first that the state is spent, and if in doubt be lost.
         """
-        return json.dumps({
-            "digest": self.params.digest.hex(), "number": self.number, "due": self._due,
-            "own": [key.private_bytes_raw().hex() for key in (self._channel, self._pairs)] + [self._seed.hex()],
-            "channels": {u: key.hex() for u, key in self._channels.items()},
-            "masks": {u: key.hex() for u, key in self._masks.items()},
-            "held": {u: share.hex() for u, share in self._held.items()},
-            "alive": sorted(self._alive), "agreed": self._agreed.hex(),
-        }).encode()  # fmt: skip
+        return json.dumps(
+            {
+                "digest": self.params.digest.hex(),
+                "number": self.number,
+                "due": self._due,
+                "own": [key.private_bytes_raw().hex() for key in (self._channel, self._pairs)] + [self._seed.hex()],
+                "channels": {u: key.hex() for u, key in self._channels.items()},
+                "masks": {u: key.hex() for u, key in self._masks.items()},
+                "held": {u: share.hex() for u, share in self._held.items()},
+                "alive": sorted(self._alive),
+                "agreed": self._agreed.hex(),
+            }
+        ).encode()
 
     @classmethod
     def load(
@@ -104,6 +116,17 @@ class Client:
     def _tag(self, sender: int, receiver: int, use: bytes, about: bytes = b"") -> bytes:
         """A tag that only the two ends of a channel can make."""
         return masking.tag(self._key(sender, receiver, use), self._context(sender, receiver) + about)
+
+    def answer(self, stage: Kind, data: bytes, values: Callable[[], npt.ArrayLike]) -> bytes:
+        """This client's message of a stage, from what the server sent; ``values`` gives its integers to be masked."""
+        if stage == Kind.KEYS:
+            return self.keys()
+        if stage == Kind.MASKED:
+            return self.mask(data, values())
+        steps = {Kind.SHARES: self.share, Kind.ACKS: self.acknowledge, Kind.REVEAL: self.reveal}
+        if stage not in steps:
+            raise ProtocolError(f"{stage.name}: not a stage that a client answers")
+        return steps[stage](data)
 
     def keys(self) -> bytes:
         """The public keys of this round."""
@@ -175,10 +198,10 @@ class Client:
             key = self._key(other, self.number, b"shares")
             self._held[other] = masking.decrypt(key, text, self._context(other, self.number), f"client {other}")
         total = array.astype(masking.lane(params.bits))
-        masking.add_mask(total, own_key(params, self._seed, self.number), 1)
+        self._maker.add(total, self._maker.own_key(params, self._seed, self.number), 1)
         for other in found:
-            key = mask_key(params, self._masks[other], self.number, other)
-            masking.add_mask(total, key, 1 if self.number < other else -1)
+            key = self._maker.pair_key(params, self._masks[other], self.number, other)
+            self._maker.add(total, key, 1 if self.number < other else -1)
         total &= total.dtype.type(2**params.bits - 1)
         tags = [(other, self._tag(self.number, other, b"masked")) for other in found]
         return self._send(Kind.MASKED, pack(total, params.bits).tobytes(), wire.entries(tags), then=Kind.SURVIVORS)

@@ -10,7 +10,7 @@ from math import ceil, log
 
 import numpy as np
 
-from rqm._checks import real, whole
+from rqm._util.checks import real, whole
 
 
 def degree_of(clients: int, degree: int) -> int:

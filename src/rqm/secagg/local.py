@@ -14,6 +14,7 @@ from rqm.secagg.protocol import Params
 from rqm.secagg.server import Server
 from rqm.secagg.wire import Kind
 
+_NOTHING = np.empty(0, dtype=np.int64)
 STAGES = (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)
 
 
@@ -34,12 +35,13 @@ def aggregate(
     values: Callable[[int], npt.ArrayLike],
     lost: Mapping[int, Kind] | None = None,
     clients: Iterable[int] | None = None,
+    hears: Callable[[int, Kind, bytes], object] = lambda client, stage, message: None,
     **options: Any,
 ) -> tuple[npt.NDArray[np.int64], list[int], Cost]:
     """Carry out a round; return the sum, the clients in it, and what it cost.
 
     ``values`` gives a client's integers when it needs them. A client in ``lost`` falls silent before it sends its
-    message of that stage. Clients who refuse to go on are lost too.
+    message of that stage. Clients who refuse to go on are lost too. ``hears`` is told every message that is sent.
 
     >>> params = Params(clients=4, count=3, levels=16, round=b"1", threshold=2)
     >>> total, survivors, _ = aggregate(params, lambda u: [u, 1, 15], lost={3: Kind.MASKED})
@@ -55,12 +57,13 @@ def aggregate(
         for u, data in inbox.items():
             if lost.get(u) == stage:
                 continue
-            given = np.asarray(values(u)) if stage == Kind.MASKED else None
+            given = np.asarray(values(u)) if stage == Kind.MASKED else _NOTHING
             start = perf_counter()
             try:
-                message = _answer(parties[u], stage, data, given)
+                message = parties[u].answer(stage, data, lambda given=given: given)  # type: ignore[misc]
             except ProtocolError:
                 continue
+            hears(u, stage, message)
             middle = perf_counter()
             server.receive(message, u)
             cost.client_seconds += middle - start
@@ -75,12 +78,3 @@ def aggregate(
             cost.bytes_down += sum(map(len, inbox.values()))
         cost.server_seconds += perf_counter() - start
     return total, server.survivors, cost
-
-
-def _answer(client: Client, stage: Kind, data: bytes, values: Any) -> bytes:
-    if stage == Kind.KEYS:
-        return client.keys()
-    if stage == Kind.MASKED:
-        return client.mask(data, values)
-    step = {Kind.SHARES: client.share, Kind.ACKS: client.acknowledge, Kind.REVEAL: client.reveal}[stage]
-    return step(data)

@@ -25,7 +25,7 @@ from typing import final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from rqm._checks import whole
+from rqm._util.checks import whole
 from rqm.kernels.packing import packed_size
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.masking import KEY, SIGNATURE
@@ -117,14 +117,20 @@ def pair(one: int, other: int) -> bytes:
     return struct.pack("<II", one, other)
 
 
-def mask_key(params: Params, secret: bytes, one: int, other: int) -> bytes:
-    """The key of the mask that two clients share."""
-    return masking.derive(secret, params.digest, b"pair" + pair(min(one, other), max(one, other)), 32)
+class Masks:
+    """Where masks come from, for both sides of the protocol. Other masks are for audits, which must find out."""
 
+    def pair_key(self, params: Params, secret: bytes, one: int, other: int) -> bytes:
+        """The key of the mask that two clients share."""
+        return masking.derive(secret, params.digest, b"pair" + pair(min(one, other), max(one, other)), 32)
 
-def own_key(params: Params, secret: bytes, client: int) -> bytes:
-    """The key of a client's own mask."""
-    return masking.derive(secret, params.digest, b"self" + struct.pack("<I", client), 32)
+    def own_key(self, params: Params, secret: bytes, client: int) -> bytes:
+        """The key of a client's own mask."""
+        return masking.derive(secret, params.digest, b"self" + struct.pack("<I", client), 32)
+
+    def add(self, total: masking.Lanes, key: bytes, sign: int) -> None:
+        """Add (or with ``sign`` −1 take away) the mask of a key, in place."""
+        masking.add_mask(total, key, sign)
 
 
 def statement(params: Params, number: int, keys: bytes) -> bytes:

@@ -12,7 +12,7 @@ from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import Aborted, ProtocolError
 from rqm.secagg.graph import regular
 from rqm.secagg.masking import ACK, KEY, SEALED, SECRET
-from rqm.secagg.protocol import Identities, Params, mask_key, own_key, statement
+from rqm.secagg.protocol import Identities, Masks, Params, statement
 from rqm.secagg.wire import Kind
 
 
@@ -20,7 +20,8 @@ from rqm.secagg.wire import Kind
 class Server:
     """The server in one round: give it messages by ``receive``, end a stage by ``advance``, and at last ``finish``."""
 
-    def __init__(self, params: Params, identities: Identities | None = None) -> None:
+    def __init__(self, params: Params, identities: Identities | None = None, *, maker: Masks | None = None) -> None:
+        self._maker = maker or Masks()
         self.params, self._identities = params, identities
         self._due = Kind.KEYS
         self._keys: dict[int, bytes] = {}
@@ -58,9 +59,12 @@ class Server:
         if client in self._heard:
             raise ProtocolError(f"client {client} has sent its {self._due.name} already")
         {
-            Kind.KEYS: self._take_keys, Kind.SHARES: self._take_shares, Kind.MASKED: self._take_masked,
-            Kind.ACKS: self._take_acks, Kind.REVEAL: self._take_shares_of_others,
-        }[self._due](client, body)  # fmt: skip
+            Kind.KEYS: self._take_keys,
+            Kind.SHARES: self._take_shares,
+            Kind.MASKED: self._take_masked,
+            Kind.ACKS: self._take_acks,
+            Kind.REVEAL: self._take_shares_of_others,
+        }[self._due](client, body)
         self._heard.add(client)
 
     def advance(self) -> dict[int, bytes]:
@@ -68,9 +72,11 @@ class Server:
         here = sorted(self._heard)
         stage = self._due
         answers = {
-            Kind.KEYS: self._answer_keys, Kind.SHARES: self._answer_shares, Kind.MASKED: self._answer_masked,
+            Kind.KEYS: self._answer_keys,
+            Kind.SHARES: self._answer_shares,
+            Kind.MASKED: self._answer_masked,
             Kind.ACKS: self._answer_acks,
-        }  # fmt: skip
+        }
         if stage not in answers:
             raise ProtocolError("all messages have been sent: finish")
         if len(here) < self.params.minimum and stage != Kind.ACKS:
@@ -90,14 +96,14 @@ class Server:
         for u in self._in_sum:
             if sha256(secrets_[u]).digest() != self._seals[u]:
                 raise ProtocolError(f"the shares of client {u} do not give the secret that it committed to")
-            masking.add_mask(total, own_key(params, secrets_[u], u), -1)
+            self._maker.add(total, self._maker.own_key(params, secrets_[u], u), -1)
         for u in lost:
             private = X25519PrivateKey.from_private_bytes(secrets_[u])
             if masking.public(private) != self._keys[u][KEY : 2 * KEY]:
                 raise ProtocolError(f"the shares of client {u} do not give the key that it advertised")
             for v in alive.intersection(self._sharers(u)):
                 secret = masking.agree(private, self._keys[v][KEY : 2 * KEY], f"client {v}")
-                masking.add_mask(total, mask_key(params, secret, u, v), -1 if v < u else 1)
+                self._maker.add(total, self._maker.pair_key(params, secret, u, v), -1 if v < u else 1)
         total &= total.dtype.type(2**params.bits - 1)
         return total.astype(np.int64)
 

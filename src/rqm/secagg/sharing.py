@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rqm._checks import whole
+from rqm._util.checks import whole
 from rqm.secagg.errors import ProtocolError
 
 MODULUS = 0x1100B

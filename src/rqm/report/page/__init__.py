@@ -13,17 +13,15 @@ import numpy as np
 from matplotlib.image import imsave
 
 from rqm import __version__
-from rqm._stats import mean_and_interval
-from rqm.channel import Channel
-from rqm.datasets.labels import names_of
+from rqm._util.pictures import unpacked
+from rqm._util.stats import mean_and_interval
+from rqm.data.labels import names_of
 from rqm.plan.plan import Plan
-from rqm.privacy.guarantee import HOPELESS, Guarantee
+from rqm.privacy.guarantee import HOPELESS
 from rqm.report.page import charts
-from rqm.report.page.facts import Run, Tested, coordinate, find, on_test_set, privacy
+from rqm.report.page.facts import Run, find
 
 STYLE = Path(__file__).with_name("style.css")
-SHOWN = 20
-"""Pictures of a kind that are shown."""
 _SCRIPT = """
 const root = document.documentElement, button = document.querySelector('header button');
 const paint = dark => { root.dataset.theme = dark ? 'dark' : 'light'; button.textContent = dark ? 'Light' : 'Dark'; };
@@ -34,9 +32,9 @@ button.onclick = () => paint(root.dataset.theme !== 'dark');
 
 def build(folders: Iterable[Path], data: Path | None = None) -> str:
     """The report of all runs in some folders: of one run in full, of several as a comparison."""
-    runs = find(list(folders))
+    runs = find(list(folders), data)
     if len(runs) == 1:
-        return _document(f"Run {runs[0].folder.name}", _single(runs[0], data))
+        return _document(f"Run {runs[0].folder.name}", _single(runs[0]))
     return _document("Runs compared", _several(runs))
 
 
@@ -56,27 +54,27 @@ def _document(title: str, body: str) -> str:
 # -- one run ------------------------------------------------------------------------------------------
 
 
-def _single(one: Run, data: Path | None) -> str:
-    found, charged, why = privacy(one)
+def _single(one: Run) -> str:
     unfinished = (
         f'<p class="warn">Unfinished: {one.done:,} of {one.plan.rounds:,} rounds.</p>' if one.summary is None else ""
     )
-    parts = [
-        unfinished, _tiles(one, found), _privacy(one, found, charged, why), _curves({one.group: [one]}), _sent(one),
-        _time(one), _law(one), _model(on_test_set(one, data), one.plan), _plan(one.plan),
-    ]  # fmt: skip
-    return "".join(parts)
+    parts = [unfinished, _tiles(one), _privacy(one), _curves({one.group: [one]}), _sent(one), _time(one), _law(one)]
+    return "".join([*parts, _model(one.found["model"], one.plan), _plan(one.plan)])
 
 
-def _tiles(one: Run, found: Guarantee | None) -> str:
+def _tiles(one: Run) -> str:
+    found = one.guarantee
     accuracy = "–" if one.accuracy is None else f"{one.accuracy:.1%}"
     epsilon = "none" if found is None else f"{found.epsilon:.3g}" if found.epsilon < 1e4 else f"{found.epsilon:.0e}"
     said = "a user's ε, certified" if found else "a user's ε"
     tiles = [
-        (accuracy, "accuracy on the test set"), (epsilon, said), (str(one.plan.mechanism.bits), "bits a coordinate"),
-        (_size(one.total("bits_up") / 8), "sent by all clients"), (f"{one.done:,}", "rounds"),
+        (accuracy, "accuracy on the test set"),
+        (epsilon, said),
+        (str(one.plan.mechanism.bits), "bits a coordinate"),
+        (_size(one.total("bits_up") / 8), "sent by all clients"),
+        (f"{one.done:,}", "rounds"),
         (f"{one.total('seconds'):.3g} s", "in all"),
-    ]  # fmt: skip
+    ]
     return (
         '<div class="tiles">'
         + "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles)
@@ -84,11 +82,12 @@ def _tiles(one: Run, found: Guarantee | None) -> str:
     )
 
 
-def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: str) -> str:
+def _privacy(one: Run) -> str:
     """The privacy statement: what is promised to whom, against whom, and on what grounds."""
     rows: list[tuple[str, str]] = []
-    bound = coordinate(one)
-    verdict = f'<p class="warn">{escape(why)}</p>' if found is None else ""
+    found, about, bound = one.guarantee, one.found["privacy"], one.found["coordinate"]
+    charged = about.get("charged")
+    verdict = f'<p class="warn">{escape(about["why"])}</p>' if found is None else ""
     if found is not None:
         verdict = (
             f"<p>Deployed with secure randomness, this gives every user <b>({found.epsilon:.4g}, {found.delta:.3g})-"
@@ -100,15 +99,25 @@ def _privacy(one: Run, found: Guarantee | None, charged: dict[str, Any], why: st
             ("neighbours", f"one {found.unit}'s vectors {found.changed}"),
             ("threat model", f"keeps to the protocol; {found.honest:,} of {found.clients:,} clients a round honest"),
             ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a user"),
-            ("certificate", f"holds for all inputs of everyone; {found.accountant.upper()}, of the deployed "
-             f"integers, {found.dim:,} coordinates" if found.certified else "not certified"),
-        ]  # fmt: skip
+            (
+                "certificate",
+                f"holds for all inputs of everyone; {found.accountant.upper()}, of the deployed "
+                f"integers, {found.dim:,} coordinates"
+                if found.certified
+                else "not certified",
+            ),
+        ]
         if found.per_coordinate is not None and bound is None:
             rows.append(("one coordinate, one round", f"D₂ ≤ {found.per_coordinate:.4g}, certified"))
         if found.noise_std_over_gaussian is not None:
             rows.append(("noise", f"{found.noise_std_over_gaussian:.4f} × a trusted server's Gaussian at this ε"))
     if bound is not None:
-        rows.append(("one coordinate, one round", f"D₂ attained {bound.lower:.4g}, certified ≤ {bound.upper:.4g}"))
+        rows.append(
+            (
+                "one coordinate, one round",
+                f"D₂ attained {bound['attained'][0]:.4g}, certified ≤ {bound['certified'][0]:.4g}",
+            )
+        )
     if charged:
         rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head']}</code>"))
     rows.append(("randomness", "this simulation's is seeded: <b>not private</b>, whoever has the seed can repeat it"))
@@ -138,9 +147,9 @@ def _sent(one: Run) -> str:
     bits, plan = one.total("bits_up"), one.plan
     mech = plan.mechanism
     rows = [("bits a coordinate", str(mech.bits))]
-    if isinstance(mech, Channel):
+    if mech.integers:
         rows.append(
-            ("bits a coordinate of the secure sum", f"{mech.sum_bits(plan.clients)} ({plan.clients:,} clients)")
+            ("bits a coordinate of the secure sum", f"{mech.channel.sum_bits(plan.clients)} ({plan.clients:,} clients)")
         )
     rows.append(("all clients, all rounds", _size(bits / 8)))
     if one.lines:
@@ -174,53 +183,49 @@ def _time(one: Run) -> str:
 
 def _law(one: Run) -> str:
     """The mechanism's law at a few inputs."""
-    mech = one.plan.mechanism
-    if not isinstance(mech, Channel) or mech.levels > 256:
+    law = one.found["law"]
+    if law is None:
         return ""
-    laws = {f"x = {x:g} c": mech.pmf(x * mech.clip) for x in (-1.0, 0.0, 0.6)}
-    chart = charts.bars(laws, mech.grid.values / mech.clip, "decoded value, in clips", "probability")
-    about = {key: value for key, value in mech.to_dict().items() if not isinstance(value, (list, tuple))}
-    rows = [*((key, f"{value}") for key, value in about.items()),
-            ("largest variance", f"{mech.variance_max / mech.clip**2:.4g} c² a client and coordinate")]  # fmt: skip
+    laws = {name: np.array(values) for name, values in law["laws"].items()}
+    chart = charts.bars(laws, np.array(law["outcomes"]), "decoded value, in clips", "probability")
+    about = one.plan.mechanism.to_dict()
+    rows = [(key, f"{value}") for key, value in about.items() if not isinstance(value, (list, tuple))]
+    rows.append(("largest variance", f"{law['variance_max']:.4g} c² a client and coordinate"))
     return f'<section><h2>The mechanism</h2><div class="two"><div>{chart}</div>{_table(rows)}</div></section>'
 
 
-def _model(found: Tested | str, plan: Plan) -> str:
-    if isinstance(found, str):
-        return f"<section><h2>The model</h2><p>Not shown: {escape(found)}.</p></section>"
-    names = names_of(plan.data, len(found.confusion))
-    rows = found.confusion.sum(axis=1, keepdims=True)
-    share = found.confusion / np.maximum(1, rows)
+def _model(found: dict[str, Any], plan: Plan) -> str:
+    if "why" in found:
+        return f"<section><h2>The model</h2><p>Not shown: {escape(found['why'])}.</p></section>"
+    confusion = np.array(found["confusion"])
+    names = names_of(plan.data, len(confusion))
+    rows = confusion.sum(axis=1, keepdims=True)
+    share = confusion / np.maximum(1, rows)
     picture = _png(np.kron(share**0.5, np.ones((6, 6))), "magma")
-    wrong = found.confusion - np.diag(np.diag(found.confusion))
+    wrong = confusion - np.diag(np.diag(confusion))
     worst = np.argsort(-wrong, axis=None)[:8]
     pairs = [
         (f"{names[a]} taken for {names[b]}", f"{wrong[a, b]} of {int(rows[a, 0])}")
         for a, b in zip(*np.unravel_index(worst, wrong.shape), strict=True)
         if wrong[a, b]
     ]
-    order = np.random.default_rng(0).permutation(len(found.labels))[:SHOWN]
-    mistaken = np.flatnonzero(found.said != found.labels)
-    mistaken = mistaken[np.argsort(-found.sure[mistaken])][:SHOWN]
     return (
         '<section><h2>The model</h2><div class="two"><div><h3>Confusion: rows are true, columns are said</h3>'
         f'<img class="matrix" alt="confusion matrix" src="{picture}">'
         "<p><small>Brightness is the square root of the share of a row; classes in the order "
         f"{escape(' '.join(names[:3]))} … {escape(names[-1])}.</small></p></div>"
         f"<div><h3>Most often confused</h3>{_table(pairs)}</div></div>"
-        f"<h3>Some test pictures</h3>{_samples(found, order, names)}"
-        f"<h3>Wrong, and most sure of it</h3>{_samples(found, mistaken, names)}</section>"
+        f"<h3>Some test pictures</h3>{_samples(found['some'], names)}"
+        f"<h3>Wrong, and most sure of it</h3>{_samples(found['mistaken'], names)}</section>"
     )
 
 
-def _samples(found: Tested, rows: Any, names: list[str]) -> str:
+def _samples(given: list[dict[str, Any]], names: list[str]) -> str:
     figures = []
-    for row in rows:
-        said, true = names[found.said[row]], names[found.labels[row]]
-        right = found.said[row] == found.labels[row]
-        caption = f"<b>{escape(said)}</b> {found.sure[row]:.0%}" + ("" if right else f"<br>is {escape(true)}")
-        image = found.pictures[row]
-        source = _png(image / 255 if image.dtype == np.uint8 else image.reshape(28, 28), "gray")
+    for one in given:
+        said, true, right = names[one["said"]], names[one["label"]], one["said"] == one["label"]
+        caption = f"<b>{escape(said)}</b> {one['sure']:.0%}" + ("" if right else f"<br>is {escape(true)}")
+        source = _png(unpacked(one["picture"]) / 255, "gray")
         figures.append(
             f'<figure class="{"right" if right else "wrong"}"><img alt="{escape(true)}" src="{source}">'
             f"<figcaption>{caption}</figcaption></figure>"
@@ -273,26 +278,33 @@ def grouped(runs: list[Run]) -> dict[str, list[Run]]:
     return out
 
 
+def _spent(one: Run) -> float:
+    found = one.guarantee
+    return inf if found is None else found.epsilon
+
+
 def _several(runs: list[Run]) -> str:
     groups = grouped(runs)
     rows, statements = [], []
     for name, group in groups.items():
         # Of several seeds the one that has spent most speaks for all.
-        found, charged, why = max(
-            (privacy(one) for one in group), key=lambda one: inf if one[0] is None else one[0].epsilon
-        )
-        values = [one.accuracy for one in group if one.accuracy is not None]
+        one = max(group, key=_spent)
+        found = one.guarantee
+        values = [each.accuracy for each in group if each.accuracy is not None]
         mean, half = mean_and_interval(values) if values else (np.nan, np.nan)
-        rows.append([
-            name, f"{len(group)}", f"{mean:.2%}" + (f" ± {half:.2%}" if np.isfinite(half) else ""),
-            "none" if found is None else f"{found.epsilon:.4g}", f"{group[0].plan.mechanism.bits}",
-            _size(float(np.mean([one.total("bits_up") / 8 for one in group]))),
-            f"{np.mean([one.total('seconds') for one in group]):.3g} s",
-            "" if all(one.summary for one in group) else f"{min(one.done for one in group)} rounds so far",
-        ])  # fmt: skip
-        statements.append(
-            _privacy(group[0], found, charged, why).replace("<h2>Privacy", f"<h2>Privacy: {escape(name)}")
+        rows.append(
+            [
+                name,
+                f"{len(group)}",
+                f"{mean:.2%}" + (f" ± {half:.2%}" if np.isfinite(half) else ""),
+                "none" if found is None else f"{found.epsilon:.4g}",
+                f"{one.plan.mechanism.bits}",
+                _size(float(np.mean([each.total("bits_up") / 8 for each in group]))),
+                f"{np.mean([each.total('seconds') for each in group]):.3g} s",
+                "" if all(each.summary for each in group) else f"{min(each.done for each in group)} rounds so far",
+            ]
         )
+        statements.append(_privacy(one).replace("<h2>Privacy", f"<h2>Privacy: {escape(name)}"))
     heads = ["", "runs", "accuracy", "a user's ε", "bits", "sent", "time", ""]
     cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     table = f"<table><tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>{cells}</table>"

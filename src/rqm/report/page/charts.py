@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from rqm._checks import FloatArray
+from rqm._util.checks import FloatArray
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40
@@ -78,9 +78,13 @@ def split(parts: dict[str, float], unit: str) -> str:
 
 def legend(names: list[tuple[str, int]]) -> str:
     """The names of colours."""
-    return '<div class="legend">' + "".join(
-        f'<span><i style="background:var(--s{colour % 8})"></i>{escape(name)}</span>' for name, colour in names
-    ) + "</div>"  # fmt: skip
+    return (
+        '<div class="legend">'
+        + "".join(
+            f'<span><i style="background:var(--s{colour % 8})"></i>{escape(name)}</span>' for name, colour in names
+        )
+        + "</div>"
+    )
 
 
 class _Frame:

@@ -1,4 +1,4 @@
-"""What is known of a run from its folder: plan, metrics, privacy, and how the model does on the test set."""
+"""What is known of a run from its folder: plan, metrics, and what was found out about it."""
 
 import json
 from dataclasses import dataclass
@@ -7,26 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
-from rqm.channel import Channel
-from rqm.federated import run
-from rqm.mechanisms.noiseless import Noiseless
-from rqm.plan.account import account, account_ledger
+from rqm.plan.folder import METRICS, SUMMARY, finished
 from rqm.plan.plan import PLAN, Plan
 from rqm.privacy.guarantee import Guarantee
-from rqm.privacy.ledger import LEDGER
-from rqm.privacy.worst_case import QUICK_CLIENTS, Bound, renyi
-
-
-@final
-@dataclass(frozen=True)
-class Tested:
-    """The model on the test set: how often each class (row) was taken for each, and some pictures."""
-
-    confusion: Any
-    pictures: Any
-    labels: Any
-    said: Any
-    sure: Any
+from rqm.training.findings import findings
 
 
 @final
@@ -39,6 +23,13 @@ class Run:
     plan: Plan
     lines: list[dict[str, Any]]
     summary: dict[str, Any] | None
+    found: dict[str, Any]
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What is guaranteed to every user."""
+        known = self.found["privacy"].get("guarantee")
+        return None if known is None else Guarantee(**known)
 
     @property
     def done(self) -> int:
@@ -68,89 +59,33 @@ class Run:
         return float(values[-1]) if len(values) else None
 
 
-def read(folder: Path, group: str = "") -> Run:
+def read(folder: Path, group: str = "", data: Path | None = None) -> Run:
     """Read the folder of a run, finished or not; a line of metrics that was cut off by a crash is left out."""
     if not (folder / PLAN).exists():
         raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({PLAN} is missing)")
     lines = []
-    for text in (folder / run.METRICS).read_text().splitlines() if (folder / run.METRICS).exists() else []:
+    for text in (folder / METRICS).read_text().splitlines() if (folder / METRICS).exists() else []:
         try:
             lines.append(json.loads(text))
         except json.JSONDecodeError:
             break
     try:
         plan = Plan.of_run(folder)
-        summary = json.loads((folder / run.SUMMARY).read_text()) if run.finished(folder) else None
+        summary = json.loads((folder / SUMMARY).read_text()) if finished(folder) else None
     except json.JSONDecodeError as error:
         raise ValueError(f"{folder}: a file is damaged ({error})") from None
-    return Run(folder, group or folder.name, plan, lines, summary)
+    return Run(folder, group or folder.name, plan, lines, summary, findings(folder, data))
 
 
-def find(folders: list[Path]) -> list[Run]:
+def find(folders: list[Path], data: Path | None = None) -> list[Run]:
     """All runs in some folders: of a run, or of a sweep (variant/seed)."""
     found = []
     for folder in folders:
         if (folder / PLAN).exists():
-            found.append(read(folder))
+            found.append(read(folder, data=data))
             continue
         inner = sorted(path.parent for path in folder.glob(f"*/*/{PLAN}")) if folder.is_dir() else []
         if not inner:
             raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({PLAN} is missing), and no sweep")
-        found += [read(path, path.parent.name) for path in inner]
+        found += [read(path, path.parent.name, data) for path in inner]
     return found
-
-
-def privacy(one: Run) -> tuple[Guarantee | None, dict[str, Any], str]:
-    """What is guaranteed to every user, what the ledger says, and why there is nothing to say if so.
-
-    From the ledger where there is one, so that it is what was spent, not what was planned.
-    """
-    if isinstance(one.plan.mechanism, Noiseless):
-        return None, {}, "The gradients are summed without noise: there is no differential privacy at all."
-    if (one.folder / LEDGER).exists():
-        found, charged = account_ledger(one.folder)
-        return found, charged, "" if found else "Nothing has been charged yet."
-    try:
-        return account(one.plan), {}, ""
-    except (ValueError, TypeError) as error:
-        return None, {}, f"No ε can be stated for this plan: {error}."
-
-
-def coordinate(one: Run) -> Bound | None:
-    """What one coordinate of one round may leak, attained and certified, where that is quick to find."""
-    mech = one.plan.mechanism
-    if not isinstance(mech, Channel) or one.plan.clients > QUICK_CLIENTS or one.plan.transforms.l2_clip is not None:
-        return None
-    try:
-        return renyi(mech, 2, one.plan.clients)
-    except ValueError:  # a law that is too steep to be summed
-        return None
-
-
-def on_test_set(one: Run, data: Path | None) -> Tested | str:
-    """The saved model on the test set; or why that is not known."""
-    import torch  # noqa: PLC0415 (an extra)
-
-    from rqm.datasets import load  # noqa: PLC0415
-    from rqm.federated import checkpoint  # noqa: PLC0415
-    from rqm.federated.loop import TEST_BATCH, Trainer, images  # noqa: PLC0415
-
-    if not (one.folder / checkpoint.NAME).exists():
-        return "there is no checkpoint of the model"
-    try:
-        federated = load(one.plan.data, data)
-        trainer = Trainer(one.plan, federated)
-        checkpoint.restore(trainer, one.folder)
-    except (FileNotFoundError, ValueError, ModuleNotFoundError) as error:
-        return str(error)
-    trainer.model.eval()
-    with torch.no_grad():
-        parts = [
-            torch.softmax(trainer.model(images(x)), 1).cpu()
-            for x in torch.split(trainer.data.test_inputs, TEST_BATCH)
-        ]  # fmt: skip
-    sure, said = torch.cat(parts).max(dim=1)
-    labels, pictures = federated.test_labels.numpy(), federated.test_inputs.numpy()
-    confusion = np.zeros((federated.classes, federated.classes), dtype=np.int64)
-    np.add.at(confusion, (labels, said.numpy()), 1)
-    return Tested(confusion, pictures, labels, said.numpy(), sure.numpy())

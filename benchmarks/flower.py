@@ -1,0 +1,52 @@
+"""A round of 40 clients × 1,018,174 coordinates in Flower's simulation engine: our mod and strategy against SecAgg+.
+
+Training returns a constant, so that only encoding, masking, messages and decoding are measured. Each contender has an
+engine of its own, one after the other; its first round, in which workers start, does not count.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from statistics import median
+
+from benchmarks import Entry, Result
+
+CLIENTS, COUNT, ROUNDS = 40, 1_018_174, 3
+CONTENDERS = {
+    "ours, 39 shares": ("ours", 39),
+    "Flower SecAgg+, 39 shares": ("theirs", 39),
+    "ours, 6 shares": ("ours", 6),
+    "Flower SecAgg+, 5 shares": ("theirs", 5),
+}
+
+
+def rounds(who: str, shares: int, clients: int = CLIENTS, count: int = COUNT, turns: int = ROUNDS) -> list[float]:
+    """Seconds of each round but the first."""
+    with tempfile.TemporaryDirectory() as home:
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.flower_rounds", who, *map(str, (clients, count, shares, turns))],
+            env={**os.environ, **quiet},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
+    if len(found) != turns:
+        raise RuntimeError(f"{who}: {len(found)} rounds of {turns}\n{done.stderr[-3000:]}")
+    return found[1:]
+
+
+def bench() -> Result:
+    """Every contender in its turn."""
+    if find_spec("flwr") is None or find_spec("ray") is None:
+        raise ValueError("rqm bench flower: must be run where Flower's simulation engine is installed (make setup)")
+    entries = {name: Entry(median(rounds(*how)), 1) for name, how in CONTENDERS.items()}
+    ours, theirs, ours_few, theirs_few = CONTENDERS
+    result = Result("flower", ours, [theirs], entries, unit="rounds a second")
+    result.named_ratios["our 6 shares, its 5"] = result.ratio(ours_few, theirs_few)
+    result.check("times as fast as SecAgg+, 39 shares each", result.ratio(ours, theirs), 2.0)
+    return result

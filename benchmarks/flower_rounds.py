@@ -1,0 +1,135 @@
+"""Rounds of secure aggregation in Flower's simulation engine, ours or Flower's: a script, since the engine wants a
+process of its own. Clients return a constant, so that only aggregation is measured. Prints the seconds of each round.
+
+``python -m benchmarks.flower_rounds ours|theirs CLIENTS COORDINATES SHARES ROUNDS``
+"""
+
+import json
+import sys
+import tempfile
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from rqm.flower import Settings, mod_for
+
+LEVELS = 16
+
+
+def vector(count: int) -> Any:
+    """What every client's training returns."""
+    return np.linspace(-1.0, 1.0, count, dtype=np.float32)
+
+
+def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp, ClientApp]:
+    """Our mod and strategy around a ClientApp that returns a gradient."""
+    from rqm.flower import PrivateStrategy  # noqa: PLC0415 (the clients do without)
+
+    settings = Settings.from_run_config(
+        {
+            "rqm.clients": clients,
+            "rqm.rounds": rounds,
+            "rqm.mechanism.mechanism": "rqm",
+            "rqm.mechanism.clip": 1.0,
+            "rqm.mechanism.levels": LEVELS,
+            "rqm.sends": "gradient",
+            "rqm.degree": shares,
+            "rqm.device": "cpu",
+        }
+    )
+    server, client = ServerApp(), ClientApp(mods=[mod_for(settings)])
+
+    class Timed(PrivateStrategy):
+        def configure_train(self, *given: Any) -> Any:
+            self.start_time = perf_counter()
+            return super().configure_train(*given)
+
+        def aggregate_train(self, *given: Any) -> Any:
+            found = super().aggregate_train(*given)
+            assert found[1] is not None
+            assert found[1]["survivors"] == clients, "somebody was lost"
+            tell(perf_counter() - self.start_time)
+            return found
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": ArrayRecord({"x": Array(vector(count))})}), reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            strategy = Timed(settings, folder=folder, stage_timeout=600)
+            strategy.start(grid, ArrayRecord({"x": Array(np.zeros(count, np.float32))}))
+
+    return server, client
+
+
+class Constant(NumPyClient):
+    """A client in the old shape, which is the only one that Flower's SecAgg+ knows."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def fit(self, parameters: Any, config: Any) -> tuple[list[Any], int, dict[str, Any]]:
+        """Return the constant."""
+        return [vector(self.count)], 1, {}
+
+
+class TimedPlus(SecAggPlusWorkflow):
+    """Flower's workflow, with a clock."""
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        """Carry out one round."""
+        start = perf_counter()
+        super().__call__(grid, context)
+        tell(perf_counter() - start)
+
+
+def theirs(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp, ClientApp]:
+    """Flower's SecAgg+ workflow and mod, as its example sets them up; values of 4 bits as ours."""
+    server = ServerApp()
+    client = ClientApp(client_fn=lambda context: Constant(count).to_client(), mods=[secaggplus_mod])
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = FedAvg(
+            fraction_fit=1.0,
+            fraction_evaluate=0.0,
+            min_available_clients=clients,
+            min_fit_clients=clients,
+            initial_parameters=ndarrays_to_parameters([np.zeros(count, np.float32)]),
+        )
+        legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
+        secure = TimedPlus(
+            shares, max(2, 2 * shares // 3), max_weight=1.0, clipping_range=1.0, quantization_range=LEVELS
+        )
+        DefaultWorkflow(fit_workflow=secure)(grid, legacy)
+
+    return server, client
+
+
+def tell(seconds: float) -> None:
+    """Print a round's time for whoever started this."""
+    print("ROUND " + json.dumps(seconds), flush=True)
+
+
+if __name__ == "__main__":
+    _make, (_clients, _count, _shares, _rounds) = {"ours": ours, "theirs": theirs}[sys.argv[1]], map(int, sys.argv[2:])
+    _server, _client = _make(_clients, _count, _shares, _rounds)
+    run_simulation(
+        server_app=_server,
+        client_app=_client,
+        num_supernodes=_clients,
+        backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
+    )

@@ -1,0 +1,160 @@
+"""What secure aggregation costs as clients grow in number: measured up to 1,000 × 2²⁰, then a fitted model.
+
+``python -m benchmarks.secagg_scale --out DIR`` (two minutes) writes ``secagg-scale.json`` and ``secagg-scale.png``.
+The degree is the one that ``security`` gives for 5 % corrupt and 5 % lost clients, as Bell et al. (2020) choose
+theirs: it grows with the logarithm of the clients.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from benchmarks import machine_name
+from rqm.kernels.packing import packed_size
+from rqm.secagg import Params, security
+from rqm.secagg.local import aggregate
+from rqm.secagg.wire import HEADER
+
+LEVELS, COUNT = 16, 2**20
+MEASURED = [
+    *((n, 2**12) for n in (40, 100, 300, 1000)),
+    *((n, 2**16) for n in (40, 300)),
+    *((n, COUNT) for n in (20, 40, 100, 300, 1000)),
+]
+EXTRAPOLATED = [3_000, 10_000, 30_000, 100_000]
+
+
+def setting(clients: int, count: int) -> Params:
+    """The parameters of a round for 5 % corrupt and 5 % lost clients."""
+    degree, threshold = security(clients, 0.05, 0.05)
+    return Params(clients=clients, count=count, levels=LEVELS, round=b"scale", degree=degree, threshold=threshold)
+
+
+def one(clients: int, count: int) -> dict[str, Any]:
+    """Carry out a round; seconds are of one client (the mean) and of the server."""
+    params, some = setting(clients, count), np.random.default_rng(0).integers(0, LEVELS, (8, count), dtype=np.uint8)
+    total, survivors, cost = aggregate(params, lambda u: some[u % 8])
+    expected = sum((clients - row + 7) // 8 * values.astype(np.int64) for row, values in enumerate(some))
+    assert len(survivors) == clients
+    assert (total == expected).all()
+    return {
+        "clients": clients,
+        "count": count,
+        "degree": params.degree,
+        "threshold": params.threshold,
+        "bits": params.bits,
+        "client_seconds": cost.client_seconds / clients,
+        "server_seconds": cost.server_seconds,
+        "client_bytes_up": cost.bytes_up / clients,
+        "client_bytes_down": cost.bytes_down / clients,
+    }
+
+
+def client_terms(run: dict[str, Any]) -> list[float]:
+    """What a client's time is made of: a start, every neighbour, every coordinate, and every word of a mask."""
+    lanes = run["count"] * (1 if run["bits"] <= 8 else 2 if run["bits"] <= 16 else 4)
+    return [1.0, run["degree"], run["count"], (run["degree"] + 1) * lanes]
+
+
+def server_terms(run: dict[str, Any]) -> list[float]:
+    """What the server's time is made of: clients, edges, shares that are put together, words of masks."""
+    lanes = run["count"] * (1 if run["bits"] <= 8 else 2 if run["bits"] <= 16 else 4)
+    return [run["clients"] * x for x in (1.0, run["degree"], run["threshold"] ** 2, lanes)]
+
+
+def fit(runs: list[dict[str, Any]], terms: Any, key: str) -> Any:
+    """Coefficients, none below zero, that fit the relative error best."""
+    rows, times = np.array([terms(run) for run in runs]), np.array([run[key] for run in runs])
+    scale = (rows / times[:, None]).max(axis=0)  # the columns differ by many orders
+    return nnls(rows / times[:, None] / scale, np.ones(len(runs)))[0] / scale
+
+
+def bytes_up(params: Params) -> float:
+    """Bytes that a client sends, by the layout of the messages."""
+    k = params.degree
+    bodies = (
+        params.keys_size,
+        32 + 4 + 96 * k,
+        packed_size(params.count, params.bits) + 4 + 20 * k,
+        4 + 20 * k,
+        4 + 36 * k,
+    )
+    return float(sum(bodies) + 5 * HEADER.size)
+
+
+def study() -> dict[str, Any]:
+    """Measure, fit, extrapolate."""
+    runs = []
+    one(20, 2**12)  # compile
+    for clients, count in MEASURED:
+        runs.append(one(clients, count))
+        print(json.dumps(runs[-1]), flush=True)
+    client, server = fit(runs, client_terms, "client_seconds"), fit(runs, server_terms, "server_seconds")
+    model = []
+    for clients in [n for n, count in MEASURED if count == COUNT] + EXTRAPOLATED:
+        params = setting(clients, COUNT)
+        run: dict[str, Any] = {
+            "clients": clients,
+            "count": COUNT,
+            "degree": params.degree,
+            "threshold": params.threshold,
+            "bits": params.bits,
+        }
+        run["client_seconds"] = float(np.dot(client, client_terms(run)))
+        run["server_seconds"] = float(np.dot(server, server_terms(run)))
+        run["client_bytes_up"] = bytes_up(params)
+        model.append(run)
+    return {
+        "machine": machine_name(),
+        "command": "python -m benchmarks.secagg_scale",
+        "measured": runs,
+        "model": model,
+        "client_coefficients": client.tolist(),
+        "server_coefficients": server.tolist(),
+    }
+
+
+def draw(found: dict[str, Any], path: Path) -> Path:
+    """Seconds and bytes against the number of clients, at 2²⁰ coordinates."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 (an extra)
+
+    figure = Figure(figsize=(10.4, 4.0), layout="constrained")
+    seconds, sizes = figure.subplots(1, 2)
+    runs = [run for run in found["measured"] if run["count"] == COUNT]
+    for axes, keys in (
+        (seconds, {"client_seconds": "a client", "server_seconds": "the server"}),
+        (sizes, {"client_bytes_up": "a client sends"}),
+    ):
+        for number, (key, name) in enumerate(keys.items()):
+            unit = 1e6 if "bytes" in key else 1.0
+            axes.plot([r["clients"] for r in runs], [r[key] / unit for r in runs], "o", color=f"C{number}", label=name)
+            x, y = [r["clients"] for r in found["model"]], [r[key] / unit for r in found["model"]]
+            axes.plot(x, y, "--", lw=1, color=f"C{number}", label=f"{name}, model")
+        axes.set_xscale("log")
+        some = [r for r in found["model"] if r["clients"] in (40, 1000, 100_000)]
+        neighbours = ", ".join(f"{run['degree']} of {run['clients']:,}" for run in some)
+        axes.set_xlabel(f"clients (neighbours of each: {neighbours})", fontsize=9)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    seconds.set_yscale("log")
+    seconds.set_ylabel("seconds, one core, 2²⁰ coordinates of 4 bits")
+    sizes.set_ylabel("MB (float32: 4.19)")
+    sizes.set_ylim(0, 4.5)
+    sizes.axhline(4 * COUNT / 1e6, color="0.4", lw=0.8)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+if __name__ == "__main__":
+    _parser = argparse.ArgumentParser(prog="python -m benchmarks.secagg_scale", description=__doc__)
+    _parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    _out = _parser.parse_args().out
+    _out.mkdir(parents=True, exist_ok=True)
+    _found = study()
+    (_out / "secagg-scale.json").write_text(json.dumps(_found, indent=1) + "\n")
+    print(draw(_found, _out / "secagg-scale.png"))

@@ -1,0 +1,1 @@
+"""What the adviser proposes, and how it ranks."""

@@ -1,0 +1,302 @@
+"""Who can do what is asked: every mechanism brought to a wanted ε, or to a wanted noise, in one setting."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from math import inf, log, sqrt
+from typing import Any
+
+import numpy as np
+
+from rqm._util.checks import real, whole
+from rqm.advice.design import level_keeps, private_table, pure_loss, single_keep
+from rqm.advice.lattice import lattice_spread, summed_table
+from rqm.mechanisms.base import Ask, Mechanism
+from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.registry import kinds, model_mechanism
+from rqm.mechanisms.response import RandomizedResponse
+from rqm.mechanisms.rqm import RQM
+from rqm.mechanisms.table import Table
+from rqm.privacy.accountant import gaussian_noise
+from rqm.privacy.calibrate import coordinate_clip, fitted
+from rqm.privacy.composition import smallest
+from rqm.privacy.event import Event
+from rqm.privacy.guarantee import guarantee
+from rqm.privacy.setting import Setting, checked_epsilon
+from rqm.privacy.worst_case import renyi
+
+MOST_BITS = 6
+"""Outcomes beyond 64 cost time and buy nothing."""
+TABLE_CLIENTS, TABLE_COORDINATES, TABLE_LEVELS = 64, 16, 16
+"""Up to so many clients and coordinates a table is optimised for the sum, with so many outcomes at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for: in a ``setting``, vectors of ``dim`` coordinates within ``l2_clip``, at most ``bits`` each.
+
+    ``epsilon`` or ``noise`` (of the sum, in units of the L2 clip) is the target. ``pure``: one client's one coordinate,
+    by pure differential privacy; the setting's δ then means nothing.
+    """
+
+    setting: Setting
+    dim: int = 1
+    epsilon: float | None = None
+    noise: float | None = None
+    bits: int = 4
+    l2_clip: float = 1.0
+    pure: bool = False
+
+    def __post_init__(self) -> None:
+        """Validate every value."""
+        whole("dim", self.dim, 1)
+        if (self.epsilon is None) == (self.noise is None):
+            raise ValueError("epsilon = None: must be given, or else noise; not both")
+        if self.epsilon is not None:
+            checked_epsilon(self.epsilon)
+        if self.noise is not None:
+            real("noise", self.noise, "a positive finite number", 0, inf)
+            if self.pure:
+                raise ValueError("noise = …: must come with delta")
+        if isinstance(self.bits, int) and self.bits < 1:
+            raise ValueError(f"bits = {self.bits}: must be at least 1, which is enough for most purposes")
+        whole("bits", self.bits, 1, 32)
+        real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
+        honest = self.setting.honest
+        sure = honest * self.setting.clients if isinstance(honest, float) else honest
+        if self.setting.clients > 1 and sure is not None and sure < 2:
+            raise ValueError(
+                f"honest = {honest}: must leave at least 2 honest clients in a sum, or it hides nobody; for privacy "
+                "without others ask for clients = 1"
+            )
+
+    @property
+    def levels(self) -> int:
+        """The most outcomes of a coordinate that are tried."""
+        return int(2 ** min(self.bits, MOST_BITS))
+
+    @property
+    def clip(self) -> float:
+        """c: the clip of one coordinate."""
+        return coordinate_clip(self.l2_clip, self.dim)
+
+    @property
+    def typical(self) -> float:
+        """How large a coordinate of the mean may be, in clips: all clients alike, rotated."""
+        return self.l2_clip / self.clip / sqrt(self.dim)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        who = {"delta": None if self.pure else self.setting.delta, "participations": self.setting.releases}
+        return {**asdict(self.setting), **who, **{key: value for key, value in vars(self).items() if key != "setting"}}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mechanism that keeps the request. ``mse`` is the worst-case error of a coordinate of the mean, in clip²."""
+
+    name: str
+    mechanism: Mechanism
+    epsilon: float
+    mse: float
+    bits_per_coordinate: int
+    bits_under_secagg: int | None
+    trusted_server: bool
+    certified: bool
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        fields = {key: value for key, value in vars(self).items() if key != "mechanism"}
+        return {"mechanism": self.mechanism.to_dict(), **fields}
+
+
+Makers = Iterator[tuple[str, Callable[[], Candidate | None]]]
+
+
+# -- one client, pure differential privacy --------------------------------------------------------
+
+
+def pure(request: Request) -> Makers:
+    """One client alone: pure differential privacy of what it sends."""
+    assert request.epsilon is not None
+    times = request.setting.releases  # which compose by addition
+    each, clip, levels = request.epsilon / times, request.l2_clip, request.levels
+
+    def of(make: Callable[[], tuple[Channel, float]]) -> Callable[[], Candidate]:
+        return lambda: _alone(*make(), times)
+
+    yield "optimal table", of(lambda: _exact(private_table(each, levels, clip=clip)))
+    yield "MVU, evenly spaced", of(lambda: _exact(private_table(each, levels, clip=clip, average=True)))
+    yield "randomized response", of(lambda: _response(each, levels, clip))
+    yield "1 bit", of(lambda: _response(each, 2, clip))
+    yield "PBM", of(lambda: _binomial(each, levels, clip))
+    least = each * (1 - 1e-6)
+    if levels > 2:
+        yield "RQM", of(lambda: _within(single_keep(inf, 1, least, levels, clip=clip), each))
+    if 4 <= levels <= 32:
+        yield "RQM, a keep for each level", of(lambda: _within(level_keeps(inf, 1, least, levels, clip=clip), each))
+    ask = Ask(levels=levels, bits=request.bits, clients=1, typical=1.0, deviation=0.0, pure=True)
+    for name, first in _proposed(ask, clip):
+        yield name, of(lambda first=first: _adjusted(first.channel, each))  # type: ignore[misc]
+
+
+def _alone(mech: Channel, loss: float, times: int) -> Candidate:
+    return Candidate(
+        name="",
+        mechanism=mech,
+        epsilon=loss * times,
+        mse=mech.variance_max / mech.clip**2,
+        bits_per_coordinate=mech.bits,
+        bits_under_secagg=None,
+        trusted_server=False,
+        certified=True,
+    )
+
+
+def _exact(mech: Table) -> tuple[Channel, float]:
+    return mech, pure_loss(mech)
+
+
+def _response(epsilon: float, most: int, clip: float) -> tuple[Channel, float]:
+    """Randomized response with the number of levels that has the least variance."""
+    sizes = sorted({2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64} & set(range(2, most + 1)))
+    found = [RandomizedResponse(clip=clip, levels=k, epsilon=min(epsilon, 25.0)) for k in sizes]
+    best = min(found, key=lambda mech: mech.variance_max)
+    return best, best.loss
+
+
+def _binomial(epsilon: float, levels: int, clip: float) -> tuple[Channel, float]:
+    ratio = np.exp(epsilon / (levels - 1))
+    mech = PBM(clip=clip, theta=0.5 * (ratio - 1) / (ratio + 1) * (1 - 1e-6), levels=levels)
+    return mech, _certified(mech)
+
+
+def _adjusted(first: Channel, epsilon: float) -> tuple[Channel, float]:
+    """A mechanism with as much noise as its certificate asks for."""
+    least = first.least_noise or 0.0
+    amount = least + smallest(lambda extra: _certified(first.with_noise(least + extra)) <= epsilon, 0.1)
+    mech = first.with_noise(amount)
+    return mech, _certified(mech)
+
+
+def _proposed(ask: Ask, clip: float) -> Iterator[tuple[str, Mechanism]]:
+    """What all mechanisms propose, before their noise is adjusted."""
+    for kind, made in kinds().items():
+        for name, options in made.proposals(ask):
+            yield name, model_mechanism(kind, clip, options)
+
+
+def _certified(mech: Channel) -> float:
+    return renyi(mech, inf, law="sampled").upper
+
+
+def _within(mech: RQM, epsilon: float) -> tuple[RQM, float]:
+    """An RQM whose deployed integers keep ε: a little more margin if need be."""
+    for _ in range(40):
+        if (loss := _certified(mech)) <= epsilon:
+            return mech, loss
+        mech = replace(mech, margin=mech.margin * 1.001)
+    raise ValueError(f"epsilon = {epsilon:g}: not reached")
+
+
+# -- sums and whole models ------------------------------------------------------------------------
+
+
+def sums(request: Request) -> Makers:
+    """Sums over clients, of a coordinate or of a whole model: (ε, δ)."""
+    setting = request.setting
+
+    def of(first: Mechanism) -> Callable[[], Candidate]:
+        return lambda: _candidate(tuned(first, request), request)
+
+    z = gaussian_noise(setting, request.epsilon) if request.epsilon is not None else request.noise
+    assert z is not None
+    ask = Ask(
+        levels=request.levels,
+        bits=request.bits,
+        clients=setting.clients,
+        typical=request.typical,
+        deviation=z * request.l2_clip / request.clip,
+    )
+    for name, first in _proposed(ask, request.clip):
+        yield name, of(first)
+    small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
+    if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
+        yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
+    yield "local Gaussian", lambda: _gaussian(request, local=True)
+    yield "trusted server's Gaussian", lambda: _gaussian(request, local=False)
+
+
+def tuned(first: Mechanism, request: Request) -> Mechanism:
+    """The mechanism with as much noise as reaches the wanted ε, or the wanted noise."""
+    if request.epsilon is not None:
+        return fitted(first, request.epsilon, request.setting, dim=request.dim, l2_clip=request.l2_clip)
+    assert request.noise is not None
+    clip, least = request.clip, first.least_noise or 0.0
+    wanted = (request.noise * request.l2_clip) ** 2 / request.setting.clients  # of one client's coordinate
+
+    def enough(extra: float) -> bool:
+        return first.with_noise(least + extra).channel.variance_max / clip**2 >= wanted / clip**2
+
+    return first.with_noise(least + smallest(enough, 1.0, 1e-7))
+
+
+def _candidate(mech: Mechanism, request: Request) -> Candidate:
+    """What is guaranteed, and the worst-case error of a coordinate of the mean."""
+    clients = request.setting.clients
+    found = guarantee(Event(mech, request.dim, request.l2_clip), request.setting)
+    if mech.integers:
+        mse = mech.channel.mean_error(clients, request.typical)
+    else:
+        mse = (found.noise_multiplier * request.l2_clip / request.clip / clients) ** 2
+    return Candidate(
+        name="",
+        mechanism=mech,
+        epsilon=found.epsilon,
+        mse=mse,
+        bits_per_coordinate=found.bits_per_coordinate,
+        bits_under_secagg=found.bits_under_secagg,
+        trusted_server=found.trusted_server,
+        certified=True,
+    )
+
+
+def _gaussian(request: Request, *, local: bool) -> Candidate:
+    setting = request.setting
+    if request.epsilon is None:
+        assert request.noise is not None
+        z = request.noise / (sqrt(setting.clients) if local else 1)
+    else:
+        # One's own noise must do alone, or that of the sum.
+        alone = replace(setting, honest=None, survivors=None, delta=setting.floor().delta)
+        z = gaussian_noise(alone, request.epsilon)
+    return _candidate(Gaussian(z, local), request)
+
+
+def _table(request: Request, levels: int) -> Candidate | None:
+    """A lattice for the order at which its variance is least, with a divergence that leaves ε after conversion."""
+    assert request.epsilon is not None
+    setting = request.setting
+    floor = setting.floor()
+    honest, delta = floor.honest, floor.delta
+    releases = request.dim * setting.releases
+    budgets = {}
+    for alpha in (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0):
+        cost = log((alpha - 1) / alpha) - (log(delta) + log(alpha)) / (alpha - 1)
+        left = (request.epsilon - cost) / releases
+        if left > 0:
+            spread = lattice_spread(alpha, honest, left, levels)
+            if spread is not None:
+                budgets[alpha] = (spread, left)
+    if not budgets:
+        return None
+    alpha = min(budgets, key=lambda a: budgets[a][0])
+    left = budgets[alpha][1]
+    for share in (1 - 1e-6, 0.999, 0.99):
+        mech = summed_table(alpha, honest, left * share, levels, clip=request.clip)
+        found = _candidate(mech, request)
+        if found.epsilon <= request.epsilon:
+            return found
+    return None

@@ -1,0 +1,88 @@
+"""Options that commands share; those of mechanisms are made from what each says about itself."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rqm.mechanisms.base import Option
+from rqm.mechanisms.registry import kinds
+
+if TYPE_CHECKING:
+    from rqm.mechanisms.channel import Channel
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+DataOption = Annotated[Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set server.rate=0.5.")
+]
+HonestOption = Annotated[
+    str | None, typer.Option(help="Honest clients of a round (80), or the fraction of the population (0.8).")
+]
+DeltaOption = Annotated[
+    float | None, typer.Option(help="δ; else the plan's or the ledger's, else 1e-5 or one over the population.")
+]
+
+
+def with_mechanism(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of all mechanisms that send integers; it is called with ``mech``, which they describe.
+
+    Mechanisms share an option of the same name. One that the chosen mechanism does not have is refused.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    known = {name: made.options() for name, made in kinds().items() if made.integers}
+    merged: dict[str, dict[str, Option]] = {}
+    for kind, options in known.items():
+        for name in options.keys() - signature.parameters.keys():
+            merged.setdefault(name, {})[kind] = options[name]
+
+    def run(mechanism: str = "rqm", **given: Any) -> None:
+        own = {name: given.pop(name) for name in merged}
+        command(mech=_built(mechanism, {name: value for name, value in own.items() if value is not None}), **given)
+
+    added = [_parameter("mechanism", str, f"The mechanism: {', '.join(known)}.", "rqm")]
+    for name, uses in sorted(merged.items(), key=lambda item: list(kinds()).index(next(iter(item[1])))):
+        first = next(iter(uses.values()))
+        added.append(_parameter(name, first.type | None, f"{first.help.rstrip('.')} ({_defaults(uses)}).", None))
+    rest = [one for name, one in signature.parameters.items() if name != "mech"]
+    run.__signature__ = signature.replace(parameters=[*added, *rest])  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in (*added, *rest)}
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    return run
+
+
+def _defaults(uses: dict[str, Option]) -> str:
+    """Who has an option, and with which default: "rqm, pbm: 16"."""
+    alike: dict[Any, list[str]] = {}
+    for kind, one in uses.items():
+        alike.setdefault(one.default, []).append(kind)
+    return "; ".join(", ".join(who) + ("" if default is None else f": {default:g}") for default, who in alike.items())
+
+
+def _parameter(name: str, kind: Any, words: str, default: Any) -> inspect.Parameter:
+    kept = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kept, default=default, annotation=Annotated[kind, typer.Option(help=words)])
+
+
+def _built(kind: str, given: dict[str, Any]) -> "Channel":
+    """Make the mechanism that the options describe; an option of another mechanism is an error."""
+    integers = [name for name, made in kinds().items() if made.integers]
+    if kind not in integers:
+        raise ValueError(f"mechanism = {kind}: must be one of {', '.join(integers)}")
+    allowed = kinds()[kind].options()
+    for name in sorted(given.keys() - allowed.keys()):
+        usable = ", ".join(f"--{option}" for option in sorted(allowed))
+        raise ValueError(f"{name} = {given[name]}: must not be given with --mechanism {kind}, which takes {usable}")
+    return kinds()[kind].from_dict({"mechanism": kind, **given}).channel
+
+
+def number_or_share(text: str | None) -> int | float | None:
+    """A number of honest clients, or a fraction of the population: what has a point is a fraction."""
+    if text is None:
+        return None
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        raise ValueError(f"honest = {text}: must be a number of clients, or a fraction such as 0.8") from None

@@ -1,0 +1,45 @@
+"""Who takes part in a round, and who is still there at its end."""
+
+from typing import final
+
+import numpy as np
+
+from rqm.plan.plan import Plan
+from rqm.training.streams import LOSSES, SAMPLING, generator
+
+
+def sampled(plan: Plan, users: int, turn: int) -> list[int]:
+    """The clients of a round without a cap on participations, in their order."""
+    return list(generator(plan.seed, SAMPLING, turn).choice(users, plan.clients, replace=False).tolist())
+
+
+@final
+class Participants:
+    """The users of a run; ``taken`` counts the rounds that each has taken part in, where that is capped."""
+
+    def __init__(self, plan: Plan, users: int) -> None:
+        self.plan, self.taken = plan, np.zeros(users, dtype=np.int64)
+
+    def choose(self, turn: int) -> list[int]:
+        """The clients of a round, without replacement, among those who have not used up their participations."""
+        most = self.plan.participations
+        if most is None:
+            return sampled(self.plan, len(self.taken), turn)
+        free = np.flatnonzero(self.taken < most)
+        rng = generator(self.plan.seed, SAMPLING, turn)
+        chosen = free[rng.choice(len(free), self.plan.clients, replace=False)]
+        self.taken[chosen] += 1
+        return list(chosen.tolist())
+
+    def survive(self, chosen: list[int], turn: int) -> list[int]:
+        """The clients of a round who are still there at its end."""
+        if not self.plan.lost:
+            return chosen
+        gone = generator(self.plan.seed, LOSSES, turn).random(len(chosen)) < self.plan.lost
+        return [client for client, lost in zip(chosen, gone, strict=True) if not lost]
+
+    def skip(self, turns: range) -> None:
+        """Be where a run is after these rounds: who took part follows from the seed."""
+        if self.plan.participations is not None:
+            for turn in turns:
+                self.choose(turn)

@@ -1,0 +1,92 @@
+"""Sweeps: an experiment's variants, each with several seeds, in one folder that can be left and taken up again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rqm._util.files import write_json
+from rqm.data.clients import FederatedData
+from rqm.plan.folder import METRICS, finished
+from rqm.plan.leak import leak
+from rqm.plan.plan import Plan
+from rqm.plan.sweep import Sweep
+from rqm.training import run
+from rqm.training.trainer import Record, validate
+
+
+def carry_out(
+    sweep: Sweep,
+    load: Callable[[str], FederatedData],
+    folder: Path,
+    watch: Callable[[str, Plan, Record], object] = lambda *_: None,
+    minutes: float | None = None,
+    certificate: Path | None = None,
+) -> bool:
+    """Run what is not finished yet; return whether all is done. Stops, all saved, when the minutes are over.
+
+    All variants are validated before the first begins.
+    """
+    deadline = None if minutes is None else monotonic() + 60 * minutes
+    for name, plan, place in sweep.runs(folder):
+        if finished(place) and not _is_of(plan, place):
+            raise ValueError(f"{name}: {place} holds a run of another plan; sweep into another folder")
+    left = [(name, plan, place) for name, plan, place in sweep.runs(folder) if not finished(place)]
+    data = {name: load(name) for name in dict.fromkeys(plan.data for _, plan, _ in left)}
+    for name, plan, _ in left:
+        try:
+            validate(plan, data[plan.data])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def late() -> bool:
+        return deadline is not None and monotonic() > deadline
+
+    for name, plan, place in left:
+        if late():
+            return False
+
+        def told(record: Record, name: str = name, plan: Plan = plan) -> None:
+            watch(name, plan, record)
+
+        try:
+            run.carry_out(plan, data[plan.data], place, told, late, certificate=certificate)
+        except TimeoutError:
+            return False
+    return True
+
+
+def _is_of(plan: Plan, place: Path) -> bool:
+    """Whether a finished run is one of this plan, promises included."""
+    done = Plan.of_run(place)
+    stated = ("delta", "honest", "budget_epsilon")
+    return plan.goes_on(done) and all(getattr(plan, name) in (None, getattr(done, name)) for name in stated)
+
+
+def curves(sweep: Sweep, folder: Path) -> dict[str, dict[str, Any]]:
+    """For each variant: the evaluated rounds, and loss and accuracy with one row for each seed that is finished."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, _, place in sweep.runs(folder):
+        if finished(place):
+            lines = [json.loads(text) for text in (place / METRICS).read_text().splitlines()]
+            lines = [line for line in lines if "accuracy" in line]
+            rounds = [line["round"] for line in lines]
+            entry = found.setdefault(name, {"round": rounds, "loss": [], "accuracy": [], "plan": Plan.of_run(place)})
+            for key in ("loss", "accuracy"):
+                entry[key].append([line[key] for line in lines])
+    return found
+
+
+def save_curves(sweep: Sweep, folder: Path) -> Path:
+    """Write the curves of all finished runs, with their plans, into one small file; return its path."""
+    found = curves(sweep, folder)
+    for entry in found.values():
+        plan: Plan = entry["plan"]
+        entry["plan"] = plan.to_dict()
+        try:
+            entry["leak"] = leak(plan)
+        except ModuleNotFoundError:  # a bare GPU machine has no accountant
+            entry["leak"] = None
+    write_json(folder / "curves.json", found)
+    return folder / "curves.json"

@@ -1,0 +1,212 @@
+"""A run in progress, round after round: Algorithm 1 of the paper, on the CPU or on the GPU."""
+
+import copy
+import ctypes
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache
+from math import isfinite
+from typing import final
+
+import numpy as np
+import torch
+from torch import nn
+
+from rqm.data.clients import FederatedData
+from rqm.plan.guard import Guard
+from rqm.plan.plan import Plan
+from rqm.plan.sizes import OWN, parameters
+from rqm.training.aggregate import AGGREGATORS, Collected
+from rqm.training.clock import Clock
+from rqm.training.evaluation import evaluate
+from rqm.training.models import MODELS
+from rqm.training.observer import Observer
+from rqm.training.participants import Participants
+from rqm.training.server import Steps
+from rqm.training.streams import START, number
+from rqm.training.work import Work
+from rqm.training.workers import Worker
+
+
+@final
+@dataclass(frozen=True)
+class Record:
+    """One round. ``loss`` and ``accuracy`` are the server's, on the test set, where it evaluated.
+
+    ``clients_loss`` is the mean of the clients' own losses. It is known in simulation only and is not released:
+    publishing it would leak what no ε accounts for. A round with too few ``survivors`` is ``discarded``: the model
+    stays as it was. ``secagg_bytes_up`` are all bytes that clients sent in the true protocol. ``parts`` are the seconds
+    of each part of the round; on a GPU, those of launching it. ``epsilon`` is what a user has spent so far, where that
+    is known at once.
+    """
+
+    round: int
+    seconds: float
+    bits_up: int
+    survivors: int
+    clients_loss: float | None
+    loss: float | None = None
+    accuracy: float | None = None
+    discarded: bool | None = None
+    secagg_bytes_up: int | None = None
+    parts: dict[str, float] | None = None
+    epsilon: float | None = None
+
+
+def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) -> None:
+    """Refuse a plan that cannot be carried out on these data, before anything is made or written."""
+    users = len(data.train) if plan.population is None else plan.population
+    if plan.clients > users:
+        raise ValueError(f"clients = {plan.clients}: must be at most {users}, all that {data.name} has")
+    places = (plan.participations or plan.rounds) * users
+    if plan.clients * plan.rounds > places:
+        raise ValueError(
+            f"participations = {plan.participations}: {plan.rounds} rounds of {plan.clients} clients are more than "
+            f"the {places} turns that {users} users have"
+        )
+    if model is None and plan.model not in MODELS:
+        raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
+    if model is None and plan.dropout and plan.model != "paper-cnn":
+        raise ValueError(f"dropout = {plan.dropout}: must be 0 for the model {plan.model}")
+    pick_device(plan.device)
+
+
+@final
+class Trainer:
+    """A run in progress: who takes part, what clients do, the sum, the server's step; and the number of rounds done.
+
+    ``plan`` is the plan with the size of the model, ``mean`` what clients send and what that promises. ``guard``
+    charges for every round: only in memory, until ``charge_to`` names one with a ledger. An audit is an ``observer``.
+    """
+
+    def __init__(
+        self, plan: Plan, data: FederatedData, model: nn.Module | None = None, *, observer: Observer | None = None
+    ) -> None:
+        validate(plan, data, model)
+        if plan.population is not None:
+            data = replace(data, train=data.train.redrawn(plan.population, plan.examples, plan.seed))
+        self.device, own = pick_device(plan.device), model is not None
+        self.data = data.to(self.device) if self.device.type != "cpu" else data
+        if self.device.type == "cpu":
+            keep_memory()
+        if model is None:
+            torch.manual_seed(number(plan.seed, START))
+            model = MODELS[plan.model](data.classes, **({"dropout": plan.dropout} if plan.dropout else {}))
+        self.model = copy.deepcopy(model).to(self.device)
+        self.worker = Worker(self.model)
+        self.values = self.worker.values
+        if plan.dim is None and (own or data.name != plan.data or parameters(plan.model, plan.data) is None):
+            plan = replace(plan, dim=len(self.values), model=OWN if own else plan.model, data=data.name)
+        self.plan, self.mean = plan, plan.private_mean()
+        if self.mean.dim != len(self.values):
+            raise ValueError(f"the model has {len(self.values)} parameters: {self.mean.dim} are accounted for")
+        self.mean.length  # or says that there is no room for the L2 clip  # noqa: B018
+        self.guard, self.observer, self.clock, self.done = Guard(self.mean), observer or Observer(), Clock(), 0
+        self.participants = Participants(plan, len(data.train))
+        self.work = Work(plan, self.data.train, self.worker, self.observer)
+        self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock)
+        self.server = Steps(plan.server, plan.rounds, self.values)
+
+    def charge_to(self, guard: Guard) -> None:
+        """Charge every round from now on to this guard, which must account for what is sent here."""
+        if guard.mean != self.mean:
+            raise ValueError("the guard accounts for another private mean than the one that is sent")
+        self.guard = guard
+
+    def skip_to(self, done: int) -> None:
+        """Be where a run is after ``done`` rounds, but for the model: who took part follows from the seed."""
+        self.participants.skip(range(self.done, done))
+        self.done = done
+
+    @property
+    def moments(self) -> torch.Tensor:
+        """What the server's optimiser remembers."""
+        return self.server.moments
+
+    @property
+    def coordinates(self) -> int:
+        """Coordinates that a client sends: those of the model, perhaps padded."""
+        return self.mean.coordinates
+
+    @property
+    def bits_up(self) -> int:
+        """Bits that all clients of a round send before secure aggregation."""
+        return self.plan.clients * self.coordinates * self.plan.mechanism.bits
+
+    def step(self) -> Record:
+        """Carry out one round."""
+        self.clock.start()
+        turn = self.done
+        chosen = self.participants.choose(turn)
+        staying = self.participants.survive(chosen, turn)
+        found = self.aggregator.collect(chosen, staying, turn)
+        self.guard.charge(turn)  # before anything is done with the sum, and if nothing is
+        if found is not None:
+            with self.clock.timed("server"):
+                mean = self.mean.decode(found.total, len(staying), round=turn, check=False)
+                self.observer.learns(turn, mean)
+                self.server.move(mean.to(self.values), turn)
+        self.done += 1
+        return self._record(found, len(staying))
+
+    def _record(self, found: Collected | None, survivors: int) -> Record:
+        """What there is to tell about the round that was just done."""
+        loss = accuracy = None
+        if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.rounds:
+            with self.clock.timed("evaluation"):
+                loss, accuracy = self.evaluate()
+        own = [] if found is None else found.losses.tolist()  # the only wait for the GPU in a round
+        seen = [value for value in own if isfinite(value)]
+        if len(seen) < len(own):
+            warnings.warn(
+                f"round {self.done}: {len(own) - len(seen)} clients had gradients that are not finite and sent an "
+                "encoding of zero (known to them alone, and to this simulation)",
+                stacklevel=3,
+            )
+        return Record(
+            round=self.done,
+            seconds=self.clock.seconds,
+            bits_up=self.bits_up * survivors // self.plan.clients,
+            survivors=survivors,
+            clients_loss=float(np.mean(seen)) if seen else None,
+            loss=loss,
+            accuracy=accuracy,
+            discarded=True if found is None else None,
+            secagg_bytes_up=None if found is None else found.bytes_up,
+            parts={part: round(value, 6) for part, value in self.clock.parts.items()},
+        )
+
+    def evaluate(self) -> tuple[float, float]:
+        """Loss and accuracy on the test set."""
+        return evaluate(self.work, self.data)
+
+
+@cache
+def keep_memory() -> None:
+    """Let this process keep up to 1 GB that it has freed (glibc only).
+
+    Otherwise every large tensor is taken from the system anew, page by page: a third of the time of a round.
+    """
+    trim_threshold, mmap_threshold, most_arenas = -1, -3, -8  # malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    for parameter in (mmap_threshold, trim_threshold):
+        mallopt(parameter, 2**30)
+    mallopt(most_arenas, 1)  # those of other threads keep nothing
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that a plan names; ``auto`` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device = {name}: must be auto, cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device = {name}: torch finds no GPU here")
+    return device

@@ -1,0 +1,111 @@
+"""What clients do: a full local gradient (the paper's Algorithm 1), or local steps of plain SGD."""
+
+from functools import cached_property
+from typing import final
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from rqm.data.clients import Clients
+from rqm.plan.plan import Plan
+from rqm.training.batched import Batched
+from rqm.training.observer import Observer
+from rqm.training.streams import DROPOUT, LOCAL, generator, number
+from rqm.training.workers import Worker, Workers, workers_for
+
+
+def images(x: torch.Tensor) -> torch.Tensor:
+    """Pictures of bytes as floats in [0, 1] with a channel; everything else as it is."""
+    return x.float().div_(255).unsqueeze(-3) if x.dtype == torch.uint8 else x
+
+
+def losses(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of every example."""
+    return functional.cross_entropy(model(images(inputs)), labels, reduction="none")
+
+
+@final
+class Work:
+    """The clients' part of a run. ``worker`` holds the model that is trained, ``workers`` have copies."""
+
+    def __init__(self, plan: Plan, clients: Clients, worker: Worker, observer: Observer) -> None:
+        self.plan, self.clients, self.worker, self.observer = plan, clients, worker, observer
+        self.device = worker.values.device
+        self.batched: Batched | None = None
+        if self.device.type == "cuda" and plan.client.work == "gradient":
+            batched = Batched(worker.model, worker.values, clients, losses)
+            self.batched = batched if batched.agrees() else None
+
+    @cached_property
+    def workers(self) -> Workers | None:
+        """Threads that share the work on a CPU, where the model allows it."""
+        if self.device.type != "cpu" or self.plan.dropout:
+            return None
+        some = next(iter(np.flatnonzero(self.clients.sizes).tolist()), None)
+        if some is None:
+            return None
+
+        def trial() -> None:
+            losses(self.worker.model, *self.clients[some]).sum().backward()  # type: ignore[no-untyped-call]
+
+        return workers_for(self.worker, trial, shared=self.plan.client.work == "gradient")
+
+    @property
+    def group(self) -> int:
+        """Clients that are done at once by ``rows``."""
+        return 1 if self.batched is None else self.batched.group
+
+    def begin(self, turn: int) -> None:
+        """Begin a round."""
+        if self.plan.dropout:
+            torch.manual_seed(number(self.plan.seed, DROPOUT, turn))
+
+    def rows(self, some: list[int], turn: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a ``group`` of clients send, a row each, and their losses."""
+        if self.batched is None:
+            (client,) = some
+            loss = self.one(self.worker, client, turn)
+            return self.worker.gradient[None], loss
+        gradients, own = self.batched.gradients(some)
+        if self.observer.plants:
+            for row, client in enumerate(some):
+                planted = self.observer.sends(client, turn)
+                if planted is not None:
+                    gradients[row] = planted
+        return gradients, own
+
+    def one(self, worker: Worker, client: int, turn: int) -> torch.Tensor:
+        """Write what one client sends into the worker's gradient; return its loss."""
+        planted = self.observer.sends(client, turn) if self.observer.plants else None
+        if planted is not None:
+            worker.gradient.copy_(planted)
+            return torch.zeros((), device=self.device)
+        inputs, labels = self.clients[client]
+        if self.plan.client.work == "gradient":
+            worker.gradient.zero_()
+            loss = losses(worker.model, inputs, labels).mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        return self._local(worker, inputs, labels, generator(self.plan.seed, LOCAL, turn, client))
+
+    def _local(
+        self, worker: Worker, inputs: torch.Tensor, labels: torch.Tensor, rng: np.random.Generator
+    ) -> torch.Tensor:
+        """Local steps of plain SGD (FedAvg, FedPAQ); what is sent is the change over the rate."""
+        work, start = self.plan.client, self.worker.values
+        before = start if worker is not self.worker else start.clone()
+        worker.values.copy_(before)
+        seen: list[torch.Tensor] = []
+        for _ in range(work.epochs):
+            order = torch.from_numpy(rng.permutation(len(labels))).to(self.device)
+            for batch in torch.split(order, work.batch):
+                worker.gradient.zero_()
+                loss = losses(worker.model, inputs[batch], labels[batch]).mean()
+                loss.backward()  # type: ignore[no-untyped-call]
+                worker.values.sub_(worker.gradient, alpha=work.rate)
+                seen.append(loss.detach())
+        torch.sub(before, worker.values, out=worker.gradient).div_(work.rate)
+        worker.values.copy_(before)
+        return torch.stack(seen).mean()

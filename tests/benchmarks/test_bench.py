@@ -1,0 +1,56 @@
+"""Benchmarks: fair peers, honest ratios, files that can be read. Never how fast something is."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import BENCHMARKS, Entry, Result, measure, run
+from benchmarks.encode import algorithm_2, in_chunks, opendp
+from rqm import RQM
+from tests.goodness import p_value
+
+
+def test_the_peer_draws_from_the_papers_law():
+    mech, x = RQM(), np.full(400_000, 0.3)
+    rng = np.random.default_rng(1)
+    for sample in (algorithm_2(mech, x, rng), in_chunks(mech, x.astype(np.float32), rng)):
+        counts = np.bincount(sample, minlength=16)
+        assert p_value(counts, mech.pmf(0.3)) > 1e-6
+        assert p_value(counts, RQM(keep=0.42 * 1.02).pmf(0.3)) < 1e-6
+
+
+def test_ratios_compare_items_a_second():
+    result = Result("x", "ours", ["peer"], {"ours": Entry(2.0, 800), "peer": Entry(1.0, 100)})
+    assert result.ratios == {"peer": 4.0}
+    result.check("what", 4.0, 5)
+    assert result.checks == {"what": {"measured": 4.0, "wanted": 5}}
+    assert result.machine
+
+
+def test_contenders_run_in_turns():
+    order = []
+    entries = measure({name: (lambda name=name: order.append(name), 1) for name in "ab"}, repeats=2)
+    assert order[:2] == ["a", "b"]
+    assert set(entries) == {"a", "b"}
+    turns = "".join(order[2:])
+    assert [name for i, name in enumerate(turns) if i == 0 or turns[i - 1] != name] == ["a", "b", "a", "b"]
+
+
+def test_results_are_saved_as_json_and_a_picture(tmp_path):
+    result = Result("x", "ours", ["peer"], {"ours": Entry(2.0, 800), "peer": Entry(1.0, 100)}, notes=["a note"])
+    data, picture = result.save(tmp_path / "deep")
+    facts = json.loads(data.read_text())
+    assert facts["ratios"] == {"peer": 4.0}
+    assert facts["rates"] == {"ours": 400.0, "peer": 100.0}
+    assert {"name", "machine", "entries", "notes", "command"} <= facts.keys()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_unknown_names_and_missing_peers_are_told(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="nope"):
+        run("nope")
+    assert set(BENCHMARKS) == {"divergence", "encode", "cuda", "round", "secagg", "flower"}
+    monkeypatch.setenv("RQM_PEERS", str(tmp_path))
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    assert opendp() is None

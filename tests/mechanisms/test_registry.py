@@ -1,0 +1,190 @@
+"""A mechanism from elsewhere, in this one file: every room takes it, the command line and Flower's processes too."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rqm
+from rqm import Gaussian, Mechanism, Plan, PrivateMean, SecureRandom, Tabled
+from rqm.mechanisms.registry import GROUP, kinds, mechanism_from_dict
+from rqm.plan.account import account_ledger
+from rqm.plan.plan import Transforms
+from tests.mechanisms.lazy import Lazy
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def known():
+    rqm.register(Lazy)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """What pip would install of a package that brings this mechanism: found by every process with this path."""
+    folder = tmp_path_factory.mktemp("package")
+    about = folder / "lazy-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lazy\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text(f"[{GROUP}]\nlazy = {Lazy.__module__}:Lazy\n")
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+
+def command(package, *args):
+    """The command line in a process of its own, where only the entry point tells of the mechanism."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rqm", *map(str, args)], env=package, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_privacy_is_that_of_the_coin(package):
+    """One bit that is right with probability 3/4 + …: ε is the logarithm of the odds at the ends of the clip."""
+    found = json.loads(command(package, "privacy", "--mechanism", "lazy", "--lazy", 0.5, "--alpha", "inf", "--json"))
+    right = 0.5 * (0.5 + 0.5 / 2) + 0.25
+    assert found["upper"] == pytest.approx(np.log(right / (1 - right)))
+    assert found["mechanism"] == {"mechanism": "lazy", "clip": 1.0, "margin": 1.0, "lazy": 0.5}
+    assert "--lazy" in command(package, "privacy", "--help")
+
+
+def test_it_is_unbiased_and_audited(package):
+    assert json.loads(command(package, "audit", "sampler", "--mechanism", "lazy", "--draws", 100000, "--json"))[
+        "passed"
+    ]
+    x = np.full(200_000, 0.3)
+    mech = Lazy()
+    assert mech.decode(mech.encode(x, SecureRandom()).astype(np.int64), 1).mean() == pytest.approx(0.3, abs=0.05)
+
+
+def test_calibrated_accounted_and_advised():
+    setting = {"clients": 100, "epsilon": 3, "delta": 1e-6, "dim": 2**12}
+    found = rqm.calibrate("lazy", rounds=4, lazy=0.5, **setting)
+    assert found.epsilon == pytest.approx(3, rel=1e-3)
+    assert found.mechanism.lazy == 0.5
+    plan = Plan(
+        mechanism=found.mechanism,
+        clients=100,
+        rounds=4,
+        participations=1,
+        model="mine",
+        dim=2**12,
+        transforms=Transforms(l2_clip=1.0, rotate=True),
+        delta=1e-6,
+    )
+    assert rqm.account(plan).epsilon == found.epsilon
+    names = [one.name for one in rqm.advise(**setting).candidates]
+    assert "lazy rounding" in names
+    alone = {one.name: one for one in rqm.advise(clients=1, epsilon=1.0, levels=2).candidates}
+    assert alone["lazy rounding"].mse == pytest.approx(alone["1 bit"].mse, rel=1e-2)  # no better, and found to be so
+
+
+def test_a_private_mean_of_it_survives_json():
+    mean = PrivateMean(mechanism=Lazy(clip=0.1, margin=20.0), dim=100, clients=50)
+    assert PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict()))) == mean
+
+
+def test_it_trains_and_is_accounted_in_a_process_of_its_own(package, tmp_path):
+    settings = ["--set", "mechanism.mechanism=lazy", "--set", "mechanism.clip=0.02", "--set", "mechanism.lazy=0.125"]
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'data = "glyphs"\nmodel = "linear"\nrounds = 2\nclients = 4\ntransforms = {l2_clip = 1.0, rotate = true}\n'
+        'mechanism = {mechanism = "lazy"}\n'
+    )
+    command(package, "train", plan, *settings, "--out", tmp_path / "run")
+    found = json.loads(command(package, "account", tmp_path / "run", "--json"))
+    assert found["rounds"] == 2
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+CONFIG = {
+    "rqm.mechanism.mechanism": "lazy",
+    "rqm.mechanism.clip": 0.1,
+    "rqm.mechanism.margin": 6.0,
+    "rqm.transforms.l2_clip": 1.0,
+    "rqm.transforms.rotate": True,
+}
+
+
+def test_it_goes_through_flowers_messages(tmp_path):
+    pytest.importorskip("flwr")
+    from rqm.flower import PrivateStrategy, Settings, private_mod
+    from tests.flower.local import LocalGrid, arrays, gradient_app
+    from tests.training.small import model
+
+    config = {**CONFIG, "rqm.clients": 6, "rqm.rounds": 2, "rqm.sends": "gradient"}
+    strategy = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
+    strategy.start(LocalGrid(gradient_app(private_mod), 6, config), arrays(model()))
+    (found, charged) = account_ledger(tmp_path)
+    assert charged["charges"] == 2
+    assert found.epsilon > 0
+
+
+@pytest.mark.slow
+def test_it_runs_in_flowers_own_processes(package, tmp_path):
+    """A SuperLink and SuperNodes on loopback: each process finds the mechanism by its entry point."""
+    pytest.importorskip("flwr")
+    config = {**CONFIG, "rqm.clients": 3, "rqm.rounds": 1, "rqm.survivors": 2}
+    text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    program = [sys.executable, str(ROOT / "examples/flower/federation.py"), "--nodes", "3", "--ledger", str(tmp_path)]
+    done = subprocess.run([*program, "--set", text], env=package, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    about = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])["about"]
+    assert about["mean"]["mechanism"]["mechanism"] == "lazy"
+
+
+def test_the_registry_refuses_what_is_not_a_mechanism():
+    with pytest.raises(TypeError, match=r"must be a subclass of rqm\.Mechanism"):
+        rqm.register(int)
+    with pytest.raises(TypeError, match="with all that one must define"):
+        rqm.register(type("Half", (Tabled,), {"kind": "half"}))
+
+    class Loose(Tabled):
+        kind = "loose"
+        reach = log_rows = None
+
+    with pytest.raises(TypeError, match="Loose: must be a frozen dataclass"):
+        rqm.register(Loose)
+    twin = dataclass(frozen=True)(type("Twin", (Lazy,), {"kind": "rqm"}))
+    with pytest.raises(ValueError, match="'rqm': is taken by RQM"):
+        rqm.register(twin)
+    assert rqm.register(Lazy) is Lazy
+
+
+def test_every_mechanism_tells_about_itself():
+    for name, made in kinds().items():
+        mech = made()
+        assert isinstance(mech, Mechanism)
+        assert mech.kind == name
+        assert mechanism_from_dict(mech.to_dict()) == mech
+        assert mech.bits >= 1
+        assert mech.label
+        assert all(one.help.endswith((".", "…")) for one in made.options().values()), name
+        if mech.integers:
+            assert mech.channel is mech
+        else:
+            with pytest.raises(TypeError, match="sends floats"):
+                _ = mech.channel
+        if mech.least_noise is None:
+            with pytest.raises(TypeError, match="no noise to adjust"):
+                mech.with_noise(1.0)
+        else:
+            quiet, loud = (mech.with_noise(mech.least_noise + amount) for amount in (1.0, 9.0))
+            spread = [one.channel.variance_max if one.integers else one.on_sum(1) for one in (quiet, loud)]
+            assert spread[0] < spread[1]
+
+
+def test_what_cannot_be_described_is_refused():
+    for bad, words in (({"mechanism": ["rqm"]}, "must be one of"), (5, "must be a table"), ({}, "must be one of")):
+        with pytest.raises((ValueError, TypeError), match=words):
+            mechanism_from_dict(bad)
+    with pytest.raises(ValueError, match=r"mechanism\.sigma: unknown key"):
+        mechanism_from_dict({"mechanism": "gaussian", "sigma": 1.0})
+    with pytest.raises(ValueError, match="'rqm': must be 'gaussian' here"):
+        Gaussian.from_dict({"mechanism": "rqm"})

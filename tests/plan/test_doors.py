@@ -1,0 +1,252 @@
+"""Doors by which a false ε once came in, or a run was lost: each is shut, and says so."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+import rqm
+from rqm import Plan, PrivateMean, Rounding, account
+from rqm.plan.account import AVAILABLE, account_ledger
+from rqm.plan.guard import Guard
+from rqm.plan.plan import PLAN as PLAN_FILE
+from rqm.plan.plan import Transforms
+from rqm.plan.sweep import Sweep
+from rqm.privacy.ledger import LEDGER, Ledger, LedgerError, read
+from rqm.privacy.setting import Setting
+from rqm.training import run, sweep
+from tests.commands import rqm as command
+from tests.plan.test_guard import PLAN, pictures, train
+
+MEAN = PrivateMean(mechanism=Rounding(clip=0.1, margin=20.0, levels=2), dim=100, clients=20, rounds=30, delta=1e-5)
+
+
+def charged(folder, mean=MEAN, **options):
+    folder.mkdir(exist_ok=True)
+    with Guard(mean, folder, **options) as guard:
+        for turn in range(mean.rounds):
+            guard.charge(turn)
+    return folder
+
+
+def test_a_second_run_in_the_folder_takes_nothing_from_the_first(tmp_path, monkeypatch):
+    """It looks while the folder is empty, and begins when the first has begun."""
+    looked, begun, folder = threading.Event(), threading.Event(), tmp_path / "run"
+    is_new = run._is_new
+
+    def slow(place, resume):
+        found = is_new(place, resume)
+        if threading.current_thread().name == "second":
+            looked.set()
+            begun.wait(60)
+        return found
+
+    monkeypatch.setattr(run, "_is_new", slow)
+    refused = []
+
+    def second():
+        try:
+            train(PLAN, folder)
+        except Exception as error:
+            refused.append(error)
+
+    other = threading.Thread(target=second, name="second")
+    other.start()
+    assert looked.wait(60)
+
+    def watch(record):
+        if record.round == 1:
+            begun.set()
+            other.join(60)
+
+    summary = train(PLAN, folder, watch)
+    assert [type(error) for error in refused] == [FileExistsError]
+    assert account_ledger(folder)[0].epsilon == summary["epsilon"]
+    assert Plan.of_run(folder).goes_on(PLAN)
+
+
+def test_a_run_whose_ledger_is_gone_is_never_told_as_free(tmp_path):
+    folder = tmp_path / "run"
+    train(PLAN, folder)
+    (folder / run.SUMMARY).unlink()
+    kept = (folder / LEDGER).read_bytes()
+    (folder / LEDGER).unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"its ledger \(ledger.jsonl\) is gone"):
+            train(PLAN, folder, resume=True)
+        with pytest.raises(LedgerError, match=r"its ledger \(ledger.jsonl\) is gone"):
+            account_ledger(folder)
+    assert not (folder / LEDGER).exists()
+    (folder / LEDGER).write_bytes(b"\n".join(kept.splitlines()[:3]) + b"\n")
+    with pytest.raises(LedgerError, match="an older copy"):
+        account_ledger(folder)
+
+
+def test_a_sweep_tells_results_only_of_the_plans_that_made_them(tmp_path):
+    text = (
+        'data = "mnist-writers"\nmodel = "linear"\nclients = 4\nrounds = 2\ndevice = "cpu"\n'
+        'transforms = {{l2_clip = 0.5, rotate = true}}\n[[variants]]\nname = "one"\n'
+        'mechanism = {{mechanism = "rounding", levels = 2, clip = 0.02, margin = {}}}\n'
+    )
+    file = tmp_path / "sweep.toml"
+    file.write_text(text.format(60.0))
+    load = lambda name: pictures()  # noqa: E731
+    sweep.carry_out(Sweep.from_toml(file), load, tmp_path / "out")
+    first = json.loads(sweep.save_curves(Sweep.from_toml(file), tmp_path / "out").read_text())
+    for change in (["mechanism.margin=1000.0"], ["delta=1e-9"], ["budget_epsilon=1.0"], ["honest=2"]):
+        other = Sweep.from_toml(file, change)
+        with pytest.raises(ValueError, match=r"one: .*holds a run of another plan"):
+            sweep.carry_out(other, load, tmp_path / "out")
+        again = json.loads(sweep.save_curves(other, tmp_path / "out").read_text())
+        assert again["one"]["plan"] == first["one"]["plan"]
+    assert sweep.carry_out(Sweep.from_toml(file, ["evaluate_every=1"]), load, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("one", "other"), [("A b", "A-B"), ("same", "same")])
+def test_variants_that_would_share_a_folder_are_refused(tmp_path, one, other):
+    file = tmp_path / "sweep.toml"
+    file.write_text("".join(f'[[variants]]\nname = "{name}"\n' for name in (one, other)))
+    with pytest.raises(ValueError, match="would share a folder"):
+        Sweep.from_toml(file)
+
+
+def test_the_population_that_was_charged_for_is_not_replaced(tmp_path):
+    folder = charged(tmp_path / "a", MEAN.with_(population=100))
+    assert account_ledger(folder, observer="outsider")[0].population == 100
+    with pytest.raises(ValueError, match="population = 1000000: must be 100"):
+        account_ledger(folder, observer="outsider", population=10**6)
+    known = charged(tmp_path / "b", users=100)
+    with pytest.raises(ValueError, match="population = 1000000: must be 100"):
+        account_ledger(known, observer="outsider", population=10**6)
+    plan = Plan(model="mine", dim=10, population=100, clients=5, transforms=Transforms(1.0))
+    with pytest.raises(ValueError, match="population = 1000: must be 100"):
+        account(plan, population=1000)
+
+
+def test_a_runs_ledger_knows_its_users(tmp_path):
+    train(PLAN, tmp_path / "run")
+    assert read(tmp_path / "run" / LEDGER)[0]["users"] == len(pictures().train)
+
+
+def test_a_fraction_is_told_of_random_samples_only(tmp_path):
+    folder = charged(tmp_path / "a", sampling=AVAILABLE)
+    for question in ({"honest": 0.2, "population": 3400}, {"observer": "outsider", "population": 3400}):
+        with pytest.raises(ValueError, match="must not be asked of this ledger"):
+            account_ledger(folder, **question)
+    with pytest.raises(ValueError, match=r"honest = 0\.5: must be a number here"):
+        charged(tmp_path / "b", MEAN.with_(honest=0.5, population=3400), sampling=AVAILABLE)
+    flower = pytest.importorskip("rqm.flower")
+    with pytest.raises(ValueError, match=r"rqm\.honest = 0\.5: must be a number"):
+        flower.Settings(Plan(clients=5, honest=0.5, population=100))
+
+
+def test_a_ledger_that_does_not_say_how_clients_were_drawn_is_not_believed(tmp_path):
+    """Those of 0.1.0 were kept by Flower, too, whose clients are the nodes that are there."""
+    path = tmp_path / LEDGER
+    plan = Plan(clients=20, rounds=3, population=100, transforms=Transforms(1.0), mechanism=MEAN.mechanism)
+    with Ledger(path, {"plan": plan.to_dict(), "dim": 100, "delta": 1e-5, "honest": 20}) as ledger:
+        ledger.charge(0)
+    assert account_ledger(path)[0].epsilon > 0
+    with pytest.raises(ValueError, match="must not be asked of this ledger"):
+        account_ledger(path, observer="outsider")
+
+
+def test_the_size_of_a_known_model_is_not_a_matter_of_opinion():
+    plan = Plan(clients=5, rounds=1, mechanism=Rounding(levels=2, margin=30.0))
+    with pytest.raises(ValueError, match="dim = 1: the model small-cnn has"):
+        account(plan, dim=1)
+    with pytest.raises(ValueError, match="dim = 1: the model small-cnn has"):
+        replace(plan, dim=1)
+    done = command("account", "glyphs", "--set", "dim=1", "--set", "rounds=1", "--set", "clients=5")
+    assert done.returncode == 2
+    assert "dim 1: the model small-cnn has" in done.stderr
+
+
+def test_one_question_has_one_answer():
+    """δ follows the population, however that is given."""
+    plan = Plan(model="mine", dim=100, clients=5, transforms=Transforms(1.0, rotate=True), mechanism=MEAN.mechanism)
+    asked, written = account(plan, population=10**6), account(replace(plan, population=10**6))
+    assert asked == written
+    assert asked.delta == 1e-6
+
+
+BIG = "1" + 400 * "0"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("account", "glyphs", "--set", f"delta={BIG}"),
+        ("account", "glyphs", "--set", f"dim={BIG}"),
+        ("account", "glyphs", "--set", f"transforms.l2_clip={BIG}"),
+        ("account", "glyphs", "--set", f"mechanism.clip={BIG}"),
+        ("account", "glyphs", "--set", f"population={10**40}"),
+        ("train", "glyphs", "--set", "device=mps", "--out", "x"),
+        ("train", "glyphs", "--set", "device=meta", "--out", "x"),
+        ("account", ""),
+    ],
+)
+def test_odd_values_are_one_line(args, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = command(*args)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "{", '"x"', "\xff"])
+def test_damaged_plans_name_their_file(text, tmp_path):
+    (tmp_path / PLAN_FILE).write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"plan\.json: is damaged"):
+        Plan.of_run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["variants = 3", "variants = [3]"])
+def test_variants_are_tables(text, tmp_path):
+    (tmp_path / "p.toml").write_text(text)
+    with pytest.raises(TypeError, match="variants must be tables"):
+        Sweep.from_toml(tmp_path / "p.toml")
+
+
+def test_deeply_nested_ledgers_are_refused(tmp_path):
+    (tmp_path / LEDGER).write_text("[" * 10000 + "\n")
+    with pytest.raises(LedgerError, match="line 1 was changed"):
+        read(tmp_path / LEDGER)
+
+
+def test_as_many_rounds_and_users_as_one_likes():
+    """Neither takes time that grows with the number."""
+    setting = {"clients": 100, "rounds": 10**9, "participations": 1, "honest": 0.5, "delta": 1e-6}
+    few = Setting(**setting, population=10**8).floor(1).honest
+    assert 0.8 * few < Setting(**setting, population=10**15).floor(1).honest <= few
+    mean = PrivateMean(mechanism=MEAN.mechanism, dim=10, clients=20, rounds=10**9, participations=3)
+    assert mean.guarantee.rounds == 10**9
+    assert mean.guarantee.participations == 3
+
+
+def test_messages_name_what_was_asked():
+    with pytest.raises(ValueError, match="epsilon = 1e-09: no mechanism reaches it here"):
+        PrivateMean(epsilon=1e-9, clients=10, dim=10)
+    with pytest.raises(TypeError, match="epsilon = '3'"):
+        PrivateMean(epsilon="3", mechanism=MEAN.mechanism, clients=10, dim=10)
+    with pytest.raises(ValueError, match="epsilon = nan"):
+        PrivateMean(epsilon=float("nan"), mechanism=MEAN.mechanism, clients=10, dim=10)
+    with pytest.raises(ValueError, match="which is more"):
+        MEAN.with_(epsilon=1e-3)
+    with pytest.raises(AttributeError, match="change values by with_"):
+        replace(MEAN, clients=7)
+
+
+def test_a_simulation_begins_where_nothing_was_charged(tmp_path):
+    plan = replace(PLAN, budget_epsilon=1e-3)
+    with pytest.raises(ValueError, match="which one round costs"):
+        rqm.simulate(plan, data=pictures(), folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    simulation = rqm.simulate(PLAN, data=pictures(), folder=tmp_path / "a")
+    next(simulation)
+    with pytest.raises(ValueError, match="holds a ledger already"):
+        rqm.simulate(replace(PLAN, mechanism=rqm.Noiseless()), data=pictures(), folder=tmp_path / "a")
+    del simulation  # and with it the lock
+    with Ledger(tmp_path / "a" / LEDGER, read(tmp_path / "a" / LEDGER)[0]):
+        pass

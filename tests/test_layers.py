@@ -1,0 +1,213 @@
+"""The order of the rooms: each uses only those before it, lazily too; and nobody asks which mechanism it has."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rqm.mechanisms.registry import kinds
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "rqm"
+ORDER = (
+    ("_util",),
+    ("randomness",),
+    ("kernels",),
+    ("mechanisms",),
+    ("privacy",),
+    ("encoding",),
+    ("secagg",),
+    ("plan", "data", "advice"),
+    ("training",),
+    ("flower", "audit", "federated"),
+    ("report",),
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+
+
+def room_of(path):
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def module(name):
+    """Whether there is such a module, and not only such a name in one."""
+    place = SOURCE.joinpath(*name.split(".")[1:])
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+
+
+def imports(tree):
+    """Every module of this package that is imported anywhere in a file: at the top, in functions, for types."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rqm":
+            for one in node.names:
+                inner = f"{node.module}.{one.name}"
+                yield inner if node.module == "rqm" or module(inner) else node.module
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name.split(".")[0] == "rqm")
+
+
+def wrong(path, text):
+    """What a file imports though it may not."""
+    own = LEVEL[room_of(path)]
+    for name in imports(ast.parse(text)):
+        other = name.split(".")[1] if "." in name else "rqm"
+        if name == "rqm.__version__" or other == room_of(path):
+            continue
+        if other not in LEVEL:  # a public name: only the command line goes through the front door
+            if room_of(path) != "cli":
+                yield f"{path.relative_to(ROOT)}: {name}"
+        elif LEVEL[other] >= own:
+            yield f"{path.relative_to(ROOT)}: {name}"
+
+
+def test_every_room_is_in_the_order():
+    assert {room_of(path) for path in FILES} - {"__init__"} == set(LEVEL)
+
+
+def test_each_room_uses_only_those_before_it():
+    assert [found for path in FILES if room_of(path) != "__init__" for found in wrong(path, path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from rqm.training.trainer import Trainer",
+        "def f():\n    from rqm.plan.guard import Guard",
+        "if TYPE_CHECKING:\n    import rqm.cli",
+        "from rqm import PrivateMean",
+    ],
+)
+def test_a_step_back_is_seen(line):
+    assert list(wrong(SOURCE / "privacy" / "vector.py", line))
+
+
+def test_inside_a_room_nothing_goes_in_circles():
+    """Modules that import each other at the top could not be read one after the other."""
+    graph = {}
+    for path in FILES:
+        name = ".".join(("rqm", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+        tree = ast.parse(path.read_text())
+        tree.body = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        graph[name] = {one for one in imports(tree) if one != name}
+    done, path_ = set(), []
+
+    def visit(name):
+        if name in done or name not in graph:
+            return
+        assert name not in path_, f"a circle: {' → '.join([*path_[path_.index(name) :], name])}"
+        path_.append(name)
+        for other in graph[name]:
+            visit(other)
+        path_.pop()
+        done.add(name)
+
+    for name in graph:
+        visit(name)
+
+
+def test_nobody_outside_asks_which_mechanism_it_has():
+    names = {made.__name__ for made in kinds().values()} | {"Channel", "Tabled", "Additive", "Mechanism"}
+    found = []
+    for path in FILES:
+        if room_of(path) == "mechanisms":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                asked = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+                found += [f"{path.relative_to(ROOT)}:{node.lineno}"] if asked & names else []
+    assert found == []
+
+
+def test_files_and_functions_have_one_job():
+    long = []
+    for folder in ("src", "tests", "benchmarks", "tools", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            lines = path.read_text().count("\n")
+            if lines > LONGEST_FILE:
+                long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+            if "kernels" in path.parts:  # loops that are compiled whole
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= LONGEST_FUNCTION:
+                    long.append(f"{path.relative_to(ROOT)}: {node.name}, {node.end_lineno - node.lineno + 1} lines")
+    assert long == []
+
+
+def test_tests_use_no_private_names_of_a_trainer_or_a_strategy():
+    used = [
+        f"{path.name}: {match}"
+        for folder in ("training", "flower", "audit", "plan")
+        for path in (ROOT / "tests" / folder).rglob("*.py")
+        for match in re.findall(r"\b(?:trainer|strategy|private|simulation)\._[a-z]\w*", path.read_text())
+    ]
+    assert used == []
+
+
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {missing}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def without(missing, code):
+    """Run code where some libraries are not installed."""
+    text = WITHOUT.replace("{missing}", repr(set(missing))) + code
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+
+
+def test_the_core_the_plan_the_account_and_reports_need_no_torch(tmp_path):
+    done = without(
+        ["torch", "flwr"],
+        f"""
+import json, pathlib
+import rqm, rqm.plan.guard, rqm.secagg, rqm.advice.adviser, rqm.report.page, rqm.report.curves, rqm.report.figures
+from rqm.report import curves
+from rqm.plan.sweep import Sweep
+from rqm.plan.experiments import find
+from rqm.plan.leak import leak
+plans = Sweep.from_toml(find("glyphs"), ["clients=1"]).variants
+lines = {{
+    name: {{"round": [1], "loss": [[2.0]], "accuracy": [[0.1]], "plan": plan.to_dict(), "leak": leak(plan)}}
+    for name, plan in plans.items()
+}}
+print(curves.draw(lines, pathlib.Path({str(tmp_path)!r}) / "curves.png").stat().st_size > 10_000)
+from rqm.cli import app
+app(["account", "glyphs", "--set", "clients=2", "--json"], standalone_mode=False)
+""",
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("True")
+    assert '"epsilon"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"),
+    [
+        ("torch", '["train", "glyphs", "--out", "x"]', "train"),
+        ("matplotlib", '["figures", "laws", "--out", "x"]', "report"),
+        ("flwr", None, "flower"),
+    ],
+)
+def test_a_missing_extra_names_its_command(missing, command, extra, tmp_path):
+    code = (
+        f"import os; os.chdir({str(tmp_path)!r}); import sys; sys.argv = ['rqm', *{command}]\n"
+        "from rqm.cli import main; main()"
+        if command
+        else "import rqm.flower"
+    )
+    done = without([missing], code)
+    assert done.returncode == 1
+    assert f"pip install 'rqm[{extra}]'" in done.stderr
+    if command:
+        assert len(done.stderr.strip().splitlines()) == 1

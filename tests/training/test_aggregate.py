@@ -1,0 +1,106 @@
+"""Training with the true protocol: the same sums, round for round, as with the ideal one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rqm import PBM, RQM, Noiseless, Rounding
+from rqm.mechanisms.additive import Skellam
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.plan.plan import ClientWork, Plan, Server, Transforms
+from rqm.plan.protocol import protocol
+from rqm.training.trainer import Trainer
+from tests.training.small import federation, model
+
+PLAN = Plan(
+    data="blobs", clients=8, rounds=6, device="cpu", mechanism=RQM(clip=0.5), server=Server(rate=0.5), evaluate_every=3
+)
+
+
+def both(plan):
+    return [Trainer(replace(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        replace(PLAN, mechanism=PBM(clip=0.5), client=ClientWork("local", epochs=1, batch=4)),
+        replace(PLAN, mechanism=Rounding(clip=0.5, levels=65536), lost=0.2, survivors=5),
+        replace(PLAN, mechanism=Skellam(clip=0.5, scale=1.0, bits=8)),  # modulo 256, and it wraps
+        replace(
+            PLAN,
+            mechanism=Rounding(clip=0.5, levels=2),
+            transforms=Transforms(l2_clip=1.0, rotate=True),
+            lost=0.2,
+            survivors=5,
+        ),
+    ],
+    ids=["rqm", "pbm, local steps", "65,536 levels and losses", "modular", "rotated, losses"],
+)
+def test_real_and_ideal_are_the_same(plan):
+    ideal, real = both(plan)
+    kept = 0
+    for _ in range(plan.rounds):
+        one, other = ideal.step(), real.step()
+        assert (one.survivors, one.discarded, one.bits_up) == (other.survivors, other.discarded, other.bits_up)
+        assert one.clients_loss == other.clients_loss
+        assert (ideal.values == real.values).all()
+        if not other.discarded:
+            kept += 1
+            assert other.secagg_bytes_up > one.bits_up / 8
+    assert kept >= 2
+
+
+def test_a_round_below_the_minimum_is_discarded_and_charged():
+    trainer = Trainer(replace(PLAN, secagg="real", lost=0.6, survivors=7), federation(), model())
+    before = trainer.values.clone()
+    records = [trainer.step() for _ in range(4)]
+    assert all(record.discarded and record.secagg_bytes_up is None for record in records)
+    assert trainer.guard.spent == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert (trainer.values == before).all()
+
+
+def test_a_broken_client_sends_an_encoding_of_zero():
+    data = federation()
+    data.train[3][0][0] = torch.nan
+    ideal, real = (Trainer(replace(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
+    with pytest.warns(UserWarning, match="1 clients had gradients"):
+        ideal.step()
+    with pytest.warns(UserWarning, match="1 clients had gradients"):
+        real.step()
+    assert (ideal.values == real.values).all()
+
+
+def test_large_rounds_use_a_sparse_graph():
+    def params(degree=0, threshold=0, **change):
+        return protocol(replace(PLAN, **change), 10, b"x", degree, threshold)
+
+    large = params(clients=500)
+    assert large.threshold < large.degree < 200
+    assert (params().degree, params().threshold, params().minimum) == (7, 5, 8)
+    assert (params(survivors=6).threshold, params(survivors=6).minimum) == (5, 6)
+    assert (params(survivors=2).threshold, params(survivors=2).minimum) == (4, 2)
+    assert (params(degree=4, threshold=3).degree, params(degree=4, threshold=3).threshold) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mechanism": Noiseless(clip=1.0)}, "secagg = 'real': must come with a mechanism that sends integers"),
+        ({"mechanism": Gaussian(1.0), "transforms": Transforms(l2_clip=1.0)}, "must come with a mechanism"),
+        ({"clients": 1}, "clients = 1: must be at least 2"),
+        ({"secagg": "fake"}, "secagg = 'fake': must be one of ideal, real"),
+    ],
+)
+def test_plans_that_cannot_be(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(PLAN, **{"secagg": "real", **change})
+
+
+@pytest.mark.parametrize("change", [{}, {"lost": 0.1}, {"survivors": 6}, {"lost": 0.1, "survivors": 6}], ids=str)
+def test_no_sum_is_revealed_of_fewer_clients_than_are_accounted_for(change):
+    plan = replace(PLAN, **change)
+    accounted = plan.private_mean(10).survivors or plan.clients
+    assert protocol(plan, 10, b"x").minimum >= accounted

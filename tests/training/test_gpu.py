@@ -1,0 +1,103 @@
+"""The same plan on the GPU: the same numbers without noise, the same law with it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rqm import PBM, RQM, Noiseless, Rounding
+from rqm.mechanisms.gaussian import Gaussian
+from rqm.plan.plan import ClientWork, Plan, Server, Transforms
+from rqm.training.trainer import Trainer
+from tests.training.small import collected, pictures
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+PLAN = Plan(
+    data="noise",
+    model="paper-cnn",
+    clients=5,
+    rounds=4,
+    device="cuda",
+    mechanism=Noiseless(clip=1e-3),
+    server=Server(rate=0.5),
+)
+
+
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch):
+    """Torch's own switch: by default its convolutions round to TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("work", [ClientWork(), ClientWork("local", epochs=1, batch=2)], ids=["gradient", "local"])
+@pytest.mark.parametrize("model", ["paper-cnn", "small-cnn", "linear"])
+def test_noise_free_runs_are_those_of_the_cpu(model, work):
+    data, plan = pictures(), replace(PLAN, model=model, client=work)
+    here, there = Trainer(replace(plan, device="cpu"), data), Trainer(plan, data)
+    before = here.values.clone()
+    for _ in range(plan.rounds):
+        one, other = here.step(), there.step()
+        assert one.clients_loss == pytest.approx(other.clients_loss, rel=1e-4)
+    moved = (here.values - before).norm()
+    assert (here.values - there.values.cpu()).norm() < 1e-4 * moved
+    assert (there.work.batched is None) == (work.work == "local")
+
+
+@pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), Rounding(clip=1e-3, levels=4)], ids=repr)
+def test_the_decoded_mean_is_unbiased(mech):
+    data = pictures()
+    quiet, noisy = (Trainer(replace(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
+    truth = quiet.plan.mechanism.decode(collected(quiet, [0, 1, 4], 0)[0], 3)
+    draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], turn)[0], 3) for turn in range(200)])
+    error = max(mech.variance(np.linspace(-1e-3, 1e-3, 99))) ** 0.5 / (3 * len(draws)) ** 0.5  # at most
+    scores = (draws.mean(0) - truth) / error
+    assert scores.abs().max() < 6.5  # a million coordinates
+    assert scores.mean().abs() < 0.01
+
+
+def test_trainers_that_are_done_give_their_memory_back():
+    held = []
+    for _ in range(5):
+        trainer = Trainer(PLAN, pictures(each=60))
+        trainer.step()
+        during = torch.cuda.memory_allocated()
+        del trainer
+        held.append(torch.cuda.memory_allocated())
+    assert during > held[-1] + 20_000_000
+    assert held[-1] < held[1] + 2_000_000  # the first may leave what the libraries keep for good
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert Trainer(replace(PLAN, seed=seed), pictures(each=200)).work.batched is not None
+    assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("mech", [Rounding(clip=2e-4, levels=2, margin=20.0), Gaussian(1.0)], ids=repr)
+def test_rotated_runs_have_the_mean_of_the_cpu(mech):
+    data, plan = pictures(), replace(PLAN, mechanism=mech, transforms=Transforms(l2_clip=0.05, rotate=True))
+    quiet = replace(plan, mechanism=Noiseless(clip=1.0))
+    here, there = Trainer(replace(quiet, device="cpu"), data), Trainer(quiet, data)
+    one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
+    assert (one - other).norm() < 1e-4 * one.norm()
+    noisy = Trainer(plan, data)
+    draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() for _ in range(1)])
+    spread = (draws[0] - one / 3).std()
+    expected = 0.05 / 3 if isinstance(mech, Gaussian) else 2e-4 * 21 / 3**0.5
+    assert spread == pytest.approx(expected, rel=0.02)
+
+
+def test_a_run_repeats_itself_and_a_broken_client_sends_zero():
+    data, plan = pictures(), replace(PLAN, mechanism=RQM(clip=1e-3))
+    runs = [Trainer(plan, data) for _ in range(2)]
+    for trainer in runs:
+        for _ in range(3):
+            trainer.step()
+    assert (runs[0].values == runs[1].values).all()
+    quiet = Trainer(PLAN, data)
+    quiet.values[0] = torch.nan  # every gradient is broken now
+    total, losses = collected(quiet, [0, 1], 0)
+    assert (total == 0).all()
+    assert torch.isnan(losses).all()

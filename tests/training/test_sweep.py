@@ -1,0 +1,104 @@
+"""Sweeps: variants × seeds, time slices, and honest intervals."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rqm import RQM, Noiseless, account
+from rqm._util.stats import mean_and_interval
+from rqm.plan.sweep import Sweep
+from rqm.privacy.ledger import LEDGER
+from rqm.report.curves import draw
+from rqm.training import run, sweep
+from tests.commands import rqm
+from tests.training.test_run import pictures
+
+TOML = """
+data = "blobs"
+model = "linear"
+clients = 4
+rounds = 4
+evaluate_every = 2
+device = "cpu"
+seeds = 2
+[server]
+rate = 0.1
+[[variants]]
+name = "RQM Δ=c"
+mechanism = { mechanism = "rqm", clip = 0.5 }
+[[variants]]
+name = "plain"
+mechanism = { mechanism = "noiseless", clip = 0.5 }
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(TOML)
+    return path
+
+
+def test_variants_and_settings(experiment):
+    found = Sweep.from_toml(experiment, ["seeds=3", "rounds=7", "server.rate=0.2"])
+    assert found.seeds == 3
+    assert [plan.mechanism for plan in found.variants.values()] == [RQM(clip=0.5), Noiseless(clip=0.5)]
+    assert {(plan.rounds, plan.server.rate) for plan in found.variants.values()} == {(7, 0.2)}
+    experiment.write_text('[[variants]]\nname = "a"\nmechanism = { mechanism = "rqm", clip = 0.5 }\n')
+    only = Sweep.from_toml(experiment, ["mechanism.keep=0.3"])
+    assert only.variants["a"].mechanism == RQM(clip=0.5, keep=0.3)
+
+
+def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
+    plans = Sweep.from_toml(experiment)
+    assert sweep.carry_out(plans, lambda _: pictures(), tmp_path / "one")
+    slices = 0
+    while not sweep.carry_out(plans, lambda _: pictures(), tmp_path / "many", minutes=1e-9 if slices % 2 else 1e-3):
+        slices += 1
+        assert slices < 200
+    one, many = (sweep.curves(plans, tmp_path / name) for name in ("one", "many"))
+    assert one == many
+    assert list(one) == ["RQM Δ=c", "plain"]
+    assert np.shape(one["plain"]["accuracy"]) == (2, 2)
+    assert one["plain"]["round"] == [2, 4]
+    assert (tmp_path / "one" / "rqm-c" / "seed-1" / run.SUMMARY).exists()
+    saved = json.loads(sweep.save_curves(plans, tmp_path / "one").read_text())
+    assert saved["plain"]["accuracy"] == one["plain"]["accuracy"]
+    assert draw(saved, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_private_run_of_a_sweep_charges_a_ledger_and_account_reads_it(experiment, tmp_path):
+    plans = Sweep.from_toml(experiment)
+    sweep.carry_out(plans, lambda _: pictures(), tmp_path / "out")
+    told = json.loads(rqm("account", tmp_path / "out", "--json").stdout)
+    assert [one["name"] for one in told["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
+    wanted = account(replace(plans.variants["RQM Δ=c"], dim=2355)).epsilon
+    assert {one["epsilon"] for one in told["runs"]} == {wanted}
+    assert {one["charges"] for one in told["runs"]} == {4}
+    assert not (tmp_path / "out" / "plain" / "seed-0" / LEDGER).exists()
+    assert "no noise, no privacy" in rqm("account", tmp_path / "out" / "plain" / "seed-0").stdout
+
+
+def test_all_variants_are_validated_before_the_first_begins(experiment, tmp_path):
+    experiment.write_text(TOML + "clients = 50\n")
+    with pytest.raises(ValueError, match="plain: clients = 50: must be at most 12"):
+        sweep.carry_out(Sweep.from_toml(experiment), lambda _: pictures(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_intervals_are_students():
+    mean, half = mean_and_interval([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.302652729911275 / 3**0.5)
+    assert np.isnan(mean_and_interval([[1.0, 2.0]])[1]).all()
+
+
+def test_variants_that_cannot_be_are_refused(experiment):
+    experiment.write_text("[[variants]]\nrounds = 3\n")
+    with pytest.raises(ValueError, match="no name"):
+        Sweep.from_toml(experiment)
+    experiment.write_text('[[variants]]\nname = "a"\nround = 3\n')
+    with pytest.raises(ValueError, match=r"did you mean variants\.rounds"):
+        Sweep.from_toml(experiment)
