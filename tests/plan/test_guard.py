@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rqm import Rounding, account
 from rqm.cli import app
 from rqm.plan.folder import CHECKPOINT
-from rqm.plan.plan import Plan, Server, Transforms
+from rqm.plan.plan import Plan, ServerStep, Transforms
 from rqm.privacy.ledger import LEDGER, LedgerError, read
 from rqm.training import run
 from rqm.training.trainer import Trainer
@@ -39,7 +39,7 @@ PLAN = Plan(
     participations=3,
     transforms=Transforms(l2_clip=0.5, rotate=True),
     mechanism=Rounding(clip=0.02, levels=2, margin=60.0),
-    server=Server(rate=0.1),
+    server=ServerStep(rate=0.1),
 )
 
 
@@ -60,7 +60,7 @@ def test_a_run_spends_what_its_plan_says(tmp_path):
 
 def test_the_charge_comes_before_the_step(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("rqm.training.server.Steps.move", lambda self, *_: seen.append(len(read(ledger)[1])))
+    monkeypatch.setattr("rqm.training.server.Optimiser.move", lambda self, *_: seen.append(len(read(ledger)[1])))
     ledger = tmp_path / "run" / LEDGER
     train(PLAN, tmp_path / "run")
     assert seen == [1, 2, 3, 4, 5, 6]

@@ -4,13 +4,13 @@ import pytest
 
 from rqm import PBM, RQM, Noiseless
 from rqm.plan.experiments import find, names
-from rqm.plan.plan import ClientWork, Plan, Server, assign
+from rqm.plan.plan import ClientWork, Plan, ServerStep, assign
 from rqm.plan.sweep import Sweep
 
 
 def test_a_plan_survives_being_written_down():
     plan = Plan(
-        mechanism=PBM(theta=0.1), client=ClientWork("local", rate=0.1), server=Server("adam", schedule="cosine")
+        mechanism=PBM(theta=0.1), client=ClientWork("local", rate=0.1), server=ServerStep("adam", schedule="cosine")
     )
     assert Plan.from_dict(plan.to_dict()) == plan
     assert Plan.from_dict({}) == Plan()
@@ -54,9 +54,9 @@ def test_a_bad_key_or_value_is_named(values, words):
 
 
 def test_schedules_fall_to_zero():
-    assert Server(rate=2.0).rate_at(9, 10) == 2.0
-    assert Server(rate=2.0, schedule="linear").rate_at(5, 10) == 1.0
-    assert Server(rate=2.0, schedule="cosine").rate_at(5, 10) == pytest.approx(1.0)
+    assert ServerStep(rate=2.0).rate_at(9, 10) == 2.0
+    assert ServerStep(rate=2.0, schedule="linear").rate_at(5, 10) == 1.0
+    assert ServerStep(rate=2.0, schedule="cosine").rate_at(5, 10) == pytest.approx(1.0)
 
 
 def test_every_shipped_experiment_is_a_plan():

@@ -8,13 +8,19 @@ import torch
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.plan.plan import ClientWork, Plan, Server, Transforms
+from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
 from rqm.plan.protocol import protocol
 from rqm.training.trainer import Trainer
 from tests.training.small import federation, model
 
 PLAN = Plan(
-    data="blobs", clients=8, rounds=6, device="cpu", mechanism=RQM(clip=0.5), server=Server(rate=0.5), evaluate_every=3
+    data="blobs",
+    clients=8,
+    rounds=6,
+    device="cpu",
+    mechanism=RQM(clip=0.5),
+    server=ServerStep(rate=0.5),
+    evaluate_every=3,
 )
 
 

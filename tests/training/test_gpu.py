@@ -8,7 +8,7 @@ import torch
 
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.plan.plan import ClientWork, Plan, Server, Transforms
+from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
 from rqm.training.trainer import Trainer
 from tests.training.small import collected, pictures
 
@@ -20,7 +20,7 @@ PLAN = Plan(
     rounds=4,
     device="cuda",
     mechanism=Noiseless(clip=1e-3),
-    server=Server(rate=0.5),
+    server=ServerStep(rate=0.5),
 )
 
 

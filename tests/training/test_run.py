@@ -15,7 +15,7 @@ import pytest
 from rqm import RQM
 from rqm.plan.folder import CHECKPOINT
 from rqm.plan.plan import PLAN as PLAN_FILE
-from rqm.plan.plan import Plan, Server, Transforms
+from rqm.plan.plan import Plan, ServerStep, Transforms
 from rqm.privacy.ledger import LEDGER, read
 from rqm.training import checkpoint, run
 from rqm.training.trainer import Trainer
@@ -30,7 +30,7 @@ PLAN = Plan(
     checkpoint_every=5,
     device="cpu",
     mechanism=RQM(clip=0.5),
-    server=Server(rate=0.1),
+    server=ServerStep(rate=0.1),
 )
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from rqm import PBM, RQM, Noiseless, Rounding, account
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.plan.plan import ClientWork, Plan, Server, Transforms
+from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
 from rqm.privacy.ledger import read
 from rqm.training.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
 from rqm.training.simulate import simulate
@@ -78,7 +78,7 @@ def plain_sgd(plan, data):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_noise_free_training_is_plain_sgd(optimizer):
-    plan, data = replace(PLAN, server=Server(optimizer, rate=0.05)), federation()
+    plan, data = replace(PLAN, server=ServerStep(optimizer, rate=0.05)), federation()
     trainer = Trainer(plan, data, model())
     for _ in range(plan.rounds):
         trainer.step()
@@ -86,7 +86,7 @@ def test_noise_free_training_is_plain_sgd(optimizer):
 
 
 def test_fine_rounding_follows_plain_sgd():
-    plan = replace(PLAN, mechanism=Rounding(clip=4.0, levels=65536), server=Server("momentum", rate=0.05))
+    plan = replace(PLAN, mechanism=Rounding(clip=4.0, levels=65536), server=ServerStep("momentum", rate=0.05))
     data = federation()
     trainer = Trainer(plan, data, model())
     for _ in range(plan.rounds):

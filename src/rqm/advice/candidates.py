@@ -9,7 +9,7 @@ import numpy as np
 
 from rqm._util.checks import real, whole
 from rqm.advice.design import level_keeps, private_table, pure_loss, single_keep
-from rqm.advice.lattice import lattice_spread, summed_table
+from rqm.advice.lattice import lattice_variance, summed_table
 from rqm.mechanisms.base import Ask, Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.gaussian import Gaussian
@@ -287,7 +287,7 @@ def _table(request: Request, levels: int) -> Candidate | None:
         cost = log((alpha - 1) / alpha) - (log(delta) + log(alpha)) / (alpha - 1)
         left = (request.epsilon - cost) / releases
         if left > 0:
-            spread = lattice_spread(alpha, honest, left, levels)
+            spread = lattice_variance(alpha, honest, left, levels)
             if spread is not None:
                 budgets[alpha] = (spread, left)
     if not budgets:

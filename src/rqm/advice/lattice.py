@@ -38,8 +38,8 @@ def summed_table(
     best: Channel | None = min(known, key=lambda mech: mech.variance_max, default=None)
     # The variance is nearly that of a Gaussian, plus that of rounding, which fewer levels make larger.
     shapes = [shape for steps in range(1, levels - 1) if (shape := _noise(alpha, clients, divergence, levels, steps))]
-    for steps, noise in sorted(shapes, key=lambda shape: _spread(*shape)):
-        if best is not None and _spread(steps, noise) * clip**2 >= best.variance_max:
+    for steps, noise in sorted(shapes, key=lambda shape: _variance(*shape)):
+        if best is not None and _variance(steps, noise) * clip**2 >= best.variance_max:
             break
         for flatter in (0.0, 1e-4, 1e-3, 1e-2):
             mech = lattice(steps, _tempered(noise, flatter), levels, clip)
@@ -62,10 +62,10 @@ def certified(mech: Channel, alpha: float, clients: int) -> float:
     return max(renyi(mech, alpha, clients).upper, renyi(mech, alpha, clients, law="sampled").upper)
 
 
-def lattice_spread(alpha: float, clients: int, divergence: float, levels: int) -> float | None:
+def lattice_variance(alpha: float, clients: int, divergence: float, levels: int) -> float | None:
     """About the variance, in clip², that ``summed_table`` would reach; None if no lattice does."""
     shapes = (_noise(alpha, clients, divergence, levels, steps, polish=False) for steps in range(1, levels - 1))
-    return min((_spread(*shape) for shape in shapes if shape), default=None)
+    return min((_variance(*shape) for shape in shapes if shape), default=None)
 
 
 def lattice(steps: int, noise: FloatArray, levels: int, clip: float = 1.0) -> Table:
@@ -90,7 +90,7 @@ def _tilted(levels: int, mean: float) -> FloatArray:
     return law(float(tilt))
 
 
-def _spread(steps: int, noise: FloatArray) -> float:
+def _variance(steps: int, noise: FloatArray) -> float:
     """The largest variance, in clip²: that of the noise and of rounding half-way between two levels."""
     z = np.arange(len(noise)) - (len(noise) - 1) / 2
     return float(noise @ z**2 + 0.25) * (2 / steps) ** 2
@@ -163,12 +163,12 @@ def _noise(
         def price(logs: FloatArray) -> float:
             noise = unfold(logs)
             over = max(0.0, _shifted(noise, steps, clients, alpha) / divergence - 1)
-            return _spread(steps, noise) * (1 + 20 * over)
+            return _variance(steps, noise) * (1 + 20 * over)
 
         with np.errstate(divide="ignore"):
             begin = np.maximum(np.log(best[:half]), -60)
         found = unfold(minimize(price, begin, method="Nelder-Mead", options={"maxiter": 400, "xatol": 1e-6}).x)
-        if _shifted(found, steps, clients, alpha) <= divergence and _spread(steps, found) < _spread(steps, best):
+        if _shifted(found, steps, clients, alpha) <= divergence and _variance(steps, found) < _variance(steps, best):
             best = found
     return steps, best
 

@@ -29,7 +29,7 @@ from rqm.plan.guard import Guard
 from rqm.plan.sizes import OWN
 from rqm.secagg import Aborted, ProtocolError, Server
 from rqm.secagg.wire import Kind
-from rqm.training.server import Steps
+from rqm.training.server import Optimiser
 
 
 class PrivateStrategy(Strategy):
@@ -56,7 +56,7 @@ class PrivateStrategy(Strategy):
         self.stage_timeout, self.expect_head = stage_timeout, expect_head
         self.stopped = False
         self.guard: Guard | None = None
-        self._steps: Steps | None = None
+        self._optimiser: Optimiser | None = None
         self._taken: Counter[int] = Counter()
         self._grid: Grid | None = None
         self._server: Server | None = None
@@ -247,11 +247,11 @@ class PrivateStrategy(Strategy):
         if self.strategy is not None:
             moved = values + mean if self.settings.sends == "update" else values - mean
             return self._wrapped(server_round, unflat(moved, self._arrays))
-        if self._steps is None:
-            self._steps = Steps(self.settings.plan.server, self.settings.plan.rounds, values.clone())
-        self._steps.values.copy_(values)
-        self._steps.move(mean if self.settings.sends == "gradient" else -mean, server_round - 1)
-        return unflat(self._steps.values, self._arrays)
+        if self._optimiser is None:
+            self._optimiser = Optimiser(self.settings.plan.server, self.settings.plan.rounds, values.clone())
+        self._optimiser.values.copy_(values)
+        self._optimiser.move(mean if self.settings.sends == "gradient" else -mean, server_round - 1)
+        return unflat(self._optimiser.values, self._arrays)
 
     def _wrapped(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord | None:
         """What Flower's strategy makes of one answer: the mean of all."""

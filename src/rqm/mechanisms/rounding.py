@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,12 @@ import numpy.typing as npt
 from rqm._util.checks import FloatArray, inputs, real
 from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, Recipe, on_grid
 from rqm.mechanisms.base import Ask, option
-from rqm.mechanisms.tabled import Tabled, widest
+from rqm.mechanisms.tabled import Wide
 
 
 @final
 @dataclass(frozen=True)
-class Rounding(Tabled):
+class Rounding(Wide):
     """Unbiased rounding to the two neighbouring levels (QSGD, Alistarh et al. 2017).
 
     It gives **no privacy** where a level lies inside the clip: some outputs are then impossible for some
@@ -41,23 +41,9 @@ class Rounding(Tabled):
         object.__setattr__(self, "margin", margin)
 
     @property
-    def reach(self) -> Fraction:
-        """X / c = 1 + Δ / c."""
-        return 1 + Fraction(self.margin)
-
-    @property
     def exposed(self) -> bool:
         """Whether a level lies inside the clip: whoever holds it adds no noise."""
         return len(self.knots) > 2
-
-    @property
-    def least_noise(self) -> float:
-        """X / c from which on no level lies inside the clip."""
-        return widest(self.levels)
-
-    def with_noise(self, amount: float) -> Self:
-        """Outer levels so far out, in clips."""
-        return self.changed(margin=amount - 1)
 
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:

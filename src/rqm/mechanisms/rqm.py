@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, real
 from rqm.mechanisms.base import Ask, option
-from rqm.mechanisms.tabled import Tabled, widest
+from rqm.mechanisms.tabled import Wide
 
 MAX_TABLE_LEVELS = 1024
 
 
 @final
 @dataclass(frozen=True)
-class RQM(Tabled):
+class RQM(Wide):
     """Randomized Quantization Mechanism (Youn et al. 2023, Algorithm 2).
 
     Keeps each inner level with probability ``keep`` (q), always keeps the two outer levels, and rounds x
@@ -60,24 +60,10 @@ class RQM(Tabled):
             object.__setattr__(self, "keep", keep)
 
     @property
-    def reach(self) -> Fraction:
-        """X / c = 1 + Δ / c."""
-        return 1 + Fraction(self.margin)
-
-    @property
     def label(self) -> str:
         """A short name for a plot."""
         keep = f"{self.keep:g}" if isinstance(self.keep, float) else "…"
         return f"RQM Δ={'' if self.margin == 1 else format(self.margin, 'g')}c, q={keep}"
-
-    @property
-    def least_noise(self) -> float:
-        """X / c from which on no level lies inside the clip."""
-        return widest(self.levels)
-
-    def with_noise(self, amount: float) -> Self:
-        """Outer levels so far out, in clips."""
-        return self.changed(margin=amount - 1)
 
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,6 +9,7 @@ mechanism says otherwise. The law that is *sampled* comes from the same rows rou
 from abc import abstractmethod
 from fractions import Fraction
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +121,26 @@ class Tabled(Channel):
         low, high = self.table[level], self.table[level + 1]
         total = 2 ** (POSITION_BITS + TABLE_BITS)
         return [Fraction(rest * int(a) + part * int(b), total) for a, b in zip(low, high, strict=True)]
+
+
+class Wide(Tabled):
+    """A tabled channel whose outermost level lies ``margin`` (Δ, in units of clip) beyond the clip."""
+
+    margin: float
+
+    @property
+    def reach(self) -> Fraction:
+        """X / c = 1 + Δ / c."""
+        return 1 + Fraction(self.margin)
+
+    @property
+    def least_noise(self) -> float:
+        """X / c from which on no level lies inside the clip."""
+        return widest(self.levels)
+
+    def with_noise(self, amount: float) -> Self:
+        """Outer levels so far out, in clips."""
+        return self.changed(margin=amount - 1)
 
 
 def widest(levels: int) -> float:

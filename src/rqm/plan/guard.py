@@ -7,9 +7,9 @@ import json
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, final
 
+from rqm._util.closing import Closing
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.account import UNIFORM, charged_mean
 from rqm.plan.plan import Plan
@@ -20,7 +20,7 @@ CERTIFICATE = 1
 
 
 @final
-class Guard:
+class Guard(Closing):
     """The ledger of a run, and ε as it grows, for a user against the server.
 
     The ledger is kept in ``folder``; without one, charges are only counted. A round that is done again after an
@@ -67,14 +67,6 @@ class Guard:
         }
         about |= {} if users is None else {"users": users}
         self.ledger = Ledger(folder / LEDGER, about, expect_head, same=_same)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let others open the ledger."""

@@ -72,7 +72,7 @@ class Transforms:
 
 @final
 @dataclass(frozen=True)
-class Server:
+class ServerStep:
     """How the server steps along the decoded mean."""
 
     optimizer: Optimizer = "momentum"
@@ -126,7 +126,7 @@ class Plan:
     checkpoint_every: int = 10
     transforms: Transforms = field(default_factory=Transforms)
     client: ClientWork = field(default_factory=ClientWork)
-    server: Server = field(default_factory=Server)
+    server: ServerStep = field(default_factory=ServerStep)
 
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
@@ -214,7 +214,7 @@ class Plan:
         known_keys(values, [f.name for f in fields(cls)])
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, kind in (("transforms", Transforms), ("client", ClientWork), ("server", Server)):
+        for name, kind in (("transforms", Transforms), ("client", ClientWork), ("server", ServerStep)):
             if name in values:
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])

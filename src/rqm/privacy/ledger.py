@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 from operator import eq
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, final
+
+from rqm._util.closing import Closing
 
 LEDGER = "ledger.jsonl"
 """Its name in the folder of a run."""
@@ -29,7 +30,7 @@ class LedgerError(ValueError):
 
 
 @final
-class Ledger:
+class Ledger(Closing):
     """An open ledger; no other process can open it meanwhile.
 
     ``about`` describes what is charged for. A new file begins with it; an old one must have begun with the ``same``.
@@ -59,14 +60,6 @@ class Ledger:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):

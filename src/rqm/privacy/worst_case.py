@@ -1,11 +1,11 @@
 """The Rényi privacy of one client among n: the worst case that was found, and the one that is certified."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import inf
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -141,15 +141,10 @@ def _given(
     best, pair = _best_pairs(base, own, all_pairs(len(own)), orders)
     return [
         Bound(
-            float(value),
-            float(value),
-            float(alpha),
-            clients,
-            False,
-            law,
-            float(candidates[i]),
-            float(candidates[j]),
-            {float(x): int(n) for x, n in zip(distinct, counts, strict=True)},
+            **_value(value, value, alpha, (candidates[i], candidates[j]), zip(distinct, counts, strict=True)),
+            clients=clients,
+            certified=False,
+            law=law,
         )
         for value, (i, j), alpha in zip(best, pair, orders, strict=True)
     ]
@@ -186,15 +181,10 @@ def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> 
     lower = np.where(upper <= rounded, upper, lower)  # equal but for rounding: then say so
     return tuple(
         Bound(
-            float(low),
-            float(high),
-            float(alpha),
-            clients,
-            True,
-            law,
-            float(mech.knots[one.pair[0]]),
-            float(mech.knots[one.pair[1]]),
-            {float(x): n for x, n in zip(mech.knots, one.counts, strict=True) if n},
+            **_value(low, high, alpha, mech.knots[list(one.pair)].tolist(), zip(mech.knots, one.counts, strict=True)),
+            clients=clients,
+            certified=True,
+            law=law,
         )
         for low, high, alpha, one in zip(lower, upper, orders, found, strict=True)
     )
@@ -205,15 +195,10 @@ def _shifts(mech: Additive, orders: FloatArray, clients: int) -> list[Bound]:
     values, shifts = coordinate(mech, orders.tolist(), clients)
     return [
         Bound(
-            float(value),
-            float(value),
-            float(alpha),
-            clients,
-            True,
-            "sampled",
-            float(mech.knots[shift]),
-            float(mech.knots[0]),
-            {0.0: clients - 1} if clients > 1 else {},
+            **_value(value, value, alpha, (mech.knots[shift], mech.knots[0]), [(0.0, clients - 1)]),
+            clients=clients,
+            certified=True,
+            law="sampled",
         )
         for value, alpha, shift in zip(values, orders, shifts, strict=True)
     ]
@@ -221,8 +206,22 @@ def _shifts(mech: Additive, orders: FloatArray, clients: int) -> list[Bound]:
 
 def _no_privacy(mech: Channel, alpha: float, clients: int, law: Law) -> Bound:
     """Others on a level inside the clip add no noise, and x = clip can be rounded to where -clip cannot."""
-    others = {float(mech.knots[1]): clients - 1} if clients > 1 else {}
-    return Bound(inf, inf, alpha, clients, True, law, mech.clip, -mech.clip, others)
+    found = _value(inf, inf, alpha, (mech.clip, -mech.clip), [(mech.knots[1], clients - 1)])
+    return Bound(**found, clients=clients, certified=True, law=law)
+
+
+def _value(
+    lower: float, upper: float, alpha: float, pair: Sequence[float], others: Iterable[tuple[float, int]]
+) -> dict[str, Any]:
+    """What a bound says of one order: its values, and the inputs that attain the lower."""
+    return {
+        "lower": float(lower),
+        "upper": float(upper),
+        "alpha": float(alpha),
+        "x": float(pair[0]),
+        "x_prime": float(pair[1]),
+        "other_inputs": {float(x): int(count) for x, count in others if count},
+    }
 
 
 def _check_summable(mech: Channel, laws: list[Sum], clients: int) -> None:

@@ -5,23 +5,23 @@ from typing import final
 
 import torch
 
-from rqm.plan.plan import Optimizer, Server
+from rqm.plan.plan import Optimizer, ServerStep
 
-Step = Callable[[torch.Tensor, torch.Tensor, Server, int], tuple[torch.Tensor, float]]
+Step = Callable[[torch.Tensor, torch.Tensor, ServerStep, int], tuple[torch.Tensor, float]]
 """From what is remembered (in place), the mean, the plan's server and the round: the direction, and how far to go."""
 
 
-def sgd(moments: torch.Tensor, mean: torch.Tensor, server: Server, turn: int) -> tuple[torch.Tensor, float]:
+def sgd(moments: torch.Tensor, mean: torch.Tensor, server: ServerStep, turn: int) -> tuple[torch.Tensor, float]:
     """Plain steps."""
     return mean, 1.0
 
 
-def momentum(moments: torch.Tensor, mean: torch.Tensor, server: Server, turn: int) -> tuple[torch.Tensor, float]:
-    """Steps that go on."""
+def momentum(moments: torch.Tensor, mean: torch.Tensor, server: ServerStep, turn: int) -> tuple[torch.Tensor, float]:
+    """Optimiser that go on."""
     return moments[0].mul_(server.momentum).add_(mean), 1.0
 
 
-def adam(moments: torch.Tensor, mean: torch.Tensor, server: Server, turn: int) -> tuple[torch.Tensor, float]:
+def adam(moments: torch.Tensor, mean: torch.Tensor, server: ServerStep, turn: int) -> tuple[torch.Tensor, float]:
     """Adam (Kingma and Ba 2015)."""
     first, second = moments[0], moments[1]
     first.lerp_(mean, 1 - server.momentum)
@@ -35,10 +35,10 @@ OPTIMIZERS: dict[Optimizer, tuple[Step, int]] = {"sgd": (sgd, 1), "momentum": (m
 
 
 @final
-class Steps:
+class Optimiser:
     """An optimiser on a flat vector of parameters, in place. ``moments`` is all that it remembers."""
 
-    def __init__(self, server: Server, rounds: int, values: torch.Tensor) -> None:
+    def __init__(self, server: ServerStep, rounds: int, values: torch.Tensor) -> None:
         self.server, self.rounds, self.values = server, rounds, values
         self.direction, remembered = OPTIMIZERS[server.optimizer]
         self.moments = torch.zeros((remembered, len(values)), device=values.device)

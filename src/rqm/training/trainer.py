@@ -22,7 +22,7 @@ from rqm.training.evaluation import evaluate
 from rqm.training.models import MODELS
 from rqm.training.observer import Observer
 from rqm.training.participants import Participants
-from rqm.training.server import Steps
+from rqm.training.server import Optimiser
 from rqm.training.streams import START, number
 from rqm.training.work import Work
 from rqm.training.workers import Worker
@@ -105,7 +105,7 @@ class Trainer:
         self.participants = Participants(plan, len(data.train))
         self.work = Work(plan, self.data.train, self.worker, self.observer)
         self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock)
-        self.server = Steps(plan.server, plan.rounds, self.values)
+        self.server = Optimiser(plan.server, plan.rounds, self.values)
 
     def charge_to(self, guard: Guard) -> None:
         """Charge every round from now on to this guard, which must account for what is sent here."""
