@@ -62,10 +62,17 @@ def test_a_wheel_in_an_empty_environment(age, wheel, tmp_path):
         done = rqm(*args)
         assert done.returncode == 0, (args, done.stderr)
         assert words in done.stdout
-    wrong = rqm("privcy")
-    assert wrong.returncode == 2
-    assert len(wrong.stderr.splitlines()) == 1
-    assert "'privcy'" in wrong.stderr
+    for args, words in (
+        (("privcy",), "'privcy'"),
+        (("bench", "encode"), "benchmarks come with the source"),
+    ):
+        wrong = rqm(*args)
+        assert wrong.returncode == 2
+        assert len(wrong.stderr.splitlines()) == 1
+        assert words in wrong.stderr
+    missing = rqm("train", "glyphs", "--out", "x")
+    assert missing.returncode == 1
+    assert missing.stderr == "rqm: torch is not installed: pip install 'rqm[train]'\n"
     private = "import numpy, rqm; m = rqm.PrivateMean(epsilon=1, clients=50, dim=9); m.decode(50 * m.encode("
     private += "numpy.ones(9), rqm.SecureRandom()), clients=50); print(m.guarantee)"
     done = subprocess.run([python, "-c", private], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -103,6 +103,15 @@ def test_an_unwritable_folder_is_an_error_without_a_traceback(tmp_path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_benchmarks_are_found_in_a_clone_only(monkeypatch, tmp_path):
+    from rqm.cli import bench
+
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    done = rqm("bench", "encode")
+    assert done.returncode == 2
+    assert done.stderr == "rqm: benchmarks come with the source; run it in a clone of the repository (make setup)\n"
+
+
 def test_bench_json_contract():
     facts = json.loads(rqm("bench", "divergence", "--json").stdout)
     assert facts["name"] == "divergence"

@@ -28,7 +28,7 @@ def command(
         rqm bench divergence --json
     """
     if not (ROOT / "benchmarks" / "__init__.py").exists():
-        raise ValueError("rqm bench: benchmarks come with the source; run it in a clone of the repository (make setup)")
+        raise ValueError("benchmarks come with the source; run it in a clone of the repository (make setup)")
     sys.path.insert(0, str(ROOT))
     from benchmarks import BENCHMARKS, run
 
