@@ -1,6 +1,7 @@
 """The audits find what is planted, and nothing where there is nothing; they have power."""
 
 import json
+from dataclasses import dataclass
 from math import exp, inf
 
 import numpy as np
@@ -181,3 +182,17 @@ def test_the_command_line_ends_with_one_if_a_claim_is_contradicted():
     wrong = audit("privacy", "--confidence", "2")
     assert wrong.returncode == 2
     assert "--confidence 2" in wrong.stderr
+
+
+def test_a_law_that_is_stated_but_not_sampled_is_found():
+    """As of a mechanism that was made by copying another's sampler."""
+
+    @dataclass(frozen=True)
+    class Copied(Rounding):
+        kind = "copied"
+
+        def pmf(self, x):
+            return 0.9 * super().pmf(x) + 0.1 / self.levels
+
+    assert not audit_sampler(Copied(levels=4), draws=10_000).passed
+    assert audit_sampler(Rounding(levels=4), draws=10_000).passed

@@ -168,6 +168,8 @@ def test_every_mechanism_tells_about_itself():
         assert all(one.help.endswith((".", "…")) for one in made.options().values()), name
         if mech.integers:
             assert mech.channel is mech
+            for x in mech.knots[[0, len(mech.knots) // 2, -1]]:
+                assert np.abs(mech.pmf(x) - mech.sampled_pmf(x).astype(float)).sum() < 1e-5
         else:
             with pytest.raises(TypeError, match="sends floats"):
                 _ = mech.channel

@@ -3,6 +3,7 @@
 import pytest
 
 from rqm import PBM, RQM, Noiseless
+from rqm.mechanisms.registry import kinds
 from rqm.plan.experiments import find, names
 from rqm.plan.plan import ClientWork, Plan, ServerStep, assign
 from rqm.plan.sweep import Sweep
@@ -39,7 +40,7 @@ def test_settings_change_what_the_file_says(tmp_path):
         ({"ronds": 3}, "ronds: unknown key; did you mean rounds?"),
         ({"server": {"rte": 1}}, "did you mean server.rate?"),
         ({"mechanism": {"mechanism": "rqm", "keap": 0.4}}, "keap: unknown key; did you mean mechanism.keep?"),
-        ({"mechanism": {"mechanism": "rqn"}}, "must be one of binomial, discrete-gaussian, gaussian, noiseless, pbm"),
+        ({"mechanism": {"mechanism": "rqn"}}, f"must be one of {', '.join(sorted(kinds()))}"),
         ({"rounds": 0}, "rounds = 0: must be a whole number ≥ 1"),
         ({"server": {"optimizer": "lamb"}}, "server.optimizer = 'lamb': must be one of sgd, momentum, adam"),
         ({"client": {"rate": -1.0}}, "client.rate = -1.0"),
@@ -65,3 +66,22 @@ def test_every_shipped_experiment_is_a_plan():
         assert all(plan.rounds > 0 for plan in Sweep.from_toml(find(name)).variants.values())
     with pytest.raises(ValueError, match="nope"):
         find("nope")
+
+
+def test_another_mechanism_is_chosen_without_the_parameters_of_the_one_before(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text('mechanism = {mechanism = "rqm", clip = 0.5, keep = 0.3}\n')
+    changed = Plan.from_toml(file, ["mechanism.mechanism=pbm", "mechanism.theta=0.2"])
+    assert changed.mechanism == PBM(theta=0.2)
+    same = Plan.from_toml(file, ["mechanism.mechanism=rqm", "mechanism.margin=2.0"])
+    assert (same.mechanism.keep, same.mechanism.margin) == (0.3, 2.0)
+
+
+def test_every_model_has_a_size_and_every_set_its_classes():
+    from rqm.data.sources import SOURCES
+    from rqm.plan.sizes import CLASSES, PARAMETERS
+    from rqm.training.models import MODELS
+
+    assert MODELS.keys() == PARAMETERS.keys()
+    assert all(CLASSES[name] == source.classes for name, source in SOURCES.items())
+    assert CLASSES.keys() == SOURCES.keys() | {"glyphs"}

@@ -38,8 +38,10 @@ def test_the_panel_of_leaks_has_two_lines_for_each_mechanism():
     found = panels(picture(curves(["RQM", "plain"])))
     certified, paper = found["Rényi divergence, per coordinate and round"]
     assert certified.get_xdata().tolist() == ORDERS
-    assert certified.get_ydata().tolist() == [bound.upper for bound in renyi(PLANS["RQM"].mechanism, ORDERS, 2)]
-    assert (paper.get_ydata() <= certified.get_ydata()).all()
+    assert certified.get_ydata().tolist() == [
+        bound.upper for bound in renyi(PLANS["RQM"].mechanism, ORDERS, 2, law="sampled")
+    ]
+    assert (paper.get_ydata() <= certified.get_ydata() * (1 + 1e-6)).all()
     assert len(found) == 4
     assert len(found["test loss"]) == 2
 

@@ -19,6 +19,8 @@ from rqm.kernels.recipe import SHIFT
 from rqm.mechanisms.channel import Channel
 from rqm.randomness import SecureRandom, SeededRandom
 
+APART = 1e-5
+"""Total variation by which rounding a law to integers may move it; 2**-24 at 256 levels."""
 LEVEL = 1e-6
 """A p-value below this, over all tests together, is a failure: a sound sampler fails once in a million audits."""
 INPUTS = 8
@@ -73,7 +75,12 @@ def audit_sampler(
 
         pick_device("cuda")  # or says that there is none
     rng, claimed, encoder = rng or SecureRandom(), claimed or mech, Encoder(mech, backend)
-    found = [*_laws(encoder, claimed, draws, rng), *_floats(encoder, claimed), *_threads(encoder, rng)]
+    found = [
+        *_statements(claimed),
+        *_laws(encoder, claimed, draws, rng),
+        *_floats(encoder, claimed),
+        *_threads(encoder, rng),
+    ]
     if backend == "cpu" and isinstance(rng, SecureRandom):
         found += _processes(encoder, rng)
     worst, where = min(found)
@@ -110,6 +117,14 @@ class Encoder:
         import torch  # noqa: PLC0415
 
         return self.mech.encode_sum(torch.from_numpy(x).cuda(), rng).cpu().numpy()
+
+
+def _statements(claimed: Channel) -> Iterator[Found]:
+    """The law that is stated and the law that is sampled are the same but for rounding to integers; nothing if so."""
+    for x in _inputs(claimed):
+        apart = np.abs(claimed.pmf(x) - claimed.sampled_pmf(x).astype(np.float64)).sum() / 2
+        if not apart < APART:
+            yield 0.0, f"the stated law at x = {x:.6g} is not the one that is sampled"
 
 
 def _laws(encoder: Encoder, claimed: Channel, draws: int, rng: Rng) -> Iterator[Found]:

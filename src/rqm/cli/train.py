@@ -125,7 +125,7 @@ def _leak(plan: "Plan") -> str:
     if plan.clients > QUICK_CLIENTS:
         return ""
     with Console(stderr=True).status("certifying what a coordinate leaks"):
-        bound = renyi(plan.mechanism.channel, 2, plan.clients)
+        bound = renyi(plan.mechanism.channel, 2, plan.clients, law="sampled")
     return f"D₂ ≤ {bound.upper:.3g} a coordinate"
 
 

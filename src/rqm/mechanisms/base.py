@@ -110,7 +110,7 @@ class Mechanism(ABC):
 
     @property
     def least_noise(self) -> float | None:
-        """The least ``amount`` for ``with_noise`` that is worth trying; None: there is no noise to adjust."""
+        """The least ``amount`` for ``with_noise``, below which calibration does not go; None: nothing to adjust."""
         return None
 
     def with_noise(self, amount: float) -> Self:

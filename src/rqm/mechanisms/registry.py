@@ -43,7 +43,19 @@ def register(made: Made) -> Made:
     return made
 
 
-for _one in (RQM, PBM, Rounding, RandomizedResponse, DiscreteGaussian, Skellam, Binomial, Table, Noiseless, Gaussian):
+BUILT_IN = (
+    RQM,
+    PBM,
+    Rounding,
+    RandomizedResponse,
+    DiscreteGaussian,
+    Skellam,
+    Binomial,
+    Table,
+    Noiseless,
+    Gaussian,
+)
+for _one in BUILT_IN:
     register(_one)
 
 

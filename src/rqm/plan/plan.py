@@ -174,7 +174,7 @@ class Plan:
         known = self.dim or parameters(self.model, self.data)
         if dim is None and known is None:
             what = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
-            raise ValueError(f"{what}: does not come with the package: give dim, the number of the model's parameters")
+            raise ValueError(f"{what}: its size is not known here; give dim, the number of the model's parameters")
         return PrivateMean(
             dim=dim or known or 1,
             mechanism=self.mechanism,
@@ -261,6 +261,8 @@ def assign(values: dict[str, Any], setting: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text
     *outer, last = path.strip().split(".")
+    if path.strip() == "mechanism.mechanism" and values.get("mechanism", {}).get("mechanism") != value:
+        values["mechanism"] = {}  # another one has other parameters
     for name in outer:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):

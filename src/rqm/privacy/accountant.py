@@ -1,4 +1,4 @@
-"""The accountant says what events cost a user: every ε that is stated anywhere comes from here."""
+"""The accountant says what events cost a user: every ε of a plan, a run or a ledger comes from here."""
 
 from collections import Counter
 from collections.abc import Mapping
