@@ -6,6 +6,7 @@ end with exit code 0. A command that several pages show runs once, on the first 
 has a comment just before it, ``<!-- not run: REASON -->``; NOT_RUN counts them.
 """
 
+import ast
 import contextlib
 import doctest
 import importlib
@@ -236,3 +237,13 @@ def test_the_table_of_mechanisms_is_the_registrys():
     from tools.kinds import PAGE, written
 
     assert PAGE.read_text() == written(PAGE.read_text()), "run: python -m tools.kinds"
+
+
+def test_what_examples_benchmarks_and_tools_import_is_there():
+    """Some of them run only where their peers or a federation are."""
+    for path in [path for folder in ("examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("rqm", "benchmarks"):
+                module = importlib.import_module(node.module)
+                for one in node.names:
+                    assert hasattr(module, one.name) or find_spec(f"{node.module}.{one.name}"), f"{path}: {one.name}"

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm.data import load
-from rqm.data.clients import FederatedData
+from rqm.data import FederatedData, load
 from rqm.training.models import MODELS
-from rqm.training.trainer import images
+from rqm.training.work import images
 
 torch.set_num_threads(1)  # many clients share a machine
 
