@@ -131,7 +131,12 @@ def test_readme_commands_run(command, tmp_path):
     assert run_command(tmp_path, command)
 
 
-@pytest.mark.parametrize("page", RUNNING, ids=name)
+DEAR = {"docs/auditing.md"}
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(one, id=name(one), marks=[pytest.mark.slow] * (name(one) in DEAR)) for one in RUNNING]
+)
 def test_what_a_page_shows_runs(page, tmp_path):
     for block in blocks(page):
         title = re.match(r"# ([\w-]+\.toml)\n", block.text)

@@ -120,6 +120,7 @@ def test_predicted_errors_are_what_simulation_finds(clients):
         assert found == pytest.approx(one.mse, rel=0.02), one.name
 
 
+@pytest.mark.slow
 def test_levels_are_never_exceeded_and_many_bits_end():
     assert advise(clients=1, epsilon=3.0, levels=10).request.bits == 3
     advice = advise(clients=3, epsilon=8, delta=1e-5, bits=32)  # tables stop at 64 outcomes

@@ -18,6 +18,7 @@ def found():
     return list(audit_inversion(load("glyphs"), pictures=1, clients=4, iterations=60))
 
 
+@pytest.mark.slow
 def test_a_plain_gradient_gives_its_picture_away_and_a_noisy_sum_does_not(found):
     by_kind = {one.kind: one for one in found}
     assert set(KINDS) < set(by_kind)
@@ -27,6 +28,7 @@ def test_a_plain_gradient_gives_its_picture_away_and_a_noisy_sum_does_not(found)
     assert by_kind["plain gradient"].similarity > by_kind["sum, RQM, 4 bits"].similarity + 0.3
 
 
+@pytest.mark.slow
 def test_the_summary_and_the_picture(found, tmp_path):
     scores = summary(found)
     assert scores["plain gradient"]["identified"] == 1.0

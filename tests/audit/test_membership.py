@@ -13,6 +13,7 @@ from rqm.data.clients import Clients, FederatedData
 from rqm.report.attacks import draw
 
 
+@pytest.mark.slow
 def test_members_are_found_without_noise_and_not_with_it(tmp_path):
     plans, data = jobs.variants("membership", ["rounds=20", "clients=15", "examples=3"])
     found = jobs.membership(plans, data, models=6, users=40)

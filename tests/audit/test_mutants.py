@@ -9,7 +9,7 @@ from rqm.audit import mutants
 from rqm.audit.mutants import MUTANTS, Finding, Mutant, audit_mutants
 from rqm.cli import app
 
-DEAR = {"wrong keep", "wide clamp", "wrong knot", "under-counted others"}
+DEAR = {"wrong keep", "wide clamp", "wrong knot", "under-counted others", "no L2 clip"}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def no_compiler(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("rng", [SeededRandom(1), SecureRandom()], ids=repr)
+@pytest.mark.parametrize("rng", [SecureRandom(), pytest.param(SeededRandom(1), marks=pytest.mark.slow)], ids=repr)
 @pytest.mark.parametrize("mech", MECHANISMS, ids=repr)
 def test_torch_operations_follow_the_sampled_law(mech, rng):
     x = torch.full((200_000,), 0.37)

@@ -144,7 +144,7 @@ def test_two_knots_are_exact(mech):
 
 
 TIGHT = [
-    (RQM(margin=2.0, keep=0.57), {2: 1.10, 8: 1.10, 32: 1.10}),
+    pytest.param(RQM(margin=2.0, keep=0.57), {2: 1.10, 8: 1.10, 32: 1.10}, marks=pytest.mark.slow),
     (PBM(theta=0.25), {2: 1.10, 8: 1.10, 32: 1.10}),
     pytest.param(RQM(), {2: 1.10, 8: 1.10, 32: 1.10}, marks=pytest.mark.slow),
     pytest.param(RQM(margin=0.66, keep=0.33), {2: 1.10, 8: 1.10, 32: 1.10}, marks=pytest.mark.slow),

@@ -51,6 +51,7 @@ def test_page_opens_with_the_papers_setting_precomputed(browser, address):
     browser.assert_clean()
 
 
+@pytest.mark.slow
 def test_off_the_grid_says_so(browser, address):
     page = browser.open(f"{address}#levels=10&margin=0.9&keep=0.5&n=25&alpha=3")
     settle(page)
@@ -65,6 +66,7 @@ def test_off_the_grid_says_so(browser, address):
     assert number(page, "row-local td") == pytest.approx(local.upper, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_works_without_a_worker(browser, address):
     link = f"{address}#levels=5&n=6&alpha=3"
     pages = [browser.open(link), browser.open(link, script="delete window.Worker")]
@@ -74,6 +76,7 @@ def test_works_without_a_worker(browser, address):
     assert pictures(pages[0]) == pictures(pages[1])
 
 
+@pytest.mark.slow
 def test_keyboard_moves_plots_and_numbers(browser, address):
     page = browser.open(f"{address}#n=1&levels=6")
     settle(page)
@@ -144,6 +147,7 @@ def test_rounding_inside_the_clip_is_not_private(browser, address):
     assert "no privacy" in page.get_attribute("#plot-orders svg", "aria-label")
 
 
+@pytest.mark.slow
 def test_permalink_restores_everything(browser, address):
     page = browser.open(address, permissions=["clipboard-read", "clipboard-write"])
     page.click("text=PBM θ=.25")
@@ -198,6 +202,7 @@ def background(page):
     return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
+@pytest.mark.slow
 def test_dark_by_preference_and_by_toggle(browser, address):
     light = browser.open(f"{address}#n=1", color_scheme="light")
     dark = browser.open(f"{address}#n=1", color_scheme="dark")

@@ -239,6 +239,7 @@ def test_checkpoints_are_safetensors(whole):
     assert (trainer.values.numpy() == values).all()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_clients():
     from benchmarks.round import MEMORY
 
