@@ -1,4 +1,7 @@
-"""Shared by all tests: how hypothesis draws its examples."""
+"""Shared by all tests: how hypothesis draws its examples, and where keys and marks are kept."""
+
+import os
+from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, settings
 
@@ -7,3 +10,6 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("rqm"), derandomize=False, max_examples=200, print_blob=True)
 settings.load_profile("rqm")
+
+STATE = TemporaryDirectory(prefix="rqm-state-")
+os.environ["RQM_STATE"] = STATE.name  # nothing of the user's is touched; children inherit it

@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from rqm._util.files import write_atomically
+
 HERE, TOOLS = Path(__file__).parent, Path(sys.executable).parent
 
 
@@ -57,18 +59,17 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    paths[2].touch(mode=0o600)
-    paths[2].write_bytes(secret)
+    write_atomically(paths[2], secret, private=True)
     return paths
 
 
 def identity(folder: Path, name: str) -> tuple[Path, Path]:
     """A SuperNode's key pair, as OpenSSH writes them: paths of the private and of the public key."""
     key, paths = ec.generate_private_key(ec.SECP384R1()), (folder / name, folder / f"{name}.pub")
-    paths[0].touch(mode=0o600)
-    paths[0].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
+    write_atomically(paths[0], secret, private=True)
     paths[1].write_bytes(
         key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     )

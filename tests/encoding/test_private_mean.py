@@ -65,7 +65,7 @@ def test_every_vector_that_is_sent_lies_in_the_accounted_set(mech, dim, rotate, 
     given_ = torch.from_numpy(x) if kind == "torch" else x
     before = np.array(x)
     turn = data.draw(st.integers(0, 2))
-    message = mean.encode(given_, SeededRandom(1), round=turn)
+    message = mean.simulated(given_, SeededRandom(1), round=turn)
     assert (np.asarray(given_) == before).all()  # inputs are left alone
     assert tuple(message.shape) == (mean.coordinates,)
     assert int(message.min()) >= 0
@@ -115,7 +115,7 @@ def test_randomness_is_one_of_two_kinds():
     mean = mean_of(Rounding(levels=2, margin=3.0), 3)
     with pytest.raises(TypeError, match=r"rqm\.SecureRandom"):
         mean.encode(np.zeros(3), np.random.default_rng(0))
-    one, other = (mean.encode(np.zeros(3), SeededRandom(2)) for _ in range(2))
+    one, other = (mean.simulated(np.zeros(3), SeededRandom(2)) for _ in range(2))
     assert (one == other).all()
 
 
@@ -208,7 +208,7 @@ def test_the_decoded_mean_is_unbiased(mech):
     x = np.random.default_rng(1).normal(size=(3, 5)) * 0.25
     estimates = []
     for turn in range(1200):
-        total = sum(mean.encode(row, SeededRandom(3, turn, place), round=turn) for place, row in enumerate(x))
+        total = sum(mean.simulated(row, SeededRandom(3, turn, place), round=turn) for place, row in enumerate(x))
         estimates.append(mean.decode(total % mean.modulus, clients=3, round=turn))
     error = np.std(estimates, axis=0) / 1200**0.5
     off = (np.mean(estimates, axis=0) - x.mean(axis=0)) / error
@@ -220,7 +220,7 @@ def test_both_libraries_mean_the_same():
     mean = PrivateMean(mechanism=Rounding(clip=1.0, levels=65536), dim=50, clients=2, l2_clip=2.0)
     x = np.random.default_rng(0).normal(size=50) / 10
     for one in (x, torch.from_numpy(x), torch.from_numpy(x).float()):
-        message = mean.encode(one, SeededRandom(0))
+        message = mean.simulated(one, SeededRandom(0))
         estimate = mean.decode(2 * message, clients=2)
         assert type(message) is type(estimate)
         np.testing.assert_allclose(np.asarray(estimate), x, atol=1e-3)

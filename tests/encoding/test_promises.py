@@ -178,7 +178,7 @@ def test_it_survives_json(mech, dim, clients, delta, participations, seed):
     small, other = (
         PrivateMean.from_dict({**one.to_dict(), "dim": 4, "l2_clip": 3 * mech.clip}) for one in (mean, again)
     )
-    assert (small.encode(x, SeededRandom(3), round=4) == other.encode(x, SeededRandom(3), round=4)).all()
+    assert (small.simulated(x, SeededRandom(3), round=4) == other.simulated(x, SeededRandom(3), round=4)).all()
 
 
 def test_what_does_not_describe_one_is_refused():

@@ -15,6 +15,7 @@ from rqm.plan.plan import Transforms
 from rqm.plan.sweep import Sweep
 from rqm.privacy.ledger import LEDGER, Ledger, LedgerError, read
 from rqm.privacy.setting import Setting
+from rqm.privacy.signing import signer
 from rqm.training import run, sweep
 from tests.commands import rqm as command
 from tests.plan.test_guard import PLAN, pictures, train
@@ -248,5 +249,5 @@ def test_a_simulation_begins_where_nothing_was_charged(tmp_path):
     with pytest.raises(ValueError, match="holds a ledger already"):
         rqm.simulate(replace(PLAN, mechanism=rqm.Noiseless()), data=pictures(), folder=tmp_path / "a")
     del simulation  # and with it the lock
-    with Ledger(tmp_path / "a" / LEDGER, read(tmp_path / "a" / LEDGER)[0]):
+    with Ledger(tmp_path / "a" / LEDGER, read(tmp_path / "a" / LEDGER)[0], key=signer()):
         pass

@@ -1,11 +1,12 @@
 """Plans: to TOML and back, settings, and errors that name the key."""
 
+import json
+
 import pytest
 
 from rqm import PBM, RQM, Noiseless
-from rqm.mechanisms.registry import kinds
 from rqm.plan.experiments import find, names
-from rqm.plan.plan import ClientWork, Plan, ServerStep, assign
+from rqm.plan.plan import PLAN, ClientWork, Plan, ServerStep, assign
 from rqm.plan.sweep import Sweep
 
 
@@ -40,7 +41,7 @@ def test_settings_change_what_the_file_says(tmp_path):
         ({"ronds": 3}, "ronds: unknown key; did you mean rounds?"),
         ({"server": {"rte": 1}}, "did you mean server.rate?"),
         ({"mechanism": {"mechanism": "rqm", "keap": 0.4}}, "keap: unknown key; did you mean mechanism.keep?"),
-        ({"mechanism": {"mechanism": "rqn"}}, f"must be one of {', '.join(sorted(kinds()))}"),
+        ({"mechanism": {"mechanism": "rqn"}}, "mechanism = 'rqn': must be one of binomial, discrete-gaussian, "),
         ({"rounds": 0}, "rounds = 0: must be a whole number ≥ 1"),
         ({"server": {"optimizer": "lamb"}}, "server.optimizer = 'lamb': must be one of sgd, momentum, adam"),
         ({"client": {"rate": -1.0}}, "client.rate = -1.0"),
@@ -85,3 +86,60 @@ def test_every_model_has_a_size_and_every_set_its_classes():
     assert MODELS.keys() == PARAMETERS.keys()
     assert all(CLASSES[name] == source.classes for name, source in SOURCES.items())
     assert CLASSES.keys() == SOURCES.keys() | {"glyphs"}
+
+
+@pytest.mark.parametrize("values", [[], None, 3, "x", [["rounds", 3]], (), True])
+def test_a_plan_that_is_no_table_is_refused_not_taken_as_the_default(values, tmp_path):
+    with pytest.raises(TypeError, match=r"plan = .*: must be a table"):
+        Plan.from_dict(values)
+    (tmp_path / PLAN).write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="must be a table") as caught:
+        Plan.of_run(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / PLAN))
+
+
+@pytest.mark.parametrize("part", ["mechanism", "transforms", "client", "server"])
+@pytest.mark.parametrize("value", [[], None, 3, "x", [1], False])
+def test_a_part_that_is_no_table_is_refused(part, value, tmp_path):
+    with pytest.raises(TypeError, match=f"{part} = .*: must be a table"):
+        Plan.from_dict({part: value})
+    (tmp_path / PLAN).write_text(json.dumps({part: value}))
+    with pytest.raises(ValueError, match=f"{part} = .*: must be a table"):
+        Plan.of_run(tmp_path)
+    with pytest.raises(TypeError, match=f"{part} = .*: must be"):
+        Plan(**{part: value})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("seeds = 0", "seeds = 1.5", "seeds = 18446744073709551616", "variants = 3", "variants = [1]"),
+        *("[variants]\na = 1", "[[variants]]\nname = 'a'\nmechanism = 3", "[[variants]]\nrounds = 3", "\xff\0"),
+        *("mechanism = []", "server = 'x'", "a.b.c = 1", "rounds = " + "[" * 50_000),
+        *("rounds = 0x" + "f" * 5000, "rounds = " + "9" * 5000),
+    ],
+)
+def test_an_experiment_that_cannot_be_is_a_value_or_type_error(text, tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises((ValueError, TypeError)) as caught:
+        Sweep.from_toml(path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("setting", ["rounds=" + "[" * 50_000, ".".join("a" * 100) + "=1"])
+def test_a_setting_that_goes_too_deep_is_a_value_error(setting):
+    with pytest.raises(ValueError, match="set = "):
+        Plan.from_dict(settled(setting))
+
+
+def settled(*settings):
+    values = {}
+    for setting in settings:
+        assign(values, setting)
+    return values
+
+
+def test_a_mechanism_that_is_no_table_is_not_asked_for_its_name():
+    with pytest.raises(ValueError, match="mechanism is not a table"):
+        settled("mechanism=3", "mechanism.mechanism=rqm")

@@ -1,6 +1,7 @@
 """The ledger: never under-counts and never breaks, whatever happens to the process or the file."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from rqm.privacy.ledger import Ledger, LedgerError, participations, read
+from rqm.privacy.signing import Signer
 
 ABOUT = {"plan": "a", "clients": 40}
 
@@ -88,7 +90,7 @@ def test_a_torn_write_at_every_byte(path):
     for size in range(ends[0], len(whole) + 1):
         path.write_bytes(whole[:size])
         with Ledger(path, ABOUT) as ledger:
-            assert sum(ledger.spent.values()) == sum(end <= size for end in ends) - 1
+            assert sum(ledger.spent.values()) == sum(end - 1 <= size for end in ends) - 1  # a newline may lack
             ledger.charge(99)
         assert read(path)[1][99] == 1
 
@@ -175,3 +177,97 @@ def test_lines_are_json(path):
     assert first["about"] == ABOUT
     assert second["round"] == 5
     assert second["previous"] == first["hash"]
+
+
+# -- attacks on an open ledger ------------------------------------------------------------------
+
+
+def test_a_forked_child_cannot_charge(path):
+    with Ledger(path, ABOUT) as ledger:
+        ledger.charge(0)
+        child = os.fork()
+        if not child:
+            try:
+                ledger.charge(1)
+            except LedgerError as error:
+                os._exit(7 if "another process" in str(error) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        ledger.charge(1)
+    assert read(path)[1] == Counter({0: 1, 1: 1})
+
+
+def test_a_ledger_that_was_replaced_removed_or_written_to_is_not_charged(path):
+    for harm in (
+        lambda: path.rename(path.with_suffix(".away")),
+        lambda: (path.with_suffix(".new").write_bytes(path.read_bytes()), path.with_suffix(".new").replace(path)),
+        lambda: os.truncate(path, path.stat().st_size - 1),
+        lambda: path.write_bytes(b""),
+        lambda: path.write_bytes(path.read_bytes() + b"{"),
+    ):
+        path.unlink(missing_ok=True)
+        with Ledger(path, ABOUT) as ledger:
+            ledger.charge(0)
+            harm()
+            with pytest.raises(LedgerError, match="nothing is released that was not charged"):
+                ledger.charge(1)
+            assert ledger.spent == Counter({0: 1})
+
+
+def test_a_failed_fsync_charges_nothing_and_nothing_after_it(path, monkeypatch):
+    with Ledger(path, ABOUT) as ledger:
+        ledger.charge(0)
+
+        def broken(_):
+            raise OSError(5, "input/output error")
+
+        monkeypatch.setattr("os.fsync", broken)
+        with pytest.raises(OSError, match="input/output error"):
+            ledger.charge(1)
+        monkeypatch.undo()
+        with pytest.raises(LedgerError, match="is closed"):
+            ledger.charge(2)
+    fill(path, [3])
+    assert read(path)[1][3] == 1  # and may have charged round 1, which was not released
+
+
+def test_a_closed_ledger_writes_into_no_other_file(path, tmp_path):
+    ledger = Ledger(path, ABOUT)
+    ledger.close()
+    with (tmp_path / "other").open("wb"), pytest.raises(LedgerError, match="is closed"):  # gets the descriptor
+        ledger.charge(0)
+    assert (tmp_path / "other").read_bytes() == b""
+
+
+def test_nothing_is_cut_off_before_all_is_checked(path):
+    fill(path, range(3))
+    torn = path.read_bytes()[:-50]
+    path.write_bytes(torn)
+    for options in ({"expect_head": "f" * 64}, {"about": {"plan": "b"}}):
+        with pytest.raises(LedgerError):
+            Ledger(path, **{"about": ABOUT, **options})
+        assert path.read_bytes() == torn
+    path.unlink()
+    with pytest.raises(LedgerError):
+        Ledger(path, ABOUT, expect_head="f" * 64)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("key", [False, True])
+def test_no_flipped_byte_drops_a_charge(path, tmp_path, key):
+    signer = Signer(tmp_path / "key") if key else None
+    with Ledger(path, ABOUT, key=signer) as ledger:
+        for turn in (0, 12, 3):
+            ledger.charge(turn)
+    whole = path.read_bytes()
+    for place in [*range(len(whole) - 400, len(whole)), *range(0, len(whole), 7)]:
+        for flip in (1, 0x20, 0x80, whole[place] ^ ord("}")):
+            changed = bytearray(whole)
+            changed[place] ^= flip or 2
+            path.write_bytes(changed)
+            try:
+                with Ledger(path, ABOUT, key=signer) as ledger:
+                    assert sum(ledger.spent.values()) == 3
+            except LedgerError:
+                continue
+            raise AssertionError(f"byte {place} was changed unseen")

@@ -11,7 +11,24 @@ import numpy.typing as npt
 MOST = 2**64
 """Whole numbers that nobody has named a limit for are no larger."""
 
+LARGEST_ORDER = 1e12
+LONGEST = 80
+"""Characters of a value that a message shows."""
+
 FloatArray = npt.NDArray[np.float64]
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: in full if it is short.
+
+    >>> shown("rqm"), shown(2**20000), len(shown("x" * 1000))
+    ("'rqm'", 'an int of 20001 bits', 80)
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # more digits than Python writes, or nested too deeply
+        text = f"an int of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def real(name: str, value: Any, allowed: str, low: float, high: float, *, closed: str = "") -> float:
@@ -20,15 +37,15 @@ def real(name: str, value: Any, allowed: str, low: float, high: float, *, closed
     ``closed`` holds "[" and/or "]" where the ends of the interval are allowed.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} = {value!r}: must be a number, {allowed}")
+        raise TypeError(f"{name} = {shown(value)}: must be a number, {allowed}")
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(f"{name} = {str(value)[:12]}…: must be {allowed}") from None
+        raise ValueError(f"{name} = {shown(value)}: must be {allowed}") from None
     above = number >= low if "[" in closed else number > low
     below = number <= high if "]" in closed else number < high
     if not (above and below):  # NaN fails both comparisons
-        raise ValueError(f"{name} = {value!r}: must be {allowed}")
+        raise ValueError(f"{name} = {shown(value)}: must be {allowed}")
     return number
 
 
@@ -36,11 +53,11 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     """Return ``value`` as an int in ``low..high``, or raise."""
     allowed = f"a whole number ≥ {low}" if high is None else f"a whole number from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} = {value!r}: must be {allowed}")
+        raise TypeError(f"{name} = {shown(value)}: must be {allowed}")
     if high is None and value > MOST:
-        raise ValueError(f"{name} = {str(value)[:20]}…: must be at most 2**64")
+        raise ValueError(f"{name} = {shown(value)}: must be at most 2**64")
     if value < low or (high is not None and value > high):
-        raise ValueError(f"{name} = {value!r}: must be {allowed}")
+        raise ValueError(f"{name} = {shown(value)}: must be {allowed}")
     return int(value)
 
 
@@ -76,14 +93,16 @@ def known_keys(values: Iterable[str], names: list[str], prefix: str = "") -> Non
     """Raise for a key that is not among the names, and suggest the nearest."""
     for key in values:
         if key not in names:
-            near = get_close_matches(key, names, 1, 0.4)
+            name = str(key)[:LONGEST]
+            near = get_close_matches(name, names, 1, 0.4)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(names)}"
-            raise ValueError(f"{prefix}{key}: unknown key; {hint}")
+            raise ValueError(f"{prefix}{name}: unknown key; {hint}")
 
 
 def order(alpha: Any) -> float:
-    """Return the Rényi order α ∈ [1, ∞], or raise."""
-    return real("alpha", alpha, "at least 1 (1 is the KL divergence, inf is pure DP)", 1, math.inf, closed="[]")
+    """Return the Rényi order α ∈ [1, 10¹²] or ∞, or raise: with larger ones floats overflow."""
+    allowed = "at least 1 (the KL divergence) and at most 1e12, or inf (pure DP)"
+    return real("alpha", alpha, allowed, 1, math.inf if alpha == math.inf else LARGEST_ORDER, closed="[]")
 
 
 def padded(dim: int) -> int:

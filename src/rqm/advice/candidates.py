@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf, log, sqrt
 from typing import Any
 
@@ -139,7 +140,7 @@ def pure(request: Request) -> Makers:
         yield "RQM, a keep for each level", of(lambda: _within(level_keeps(inf, 1, least, levels, clip=clip), each))
     ask = Ask(levels=levels, bits=request.bits, clients=1, typical=1.0, deviation=0.0, pure=True)
     for name, first in _proposed(ask, clip):
-        yield name, of(lambda first=first: _adjusted(first.channel, each))  # type: ignore[misc]
+        yield name, of(partial(_adjusted, first.channel, each))
 
 
 def _alone(mech: Channel, loss: float, times: int) -> Candidate:

@@ -8,6 +8,7 @@ or sums of many clients.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def audit_inversion(
             for kind in KINDS:
                 many = crowd if kind.startswith("sum") else (x[number : number + 1], y[number : number + 1])
                 rebuilt = _attack(victim, *many, kind, SeededRandom(seed, number), iterations)
-                best = max(rebuilt, key=lambda picture, truth=truth: similarity(truth, picture))  # type: ignore[misc]
+                best = max(rebuilt, key=partial(similarity, truth))
                 yield Reconstruction(kind, number, truth, best, similarity(truth, best), identified(best, truth, like))
             if len(like) and not seed:
                 yield Reconstruction("another of its class", number, truth, like[0], similarity(truth, like[0]), False)

@@ -8,17 +8,29 @@ import gzip
 import io
 import json
 import struct
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.lib.format as npy
 import numpy.typing as npt
 import torch
-from scipy.io import loadmat
 
+from rqm._util.checks import LONGEST, shown
 from rqm.data.clients import Clients, FederatedData
+from rqm.data.limits import TooLarge, check_unpacked
+from rqm.data.matlab import read_mat
+
+PIECE = 2**20
+"""Bytes that are unpacked at a time."""
+ROWS = 2**12
+"""Pictures that are converted at a time."""
+AS_OBJECTS = 8
+"""A text of numbers takes so many times its size when it is parsed."""
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -30,8 +42,10 @@ ByWriter = tuple[Images, Labels, list[str], Ids]
 def read_npz(path: Path, name: str, ids: str, classes: int) -> FederatedData:
     """Read arrays ``images`` (uint8, n×28×28), ``labels``, ``is_test`` and the clients' ids from a NumPy archive."""
     names = ("images", "labels", "is_test", ids)
-    with _reading(path, "a NumPy archive") as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in names if name in archive.files}
+    with _reading(path, "a NumPy archive") as file, zipfile.ZipFile(file) as archive:
+        there = [name for name in names if f"{name}.npy" in archive.namelist()]
+        check_unpacked(path, sum(archive.getinfo(f"{name}.npy").file_size for name in there))
+        arrays = {name: _npy(archive, f"{name}.npy") for name in there}
     if len(arrays) < len(names):
         raise ValueError(f"{path}: lacks the arrays {', '.join(name for name in names if name not in arrays)}")
     images, labels, test, owner = arrays.values()
@@ -40,11 +54,47 @@ def read_npz(path: Path, name: str, ids: str, classes: int) -> FederatedData:
         raise ValueError(
             f"{path}: images must be uint8 (n, rows, columns), with n labels (whole numbers), ids and is_test (bool)"
         )
+    if owner.dtype.kind not in "iuUS":
+        raise ValueError(f"{path}: {ids} are of type {owner.dtype}: must be whole numbers or names")
     if test.all():
         raise ValueError(f"{path}: holds no pictures to train on: is_test must be false for some")
     check_labels(path, labels, classes)
+    labels = labels.astype(np.int64)
     train = Clients.by_id(images[~test], labels[~test], owner[~test])
-    return FederatedData(name, train, torch.from_numpy(images[test]), torch.from_numpy(labels[test]).long(), classes)
+    return FederatedData(name, train, torch.from_numpy(images[test]), torch.from_numpy(labels[test]), classes)
+
+
+def _npy(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """One array of an archive, whose header and directory must agree on its size before room is made for it."""
+    info = archive.getinfo(name)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name} is packed by method {info.compress_type}: must be stored or deflated")
+    with archive.open(info) as file:
+        version = npy.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"{name} is of version {version}: must be 1.0 or 2.0")
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        if dtype.hasobject or not dtype.itemsize:
+            raise ValueError(f"{name} is of type {dtype}: must be numbers or texts")
+        size, found = prod(shape) * dtype.itemsize, info.file_size - file.tell()
+        if size != found or min(shape, default=0) < 0:
+            raise ValueError(f"{name} holds {found} bytes: shape {shape} of {dtype} takes {size}")
+        array = _filled(file, size).view(dtype)
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def _filled(file: Any, size: int) -> npt.NDArray[np.uint8]:
+    """The next ``size`` bytes of a file, which must be its last: no more than these and one more are unpacked."""
+    out = np.empty(size, dtype=np.uint8)
+    done = 0
+    while done < size and (piece := file.read(min(PIECE, size - done))):
+        out[done : done + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        done += len(piece)
+    more = file.read(1) if done == size else b""
+    if done < size or more:
+        raise ValueError(f"it holds {'more than' if more else 'only'} {done} bytes after its header, which says {size}")
+    return out
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
@@ -52,20 +102,18 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
 
     EMNIST's pictures are transposed and those of its set ``letters`` are labelled from 1; see ``upright``.
     """
-    with _reading(path, "a gzip file") as file:
-        raw = gzip.decompress(file.read()) if path.suffix == ".gz" else file.read()
-    if len(raw) < 4 or raw[:3] != b"\0\0\x08" or not 1 <= raw[3] <= 3:
-        raise ValueError(f"{path}: must be an IDX file of unsigned bytes in one to three dimensions")
-    dimensions = raw[3]
-    start = 4 + 4 * dimensions
-    if len(raw) < start:
-        raise ValueError(f"{path}: is truncated: its header alone takes {start} bytes")
-    shape = struct.unpack(f">{dimensions}I", raw[4:start])
-    if len(raw) - start != int(np.prod(shape, dtype=np.int64)):
-        raise ValueError(
-            f"{path}: holds {len(raw) - start} bytes after its header: shape {shape} takes {np.prod(shape)}"
-        )
-    return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(shape).copy()
+    packed = path.suffix == ".gz"
+    with _reading(path, "a gzip file" if packed else "an IDX file") as file:
+        raw: Any = gzip.GzipFile(fileobj=file, mode="rb") if packed else file
+        magic = raw.read(4)
+        if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 3:
+            raise ValueError("it must be an IDX file of unsigned bytes in one to three dimensions")
+        header = raw.read(4 * magic[3])
+        if len(header) < 4 * magic[3]:
+            raise ValueError(f"it is truncated: its header alone takes {4 + 4 * magic[3]} bytes")
+        shape = struct.unpack(f">{magic[3]}I", header)
+        check_unpacked(path, prod(shape))
+        return _filled(raw, prod(shape)).reshape(shape)
 
 
 def upright(images: Images) -> Images:
@@ -76,9 +124,10 @@ def upright(images: Images) -> Images:
 def read_leaf(path: Path) -> ByWriter:
     """Read a LEAF file of FEMNIST; its pictures are 784 floats each, from 0 (ink) to 1 (background)."""
     with _reading(path, "a LEAF file") as file:
+        check_unpacked(path, AS_OBJECTS * path.stat().st_size, "takes about")
         content = json.load(file)
         data = ((user, content["user_data"][user]) for user in content["users"])
-        return _together(_writer(user, part["x"], part["y"], (784,)) for user, part in data)
+        return _together(_writer(user, np.asarray(part["x"]), np.asarray(part["y"]), (784,)) for user, part in data)
 
 
 def read_tff(path: Path) -> ByWriter:
@@ -91,9 +140,26 @@ def read_tff(path: Path) -> ByWriter:
         import h5py  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"{path}: is read with h5py: pip install 'rqm[data]'") from None
+
+    def inside(group: Any, name: str) -> Any:
+        link = group.get(name, getlink=True)
+        if not isinstance(link, h5py.HardLink | None):
+            raise ValueError(f"{name} is a link: must be in the file itself")
+        return group[name]
+
+    def array(part: Any, name: str) -> Any:
+        found = inside(part, name)
+        if found.dtype.kind not in "fiu" or found.is_virtual or found.external:
+            raise ValueError(f"{name} is of type {found.dtype}: must be numbers, in the file itself")
+        return found
+
     with _reading(path, "an HDF5 file of TensorFlow Federated"), h5py.File(path) as file:
-        data = ((name, part["pixels"][()], part["label"][()]) for name, part in sorted(file["examples"].items()))
-        return _together(_writer(name, x, y.reshape(-1), (28, 28)) for name, x, y in data)
+        examples = inside(file, "examples")
+        parts = ((name, inside(examples, name)) for name in sorted(examples))
+        data = [(name, array(part, "pixels"), array(part, "label")) for name, part in parts]
+        both = (one for _, *arrays in data for one in arrays)
+        check_unpacked(path, sum(one.dtype.itemsize * max(prod(one.shape), prod(one.chunks or ())) for one in both))
+        return _together(_writer(name, x, y[()].reshape(-1), (28, 28)) for name, x, y in data)
 
 
 def read_parquet(path: Path) -> ByWriter:
@@ -107,19 +173,33 @@ def read_parquet(path: Path) -> ByWriter:
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"{path}: is read with pyarrow and Pillow: pip install 'rqm[data]'") from None
+    columns = ["image.bytes", "writer_id", "character"]
     with _reading(path, "a Parquet file of flwrlabs/femnist"), ParquetFile(path) as file:
-        table = file.read(columns=["image.bytes", "writer_id", "character"])
-        files, writers, labels = (table[name] for name in ("image", "writer_id", "character"))
-        if not len(table) or writers.null_count or labels.null_count:
+        about = file.metadata
+        sizes = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
+        check_unpacked(path, max(0, *sizes, sum(sizes), 784 * about.num_rows))
+        images: list[Images] = []
+        labels: list[Labels] = []
+        writers: list[str] = []
+        for batch in file.iter_batches(batch_size=64, columns=columns):
+            if batch["writer_id"].null_count or batch["character"].null_count:
+                raise ValueError("it must have rows, each with a writer_id and a character")
+            contents = enumerate(batch["image"].to_pylist(), start=len(images))
+            images += [_picture(Image.open, one["bytes"], row) for row, one in contents]
+            labels.append(_whole(batch["character"].to_numpy(zero_copy_only=False)))
+            writers += [_named(str(one)) for one in batch["writer_id"].to_pylist()]
+        if not images:
             raise ValueError("it must have rows, each with a writer_id and a character")
-        images = np.empty((len(table), 28, 28), dtype=np.uint8)
-        for row, content in enumerate(files.to_pylist()):
-            with Image.open(io.BytesIO(content["bytes"]), formats=["PNG"]) as picture:
-                if picture.size != (28, 28) or picture.mode not in ("L", "1"):
-                    raise ValueError(f"the picture in row {row} is {picture.size} {picture.mode}: must be 28×28 grey")
-                images[row] = 255 - np.asarray(picture.convert("L"))
-        names, owner = np.unique(np.asarray(writers.to_pylist(), dtype=np.str_), return_inverse=True)
-        return images, _whole(labels.to_numpy()), names.tolist(), owner
+        names, owner = np.unique(np.asarray(writers, dtype=np.str_), return_inverse=True)
+        return np.stack(images), np.concatenate(labels), names.tolist(), owner
+
+
+def _picture(opener: Any, content: bytes, row: int) -> Images:
+    """A PNG file of 28×28 grey pixels, black on white; larger ones are refused before they are unpacked."""
+    with opener(io.BytesIO(content), formats=["PNG"]) as picture:
+        if picture.size != (28, 28) or picture.mode not in ("L", "1"):
+            raise ValueError(f"the picture in row {row} is {picture.size} {picture.mode}: must be 28×28 grey")
+        return 255 - np.asarray(picture.convert("L"))
 
 
 def read_emnist_mat(path: Path) -> dict[str, tuple[Images, Labels, Ids]]:
@@ -127,17 +207,16 @@ def read_emnist_mat(path: Path) -> dict[str, tuple[Images, Labels, Ids]]:
 
     Its pictures are 784 bytes each, column by column.
     """
-    with _reading(path, "EMNIST's .mat file"):
-        dataset = loadmat(path, simplify_cells=True)["dataset"]
+    with _reading(path, "EMNIST's .mat file") as file:
+        dataset = read_mat(path, file)["dataset"]
         found = {}
         for part in ("train", "test"):
-            images = np.asarray(dataset[part]["images"], dtype=np.uint8)
-            labels, writers = (
-                np.asarray(dataset[part][key], dtype=np.int64).reshape(-1) for key in ("labels", "writers")
-            )
-            if images.shape != (len(labels), 784) or not 0 < len(labels) == len(writers):
-                raise ValueError(f"its part {part} must have n×784 images, n labels and n writers, n ≥ 1")
-            found[part] = images.reshape(-1, 28, 28).transpose(0, 2, 1).copy(), labels, writers
+            images = dataset[part]["images"]
+            labels, writers = (_whole(_integers(dataset[part][key].reshape(-1))) for key in ("labels", "writers"))
+            if images.shape != (len(labels), 784) or images.dtype != np.uint8 or not 0 < len(labels) == len(writers):
+                raise ValueError(f"its part {part} must have n×784 images (bytes), n labels and n writers, n ≥ 1")
+            pictures = images.T.reshape(28, 28, -1).transpose(2, 1, 0)
+            found[part] = np.ascontiguousarray(pictures), labels, writers
     return found
 
 
@@ -154,6 +233,8 @@ def _reading(path: Path, what: str) -> Iterator[BinaryIO]:
     with path.open("rb") as file:
         try:
             yield file
+        except TooLarge:
+            raise
         except Exception as error:
             reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
             raise ValueError(f"{path}: is damaged or not {what} ({reason})") from None
@@ -165,13 +246,33 @@ def _whole(labels: npt.NDArray[np.generic]) -> Labels:
     return labels.astype(np.int64)
 
 
-def _writer(name: str, x: npt.ArrayLike, y: npt.ArrayLike, shape: tuple[int, ...]) -> tuple[str, Images, Labels]:
-    """One writer's name, pictures and labels, from floats with ink 0 on background 1."""
-    pixels, labels = np.asarray(x), np.asarray(y)
-    if pixels.shape != (labels.size, *shape) or labels.ndim != 1 or not ((pixels >= 0) & (pixels <= 1)).all():
-        size = "×".join(map(str, shape))
-        raise ValueError(f"writer {name} must have pictures of {size} numbers from 0 to 1, and as many labels")
-    return name, np.rint(255 * (1 - pixels)).astype(np.uint8).reshape(-1, 28, 28), _whole(labels)
+def _integers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """MATLAB's own numbers are floats: as whole ones, if they are."""
+    if values.dtype.kind == "f" and (np.abs(values) < 2**53).all() and (values == np.rint(values)).all():
+        return values.astype(np.int64)
+    return values
+
+
+def _named(name: str) -> str:
+    """A writer's name: arrays of names take as much room for each as for the longest."""
+    if len(name) > LONGEST:
+        raise ValueError(f"writer {shown(name)}: a name must have at most {LONGEST} characters")
+    return name
+
+
+def _writer(name: str, pixels: Any, labels: npt.NDArray[Any], shape: tuple[int, ...]) -> tuple[str, Images, Labels]:
+    """One writer's name, pictures and labels, from an array (or one in a file) with ink 0 on background 1."""
+    size = "×".join(map(str, shape))
+    wrong = ValueError(f"writer {_named(name)} must have pictures of {size} numbers from 0 to 1, and as many labels")
+    if pixels.shape != (labels.size, *shape) or labels.ndim != 1:
+        raise wrong
+    images = np.empty((labels.size, 28, 28), dtype=np.uint8)
+    for start in range(0, labels.size, ROWS):
+        some = pixels[start : start + ROWS]
+        if not ((some >= 0) & (some <= 1)).all():
+            raise wrong
+        images[start : start + ROWS] = np.rint(255 * (1 - some)).reshape(-1, 28, 28)
+    return name, images, _whole(labels)
 
 
 def _together(parts: Iterable[tuple[str, Images, Labels]]) -> ByWriter:

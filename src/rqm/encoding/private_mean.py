@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from rqm import kernels
-from rqm._util.checks import inputs, known_keys, padded, real, whole
+from rqm._util.checks import inputs, known_keys, padded, real, shown, whole
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
-from rqm.randomness import SeededRandom, require
+from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
 if TYPE_CHECKING:
     from rqm.privacy.accountant import Spent
@@ -88,7 +88,7 @@ class PrivateMean:
         if self.l2_clip is not None:
             put("l2_clip", real("l2_clip", self.l2_clip, "a positive finite number", 0, inf))
         if not isinstance(self.rotate, bool):
-            raise TypeError(f"rotate = {self.rotate!r}: must be true or false")
+            raise TypeError(f"rotate = {shown(self.rotate)}: must be true or false")
         if self.mechanism is None:
             put("mechanism", self._fitted(epsilon))
         mech = mechanism_of(self.mechanism)
@@ -163,9 +163,17 @@ class PrivateMean:
     def encode(self, x: Any, rng: object, *, round: int = 0) -> Any:
         """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.
 
-        ``x`` holds ``dim`` finite numbers. They come as 64-bit integers, whose sums cannot overflow.
+        ``x`` holds ``dim`` finite numbers. They come as 64-bit integers, whose sums cannot overflow. What may leave the
+        machine rests on ``SecureRandom`` alone; for what stays, see ``simulated``.
         """
-        source, channel = require(rng), self._mechanism.channel
+        return self._encoded(x, require_secure(rng), round)
+
+    def simulated(self, x: Any, rng: object, *, round: int = 0) -> Any:
+        """The same from seeded words, for simulations and tests: **not private**, and nothing to send."""
+        return self._encoded(x, require(rng), round)
+
+    def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round: int) -> Any:
+        channel = self._mechanism.channel
         turn = whole("round", round, 0, self.rounds - 1)
         other = kernels.backend(x)
         row = inputs("x", x) if other is None else other.finite_floats("x", x).clone()
@@ -283,6 +291,8 @@ class PrivateMean:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build what ``to_dict`` described."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"private_mean = {shown(values)}: must be a table of names and values")
         values = dict(values)
         if values.pop("private_mean", None) != FORMAT:
             raise ValueError(f"private_mean: must be {FORMAT}, the format that this version reads")

@@ -52,7 +52,7 @@ class Additive(Tabled):
         if steps % 2 == 0:
             raise ValueError(f"steps = {steps}: must be odd, so that levels and outcomes have a common centre")
         object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "scale", real("scale", self.scale, "a positive finite number", 0, np.inf))
+        object.__setattr__(self, "scale", real("scale", self.scale, "from 1e-100 to 1e+6", 1e-100, 1e6, closed="[]"))
 
     # -- the grid -----------------------------------------------------------------------------
 
@@ -121,6 +121,8 @@ class Additive(Tabled):
     def log_noise(self) -> FloatArray:
         """The logarithm of the law of the noise at −M/2, …, M/2 − 1, before it is rounded to integers."""
         logs = np.maximum(self.log_weights(np.arange(self.levels) - self.levels // 2), -745.0)
+        if not np.isfinite(logs).all():
+            raise ValueError(f"scale = {self.scale:g}: must be smaller: floats do not reach that far into its law")
         return np.asarray(logs - np.log(np.exp(logs).sum()))
 
     @cached_property

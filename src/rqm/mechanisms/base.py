@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
-from rqm._util.checks import known_keys
+from rqm._util.checks import known_keys, shown
 
 if TYPE_CHECKING:
     from rqm.mechanisms.channel import Channel
@@ -152,7 +152,7 @@ class Mechanism(ABC):
         values = dict(values)
         kind = values.pop("mechanism", cls.kind)
         if kind != cls.kind:
-            raise ValueError(f"mechanism = {kind!r}: must be {cls.kind!r} here")
+            raise ValueError(f"mechanism = {shown(kind)}: must be {cls.kind!r} here")
         known_keys(values, [one.name for one in fields(cls)], "mechanism.")  # type: ignore[arg-type]
         return cls(**values)
 
@@ -165,7 +165,7 @@ class Mechanism(ABC):
 def mechanism_of(value: object) -> Mechanism:
     """The value, if it is a mechanism, or raise."""
     if not isinstance(value, Mechanism):
-        raise TypeError(f"mechanism = {value!r}: must be a mechanism, such as rqm.RQM() or rqm.PBM()")
+        raise TypeError(f"mechanism = {shown(value)}: must be a mechanism, such as rqm.RQM() or rqm.PBM()")
     return value
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
-from rqm._util.checks import real, whole
+from rqm._util.checks import real, shown, whole
 from rqm.mechanisms.base import Mechanism, option
 
 
@@ -31,7 +31,7 @@ class Gaussian(Mechanism):
         z = real("noise_multiplier", self.noise_multiplier, "a positive finite number", 0, np.inf)
         object.__setattr__(self, "noise_multiplier", z)
         if not isinstance(self.local, bool):
-            raise TypeError(f"local = {self.local!r}: must be true or false")
+            raise TypeError(f"local = {shown(self.local)}: must be true or false")
 
     @property
     def trusted_server(self) -> bool:

@@ -12,7 +12,7 @@ from inspect import isabstract
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from rqm._util.checks import known_keys
+from rqm._util.checks import known_keys, shown
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
@@ -82,7 +82,7 @@ def model_mechanism(kind: str, clip: float, options: Mapping[str, Any]) -> Mecha
     known = {name for one in kinds().values() for name in one.options()}
     known_keys(options, sorted(known))
     if kind not in kinds():
-        raise ValueError(f"mechanism = {kind!r}: must be one of {', '.join(kinds())}")
+        raise ValueError(f"mechanism = {shown(kind)}: must be one of {', '.join(kinds())}")
     made = kinds()[kind]
     own = {**made.for_models, **{name: value for name, value in options.items() if name in made.options()}}
     has_clip = any(one.name == "clip" for one in fields(made))  # type: ignore[arg-type]
@@ -96,8 +96,8 @@ def mechanism_from_dict(values: dict[str, Any]) -> Mechanism:
     PBM(clip=1.0, theta=0.15, levels=16)
     """
     if not isinstance(values, Mapping):
-        raise TypeError(f"mechanism = {values!r}: must be a table of its name and its parameters")
+        raise TypeError(f"mechanism = {shown(values)}: must be a table of its name and its parameters")
     kind: Any = values.get("mechanism")
     if not isinstance(kind, str) or kind not in kinds():
-        raise ValueError(f"mechanism = {kind!r}: must be one of {', '.join(sorted(kinds()))}")
+        raise ValueError(f"mechanism = {shown(kind)}: must be one of {', '.join(sorted(kinds()))}")
     return kinds()[kind].from_dict(values)

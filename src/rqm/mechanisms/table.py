@@ -1,6 +1,5 @@
 """Any mechanism, as the table of its law: what the optimisers find, and what a file can hold."""
 
-import json
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from rqm._util.checks import FloatArray, real
+from rqm._util.files import read_json, write_json
 from rqm.kernels.recipe import TABLE_BITS
 from rqm.mechanisms.base import Option, option
 from rqm.mechanisms.channel import MAX_LEVELS
@@ -43,7 +43,7 @@ class Table(Tabled):
         object.__setattr__(self, "margin", real("margin", self.margin, "a finite number ≥ 0", 0, np.inf, closed="["))
         try:
             rows = np.array(self.rows, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             rows = np.empty(0)
         if rows.ndim != 2 or len(rows) < 2 or not 2 <= rows.shape[1] <= MAX_LEVELS:
             raise ValueError("rows: must be at least two, of equal length, with at least two probabilities each")
@@ -98,16 +98,14 @@ class Table(Tabled):
     def save(self, path: Path | str) -> Path:
         """Write the table into a JSON file, whole or not at all."""
         path = Path(path)
-        beside = path.with_name(f".{path.name}.new")
-        beside.write_text(json.dumps(self.to_dict()) + "\n")
-        beside.replace(path)
+        write_json(path, self.to_dict())
         return path
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
         """Read a table that ``save`` wrote."""
+        values = read_json(Path(path), "a table's JSON file")
         try:
-            fields: Any = json.loads(Path(path).read_text())
-            return cls.from_dict(fields)
-        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError, KeyError) as error:
+            return super().from_dict(values)  # whose file is this one: it names no other
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: must be a table's JSON file ({error})") from None

@@ -1,11 +1,16 @@
 """The folder of a run: the names of its files, and what can be told from them without torch."""
 
-import json
-import struct
 from pathlib import Path
+from typing import Any
+
+from rqm._util.checks import shown, whole
+from rqm._util.files import parse_table
+from rqm._util.safetensors import Arrays, parse
 
 METRICS, SUMMARY, FINDINGS, CHECKPOINT = "metrics.jsonl", "summary.json", "findings.json", "checkpoint.safetensors"
 """A line a round; the end of a run; what was found out about it; its model."""
+STATE = "state"
+"""The text in a checkpoint that holds what is there beside the model, as JSON."""
 
 
 def finished(folder: Path) -> bool:
@@ -13,13 +18,40 @@ def finished(folder: Path) -> bool:
     return (folder / SUMMARY).exists()
 
 
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics; one that was cut off by a crash, and what is after it, is left out."""
+    lines: list[dict[str, Any]] = []
+    for text in (folder / METRICS).read_bytes().splitlines() if (folder / METRICS).exists() else []:
+        try:
+            line = parse_table(text)
+            whole("round", line.get("round"), 1)
+        except (ValueError, TypeError):
+            break
+        lines.append(line)
+    return lines
+
+
+def read_checkpoint(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
+    """The arrays and the state of a run's checkpoint, if there is one; a ValueError if it is damaged."""
+    path = folder / CHECKPOINT
+    try:
+        arrays, texts = parse(path.read_bytes())
+        if texts.keys() != {STATE}:
+            raise ValueError(f"it has the texts {shown(list(texts))}: must be {STATE}")
+        state = parse_table(texts[STATE])
+        whole("round", state.get("round"), 0)
+        whole("metrics_bytes", state.get("metrics_bytes"), 0)
+        head = state.get("ledger_head")
+        if not (head is None or isinstance(head, str)):
+            raise ValueError(f"ledger_head = {shown(head)}: must be a hash, or null")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: is damaged ({error}); delete it to begin again") from None
+    return arrays, state
+
+
 def recorded_head(folder: Path) -> str | None:
     """The head of the ledger when the last checkpoint was written; None if there was no ledger, or no checkpoint."""
-    try:
-        with (folder / CHECKPOINT).open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(length, 2**20)))
-        head = json.loads(header["__metadata__"]["state"])["ledger_head"]
-    except (OSError, ValueError, KeyError, TypeError, struct.error, RecursionError):
-        return None
-    return head if isinstance(head, str) else None
+    found = read_checkpoint(folder)
+    return None if found is None else found[1].get("ledger_head")

@@ -3,17 +3,20 @@
 Every way to train goes through it: the commands, sweeps, Python, Flower.
 """
 
-import json
 from collections import Counter
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
+from rqm._util.checks import real, shown
 from rqm._util.closing import Closing
+from rqm._util.files import read_json
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.account import UNIFORM, charged_mean
 from rqm.plan.plan import Plan
 from rqm.privacy.ledger import LEDGER, Ledger, LedgerError, participations, read
+from rqm.privacy.signing import Witness, signer
 
 CERTIFICATE = 1
 """The format of a file of certificates."""
@@ -26,6 +29,10 @@ class Guard(Closing):
     The ledger is kept in ``folder``; without one, charges are only counted. A round that is done again after an
     interruption is charged again: its clients have then been part of two releases. Noise-free runs promise nothing,
     and have no ledger.
+
+    The ledger is signed by the server's ``key``: a file, by default one in the folder of the user's state. A
+    ``witness`` (a file elsewhere, or ``cmd:`` and a command) is told every charge; a file also notices a ledger that
+    was put back.
 
     ``users`` are those whom a round's clients are drawn from, where the plan does not say. Where the accountant is not
     installed, ε is looked up in a ``certificate`` that ``rqm account --save`` wrote; without one, rounds are charged
@@ -43,6 +50,8 @@ class Guard(Closing):
         certificate: Path | None = None,
         sampling: str = UNIFORM,
         users: int | None = None,
+        key: Path | None = None,
+        witness: str | Path | None = None,
     ) -> None:
         self.mean, self.budget, self.ledger = mean, budget, None
         self._charges: Counter[int] = Counter()
@@ -66,7 +75,14 @@ class Guard(Closing):
             "plan": None if plan is None else plan.to_dict(),
         }
         about |= {} if users is None else {"users": users}
-        self.ledger = Ledger(folder / LEDGER, about, expect_head, same=_same)
+        self.ledger = Ledger(
+            folder / LEDGER,
+            about,
+            expect_head,
+            same=_same,
+            key=signer(key),
+            witness=None if witness is None else Witness(witness),
+        )
 
     def close(self) -> None:
         """Let others open the ledger."""
@@ -176,15 +192,23 @@ def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
     }
 
 
+def _growing(epsilons: list[Any]) -> list[float]:
+    """ε of one, two, … releases: none is less than the one before."""
+    values = [real("epsilons", value, "at least 0", -1e-300, inf) for value in epsilons]
+    if values != sorted(values):
+        raise ValueError("its epsilons fall: more releases cannot cost less")
+    return values
+
+
 def certified(path: Path, mean: PrivateMean) -> list[float]:
     """The ε of one, two, … releases, from a file of certificates."""
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path, "certificates")
         if found["certificates_format"] != CERTIFICATE:
-            raise ValueError(f"its format is {found['certificates_format']!r}: must be {CERTIFICATE}")
+            raise ValueError(f"its format is {shown(found['certificates_format'])}: must be {CERTIFICATE}")
         for one in found["certificates"]:
             if PrivateMean.from_dict(one["mean"]).promises() == mean.promises():
-                return [float(value) for value in one["epsilons"]]
+                return _growing(one["epsilons"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"certificate = {path}: is damaged, or no certificate ({error})") from None
     raise ValueError(f"certificate = {path}: is for another plan; write one with: rqm account PLAN --save {path}")

@@ -1,17 +1,17 @@
 """The plan of a run: all that decides what is computed, frozen, readable from TOML and saved with the results."""
 
-import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from math import cos, pi
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
-from rqm._util.checks import known_keys, real, whole
+from rqm._util.checks import known_keys, real, shown, whole
+from rqm._util.files import DEEPEST, parse_table, read_json
 from rqm.encoding.private_mean import PrivateMean
-from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.sizes import PARAMETERS, parameters
@@ -67,7 +67,7 @@ class Transforms:
         if self.l2_clip is not None:
             real("transforms.l2_clip", self.l2_clip, "a positive finite number", 0, float("inf"))
         if not isinstance(self.rotate, bool):
-            raise TypeError(f"transforms.rotate = {self.rotate!r}: must be true or false")
+            raise TypeError(f"transforms.rotate = {shown(self.rotate)}: must be true or false")
 
 
 @final
@@ -92,6 +92,14 @@ class ServerStep:
         share = turn / rounds
         factor = {"constant": 1.0, "linear": 1 - share, "cosine": (1 + cos(pi * share)) / 2}[self.schedule]
         return self.rate * factor
+
+
+PARTS: dict[str, type[Transforms | ClientWork | ServerStep]] = {
+    "transforms": Transforms,
+    "client": ClientWork,
+    "server": ServerStep,
+}
+"""The tables inside a plan, but for the mechanism's."""
 
 
 @final
@@ -130,14 +138,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
+        self._check_types()
         for name in ("clients", "rounds", "evaluate_every", "checkpoint_every", "examples"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)
         real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
         real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
-        for name in ("data", "model", "device"):
-            if not isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} = {getattr(self, name)!r}: must be a string")
         if self.dim is not None:
             whole("dim", self.dim, 1)
             self.check_size(self.dim)
@@ -156,6 +162,16 @@ class Plan:
             raise ValueError(re.sub("^l2_clip", "transforms.l2_clip", str(error))) from None
         if self.budget_epsilon is not None and not mean.private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
+
+    def _check_types(self) -> None:
+        """Refuse parts that are of another kind."""
+        mechanism_of(self.mechanism)
+        for name, kind in PARTS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {kind.__name__}")
+        for name in ("data", "model", "device"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a string")
 
     def check_size(self, dim: int) -> None:
         """Refuse a number of parameters that a model of the package does not have."""
@@ -210,11 +226,13 @@ class Plan:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Build the plan that ``to_dict`` described; what is not named has its default."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"plan = {shown(values)}: must be a table of names and values")
         values = dict(values)
         known_keys(values, [f.name for f in fields(cls)])
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, kind in (("transforms", Transforms), ("client", ClientWork), ("server", ServerStep)):
+        for name, kind in PARTS.items():
             if name in values:
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])
@@ -225,14 +243,13 @@ class Plan:
         """The plan of the run in a folder."""
         path = folder / PLAN
         try:
-            values = json.loads(path.read_text())
-            if not isinstance(values, dict):
-                raise TypeError("it is no table")
+            values = read_json(path, "a plan")
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"resume = {folder}: holds no run ({PLAN} is missing)") from None
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path}: is damaged ({error})") from None
-        return cls.from_dict(values)
+        try:
+            return cls.from_dict(values)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}: {error}") from None
 
     @classmethod
     def from_toml(cls, path: Path, settings: Iterable[str] = ()) -> Self:
@@ -243,8 +260,8 @@ class Plan:
 def read_toml(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
     """The tables of a TOML file, with some keys set otherwise."""
     try:
-        values = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        values = parse_table(path.read_bytes().decode(), tomllib.loads)
+    except ValueError as error:
         raise ValueError(f"{path}: not a TOML file ({error})") from None
     for setting in settings:
         assign(values, setting)
@@ -257,11 +274,16 @@ def assign(values: dict[str, Any], setting: str) -> None:
     if not sign or not path.strip():
         raise ValueError(f"set = {setting}: must be key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_table(f"value = {text}", tomllib.loads)["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    except ValueError as error:
+        raise ValueError(f"set = {shown(setting)}: {error}") from None
     *outer, last = path.strip().split(".")
-    if path.strip() == "mechanism.mechanism" and values.get("mechanism", {}).get("mechanism") != value:
+    if len(outer) > DEEPEST:
+        raise ValueError(f"set = {shown(setting)}: names {len(outer)} tables in each other: must be at most {DEEPEST}")
+    before = values.get("mechanism")
+    if path.strip() == "mechanism.mechanism" and isinstance(before, dict) and before.get("mechanism") != value:
         values["mechanism"] = {}  # another one has other parameters
     for name in outer:
         values = values.setdefault(name, {})
@@ -273,10 +295,10 @@ def assign(values: dict[str, Any], setting: str) -> None:
 def _table(values: dict[str, Any], name: str) -> dict[str, Any]:
     table = values[name]
     if not isinstance(table, dict):
-        raise TypeError(f"{name} = {table!r}: must be a table")
+        raise TypeError(f"{name} = {shown(table)}: must be a table")
     return table
 
 
 def _one_of(name: str, value: Any, kinds: Any) -> None:
     if value not in get_args(kinds):
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(get_args(kinds))}")
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(get_args(kinds))}")

@@ -26,6 +26,7 @@ VARIES = [
     "honest",
 ]
 """What may differ between the variants of an experiment."""
+MOST_SEEDS = 10_000
 
 
 @final
@@ -44,7 +45,7 @@ class Sweep:
         """
         settings = list(settings)
         values = read_toml(path, settings)
-        seeds = whole("seeds", values.pop("seeds", 1), 1)
+        seeds = whole("seeds", values.pop("seeds", 1), 1, MOST_SEEDS)
         variants = values.pop("variants", [])
         if not isinstance(variants, list) or not all(isinstance(one, dict) for one in variants):
             raise TypeError(f"{path}: variants must be tables, each under [[variants]]")

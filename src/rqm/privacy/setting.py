@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil, inf, log
 from typing import Any, Literal, NamedTuple, get_args
 
-from rqm._util.checks import real, whole
+from rqm._util.checks import real, shown, whole
 
 Observer = Literal["server", "outsider"]
 Neighbours = Literal["replace", "zero-out"]
@@ -77,7 +77,7 @@ class Setting:
         put("delta", checked_delta(default_delta(self.population) if self.delta is None else self.delta))
         for name, kinds in (("observer", Observer), ("neighbours", Neighbours), ("unit", Unit)):
             if getattr(self, name) not in get_args(kinds):
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(get_args(kinds))}")
+                raise ValueError(f"{name} = {shown(getattr(self, name))}: must be one of {', '.join(get_args(kinds))}")
         if self.participations is not None:
             put("participations", whole("participations", self.participations, 1))
         if self.survivors is not None:

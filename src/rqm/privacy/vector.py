@@ -19,7 +19,7 @@ from typing import get_args
 
 import numpy as np
 
-from rqm._util.checks import FloatArray, order, real, whole
+from rqm._util.checks import FloatArray, order, real, shown, whole
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
@@ -95,7 +95,7 @@ def vector_rdp(
     if ((alphas == 1) | (alphas > 2) & (alphas < 3) | np.isinf(alphas)).any():
         raise ValueError(f"orders = {list(orders)}: must lie in (1, 2] or [3, ∞)")
     if neighbours not in get_args(Neighbours):
-        raise ValueError(f"neighbours = {neighbours!r}: must be one of {', '.join(get_args(Neighbours))}")
+        raise ValueError(f"neighbours = {shown(neighbours)}: must be one of {', '.join(get_args(Neighbours))}")
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, inf)
     additive = mech.additive

@@ -3,7 +3,6 @@
 It is saved in the run's folder, so that reports only read; and found anew when the run has gone on since.
 """
 
-import json
 from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rqm import __version__
-from rqm._util.files import write_json
+from rqm._util.files import read_json, write_json
 from rqm._util.pictures import packed
 from rqm.mechanisms.base import Mechanism
 from rqm.plan.account import account, account_ledger
@@ -32,10 +31,10 @@ def findings(folder: Path, data: Path | None = None) -> dict[str, Any]:
     """What is known of a run: what was saved, if nothing has happened since; else found out, and saved if possible."""
     state = _state(folder)
     try:
-        known = json.loads((folder / FINDINGS).read_text())
+        known = read_json(folder / FINDINGS, "findings")
     except (OSError, ValueError):
         known = {}
-    if known.get("state") == state and "why" not in known["model"]:
+    if known.get("state") == state and "why" not in known.get("model", "why"):
         return dict(known)
     plan = Plan.of_run(folder)
     found = {

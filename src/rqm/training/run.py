@@ -30,13 +30,15 @@ def carry_out(
     resume: bool | None = None,
     expect_head: str | None = None,
     certificate: Path | None = None,
+    key: Path | None = None,
+    witness: str | Path | None = None,
 ) -> dict[str, Any]:
     """Train to the end of the plan, from the last checkpoint if there is one; return the summary.
 
     With ``resume`` the folder must hold a run of this plan, without it must be new or empty; None takes either. All is
-    validated before anything is written. Every round is charged to the ledger in the folder before its sum is used;
-    when the plan's budget does not pay for another round, the run ends. When ``out_of_time`` says so, or at Ctrl-C, it
-    saves after the round and raises TimeoutError or KeyboardInterrupt.
+    validated before anything is written. Every round is charged to the ledger in the folder before it begins; when the
+    plan's budget does not pay for another round, the run ends. (Who signs and who witnesses it: see ``Guard``.) When
+    ``out_of_time`` says so, or at Ctrl-C, it saves after the round and raises TimeoutError or KeyboardInterrupt.
 
     A checkpoint knows how many bytes of metrics came before it: what a killed process wrote after it is cut off, so a
     run that was interrupted ends with the same files as one that was not (but for the seconds, and the ledger).
@@ -49,7 +51,8 @@ def carry_out(
     if not new and not plan.goes_on(Plan.of_run(folder)):
         raise ValueError(f"out = {folder}: holds the run of another plan")
     size, head = checkpoint.restore(trainer, folder)
-    with _guarded(trainer, folder, new, expect_head, certificate) as guard:
+    vouched = {"expect_head": expect_head, "certificate": certificate, "key": key, "witness": witness}
+    with _guarded(trainer, folder, new, vouched) as guard:
         guard.check(head, trainer.done, _released(folder, trainer.done))
         last = _rounds(trainer, folder, size, watch, out_of_time)
     loss, accuracy = (last.loss, last.accuracy) if last else trainer.evaluate()
@@ -70,9 +73,7 @@ def _is_new(folder: Path, resume: bool | None) -> bool:
 
 
 @contextmanager
-def _guarded(
-    trainer: Trainer, folder: Path, new: bool, expect_head: str | None, certificate: Path | None
-) -> Iterator[Guard]:
+def _guarded(trainer: Trainer, folder: Path, new: bool, vouched: dict[str, Any]) -> Iterator[Guard]:
     """The folder with its plan, and the guard with its ledger; if one of them cannot be made, nothing is left."""
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     plan, ours = trainer.plan, False
@@ -89,9 +90,8 @@ def _guarded(
             folder,
             plan=plan,
             budget=plan.budget_epsilon,
-            expect_head=expect_head,
-            certificate=certificate,
             users=len(trainer.data.train),
+            **vouched,
         )
         if new and not guard.allows(0):
             guard.close()

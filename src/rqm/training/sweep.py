@@ -1,6 +1,5 @@
 """Sweeps: an experiment's variants, each with several seeds, in one folder that can be left and taken up again."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -8,7 +7,7 @@ from typing import Any
 
 from rqm._util.files import write_json
 from rqm.data.clients import FederatedData
-from rqm.plan.folder import METRICS, finished
+from rqm.plan.folder import finished, read_metrics
 from rqm.plan.leak import leak
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
@@ -69,8 +68,7 @@ def curves(sweep: Sweep, folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, _, place in sweep.runs(folder):
         if finished(place):
-            lines = [json.loads(text) for text in (place / METRICS).read_text().splitlines()]
-            lines = [line for line in lines if "accuracy" in line]
+            lines = [line for line in read_metrics(place) if "accuracy" in line]
             rounds = [line["round"] for line in lines]
             entry = found.setdefault(name, {"round": rounds, "loss": [], "accuracy": [], "plan": Plan.of_run(place)})
             for key in ("loss", "accuracy"):

@@ -139,8 +139,8 @@ class Trainer:
         turn = self.done
         chosen = self.participants.choose(turn)
         staying = self.participants.survive(chosen, turn)
+        self.guard.charge(turn)  # before anything is asked for, and if nothing comes of it
         found = self.aggregator.collect(chosen, staying, turn)
-        self.guard.charge(turn)  # before anything is done with the sum, and if nothing is
         if found is not None:
             with self.clock.timed("server"):
                 mean = self.mean.decode(found.total, len(staying), round=turn, check=False)

@@ -7,7 +7,8 @@ from typing import Any, final
 
 import numpy as np
 
-from rqm.plan.folder import METRICS, SUMMARY, finished
+from rqm._util.files import read_json
+from rqm.plan.folder import SUMMARY, finished, read_metrics
 from rqm.plan.plan import PLAN, Plan
 from rqm.privacy.guarantee import Guarantee
 from rqm.training.findings import findings
@@ -63,18 +64,9 @@ def read(folder: Path, group: str = "", data: Path | None = None) -> Run:
     """Read the folder of a run, finished or not; a line of metrics that was cut off by a crash is left out."""
     if not (folder / PLAN).exists():
         raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({PLAN} is missing)")
-    lines = []
-    for text in (folder / METRICS).read_text().splitlines() if (folder / METRICS).exists() else []:
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
-    try:
-        plan = Plan.of_run(folder)
-        summary = json.loads((folder / SUMMARY).read_text()) if finished(folder) else None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{folder}: a file is damaged ({error})") from None
-    return Run(folder, group or folder.name, plan, lines, summary, findings(folder, data))
+    lines = read_metrics(folder)
+    summary = read_json(folder / SUMMARY, "a summary") if finished(folder) else None
+    return Run(folder, group or folder.name, Plan.of_run(folder), lines, summary, findings(folder, data))
 
 
 def find(folders: list[Path], data: Path | None = None) -> list[Run]:

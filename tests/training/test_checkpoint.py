@@ -1,0 +1,156 @@
+"""Checkpoints: every damage is noticed, nothing impossible is believed, old ones go on, nothing is half restored."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rqm import Plan
+from rqm._util.safetensors import dump, parse
+from rqm.plan.folder import CHECKPOINT, METRICS, read_checkpoint, recorded_head
+from rqm.training import checkpoint
+from rqm.training.trainer import Trainer
+from tests.training.small import federation, model
+
+OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0" / "private"
+PLAN = Plan(data="blobs", model="own", clients=4, rounds=6, device="cpu")
+HEAD = "ab" * 32
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A trainer after two rounds, and its folder."""
+    trainer = Trainer(PLAN, federation(), model())
+    for _ in range(2):
+        trainer.step()
+    (tmp_path / METRICS).write_text("x" * 100)
+    checkpoint.save(trainer, tmp_path, 90, HEAD)
+    return trainer, tmp_path
+
+
+def fresh():
+    return Trainer(PLAN, federation(), model())
+
+
+def rewritten(folder, **changes):
+    """The checkpoint with another state, or other arrays, and a checksum that is right."""
+    arrays, texts = parse((folder / CHECKPOINT).read_bytes())
+    for name in arrays.keys() & changes.keys():
+        arrays[name] = changes.pop(name)(arrays[name])
+    state = json.loads(texts["state"]) | changes
+    (folder / CHECKPOINT).write_bytes(dump(arrays, {"state": json.dumps(state)}))
+
+
+def test_a_trainer_is_where_it_was(saved):
+    trainer, folder = saved
+    other = fresh()
+    assert checkpoint.restore(other, folder) == (90, HEAD)
+    assert other.done == 2
+    assert (other.values == trainer.values).all()
+    assert recorded_head(folder) == HEAD
+    assert checkpoint.restore(fresh(), folder / "nowhere") == (0, None)
+
+
+def test_every_bit_that_flips_is_noticed(saved):
+    _, folder = saved
+    good, trainer = (folder / CHECKPOINT).read_bytes(), fresh()
+    before = trainer.values.clone()
+    rng = np.random.default_rng(0)
+    header = 8 + int.from_bytes(good[:8], "little")
+    bits = [*rng.integers(0, 8 * header, 300), *rng.integers(8 * header, 8 * len(good), 200)]
+    for bit in bits:
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << (bit % 8)
+        (folder / CHECKPOINT).write_bytes(bad)
+        with pytest.raises(ValueError, match="is damaged"):
+            checkpoint.restore(trainer, folder)
+        with pytest.raises(ValueError, match="is damaged"):
+            recorded_head(folder)
+    assert trainer.done == 0
+    assert (trainer.values == before).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"round": -5}, "round = -5: must be a whole number ≥ 0"),
+        ({"round": 7}, "round = 7: must be a whole number from 0 to 6"),
+        ({"round": 2.5}, "round = 2.5: must be a whole number"),
+        ({"round": True}, "round = True"),
+        ({"round": None}, "round = None"),
+        ({"round": 10**400}, "round = 1000"),
+        ({"metrics_bytes": -1}, "metrics_bytes = -1"),
+        ({"metrics_bytes": 101}, "must be a whole number from 0 to 100"),
+        ({"metrics_bytes": "90"}, "metrics_bytes = '90'"),
+        ({"ledger_head": 3}, "ledger_head = 3"),
+        ({"plan": []}, "plan = "),
+        ({"plan": None}, "plan = None"),
+        ({"values": lambda a: np.where(a == a[0], np.nan, a)}, "values contains nan"),
+        ({"moments": lambda a: a + np.inf}, "moments contains inf"),
+    ],
+)
+def test_what_cannot_be_is_not_believed(saved, changes, words):
+    _, folder = saved
+    rewritten(folder, **changes)
+    with pytest.raises(ValueError, match="is damaged") as caught:
+        checkpoint.restore(fresh(), folder)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(str(folder / CHECKPOINT))
+
+
+def test_arrays_of_another_size_leave_the_trainer_as_it_was(saved):
+    _, folder = saved
+    rewritten(folder, moments=lambda a: a[:-1])
+    trainer = fresh()
+    before = trainer.values.clone()
+    with pytest.raises(ValueError, match="moments has shape"):
+        checkpoint.restore(trainer, folder)
+    assert (trainer.values == before).all()
+
+
+def test_metrics_that_are_gone_are_noticed(saved):
+    _, folder = saved
+    (folder / METRICS).unlink()
+    with pytest.raises(ValueError, match="must be a whole number from 0 to 0"):
+        checkpoint.restore(fresh(), folder)
+
+
+def test_a_checkpoint_without_a_checksum_is_of_an_older_version(tmp_path):
+    shutil.copytree(OLD, tmp_path / "old")
+    arrays, state = read_checkpoint(tmp_path / "old")
+    assert state["round"] == 2
+    assert arrays["values"].shape == (7850,)
+    data = (tmp_path / "old" / CHECKPOINT).read_bytes()
+    assert b"sha256" not in data
+    for bad in (
+        data[:-4],
+        data + b"\0",
+        data.replace(b'"dtype": "F32"', b'"dtype": "F16"', 1),
+        data.replace(b'"shape": [7850]', b'"shape": [785.]', 1),
+        data.replace(b'"values"', b'"valves"', 1).replace(b'"state"', b'"stale"', 1),
+        data.replace(b'\\"round\\": 2', b'\\"round\\": -', 1),
+    ):
+        assert bad != data
+        (tmp_path / "old" / CHECKPOINT).write_bytes(bad)
+        with pytest.raises(ValueError, match="is damaged"):
+            read_checkpoint(tmp_path / "old")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"1234567",
+        b"\xff" * 100,
+        (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"{}",
+        (22).to_bytes(8, "little") + b'{"__metadata__": null}',
+        (600_000).to_bytes(8, "little") + b'{"a":' * 120_000,
+    ],
+)
+def test_what_is_no_checkpoint_is_a_value_error(data, tmp_path):
+    (tmp_path / CHECKPOINT).write_bytes(data)
+    with pytest.raises(ValueError, match="is damaged"):
+        read_checkpoint(tmp_path)
