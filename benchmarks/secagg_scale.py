@@ -17,6 +17,7 @@ from benchmarks import machine_name
 from rqm.kernels.packing import packed_size
 from rqm.secagg import Params, security
 from rqm.secagg.local import aggregate
+from rqm.secagg.masking import DEALT
 from rqm.secagg.wire import HEADER
 
 LEVELS, COUNT = 16, 2**20
@@ -78,9 +79,9 @@ def bytes_up(params: Params) -> float:
     k = params.degree
     bodies = (
         params.keys_size,
-        32 + 4 + 96 * k,
-        packed_size(params.count, params.bits) + 4 + 20 * k,
-        4 + 20 * k,
+        32 + 4 + (4 + DEALT) * k,
+        packed_size(params.count, params.bits) + 4 + 20 * k + 4,
+        4 + 20 * k + 4,
         4 + 36 * k,
     )
     return float(sum(bodies) + 5 * HEADER.size)

@@ -45,7 +45,7 @@ def train(config, app, tmp_path, lose=lambda *_: False, strategy=None, **options
 @pytest.mark.parametrize("change", [{}, {"rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True}])
 def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
     config = {**PLAIN, **change}
-    result, _, _ = train(config, gradient_app(seeded_mod), tmp_path)
+    result, _, _ = train(config, gradient_app(seeded_mod), tmp_path, seeded=True)
     trainer = Trainer(Settings.from_run_config(config).plan, federation(clients=6), model())
     for _ in range(4):
         trainer.step()

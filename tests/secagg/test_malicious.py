@@ -18,7 +18,7 @@ def neighbours(round_, to=0):
 
 def shares(round_, to):
     """The entries of the message that hands a client its neighbours' shares."""
-    found, _ = wire.read_entries(wire.unframe(round_.inbox[to], Kind.INBOX, PARAMS.digest), masking.SEALED, 5)
+    found, _ = wire.read_entries(wire.unframe(round_.inbox[to], Kind.INBOX, PARAMS.digest), masking.DEALT, 5)
     return {u: bytes(part) for u, part in found.items()}
 
 
@@ -196,7 +196,7 @@ def test_two_stories_about_one_client():
     acks |= {u: acknowledgements(told(round_, [v for v in range(4) if v != u], [4], to=u)) for u in (2, 3)}
     for u in range(5):
         tags = {v: bytes(acks[v][u]) for v in sorted(acks) if v != u and u in acks[v] and (v < 4 or u in (0, 1))}
-        with refuses("forged, or for another set of clients|2 neighbours were told"):
+        with refuses("[12] neighbours were told"):
             round_.send(Kind.PROOF, wire.entries(tags.items()), to=u)
 
 
@@ -217,8 +217,16 @@ def test_a_neighbour_whose_mask_is_not_in_the_vector():
     for u in range(1, 5):
         round_.server.receive(STEPS[Kind.INBOX](round_.clients[u], round_.inbox[u]))
     told(round_, [0, 2, 3, 4], to=1)
-    with refuses("client 0 has not masked its values with this client's mask"):
-        told(round_, [0, 1, 2, 3], to=4)
+    message = told(round_, [0, 1, 2, 3], to=4)  # goes on with the other three, and tells the server about 0
+    tags, rest = wire.read_entries(wire.unframe(message, Kind.ACKS, PARAMS.digest), 16, 5)
+    assert sorted(tags) == [1, 2, 3]
+    assert wire.read_clients(rest, 5)[0] == {0}
+    assert round_.clients[4]._held[0] == b""  # and has no share of 0 to give
+    strict = Params(clients=5, count=3, levels=16, round=b"one", threshold=4, minimum=5)
+    again = Round(Kind.SURVIVORS, strict)
+    again.server._tags[0][4] = again.server._tags[0][3]
+    with refuses("client 0 has not masked its values with this client's mask; 3 others have: must be at least 4"):
+        told(again, [0, 1, 2, 3], to=4)
 
 
 def test_forged_and_borrowed_acknowledgements():
@@ -226,7 +234,7 @@ def test_forged_and_borrowed_acknowledgements():
     body = wire.unframe(round_.inbox[0], Kind.PROOF, PARAMS.digest)
     tags = {u: bytes(tag) for u, tag in wire.read_entries(body, 16, 5)[0].items()}
     assert sorted(tags) == [1, 2, 3]
-    with refuses("the acknowledgement from client 2 is forged"):
+    with refuses("2 neighbours were told that this client is in the sum: must be at least 3 .1 acknowledgements are f"):
         round_.send(Kind.PROOF, wire.entries({**tags, 2: tags[1]}.items()))
     with refuses("not a neighbour in the sum"):
         Round(Kind.PROOF, lost={4}).send(Kind.PROOF, wire.entries({**tags, 4: tags[1]}.items()))
@@ -266,8 +274,13 @@ def test_shares_of_another_run_of_the_same_round():
 def test_shares_that_were_meant_for_another_client():
     round_ = Round(Kind.INBOX)
     mine, others = (shares(round_, to) for to in (0, 1))
-    with refuses("shares from client 2 were altered, or belong to another round or client"):
-        round_.send(Kind.INBOX, wire.entries({**mine, 2: others[2]}.items()))
+    message = round_.send(Kind.INBOX, wire.entries({**mine, 2: others[2]}.items()))
+    rest = wire.read_entries(wire.unframe(message, Kind.MASKED, PARAMS.digest)[PARAMS.masked_size :], 16, 5)[1]
+    assert wire.read_clients(rest, 5)[0] == {2}  # kept from nobody, and not kept
+    again = Round(Kind.INBOX)
+    mine, others = (shares(again, to) for to in (0, 1))
+    with refuses("shares from client 2 were altered, or belong to another round or client; those of 2 others"):
+        again.send(Kind.INBOX, wire.entries({**mine, 2: others[2], 3: others[3]}.items()))
 
 
 def test_a_client_that_has_refused_stays_silent():
@@ -316,16 +329,24 @@ def test_the_server_refuses_and_goes_on():
         server.finish()
 
 
-def test_shares_that_do_not_fit_are_found_out():
-    """Three clients lie about their share of the secret of client 0."""
+@pytest.mark.parametrize("count", [1, 2])
+def test_shares_that_were_not_dealt_are_found_out(count):
+    """Some clients lie about their share of the secret of client 0: they are named; if enough are left, it goes on."""
     round_ = Round(Kind.PROOF)
     for u, data in round_.inbox.items():
         message = bytearray(round_.clients[u].reveal(data))
-        if u in (1, 2, 3):
+        if 1 <= u <= count:
             message[45 + 4 + 4] ^= 1  # the first entry: client 0
-        round_.server.receive(bytes(message))
-    with refuses("the shares of client 0 do not give the secret that it committed to"):
-        round_.server.finish()
+            with refuses(f"client {u} has revealed a share of client 0 that was not dealt to it"):
+                round_.server.receive(bytes(message), u)
+            continue
+        round_.server.receive(bytes(message), u)
+    assert sorted(round_.server.liars) == list(range(1, count + 1))
+    if count == 1:
+        assert (round_.server.finish() == 5 * VALUES).all()
+    else:
+        with refuses("2 neighbours of client 0 are left"):  # too few: three are needed
+            round_.server.finish()
 
 
 def test_values_outside_their_range():

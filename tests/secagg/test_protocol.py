@@ -102,7 +102,7 @@ def test_any_number_of_bits_and_values(clients, levels, count, more, seed):
     total, survivors, cost = aggregate(params, lambda u: z[u])
     assert (total == z.sum(axis=0)).all()
     assert survivors == list(range(clients))
-    assert cost.by_kind["MASKED"] == clients * (params.masked_size + 45 + 4 + 20 * (clients - 1))
+    assert cost.by_kind["MASKED"] == clients * (params.masked_size + 45 + 4 + 20 * (clients - 1) + 4)
 
 
 def test_signed_rounds():

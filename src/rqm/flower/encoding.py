@@ -9,22 +9,20 @@ import torch
 from flwr.app import Context, Message
 from flwr.supercore import log
 
-from rqm.flower.mod import RECORD
+from rqm.flower.records import RECORD, Asked
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat
-from rqm.randomness import SecureRandom, SeededRandom
+from rqm.randomness import SecureRandom, SeededRandom, require_secure
+from rqm.secagg import ProtocolError
 from rqm.training.participants import sampled
 from rqm.training.streams import NOISE
 
 Call = Callable[[Message, Context], Message]
 
 
-def levels(
-    told: dict[str, Any], settings: Settings, msg: Message, ctxt: Context, call_next: Call, *, seeded: bool
-) -> Any:
+def levels(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, *, seeded: bool) -> Any:
     """Train, and encode what comes of it. Whatever goes wrong with the data, a vector is sent: n tells nothing."""
-    (before,) = msg.content.array_records.values()
-    start, turn = flat(before), int(told["turn"])
+    start, turn = _model(msg, asked.dim), asked.turn
     del msg.content.config_records[RECORD]
     try:
         reply = call_next(msg, ctxt)
@@ -38,10 +36,22 @@ def levels(
         vector = torch.zeros_like(start)
     mean = settings.plan.private_mean(len(vector))
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
-    source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
+    source = _seeded(settings, ctxt, turn) if seeded else require_secure(SecureRandom())
     if not bool(mean.add(vector[None].clone(), total, source, round=turn)[0]):
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     return np.asarray(total)
+
+
+def _model(msg: Message, dim: int) -> torch.Tensor:
+    """The model that the server has sent."""
+    try:
+        (record,) = msg.content.array_records.values()
+        values = flat(record)
+    except Exception as error:  # Flower's arrays are bytes that anybody can have made
+        raise ProtocolError(f"the model cannot be read ({type(error).__name__})") from None
+    if len(values) != dim:
+        raise ProtocolError(f"dim = {dim}: must be {len(values)}, the parameters of the model that was sent")
+    return values
 
 
 def _seeded(settings: Settings, ctxt: Context, turn: int) -> SeededRandom:

@@ -15,12 +15,11 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordD
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
+from rqm.flower.marks import spend
+from rqm.flower.records import RECORD, Asked, answer
 from rqm.flower.settings import Settings
 from rqm.secagg import Client, ProtocolError
 from rqm.secagg.wire import Kind
-
-RECORD = "rqm"
-"""The record of a message that belongs to the protocol, and of a node's state."""
 
 Call = Callable[[Message, Context], Message]
 
@@ -31,11 +30,11 @@ def private_mod(msg: Message, ctxt: Context, call_next: Call) -> Message:
 
 
 def seeded_mod(msg: Message, ctxt: Context, call_next: Call) -> Message:
-    """The same for simulation, with the plan's seed: **not private**, and logged as such.
+    """The same for simulation, with the plan's seed: **not private**, and every answer says so.
 
-    Equal to the in-process simulator bit for bit where every client is one partition (``partition-id``).
+    Equal to the in-process simulator bit for bit where every client is one partition (``partition-id``). Only a
+    strategy that was made with ``seeded=True`` takes such answers, and that one states no ε.
     """
-    log(WARNING, "rqm: seeded randomness, NOT PRIVATE: for simulation only")
     return _answer(msg, ctxt, call_next, seeded=True)
 
 
@@ -43,46 +42,45 @@ def mod_for(settings: Settings, *, seeded: bool = False) -> Callable[[Message, C
     """The same with settings that are part of the app, not of the run's configuration."""
 
     def mod(msg: Message, ctxt: Context, call_next: Call) -> Message:
-        if seeded:
-            log(WARNING, "rqm: seeded randomness, NOT PRIVATE: for simulation only")
         return _answer(msg, ctxt, call_next, seeded, settings)
 
     return mod
 
 
 def _answer(msg: Message, ctxt: Context, call_next: Call, seeded: bool, settings: Settings | None = None) -> Message:
+    if seeded:
+        log(WARNING, "rqm: seeded randomness, NOT PRIVATE: for simulation only")
     try:
         if msg.metadata.message_type != MessageType.TRAIN or RECORD not in msg.content.config_records:
             raise ProtocolError("not a message of a private round: its answer would leave the client unprotected")
-        told: dict[str, Any] = dict(msg.content.config_records[RECORD])
+        asked = Asked.of(msg)
         settings = settings or Settings.from_run_config(ctxt.run_config)
-        body = _step(Kind(told["stage"]), told, settings, msg, ctxt, call_next, seeded)
-    except (ProtocolError, ValueError, TypeError, KeyError) as error:
-        # The reason is of the protocol or of the settings, never of the data.
+        body = _step(asked, settings, msg, ctxt, call_next, seeded)
+    except (ProtocolError, ValueError, TypeError, OSError) as error:
+        # The reason is of the protocol, of the settings or of this machine's disk, never of the data.
         return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"rqm: {error}"), reply_to=msg)
-    return Message(RecordDict({RECORD: ConfigRecord({"message": body})}), reply_to=msg)
+    return Message(RecordDict({RECORD: answer(body, seeded=seeded)}), reply_to=msg)
 
 
-def _step(
-    stage: Kind, told: dict[str, Any], settings: Settings, msg: Message, ctxt: Context, call_next: Call, seeded: bool
-) -> bytes:
-    states = ctxt.state.config_records
-    params = settings.params(int(told["dim"]), bytes(told["round"]))
+def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, seeded: bool) -> bytes:
+    states, stage = ctxt.state.config_records, Kind(asked.stage)
+    params = settings.params(asked.dim, asked.round)
     if stage == Kind.KEYS:
-        client, data = Client(params, int(told["number"])), b""
+        client = Client(params, asked.number)
     else:
         saved = states.pop(RECORD, None)  # spent, whatever happens now
-        if saved is None:
+        known = None if saved is None else saved.get("client")
+        if not isinstance(known, bytes):
             raise ProtocolError("this client is in no round, or was lost in it")
-        client = Client.load(params, bytes(saved["client"]))  # type: ignore[arg-type]
-        data = bytes(told["message"])
+        client = Client.load(params, known)
+        spend(client.fingerprint, stage)  # … even if nobody will remember that it was
 
     def values() -> Any:
         from rqm.flower.encoding import levels  # noqa: PLC0415 (torch, which no other stage waits for)
 
-        return levels(told, settings, msg, ctxt, call_next, seeded=seeded)
+        return levels(asked, settings, msg, ctxt, call_next, seeded=seeded)
 
-    message = client.answer(stage, data, values)
+    message = client.answer(stage, asked.message, values)
     states[RECORD] = ConfigRecord({"client": client.save()})
     return message
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from logging import INFO, WARNING
+from math import inf
 from pathlib import Path
 from secrets import SystemRandom
 from time import monotonic, sleep
@@ -20,16 +21,21 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from rqm.encoding.private_mean import PrivateMean
-from rqm.flower.mod import RECORD, new_round
+from rqm._util.checks import whole
+from rqm._util.files import read_json, write_json
+from rqm.flower.mod import new_round
+from rqm.flower.records import RECORD, Asked, answered
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
 from rqm.plan.sizes import OWN
-from rqm.secagg import Aborted, ProtocolError, Server
+from rqm.secagg import Aborted, Server, Spoiled
 from rqm.secagg.wire import Kind
 from rqm.training.server import Optimiser
+
+PARTICIPANTS = "participants.json"
+"""How often each node was chosen, beside the ledger."""
 
 
 class PrivateStrategy(Strategy):
@@ -37,10 +43,13 @@ class PrivateStrategy(Strategy):
 
     ``settings`` are those of the run (``Settings.from_run_config(context.run_config)``). With a ``strategy`` of
     Flower's, that one's server step is used; without, the plan's. The ledger is kept in ``folder``: one for each
-    population of users, for as long as they are to be protected. ``stage_timeout`` is how long a stage waits for slow
-    clients, in seconds; training itself has the timeout of ``start``.
+    population of users, for as long as they are to be protected; who signs and who witnesses it, see ``Guard``.
+    ``stage_timeout`` is how long a stage waits for slow clients, in seconds; training itself has the timeout of
+    ``start``. ``seeded`` takes answers of ``seeded_mod``, and no others: for simulation, not private, no ε is stated.
 
-    Clients are sampled anew each round, no user more often than ``participations`` allows; users are nodes.
+    Clients are sampled anew each round, no user more often than ``participations`` allows; users are nodes. A node
+    that breaks the protocol loses its place in the round. One that has spoilt a round is in ``liars``, with the
+    reason, is not chosen again, and the round is done, and charged, again without it.
     """
 
     def __init__(
@@ -51,18 +60,24 @@ class PrivateStrategy(Strategy):
         strategy: Strategy | None = None,
         stage_timeout: float = 60.0,
         expect_head: str | None = None,
+        key: Path | None = None,
+        witness: str | Path | None = None,
+        seeded: bool = False,
     ) -> None:
         self.settings, self.strategy, self.folder = settings, strategy, Path(folder)
-        self.stage_timeout, self.expect_head = stage_timeout, expect_head
+        self.stage_timeout, self.expect_head, self.seeded = stage_timeout, expect_head, seeded
         self.stopped = False
         self.guard: Guard | None = None
+        self.liars: dict[int, str] = {}
+        self.note = ""
+        self._key, self._witness = key, witness
         self._optimiser: Optimiser | None = None
         self._taken: Counter[int] = Counter()
         self._grid: Grid | None = None
+        self._timeout: float | None = None
         self._server: Server | None = None
         self._nodes: list[int] = []
-        self._arrays, self.note = ArrayRecord(), ""
-        self._about: dict[str, Any] = {}
+        self._given, self._arrays, self._turn, self._round = RecordDict(), ArrayRecord(), 0, b""
 
     # -- what Flower calls ------------------------------------------------------------------------
 
@@ -86,6 +101,7 @@ class PrivateStrategy(Strategy):
             return None if self.stopped or evaluate_fn is None else evaluate_fn(turn, arrays)
 
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.stopped, self._timeout = False, timeout
         try:
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate)
         finally:
@@ -104,69 +120,34 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample clients and exchange keys and shares; return the messages that ask for training."""
-        self._server, self._grid, self._arrays, turn = None, grid, arrays, server_round - 1
-        mean = self._open(arrays)
-        assert self.guard is not None
-        if self.stopped or not self.guard.allows(turn):
-            self.stopped = True
-            log(WARNING, "rqm: the budget ε = %s is spent: no more rounds", self.guard.budget)
-            return []
-        dim = mean.dim
-        self._about = {"round": new_round(), "turn": turn, "dim": dim}
-        server = Server(self.settings.params(dim, self._about["round"]))
+        """Sample clients, charge, and exchange keys and shares; return the messages that ask for training."""
+        self._server, self._grid, self._arrays, self._turn = None, grid, arrays, server_round - 1
+        config["server-round"] = server_round
+        self._given = RecordDict({"arrays": arrays, "config": config})
+        self._open(arrays)
         try:
-            self._nodes = self._sample(grid)
-            self._exchange(server, Kind.KEYS, dict.fromkeys(range(len(self._nodes)), b""))
-            self._exchange(server, Kind.SHARES, server.advance())
-            inbox = server.advance()
+            self._sample(grid)
         except Aborted as error:
             self.note = str(error)
             return []
-        self._server = server
-        log(INFO, "rqm: %d clients have keys and shares, and are asked to train", len(inbox))
-        given = RecordDict({"arrays": arrays, "config": config})
-        config["server-round"] = server_round
-        return [self._message(number, Kind.MASKED, data, given) for number, data in inbox.items()]
+        return self._begin()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Finish the round: charge, unmask, decode, step. A round with too few clients is discarded, and charged."""
-        if self.stopped:
+        """Finish the round: unmask, decode, step. A round with too few clients is discarded; it was charged."""
+        if self.stopped and self._server is None:
             return None, None
-        turn, server, total = server_round - 1, self._server, None
-        if server is not None:
-            try:
-                self._take(server, replies)
-                self._exchange(server, Kind.ACKS, server.advance())
-                self._exchange(server, Kind.REVEAL, server.advance())
-            except Aborted as error:
-                server, self.note = None, str(error)
-        assert self.guard is not None
-        self.guard.charge(turn)  # durable before anything is unmasked
-        if server is not None:
-            try:
-                total = server.finish()
-            except Aborted as error:
-                self.note = str(error)
-        metrics: dict[str, Any] = {"survivors": 0 if server is None or total is None else len(server.survivors)}
-        if self.guard.tells:
-            metrics["epsilon"] = self.guard.epsilon()
-            log(
-                INFO,
-                "rqm: (ε = %.4g, δ = %.3g) for every user against the server, certified, after %d rounds",
-                metrics["epsilon"],
-                self.guard.mean.delta,
-                server_round,
-            )
-        else:
-            log(INFO, "rqm: no L2 clip: what is guaranteed is per coordinate, and protects nobody")
-        if server is None or total is None:
-            log(WARNING, "rqm: round %d is discarded, and charged: %s", server_round, self.note)
+        mean, survivors = self._finish(replies), 0
+        if mean is not None:
+            assert self._server is not None
+            survivors = len(self._server.survivors)
+        metrics: dict[str, Any] = {"survivors": survivors, **self._state(server_round)}
+        if mean is None:
+            assert self.guard is not None
+            paid = "and charged" if self.guard.spent[self._turn] else "and nobody was asked for anything"
+            log(WARNING, "rqm: round %d is discarded, %s: %s", server_round, paid, self.note)
             return None, MetricRecord(metrics)
-        sums = torch.from_numpy(total)
-        mean = self.guard.mean.decode(sums, len(server.survivors), round=turn, check=False)
         return self._step(server_round, mean), MetricRecord(metrics)
 
     def configure_evaluate(
@@ -181,47 +162,144 @@ class PrivateStrategy(Strategy):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _open(self, arrays: ArrayRecord) -> PrivateMean:
-        """Open the ledger when the model's size is known."""
-        if self.guard is None:
-            plan = replace(self.settings.plan, dim=len(flat(arrays)), model=OWN)
-            self.guard = Guard(
-                plan.private_mean(),
-                self.folder,
-                plan=plan,
-                budget=plan.budget_epsilon,
-                expect_head=self.expect_head,
-                sampling=AVAILABLE,
+    def _open(self, arrays: ArrayRecord) -> None:
+        """Open the ledger when the model's size is known, and see who was chosen before."""
+        if self.guard is not None:
+            return
+        plan = replace(self.settings.plan, dim=len(flat(arrays)), model=OWN)
+        self.guard = Guard(
+            plan.private_mean(),
+            self.folder,
+            plan=plan,
+            budget=plan.budget_epsilon,
+            expect_head=self.expect_head,
+            sampling=AVAILABLE,
+            key=self._key,
+            witness=self._witness,
+        )
+        self.expect_head = None  # it was that of this ledger when it was opened first
+        path = self.folder / PARTICIPANTS
+        if path.exists():
+            self._taken = Counter(
+                {int(node): whole(node, count, 0) for node, count in read_json(path, "nodes").items()}
             )
-        return self.guard.mean
 
-    def _sample(self, grid: Grid) -> list[int]:
-        """A round's nodes, in random order, among those who have not used up their participations.
+    def _state(self, server_round: int) -> dict[str, float]:
+        """What has been spent, where that means something."""
+        assert self.guard is not None
+        epsilon = self.guard.epsilon() if self.guard.tells and not self.seeded else None
+        if self.seeded:
+            log(WARNING, "rqm: seeded randomness, NOT PRIVATE: no ε is stated")
+        elif epsilon is None:
+            log(INFO, "rqm: no L2 clip: what is guaranteed is per coordinate, and protects nobody")
+        else:
+            log(
+                INFO,
+                "rqm: (ε = %.4g, δ = %.3g) for every user against the server, certified, after %d rounds",
+                epsilon,
+                self.guard.mean.delta,
+                server_round,
+            )
+        return {} if epsilon is None else {"epsilon": epsilon}
+
+    def _sample(self, grid: Grid) -> None:
+        """Choose a round's nodes, in random order, among those who have not used up their participations.
 
         Waits for nodes that are not there yet. A round goes on with fewer, down to the plan's ``survivors``: the
         others are as good as lost before they sent their keys. After the first round nobody waits for more than those.
+        Who was chosen is on the disk before anybody is asked for anything.
         """
         plan, end = self.settings.plan, monotonic() + self.stage_timeout
-        least = plan.survivors or plan.clients
-        wanted = least if self._taken else plan.clients
+        most = plan.participations or inf
+        wanted = self._least if self._taken else plan.clients
         while True:
-            there = list(grid.get_node_ids())
-            free = [n for n in there if plan.participations is None or self._taken[n] < plan.participations]
+            free = [n for n in grid.get_node_ids() if self._taken[n] < most and n not in self.liars]
             if len(free) >= wanted or monotonic() > end:
                 break
             sleep(min(1.0, self.stage_timeout / 10))
         count = min(len(free), plan.clients)
-        if count < least:
-            raise Aborted(f"{count} nodes may take part: must be at least {least}")
-        chosen = SystemRandom().sample(free, count)
-        self._taken.update(chosen)
-        return chosen
+        if count < self._least:
+            raise Aborted(f"{count} nodes may take part: must be at least {self._least}")
+        self._nodes = SystemRandom().sample(free, count)
+        self._taken.update(self._nodes)
+        if plan.participations is not None:
+            write_json(self.folder / PARTICIPANTS, {str(node): count for node, count in self._taken.items()})
+
+    @property
+    def _least(self) -> int:
+        return self.settings.plan.survivors or self.settings.plan.clients
+
+    def _begin(self) -> list[Message]:
+        """Charge for a sum of the chosen nodes, then exchange keys and shares; return the messages that ask to train.
+
+        The charge is on the disk before anybody is asked for anything.
+        """
+        assert self.guard is not None
+        if not self.guard.allows(self._turn):
+            self.stopped = True
+            log(WARNING, "rqm: the budget ε = %s is spent: no more rounds", self.guard.budget)
+            return []
+        self.guard.charge(self._turn)
+        self._round = new_round()
+        server = Server(self.settings.params(self.guard.mean.dim, self._round))
+        try:
+            self._exchange(server, Kind.KEYS, dict.fromkeys(range(len(self._nodes)), b""))
+            self._exchange(server, Kind.SHARES, server.advance())
+            inbox = server.advance()
+        except Aborted as error:
+            self.note = str(error)
+            return []
+        self._server = server
+        log(INFO, "rqm: %d clients have keys and shares, and are asked to train", len(inbox))
+        return [self._message(number, Kind.MASKED, data, self._given) for number, data in inbox.items()]
+
+    def _finish(self, replies: Iterable[Message]) -> torch.Tensor | None:
+        """The mean of the clients' vectors; None if too few are left, or no clients can have sent such a sum.
+
+        A round that somebody has spoilt is done again without him, and charged again.
+        """
+        while self._server is not None:
+            server, nodes = self._server, self._nodes
+            try:
+                self._take(server, replies)
+                self._exchange(server, Kind.ACKS, server.advance())
+                self._exchange(server, Kind.REVEAL, server.advance())
+                return self._decoded(server)
+            except Spoiled as error:
+                self._server, self.note = None, str(error)
+                self.liars |= {nodes[number]: reason for number, reason in error.liars.items()}
+                self._nodes = [node for node in nodes if node not in self.liars]
+                log(WARNING, "rqm: the round is done again without those who have spoilt it: %s", error)
+                if len(self._nodes) >= self._least:
+                    assert self._grid is not None
+                    replies = list(self._grid.send_and_receive(self._begin(), timeout=self._timeout))
+            except Aborted as error:
+                self._server, self.note = None, str(error)
+            finally:
+                for one, other in server.disputes:
+                    log(WARNING, "rqm: of nodes %d and %d one has lied", nodes[one], nodes[other])
+        return None
+
+    def _decoded(self, server: Server) -> torch.Tensor | None:
+        assert self.guard is not None
+        sums = torch.from_numpy(server.finish())
+        try:
+            mean: torch.Tensor = self.guard.mean.decode(sums, len(server.survivors), round=self._turn)
+        except ValueError as error:
+            self._server, self.note = None, f"no clients can have sent such a sum ({error})"
+            return None
+        return mean
 
     def _message(self, number: int, stage: Kind, data: bytes, content: RecordDict | None = None) -> Message:
-        record = ConfigRecord({**self._about, "number": number, "stage": int(stage), "message": data})
+        assert self.guard is not None
+        asked = Asked(
+            stage=int(stage), round=self._round, turn=self._turn, dim=self.guard.mean.dim, number=number, message=data
+        )
         records = dict(content) if content is not None else {}
         return Message(
-            RecordDict({**records, RECORD: record}), dst_node_id=self._nodes[number], message_type=MessageType.TRAIN
+            RecordDict({**records, RECORD: asked.record()}),
+            dst_node_id=self._nodes[number],
+            message_type=MessageType.TRAIN,
         )
 
     def _exchange(self, server: Server, stage: Kind, inbox: dict[int, bytes]) -> None:
@@ -231,15 +309,14 @@ class PrivateStrategy(Strategy):
         self._take(server, self._grid.send_and_receive(messages, timeout=self.stage_timeout))
 
     def _take(self, server: Server, replies: Iterable[Message]) -> None:
+        """Hand answers to the server. Whatever a node has sent, it costs nobody but that node its place."""
         numbers = {node: number for number, node in enumerate(self._nodes)}
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
-                if reply.has_error():
-                    raise ProtocolError(str(reply.error.reason))
-                server.receive(bytes(reply.content.config_records[RECORD]["message"]), numbers[node])  # type: ignore[arg-type]
-            except (ProtocolError, KeyError, TypeError) as error:
-                log(WARNING, "rqm: node %d is lost in this round: %s", node, error)
+                server.receive(answered(reply, seeded=self.seeded), numbers[node])
+            except Exception as error:  # a reply is bytes that anybody can have made
+                log(WARNING, "rqm: node %d is lost in this round: %s", node, error or type(error).__name__)
 
     def _step(self, server_round: int, mean: torch.Tensor) -> ArrayRecord | None:
         """Move the model along the decoded mean."""

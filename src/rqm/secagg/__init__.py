@@ -1,9 +1,9 @@
 """Secure aggregation: the server learns the sum of the clients' integers modulo 2**b, and nothing else."""
 
 from rqm.secagg.client import Client
-from rqm.secagg.errors import Aborted, ProtocolError
+from rqm.secagg.errors import Aborted, ProtocolError, Spoiled
 from rqm.secagg.graph import security
 from rqm.secagg.protocol import Params
 from rqm.secagg.server import Server
 
-__all__ = ["Aborted", "Client", "Params", "ProtocolError", "Server", "security"]
+__all__ = ["Aborted", "Client", "Params", "ProtocolError", "Server", "Spoiled", "security"]

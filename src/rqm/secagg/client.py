@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, Self, final
+from typing import Any, NoReturn, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from rqm.kernels.packing import pack
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.graph import degree_of
-from rqm.secagg.masking import ACK, KEY, SEALED, SECRET
+from rqm.secagg.masking import ACK, DEALT, KEY, SECRET
 from rqm.secagg.protocol import Identities, Masks, Params, pair, statement
 from rqm.secagg.wire import Kind
 
@@ -45,7 +45,7 @@ class Client:
         self._seed = os.urandom(SECRET)
         self._channels: dict[int, bytes] = {}  # what is shared with each neighbour: for messages, …
         self._masks: dict[int, bytes] = {}  # … and for masks
-        self._held: dict[int, bytes] = {}
+        self._held: dict[int, bytes] = {}  # the neighbours' shares; empty where they are no good
         self._alive: set[int] = set()
         self._agreed = b""
 
@@ -56,19 +56,18 @@ class Client:
         second story about who is lost both secrets. Where a process may die between a message and its saving, write
         down first that the state is spent, and if in doubt be lost.
         """
-        return json.dumps(
-            {
-                "digest": self.params.digest.hex(),
-                "number": self.number,
-                "due": self._due,
-                "own": [key.private_bytes_raw().hex() for key in (self._channel, self._pairs)] + [self._seed.hex()],
-                "channels": {u: key.hex() for u, key in self._channels.items()},
-                "masks": {u: key.hex() for u, key in self._masks.items()},
-                "held": {u: share.hex() for u, share in self._held.items()},
-                "alive": sorted(self._alive),
-                "agreed": self._agreed.hex(),
-            }
-        ).encode()
+        state = {
+            "digest": self.params.digest.hex(),
+            "number": self.number,
+            "due": self._due,
+            "own": [key.private_bytes_raw().hex() for key in (self._channel, self._pairs)] + [self._seed.hex()],
+            "channels": {str(u): key.hex() for u, key in self._channels.items()},
+            "masks": {str(u): key.hex() for u, key in self._masks.items()},
+            "held": {str(u): share.hex() for u, share in self._held.items()},
+            "alive": sorted(self._alive),
+            "agreed": self._agreed.hex(),
+        }
+        return json.dumps({**state, "check": _check(state)}).encode()
 
     @classmethod
     def load(
@@ -77,6 +76,8 @@ class Client:
         """The client that ``save`` described, in the same round."""
         try:
             state = json.loads(data)
+            if state.pop("check") != _check(state):
+                raise ValueError("it was damaged")
             client = cls(params, state["number"], identity, others)
             if bytes.fromhex(state["digest"]) != params.digest:
                 raise ProtocolError("a saved client of another round, or of one with other parameters")
@@ -89,9 +90,18 @@ class Client:
             )
             client._alive, client._agreed = {int(u) for u in state["alive"]}, bytes.fromhex(state["agreed"])
             client._due = None if state["due"] is None else Kind(state["due"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ProtocolError(f"not a saved client ({type(error).__name__})") from None
         return client
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: two of one client could answer twice under the same masks."""
+        raise TypeError("a client of secure aggregation cannot be copied: two would answer under the same masks")
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this client's keys, and so its masks, from all others; public."""
+        return sha256(masking.public(self._channel) + masking.public(self._pairs)).hexdigest()
 
     def _open(self, data: bytes, kind: Kind) -> memoryview:
         """Check that this message is due; until all of it has been accepted, nothing else is."""
@@ -172,7 +182,7 @@ class Client:
             secrets_, list(points), params.threshold, os.urandom((params.threshold - 1) * 2 * SECRET)
         )
         sealed = [
-            (other, masking.encrypt(self._key(self.number, other, b"shares"), share, self._context(self.number, other)))
+            (other, masking.deal(self._key(self.number, other, b"shares"), share, self._context(self.number, other)))
             for other, share in zip(self._channels, shares, strict=True)
         ]
         return self._send(Kind.SHARES, sha256(self._seed).digest(), wire.entries(sealed), then=Kind.INBOX)
@@ -187,16 +197,22 @@ class Client:
         if array.min() < 0 or array.max() >= params.levels:
             bad = array[(array < 0) | (array >= params.levels)][0]
             raise ValueError(f"values contain {bad}: must lie in 0..{params.levels - 1}")
-        found, rest = wire.read_entries(self._open(data, Kind.INBOX), SEALED, params.clients)
+        found, rest = wire.read_entries(self._open(data, Kind.INBOX), DEALT, params.clients)
         wire.end(rest)
         self._check_neighbours(found)
         if len(found) < params.threshold:
             raise ProtocolError(
                 f"{len(found)} neighbours have shared their secrets: must be at least {params.threshold}"
             )
-        for other, text in found.items():
+        for other, dealt in found.items():
             key = self._key(other, self.number, b"shares")
-            self._held[other] = masking.decrypt(key, text, self._context(other, self.number), f"client {other}")
+            self._held[other] = masking.take(key, dealt, self._context(other, self.number)) or b""
+        bad = [other for other, share in self._held.items() if not share]
+        if len(found) - len(bad) < params.threshold:
+            raise ProtocolError(
+                f"the shares from client {bad[0]} were altered, or belong to another round or client; those of "
+                f"{len(found) - len(bad)} others are good: must be at least {params.threshold}"
+            )
         total = array.astype(masking.lane(params.bits))
         self._maker.add(total, self._maker.own_key(params, self._seed, self.number), 1)
         for other in found:
@@ -204,7 +220,8 @@ class Client:
             self._maker.add(total, key, 1 if self.number < other else -1)
         total &= total.dtype.type(2**params.bits - 1)
         tags = [(other, self._tag(self.number, other, b"masked")) for other in found]
-        return self._send(Kind.MASKED, pack(total, params.bits).tobytes(), wire.entries(tags), then=Kind.SURVIVORS)
+        body = pack(total, params.bits).tobytes(), wire.entries(tags), wire.clients(bad)
+        return self._send(Kind.MASKED, *body, then=Kind.SURVIVORS)
 
     def acknowledge(self, data: bytes) -> bytes:
         """Hear who is in the sum and which neighbours are lost; tell those who are in that one has heard so."""
@@ -212,14 +229,14 @@ class Client:
         body = self._open(data, Kind.SURVIVORS)
         everybody, rest = wire.read_set(body, params.clients)
         alive, rest = wire.read_entries(rest, ACK, params.clients)
-        lost, rest = wire.read_entries(rest, 0, params.clients)
+        lost, rest = wire.read_clients(rest, params.clients)
         wire.end(rest)
-        both = alive.keys() & lost.keys()
+        both = alive.keys() & lost
         if both:
             raise ProtocolError(
                 f"client {min(both)} is listed both as in the sum and as lost: that asks for both secrets"
             )
-        if alive.keys() | lost.keys() != self._held.keys():
+        if alive.keys() | lost != self._held.keys():
             raise ProtocolError("the clients in the sum and those lost are not those whose shares this client holds")
         if everybody & self._channels.keys() != alive.keys() or self.number not in everybody:
             raise ProtocolError("the set of all clients in the sum does not fit the list of neighbours in it")
@@ -227,12 +244,21 @@ class Client:
             raise ProtocolError(f"{len(alive)} neighbours are in the sum: must be at least {params.threshold}")
         if len(everybody) < params.minimum:
             raise ProtocolError(f"a sum of {len(everybody)} clients: must be of at least {params.minimum}")
-        for other, tag in alive.items():
-            if not compare_digest(bytes(tag), self._tag(other, self.number, b"masked")):
-                raise ProtocolError(f"client {other} has not masked its values with this client's mask")
+        bad = [
+            other
+            for other, tag in alive.items()
+            if not compare_digest(bytes(tag), self._tag(other, self.number, b"masked"))
+        ]
+        if len(alive) - len(bad) < params.threshold:
+            raise ProtocolError(
+                f"client {bad[0]} has not masked its values with this client's mask; {len(alive) - len(bad)} others "
+                f"have: must be at least {params.threshold}"
+            )
+        for other in bad:
+            self._held[other] = b""  # no share is given of a client that no mask links to this one
         self._alive, self._agreed = set(alive), sha256(body[: wire.set_size(params.clients)]).digest()
-        tags = [(other, self._tag(self.number, other, b"ack", self._agreed)) for other in alive]
-        return self._send(Kind.ACKS, wire.entries(tags), then=Kind.PROOF)
+        tags = [(other, self._tag(self.number, other, b"ack", self._agreed)) for other in alive if other not in bad]
+        return self._send(Kind.ACKS, wire.entries(tags), wire.clients(bad), then=Kind.PROOF)
 
     def reveal(self, data: bytes) -> bytes:
         """If enough neighbours were told that this client is in the sum, give one share for each of them."""
@@ -240,16 +266,20 @@ class Client:
         wire.end(rest)
         if not found.keys() <= self._alive:
             raise ProtocolError("an acknowledgement from a client that is not a neighbour in the sum")
-        for other, tag in found.items():
-            if not compare_digest(bytes(tag), self._tag(other, self.number, b"ack", self._agreed)):
-                raise ProtocolError(f"the acknowledgement from client {other} is forged, or for another set of clients")
-        if len(found) < self.params.threshold:
+        good = [
+            other
+            for other, tag in found.items()
+            if compare_digest(bytes(tag), self._tag(other, self.number, b"ack", self._agreed))
+        ]
+        if len(good) < self.params.threshold:
             raise ProtocolError(
-                f"{len(found)} neighbours were told that this client is in the sum: "
-                f"must be at least {self.params.threshold}"
+                f"{len(good)} neighbours were told that this client is in the sum: must be at least "
+                f"{self.params.threshold} ({len(found) - len(good)} acknowledgements are forged, or for another set)"
             )
         shares = [
-            (other, share[SECRET:] if other in self._alive else share[:SECRET]) for other, share in self._held.items()
+            (other, share[SECRET:] if other in self._alive else share[:SECRET])
+            for other, share in self._held.items()
+            if share
         ]
         return self._send(Kind.REVEAL, wire.entries(shares), then=None)
 
@@ -257,3 +287,8 @@ class Client:
         strangers = found.keys() - self._channels.keys()
         if strangers:
             raise ProtocolError(f"client {min(strangers)} is not a neighbour")
+
+
+def _check(state: dict[str, Any]) -> str:
+    """What shows that a saved state is whole."""
+    return sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

@@ -1,5 +1,7 @@
 """How a run of the protocol can fail."""
 
+from collections.abc import Mapping
+
 
 class ProtocolError(Exception):
     """A message breaks the protocol, or asks for something that would reveal more than the sum."""
@@ -7,3 +9,11 @@ class ProtocolError(Exception):
 
 class Aborted(ProtocolError):  # noqa: N818 (an end, not a mistake)
     """Too few clients are left for the sum: the round ends, and nothing is revealed."""
+
+
+class Spoiled(Aborted):
+    """Some clients have so dealt their secrets that the sum cannot be unmasked: begin again without these ``liars``."""
+
+    def __init__(self, liars: Mapping[int, str]) -> None:
+        self.liars = dict(liars)
+        super().__init__("; ".join(self.liars.values()))

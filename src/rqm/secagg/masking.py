@@ -5,6 +5,7 @@ above the b bits falls off when the sum is packed, since 2**b divides the size o
 """
 
 import os
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ from rqm.secagg.errors import ProtocolError
 
 KEY, SECRET, SIGNATURE, ACK = 32, 32, 64, 16
 """Bytes of a public key, of a secret that is shared, of a signature, and of a tag between two clients."""
-NONCE, SEALED = 12, 12 + 2 * SECRET + 16
-"""Bytes of a nonce, and of shares of two secrets under authenticated encryption."""
+NONCE, PROMISE = 12, 16
+"""Bytes of a nonce, and of what binds a client to a share that it deals."""
+DEALT = 2 * PROMISE + NONCE + 2 * SECRET + 16
+"""Bytes of shares of two secrets under authenticated encryption, after the promises of both."""
 FIELD = 2**255 - 19
 """Public keys are numbers below this; X25519 would take others too, as second names of the same key."""
 PIECE = 2**18
@@ -69,18 +72,34 @@ def agree(private: X25519PrivateKey, other: bytes, who: str) -> bytes:
         raise ProtocolError(f"{who} sent a public key that gives no secret") from None
 
 
+def promise(share: bytes) -> bytes:
+    """What binds to a share without telling it: shares are as random as keys."""
+    return sha256(b"rqm share" + share).digest()[:PROMISE]
+
+
+def deal(key: bytes, shares: bytes, context: bytes) -> bytes:
+    """The shares of two secrets for one neighbour, and promises by which everybody will know them again."""
+    return promise(shares[:SECRET]) + promise(shares[SECRET:]) + encrypt(key, shares, context)
+
+
+def take(key: bytes, dealt: Any, context: bytes) -> bytes | None:
+    """The shares that a neighbour has dealt; None if they cannot be opened, or are not those that it promised."""
+    try:
+        shares = decrypt(key, dealt[2 * PROMISE :], context)
+    except InvalidTag:
+        return None
+    return shares if promise(shares[:SECRET]) + promise(shares[SECRET:]) == bytes(dealt[: 2 * PROMISE]) else None
+
+
 def encrypt(key: bytes, text: bytes, context: bytes) -> bytes:
     """Authenticated encryption; the nonce comes first."""
     nonce = os.urandom(NONCE)
     return nonce + AESGCM(key).encrypt(nonce, text, context)
 
 
-def decrypt(key: bytes, text: Any, context: bytes, who: str) -> bytes:
-    """Undo ``encrypt``, or refuse."""
-    try:
-        return AESGCM(key).decrypt(bytes(text[:NONCE]), bytes(text[NONCE:]), context)
-    except InvalidTag:
-        raise ProtocolError(f"the shares from {who} were altered, or belong to another round or client") from None
+def decrypt(key: bytes, text: Any, context: bytes) -> bytes:
+    """Undo ``encrypt``; raises InvalidTag if it was altered, or belongs to another key or context."""
+    return AESGCM(key).decrypt(bytes(text[:NONCE]), bytes(text[NONCE:]), context)
 
 
 def tag(key: bytes, context: bytes) -> bytes:

@@ -1,6 +1,8 @@
 """The server of the protocol."""
 
+from collections.abc import Callable, Iterable
 from hashlib import sha256
+from random import SystemRandom
 from typing import final
 
 import numpy as np
@@ -9,16 +11,24 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm.kernels.packing import unpack
 from rqm.secagg import masking, sharing, wire
-from rqm.secagg.errors import Aborted, ProtocolError
+from rqm.secagg.errors import Aborted, ProtocolError, Spoiled
 from rqm.secagg.graph import regular
-from rqm.secagg.masking import ACK, KEY, SEALED, SECRET
+from rqm.secagg.masking import ACK, DEALT, KEY, PROMISE, SECRET
 from rqm.secagg.protocol import Identities, Masks, Params, statement
 from rqm.secagg.wire import Kind
+
+TRIES = 500
+"""How often other shares are chosen to find a secret of which some were dealt wrongly."""
 
 
 @final
 class Server:
-    """The server in one round: give it messages by ``receive``, end a stage by ``advance``, and at last ``finish``."""
+    """The server in one round: give it messages by ``receive``, end a stage by ``advance``, and at last ``finish``.
+
+    What one client sends cannot end the round, unless too few others are left. ``liars`` names those who have broken
+    the protocol, and how; ``disputes`` are pairs (who, whom) of which one has: nobody but they can tell which. A round
+    that can no longer be unmasked, since somebody has dealt wrong shares, is Spoiled: begin another without him.
+    """
 
     def __init__(self, params: Params, identities: Identities | None = None, *, maker: Masks | None = None) -> None:
         self._maker = maker or Masks()
@@ -32,6 +42,9 @@ class Server:
         self._tags: dict[int, dict[int, memoryview]] = {}
         self._acks: dict[int, dict[int, memoryview]] = {}
         self._revealed: dict[int, dict[int, memoryview]] = {}
+        self._promises: dict[int, dict[int, bytes]] = {}
+        self._distrust: dict[int, set[int]] = {}  # of whom these neighbours hold no share
+        self.liars: dict[int, str] = {}
         self._total = np.zeros(params.count, dtype=masking.lane(params.bits))
         self._heard: set[int] = set()
         self._expected = set(range(params.clients))
@@ -43,12 +56,26 @@ class Server:
         """The clients whose values are in the sum."""
         return list(self._in_sum)
 
+    @property
+    def disputes(self) -> list[tuple[int, int]]:
+        """Who says of whom that he was dealt no good share, or not masked for: one of each two lies."""
+        named = self.liars.keys()
+        return sorted((v, u) for u, some in self._distrust.items() for v in some if u not in named and v not in named)
+
     def receive(self, data: bytes, sender: int | None = None) -> None:
         """Take a client's message of the current stage. A message that is refused changes nothing.
 
         ``sender`` is who the transport says has sent it. Without that anybody can speak in a client's name, and spoil
-        the sum (though not learn more).
+        the sum (though not learn more), and nobody is named for what he sends.
         """
+        try:
+            self._receive(data, sender)
+        except ProtocolError as error:
+            if sender is not None and sender in self._expected and sender not in self._heard:
+                self.liars[sender] = str(error)
+            raise
+
+    def _receive(self, data: bytes, sender: int | None) -> None:
         data = bytes(data) if isinstance(data, bytearray | memoryview) else data  # nobody shall change it later
         _, client = wire.sender(data)
         if sender is not None and client != sender:
@@ -92,15 +119,11 @@ class Server:
         params, total = self.params, self._total.copy()
         alive = self._alive
         lost = [u for u in self._seals if u not in alive and not alive.isdisjoint(self._sharers(u))]
-        secrets_ = {u: self._join(u) for u in [*self._in_sum, *lost]}  # all of them, or nothing is unmasked
+        secrets_ = self._secrets(lost)  # all of them, or nothing is unmasked
         for u in self._in_sum:
-            if sha256(secrets_[u]).digest() != self._seals[u]:
-                raise ProtocolError(f"the shares of client {u} do not give the secret that it committed to")
             self._maker.add(total, self._maker.own_key(params, secrets_[u], u), -1)
         for u in lost:
             private = X25519PrivateKey.from_private_bytes(secrets_[u])
-            if masking.public(private) != self._keys[u][KEY : 2 * KEY]:
-                raise ProtocolError(f"the shares of client {u} do not give the key that it advertised")
             for v in alive.intersection(self._sharers(u)):
                 secret = masking.agree(private, self._keys[v][KEY : 2 * KEY], f"client {v}")
                 self._maker.add(total, self._maker.pair_key(params, secret, u, v), -1 if v < u else 1)
@@ -111,15 +134,60 @@ class Server:
         """The neighbours of a client who have shared their secrets with it."""
         return [v for v in self._graph[u] if v in self._seals]
 
-    def _join(self, u: int) -> bytes:
+    def _secrets(self, lost: list[int]) -> dict[int, bytes]:
+        """The seed of everyone in the sum, the key of everyone who was lost."""
+
+        def is_seed(u: int, secret: bytes) -> bool:
+            return sha256(secret).digest() == self._seals[u]
+
+        def is_key(u: int, secret: bytes) -> bool:
+            return masking.public(X25519PrivateKey.from_private_bytes(secret)) == self._keys[u][KEY : 2 * KEY]
+
+        found = {u: self._join(u, is_seed) for u in self._in_sum} | {u: self._join(u, is_key) for u in lost}
+        spoilt = {
+            u: f"the shares of client {u} do not give the secret that it committed to"
+            for u, secret in found.items()
+            if secret is None
+        }
+        if spoilt:
+            self.liars |= spoilt
+            raise Spoiled(spoilt)
+        return {u: secret for u, secret in found.items() if secret is not None}
+
+    def _join(self, u: int, fits: Callable[[int, bytes], bool]) -> bytes | None:
+        """The secret of a client from its shares. All are those that it dealt: if some do not fit, it has lied."""
         shares = [
-            (point, bytes(self._revealed[v][u])) for point, v in enumerate(self._graph[u], 1) if v in self._revealed
+            (point, bytes(self._revealed[v][u]))
+            for point, v in enumerate(self._graph[u], 1)
+            if u in self._revealed.get(v, ())
         ]
-        if len(shares) < self.params.threshold:
-            raise Aborted(
-                f"{len(shares)} neighbours of client {u} are left: must be at least {self.params.threshold} to unmask"
-            )
-        return sharing.join(shares, self.params.threshold)
+        threshold = self.params.threshold
+        if len(shares) < threshold:
+            raise Aborted(f"{len(shares)} neighbours of client {u} are left: must be at least {threshold} to unmask")
+        for turn in range(TRIES if len(shares) > threshold else 1):
+            secret = sharing.join(SystemRandom().sample(shares, threshold) if turn else shares, threshold)
+            if fits(u, secret):
+                if turn:
+                    self.liars[u] = f"client {u} has dealt shares that do not belong to one secret"
+                return secret
+        return None
+
+    def _still_shared(self, here: Iterable[int]) -> None:
+        """Whether the secrets of everybody can be joined by those who are here; else who is to blame for it."""
+        there, spoilt = set(here), {}
+        for u in self._seals:
+            holders = there.intersection(self._sharers(u))
+            if u not in self._alive and self._alive.isdisjoint(self._sharers(u)):
+                continue
+            against = holders & self._distrust.get(u, set())
+            if len(holders) >= self.params.threshold > len(holders - against):
+                spoilt[u] = (
+                    f"{len(against)} neighbours of client {u} have no good share of it, or no mask: "
+                    f"{len(holders - against)} are left, must be at least {self.params.threshold}"
+                )
+        if spoilt:
+            self.liars |= spoilt
+            raise Spoiled(spoilt)
 
     # -- what clients send ----------------------------------------------------------------------
 
@@ -139,7 +207,7 @@ class Server:
 
     def _take_shares(self, client: int, body: memoryview) -> None:
         seal, found = bytes(body[:SECRET]), body[SECRET:]
-        shares, rest = wire.read_entries(found, SEALED, self.params.clients)
+        shares, rest = wire.read_entries(found, DEALT, self.params.clients)
         wire.end(rest)
         if list(shares) != self._graph[client]:
             raise ProtocolError(f"client {client} has shared its secrets with others than its neighbours")
@@ -150,25 +218,40 @@ class Server:
         if len(body) < size:
             raise ProtocolError(f"a masked vector of {len(body)} bytes: must have {size}")
         tags, rest = wire.read_entries(body[size:], ACK, self.params.clients)
+        against, rest = wire.read_clients(rest, self.params.clients)
         wire.end(rest)
-        if list(tags) != self._sharers(client):
+        if list(tags) != self._sharers(client) or not against <= tags.keys():
             raise ProtocolError(f"client {client} has masked its values for others than its neighbours")
         self._total += unpack(body[:size], self.params.bits, self.params.count)
         self._tags[client] = tags
         self._in_sum.append(client)
+        self._hears_against(client, against)
 
     def _take_acks(self, client: int, body: memoryview) -> None:
         tags, rest = wire.read_entries(body, ACK, self.params.clients)
+        against, rest = wire.read_clients(rest, self.params.clients)
         wire.end(rest)
-        if list(tags) != [v for v in self._sharers(client) if v in self._alive]:
+        if against & tags.keys() or sorted(against | tags.keys()) != [
+            v for v in self._sharers(client) if v in self._alive
+        ]:
             raise ProtocolError(f"client {client} has acknowledged others than its neighbours in the sum")
         self._acks[client] = tags
+        self._hears_against(client, against)
+
+    def _hears_against(self, client: int, others: set[int]) -> None:
+        for other in others:
+            self._distrust.setdefault(other, set()).add(client)
 
     def _take_shares_of_others(self, client: int, body: memoryview) -> None:
         shares, rest = wire.read_entries(body, SECRET, self.params.clients)
         wire.end(rest)
-        if list(shares) != self._sharers(client):
+        if list(shares) != [u for u in self._sharers(client) if client not in self._distrust.get(u, ())]:
             raise ProtocolError(f"client {client} has revealed shares of others than its neighbours")
+        for u, share in shares.items():
+            promises = self._promises[u][client]
+            due = promises[PROMISE:] if u in self._alive else promises[:PROMISE]
+            if masking.promise(bytes(share)) != due:
+                raise ProtocolError(f"client {client} has revealed a share of client {u} that was not dealt to it")
         self._revealed[client] = shares
 
     # -- what it answers ------------------------------------------------------------------------
@@ -184,13 +267,21 @@ class Server:
         return {u: wire.entries((v, bytes(self._shares[v][u])) for v in self._sharers(u)) for u in here}
 
     def _answer_masked(self, here: list[int]) -> dict[int, bytes]:
+        self._promises = {
+            u: {v: bytes(part[: 2 * PROMISE]) for v, part in shares.items()} for u, shares in self._shares.items()
+        }
         self._shares, self._in_sum, self._alive = {}, here, frozenset(here)
+        self._still_shared(here)
         everybody, found = wire.pack_set(here, self.params.clients), {}
         for u in here:
             known = self._sharers(u)
             alive = wire.entries((v, bytes(self._tags[v][u])) for v in known if v in self._alive)
-            found[u] = everybody + alive + wire.entries((v, b"") for v in known if v not in self._alive)
+            found[u] = everybody + alive + wire.clients(v for v in known if v not in self._alive)
         return found
 
     def _answer_acks(self, here: list[int]) -> dict[int, bytes]:
-        return {u: wire.entries((v, bytes(self._acks[v][u])) for v in self._graph[u] if v in self._acks) for u in here}
+        self._still_shared(here)
+        return {
+            u: wire.entries((v, bytes(self._acks[v][u])) for v in self._graph[u] if u in self._acks.get(v, ()))
+            for u in here
+        }

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from rqm.secagg.errors import ProtocolError
 
-MAGIC, VERSION = b"rqm-agg", 1
+MAGIC, VERSION = b"rqm-agg", 2
 DIGEST = 32
 HEADER = struct.Struct(f"<{len(MAGIC)}sBB{DIGEST}sI")
 _NUMBER = struct.Struct("<I")
@@ -101,6 +101,17 @@ def read_entries(body: memoryview, size: int, clients: int) -> tuple[dict[int, m
             raise ProtocolError(f"client {client} is listed: there are {clients}")
         found[client], last = part[_NUMBER.size :], client
     return found, body[count * step :]
+
+
+def clients(some: Iterable[int]) -> bytes:
+    """A list of clients alone."""
+    return entries((client, b"") for client in some)
+
+
+def read_clients(body: memoryview, clients: int) -> tuple[set[int], memoryview]:
+    """A list of clients alone, and what comes after it."""
+    found, rest = read_entries(body, 0, clients)
+    return set(found), rest
 
 
 def set_size(clients: int) -> int:

@@ -1,0 +1,35 @@
+"""Marks that outlive a killed process: which stage of a round a client has answered, so that it answers none twice.
+
+Flower sends a reply before it saves what the client knows. A process that dies in between would be asked again with
+the old state: a second vector under the same masks, or a second story about who is lost. So a mark is on the disk
+before an answer is made. Marks are a few bytes each, in the folder ``spent`` of the user's state; those of runs that
+are over may be deleted.
+"""
+
+import os
+
+from rqm._util.disk import lock, state_folder, sync_folder
+from rqm.secagg import ProtocolError
+
+FOLDER = "spent"
+
+
+def spend(fingerprint: str, stage: int) -> None:
+    """Mark that the client with these keys answers this stage; ProtocolError if it has answered it, or a later one."""
+    folder = state_folder() / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / fingerprint
+    new = not path.exists()
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock(file, wait=True)
+        done = os.pread(file, 256, 0)
+        if any(one >= stage for one in done):
+            raise ProtocolError("this client has answered that stage already, and answers nothing twice")
+        if os.pwrite(file, bytes([stage]), len(done)) != 1:
+            raise OSError(f"{path}: the disk is full")
+        os.fsync(file)
+    finally:
+        os.close(file)
+    if new:
+        sync_folder(folder)

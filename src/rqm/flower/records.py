@@ -1,0 +1,73 @@
+"""What the two sides ask and answer, read from Flower's records: every value checked, whatever the other side sent."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self, final
+
+from flwr.app import ConfigRecord, Message
+
+from rqm.secagg import ProtocolError
+from rqm.secagg.wire import Kind
+
+RECORD = "rqm"
+"""The record of a message that belongs to the protocol, and of a node's state."""
+STAGES = (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)
+"""What a client can be asked for."""
+SEEDED = "seeded"
+"""Beside an answer that rests on seeded words, and is not private."""
+MOST = {"stage": max(STAGES), "turn": 2**31 - 1, "dim": 2**31, "number": 2**31 - 1}
+
+
+@final
+@dataclass(frozen=True)
+class Asked:
+    """What the server asks of one client: its message of a ``stage`` of the ``round``, which is the run's ``turn``-th.
+
+    ``number`` is the client's among those of the round, ``dim`` the size of the model, ``message`` the protocol's.
+    """
+
+    stage: int
+    round: bytes
+    turn: int
+    dim: int
+    number: int
+    message: bytes
+
+    def record(self) -> ConfigRecord:
+        """The same as Flower sends it."""
+        return ConfigRecord(asdict(self))
+
+    @classmethod
+    def of(cls, msg: Message) -> Self:
+        """What a message asks; ProtocolError if it is not one of a private round."""
+        told = dict(msg.content.config_records[RECORD])
+        values: dict[str, Any] = {}
+        for name in cls.__dataclass_fields__:
+            value = told.get(name)
+            most = MOST.get(name)
+            good = isinstance(value, bytes) if most is None else type(value) is int and 0 <= value <= most
+            if not good:
+                allowed = "bytes" if most is None else f"a whole number from 0 to {most}"
+                raise ProtocolError(f"{name} = {str(value)[:40]}: must be {allowed}")
+            values[name] = value
+        if values["stage"] not in STAGES or not values["dim"] or not 1 <= len(values["round"]) <= 255:
+            raise ProtocolError(f"stage {values['stage']}, dim {values['dim']}: not what a client can be asked for")
+        return cls(**values)
+
+
+def answer(body: bytes, *, seeded: bool) -> ConfigRecord:
+    """A client's answer."""
+    return ConfigRecord({"message": body, **({SEEDED: True} if seeded else {})})
+
+
+def answered(reply: Message, *, seeded: bool) -> bytes:
+    """The protocol's message in a client's answer; ProtocolError if there is none, or not of the kind that is asked."""
+    if reply.has_error():
+        raise ProtocolError(str(reply.error.reason))
+    record = reply.content.config_records.get(RECORD)
+    body = None if record is None else record.get("message")
+    if not isinstance(body, bytes):
+        raise ProtocolError(f"an answer of type {type(body).__name__}: must be bytes")
+    if bool(record and record.get(SEEDED)) != seeded:
+        kinds = ("seeded words, which are not private", "the operating system's words")
+        raise ProtocolError(f"an answer that rests on {kinds[seeded]}: must rest on {kinds[not seeded]}")
+    return body

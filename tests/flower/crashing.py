@@ -1,0 +1,168 @@
+"""A federation in one process that kills itself at a chosen write, fsync or send, and one that goes on from its files.
+
+    echo FOLDER POINT POINT | python -m tests.flower.crashing
+
+carries out two rounds in FOLDER and dies by SIGKILL before its POINT-th event (a torn write where that is a write);
+then another process goes on from what is on the disk, and dies at the second POINT; a last one comes to the end. What
+leaves the machine is written to the file ``wire`` at the moment when it leaves. For every line on the standard input it
+prints how the processes ended, each forked; the number of events of the last is in the file ``count``.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from rqm import SecureRandom
+from rqm.flower import PrivateStrategy, Settings, private_mod
+from tests.flower.local import LocalGrid, arrays, gradient_app
+from tests.training.small import federation, model
+
+CONFIG = {
+    "rqm.clients": 3,
+    "rqm.rounds": 2,
+    "rqm.threshold": 2,
+    "rqm.mechanism.mechanism": "rqm",
+    "rqm.mechanism.clip": 0.5,
+    "rqm.mechanism.margin": 30.0,
+    "rqm.transforms.l2_clip": 1.0,
+    "rqm.transforms.rotate": True,
+    "rqm.sends": "gradient",
+    "rqm.device": "cpu",
+}
+HOOKED = ("write", "pwrite", "fsync", "replace", "truncate", "link")
+
+
+class Events:
+    """Counts what happens to files and wires; dies at one of them. Nothing may leave while something is not synced."""
+
+    def __init__(self, point: int | None) -> None:
+        self.point, self.count, self.dirty = point, 0, set[int]()
+        self.real = {name: getattr(os, name) for name in HOOKED}
+        for name in HOOKED:
+            setattr(os, name, lambda *given, name=name: self.on_disk(name, *given))
+
+    def event(self) -> bool:
+        self.count += 1
+        return self.count == self.point
+
+    def on_disk(self, name, *given):
+        if self.event():
+            if "write" in name:
+                self.real[name](given[0], bytes(given[1])[: len(given[1]) // 2], *given[2:])
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = self.real[name](*given)
+        if "write" in name:
+            self.dirty.add(given[0])
+        if name == "fsync":
+            self.dirty.discard(given[0])
+        return found
+
+    def leaves(self, wire: Path, **what) -> None:
+        if self.event():
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert not self.dirty, f"{what} leaves before a write is on the disk"
+        file = os.open(wire, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.real["write"](file, (json.dumps(what) + "\n").encode())
+        os.close(file)
+
+
+class CrashingGrid(LocalGrid):
+    """Keeps every node's state in a file, and like Flower writes it after the reply has left."""
+
+    def __init__(self, folder: Path, events: Events) -> None:
+        super().__init__(gradient_app(private_mod, federation(clients=3)), 3, CONFIG)
+        self.folder, self.events = folder, events
+        for node, context in self.contexts.items():
+            if (folder / str(node)).exists():
+                saved = bytes.fromhex((folder / str(node)).read_text())
+                context.state = RecordDict({"rqm": ConfigRecord({"client": saved})})
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for message in messages:
+            told, node = message.content.config_records["rqm"], message.metadata.dst_node_id
+            asked = {"stage": told["stage"], "turn": told["turn"], "round": told["round"].hex()}
+            self.events.leaves(self.folder / "wire", by="server", node=node, **asked)
+            reply = self.ask(node, message.content)
+            replies += [] if reply is None else [reply]
+        return replies
+
+    def ask(self, node: int, content: RecordDict):
+        """What a node answers; it leaves, then the node's state is written."""
+        context = self.contexts[node]
+        told = content.config_records["rqm"]
+        reply = self.app(Message(RecordDict(dict(content)), dst_node_id=node, message_type="train"), context)
+        if reply.has_error():
+            return None
+        body = reply.content.config_records["rqm"]["message"]
+        digest = hashlib.sha256(body).hexdigest()
+        about = {"stage": told["stage"], "round": told["round"].hex(), "digest": digest}
+        self.events.leaves(self.folder / "wire", by="client", node=node, **about)
+        saved = context.state.config_records["rqm"]["client"]
+        part = self.folder / f"{node}.part"
+        part.write_text(bytes(saved).hex())
+        os.replace(part, self.folder / str(node))
+        return reply
+
+
+def go(folder: Path, point: int | None) -> int:
+    """Two rounds, from the files that are there; first the nodes are asked again what they were asked last."""
+    torch.set_num_threads(1)
+    events = Events(point)
+    grid = CrashingGrid(folder, events)
+    for node in grid.contexts:  # a server that asks again, with a model of its own making
+        last = folder / f"last-{node}"
+        if last.exists():
+            record = json.loads(last.read_text())
+            record |= {name: bytes.fromhex(record[name]) for name in ("round", "message")}
+            if record["stage"] > 1:
+                grid.ask(node, RecordDict({"rqm": ConfigRecord(record), "arrays": arrays(model())}))
+    real = grid.send_and_receive
+
+    def noted(messages, *, timeout=None):
+        messages = list(messages)
+        for message in messages:
+            told = dict(message.content.config_records["rqm"])
+            told |= {name: told[name].hex() for name in ("round", "message")}
+            (folder / f"last-{message.metadata.dst_node_id}").write_text(json.dumps(told))
+        return real(messages)
+
+    grid.send_and_receive = noted
+    PrivateStrategy(Settings.from_run_config(CONFIG), folder=folder, stage_timeout=0.01).start(grid, arrays(model()))
+    return events.count
+
+
+def main() -> None:
+    """Fork a process for every point; say how each ended. What takes long is done once, before."""
+    mean = Settings.from_run_config(CONFIG).plan.private_mean(sum(value.numel() for value in model().parameters()))
+    for charges in range(1, 12):
+        mean.spent({0: charges})
+    mean.add(torch.zeros(1, mean.dim), torch.zeros(mean.coordinates, dtype=torch.int32), SecureRandom(), round=0)
+    for line in sys.stdin:
+        folder, *points = line.split()
+        ends = []
+        for point in (*map(int, points), None):
+            child = os.fork()
+            if not child:
+                os.environ["RQM_STATE"] = f"{folder}/state"
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                count = 0
+                try:
+                    count = go(Path(folder), point)
+                except BaseException as error:
+                    Path(folder, "error").write_text(repr(error))
+                    os._exit(1)
+                Path(folder, "count").write_text(str(count))
+                os._exit(0)
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(json.dumps(ends), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Attacks that were carried out against the assembled thing, through Flower's own objects: refused, or harmless."""
+
+import copy
+from random import Random
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
+from rqm.flower.records import Asked
+from rqm.privacy.ledger import LEDGER, read
+from rqm.secagg import wire
+from rqm.secagg.masking import DEALT
+from rqm.secagg.wire import Kind
+from tests.flower.local import LocalGrid, arrays, gradient_app
+from tests.flower.test_strategy import PRIVATE
+from tests.training.small import model
+
+CONFIG = {**PRIVATE, "rqm.threshold": 3, "rqm.rounds": 2}
+HEADER = wire.HEADER.size
+
+
+class Tampered(LocalGrid):
+    """A grid in which some replies are changed on their way."""
+
+    def __init__(self, tamper, config=CONFIG, mod=private_mod):
+        super().__init__(gradient_app(mod), 6, config)
+        self.tamper, self.asked = tamper, []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        stages = {m.metadata.dst_node_id: m.content.config_records["rqm"]["stage"] for m in messages}
+        self.asked += [(stages[m.metadata.dst_node_id], m) for m in messages]
+        replies = super().send_and_receive(messages)
+        return [self.tamper(r, r.metadata.src_node_id, stages[r.metadata.src_node_id]) or r for r in replies]
+
+
+def answering(reply, body, **more):
+    """The same reply with another body."""
+    asked = Message(RecordDict(), dst_node_id=reply.metadata.src_node_id, message_type="train")
+    content = body if isinstance(body, RecordDict) else RecordDict({"rqm": ConfigRecord({"message": body, **more})})
+    return Message(content, reply_to=asked)
+
+
+def train(tmp_path, tamper=lambda *_: None, config=CONFIG, mod=private_mod, **options):
+    grid = Tampered(tamper, config, mod)
+    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2, **options)
+    return private.start(grid, arrays(model())), private, grid
+
+
+def survivors(result):
+    return [metrics["survivors"] for metrics in result.train_metrics_clientapp.values()]
+
+
+def body_of(reply):
+    return reply.content.config_records["rqm"]["message"]
+
+
+# -- uncharged ----------------------------------------------------------------------------------
+
+
+def test_a_charge_is_on_the_disk_before_anybody_is_asked_for_anything(tmp_path):
+    charged = []
+
+    class Watched(Tampered):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            if not messages:
+                return []  # nobody is asked to evaluate
+            turn = messages[0].content.config_records["rqm"]["turn"]
+            charged.append(read(tmp_path / LEDGER)[1][turn])
+            return super().send_and_receive(messages)
+
+    private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)
+    private.start(Watched(lambda *_: None), arrays(model()))
+    assert charged == [1] * 10  # five exchanges in each of two rounds
+
+
+def test_a_second_start_charges_the_same_ledger(tmp_path):
+    config = {**CONFIG, "rqm.participations": 4, "rqm.rounds": 4}
+    grid = Tampered(lambda *_: None, config)
+    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
+    first = private.start(grid, arrays(model()), 2)
+    other = (tmp_path / "other").open("wb")  # gets the ledger's old descriptor
+    second = private.start(grid, arrays(model()), 2)
+    other.close()
+    assert (tmp_path / "other").read_bytes() == b""
+    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 2}
+    assert second.train_metrics_clientapp[2]["epsilon"] > first.train_metrics_clientapp[2]["epsilon"]
+
+
+def test_who_has_taken_part_is_known_after_a_crash(tmp_path):
+    config = {**CONFIG, "rqm.participations": 1, "rqm.rounds": 1}
+    result, _, _ = train(tmp_path, config=config)
+    assert survivors(result) == [6]
+    result, private, grid = train(tmp_path, config=config)  # another process: nothing is in memory
+    assert survivors(result) == [0]
+    assert not grid.asked
+    assert "0 nodes may take part" in private.note
+
+
+# -- the two-time pad ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL], ids=lambda stage: stage.name)
+def test_no_state_answers_twice_after_a_crash_between_reply_and_saving(stage, tmp_path):
+    """Flower sends a reply and dies before it saves the context: the old one is asked again, with a model of NaN."""
+    again = []
+
+    class Crashing(Tampered):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            asked = messages[0].content.config_records["rqm"]["stage"] if messages else None
+            before = copy.deepcopy({node: context.state for node, context in self.contexts.items()})
+            replies = super().send_and_receive(messages)
+            if asked == stage:
+                for message in messages:
+                    node = message.metadata.dst_node_id
+                    self.contexts[node].state = before[node]
+                    content = RecordDict(dict(message.content))
+                    if stage == Kind.MASKED:
+                        nan = {k: Array(np.full_like(v.numpy(), np.nan)) for k, v in arrays(model()).items()}
+                        content["arrays"] = ArrayRecord(nan)
+                    given = Message(content, dst_node_id=node, message_type="train")
+                    again.append(self.app(given, self.contexts[node]))
+            return replies
+
+    private = PrivateStrategy(Settings.from_run_config({**CONFIG, "rqm.rounds": 1}), folder=tmp_path)
+    private.start(Crashing(lambda *_: None), arrays(model()))
+    assert len(again) == 6
+    assert all("answers nothing twice" in reply.error.reason for reply in again)
+
+
+# -- one client ends the run --------------------------------------------------------------------
+
+ODD = [-1, [300], 2**62, True, 1.5, "text", [b"x"], [1, 2], b"", b"\0" * 10, b"\xff" * 5000]
+
+
+@pytest.mark.parametrize("stage", [Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL], ids=lambda s: s.name)
+def test_odd_replies_cost_their_sender_its_place(stage, tmp_path):
+    odd = iter(ODD * 2)
+
+    def tamper(reply, node, now):
+        return answering(reply, next(odd)) if node == 103 and now == stage else None
+
+    for turn in range(len(ODD) // 2 + 1):
+        result, _, _ = train(tmp_path / str(turn), tamper)
+        assert survivors(result) == [5 if stage <= Kind.MASKED else 6] * 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({"rqm": MetricRecord({"message": 1})}),
+        RecordDict({"other": ConfigRecord({"message": b"x"})}),
+        RecordDict({"rqm": ConfigRecord({"massage": b"x"})}),
+        RecordDict({"rqm": ArrayRecord({"message": Array(np.zeros(3))})}),
+    ],
+)
+def test_odd_records_cost_their_sender_its_place(content, tmp_path):
+    result, _, _ = train(tmp_path, lambda reply, node, now: answering(reply, content) if node == 103 else None)
+    assert survivors(result) == [5, 5]
+
+
+def test_a_flipped_bit_of_a_share_costs_nothing(tmp_path):
+    def tamper(reply, node, now):
+        body = bytearray(body_of(reply))
+        if now == Kind.REVEAL and node == 102:
+            body[HEADER + 4 + 4 + 3] ^= 1
+            return answering(reply, bytes(body))
+        return None
+
+    result, private, _ = train(tmp_path, tamper)
+    assert survivors(result) == [6, 6]
+    assert not private.liars  # its vector is in the sum; its shares were not needed
+
+
+def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_again(tmp_path):
+    def tamper(reply, node, now):
+        body = bytearray(body_of(reply))
+        if now == Kind.SHARES and node == 101:
+            for start in range(HEADER + 32 + 4, len(body), 4 + DEALT):
+                body[start + 4 + DEALT - 1] ^= 1  # the last byte of what a neighbour is to open
+            return answering(reply, bytes(body))
+        return None
+
+    result, private, grid = train(tmp_path, tamper)
+    assert survivors(result) == [5, 5]
+    assert list(private.liars) == [101]
+    assert "have no good share of it" in private.liars[101]
+    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 1}  # done again, and charged again
+    assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.asked if stage == Kind.KEYS) == 1
+
+
+def test_impossible_sums_are_discarded_and_charged(tmp_path):
+    """One client adds more than any client can hold; nobody can tell who, but the sum is none."""
+
+    def tamper(reply, node, now):
+        if now == Kind.MASKED and node == 104:
+            body = body_of(reply)
+            return answering(reply, body[:HEADER] + Random(1).randbytes(size) + body[HEADER + size :])
+        return None
+
+    dim = sum(value.numel() for value in model().state_dict().values())
+    size = Settings.from_run_config(CONFIG).params(dim, b"x").masked_size
+    result, private, _ = train(tmp_path, tamper)
+    assert survivors(result) == [0, 0]
+    assert "no clients can have sent such a sum" in private.note
+    assert read(tmp_path / LEDGER)[1] == {0: 1, 1: 1}
+    for name, array in result.arrays.items():
+        assert (array.numpy() == model().state_dict()[name].numpy()).all()
+
+
+# -- seeded words -------------------------------------------------------------------------------
+
+
+def test_seeded_answers_are_taken_by_a_simulation_only_and_state_no_epsilon(tmp_path):
+    result, _, _ = train(tmp_path / "deployed", mod=seeded_mod)
+    assert survivors(result) == [0, 0]
+    result, _, _ = train(tmp_path / "simulated", mod=seeded_mod, seeded=True)
+    assert survivors(result) == [6, 6]
+    assert all("epsilon" not in metrics for metrics in result.train_metrics_clientapp.values())
+    result, _, _ = train(tmp_path / "mixed", seeded=True)
+    assert survivors(result) == [0, 0]
+
+
+# -- odd requests -------------------------------------------------------------------------------
+
+STRANGE = [None, -1, 2**40, 2**62, 0, 1.5, True, "x", b"", b"\0" * 300, [1], [2**62], [b"x"], float("nan")]
+
+
+def test_a_client_answers_odd_requests_with_an_error(tmp_path):
+    chance = Random(4)
+    grid = LocalGrid(gradient_app(private_mod), 6, CONFIG)
+    good = {"stage": 1, "round": b"x", "turn": 0, "dim": 5, "number": 0, "message": b""}
+    errors = 0
+    for _ in range(400):
+        record = dict(good)
+        for name in chance.sample(sorted(record), chance.randint(1, 3)):
+            value = chance.choice(STRANGE)
+            record.pop(name) if value is None else record.update({name: value})
+        content = RecordDict({"rqm": ConfigRecord(record)})
+        if chance.random() < 0.3:
+            content["arrays"] = ArrayRecord({"a": Array("float32", (3,), "numpy.ndarray", chance.randbytes(20))})
+        reply = grid.app(Message(content, dst_node_id=100, message_type="train"), grid.contexts[100])
+        errors += reply.has_error()
+    assert errors > 300
+
+
+def test_a_model_of_another_size_is_refused(tmp_path):
+    def larger(messages):
+        for message in messages:
+            record = message.content.config_records["rqm"]
+            message.content["rqm"] = ConfigRecord({**record, "dim": 7})
+        return messages
+
+    class Lying(Tampered):
+        def send_and_receive(self, messages, *, timeout=None):
+            return super().send_and_receive(larger(list(messages)))
+
+    private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path, stage_timeout=0.2)
+    private.start(Lying(lambda *_: None), arrays(model()))
+    assert Asked.__dataclass_fields__.keys() == {"stage", "round", "turn", "dim", "number", "message"}
+    assert private.note

@@ -1,0 +1,85 @@
+"""A federation is killed at every write, fsync and send: nothing is released uncharged, nobody answers twice."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+pytest.importorskip("flwr")
+from rqm.privacy.ledger import LEDGER, read
+
+ROOT = Path(__file__).parents[2]
+
+
+class Federations:
+    """A process that forks federations, each in a folder of its own."""
+
+    def __init__(self) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen([sys.executable, "-m", "tests.flower.crashing"], cwd=ROOT, **pipes)
+
+    def run(self, folder, *points):
+        folder.mkdir()
+        self.process.stdin.write(" ".join([str(folder), *map(str, points)]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def federations():
+    found = Federations()
+    yield found
+    found.close()
+
+
+def check(folder, ends, kills):
+    """What left the machine against what is in the files."""
+    error = folder / "error"
+    assert not error.exists(), error.read_text()
+    assert ends == [-9] * kills + [0]
+    events = [json.loads(line) for line in (folder / "wire").read_text().splitlines()]
+    rounds = {(e["turn"], e["round"]) for e in events if e["by"] == "server"}
+    begun = Counter(turn for turn, _ in rounds)
+    spent = read(folder / LEDGER)[1]
+    assert all(spent[turn] >= count for turn, count in begun.items())  # no sum that was not paid for
+    answers = Counter((e["node"], e["round"], e["stage"]) for e in events if e["by"] == "client")
+    assert max(answers.values()) == 1  # nobody answers twice
+    return sum(answers.values())
+
+
+def test_without_a_crash_all_is_answered_once(federations, tmp_path):
+    ends = federations.run(tmp_path / "run")
+    assert check(tmp_path / "run", ends, 0) == 2 * 5 * 3
+
+
+def killed(federations, tmp_path, points):
+    for number, some in enumerate(points):
+        folder = tmp_path / str(number)
+        check(folder, federations.run(folder, *some), len(some))
+
+
+def events(federations, tmp_path):
+    federations.run(tmp_path / "all")
+    return int((tmp_path / "all" / "count").read_text())
+
+
+def test_killed_at_some_points(federations, tmp_path):
+    chance, count = Random(0), events(federations, tmp_path)
+    assert count > 90
+    killed(federations, tmp_path, [(chance.randint(1, count),) for _ in range(10)])
+
+
+@pytest.mark.slow
+def test_killed_at_every_point_and_again_while_it_recovers(federations, tmp_path):
+    chance, count = Random(1), events(federations, tmp_path)
+    points = [(point, chance.randint(1, 60)) for _ in range(-(-500 // count)) for point in range(1, count + 1)]
+    assert 2 * len(points) >= 1000
+    killed(federations, tmp_path, points)
