@@ -7,7 +7,7 @@ PEERS := .venv-peers
 COMPILE := import numpy, rqm; rqm.renyi(rqm.RQM(), 2, clients=12); [rqm.RQM().encode_sum(rqm.RQM().encode(numpy.zeros((2, 9), d), r).astype(d), r) for d in ("f", "d") for r in (rqm.SeededRandom(0), rqm.SecureRandom())]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format docs bench peers clean
+.PHONY: help setup demo test test-all fuzz lint format docs bench peers clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -33,6 +33,9 @@ test: lint  ## lint, types and all tests but the slow ones
 test-all: lint  ## every test with full counts and fresh examples; the GPU's kernels in Triton's interpreter
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt triton
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile explore
+
+fuzz: setup  ## a million damaged and hostile inputs for all that reads what others wrote (up to an hour on two cores)
+	$(BIN)/python -m tools.fuzz
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check --quiet .

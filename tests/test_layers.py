@@ -24,6 +24,7 @@ ORDER = (
     ("training",),
     ("flower", "audit", "federated"),
     ("report",),
+    ("verify",),
     ("cli",),
     ("__main__",),
 )

@@ -9,7 +9,7 @@ import typer
 from rqm import __version__
 from rqm._util.extras import how_to_install
 from rqm._util.threads import wait_quietly
-from rqm.cli import account, advise, audit, bench, doctor, explore, figures, privacy, report, train
+from rqm.cli import account, advise, audit, bench, doctor, explore, figures, privacy, report, train, verify
 
 REFUSED: Any = typer.BadParameter.__mro__[2]
 """The base of all errors of usage: click's, or that of the copy of click that typer brings."""
@@ -33,6 +33,7 @@ app.command("experiments")(train.experiments)
 app.command("report")(report.command)
 app.command("explore")(explore.command)
 app.command("doctor")(doctor.command)
+app.command("verify")(verify.command)
 
 
 def _version(show: bool) -> None:
@@ -65,7 +66,7 @@ def main() -> None:
         _fail(error.format_message(), error.exit_code)
     except (ValueError, TypeError) as error:
         _fail(_as_option(str(error)), 2)
-    except (ArithmeticError, RecursionError) as error:
+    except (ArithmeticError, RecursionError, MemoryError) as error:
         _fail(f"a value is beyond what can be computed with ({type(error).__name__}: {error})", 2)
     except ModuleNotFoundError as error:
         _fail(str(how_to_install(error)), 1)

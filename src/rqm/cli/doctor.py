@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Annotated, Any, Literal
@@ -44,7 +45,7 @@ def examine() -> list[Check]:
     checks: dict[str, Callable[[], tuple[State, str]]] = {
         "rqm": lambda: ("good", f"{__version__} on Python {platform.python_version()}, {_system()}"),
         "core": _core,
-        **{f"[{extra}]": lambda extra=extra: _extra(extra) for extra in EXTRAS},  # type: ignore[misc]
+        **{f"[{extra}]": partial(_extra, extra) for extra in EXTRAS},
         "GPU": _gpu,
         "entropy": _entropy,
         "encoder": _encoder,

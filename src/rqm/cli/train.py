@@ -27,6 +27,15 @@ def experiments() -> None:
         typer.echo(f"{name:20}{about(name)}")
 
 
+KeyOption = Annotated[
+    Path | None, typer.Option(help="The server's key that signs the ledger; by default one of your own (RQM_STATE).")
+]
+WitnessOption = Annotated[
+    str | None,
+    typer.Option(help="A file elsewhere, or 'cmd: COMMAND', that is told every charge: notices a ledger put back."),
+]
+
+
 def command(
     experiment: Annotated[
         str | None, typer.Argument(help="A shipped experiment (rqm experiments), its first variant; or a TOML file.")
@@ -51,6 +60,8 @@ def command(
     expect_head: Annotated[
         str | None, typer.Option(help="With --resume: the ledger must end with this hash, as noted elsewhere.")
     ] = None,
+    key: KeyOption = None,
+    witness: WitnessOption = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved plan and stop.")] = False,
 ) -> None:
     """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
@@ -70,8 +81,8 @@ def command(
     given = {"secagg": secagg, "delta": delta, "budget_epsilon": budget_epsilon}
     settings = [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     if sweep:
-        if experiment is None or out is None or resume is not None:
-            raise ValueError("sweep = True: must come with EXPERIMENT and --out, and without --resume")
+        if experiment is None or out is None or resume is not None or witness is not None or key is not None:
+            raise ValueError("sweep = True: must come with EXPERIMENT and --out, without --resume, --key and --witness")
         _sweep(experiment, settings, data, out, minutes)
         return
     plan = _plan(experiment, settings, resume)
@@ -81,10 +92,10 @@ def command(
     folder = resume or out
     if folder is None:
         raise ValueError("out = None: must be a new folder for the run")
-    _run(plan, folder, data, resuming=resume is not None, expect_head=expect_head)
+    _run(plan, folder, data, resume=resume is not None, expect_head=expect_head, key=key, witness=witness)
 
 
-def _run(plan: "Plan", folder: Path, data: Path | None, *, resuming: bool, expect_head: str | None) -> None:
+def _run(plan: "Plan", folder: Path, data: Path | None, **how: Any) -> None:
     from rqm.data import load
     from rqm.training import run
     from rqm.training.trainer import validate
@@ -93,7 +104,7 @@ def _run(plan: "Plan", folder: Path, data: Path | None, *, resuming: bool, expec
     validate(plan, clients)
     leak = _leak(plan)
     try:
-        work = partial(run.carry_out, plan, clients, folder, resume=resuming, expect_head=expect_head)
+        work = partial(run.carry_out, plan, clients, folder, **how)
         summary = _watched(plan, leak, work)
     except KeyboardInterrupt:
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)

@@ -1,0 +1,284 @@
+"""An independent reader of ledgers: ``verify`` believes nothing that it has not read or computed itself.
+
+It shares no line with the rest of the package, on purpose, and imports nothing of it: the chain of hashes, the
+signatures and a second, simpler bound on ε are told here once more, so that a defect of the ledger or of the accountant
+is seen by somebody who does not have it. What it cannot check it says so, and never guesses. ``docs/verify.md`` has the
+proof of its bound.
+"""
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from .bound import Promise, epsilon
+from .chain import Report, Row, chain, content, heads, is_folder, parsed, shown, signatures
+from .laws import Unsure
+
+LOOSE = 1.10
+"""This bound exceeds the accountant's by no more."""
+LONGEST = 2**24
+"""Bytes of a checkpoint's header that are read."""
+MEAN = {"private_mean", "dim", "clients", "mechanism", "delta", "l2_clip", "rotate", "rounds", "population"}
+MEAN |= {"participations", "honest", "survivors", "observer", "neighbours", "unit", "seed"}
+NOISE = {"clip", "scale", "steps", "bits"}
+PARAMETERS = {
+    "gaussian": {"noise_multiplier", "local"},
+    "rounding": {"clip", "margin", "levels"},
+    "rqm": {"clip", "margin", "levels", "keep"},
+    "pbm": {"clip", "theta", "levels"},
+    "discrete-gaussian": NOISE,
+    "skellam": NOISE,
+    "binomial": NOISE,
+}
+
+
+def verify(
+    path: Path | str,
+    *,
+    key: str | Path | None = None,
+    witness: Path | str | None = None,
+    head: str | None = None,
+    dim: int | None = None,
+    delta: float | None = None,
+    honest: int | float | None = None,
+    rounds: int | None = None,
+) -> Report:
+    """Read a ledger, or the folder of a run, and check everything that can be checked from outside.
+
+    ``key`` is the public key of the server, in hexadecimal or in a file; ``witness`` a file of heads that were told to
+    it; ``head`` one that was written down. ``dim`` (the model's parameters), ``delta``, ``honest`` and ``rounds``
+    (releases that are known of) are what the auditor knows: a ledger that says otherwise is wrong.
+
+    >>> verify("/nothing").unsure
+    ['/nothing: cannot be read (No such file or directory)']
+    """
+    path, report = Path(path), Report(str(path))
+    steps: list[Callable[[], None]] = []
+    with _doubts(report):
+        folder = path if is_folder(path) else None
+        lines = chain(content(path / "ledger.jsonl" if folder else path), report)
+        hashes, about = [line["hash"] for line in lines], lines[0]["about"] if lines else {}
+        spent = Counter(line["round"] for line in lines[1:])
+        report.charges, report.rounds, report.head = sum(spent.values()), len(spent), hashes[-1] if hashes else None
+        if not report.wrong:
+            known = {"dim": dim, "delta": delta, "honest": honest, "rounds": rounds}
+            steps.append(lambda: signatures(lines, key, report))
+            steps.append(lambda: heads(hashes, witness, head, report))
+            steps.append(lambda: _agree(about, known, report))
+            steps.append(lambda: _account(about, spent, report))
+            steps.extend(_beside(folder, about, spent, hashes, report) if folder else [])
+    for step in steps:  # what one of them cannot tell does not keep the others from looking
+        with _doubts(report):
+            step()
+    return report
+
+
+@contextmanager
+def _doubts(report: Report) -> Iterator[None]:
+    """Whatever cannot be told is reported, and nothing else happens."""
+    try:
+        yield
+    except Unsure as doubt:
+        report.unsure.append(str(doubt))
+    except (RecursionError, MemoryError, ArithmeticError) as error:
+        report.unsure.append(f"a value is beyond what can be computed with ({type(error).__name__}: {error})")
+
+
+# -- what is charged for --------------------------------------------------------------------------
+
+
+def _mean(about: Row) -> Row:
+    mean = about.get("mean")
+    if not isinstance(mean, dict):
+        raise Unsure("the ledger does not say what a release is (mean)")
+    return mean
+
+
+def _agree(about: Row, known: Row, report: Report) -> None:
+    """The parts of a ledger's first line must not contradict each other, nor what the auditor knows."""
+    if known["rounds"] is not None and report.charges < known["rounds"]:
+        report.wrong.append(f"{report.charges} releases were charged: {known['rounds']} are known of")
+    mean = _mean(about)
+    for name in ("dim", "delta", "honest"):
+        found = mean.get("clients") if name == "honest" and mean.get(name) is None else mean.get(name)
+        if known[name] is not None and found != known[name]:
+            report.wrong.append(f"{name} = {shown(found)}: expected {known[name]}")
+    if about.get("plan") is not None:
+        _compare(mean, about["plan"], "the ledger's plan", report)
+
+
+def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
+    """What a plan says must be what is charged for."""
+    if not isinstance(plan, dict):
+        report.wrong.append(f"{where} is no plan: {shown(plan)}")
+        return
+    transforms = plan.get("transforms") if isinstance(plan.get("transforms"), dict) else {}
+    said = {**transforms, **plan}  # type: ignore[dict-item]
+    if said.get("survivors") is None and said.get("lost"):
+        said["survivors"] = 1  # a round may then end with anybody
+    exact = {"clients", "rounds", "mechanism", "l2_clip", "rotate", "population", "participations", "honest"}
+    for name in sorted({*exact, "survivors", "delta", "dim"} & said.keys() & mean.keys()):
+        if said[name] != mean[name] and not (name in ("delta", "dim") and said[name] is None):
+            report.wrong.append(f"{name} = {shown(mean[name])} is charged for: {where} says {shown(said[name])}")
+
+
+def _promise(about: Row) -> Promise:
+    """What a release is, every value checked; anything that is not known here cannot be verified."""
+    mean = _mean(about)
+    if set(mean) != MEAN or mean["private_mean"] != 1 or not isinstance(mean["mechanism"], dict):
+        raise Unsure("the ledger does not say what a release is as this verifier knows it")
+    if mean["observer"] != "server" or mean["unit"] != "user" or mean["neighbours"] not in ("replace", "zero-out"):
+        raise Unsure(f"observer, neighbours = {shown([mean['observer'], mean['neighbours']])}: cannot be verified")
+    if not isinstance(mean["rotate"], bool):
+        raise Unsure(f"rotate = {shown(mean['rotate'])}: must be true or false")
+    clients = _whole(mean, "clients", 2**31)
+    honest = mean["honest"]
+    if isinstance(honest, float):
+        _real(mean, "honest", 1)
+    else:
+        honest = _whole(mean, "honest", clients, none=True)
+    _real(mean, "delta", 1)
+    if mean["l2_clip"] is not None:
+        _real(mean, "l2_clip", 1e300)
+    population = _whole(mean, "population", 2**62, none=True)
+    if population is not None and population < clients:
+        raise Unsure(f"population = {population}: must be at least {clients}, a round's clients")
+    return Promise(
+        mechanism=_mechanism(mean["mechanism"], mean["l2_clip"]),
+        dim=_whole(mean, "dim", 2**40) or 1,
+        clients=clients or 1,
+        delta=mean["delta"],
+        l2_clip=mean["l2_clip"],
+        rotate=mean["rotate"],
+        population=population,
+        participations=_whole(mean, "participations", 2**62, none=True),
+        honest=honest,
+        survivors=_whole(mean, "survivors", clients, none=True),
+        zero_out=mean["neighbours"] == "zero-out",
+        uniform=about.get("sampling") == "uniform",
+    )
+
+
+def _mechanism(mech: Row, l2_clip: float | None) -> Row:
+    """The parameters of a mechanism, checked."""
+    kind = mech.get("mechanism")
+    if not isinstance(kind, str) or kind not in PARAMETERS:
+        raise Unsure(f"mechanism = {shown(kind)}: this verifier has no bound for it")
+    if set(mech) - {"mechanism"} != PARAMETERS[kind]:
+        raise Unsure(f"mechanism: has the parameters {shown(sorted(mech))}, which are not those of {kind}")
+    for name, most in {"clip": 1e280, "margin": 1e300, "theta": 0.5, "scale": 1e300, "noise_multiplier": 1e150}.items():
+        if name in mech and not (name == "margin" and mech[name] == 0):
+            _real(mech, name, most)
+    for name, largest in {"levels": 1024 if kind == "rqm" else 2**16, "steps": 1023, "bits": 16}.items():
+        if name in mech:
+            _whole(mech, name, largest)
+    if kind == "rqm":
+        keeps = mech["keep"] if isinstance(mech["keep"], list) else [mech["keep"]] * (mech["levels"] - 2)
+        if len(keeps) != mech["levels"] - 2 or not all(type(q) is float and 0 < q < 1 for q in keeps):
+            raise Unsure(f"keep = {shown(mech['keep'])}: must be chances between 0 and 1")
+    if mech.get("levels", 2) < 2 or mech.get("theta") == 0.5 or (kind == "gaussian" and l2_clip is None):
+        raise Unsure(f"mechanism = {shown(mech)}: such a mechanism is not known here")
+    if "bits" in mech and (mech["steps"] % 2 == 0 or mech["steps"] >= 2 ** mech["bits"]):
+        raise Unsure(f"steps = {mech['steps']}: must be odd, and fit {mech['bits']} bits")
+    return mech
+
+
+def _whole(values: Row, name: str, most: int | None, *, none: bool = False) -> Any:
+    value = values[name]
+    if (value is None and not none) or (
+        value is not None and (type(value) is not int or not 1 <= value <= (most or 1))
+    ):
+        raise Unsure(f"{name} = {shown(value)}: must be a whole number from 1 to {most}")
+    return value
+
+
+def _real(values: Row, name: str, most: float) -> None:
+    value = values[name]
+    if type(value) not in (int, float) or not 0 < value <= most or not value >= 1e-300:
+        raise Unsure(f"{name} = {shown(value)}: must be a number above 0, and at most {most:g}")
+
+
+def _account(about: Row, spent: Counter[int], report: Report) -> None:
+    """ε of all that was charged, by this verifier's own bound."""
+    promise = _promise(about)
+    report.delta = promise.delta
+    report.participations = sum(count for _, count in spent.most_common(promise.participations))
+    report.honest = promise.floor(max(1, report.participations))[0]
+    report.epsilon, report.lower = epsilon(promise, report.participations)
+    if promise.mechanism["mechanism"] == "gaussian" and not promise.mechanism["local"]:
+        report.notes.append("the noise is the server's: ε holds against those who see only what it publishes")
+
+
+# -- the files beside a ledger --------------------------------------------------------------------
+
+
+def _beside(
+    folder: Path, about: Row, spent: Counter[int], hashes: list[str], report: Report
+) -> Iterator[Callable[[], None]]:
+    """The other files of a run must not tell of more, or of something else, than was charged."""
+    looks: dict[str, Callable[[Path], None]] = {
+        "plan.json": lambda path: _compare(_mean(about), parsed(content(path)), "plan.json", report),
+        "metrics.jsonl": lambda path: _metrics(content(path), spent, report),
+        "checkpoint.safetensors": lambda path: _checkpoint(path, _mean(about), spent, hashes, report),
+        "summary.json": lambda path: _summary(parsed(content(path)), _mean(about), hashes, report),
+    }
+    for name, look in looks.items():
+        if (folder / name).exists():
+            yield partial(look, folder / name)
+
+
+def _metrics(data: bytes, spent: Counter[int], report: Report) -> None:
+    """Every round that is told of (from 1) must have been charged (from 0)."""
+    rows = [parsed(raw) for raw in data.split(b"\n")[:-1]]
+    turns = [one["round"] for one in rows if isinstance(one, dict) and type(one.get("round")) is int]
+    if len(turns) < len(rows):
+        raise Unsure("metrics.jsonl: has lines that cannot be read")
+    missing = [turn for turn in turns if not spent[turn - 1]]
+    if missing:
+        report.wrong.append(
+            f"metrics.jsonl tells of {len(missing)} rounds that were not charged, first of {missing[0]}"
+        )
+
+
+def _checkpoint(path: Path, mean: Row, spent: Counter[int], hashes: list[str], report: Report) -> None:
+    """The model has as many parameters as was charged for, and is no later than the ledger."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, LONGEST)))
+        state = json.loads(header["__metadata__"]["state"])
+        size, done, head = prod(header["values"]["shape"]), state["round"], state["ledger_head"]
+        if type(size) is not int or type(done) is not int:
+            raise TypeError("its size and its round must be whole numbers")
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise Unsure(f"{path.name}: cannot be read ({type(error).__name__}: {error})") from None
+    if size != mean.get("dim"):
+        report.wrong.append(f"dim = {shown(mean.get('dim'))}: {path.name} has {size} parameters")
+    if head not in hashes:
+        report.wrong.append(f"{path.name} came after the head {shown(head)}, which the ledger lacks")
+    if done > len(spent):
+        report.wrong.append(f"{path.name} is of {done} rounds: {len(spent)} were charged")
+
+
+def _summary(found: Any, mean: Row, hashes: list[str], report: Report) -> None:
+    """What a run states at its end must be what was charged for, and an ε that can be true."""
+    if not isinstance(found, dict):
+        raise Unsure("summary.json: cannot be read")
+    for name, expected in (("delta", mean.get("delta")), ("parameters", mean.get("dim"))):
+        if found.get(name) not in (None, expected):
+            report.wrong.append(f"{name} = {shown(expected)}: summary.json says {shown(found[name])}")
+    if found.get("ledger_head") not in (None, *hashes):
+        report.wrong.append(f"summary.json came after the head {shown(found['ledger_head'])}, which the ledger lacks")
+    stated = found.get("epsilon")
+    if stated is None or report.epsilon is None or report.lower is None:
+        return
+    if type(stated) not in (int, float) or not stated >= report.lower:
+        report.wrong.append(f"summary.json states ε = {shown(stated)}: no ε below {report.lower:.4g} can be true")
+    elif stated < report.epsilon / LOOSE:
+        raise Unsure(f"summary.json states ε = {stated:.6g}: this verifier can only confirm {report.epsilon:.6g}")

@@ -1,0 +1,29 @@
+"""A run of next to nothing: for what needs a trainer, or a model to send."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from rqm.data.clients import Clients, FederatedData
+from rqm.plan.plan import Plan
+from rqm.training.trainer import Trainer
+
+
+def data(clients: int = 6) -> FederatedData:
+    """Two numbers and three classes."""
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.normal(size=(3 * clients, 2))).float()
+    labels = torch.from_numpy(rng.integers(0, 3, size=3 * clients))
+    return FederatedData("tiny", Clients(inputs, labels, 3 * np.arange(clients + 1)), inputs, labels, 3)
+
+
+def model() -> nn.Module:
+    """Nine parameters."""
+    torch.manual_seed(0)
+    return nn.Linear(2, 3)
+
+
+def trainer() -> Trainer:
+    """A run that has not begun."""
+    torch.set_num_threads(1)
+    return Trainer(Plan(data="tiny", model="own", clients=4, rounds=5, device="cpu"), data(), model())
