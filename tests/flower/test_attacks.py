@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.flower.records import Asked
-from rqm.privacy.ledger import LEDGER, read
+from rqm.privacy.ledger import LEDGER, LedgerError, read
 from rqm.secagg import wire
 from rqm.secagg.masking import DEALT
 from rqm.secagg.wire import Kind
@@ -90,6 +90,16 @@ def test_a_second_start_charges_the_same_ledger(tmp_path):
     assert (tmp_path / "other").read_bytes() == b""
     assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 2}
     assert second.train_metrics_clientapp[2]["epsilon"] > first.train_metrics_clientapp[2]["epsilon"]
+
+
+def test_a_ledger_put_back_between_two_starts_is_noticed(tmp_path):
+    grid = Tampered(lambda *_: None)
+    private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)
+    private.start(grid, arrays(model()), 1)
+    path = tmp_path / LEDGER
+    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
+    with pytest.raises(LedgerError, match="not the latest copy"):
+        private.start(grid, arrays(model()), 1)
 
 
 def test_who_has_taken_part_is_known_after_a_crash(tmp_path):

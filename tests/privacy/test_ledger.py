@@ -40,6 +40,14 @@ def test_charges_are_kept_and_counted(path):
         assert ledger.spent == spent
 
 
+def test_a_round_that_cannot_be_is_not_charged(path):
+    with Ledger(path, ABOUT) as ledger:
+        for bad in (-1, 10**18, 1.5, "x"):
+            with pytest.raises((ValueError, TypeError), match="round"):
+                ledger.charge(bad)
+    assert read(path)[1] == Counter()
+
+
 def test_the_most_a_user_can_have_been_part_of():
     spent = Counter({0: 1, 1: 3, 2: 2, 3: 1})
     assert participations(spent, 1) == 3

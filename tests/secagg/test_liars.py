@@ -165,6 +165,19 @@ def test_shares_that_do_not_belong_to_the_secret(monkeypatch, spoil, silent):
     assert spoil is not other_secret or set(cost.liars) == {4, 9}
 
 
+def test_one_who_deals_badly_to_as_many_as_may_lie_and_a_silent_friend():
+    """Shares for k − t neighbours cannot be opened, and one more neighbour says nothing at the end."""
+    place, size = lists(16)[Kind.SHARES]
+
+    def tampers(u, at, message):
+        return spoilt_entries(message, place, size, Random(1), lambda _: 4) if (u, at) == (7, Kind.SHARES) else None
+
+    total, survivors, cost = aggregate(params(16), values, lost={9: Kind.REVEAL}, hears=tampers)
+    assert set(cost.liars) <= {7}
+    assert set(range(16)) - {7, 9} <= set(survivors)
+    assert (total == expected(survivors)).all()
+
+
 def test_a_round_with_too_many_liars_ends(monkeypatch):
     dealing_wrongly(monkeypatch, set(range(5)), other_secret)
     with pytest.raises(Aborted, match="11 clients are left after KEYS: must be at least 12"):

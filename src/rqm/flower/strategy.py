@@ -106,6 +106,7 @@ class PrivateStrategy(Strategy):
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate)
         finally:
             if self.guard is not None:
+                self.expect_head = self.guard.head  # where this ledger must go on, if there is another start
                 self.guard.close()
                 self.guard = None
 
@@ -177,7 +178,6 @@ class PrivateStrategy(Strategy):
             key=self._key,
             witness=self._witness,
         )
-        self.expect_head = None  # it was that of this ledger when it was opened first
         path = self.folder / PARTICIPANTS
         if path.exists():
             self._taken = Counter(

@@ -19,6 +19,7 @@ from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from rqm._util.checks import whole
 from rqm._util.closing import Closing
 from rqm._util.disk import lock, sync_folder
 from rqm.privacy.signing import LedgerError, Signer, Witness, signed
@@ -130,7 +131,7 @@ class Ledger(Closing):
 
         When this returns the charge is on the disk, and the witness has seen it.
         """
-        return self._write({"round": int(turn)})
+        return self._write({"round": whole("round", turn, 0, 10**18 - 1)})
 
     @property
     def _nonce(self) -> dict[str, str]:

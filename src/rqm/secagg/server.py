@@ -116,6 +116,7 @@ class Server:
         """The sum of the survivors' values."""
         if self._due != Kind.REVEAL:
             raise ProtocolError(f"not finished: {self._due.name} is due")
+        self._still_shared(self._revealed)
         params, total = self.params, self._total.copy()
         alive = self._alive
         lost = [u for u in self._seals if u not in alive and not alive.isdisjoint(self._sharers(u))]
