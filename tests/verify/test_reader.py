@@ -153,6 +153,19 @@ def test_a_plan_that_says_otherwise_is_wrong(check, name, value):
     assert check(written([0], about(plan={**same, name: value}))).status == "wrong"
 
 
+def test_one_honest_client_is_not_all_of_them(check):
+    """1 == 1.0 in Python: the mean counts on all users, the plan and the auditor on one client."""
+    said = about()
+    said["mean"] |= {"honest": 1.0, "population": 1000}
+    assert check(written([0], {**said, "plan": {"honest": 1}})).status == "wrong"
+    assert check(written([0], said), honest=1).status == "wrong"
+
+
+def test_a_clip_outside_of_transforms_hides_nothing(check):
+    plan = {"transforms": {"l2_clip": 50.0}, "l2_clip": 1.0}
+    assert check(written([0], about(plan=plan))).status == "wrong"
+
+
 # -- the folder of a run --------------------------------------------------------------------------
 
 

@@ -107,10 +107,15 @@ def _agree(about: Row, known: Row, report: Report) -> None:
     mean = _mean(about)
     for name in ("dim", "delta", "honest"):
         found = mean.get("clients") if name == "honest" and mean.get(name) is None else mean.get(name)
-        if known[name] is not None and found != known[name]:
+        if known[name] is not None and _differ(name, found, known[name]):
             report.wrong.append(f"{name} = {shown(found)}: expected {known[name]}")
     if about.get("plan") is not None:
         _compare(mean, about["plan"], "the ledger's plan", report)
+
+
+def _differ(name: str, one: Any, other: Any) -> bool:
+    """Whether two values say different things: of honest clients 1 is one of them, 1.0 is all."""
+    return bool(one != other or (name == "honest" and isinstance(one, float) != isinstance(other, float)))
 
 
 def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
@@ -119,12 +124,12 @@ def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
     transforms = plan.get("transforms") if isinstance(plan.get("transforms"), dict) else {}
-    said = {**transforms, **plan}  # type: ignore[dict-item]
+    said = {**plan, **transforms}  # type: ignore[dict-item]
     if said.get("survivors") is None and said.get("lost"):
         said["survivors"] = 1  # a round may then end with anybody
     exact = {"clients", "rounds", "mechanism", "l2_clip", "rotate", "population", "participations", "honest"}
     for name in sorted({*exact, "survivors", "delta", "dim"} & said.keys() & mean.keys()):
-        if said[name] != mean[name] and not (name in ("delta", "dim") and said[name] is None):
+        if _differ(name, said[name], mean[name]) and not (name in ("delta", "dim") and said[name] is None):
             report.wrong.append(f"{name} = {shown(mean[name])} is charged for: {where} says {shown(said[name])}")
 
 
