@@ -10,7 +10,6 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
-from rqm.flower.records import Asked
 from rqm.privacy.ledger import LEDGER, LedgerError, read
 from rqm.secagg import wire
 from rqm.secagg.masking import DEALT
@@ -273,6 +272,4 @@ def test_a_model_of_another_size_is_refused(tmp_path):
             return super().send_and_receive(larger(list(messages)))
 
     private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path, stage_timeout=0.2)
-    private.start(Lying(lambda *_: None), arrays(model()))
-    assert Asked.__dataclass_fields__.keys() == {"stage", "round", "turn", "dim", "number", "message"}
-    assert private.note
+    assert survivors(private.start(Lying(lambda *_: None), arrays(model()))) == [0, 0]

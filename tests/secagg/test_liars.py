@@ -9,8 +9,8 @@ import pytest
 
 from rqm.secagg import Aborted, Client, Params, Spoiled, wire
 from rqm.secagg import client as module
-from rqm.secagg.local import STAGES, aggregate
-from rqm.secagg.wire import Kind
+from rqm.secagg.local import aggregate
+from rqm.secagg.wire import STAGES, Kind
 
 COUNT = 20
 SIZES = [pytest.param(16, id="16 clients"), pytest.param(100, id="100 clients", marks=pytest.mark.slow)]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rqm.secagg import Aborted, Params
-from rqm.secagg.local import STAGES, aggregate
-from rqm.secagg.wire import Kind
+from rqm.secagg.local import aggregate
+from rqm.secagg.wire import STAGES, Kind
 
 
 def values(u):

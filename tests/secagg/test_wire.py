@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rqm.secagg import Client, ProtocolError, Server, wire
-from rqm.secagg.local import STAGES
-from rqm.secagg.wire import Kind
+from rqm.secagg.wire import STAGES, Kind
 from tests.secagg.rounds import PARAMS, STEPS, Round
 
 

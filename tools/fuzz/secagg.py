@@ -4,8 +4,7 @@ import json
 from random import Random
 
 from rqm.secagg import Client, Params, ProtocolError, Server
-from rqm.secagg.local import STAGES
-from rqm.secagg.wire import HEADER, Kind
+from rqm.secagg.wire import HEADER, STAGES, Kind
 from tools.fuzz.mutate import changed, damaged, text_of
 from tools.fuzz.target import Target
 

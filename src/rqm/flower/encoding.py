@@ -12,7 +12,7 @@ from flwr.supercore import log
 from rqm.flower.records import RECORD, Asked
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat
-from rqm.randomness import SecureRandom, SeededRandom, require_secure
+from rqm.randomness import SecureRandom, SeededRandom
 from rqm.secagg import ProtocolError
 from rqm.training.participants import sampled
 from rqm.training.streams import NOISE
@@ -36,7 +36,7 @@ def levels(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_n
         vector = torch.zeros_like(start)
     mean = settings.plan.private_mean(len(vector))
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
-    source = _seeded(settings, ctxt, turn) if seeded else require_secure(SecureRandom())
+    source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
     if not bool(mean.add(vector[None].clone(), total, source, round=turn)[0]):
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     return np.asarray(total)

@@ -6,7 +6,6 @@ Nothing else leaves the client: no count, norm, loss or metric. Messages that ar
 answered with an error. A SuperNode starts a process for each message, so only the stage that trains loads torch.
 """
 
-import os
 from collections.abc import Callable
 from logging import WARNING
 from typing import Any
@@ -83,8 +82,3 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     message = client.answer(stage, asked.message, values)
     states[RECORD] = ConfigRecord({"client": client.save()})
     return message
-
-
-def new_round() -> bytes:
-    """A name for a round that never repeats."""
-    return os.urandom(16)

@@ -6,12 +6,10 @@ from typing import Any, Self, final
 from flwr.app import ConfigRecord, Message
 
 from rqm.secagg import ProtocolError
-from rqm.secagg.wire import Kind
+from rqm.secagg.wire import STAGES
 
 RECORD = "rqm"
 """The record of a message that belongs to the protocol, and of a node's state."""
-STAGES = (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)
-"""What a client can be asked for."""
 SEEDED = "seeded"
 """Beside an answer that rests on seeded words, and is not private."""
 MOST = {"stage": max(STAGES), "turn": 2**31 - 1, "dim": 2**31, "number": 2**31 - 1}

@@ -23,14 +23,13 @@ from flwr.supercore import log
 
 from rqm._util.checks import whole
 from rqm._util.files import read_json, write_json
-from rqm.flower.mod import new_round
 from rqm.flower.records import RECORD, Asked, answered
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
 from rqm.plan.sizes import OWN
-from rqm.secagg import Aborted, Server, Spoiled
+from rqm.secagg import Aborted, Server, Spoiled, new_round
 from rqm.secagg.wire import Kind
 from rqm.training.server import Optimiser
 

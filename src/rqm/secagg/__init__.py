@@ -3,7 +3,7 @@
 from rqm.secagg.client import Client
 from rqm.secagg.errors import Aborted, ProtocolError, Spoiled
 from rqm.secagg.graph import security
-from rqm.secagg.protocol import Params
+from rqm.secagg.protocol import Params, new_round
 from rqm.secagg.server import Server
 
-__all__ = ["Aborted", "Client", "Params", "ProtocolError", "Server", "Spoiled", "security"]
+__all__ = ["Aborted", "Client", "Params", "ProtocolError", "Server", "Spoiled", "new_round", "security"]

@@ -1,6 +1,5 @@
 """All parties of a round in one process: for simulation, tests and benchmarks."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,12 +12,11 @@ import numpy.typing as npt
 
 from rqm.secagg.client import Client
 from rqm.secagg.errors import ProtocolError, Spoiled
-from rqm.secagg.protocol import Params
+from rqm.secagg.protocol import Params, new_round
 from rqm.secagg.server import Server
-from rqm.secagg.wire import Kind
+from rqm.secagg.wire import STAGES, Kind
 
 _NOTHING = np.empty(0, dtype=np.int64)
-STAGES = (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)
 
 
 @final
@@ -60,7 +58,7 @@ def aggregate(
             total, survivors = _attempt(params, values, dict(lost or {}), who, hears, cost, options)
         except Spoiled as error:
             who = [u for u in who if u not in error.liars]
-            params = replace(params, round=os.urandom(16))
+            params = replace(params, round=new_round())
         else:
             return total, survivors, cost
 

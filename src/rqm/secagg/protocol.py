@@ -16,6 +16,7 @@ Bytes in, bytes out; no input or output of their own, and no clock: whoever driv
 over, and clients that have not answered by then are lost. See ``docs/protocol.md``.
 """
 
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,6 +111,11 @@ class Params:
     def masked_size(self) -> int:
         """Bytes of a client's masked vector."""
         return packed_size(self.count, self.bits)
+
+
+def new_round() -> bytes:
+    """A name for a round that never repeats."""
+    return os.urandom(16)
 
 
 def pair(one: int, other: int) -> bytes:

@@ -1,6 +1,5 @@
 """The sum of a round's messages: as an ideal aggregator would reveal it, or by the true protocol."""
 
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, final
@@ -106,8 +105,9 @@ class Secure(Aggregator):
 
     def collect(self, chosen: list[int], staying: list[int], turn: int) -> Collected | None:
         """The same sum. Clients who are lost fall silent before they send their masked vector, at some stage."""
-        from rqm.secagg import Aborted  # noqa: PLC0415 (a bare GPU machine has no ciphers)
-        from rqm.secagg.local import STAGES, aggregate  # noqa: PLC0415
+        from rqm.secagg import Aborted, new_round  # noqa: PLC0415 (a bare GPU machine has no ciphers)
+        from rqm.secagg.local import aggregate  # noqa: PLC0415
+        from rqm.secagg.wire import STAGES  # noqa: PLC0415
 
         losses = torch.empty(len(staying), device=self.work.device)
         places = {client: place for place, client in enumerate(staying)}
@@ -125,7 +125,7 @@ class Secure(Aggregator):
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
         silent = {party: STAGES[stage] for party, stage in zip(lost, stages, strict=True)}
         try:
-            params = protocol(self.plan, self.mean.coordinates, os.urandom(16))
+            params = protocol(self.plan, self.mean.coordinates, new_round())
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             return None
