@@ -10,10 +10,12 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
+from rqm.plan.account import account_ledger
 from rqm.privacy.ledger import LEDGER, LedgerError, read
 from rqm.secagg import wire
 from rqm.secagg.masking import DEALT
 from rqm.secagg.wire import Kind
+from rqm.verify import verify
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.flower.test_strategy import PRIVATE
 from tests.training.small import model
@@ -233,6 +235,11 @@ def test_seeded_answers_are_taken_by_a_simulation_only_and_state_no_epsilon(tmp_
     result, _, _ = train(tmp_path / "simulated", mod=seeded_mod, seeded=True)
     assert survivors(result) == [6, 6]
     assert all("epsilon" not in metrics for metrics in result.train_metrics_clientapp.values())
+    with pytest.raises(ValueError, match="seeded words"):
+        account_ledger(tmp_path / "simulated")
+    assert verify(tmp_path / "simulated" / LEDGER).status == "cannot verify"
+    with pytest.raises(LedgerError, match="belongs to another plan"):  # no private run goes on with it
+        train(tmp_path / "simulated")
     result, _, _ = train(tmp_path / "mixed", seeded=True)
     assert survivors(result) == [0, 0]
 

@@ -176,6 +176,7 @@ class PrivateStrategy(Strategy):
             sampling=AVAILABLE,
             key=self._key,
             witness=self._witness,
+            seeded=self.seeded,
         )
         path = self.folder / PARTICIPANTS
         if path.exists():

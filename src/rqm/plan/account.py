@@ -76,6 +76,8 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     about, spent, head = read(file)
     if recorded is not None and not holds(file, recorded):
         raise LedgerError(f"{file}: lacks charges that came before the checkpoint beside it; it is an older copy")
+    if about.get("seeded"):
+        raise ValueError(f"{file}: was charged for answers from seeded words, which anyone can repeat: not private")
     mean = charged_mean(about)
     _same_population(mean.population or about.get("users"), changes.get("population"))
     fraction = isinstance(changes.get("honest", mean.honest), float)

@@ -52,6 +52,7 @@ class Guard(Closing):
         users: int | None = None,
         key: Path | None = None,
         witness: str | Path | None = None,
+        seeded: bool = False,
     ) -> None:
         self.mean, self.budget, self.ledger = mean, budget, None
         self._charges: Counter[int] = Counter()
@@ -75,6 +76,7 @@ class Guard(Closing):
             "plan": None if plan is None else plan.to_dict(),
         }
         about |= {} if users is None else {"users": users}
+        about |= {"seeded": True} if seeded else {}
         self.ledger = Ledger(
             folder / LEDGER,
             about,
@@ -168,7 +170,7 @@ def _can_account(mean: PrivateMean) -> None:
 
 def _same(saved: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether a ledger is for the same promises."""
-    return charged_mean(saved).promises() == charged_mean(new).promises()
+    return saved.get("seeded") == new.get("seeded") and charged_mean(saved).promises() == charged_mean(new).promises()
 
 
 def delta_of(folder: Path) -> float | None:

@@ -94,6 +94,8 @@ def _doubts(report: Report) -> Iterator[None]:
 
 
 def _mean(about: Row) -> Row:
+    if about.get("seeded"):
+        raise Unsure("the answers came from seeded words, which anyone can repeat: not private")
     mean = about.get("mean")
     if not isinstance(mean, dict):
         raise Unsure("the ledger does not say what a release is (mean)")
