@@ -19,7 +19,7 @@ class LocalGrid(Grid):
     """Nodes 100, 101, …: each with its own context, as a SuperNode keeps it. ``lose`` decides who does not answer."""
 
     def __init__(self, app, nodes, run_config, lose=lambda node, stage, turn: False):
-        self.app, self.lose, self.seen = app, lose, []
+        self.app, self.lose, self.seen, self.replies = app, lose, [], []
         self.contexts = {
             100 + p: Context(
                 run_id=1,
@@ -49,7 +49,20 @@ class LocalGrid(Grid):
             replies.append(reply)
         return replies
 
-    set_run = run = create_message = push_messages = pull_messages = None  # not used by a strategy
+    def push_messages(self, messages):
+        """Everybody answers at once; to those who do not, nothing could be sent."""
+        messages = list(messages)
+        replies, ids = list(self.send_and_receive(messages)), []
+        for message in messages:
+            own = [reply for reply in replies if reply.metadata.src_node_id == message.metadata.dst_node_id]
+            ids.append(str(len(self.replies)) if own else None)
+            self.replies += [own] if own else []
+        return ids
+
+    def pull_messages(self, message_ids):
+        return [reply for one in message_ids for reply in self.replies[int(one)]]
+
+    set_run = run = create_message = None  # not used by a strategy
 
 
 def arrays(net):

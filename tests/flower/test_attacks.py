@@ -1,13 +1,14 @@
 """Attacks that were carried out against the assembled thing, through Flower's own objects: refused, or harmless."""
 
 import copy
+import logging
 from random import Random
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.plan.account import account_ledger
@@ -58,6 +59,18 @@ def survivors(result):
 
 def body_of(reply):
     return reply.content.config_records["rqm"]["message"]
+
+
+def test_what_a_node_gives_as_its_error_is_no_line_of_the_log(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+
+    def tamper(reply, node, now):
+        asked = Message(RecordDict(), dst_node_id=node, message_type="train")
+        return Message(Error(0, "x\nINFO : rqm: (ε = 0.1, certified)"), reply_to=asked) if node == 101 else None
+
+    assert survivors(train(tmp_path, tamper)[0]) == [5, 5]
+    assert any("x\\nINFO" in one for one in caplog.messages)
+    assert not any("\n" in one for one in caplog.messages if "rqm:" in one)
 
 
 # -- uncharged ----------------------------------------------------------------------------------
@@ -205,6 +218,9 @@ def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_a
     assert "have no good share of it" in private.liars[101]
     assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 1}  # done again, and charged again
     assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.asked if stage == Kind.KEYS) == 1
+    _, private, grid = train(tmp_path)  # another process: nothing is in memory
+    assert list(private.liars) == [101]
+    assert 101 not in {m.metadata.dst_node_id for _, m in grid.asked}
 
 
 def test_impossible_sums_are_discarded_and_charged(tmp_path):

@@ -47,8 +47,8 @@ def test_six_charges_rewritten_as_three_are_refused(path, tmp_path):
             ledger.charge(turn)
     lines = [json.loads(line) for line in forger.read_text().splitlines()]
     path.write_bytes(forger.read_bytes())
-    with Ledger(path, ABOUT) as ledger:
-        pass  # nobody can tell an unsigned one
+    with pytest.raises(LedgerError, match="is not signed"):
+        Ledger(path, ABOUT, key=mine)
     lines[0]["key"] = mine.public  # so it must claim the key, and cannot sign
     path.write_text("".join(json.dumps({**line, "signature": "00" * 64}) + "\n" for line in lines))
     with pytest.raises(LedgerError, match="line 1 was changed"):  # the key is part of what is hashed

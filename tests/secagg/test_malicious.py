@@ -90,7 +90,7 @@ def test_keys_that_their_owner_has_not_signed():
     identities = {u: Ed25519PrivateKey.generate() for u in range(5)}
     public = {u: key.public_key() for u, key in identities.items()}
     params = Params(clients=5, count=3, levels=16, round=b"one", threshold=3, signed=True)
-    server, parties = Server(params), [Client(params, u, identities[u], public) for u in range(5)]
+    server, parties = Server(params, public), [Client(params, u, identities[u], public) for u in range(5)]
     for client in parties:
         server.receive(client.keys())
     body = wire.unframe(server.advance()[0], Kind.NEIGHBOURS, params.digest)

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rqm.secagg import Aborted, Params
+from rqm.secagg import Aborted, Client, Params, Server
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
 
@@ -118,6 +118,8 @@ def test_signed_rounds():
     )
     assert survivors == [0, 2, 3]
     assert (total == sum(values(u) for u in survivors)).all()
+    with pytest.raises(ValueError, match="identities"):
+        Server(params)  # who would take any keys
 
 
 def test_forty_clients_of_the_papers_model_send_few_bytes():
@@ -128,7 +130,6 @@ def test_forty_clients_of_the_papers_model_send_few_bytes():
 
 def test_the_masked_vectors_say_nothing_alone():
     """The same values masked twice share no more coordinates than chance."""
-    from rqm.secagg import Client, Server
 
     params = Params(clients=3, count=20_000, levels=16, round=b"1", bits=10)
     seen = []

@@ -6,6 +6,7 @@ import json
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rqm import Gaussian, PrivateMean, Rounding
+from rqm.plan.plan import Plan
 
 KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
 MEAN = PrivateMean(
@@ -19,6 +20,14 @@ def public(key):
 
 def about(mean=MEAN, **more):
     return {"mean": json.loads(json.dumps(mean.to_dict())), "sampling": "uniform", "plan": None, **more}
+
+
+def plan(mean=MEAN, **other):
+    """What the plan of such a ledger says."""
+    parts = {"l2_clip": mean.l2_clip, "rotate": mean.rotate}
+    said = {**Plan(mechanism=mean.mechanism, clients=mean.clients).to_dict(), "transforms": parts}
+    said |= {name: value for name, value in mean.to_dict().items() if name in said}
+    return json.loads(json.dumps({**said, **other}))
 
 
 def written(charges, said=None, key=KEY, first=None):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rqm import PBM, RQM, Gaussian
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian
 from rqm.verify import verify
-from tests.verify.ledgers import KEY, LEDGER, MEAN, OTHER, QUICK, SAID, about, hashes, heads, public, written
+from tests.verify.ledgers import KEY, LEDGER, MEAN, OTHER, QUICK, SAID, about, hashes, heads, plan, public, written
 
 
 def test_a_sound_ledger_is_verified(check):
@@ -141,29 +141,61 @@ def test_what_the_auditor_knows_better_is_wrong(check, name, value):
         ("participations", 4),
         ("population", 99),
         ("mechanism", {"mechanism": "pbm"}),
-        ("transforms", {"l2_clip": 2.0}),
+        ("transforms", {"l2_clip": 2.0, "rotate": True}),
+        ("dim", 99),
         ("lost", 0.1),
     ],
 )
 def test_a_plan_that_says_otherwise_is_wrong(check, name, value):
-    mean = MEAN.to_dict()
-    same = {key: mean[key] for key in ("clients", "rounds", "delta", "honest", "survivors", "participations")}
-    same |= {"population": None, "mechanism": mean["mechanism"], "transforms": {"l2_clip": 1.0, "rotate": True}}
-    assert check(written([0], about(plan=same))).status == "verified"
-    assert check(written([0], about(plan={**same, name: value}))).status == "wrong"
+    assert check(written([0], about(plan=plan()))).status == "verified"
+    assert check(written([0], about(plan=plan(**{name: value})))).status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("delta", "population", "status"), [(1e-5, None, "verified"), (0.5, None, "wrong"), (1e-5, 10**6, "wrong")]
+)
+def test_a_plan_that_leaves_delta_open_means_its_default(check, delta, population, status):
+    said = about(MEAN.with_(delta=delta, population=population))
+    assert check(written([0], said | {"plan": plan(population=population, delta=None)})).status == status
+
+
+def unknown():
+    """First lines with something in them that the verifier does not know, or that cannot be."""
+    for values in ({}, {"clients": 20}, plan(more=1), plan(transforms={"l2_clip": 1.0})):
+        yield about(plan=values)
+    yield from (about(more=1), about(users=19), about(users="x"), about(users=True), about(sampling="mine"))
+    yield from (about(sampling=None), {name: value for name, value in about().items() if name != "plan"})
+    mean = about()["mean"]
+    for name, value in {
+        "delta": 1,
+        "rounds": "x",
+        "seed": None,
+        "private_mean": 2,
+        "more": 1,
+        "neighbours": [],
+    }.items():
+        yield about() | {"mean": {**mean, name: value}}
+    for value in (False, [], "0"):
+        yield about() | {"mean": {**mean, "mechanism": {**mean["mechanism"], "margin": value}}}
+
+
+@pytest.mark.parametrize("said", list(unknown()))
+def test_what_it_does_not_know_it_cannot_verify(check, said):
+    assert check(written([0], said)).status == "cannot verify"
 
 
 def test_one_honest_client_is_not_all_of_them(check):
     """1 == 1.0 in Python: the mean counts on all users, the plan and the auditor on one client."""
     said = about()
     said["mean"] |= {"honest": 1.0, "population": 1000}
-    assert check(written([0], {**said, "plan": {"honest": 1}})).status == "wrong"
+    assert check(written([0], {**said, "plan": plan(honest=1, population=1000)})).status == "wrong"
     assert check(written([0], said), honest=1).status == "wrong"
 
 
 def test_a_clip_outside_of_transforms_hides_nothing(check):
-    plan = {"transforms": {"l2_clip": 50.0}, "l2_clip": 1.0}
-    assert check(written([0], about(plan=plan))).status == "wrong"
+    hidden = plan(transforms={"l2_clip": 50.0, "rotate": True}, l2_clip=1.0)
+    assert check(written([0], about(plan=hidden))).status == "cannot verify"
+    assert check(written([0], about(plan=plan(transforms={"l2_clip": 50.0, "rotate": True})))).status == "wrong"
 
 
 # -- the folder of a run --------------------------------------------------------------------------
@@ -176,7 +208,7 @@ def run(tmp_path):
     stated = MEAN.spent({0: 3}).epsilon
     files = {
         "ledger.jsonl": data,
-        "plan.json": {"clients": 20, "rounds": 8, "delta": None, "mechanism": MEAN.to_dict()["mechanism"]},
+        "plan.json": plan(),
         "metrics.jsonl": b'{"round": 1}\n{"round": 2}\n{"round": 3}\n',
         "checkpoint.safetensors": model(100, 3, hashes(data)[-1]),
         "summary.json": {"epsilon": stated, "delta": 1e-6, "parameters": 100, "ledger_head": hashes(data)[-1]},
@@ -207,7 +239,7 @@ def test_a_sound_run_is_verified(run):
     [
         ("ledger.jsonl", written([0, 1])),  # a charge is missing
         ("ledger.jsonl", written([0, 1, 1])),
-        ("plan.json", {"clients": 30}),
+        ("plan.json", plan(clients=30)),
         ("metrics.jsonl", b'{"round": 1}\n{"round": 4}\n'),
         ("checkpoint.safetensors", model(101, 3, hashes(LEDGER)[3])),
         ("checkpoint.safetensors", model(100, 3, "0" * 64)),

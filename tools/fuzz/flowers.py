@@ -58,25 +58,30 @@ class Here(Grid):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, told: Change | None = None, said: Change | None = None) -> None:
         self.told, self.said, self.app = told, said, app()
+        self.replies: list[Message] = []
         self.contexts = {100 + place: context(place) for place in range(NODES)}
 
     def get_node_ids(self) -> list[int]:
         """All of them."""
         return list(self.contexts)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Ask one after the other."""
-        replies = []
+        before = len(self.replies)
         for message in messages:
             node, content = message.metadata.dst_node_id, RecordDict(dict(message.content))
             content = content if self.told is None else self.told(node, content)
             reply = self.app(asked(node, content), self.contexts[node])
             if self.said is not None and reply.has_content():
                 reply.content = self.said(node, RecordDict(dict(reply.content)))
-            replies.append(reply)
-        return replies
+            self.replies.append(reply)
+        return [str(place) for place in range(before, len(self.replies))]
 
-    set_run = run = create_message = push_messages = pull_messages = None  # type: ignore[assignment]
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """What was answered."""
+        return [self.replies[int(place)] for place in message_ids]
+
+    set_run = run = create_message = send_and_receive = None  # type: ignore[assignment]
 
 
 def context(place: int, state: RecordDict | None = None) -> Context:

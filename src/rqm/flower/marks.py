@@ -17,9 +17,10 @@ FOLDER = "spent"
 def spend(fingerprint: str, stage: int) -> None:
     """Mark that the client with these keys answers this stage; ProtocolError if it has answered it, or a later one."""
     folder = state_folder() / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
     path = folder / fingerprint
-    new = not path.exists()
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         lock(file, wait=True)
@@ -31,5 +32,5 @@ def spend(fingerprint: str, stage: int) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-    if new:
+    if not done:  # whoever has made the file may have died before its name was on the disk
         sync_folder(folder)

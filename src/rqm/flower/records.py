@@ -5,6 +5,7 @@ from typing import Any, Self, final
 
 from flwr.app import ConfigRecord, Message
 
+from rqm._util.checks import shown
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import STAGES
 
@@ -60,7 +61,7 @@ def answer(body: bytes, *, seeded: bool) -> ConfigRecord:
 def answered(reply: Message, *, seeded: bool) -> bytes:
     """The protocol's message in a client's answer; ProtocolError if there is none, or not of the kind that is asked."""
     if reply.has_error():
-        raise ProtocolError(str(reply.error.reason))
+        raise ProtocolError(f"it says {shown(str(reply.error.reason))}")
     record = reply.content.config_records.get(RECORD)
     body = None if record is None else record.get("message")
     if not isinstance(body, bytes):

@@ -6,7 +6,7 @@ answer of one, so that its server optimiser works as ever.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
 from math import inf
@@ -23,6 +23,7 @@ from flwr.supercore import log
 
 from rqm._util.checks import whole
 from rqm._util.files import read_json, write_json
+from rqm.flower.grid import PatientGrid
 from rqm.flower.records import RECORD, Asked, answered
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
@@ -33,8 +34,8 @@ from rqm.secagg import Aborted, Server, Spoiled, new_round
 from rqm.secagg.wire import Kind
 from rqm.training.server import Optimiser
 
-PARTICIPANTS = "participants.json"
-"""How often each node was chosen, beside the ledger."""
+PARTICIPANTS, LIARS = "participants.json", "liars.json"
+"""Beside the ledger: how often each node was chosen, and who has spoilt a round."""
 
 
 class PrivateStrategy(Strategy):
@@ -48,7 +49,7 @@ class PrivateStrategy(Strategy):
 
     Clients are sampled anew each round, no user more often than ``participations`` allows; users are nodes. A node
     that breaks the protocol loses its place in the round. One that has spoilt a round is in ``liars``, with the
-    reason, is not chosen again, and the round is done, and charged, again without it.
+    reason, and in a file beside the ledger; it is not chosen again, and the round is done, and charged, without it.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class PrivateStrategy(Strategy):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stopped, self._timeout = False, timeout
         try:
+            grid = PatientGrid(grid)
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate)
         finally:
             if self.guard is not None:
@@ -178,11 +180,16 @@ class PrivateStrategy(Strategy):
             witness=self._witness,
             seeded=self.seeded,
         )
-        path = self.folder / PARTICIPANTS
-        if path.exists():
-            self._taken = Counter(
-                {int(node): whole(node, count, 0) for node, count in read_json(path, "nodes").items()}
-            )
+        self._taken = Counter({node: whole(str(node), count, 0) for node, count in self._told(PARTICIPANTS).items()})
+        self.liars |= {node: str(reason) for node, reason in self._told(LIARS).items()}
+
+    def _told(self, name: str) -> dict[int, Any]:
+        """What a file beside the ledger says of nodes."""
+        path = self.folder / name
+        return {int(node): value for node, value in read_json(path, "nodes").items()} if path.exists() else {}
+
+    def _tell(self, name: str, nodes: Mapping[int, Any]) -> None:
+        write_json(self.folder / name, {str(node): value for node, value in nodes.items()})
 
     def _state(self, server_round: int) -> dict[str, float]:
         """What has been spent, where that means something."""
@@ -223,7 +230,7 @@ class PrivateStrategy(Strategy):
         self._nodes = SystemRandom().sample(free, count)
         self._taken.update(self._nodes)
         if plan.participations is not None:
-            write_json(self.folder / PARTICIPANTS, {str(node): count for node, count in self._taken.items()})
+            self._tell(PARTICIPANTS, self._taken)
 
     @property
     def _least(self) -> int:
@@ -268,6 +275,7 @@ class PrivateStrategy(Strategy):
             except Spoiled as error:
                 self._server, self.note = None, str(error)
                 self.liars |= {nodes[number]: reason for number, reason in error.liars.items()}
+                self._tell(LIARS, self.liars)
                 self._nodes = [node for node in nodes if node not in self.liars]
                 log(WARNING, "rqm: the round is done again without those who have spoilt it: %s", error)
                 if len(self._nodes) >= self._least:

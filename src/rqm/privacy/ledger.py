@@ -92,6 +92,11 @@ class Ledger(Closing):
             raise LedgerError(f"{path}: belongs to another plan")
         public = self.charges[0].get("key")
         if public is None:
+            if key is not None and (key.given or self.charges[0]["ledger"] == FORMAT):
+                raise LedgerError(
+                    f"{path}: is not signed, and may have been written anew; where there is a key ({key.path}) every "
+                    "ledger is, but those of older versions, which go on without --key"
+                )
             return None
         if key is None or key.public != public:
             mine = "there is none here" if key is None else f"that of {key.path} is {key.public}"
@@ -238,12 +243,14 @@ def _line(raw: bytes, head: str, before: list[dict[str, Any]]) -> dict[str, Any]
     try:
         line = json.loads(raw)
         good = json.dumps(line).encode() == raw and line["previous"] == head and line["hash"] == _hash(line)
+        first = before[0] if before else line
+        names = {"previous", "hash"} | ({"nonce"} & first.keys()) | ({"signature"} if "key" in first else set())
         if before:
             good = good and type(line["round"]) is int and line["round"] >= 0
-            good = good and ("nonce" in line) == ("nonce" in before[0])
-            good = good and ("signature" in line) == ("key" in before[0])
+            good = good and line.keys() == names | {"round"}
         else:
-            good = good and isinstance(line["about"], dict) and ("signature" in line) == ("key" in line)
+            good = good and isinstance(line["about"], dict)
+            good = good and line.keys() == names | {"ledger", "about"} | ({"key"} & line.keys())
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return line if good else None

@@ -33,9 +33,9 @@ class LedgerError(ValueError):
 
 @final
 class Signer:
-    """An Ed25519 key in a file; made, if the file is not there."""
+    """An Ed25519 key in a file; made, if the file is not there. A ``given`` one must have signed all it opens."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, given: bool = True) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 (lazy: 50 ms)
 
         if not path.exists():
@@ -46,7 +46,7 @@ class Signer:
             self._key = Ed25519PrivateKey.from_private_bytes(secret)
         except ValueError:
             raise LedgerError(f"key = {path}: must hold 32 bytes in hexadecimal, and holds something else") from None
-        self.path, self.public = path, self._key.public_key().public_bytes_raw().hex()
+        self.given, self.path, self.public = given, path, self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, digest: str) -> str:
         """The signature of a line, by its hash."""
@@ -56,7 +56,7 @@ class Signer:
 def signer(path: Path | None = None) -> Signer | None:
     """The server's key, from that file or from the folder of the user's state; None where there can be none."""
     try:
-        return Signer(state_folder() / KEY if path is None else path)
+        return Signer(state_folder() / KEY if path is None else path, given=path is not None)
     except ModuleNotFoundError:
         if path is not None:
             raise LedgerError(f"key = {path}: cryptography is not installed here, so nothing can be signed") from None

@@ -31,6 +31,8 @@ class Server:
     """
 
     def __init__(self, params: Params, identities: Identities | None = None, *, maker: Masks | None = None) -> None:
+        if params.signed and identities is None:
+            raise ValueError("a signed round: identities (everybody's public ones) must be given")
         self._maker = maker or Masks()
         self.params, self._identities = params, identities
         self._due = Kind.KEYS
@@ -195,7 +197,7 @@ class Server:
     def _take_keys(self, client: int, body: memoryview) -> None:
         if len(body) != self.params.keys_size:
             raise ProtocolError(f"keys of {len(body)} bytes: must have {self.params.keys_size}")
-        if self.params.signed and self._identities is not None:
+        if self._identities is not None and self.params.signed:
             text = statement(self.params, client, bytes(body[: 2 * KEY]))
             masking.verify(self._identities.get(client), body[2 * KEY :], text, f"client {client}")
         both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])

@@ -26,6 +26,11 @@ LONGEST = 2**24
 """Bytes of a checkpoint's header that are read."""
 MEAN = {"private_mean", "dim", "clients", "mechanism", "delta", "l2_clip", "rotate", "rounds", "population"}
 MEAN |= {"participations", "honest", "survivors", "observer", "neighbours", "unit", "seed"}
+ABOUT = {"mean", "sampling", "plan"}
+TRANSFORMS = {"l2_clip", "rotate"}
+PLAN = {"data", "model", "dropout", "dim", "mechanism", "clients", "population", "examples", "participations", "lost"}
+PLAN |= {"survivors", "honest", "delta", "budget_epsilon", "secagg", "rounds", "seed", "device", "evaluate_every"}
+PLAN |= {"checkpoint_every", "transforms", "client", "server"}
 NOISE = {"clip", "scale", "steps", "bits"}
 PARAMETERS = {
     "gaussian": {"noise_multiplier", "local"},
@@ -94,7 +99,7 @@ def _doubts(report: Report) -> Iterator[None]:
 
 
 def _mean(about: Row) -> Row:
-    if about.get("seeded"):
+    if "seeded" in about:
         raise Unsure("the answers came from seeded words, which anyone can repeat: not private")
     mean = about.get("mean")
     if not isinstance(mean, dict):
@@ -125,19 +130,26 @@ def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
     if not isinstance(plan, dict):
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
-    transforms = plan.get("transforms") if isinstance(plan.get("transforms"), dict) else {}
-    said = {**plan, **transforms}  # type: ignore[dict-item]
-    if said.get("survivors") is None and said.get("lost"):
+    transforms = plan.get("transforms")
+    if set(plan) != PLAN or not isinstance(transforms, dict) or set(transforms) != TRANSFORMS:
+        raise Unsure(f"{where} does not say what a plan says as this verifier knows it")
+    said = {**plan, **transforms}
+    if said["survivors"] is None and said["lost"]:
         said["survivors"] = 1  # a round may then end with anybody
+    if said["delta"] is None:
+        users = _whole(said, "population", 2**62, none=True)
+        said["delta"] = min(1e-5, 1 / users) if users else 1e-5
     exact = {"clients", "rounds", "mechanism", "l2_clip", "rotate", "population", "participations", "honest"}
-    for name in sorted({*exact, "survivors", "delta", "dim"} & said.keys() & mean.keys()):
-        if _differ(name, said[name], mean[name]) and not (name in ("delta", "dim") and said[name] is None):
+    for name in sorted({*exact, "survivors", "delta", "dim"} & mean.keys()):
+        if _differ(name, said[name], mean[name]) and not (name == "dim" and said[name] is None):
             report.wrong.append(f"{name} = {shown(mean[name])} is charged for: {where} says {shown(said[name])}")
 
 
 def _promise(about: Row) -> Promise:
     """What a release is, every value checked; anything that is not known here cannot be verified."""
     mean = _mean(about)
+    if set(about) - {"users"} != ABOUT or about["sampling"] not in ("uniform", "available"):
+        raise Unsure(f"the ledger begins with {shown(sorted(about))}, which this verifier does not know")
     if set(mean) != MEAN or mean["private_mean"] != 1 or not isinstance(mean["mechanism"], dict):
         raise Unsure("the ledger does not say what a release is as this verifier knows it")
     if mean["observer"] != "server" or mean["unit"] != "user" or mean["neighbours"] not in ("replace", "zero-out"):
@@ -151,6 +163,13 @@ def _promise(about: Row) -> Promise:
     else:
         honest = _whole(mean, "honest", clients, none=True)
     _real(mean, "delta", 1)
+    if mean["delta"] == 1:
+        raise Unsure("delta = 1: must be below 1, for it promises nothing")
+    _whole(mean, "rounds", 2**62, none=True)
+    if type(mean["seed"]) is not int:
+        raise Unsure(f"seed = {shown(mean['seed'])}: must be a whole number")
+    if "users" in about and not _whole(about, "users", 2**62) >= clients:
+        raise Unsure(f"users = {about['users']}: must be at least {clients}, a round's clients")
     if mean["l2_clip"] is not None:
         _real(mean, "l2_clip", 1e300)
     population = _whole(mean, "population", 2**62, none=True)
@@ -180,7 +199,7 @@ def _mechanism(mech: Row, l2_clip: float | None) -> Row:
     if set(mech) - {"mechanism"} != PARAMETERS[kind]:
         raise Unsure(f"mechanism: has the parameters {shown(sorted(mech))}, which are not those of {kind}")
     for name, most in {"clip": 1e280, "margin": 1e300, "theta": 0.5, "scale": 1e300, "noise_multiplier": 1e150}.items():
-        if name in mech and not (name == "margin" and mech[name] == 0):
+        if name in mech and not (name == "margin" and type(mech[name]) in (int, float) and mech[name] == 0):
             _real(mech, name, most)
     for name, largest in {"levels": 1024 if kind == "rqm" else 2**16, "steps": 1023, "bits": 16}.items():
         if name in mech:

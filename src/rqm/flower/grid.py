@@ -1,0 +1,94 @@
+"""Flower's grid, with every reply pulled on its own: what one node sends, or never sends, is that node's loss alone.
+
+Flower's own ``send_and_receive`` pulls all replies at once. One that cannot be read raises out of it, with the replies
+that were pulled before; one whose parts never arrive holds it up until the SuperLink gives that upload up, minutes
+later, whatever the timeout.
+"""
+
+from collections.abc import Iterable
+from logging import WARNING
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from rqm._util.checks import shown
+
+SOON, LATE = 0.1, 3.0
+"""Seconds between two looks for a reply: at first, and at most."""
+
+
+class PatientGrid(Grid):
+    """Another grid, whose replies come one by one and in time, each from the node that was asked."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages; return the replies that can be read and come before the timeout (in seconds)."""
+        messages = list(messages)
+        nodes = [message.metadata.dst_node_id for message in messages]
+        ids = list(self._grid.push_messages(messages)) if messages else []
+        asked = [(node, one) for node, one in zip(nodes, ids, strict=False) if one]
+        replies: SimpleQueue[list[Message]] = SimpleQueue()
+        over = Event()
+        for node, one in asked:
+            Thread(target=self._pull, args=(node, one, replies, over), daemon=True).start()
+        found: list[Message] = []
+        end = None if timeout is None else monotonic() + timeout
+        try:
+            for _ in asked:
+                found += replies.get(timeout=None if end is None else max(0.0, end - monotonic()))
+        except Empty:
+            pass  # too late
+        finally:
+            over.set()
+        return found
+
+    def _pull(self, node: int, one: str, replies: "SimpleQueue[list[Message]]", over: Event) -> None:
+        """Look for the reply to one message until it is there, or all is over."""
+        pause, good = SOON, []
+        try:
+            while not over.is_set():
+                found = list(self._grid.pull_messages([one]))
+                if found:
+                    good = [reply for reply in found if reply.has_error() or reply.metadata.src_node_id == node]
+                    break
+                over.wait(pause)
+                pause = min(2 * pause, LATE)
+        except Exception as error:  # a reply is bytes that anybody can have made
+            log(WARNING, "rqm: the reply of node %d cannot be read: %s", node, shown(str(error)))
+        replies.put(good)
+
+    # -- as ever ----------------------------------------------------------------------------------
+
+    def set_run(self, run: Any) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run."""
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Make a message."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Who is there."""
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Look for replies."""
+        return self._grid.pull_messages(message_ids)
