@@ -156,7 +156,7 @@ class Federation:
 
     def start(self, name: str, program: str, *options: str) -> subprocess.Popen:
         """Start a program, and write its log."""
-        log = (self.folder / f"{program}-{name}.log").open("wb")
+        log = (self.folder / f"{program}-{name}.log").open("ab")
         command = [str(TOOLS / program), *options]
         process = subprocess.Popen(
             command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -164,21 +164,24 @@ class Federation:
         self.stack.callback(stop, process)
         return process
 
-    def link(self) -> None:
+    def link(self, *options: str) -> subprocess.Popen:
         """Start the SuperLink, and wait for it."""
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
-        self.start("link", "flower-superlink", *self.tls(), *where, "--enable-supernode-auth")
+        process = self.start("link", "flower-superlink", *self.tls(), *where, "--enable-supernode-auth", *options)
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
             f'root-certificates = "{self.authority}"\n'
         )
         wait_for(self.port)
+        return process
 
     def node(self, number: int, nodes: int) -> subprocess.Popen:
-        """Register a SuperNode's key, without which nobody may join, and start it."""
-        private, public = identity(self.folder, f"node-{number}")
-        register = [str(TOOLS / "flwr"), "supernode", "register", str(public), "here"]
-        subprocess.run(register, env=self.environment, check=True, stdout=subprocess.DEVNULL)
+        """Start a SuperNode; the first time register its key, without which nobody may join."""
+        private = self.folder / f"node-{number}"
+        if not private.exists():
+            private, public = identity(self.folder, f"node-{number}")
+            register = [str(TOOLS / "flwr"), "supernode", "register", str(public), "here"]
+            subprocess.run(register, env=self.environment, check=True, stdout=subprocess.DEVNULL)
         link = ["--root-certificates", str(self.authority), "--superlink", f"127.0.0.1:{self.port}"]
         own = ["--port", str(free_port()), "--auth-supernode-private-key", str(private)]
         about = ["--node-config", f"partition-id={number} num-partitions={nodes}"]

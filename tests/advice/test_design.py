@@ -87,7 +87,7 @@ def test_a_lattice_adds_the_same_noise_everywhere():
 
 
 @pytest.mark.parametrize("alpha", [2, 8])
-@pytest.mark.parametrize("clients", [1, 10, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clients", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (10, 40))])
 def test_a_keep_for_each_level_beats_the_best_single_one(clients, alpha):
     target = attained(RQM(), alpha, clients)
     single = single_keep(alpha, clients, target)

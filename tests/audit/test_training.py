@@ -27,7 +27,7 @@ def test_the_tail_without_delta_is_a_binomials():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("epsilon", [0.5, pytest.param(2.0, marks=pytest.mark.slow), 4.0])
+@pytest.mark.parametrize("epsilon", [0.5, *(pytest.param(e, marks=pytest.mark.slow) for e in (2.0, 4.0))])
 def test_randomized_response_is_rarely_overestimated_and_nearly_reached(epsilon):
     """Each coin is told rightly with e^ε / (1 + e^ε): exactly ε-DP. The bound holds in 95 % of runs, and is close."""
     rng = np.random.default_rng(0)

@@ -1,0 +1,124 @@
+"""kill -9 on a live SuperLink, ServerApps and SuperNodes: nothing is released uncharged, nobody answers twice."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+
+import pytest
+
+pytest.importorskip("flwr")
+from rqm.privacy.ledger import LEDGER, read
+from rqm.verify import verify
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+SPY = '''
+
+def spy(message, context, call_next):
+    """Write down what is about to leave this node."""
+    import json
+    import os
+
+    reply = call_next(message, context)
+    told = message.content.config_records["rqm"]
+    if not reply.has_error():
+        line = {"node": context.node_id, "round": told["round"].hex(), "turn": told["turn"], "stage": told["stage"]}
+        with open(os.environ["RQM_SPY"], "a") as file:
+            file.write(json.dumps(line) + "\\n")
+    return reply
+
+
+'''
+CONFIG = (
+    'rqm.rounds=400 rqm.clients=3 rqm.survivors=2 rqm.threshold=2 rqm.model="linear" rqm.mechanism.clip=0.045 '
+    "stage-timeout=20 train-timeout=30"
+)
+NODES, KILLS = 3, 32
+
+
+class Live:
+    """A federation of the example's app with a spy in it, and who is to be killed."""
+
+    def __init__(self, folder, stack, monkeypatch):
+        monkeypatch.syspath_prepend(str(EXAMPLE))
+        import federation
+
+        shutil.copytree(EXAMPLE, folder / "example", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        client = folder / "example" / "app" / "client.py"
+        before, after = client.read_text().split("app = ClientApp(mods=[")
+        client.write_text(f"{before}{SPY}app = ClientApp(mods=[spy, {after}")
+        self.folder, self.spied, self.stack = folder, folder / "spied", stack
+        self.spied.touch()
+        self.all = federation.Federation(folder, folder / "ledger", stack)
+        self.all.environment |= {"RQM_SPY": str(self.spied), "RQM_STATE": str(folder / "state")}
+        self.link = self.started_link()
+        self.nodes = [self.all.node(number, NODES) for number in range(NODES)]
+        self.running = False
+
+    def started_link(self):
+        return self.all.link("--database", str(self.folder / "link.db"))
+
+    def lines(self):
+        return [json.loads(line) for line in self.spied.read_text().splitlines()]
+
+    def progress(self, more, seconds=120):
+        """Wait for so many more answers, with a run if there is none; whether they came."""
+        if not self.running:
+            command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.folder / "example"), "here"]
+            subprocess.run([*command, "--run-config", CONFIG], env=self.all.environment, check=True, timeout=300)
+            self.running = True
+        wanted, end = len(self.lines()) + more, monotonic() + seconds
+        while len(self.lines()) < wanted:
+            if monotonic() > end:
+                self.running = False  # begin another
+                return False
+            sleep(0.05)
+        return True
+
+    def kill(self, whom, chance):
+        if whom == "node":
+            number = chance.randrange(NODES)
+            os.killpg(self.nodes[number].pid, signal.SIGKILL)
+            self.nodes[number] = self.all.node(number, NODES)
+        elif whom == "server":
+            command = ["pgrep", "-g", str(self.link.pid), "-f", "serverapp"]
+            found = subprocess.run(command, capture_output=True, text=True, check=False)
+            for pid in found.stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
+            assert found.stdout, "no ServerApp is running"
+            self.running = False
+        else:
+            os.killpg(self.link.pid, signal.SIGKILL)
+            self.link.wait()
+            self.link, self.running = self.started_link(), False
+
+
+@pytest.mark.slow  # a quarter of an hour, mostly of waiting
+def test_thirty_kills_of_a_live_federation(tmp_path, monkeypatch):
+    chance, kills = Random(0), Counter()
+    with ExitStack() as stack:
+        live = Live(tmp_path, stack, monkeypatch)
+        assert live.progress(5 * NODES, 400)  # a whole round
+        while kills.total() < KILLS:
+            if live.progress(chance.randint(1, 3 * NODES)):
+                whom = chance.choices(["node", "server", "link"], [4, 1, 1])[0]
+                live.kill(whom, chance)
+                kills[whom] += 1
+        assert live.progress(5 * NODES, 400)
+    lines = live.lines()
+    answers = Counter((line["node"], line["round"], line["stage"]) for line in lines)
+    rounds = {(line["round"], line["turn"]) for line in lines}
+    spent = read(tmp_path / "ledger" / LEDGER)[1]
+    print(f"{dict(kills)} killed, {len(lines)} answers in {len(rounds)} rounds, {spent.total()} charges")
+    assert set(kills) == {"node", "server", "link"}
+    assert max(answers.values()) == 1
+    begun = Counter(turn for _, turn in rounds)
+    assert all(spent[turn] >= count for turn, count in begun.items())
+    assert verify(tmp_path / "ledger" / LEDGER).status == "verified"
