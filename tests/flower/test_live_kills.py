@@ -88,16 +88,18 @@ class Live:
             os.killpg(self.nodes[number].pid, signal.SIGKILL)
             self.nodes[number] = self.all.node(number, NODES)
         elif whom == "server":
-            command = ["pgrep", "-g", str(self.link.pid), "-f", "serverapp"]
-            found = subprocess.run(command, capture_output=True, text=True, check=False)
-            for pid in found.stdout.split():
-                os.kill(int(pid), signal.SIGKILL)
-            assert found.stdout, "no ServerApp is running"
+            assert self.kill_server(), "no ServerApp is running"
             self.running = False
         else:
             os.killpg(self.link.pid, signal.SIGKILL)
             self.link.wait()
+            self.kill_server()
             self.link, self.running = self.started_link(), False
+
+    def kill_server(self):
+        """Kill the ServerApp, which has a process group of its own; whether there was one."""
+        command = ["pkill", "-KILL", "-f", f"flwr-serverapp.*:{self.all.port}"]
+        return subprocess.run(command, check=False).returncode == 0
 
 
 @pytest.mark.slow  # a quarter of an hour, mostly of waiting
