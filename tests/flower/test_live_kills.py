@@ -77,6 +77,7 @@ class Live:
         wanted, end = len(self.lines()) + more, monotonic() + seconds
         while len(self.lines()) < wanted:
             if monotonic() > end:
+                self.kill_server()
                 self.running = False  # begin another
                 return False
             sleep(0.05)
