@@ -55,8 +55,9 @@ class LocalGrid(Grid):
         replies, ids = list(self.send_and_receive(messages)), []
         for message in messages:
             own = [reply for reply in replies if reply.metadata.src_node_id == message.metadata.dst_node_id]
+            message.metadata.__dict__["_message_id"] = str(len(self.replies))
             ids.append(str(len(self.replies)) if own else None)
-            self.replies += [own] if own else []
+            self.replies.append(own)
         return ids
 
     def pull_messages(self, message_ids):

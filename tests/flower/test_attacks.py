@@ -1,6 +1,7 @@
 """Attacks that were carried out against the assembled thing, through Flower's own objects: refused, or harmless."""
 
 import copy
+import json
 import logging
 from random import Random
 
@@ -10,15 +11,16 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
+from rqm.flower import PrivateStrategy, Settings, marks, private_mod, seeded_mod
 from rqm.plan.account import account_ledger
 from rqm.privacy.ledger import LEDGER, LedgerError, read
-from rqm.secagg import wire
+from rqm.secagg import ProtocolError, wire
 from rqm.secagg.masking import DEALT
 from rqm.secagg.wire import Kind
 from rqm.verify import verify
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.flower.test_strategy import PRIVATE
+from tests.secagg.test_liars import dealing_wrongly, other_secret
 from tests.training.small import model
 
 CONFIG = {**PRIVATE, "rqm.threshold": 3, "rqm.rounds": 2}
@@ -212,15 +214,88 @@ def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_a
             return answering(reply, bytes(body))
         return None
 
-    result, private, grid = train(tmp_path, tamper)
-    assert survivors(result) == [5, 5]
-    assert list(private.liars) == [101]
-    assert "have no good share of it" in private.liars[101]
-    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 1}  # done again, and charged again
-    assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.asked if stage == Kind.KEYS) == 1
+    config = {**CONFIG, "rqm.rounds": 4}
+    result, private, grid = train(tmp_path, tamper, config)
+    assert survivors(result) == [5] * 4
+    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 2, 2: 2, 3: 1}  # done again, and charged again
+    assert list(private.liars) == [101]  # likely three times
+    assert "contradict each other" in private.liars[101]
+    assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.asked if stage == Kind.KEYS) == 3
+    assert not train(tmp_path, config=config)[1].liars  # but nothing is proved
+
+
+def test_who_is_proved_to_have_dealt_wrongly_is_remembered(tmp_path, monkeypatch):
+    dealing_wrongly(monkeypatch, {1}, other_secret)
+    _, private, grid = train(tmp_path)
+    (liar,) = private.liars
+    assert json.loads((tmp_path / "liars.json").read_text()) == {str(liar): private.liars[liar]}
+    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 1}
     _, private, grid = train(tmp_path)  # another process: nothing is in memory
-    assert list(private.liars) == [101]
-    assert 101 not in {m.metadata.dst_node_id for _, m in grid.asked}
+    assert list(private.liars) == [liar]
+    assert liar not in {m.metadata.dst_node_id for _, m in grid.asked}
+
+
+def accuses(liar):
+    """A node whose message is honest, but for the last list: it holds no good share of anybody."""
+
+    def tamper(reply, node, now):
+        if now != Kind.MASKED or node != liar:
+            return None
+        body = body_of(reply)
+        count = next(n for n in range(3, 7) if body[-4 - 20 * n - 4 : -4 - 20 * n] == wire.number(n))
+        tags = wire.read_entries(memoryview(body)[-4 - 20 * count - 4 :], 16, 64)[0]
+        return answering(reply, body[:-4] + wire.clients(list(tags)))
+
+    return tamper
+
+
+@pytest.mark.parametrize("silent", [None, 105])
+def test_one_who_accuses_all_is_left_out_alone(silent, tmp_path):
+    """With t = k one accusation spoils a round, and so it does where others are lost; nobody is marked for good."""
+    config = {name: value for name, value in CONFIG.items() if name not in ("rqm.threshold", "rqm.survivors")}
+    config["rqm.survivors"] = 6 if silent is None else 5
+    grid = Tampered(accuses(101), config)
+    grid.lose = lambda node, stage, turn: node == silent and stage == Kind.MASKED
+    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2)
+    private.start(grid, arrays(model()))
+    assert set(private.liars) <= {101}
+    assert not (tmp_path / "liars.json").exists()
+    assert survivors(train(tmp_path, config=config)[0]) == [6, 6]
+
+
+@pytest.mark.parametrize("name", ["participants.json", "liars.json"])
+@pytest.mark.parametrize(
+    "text", ['{"abc": 1}', '{"100": 1.5}', '{" 100": 1}', '{"100": -1}', '{"100": true}', "[]", "{"]
+)
+def test_a_damaged_file_beside_the_ledger_is_named(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name}: is damaged"):
+        train(tmp_path)
+
+
+@pytest.mark.parametrize("text", [None, "{}", '{"100": 1}'])
+def test_who_took_part_cannot_be_forgotten(text, tmp_path):
+    config = {**CONFIG, "rqm.participations": 1}
+    train(tmp_path, config=config)
+    path = tmp_path / "participants.json"
+    path.unlink()
+    if text:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=r"participants.json: tells of [01] participations"):
+        train(tmp_path, config=config)
+
+
+def test_a_mark_that_is_taken_away_meanwhile_is_no_mark(tmp_path, monkeypatch):
+    monkeypatch.setenv("RQM_STATE", str(tmp_path))
+    locked = marks.lock
+
+    def cleaned(file, *, wait):
+        (tmp_path / "spent" / "me").unlink()
+        return locked(file, wait=wait)
+
+    monkeypatch.setattr(marks, "lock", cleaned)
+    with pytest.raises(ProtocolError, match="taken away"):
+        marks.spend("me", 5)
 
 
 def test_impossible_sums_are_discarded_and_charged(tmp_path):

@@ -1,6 +1,7 @@
 """Replies that nobody can read, that never come, or come in another's name: through Flower's own HttpGrid."""
 
-from time import monotonic
+import threading
+from time import monotonic, sleep
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from rqm.flower.grid import PatientGrid
-from tests.flower import local  # noqa: F401 (names this process as Flower wants it)
+from tests.flower import local
 
 
 def asked(node):
@@ -33,11 +34,12 @@ class Link:
             self.objects |= {one: (data, node != 3) for one, data in parts.items()}
             reply.metadata.__dict__["_message_id"] = reply.object_id
             proto = message_to_proto(reply)
-            self.replies[str(node)] = proto, get_object_tree(reply)
+            self.replies[node] = proto, get_object_tree(reply)
 
     def PushMessages(self, request):  # noqa: N802 (as Flower calls it)
-        nodes = [message.metadata.dst_node_id for message in request.messages_list]
-        return runtime_pb2.PushAppMessagesResponse(message_ids=[str(node) for node in nodes])
+        told = [message.metadata for message in request.messages_list]
+        self.replies |= {one.message_id: self.replies[one.dst_node_id] for one in told}
+        return runtime_pb2.PushAppMessagesResponse(message_ids=[one.message_id for one in told])
 
     def PushObject(self, request):  # noqa: N802
         raise AssertionError("nothing is asked for")
@@ -77,6 +79,39 @@ def test_what_one_node_sends_is_its_own_loss(grid):
     found = PatientGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)], timeout=2)
     assert [reply.content["rqm"]["from"] for reply in found] == [1]
     assert monotonic() - begin < 100  # Flower's own waits until the upload expires, or for hours
+
+
+class Omitting(local.LocalGrid):
+    """Like Flower's grid in memory it has no id for a message that could not be sent."""
+
+    def push_messages(self, messages):
+        return [one for one in super().push_messages(messages) if one]
+
+
+def test_one_who_is_away_costs_nobody_else_anything():
+    def app(message, _context):
+        return Message(RecordDict(), reply_to=message)
+
+    grid = Omitting(app, 4, {}, lose=lambda node, *_: node == 100)
+    told = RecordDict({"rqm": ConfigRecord({"stage": 1, "turn": 0})})
+    found = PatientGrid(grid).send_and_receive([Message(told, node, "train") for node in grid.contexts], timeout=60)
+    assert {reply.metadata.src_node_id for reply in found} == {101, 102, 103}
+
+
+def test_a_thread_that_does_not_start_leaves_no_others(grid, monkeypatch):
+    before, begin = threading.active_count(), threading.Thread.start
+
+    def start(thread):
+        if threading.active_count() > before + 2:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    grid._client.looks = -(10**9)  # nobody ever answers
+    with pytest.raises(RuntimeError, match="can't start"):
+        PatientGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)])
+    while threading.active_count() > before:
+        sleep(0.1)
 
 
 def test_without_messages_nobody_waits(grid):

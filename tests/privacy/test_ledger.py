@@ -104,12 +104,20 @@ def test_a_torn_write_at_every_byte(path):
 
 
 def test_a_file_that_was_never_begun(path):
-    for data in (b"", b'{"ledger": 1, "abo'):
-        path.write_bytes(data)
+    with Ledger(path, ABOUT):
+        pass
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
         with Ledger(path, ABOUT) as ledger:
             ledger.charge(0)
         assert read(path)[1] == Counter({0: 1})
         path.unlink()
+    for data in (b'{"ledger": 2, "abo', whole[:-9] + b"x", whole[:20] + b"JUNK" * 500, b" ", whole[:-1] + b" " + whole):
+        path.write_bytes(data)
+        with pytest.raises(LedgerError, match="line 1"):
+            Ledger(path, ABOUT)
+        assert path.read_bytes() == data
     path.write_bytes(b"")
     with pytest.raises(LedgerError, match="is empty"):
         read(path)

@@ -36,6 +36,23 @@ def test_a_ledger_is_signed_and_goes_on_with_its_key_only(path, tmp_path):
         Signer(tmp_path / "mine")
 
 
+def test_a_signed_ledger_is_not_followed_by_an_unsigned_one_in_its_place(path, tmp_path):
+    """With the key of the user's state, which need not be given: older formats have no signatures."""
+    mine = Signer(tmp_path / "mine", given=False)
+    with Ledger(path, ABOUT, key=mine) as ledger:
+        ledger.charge(0)
+    for number in (1, 2, 3, 4, None, "3", [3], True):
+        line = {"ledger": number, "about": ABOUT, "previous": "0" * 64}
+        line["hash"] = hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
+        path.write_text(json.dumps(line) + "\n")
+        with pytest.raises(LedgerError, match=r"is not signed|line 1 was changed"):
+            Ledger(path, ABOUT, key=mine)
+        if number in (1, 2) and number is not True:  # elsewhere one of an older version goes on
+            (tmp_path / "old.jsonl").write_bytes(path.read_bytes())
+            with Ledger(tmp_path / "old.jsonl", ABOUT, key=mine) as ledger:
+                ledger.charge(0)
+
+
 def test_six_charges_rewritten_as_three_are_refused(path, tmp_path):
     mine = Signer(tmp_path / "mine")
     with Ledger(path, ABOUT, key=mine) as ledger:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import rqm.verify
 from rqm import PBM, RQM, Gaussian, PrivateMean, Rounding
@@ -18,6 +19,18 @@ from rqm.plan.account import account_ledger
 from rqm.plan.guard import Guard
 from rqm.verify import laws, verify
 from tests.verify.ledgers import MEAN, about, written
+
+
+def test_what_no_exponential_can_tell_is_not_understated(check):
+    """d coins, up with chance u, all turned: ε beyond 709, where e^ε is no number."""
+    for dim, margin in ((256, 0.1), (1000, 0.6)):
+        mean = PrivateMean(
+            dim=dim, clients=1, mechanism=Rounding(levels=2, margin=margin), delta=1e-6, l2_clip=None, rotate=False
+        )
+        u, up = (2 + margin) / (2 + 2 * margin), np.arange(dim + 1)
+        loss, chance = (2 * up - dim) * log(u / (1 - u)), binom.pmf(up, dim, u)
+        found = check(written([0], about(mean))).epsilon
+        assert (chance * np.maximum(0, -np.expm1(np.minimum(0, found - loss)))).sum() <= 1e-6
 
 
 def some_mechanism(draw, clip, deviation, clients):

@@ -175,6 +175,10 @@ def unknown():
         "neighbours": [],
     }.items():
         yield about() | {"mean": {**mean, name: value}}
+    yield about(MEAN.with_(population=20, honest=0.5), users=10**6)
+    for value in ("x", {}, None, 1, 0.0, [0.5]):
+        rqm = {"mechanism": "rqm", "clip": 1.0, "margin": 9.0, "levels": 2, "keep": value}
+        yield about() | {"mean": {**mean, "mechanism": rqm}}
     for value in (False, [], "0"):
         yield about() | {"mean": {**mean, "mechanism": {**mean["mechanism"], "margin": value}}}
 
@@ -242,6 +246,7 @@ def test_a_sound_run_is_verified(run):
         ("plan.json", plan(clients=30)),
         ("metrics.jsonl", b'{"round": 1}\n{"round": 4}\n'),
         ("checkpoint.safetensors", model(101, 3, hashes(LEDGER)[3])),
+        ("checkpoint.safetensors", model(10**4000, 3, hashes(LEDGER)[3])),
         ("checkpoint.safetensors", model(100, 3, "0" * 64)),
         ("checkpoint.safetensors", model(100, 4, hashes(LEDGER)[3])),
         ("checkpoint.safetensors", model(100, 3, ["x"])),

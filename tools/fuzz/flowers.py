@@ -74,6 +74,7 @@ class Here(Grid):  # type: ignore[misc, unused-ignore]
             reply = self.app(asked(node, content), self.contexts[node])
             if self.said is not None and reply.has_content():
                 reply.content = self.said(node, RecordDict(dict(reply.content)))
+            message.metadata.__dict__["_message_id"] = str(len(self.replies))
             self.replies.append(reply)
         return [str(place) for place in range(before, len(self.replies))]
 

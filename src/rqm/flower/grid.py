@@ -30,17 +30,15 @@ class PatientGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages; return the replies that can be read and come before the timeout (in seconds)."""
-        messages = list(messages)
-        nodes = [message.metadata.dst_node_id for message in messages]
-        ids = list(self._grid.push_messages(messages)) if messages else []
-        asked = [(node, one) for node, one in zip(nodes, ids, strict=False) if one]
+        messages, end = list(messages), None if timeout is None else monotonic() + timeout
+        sent = set(self._grid.push_messages(messages)) if messages else set()
+        nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}  # known by now
+        asked = [(node, one) for one, node in nodes.items() if one in sent]
         replies: SimpleQueue[list[Message]] = SimpleQueue()
-        over = Event()
-        for node, one in asked:
-            Thread(target=self._pull, args=(node, one, replies, over), daemon=True).start()
-        found: list[Message] = []
-        end = None if timeout is None else monotonic() + timeout
+        over, found = Event(), list[Message]()
         try:
+            for node, one in asked:
+                Thread(target=self._pull, args=(node, one, replies, over), daemon=True).start()
             for _ in asked:
                 found += replies.get(timeout=None if end is None else max(0.0, end - monotonic()))
         except Empty:
@@ -56,7 +54,9 @@ class PatientGrid(Grid):
             while not over.is_set():
                 found = list(self._grid.pull_messages([one]))
                 if found:
-                    good = [reply for reply in found if reply.has_error() or reply.metadata.src_node_id == node]
+                    good = [reply for reply in found if reply.metadata.src_node_id == node]
+                    if not good:
+                        log(WARNING, "rqm: the reply of node %d is not there, or in another's name", node)
                     break
                 over.wait(pause)
                 pause = min(2 * pause, LATE)

@@ -21,9 +21,11 @@ def spend(fingerprint: str, stage: int) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(folder.parent)
     path = folder / fingerprint
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         lock(file, wait=True)
+        if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file)):
+            raise ProtocolError("the mark of what this client has answered was taken away")
         done = os.pread(file, 256, 0)
         if any(one >= stage for one in done):
             raise ProtocolError("this client has answered that stage already, and answers nothing twice")

@@ -5,6 +5,7 @@ shares after it. A strategy of Flower's own can be wrapped; it then gets the mea
 answer of one, so that its server optimiser works as ever.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ from math import inf
 from pathlib import Path
 from secrets import SystemRandom
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -21,7 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from rqm._util.checks import whole
+from rqm._util.checks import shown
 from rqm._util.files import read_json, write_json
 from rqm.flower.grid import PatientGrid
 from rqm.flower.records import RECORD, Asked, answered
@@ -35,7 +36,10 @@ from rqm.secagg.wire import Kind
 from rqm.training.server import Optimiser
 
 PARTICIPANTS, LIARS = "participants.json", "liars.json"
-"""Beside the ledger: how often each node was chosen, and who has spoilt a round."""
+"""Beside the ledger: how often each node was chosen, and who was proved to have spoilt a round."""
+STRIKES = 3
+"""In so many spoilt rounds a node may be the likely liar before it is not chosen again in this run."""
+Told = TypeVar("Told", int, str)
 
 
 class PrivateStrategy(Strategy):
@@ -48,8 +52,9 @@ class PrivateStrategy(Strategy):
     ``start``. ``seeded`` takes answers of ``seeded_mod``, and no others: for simulation, not private, no ε is stated.
 
     Clients are sampled anew each round, no user more often than ``participations`` allows; users are nodes. A node
-    that breaks the protocol loses its place in the round. One that has spoilt a round is in ``liars``, with the
-    reason, and in a file beside the ledger; it is not chosen again, and the round is done, and charged, without it.
+    that breaks the protocol loses its place in the round. A round that some have spoilt is done, and charged, again
+    without them. Who is proved to have done so, or is the likely one three times, is in ``liars``, with the reason, and
+    not chosen again; those proved are also in a file beside the ledger, and so for good.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class PrivateStrategy(Strategy):
         self._key, self._witness = key, witness
         self._optimiser: Optimiser | None = None
         self._taken: Counter[int] = Counter()
+        self._doubts: Counter[int] = Counter()
         self._grid: Grid | None = None
         self._timeout: float | None = None
         self._server: Server | None = None
@@ -180,13 +186,23 @@ class PrivateStrategy(Strategy):
             witness=self._witness,
             seeded=self.seeded,
         )
-        self._taken = Counter({node: whole(str(node), count, 0) for node, count in self._told(PARTICIPANTS).items()})
-        self.liars |= {node: str(reason) for node, reason in self._told(LIARS).items()}
+        self._taken = Counter(self._told(PARTICIPANTS, int))
+        self.liars |= self._told(LIARS, str)
+        known, least = self._taken.total(), self._least * len(self.guard.spent)
+        if plan.participations is not None and known < least and self.guard.counts_participants:
+            raise ValueError(
+                f"{self.folder / PARTICIPANTS}: tells of {known} participations: the ledger beside it was charged for "
+                f"at least {least}; put the file back, or begin another ledger for other users"
+            )
 
-    def _told(self, name: str) -> dict[int, Any]:
+    def _told(self, name: str, kind: type[Told]) -> dict[int, Told]:
         """What a file beside the ledger says of nodes."""
-        path = self.folder / name
-        return {int(node): value for node, value in read_json(path, "nodes").items()} if path.exists() else {}
+        path, what = self.folder / name, "how often it took part" if kind is int else "a reason"
+        found = read_json(path, "nodes") if path.exists() else {}
+        for node, value in found.items():
+            if not re.fullmatch("0|[1-9][0-9]{0,19}", node) or type(value) is not kind or str(value).startswith("-"):
+                raise ValueError(f"{path}: is damaged: {shown(node)} = {shown(value)} must be a node and {what}")
+        return {int(node): value for node, value in found.items()}
 
     def _tell(self, name: str, nodes: Mapping[int, Any]) -> None:
         write_json(self.folder / name, {str(node): value for node, value in nodes.items()})
@@ -274,9 +290,12 @@ class PrivateStrategy(Strategy):
                 return self._decoded(server)
             except Spoiled as error:
                 self._server, self.note = None, str(error)
-                self.liars |= {nodes[number]: reason for number, reason in error.liars.items()}
-                self._tell(LIARS, self.liars)
-                self._nodes = [node for node in nodes if node not in self.liars]
+                found = {nodes[number]: reason for number, reason in error.liars.items()}
+                self._doubts.update(list(found))
+                self.liars |= {n: reason for n, reason in found.items() if error.proved or self._doubts[n] >= STRIKES}
+                if error.proved:
+                    self._tell(LIARS, {**self._told(LIARS, str), **found})
+                self._nodes = [node for node in nodes if node not in found]
                 log(WARNING, "rqm: the round is done again without those who have spoilt it: %s", error)
                 if len(self._nodes) >= self._least:
                     assert self._grid is not None

@@ -15,7 +15,7 @@ from rqm._util.files import read_json
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.account import UNIFORM, charged_mean
 from rqm.plan.plan import Plan
-from rqm.privacy.ledger import LEDGER, Ledger, LedgerError, participations, read
+from rqm.privacy.ledger import FORMAT, LEDGER, Ledger, LedgerError, participations, read
 from rqm.privacy.signing import Witness, signer
 
 CERTIFICATE = 1
@@ -90,6 +90,11 @@ class Guard(Closing):
         """Let others open the ledger."""
         if self.ledger is not None:
             self.ledger.close()
+
+    @property
+    def counts_participants(self) -> bool:
+        """Whether the ledger was begun by a version that keeps count of who took part, beside it."""
+        return self.ledger is not None and bool(self.ledger.charges[0]["ledger"] == FORMAT)
 
     @property
     def head(self) -> str | None:

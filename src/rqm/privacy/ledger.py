@@ -69,6 +69,8 @@ class Ledger(Closing):
                 raise LedgerError(f"{path}: another process is charging it")
             found = _read(path)
             self.charges, self.head = found.lines, found.head
+            if not self.charges and not _unfinished(path.read_bytes(), about, key):
+                raise LedgerError(f"{path}: line 1 was changed, or was never finished by who began it for another plan")
             self._key = self._checked(about, expect_head, same, key)
             self._begin(about, found)
         except BaseException:
@@ -92,7 +94,7 @@ class Ledger(Closing):
             raise LedgerError(f"{path}: belongs to another plan")
         public = self.charges[0].get("key")
         if public is None:
-            if key is not None and (key.given or self.charges[0]["ledger"] == FORMAT):
+            if key is not None and (self.charges[0]["ledger"] == FORMAT or key.has_signed(path)):
                 raise LedgerError(
                     f"{path}: is not signed, and may have been written anew; where there is a key ({key.path}) every "
                     "ledger is, but those of older versions, which go on without --key"
@@ -101,6 +103,7 @@ class Ledger(Closing):
         if key is None or key.public != public:
             mine = "there is none here" if key is None else f"that of {key.path} is {key.public}"
             raise LedgerError(f"{path}: is signed by the key {public}; {mine}: give the key that it was begun with")
+        key.has_signed(path, now=True)
         for number, line in enumerate(self.charges, start=1):
             if not signed(public, line["hash"], line["signature"]):
                 raise LedgerError(f"{path}: line {number} is not signed by its key: it was written anew")
@@ -116,7 +119,7 @@ class Ledger(Closing):
             os.fsync(self._file)
         self._size = os.fstat(self._file).st_size
         if not self.charges:
-            self._write({"ledger": FORMAT, "about": about} | ({} if self._key is None else {"key": self._key.public}))
+            self._write(_first(about, self._key))
             sync_folder(self.path.parent)
         elif self.witness is not None:
             self._tell()  # what it may have missed
@@ -148,6 +151,8 @@ class Ledger(Closing):
         line["hash"] = _hash(line)
         if self._key is not None:
             line["signature"] = self._key.sign(line["hash"])
+            if not self.charges:
+                self._key.has_signed(self.path, now=True)
         self._check_mine()
         self._put((json.dumps(line) + "\n").encode())
         self.charges.append(line)
@@ -238,6 +243,24 @@ def _read(path: Path) -> _Found:
     return _Found(lines, head, whole, open=False)
 
 
+def _first(about: dict[str, Any], key: Signer | None) -> dict[str, Any]:
+    """How a new ledger begins."""
+    return {"ledger": FORMAT, "about": about} | ({} if key is None else {"key": key.public})
+
+
+def _unfinished(data: bytes, about: dict[str, Any], key: Signer | None) -> bool:
+    """Whether these bytes are what is left of somebody who was killed while he began this very ledger."""
+    start = json.dumps(_first(about, key))[:-1].encode()
+    if len(data) <= len(start):
+        return start.startswith(data)
+    parts = {"nonce": "?" * 16, "previous": START, "hash": "?" * 64} | ({} if key is None else {"signature": "?" * 128})
+    rest, digits = data.removeprefix(start), b"0123456789abcdef"
+    end = b", " + json.dumps(parts)[1:].encode() + b"\n"
+    return len(rest) < min(len(data), len(end)) and all(
+        one == due or (due == ord("?") and one in digits) for one, due in zip(rest, end, strict=False)
+    )
+
+
 def _line(raw: bytes, head: str, before: list[dict[str, Any]]) -> dict[str, Any] | None:
     """A line that follows this head, as it was written to the byte; None if it is anything else."""
     try:
@@ -250,6 +273,9 @@ def _line(raw: bytes, head: str, before: list[dict[str, Any]]) -> dict[str, Any]
             good = good and line.keys() == names | {"round"}
         else:
             good = good and isinstance(line["about"], dict)
+            good = good and type(line["ledger"]) is int and 1 <= line["ledger"] <= FORMAT
+            good = good and (line["ledger"] == FORMAT or not {"key", "nonce"} & line.keys())
+            good = good and ("key" not in line or re.fullmatch("[0-9a-f]{64}", line["key"]) is not None)
             good = good and line.keys() == names | {"ledger", "about"} | ({"key"} & line.keys())
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -259,8 +285,7 @@ def _line(raw: bytes, head: str, before: list[dict[str, Any]]) -> dict[str, Any]
 def _begins(tail: bytes, head: str, first: dict[str, Any] | None) -> bool:
     """Whether these bytes are how a line would begin that somebody was writing when he was killed."""
     if first is None:
-        start = b'{"ledger": '
-        return tail.startswith(start) or start.startswith(tail)
+        return True  # only who would begin it himself can tell
     nonce = rb', "nonce": "[0-9a-f]{16}"' if "nonce" in first else b""
     own = re.match(rb'\{"round": (0|[1-9][0-9]{0,17})' + nonce + rb"(?=,|$)", tail)
     if own is None:  # cut off within what is its own, of which only the pattern is known

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import warnings
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +19,8 @@ from rqm._util.files import write_atomically
 
 KEY = "ledger.key"
 """The name of the server's key in the folder of a user's state."""
+SIGNED = "signed"
+"""A folder beside it: a mark for every place where it has signed a ledger."""
 PURPOSE = b"rqm ledger"
 COMMAND = "cmd:"
 """What a witness begins with that is a command."""
@@ -47,6 +50,14 @@ class Signer:
         except ValueError:
             raise LedgerError(f"key = {path}: must hold 32 bytes in hexadecimal, and holds something else") from None
         self.given, self.path, self.public = given, path, self._key.public_key().public_bytes_raw().hex()
+
+    def has_signed(self, path: Path, *, now: bool = False) -> bool:
+        """Whether this key has signed a ledger in that place, or does ``now``: none there is unsigned after that."""
+        mark = self.path.parent / SIGNED / sha256(str(path.resolve()).encode()).hexdigest()
+        if now and not self.given:
+            mark.parent.mkdir(mode=0o700, exist_ok=True)
+            mark.touch(mode=0o600)
+        return self.given or mark.exists()
 
     def sign(self, digest: str) -> str:
         """The signature of a line, by its hash."""

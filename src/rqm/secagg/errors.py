@@ -12,8 +12,11 @@ class Aborted(ProtocolError):  # noqa: N818 (an end, not a mistake)
 
 
 class Spoiled(Aborted):
-    """Some clients have so dealt their secrets that the sum cannot be unmasked: begin again without these ``liars``."""
+    """Some clients have so dealt their secrets that the sum cannot be unmasked: begin again without these ``liars``.
 
-    def __init__(self, liars: Mapping[int, str]) -> None:
-        self.liars = dict(liars)
+    They are ``proved`` to have lied, or the likely ones of those who contradict each other.
+    """
+
+    def __init__(self, liars: Mapping[int, str], *, proved: bool) -> None:
+        self.liars, self.proved = dict(liars), proved
         super().__init__("; ".join(self.liars.values()))

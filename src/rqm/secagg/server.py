@@ -1,5 +1,6 @@
 """The server of the protocol."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from random import SystemRandom
@@ -154,7 +155,7 @@ class Server:
         }
         if spoilt:
             self.liars |= spoilt
-            raise Spoiled(spoilt)
+            raise Spoiled(spoilt, proved=True)
         return {u: secret for u, secret in found.items() if secret is not None}
 
     def _join(self, u: int, fits: Callable[[int, bytes], bool]) -> bytes | None:
@@ -177,20 +178,18 @@ class Server:
 
     def _still_shared(self, here: Iterable[int]) -> None:
         """Whether the secrets of everybody can be joined by those who are here; else who is to blame for it."""
-        there, spoilt = set(here), {}
+        there, doubted = set(here), set[tuple[int, int]]()
         for u in self._seals:
             holders = there.intersection(self._sharers(u))
             if u not in self._alive and self._alive.isdisjoint(self._sharers(u)):
                 continue
             against = holders & self._distrust.get(u, set())
             if len(holders) >= self.params.threshold > len(holders - against):
-                spoilt[u] = (
-                    f"{len(against)} neighbours of client {u} have no good share of it, or no mask: "
-                    f"{len(holders - against)} are left, must be at least {self.params.threshold}"
-                )
-        if spoilt:
-            self.liars |= spoilt
-            raise Spoiled(spoilt)
+                doubted |= {(u, v) for v in against}
+        if doubted:
+            likely = _likely(doubted)
+            self.liars |= likely
+            raise Spoiled(likely, proved=False)
 
     # -- what clients send ----------------------------------------------------------------------
 
@@ -288,3 +287,19 @@ class Server:
             u: wire.entries((v, bytes(self._acks[v][u])) for v in self._graph[u] if u in self._acks.get(v, ()))
             for u in here
         }
+
+
+def _likely(doubted: set[tuple[int, int]]) -> dict[int, str]:
+    """Whom to leave out, of pairs who contradict each other: who does so most often, until no pair is left.
+
+    Two who are honest never do, so one liar who accuses all, or deals badly to all, is left out alone. Of two of whom
+    neither has more against him, both are.
+    """
+    found: dict[int, str] = {}
+    while doubted:
+        often = Counter(client for two in doubted for client in two)
+        most = max(often.values())
+        worst = {client for client, count in often.items() if count == most}
+        found |= {u: f"client {u} and {most} neighbours contradict each other about its or their shares" for u in worst}
+        doubted = {two for two in doubted if worst.isdisjoint(two)}
+    return found

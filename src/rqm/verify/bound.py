@@ -26,6 +26,8 @@ FEW, GRID = 1000, 1000
 """Coordinates times releases up to which privacy losses are composed, and values of a loss on either side of 0."""
 SLACK, ERROR = 1 + 1e-6, 2e-13
 """More than the rounding errors of ε, and of a coordinate's δ."""
+HUGE = 700.0
+"""An ε beyond this is not looked for among privacy losses: its exponential is no number."""
 UNLUCKY = 0.1
 """The part of δ that pays for samples with fewer honest clients than the floor."""
 MANY = 10**8
@@ -295,7 +297,7 @@ def _tail(p: Array, gap: float, count: int, delta: float) -> float:
     law, at = law[at >= 0], at[at >= 0]
     above = np.concatenate([np.cumsum(law[::-1])[::-1][1:], [0.0]])
     paid = np.concatenate([np.cumsum((law * np.exp(-at))[::-1])[::-1][1:], [0.0]])
-    good = np.flatnonzero(above - np.exp(at) * paid + 2 * cut + size * 1e-18 <= delta)
+    good = np.flatnonzero((at <= HUGE) & (above - np.exp(at) * paid + 2 * cut + size * 1e-18 <= delta))
     return float(at[good[0]]) * SLACK if len(good) else inf
 
 

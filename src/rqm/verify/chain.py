@@ -77,7 +77,10 @@ def parsed(raw: bytes) -> Any:
 
 def shown(value: Any) -> str:
     """A value as a message shows it."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        text = f"a {type(value).__name__} of some {value.bit_length()} bits"
     return text if len(text) <= 80 else text[:79] + "…"
 
 
@@ -149,7 +152,9 @@ def signatures(lines: list[Row], given: str | Path | None, report: Report) -> No
     if key not in (None, own):
         report.wrong.append(f"the ledger is signed by the key {shown(own)}: expected {key}")
     if key is None:
-        report.notes.append(f"signed by the key {own}: whoever wrote the ledger may have made it; compare it (--key)")
+        report.notes.append(
+            f"signed by the key {shown(own)}: whoever wrote the ledger may have made it; compare it (--key)"
+        )
     try:
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (not everywhere)
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415

@@ -91,8 +91,8 @@ def _doubts(report: Report) -> Iterator[None]:
         yield
     except Unsure as doubt:
         report.unsure.append(str(doubt))
-    except (RecursionError, MemoryError, ArithmeticError) as error:
-        report.unsure.append(f"a value is beyond what can be computed with ({type(error).__name__}: {error})")
+    except Exception as error:  # nobody has thought of that, so nothing is known
+        report.unsure.append(f"a value is beyond what can be computed with ({type(error).__name__})")
 
 
 # -- what is charged for --------------------------------------------------------------------------
@@ -170,6 +170,8 @@ def _promise(about: Row) -> Promise:
         raise Unsure(f"seed = {shown(mean['seed'])}: must be a whole number")
     if "users" in about and not _whole(about, "users", 2**62) >= clients:
         raise Unsure(f"users = {about['users']}: must be at least {clients}, a round's clients")
+    if mean["population"] not in (None, about.get("users", mean["population"])):
+        raise Unsure(f"users = {about['users']}: the population is {shown(mean['population'])}")
     if mean["l2_clip"] is not None:
         _real(mean, "l2_clip", 1e300)
     population = _whole(mean, "population", 2**62, none=True)
@@ -205,8 +207,9 @@ def _mechanism(mech: Row, l2_clip: float | None) -> Row:
         if name in mech:
             _whole(mech, name, largest)
     if kind == "rqm":
-        keeps = mech["keep"] if isinstance(mech["keep"], list) else [mech["keep"]] * (mech["levels"] - 2)
-        if len(keeps) != mech["levels"] - 2 or not all(type(q) is float and 0 < q < 1 for q in keeps):
+        one = not isinstance(mech["keep"], list)
+        keeps = [mech["keep"]] if one else mech["keep"]
+        if not (one or len(keeps) == mech["levels"] - 2) or not all(type(q) is float and 0 < q < 1 for q in keeps):
             raise Unsure(f"keep = {shown(mech['keep'])}: must be chances between 0 and 1")
     if mech.get("levels", 2) < 2 or mech.get("theta") == 0.5 or (kind == "gaussian" and l2_clip is None):
         raise Unsure(f"mechanism = {shown(mech)}: such a mechanism is not known here")
@@ -285,11 +288,11 @@ def _checkpoint(path: Path, mean: Row, spent: Counter[int], hashes: list[str], r
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise Unsure(f"{path.name}: cannot be read ({type(error).__name__}: {error})") from None
     if size != mean.get("dim"):
-        report.wrong.append(f"dim = {shown(mean.get('dim'))}: {path.name} has {size} parameters")
+        report.wrong.append(f"dim = {shown(mean.get('dim'))}: {path.name} has {shown(size)} parameters")
     if head not in hashes:
         report.wrong.append(f"{path.name} came after the head {shown(head)}, which the ledger lacks")
     if done > len(spent):
-        report.wrong.append(f"{path.name} is of {done} rounds: {len(spent)} were charged")
+        report.wrong.append(f"{path.name} is of {shown(done)} rounds: {len(spent)} were charged")
 
 
 def _summary(found: Any, mean: Row, hashes: list[str], report: Report) -> None:
