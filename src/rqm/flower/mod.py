@@ -2,6 +2,8 @@
 
     app = ClientApp(mods=[private_mod])
 
+A node that has a policy (``rqm init --policy``) holds it against the server.
+
 Nothing else leaves the client: no count, norm, loss or metric. Messages that are not part of a private round are
 answered with an error. A SuperNode starts a process for each message, so only the stage that trains loads torch.
 """
@@ -17,6 +19,7 @@ from flwr.supercore import log
 from rqm.flower.marks import spend
 from rqm.flower.records import RECORD, Asked, answer
 from rqm.flower.settings import Settings
+from rqm.plan.policy import NodeGuard
 from rqm.secagg import Client, ProtocolError
 from rqm.secagg.wire import Kind
 
@@ -63,6 +66,11 @@ def _answer(msg: Message, ctxt: Context, call_next: Call, seeded: bool, settings
 
 def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, seeded: bool) -> bytes:
     states, stage = ctxt.state.config_records, Kind(asked.stage)
+    guard = None if seeded else NodeGuard.of(ctxt.node_config)
+    if stage == Kind.KEYS and guard is not None:
+        guard.allow(settings.plan, asked.dim)
+    elif stage == Kind.KEYS and not seeded:
+        log(WARNING, "rqm: this node has no policy: the server alone says how private it is (rqm init --policy)")
     params = settings.params(asked.dim, asked.round)
     if stage == Kind.KEYS:
         client = Client(params, asked.number)
@@ -77,6 +85,8 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     def values() -> Any:
         from rqm.flower.encoding import levels  # noqa: PLC0415 (torch, which no other stage waits for)
 
+        if guard is not None:
+            guard.charge(settings.plan, asked.dim, asked.turn)
         return levels(asked, settings, msg, ctxt, call_next, seeded=seeded)
 
     message = client.answer(stage, asked.message, values)

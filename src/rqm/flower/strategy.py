@@ -54,7 +54,8 @@ class PrivateStrategy(Strategy):
     Clients are sampled anew each round, no user more often than ``participations`` allows; users are nodes. A node
     that breaks the protocol loses its place in the round. A round that some have spoilt is done, and charged, again
     without them. Who is proved to have done so, or is the likely one three times, is in ``liars``, with the reason, and
-    not chosen again; those proved are also in a file beside the ledger, and so for good.
+    not chosen again; those proved are also in a file beside the ledger, and so for good. Who said no, by his policy or
+    since something was wrong, is in ``refused`` with what he said.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class PrivateStrategy(Strategy):
         self.stopped = False
         self.guard: Guard | None = None
         self.liars: dict[int, str] = {}
+        self.refused: dict[int, str] = {}
         self.note = ""
         self._key, self._witness = key, witness
         self._optimiser: Optimiser | None = None
@@ -344,6 +346,8 @@ class PrivateStrategy(Strategy):
                 server.receive(answered(reply, seeded=self.seeded), numbers[node])
             except Exception as error:  # a reply is bytes that anybody can have made
                 log(WARNING, "rqm: node %d is lost in this round: %s", node, error or type(error).__name__)
+                if reply.has_error():
+                    self.refused[node] = str(error)
 
     def _step(self, server_round: int, mean: torch.Tensor) -> ArrayRecord | None:
         """Move the model along the decoded mean."""
