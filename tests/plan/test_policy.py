@@ -9,7 +9,7 @@ import pytest
 from rqm import RQM, Gaussian, Rounding
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import Plan, Transforms
-from rqm.plan.policy import PAID, POLICY, TEMPLATE, NodeGuard, Policy, PolicyError
+from rqm.plan.policy import POLICY, TEMPLATE, NodeGuard, Policy, PolicyError
 from rqm.verify import verify
 
 PLAN = Plan(
@@ -33,7 +33,7 @@ POLICY_OF = Policy(
 
 @pytest.fixture
 def guard(tmp_path):
-    return NodeGuard(POLICY_OF, tmp_path / PAID)
+    return NodeGuard(POLICY_OF, tmp_path)
 
 
 def test_the_template_is_a_policy(tmp_path):
@@ -57,7 +57,7 @@ def test_the_template_is_a_policy(tmp_path):
 def test_a_server_cannot_ask_for_less(guard, change, message):
     with pytest.raises(PolicyError, match=message):
         guard.allow(replace(PLAN, **change), 500)
-    assert not list(guard.folder.glob("*/*"))  # nothing is left behind
+    assert not list(guard.folder.glob("*/*"))  # nothing was charged
 
 
 def test_a_node_counts_for_itself(guard):
@@ -77,7 +77,7 @@ def test_a_node_counts_for_itself(guard):
 def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
     other = replace(PLAN, mechanism=RQM(clip=0.2, margin=61.0))
     policy = replace(POLICY_OF, participations=100)
-    guard = NodeGuard(policy, guard.folder)
+    guard = NodeGuard(policy, guard.home)
     turn, plans = 0, (PLAN, other)
     with suppress(PolicyError):
         for turn in range(100):
@@ -97,8 +97,10 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
         ("epsilon = 8.0", "epsilon = -1", "epsilon = -1"),
         ("delta = 1e-6", "delta = 2", "delta = 2"),
         ("honest = 10", "honest = 30", "honest = 30: must be"),
-        ("= true", "= false", "trust_server_with_keys = true"),
-        ("= true", "= 1", "must be true or false"),
+        ("roster =", "# roster =", "trust_server_with_keys = true"),
+        ("# trust", "trust", "roster: must be given, or else"),
+        ("roster =", "trust_server_with_keys = 1 #", "must be true or false"),
+        ('"roster.txt"', "3", "roster = 3: must be the name of a file"),
         ("clients = 20", "", "clients: missing"),
         ("clients = 20", "clients = 20\nmore = 1", "more"),
         ("epsilon = 8.0", "epsilon = [", "8|epsilon|Invalid"),

@@ -71,15 +71,16 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
         guard.allow(settings.plan, asked.dim)
     elif stage == Kind.KEYS and not seeded:
         log(WARNING, "rqm: this node has no policy: the server alone says how private it is (rqm init --policy)")
-    params = settings.params(asked.dim, asked.round)
+    identity, roster = (guard and guard.credentials) or (None, None)
+    params = settings.params(asked.dim, asked.round, roster.hash if roster else b"")
     if stage == Kind.KEYS:
-        client = Client(params, asked.number)
+        client = Client(params, asked.number, identity, roster)
     else:
         saved = states.pop(RECORD, None)  # spent, whatever happens now
         known = None if saved is None else saved.get("client")
         if not isinstance(known, bytes):
             raise ProtocolError("this client is in no round, or was lost in it")
-        client = Client.load(params, known)
+        client = Client.load(params, known, identity, roster)
         spend(client.fingerprint, stage)  # … even if nobody will remember that it was
 
     def values() -> Any:

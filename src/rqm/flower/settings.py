@@ -65,8 +65,8 @@ class Settings:
             raise ValueError(f"{PREFIX}{error}") from None
         return cls(plan, **own)
 
-    def params(self, dim: int, round_: bytes) -> Params:
-        """The parameters of a round of secure aggregation."""
+    def params(self, dim: int, round_: bytes, roster: bytes = b"") -> Params:
+        """The parameters of a round of secure aggregation; with the hash of a roster, a signed one."""
         count = self.plan.private_mean(dim).coordinates
-        found: Params = protocol(self.plan, count, round_, self.plan.clients - 1, self.threshold)
+        found: Params = protocol(self.plan, count, round_, self.plan.clients - 1, self.threshold, roster)
         return found

@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.disk import lock, state_folder
+from rqm._util.files import read_json, write_json
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
@@ -21,8 +22,15 @@ from rqm.plan.plan import Plan, read_toml
 from rqm.privacy.ledger import LEDGER, read
 from rqm.privacy.setting import checked_delta, checked_epsilon
 
+if TYPE_CHECKING:
+    from rqm.secagg import Identity, Roster
+
 POLICY, PAID = "policy.toml", "node"
-"""The file of a policy, and the folder of the node's own ledgers, both in the folder of the user's state."""
+"""The file of a policy, by default in the folder of the user's state, and the folder of ledgers beside it."""
+IDENTITY = "identity.key"
+"""The node's own secret key, beside it too."""
+KNOWN, AHEAD = "epsilon.json", 64
+"""The file of what releases cost, so many ahead."""
 NAMED = "rqm-policy"
 """The key of a node's configuration that names its policy's file."""
 ANY = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
@@ -36,8 +44,9 @@ release_epsilon = 2.0    # … and of a single one, …
 delta = 1e-6             # … at this δ
 l2_clip = 1.0            # a vector is clipped to this norm, or less
 clients = 20             # a round has so many clients at least, …
-honest = 10              # … of whom so many are honest and there to the end: their noise is what ε counts on. The
-trust_server_with_keys = true   # server hands on their keys, and could play them itself: false goes with honest = 1
+honest = 10              # … of whom so many are honest and there to the end: their noise is what ε counts on
+roster = "roster.txt"    # who may be among them: public keys, a line each (rqm keys), beside this file. Or instead:
+# trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
 participations = 10      # releases, for ever
 mechanisms = ["rqm", "rounding", "pbm"]
 """
@@ -52,7 +61,10 @@ class PolicyError(ValueError):
 class Policy:
     """The owner's limits. ε is this node's own: against the server, with ``honest`` clients' noise in every sum.
 
-    >>> Policy(epsilon=8.0, delta=1e-6, release_epsilon=2.0, l2_clip=1.0, clients=20, participations=10).honest
+    With a ``roster`` all clients of a round are in it, each once; their keys are signed.
+
+    >>> limits = {"epsilon": 8.0, "delta": 1e-6, "release_epsilon": 2.0, "l2_clip": 1.0, "clients": 20}
+    >>> Policy(**limits, participations=10, trust_server_with_keys=True).honest
     1
     """
 
@@ -63,6 +75,7 @@ class Policy:
     clients: int
     participations: int
     honest: int = 1
+    roster: Path | None = None
     trust_server_with_keys: bool = False
     mechanisms: tuple[str, ...] = ANY
 
@@ -77,10 +90,10 @@ class Policy:
         whole("honest", self.honest, 1, self.clients)
         if not isinstance(self.trust_server_with_keys, bool):
             raise ValueError(f"trust_server_with_keys = {shown(self.trust_server_with_keys)}: must be true or false")
-        if self.honest > 1 and not self.trust_server_with_keys:
+        if (self.roster is None) != self.trust_server_with_keys:
             raise ValueError(
-                f"honest = {self.honest}: must be 1, or trust_server_with_keys = true: the server hands on the keys of "
-                "the others, and could play them itself"
+                "roster: must be given, or else trust_server_with_keys = true: the server hands on the keys of the "
+                "other clients, and could play them itself"
             )
         if not isinstance(self.mechanisms, tuple | list) or not all(isinstance(one, str) for one in self.mechanisms):
             raise ValueError(f"mechanisms = {shown(self.mechanisms)}: must be a list of names")
@@ -93,10 +106,14 @@ class Policy:
             values = read_toml(path)
             names = [one.name for one in fields(cls)]
             known_keys(values, names)
-            missing = [name for name in names if name not in values]
+            needed = [name for name in names if name not in ("roster", "trust_server_with_keys")]
+            missing = [name for name in needed if name not in values]
             if missing:
-                raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(names)}")
-            return cls(**values)
+                raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(needed)}")
+            roster = values.pop("roster", None)
+            if not isinstance(roster, str | None):
+                raise ValueError(f"roster = {shown(roster)}: must be the name of a file")
+            return cls(**values, roster=None if roster is None else path.parent / roster)
         except (ValueError, TypeError, OSError) as error:
             raise PolicyError(f"{path}: {error}") from None
 
@@ -125,10 +142,13 @@ class Policy:
 
 @final
 class NodeGuard:
-    """A node's policy and its own ledgers: one for every kind of round, in a folder that must outlive the process."""
+    """A node's policy, its key and its own ledgers, in a folder of its own that must outlive the process.
 
-    def __init__(self, policy: Policy, folder: Path) -> None:
-        self.policy, self.folder = policy, folder
+    There is a ledger for every kind of round.
+    """
+
+    def __init__(self, policy: Policy, home: Path) -> None:
+        self.policy, self.home, self.folder = policy, home, home / PAID
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Self | None:
@@ -138,7 +158,16 @@ class NodeGuard:
         """
         given = node_config.get(NAMED)
         path = state_folder() / POLICY if given is None else Path(str(given))
-        return cls(Policy.from_toml(path), state_folder() / PAID) if given is not None or path.exists() else None
+        return cls(Policy.from_toml(path), path.parent) if given is not None or path.exists() else None
+
+    @property
+    def credentials(self) -> "tuple[Identity, Roster] | None":
+        """The node's own key, and everybody's; None if the owner trusts the server with keys."""
+        from rqm.secagg import Identity, Roster  # noqa: PLC0415 (a bare GPU machine has no ciphers)
+
+        if self.policy.roster is None:
+            return None
+        return Identity.read(self.home / IDENTITY), Roster.read(self.policy.roster)
 
     def allow(self, plan: Plan, dim: int) -> None:
         """Refuse a round before it begins: one that the policy forbids, or can no longer pay for."""
@@ -173,12 +202,20 @@ class NodeGuard:
         policy, share = self.policy, self.policy.delta / len(counts)
         for found, most, what in (
             (sum(count for _, count in counts), policy.participations, "participations"),
-            (_epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
-            (sum(_epsilon(kind, count, share) for kind, count in counts), policy.epsilon, "ε for ever"),
+            (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
+            (sum(self._epsilon(kind, count, share) for kind, count in counts), policy.epsilon, "ε for ever"),
         ):
             if found > most:
                 raise PolicyError(f"the policy of this node: {what} = {found:.4g}: must be at most {most}")
 
-
-def _epsilon(mean: PrivateMean, releases: int, delta: float) -> float:
-    return mean.with_(delta=delta).spent({0: releases}).epsilon if releases else 0.0
+    def _epsilon(self, mean: PrivateMean, releases: int, delta: float) -> float:
+        """ε of so many releases of a kind; kept in a file, since a node starts a process for every message."""
+        path, most = self.folder / KNOWN, max(releases, min(self.policy.participations, AHEAD))
+        known = read_json(path, "ε") if path.exists() else {}
+        mean = mean.with_(delta=delta)
+        key = sha256(json.dumps(mean.promises(), sort_keys=True).encode()).hexdigest()
+        found = known.get(key)
+        if not isinstance(found, list) or len(found) < releases:
+            found = known[key] = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
+            write_json(path, known)
+        return float(found[releases - 1]) if releases else 0.0

@@ -20,8 +20,10 @@ def corrupt(plan: Plan) -> int:
     return 0 if honest is None else plan.clients - honest
 
 
-def protocol(plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: int = 0) -> "Params":
-    """The parameters of a round, unsigned; a degree or threshold that is not given is chosen.
+def protocol(
+    plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: int = 0, roster: bytes = b""
+) -> "Params":
+    """The parameters of a round, signed by a roster if its hash is given; a degree or threshold that is not is chosen.
 
     Everybody is a neighbour, and the threshold is as many as the plan's survivors leave, else two thirds. Simulations
     of more than 64 clients have a sparse graph. Twice the threshold is more than all neighbours and the ``corrupt``
@@ -55,4 +57,5 @@ def protocol(plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: 
         minimum=minimum,
         bits=mech.sum_bits(clients),
         modular=mech.modular,
+        roster=roster,
     )
