@@ -28,7 +28,8 @@ from rqm._util.files import write_atomically
 from rqm.secagg import Identity
 
 POLICY = """\
-# What every node of this example allows: far more than an owner should, since few clients with little noise have a huge ε.
+# What every node of this example allows: far more than an owner should, since few clients with little noise have a
+# huge ε.
 epsilon = 1e6
 release_epsilon = 1e6
 delta = 1e-5
@@ -141,6 +142,7 @@ def arguments() -> argparse.Namespace:
         default=[],
         help="kill one SuperNode when it is asked to train in this round; may be given again",
     )
+    parser.add_argument("--policy", type=Path, help="a policy for all nodes, instead of one that allows nearly all")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
     return parser.parse_args()
 
@@ -188,14 +190,14 @@ class Federation:
         wait_for(self.port)
         return process
 
-    def enrol(self, nodes: int) -> None:
+    def enrol(self, nodes: int, policy: str = POLICY) -> None:
         """Give every node an identity and a policy of its own, and all of them the roster."""
         keys = []
         for number in range(nodes):
             home = self.folder / f"home-{number}"
             home.mkdir()
             keys.append(Identity.new(home / "identity.key").public.hex())
-            (home / "policy.toml").write_text(POLICY)
+            (home / "policy.toml").write_text(policy)
         roster = self.folder / "roster.txt"
         roster.write_text("\n".join(keys) + "\n")
         self.environment["RQM_ROSTER"] = str(roster)
@@ -243,7 +245,7 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
         federation = Federation(folder, given.ledger, stack)
         federation.link()
-        federation.enrol(given.nodes)
+        federation.enrol(given.nodes, given.policy.read_text() if given.policy else POLICY)
         nodes = [federation.node(number, given.nodes) for number in range(given.nodes)]
         for number, round_ in enumerate(given.kill):
             victim = given.nodes - 1 - number
