@@ -30,8 +30,8 @@ from rqm.secagg import Identity
 POLICY = """\
 # What every node of this example allows: far more than an owner should, since few clients with little noise have a
 # huge ε.
-epsilon = 1e6
-release_epsilon = 1e6
+epsilon = 1e12
+release_epsilon = 1e12
 delta = 1e-5
 l2_clip = 1.0
 clients = 2

@@ -47,7 +47,7 @@ def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(
 
 @pytest.mark.slow
 def test_nodes_refuse_a_server_that_orders_less_noise(tmp_path):
-    policy = EXAMPLE.replace("release_epsilon = 1e6", "release_epsilon = 5.0")
+    policy = EXAMPLE.replace("release_epsilon = 1e12", "release_epsilon = 5.0")
     (tmp_path / "policy.toml").write_text(policy)
     done = federation("--ledger", tmp_path, "--set", CONFIG, "--policy", tmp_path / "policy.toml")
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
