@@ -61,7 +61,7 @@ class Live:
         self.link = self.started_link()
         self.all.enrol(NODES)
         self.nodes = [self.all.node(number, NODES) for number in range(NODES)]
-        self.running = False
+        self.running, self.tried = False, [0.0] * NODES
 
     def started_link(self):
         return self.all.link("--database", str(self.folder / "link.db"))
@@ -88,14 +88,18 @@ class Live:
     def revive(self):
         """Start nodes again; the SuperLink lets them in when it has noticed that they were gone."""
         for number, node in enumerate(self.nodes):
-            if node.poll() is not None:
+            if node.poll() is not None and monotonic() > self.tried[number] + 15:
+                self.end(node)  # what it has left behind
+                self.tried[number] = monotonic()
                 self.nodes[number] = self.all.node(number, NODES)
+
+    def end(self, node):
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
 
     def kill(self, whom, chance):
         if whom == "node":
-            number = chance.randrange(NODES)
-            with suppress(ProcessLookupError):  # it may have ended by itself: not let in again yet
-                os.killpg(self.nodes[number].pid, signal.SIGKILL)
+            self.end(chance.choice([node for node in self.nodes if node.poll() is None]))
         elif whom == "server":
             assert self.kill_server(), "no ServerApp is running"
             self.running = False
