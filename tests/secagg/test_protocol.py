@@ -184,6 +184,7 @@ def test_every_parameter_is_in_the_digest():
         {"threshold": 30},
         {"minimum": 39},
         {"bits": 11},
-        {"signed": True},
+        {"roster": b"r" * 32},
+        {"roster": b"s" * 32},
     ]
     assert len({Params(**{**base, **change}).digest for change in changes}) == len(changes)
