@@ -25,7 +25,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from rqm._util.files import write_atomically
+from rqm.secagg import Identity
 
+POLICY = """\
+# What every node of this example allows: far more than an owner should, since few clients with little noise have a
+# huge ε.
+epsilon = 1e12
+release_epsilon = 1e12
+delta = 1e-5
+l2_clip = 1.0
+clients = 2
+honest = 2
+participations = 1000
+mechanisms = ["rqm"]
+roster = "../roster.txt"
+"""
 HERE, TOOLS = Path(__file__).parent, Path(sys.executable).parent
 
 
@@ -128,6 +142,7 @@ def arguments() -> argparse.Namespace:
         default=[],
         help="kill one SuperNode when it is asked to train in this round; may be given again",
     )
+    parser.add_argument("--policy", type=Path, help="a policy for all nodes, instead of one that allows nearly all")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
     return parser.parse_args()
 
@@ -175,6 +190,18 @@ class Federation:
         wait_for(self.port)
         return process
 
+    def enrol(self, nodes: int, policy: str = POLICY) -> None:
+        """Give every node an identity and a policy of its own, and all of them the roster."""
+        keys = []
+        for number in range(nodes):
+            home = self.folder / f"home-{number}"
+            home.mkdir()
+            keys.append(Identity.new(home / "identity.key").public.hex())
+            (home / "policy.toml").write_text(policy)
+        roster = self.folder / "roster.txt"
+        roster.write_text("\n".join(keys) + "\n")
+        self.environment["RQM_ROSTER"] = str(roster)
+
     def node(self, number: int, nodes: int) -> subprocess.Popen:
         """Start a SuperNode; the first time register its key, without which nobody may join."""
         private = self.folder / f"node-{number}"
@@ -184,7 +211,9 @@ class Federation:
             subprocess.run(register, env=self.environment, check=True, stdout=subprocess.DEVNULL)
         link = ["--root-certificates", str(self.authority), "--superlink", f"127.0.0.1:{self.port}"]
         own = ["--port", str(free_port()), "--auth-supernode-private-key", str(private)]
-        about = ["--node-config", f"partition-id={number} num-partitions={nodes}"]
+        policy = self.folder / f"home-{number}" / "policy.toml"
+        named = f' rqm-policy="{policy}"' if policy.exists() else ""
+        about = ["--node-config", f"partition-id={number} num-partitions={nodes}{named}"]
         return self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about)
 
     def run(self, config: str, limit: float) -> int:
@@ -216,6 +245,7 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
         federation = Federation(folder, given.ledger, stack)
         federation.link()
+        federation.enrol(given.nodes, given.policy.read_text() if given.policy else POLICY)
         nodes = [federation.node(number, given.nodes) for number in range(given.nodes)]
         for number, round_ in enumerate(given.kill):
             victim = given.nodes - 1 - number

@@ -11,33 +11,27 @@ import pytest
 pytest.importorskip("flwr")
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples" / "flower"))
+from federation import POLICY as EXAMPLE  # noqa: E402
+
+sys.path.pop(0)
 CONFIG = (
     'rqm.rounds=2 rqm.clients=4 rqm.survivors=3 rqm.model="linear" rqm.mechanism.clip=0.045 '
     "stage-timeout=60 train-timeout=60"
 )
 
 
+def federation(*options):
+    """Run the example's federation of four nodes, each with an identity, a policy and the roster."""
+    path = ROOT / "examples" / "flower" / "federation.py"
+    command = [sys.executable, path, "--nodes", "4", "--limit", "400", *options]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow  # Flower polls every few seconds: three minutes, mostly of waiting
 def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(tmp_path):
     kills = ["--kill", "1", "--kill", "2"]  # one in each round, when it is asked to train
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "examples" / "flower" / "federation.py"),
-            "--nodes",
-            "4",
-            "--limit",
-            "400",
-            "--ledger",
-            str(tmp_path),
-            "--set",
-            CONFIG,
-            *kills,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = federation("--ledger", tmp_path, "--set", CONFIG, *kills)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert said.count("killing the SuperNode") == 2
@@ -49,3 +43,15 @@ def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(
     assert "for every user against the server, certified, after 2 rounds" in said
     charged = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()[1:]]
     assert [entry["round"] for entry in charged] == [0, 1]
+
+
+@pytest.mark.slow
+def test_nodes_refuse_a_server_that_orders_less_noise(tmp_path):
+    policy = EXAMPLE.replace("release_epsilon = 1e12", "release_epsilon = 5.0")
+    (tmp_path / "policy.toml").write_text(policy)
+    done = federation("--ledger", tmp_path, "--set", CONFIG, "--policy", tmp_path / "policy.toml")
+    said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
+    assert len(re.findall(r"it says 'rqm: the policy of this node: ε for a release = ", said)) == 2 * 4
+    assert "'survivors': 3" not in said
+    assert "'survivors': 4" not in said
+    assert "round 2 is discarded, and charged: 0 clients are left after KEYS" in said

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from rqm.secagg import Client, Params, ProtocolError, Server, masking, wire
+from rqm.secagg import Client, Identity, Params, ProtocolError, Roster, Server, masking, wire
 from rqm.secagg.wire import Kind
 from tests.secagg.rounds import PARAMS, STEPS, VALUES, Round
 
@@ -87,33 +86,46 @@ def test_keys_written_in_a_second_way(which):
 
 
 def test_keys_that_their_owner_has_not_signed():
-    identities = {u: Ed25519PrivateKey.generate() for u in range(5)}
-    public = {u: key.public_key() for u, key in identities.items()}
-    params = Params(clients=5, count=3, levels=16, round=b"one", threshold=3, signed=True)
-    server, parties = Server(params, public), [Client(params, u, identities[u], public) for u in range(5)]
-    for client in parties:
-        server.receive(client.keys())
+    identities = [Identity(bytes([u]) * 32) for u in range(5)]
+    roster = Roster.of(one.public for one in identities)
+    params = Params(clients=5, count=3, levels=16, round=b"one", threshold=3, roster=roster.hash)
+    server, parties = Server(params, roster), [Client(params, u, identities[u], roster) for u in range(5)]
+    sent = [client.keys() for client in parties]
+    for message in sent:
+        server.receive(message)
     body = wire.unframe(server.advance()[0], Kind.NEIGHBOURS, params.digest)
     found = {u: bytes(part) for u, part in wire.read_entries(body[4:], params.keys_size, 5)[0].items()}
     swapped = {**found, 1: keys() + found[1][64:]}
     with refuses("keys of client 1 are not signed by client 1"):
         parties[0].share(wire.frame(Kind.NEIGHBOURS, params.digest, 0, wire.number(5), wire.entries(swapped.items())))
-    parties[2]._others = {u: key for u, key in public.items() if u != 3}
-    with refuses("client 3 is not on the list of identities"):
-        parties[2].share(server_message(params, found, to=2, parties=parties))
-    other = Params(clients=5, count=3, levels=16, round=b"two", threshold=3, signed=True)
-    replayed = Client(params, 1, identities[1], public).keys()
+
+    def played(by, number):
+        """Keys that somebody offers in the place of a client."""
+        both = keys()
+        return both + by.sign(b"rqm keys" + params.digest + wire.number(number) + both)
+
+    for by, reason in {
+        Identity(b"x" * 32): "client 3 is not in the roster",
+        identities[4]: "client 4 is somebody who takes part already",  # a corrupt node that plays another one, too
+        identities[2]: "client 3 is somebody who takes part already .or this client itself",
+    }.items():
+        own = server_message(params, {**found, 3: played(by, 3)}, to=2, first=sent[0])
+        with refuses(reason):
+            Client.load(params, parties[2].save(), identities[2], roster).share(own)
+    other = Params(clients=5, count=3, levels=16, round=b"two", threshold=3, roster=roster.hash)
+    replayed = Client(params, 1, identities[1], roster).keys()
     with refuses("keys of client 1 are not signed"):  # signed, but for another round
-        Server(other, public).receive(wire.frame(Kind.KEYS, other.digest, 1, replayed[45:]))
+        Server(other, roster).receive(wire.frame(Kind.KEYS, other.digest, 1, replayed[45:]))
+    twice = Server(params, roster)
+    twice.receive(wire.frame(Kind.KEYS, params.digest, 1, played(identities[1], 1)))
+    with refuses("client 2 is somebody who takes part already"):
+        twice.receive(wire.frame(Kind.KEYS, params.digest, 2, played(identities[1], 2)))
     with pytest.raises(ValueError, match="identity"):
         Client(params, 0)
 
 
-def server_message(params, found, to, parties):
-    own = parties[0]
-    entry = masking.public(own._channel) + masking.public(own._pairs)
-    entry += masking.sign(own._identity, b"rqm keys" + params.digest + wire.number(0) + entry)
-    listed = {0: entry, **{u: part for u, part in found.items() if u != to}}
+def server_message(params, found, to, first):
+    listed = {0: first[wire.HEADER.size :], **{u: part for u, part in found.items() if u != to}}
     return wire.frame(Kind.NEIGHBOURS, params.digest, to, wire.number(5), wire.entries(listed.items()))
 
 

@@ -4,11 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rqm.secagg import Aborted, Client, Params, Server
+from rqm.secagg import Aborted, Client, Identity, Params, Roster, Server
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
 
@@ -106,20 +105,24 @@ def test_any_number_of_bits_and_values(clients, levels, count, more, seed):
 
 
 def test_signed_rounds():
-    identities = {u: Ed25519PrivateKey.generate() for u in range(4)}
-    public = {u: key.public_key() for u, key in identities.items()}
-    params = Params(clients=4, count=3, levels=16, round=b"s", threshold=2, signed=True)
+    identities = [Identity(bytes([u]) * 32) for u in range(4)]
+    roster = Roster.of(one.public for one in identities)
+    params = Params(clients=4, count=3, levels=16, round=b"s", threshold=2, roster=roster.hash)
     total, survivors, _ = aggregate(
         params,
         values,
         {1: Kind.MASKED},
-        client=lambda u: {"identity": identities[u], "others": public},
-        server={"identities": public},
+        client=lambda u: {"identity": identities[u], "roster": roster},
+        server={"roster": roster},
     )
     assert survivors == [0, 2, 3]
     assert (total == sum(values(u) for u in survivors)).all()
-    with pytest.raises(ValueError, match="identities"):
+    with pytest.raises(ValueError, match="roster must be given"):
         Server(params)  # who would take any keys
+    with pytest.raises(ValueError, match="must be in the roster"):
+        Client(params, 0, Identity(b"x" * 32), roster)
+    with pytest.raises(ValueError, match="the roster of this round"):
+        Client(params, 0, identities[0], Roster.of([identities[0].public]))
 
 
 def test_forty_clients_of_the_papers_model_send_few_bytes():
@@ -181,6 +184,7 @@ def test_every_parameter_is_in_the_digest():
         {"threshold": 30},
         {"minimum": 39},
         {"bits": 11},
-        {"signed": True},
+        {"roster": b"r" * 32},
+        {"roster": b"s" * 32},
     ]
     assert len({Params(**{**base, **change}).digest for change in changes}) == len(changes)

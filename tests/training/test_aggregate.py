@@ -1,6 +1,7 @@
 """Training with the true protocol: the same sums, round for round, as with the ideal one."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
-from rqm.plan.protocol import protocol
+from rqm.plan.protocol import corrupt, protocol
+from rqm.secagg.local import aggregate
+from rqm.secagg.wire import STAGES, Kind
 from rqm.training.trainer import Trainer
 from tests.training.small import federation, model
 
@@ -89,6 +92,39 @@ def test_large_rounds_use_a_sparse_graph():
     assert (params(survivors=6).threshold, params(survivors=6).minimum) == (5, 6)
     assert (params(survivors=2).threshold, params(survivors=2).minimum) == (4, 2)
     assert (params(degree=4, threshold=3).degree, params(degree=4, threshold=3).threshold) == (4, 3)
+    assert params(clients=500, survivors=400).threshold < 400 * large.degree / 500 + 100  # which are left
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_hundred_clients_of_whom_twenty_are_lost(rounds):
+    """The example for Flower: survivors = 80; whoever is lost, and when, the sum is that of the others."""
+    chance = Random(rounds)
+    for turn in range(rounds):
+        params = protocol(replace(PLAN, clients=100, survivors=80), 3, b"%d" % turn, degree=99)
+        lost = {u: chance.choice(STAGES) for u in chance.sample(range(100), chance.randint(8, 20))}
+        total, survivors, _ = aggregate(params, lambda u: [u % 16, 0, 1], lost)
+        assert survivors == [u for u in range(100) if lost.get(u) not in (Kind.KEYS, Kind.SHARES, Kind.MASKED)]
+        assert total.tolist() == [sum(u % 16 for u in survivors), 0, len(survivors)]
+
+
+def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
+    """A client's both secrets take 2t shares: all neighbours give one each, the corrupt ones two."""
+
+    def params(threshold=0, **change):
+        return protocol(replace(PLAN, **{"clients": 40, **change}), 10, b"x", 39, threshold)
+
+    assert params().threshold == params(survivors=28).threshold == 27
+    assert params(honest=20).threshold == 30
+    assert params(honest=36, survivors=30).threshold == 29
+    for change in ({"survivors": 21, "honest": 38}, {"survivors": 29, "honest": 20}, {"honest": 1}):
+        with pytest.raises(ValueError, match=r"survivors = \d+, threshold = \d+: must be at least"):
+            params(**change)
+    with pytest.raises(ValueError, match=r"threshold = 20: must be at least 24 and 23"):
+        params(20, honest=34)
+    users = {"honest": 0.9, "population": 3400, "delta": 1e-5}
+    few = corrupt(replace(PLAN, clients=40, **users))
+    assert 4 < few < 24  # a tenth of the users, and bad luck
+    assert params(**users).threshold == max(27, (39 + few) // 2 + 1)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         Settings.from_run_config(config),
         folder=os.environ.get("RQM_LEDGER", "rqm-ledger"),  # keep it: it says what these users have spent
         stage_timeout=float(config["stage-timeout"]),
+        roster=os.environ.get("RQM_ROSTER"),  # whose keys the nodes sign; their policies name the same
     )
     start = ArrayRecord(new_model(config).state_dict())
     strategy.start(grid, start, timeout=float(config["train-timeout"]), evaluate_fn=measure)

@@ -9,7 +9,7 @@ import typer
 from rqm import __version__
 from rqm._util.extras import how_to_install
 from rqm._util.threads import wait_quietly
-from rqm.cli import account, advise, audit, bench, doctor, explore, figures, privacy, report, train, verify
+from rqm.cli import account, advise, audit, bench, doctor, explore, figures, init, keys, privacy, report, train, verify
 
 REFUSED: Any = typer.BadParameter.__mro__[2]
 """The base of all errors of usage: click's, or that of the copy of click that typer brings."""
@@ -34,6 +34,8 @@ app.command("report")(report.command)
 app.command("explore")(explore.command)
 app.command("doctor")(doctor.command)
 app.command("verify")(verify.command)
+app.command("init")(init.command)
+app.add_typer(keys.app, name="keys")
 
 
 def _version(show: bool) -> None:

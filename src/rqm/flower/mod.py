@@ -2,6 +2,8 @@
 
     app = ClientApp(mods=[private_mod])
 
+A node that has a policy (``rqm init --policy``) holds it against the server.
+
 Nothing else leaves the client: no count, norm, loss or metric. Messages that are not part of a private round are
 answered with an error. A SuperNode starts a process for each message, so only the stage that trains loads torch.
 """
@@ -17,6 +19,7 @@ from flwr.supercore import log
 from rqm.flower.marks import spend
 from rqm.flower.records import RECORD, Asked, answer
 from rqm.flower.settings import Settings
+from rqm.plan.policy import NodeGuard
 from rqm.secagg import Client, ProtocolError
 from rqm.secagg.wire import Kind
 
@@ -63,20 +66,28 @@ def _answer(msg: Message, ctxt: Context, call_next: Call, seeded: bool, settings
 
 def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, seeded: bool) -> bytes:
     states, stage = ctxt.state.config_records, Kind(asked.stage)
-    params = settings.params(asked.dim, asked.round)
+    guard = None if seeded else NodeGuard.of(ctxt.node_config)
+    if stage == Kind.KEYS and guard is not None:
+        guard.allow(settings.plan, asked.dim)
+    elif stage == Kind.KEYS and not seeded:
+        log(WARNING, "rqm: this node has no policy: the server alone says how private it is (rqm init --policy)")
+    identity, roster = (guard and guard.credentials) or (None, None)
+    params = settings.params(asked.dim, asked.round, roster.hash if roster else b"")
     if stage == Kind.KEYS:
-        client = Client(params, asked.number)
+        client = Client(params, asked.number, identity, roster)
     else:
         saved = states.pop(RECORD, None)  # spent, whatever happens now
         known = None if saved is None else saved.get("client")
         if not isinstance(known, bytes):
             raise ProtocolError("this client is in no round, or was lost in it")
-        client = Client.load(params, known)
+        client = Client.load(params, known, identity, roster)
         spend(client.fingerprint, stage)  # … even if nobody will remember that it was
 
     def values() -> Any:
         from rqm.flower.encoding import levels  # noqa: PLC0415 (torch, which no other stage waits for)
 
+        if guard is not None:
+            guard.charge(settings.plan, asked.dim, asked.turn)
         return levels(asked, settings, msg, ctxt, call_next, seeded=seeded)
 
     message = client.answer(stage, asked.message, values)

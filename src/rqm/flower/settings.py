@@ -21,7 +21,8 @@ class Settings:
     In a Flower app's ``pyproject.toml`` these are the keys under ``[tool.flwr.app.config.rqm]``: those of a plan
     (``clients``, ``rounds``, ``mechanism``, ``transforms``, ``server``, ``delta``, ``budget_epsilon``, …) and the ones
     here. ``sends`` is what a client's training returns: the trained weights (``update``: their change is sent) or a
-    ``gradient``.
+    ``gradient``. All clients of a round are neighbours in its secure sum: on any sparser graph whoever draws it, and
+    that would be the server, can part some from the others. ``threshold`` of them can together help to unmask.
 
     >>> settings = Settings.from_run_config({"rqm.clients": 10, "rqm.mechanism.mechanism": "rqm", "lr": 0.1})
     >>> settings.plan.clients, settings.sends
@@ -30,7 +31,6 @@ class Settings:
 
     plan: Plan
     sends: Literal["update", "gradient"] = "update"
-    degree: int = 0
     threshold: int = 0
 
     def __post_init__(self) -> None:
@@ -65,8 +65,8 @@ class Settings:
             raise ValueError(f"{PREFIX}{error}") from None
         return cls(plan, **own)
 
-    def params(self, dim: int, round_: bytes) -> Params:
-        """The parameters of a round of secure aggregation."""
+    def params(self, dim: int, round_: bytes, roster: bytes = b"") -> Params:
+        """The parameters of a round of secure aggregation; with the hash of a roster, a signed one."""
         count = self.plan.private_mean(dim).coordinates
-        found: Params = protocol(self.plan, count, round_, self.degree, self.threshold)
+        found: Params = protocol(self.plan, count, round_, self.plan.clients - 1, self.threshold, roster)
         return found

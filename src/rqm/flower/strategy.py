@@ -31,7 +31,7 @@ from rqm.flower.vectors import flat, unflat
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
 from rqm.plan.sizes import OWN
-from rqm.secagg import Aborted, Server, Spoiled, new_round
+from rqm.secagg import Aborted, Roster, Server, Spoiled, new_round
 from rqm.secagg.wire import Kind
 from rqm.training.server import Optimiser
 
@@ -48,13 +48,15 @@ class PrivateStrategy(Strategy):
     ``settings`` are those of the run (``Settings.from_run_config(context.run_config)``). With a ``strategy`` of
     Flower's, that one's server step is used; without, the plan's. The ledger is kept in ``folder``: one for each
     population of users, for as long as they are to be protected; who signs and who witnesses it, see ``Guard``.
+    With a ``roster`` (the file that the nodes' policies name) clients sign their keys: then nobody plays another one.
     ``stage_timeout`` is how long a stage waits for slow clients, in seconds; training itself has the timeout of
     ``start``. ``seeded`` takes answers of ``seeded_mod``, and no others: for simulation, not private, no ε is stated.
 
     Clients are sampled anew each round, no user more often than ``participations`` allows; users are nodes. A node
     that breaks the protocol loses its place in the round. A round that some have spoilt is done, and charged, again
     without them. Who is proved to have done so, or is the likely one three times, is in ``liars``, with the reason, and
-    not chosen again; those proved are also in a file beside the ledger, and so for good.
+    not chosen again; those proved are also in a file beside the ledger, and so for good. Who said no, by his policy or
+    since something was wrong, is in ``refused`` with what he said.
     """
 
     def __init__(
@@ -67,13 +69,16 @@ class PrivateStrategy(Strategy):
         expect_head: str | None = None,
         key: Path | None = None,
         witness: str | Path | None = None,
+        roster: Path | str | None = None,
         seeded: bool = False,
     ) -> None:
+        self.roster = None if roster is None else Roster.read(Path(roster))
         self.settings, self.strategy, self.folder = settings, strategy, Path(folder)
         self.stage_timeout, self.expect_head, self.seeded = stage_timeout, expect_head, seeded
         self.stopped = False
         self.guard: Guard | None = None
         self.liars: dict[int, str] = {}
+        self.refused: dict[int, str] = {}
         self.note = ""
         self._key, self._witness = key, witness
         self._optimiser: Optimiser | None = None
@@ -264,7 +269,8 @@ class PrivateStrategy(Strategy):
             return []
         self.guard.charge(self._turn)
         self._round = new_round()
-        server = Server(self.settings.params(self.guard.mean.dim, self._round))
+        signed = b"" if self.roster is None else self.roster.hash
+        server = Server(self.settings.params(self.guard.mean.dim, self._round, signed), self.roster)
         try:
             self._exchange(server, Kind.KEYS, dict.fromkeys(range(len(self._nodes)), b""))
             self._exchange(server, Kind.SHARES, server.advance())
@@ -344,6 +350,8 @@ class PrivateStrategy(Strategy):
                 server.receive(answered(reply, seeded=self.seeded), numbers[node])
             except Exception as error:  # a reply is bytes that anybody can have made
                 log(WARNING, "rqm: node %d is lost in this round: %s", node, error or type(error).__name__)
+                if reply.has_error():
+                    self.refused[node] = str(error)
 
     def _step(self, server_round: int, mean: torch.Tensor) -> ArrayRecord | None:
         """Move the model along the decoded mean."""

@@ -8,25 +8,45 @@ if TYPE_CHECKING:
     from rqm.secagg import Params
 
 COMPLETE = 64
-"""Up to so many clients everybody is everybody's neighbour."""
+"""Up to so many simulated clients everybody is everybody's neighbour."""
 
 
-def protocol(plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: int = 0) -> "Params":
-    """The parameters of a round, unsigned; a degree or threshold that is not given is chosen.
+def corrupt(plan: Plan) -> int:
+    """How many of a round's clients may work for the server: all but those whom the guarantee counts as honest."""
+    honest = plan.honest
+    if isinstance(honest, float):
+        setting = plan.private_mean(1).setting
+        honest = setting.floor().honest + (0 if setting.survivors is None else plan.clients - setting.survivors)
+    return 0 if honest is None else plan.clients - honest
 
-    Up to 64 clients: everybody is a neighbour, and the threshold is what the plan's survivors reach, else two thirds.
-    Beyond: neighbours for 5 % corrupt clients and twice the losses that the plan expects.
+
+def protocol(
+    plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: int = 0, roster: bytes = b""
+) -> "Params":
+    """The parameters of a round, signed by a roster if its hash is given; a degree or threshold that is not is chosen.
+
+    Everybody is a neighbour, and the threshold is as many as the plan's survivors leave, else two thirds. Simulations
+    of more than 64 clients have a sparse graph. Twice the threshold is more than all neighbours and the ``corrupt``
+    ones once more, or a server could unmask somebody with them; plans with too few survivors for that are refused.
     """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
     mech = plan.mechanism.channel
-    clients, least = plan.clients, plan.survivors
+    clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
     # What is accounted for is a sum of so many; without losses in the plan, of all: no sum of fewer is to be revealed.
     minimum = max(2, least) if least else 0 if plan.lost else clients
     if not degree and clients > COMPLETE:
-        degree, threshold = security(clients, corrupt=0.05, dropout=min(0.4, 2 * plan.lost + 0.02))
+        lost = max(2 * plan.lost + 0.02, 1 - (least or clients) / clients)
+        degree, threshold = security(clients, corrupt=max(0.05, bad / clients), dropout=min(0.4, lost))
     degree = degree or clients - 1
-    threshold = threshold or max(degree // 2 + 1, min(degree, (least or 2 * degree // 3 + 2) - 1))
+    fewest = (degree + (bad if degree == clients - 1 else 0)) // 2 + 1
+    left = (least or clients) - 1  # neighbours of a client at the end
+    if bad and (fewest > left or 0 < threshold < fewest):
+        raise ValueError(
+            f"survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} for "
+            f"{clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
+        )
+    threshold = threshold or max(fewest, min(degree, left if least else 2 * degree // 3 + 1))
     return Params(
         clients=clients,
         count=count,
@@ -37,4 +57,5 @@ def protocol(plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: 
         minimum=minimum,
         bits=mech.sum_bits(clients),
         modular=mech.modular,
+        roster=roster,
     )

@@ -4,6 +4,18 @@ from rqm.secagg.client import Client
 from rqm.secagg.errors import Aborted, ProtocolError, Spoiled
 from rqm.secagg.graph import security
 from rqm.secagg.protocol import Params, new_round
+from rqm.secagg.roster import Identity, Roster
 from rqm.secagg.server import Server
 
-__all__ = ["Aborted", "Client", "Params", "ProtocolError", "Server", "Spoiled", "new_round", "security"]
+__all__ = [
+    "Aborted",
+    "Client",
+    "Identity",
+    "Params",
+    "ProtocolError",
+    "Roster",
+    "Server",
+    "Spoiled",
+    "new_round",
+    "security",
+]

@@ -9,7 +9,6 @@ from typing import Any, NoReturn, Self, final
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm._util.checks import whole
@@ -18,7 +17,8 @@ from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.graph import degree_of
 from rqm.secagg.masking import ACK, DEALT, KEY, SECRET
-from rqm.secagg.protocol import Identities, Masks, Params, pair, statement
+from rqm.secagg.protocol import Masks, Params, pair, statement
+from rqm.secagg.roster import Identity, Roster
 from rqm.secagg.wire import Kind
 
 
@@ -30,16 +30,18 @@ class Client:
         self,
         params: Params,
         number: int,
-        identity: Ed25519PrivateKey | None = None,
-        others: Identities | None = None,
+        identity: Identity | None = None,
+        roster: Roster | None = None,
         *,
         maker: Masks | None = None,
     ) -> None:
         self._maker = maker or Masks()
         self.params, self.number = params, whole("number", number, 0, params.clients - 1)
-        if params.signed and (identity is None or others is None):
-            raise ValueError("a signed round: identity (one's own) and others (everybody's public ones) must be given")
-        self._identity, self._others = identity, others
+        if params.roster and (identity is None or roster is None or roster.hash != params.roster):
+            raise ValueError("a signed round: identity (one's own) and the roster of this round must be given")
+        if identity is not None and roster is not None and identity.public not in roster.keys:
+            raise ValueError(f"identity = {identity.public.hex()}: must be in the roster")
+        self._identity, self._roster = identity, roster if params.roster else None
         self._due: Kind | None = Kind.KEYS
         self._channel, self._pairs = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = os.urandom(SECRET)
@@ -70,15 +72,13 @@ class Client:
         return json.dumps({**state, "check": _check(state)}).encode()
 
     @classmethod
-    def load(
-        cls, params: Params, data: bytes, identity: Ed25519PrivateKey | None = None, others: Identities | None = None
-    ) -> Self:
+    def load(cls, params: Params, data: bytes, identity: Identity | None = None, roster: Roster | None = None) -> Self:
         """The client that ``save`` described, in the same round."""
         try:
             state = json.loads(data)
             if state.pop("check") != _check(state):
                 raise ValueError("it was damaged")
-            client = cls(params, state["number"], identity, others)
+            client = cls(params, state["number"], identity, roster)
             if bytes.fromhex(state["digest"]) != params.digest:
                 raise ProtocolError("a saved client of another round, or of one with other parameters")
             channel, pairs, client._seed = (bytes.fromhex(text) for text in state["own"])
@@ -143,8 +143,8 @@ class Client:
         if self._due != Kind.KEYS:
             raise ProtocolError("the keys were sent already")
         body = masking.public(self._channel) + masking.public(self._pairs)
-        if self._identity is not None and self.params.signed:
-            body += masking.sign(self._identity, statement(self.params, self.number, body))
+        if self._identity is not None and self._roster is not None:
+            body += self._identity.sign(statement(self.params, self.number, body))
         return self._send(Kind.KEYS, body, then=Kind.NEIGHBOURS)
 
     def share(self, data: bytes) -> bytes:
@@ -164,6 +164,7 @@ class Client:
         if self.number in found:
             raise ProtocolError("this client is listed as its own neighbour")
         seen = {masking.public(self._channel), masking.public(self._pairs)}
+        owners = set() if self._identity is None else {self._identity.public}
         for client, body in found.items():
             both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])
             for key in both:
@@ -172,9 +173,12 @@ class Client:
                         f"client {client} has a key that somebody has already (reflected or duplicated)"
                     )
                 seen.add(key)
-            if params.signed and self._others is not None:
+            if self._roster is not None:
                 text = statement(params, client, bytes(body[: 2 * KEY]))
-                masking.verify(self._others.get(client), body[2 * KEY :], text, f"client {client}")
+                owner = self._roster.verify(body[2 * KEY :], text, f"client {client}")
+                if owner in owners:
+                    raise ProtocolError(f"client {client} is somebody who takes part already (or this client itself)")
+                owners.add(owner)
             self._channels[client] = masking.agree(self._channel, both[0], f"client {client}")
             self._masks[client] = masking.agree(self._pairs, both[1], f"client {client}")
         secrets_, points = self._pairs.private_bytes_raw() + self._seed, range(1, len(found) + 1)

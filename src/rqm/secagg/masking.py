@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -21,8 +20,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from rqm.secagg.errors import ProtocolError
 
-KEY, SECRET, SIGNATURE, ACK = 32, 32, 64, 16
-"""Bytes of a public key, of a secret that is shared, of a signature, and of a tag between two clients."""
+KEY, SECRET, ACK = 32, 32, 16
+"""Bytes of a public key, of a secret that is shared, and of a tag between two clients."""
 NONCE, PROMISE = 12, 16
 """Bytes of a nonce, and of what binds a client to a share that it deals."""
 DEALT = 2 * PROMISE + NONCE + 2 * SECRET + 16
@@ -107,18 +106,3 @@ def tag(key: bytes, context: bytes) -> bytes:
     code = HMAC(key, hashes.SHA256())
     code.update(context)
     return code.finalize()[:ACK]
-
-
-def sign(identity: Ed25519PrivateKey, text: bytes) -> bytes:
-    """A signature."""
-    return identity.sign(text)
-
-
-def verify(identity: Ed25519PublicKey | None, signature: Any, text: bytes, who: str) -> None:
-    """Refuse a signature that is not of that identity."""
-    if identity is None:
-        raise ProtocolError(f"{who} is not on the list of identities")
-    try:
-        identity.verify(bytes(signature), text)
-    except InvalidSignature:
-        raise ProtocolError(f"the keys of {who} are not signed by {who}") from None

@@ -18,20 +18,17 @@ over, and clients that have not answered by then are lost. See ``docs/protocol.m
 
 import os
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-from rqm._util.checks import whole
+from rqm._util.checks import shown, whole
 from rqm.kernels.packing import packed_size
 from rqm.secagg import masking, sharing, wire
-from rqm.secagg.masking import KEY, SIGNATURE
+from rqm.secagg.masking import KEY
+from rqm.secagg.roster import IDENTITY, SIGNATURE
 
-Identities = Mapping[int, Ed25519PublicKey]
 MAX_CLIENTS = 2**31
 
 
@@ -44,7 +41,7 @@ class Params:
     modulo 2**``bits`` (by default the fewest that hold clients · (levels − 1); fewer if the values are ``modular``
     themselves). A client has up to ``degree`` neighbours (by default all others); ``threshold`` of them together can
     give up one of its two secrets (by default two thirds). No sum of fewer than ``minimum`` clients is revealed.
-    ``round`` must never repeat. If ``signed``, keys are signed by identities that the deployment knows.
+    ``round`` must never repeat. With the hash of a ``roster``, keys are signed by those who are in it, each once.
 
     >>> Params(clients=40, count=1_018_174, levels=16, round=b"round 1").bits
     10
@@ -58,7 +55,7 @@ class Params:
     threshold: int = 0
     minimum: int = 0
     bits: int = 0
-    signed: bool = False
+    roster: bytes = b""
     modular: bool = False
 
     def __post_init__(self) -> None:
@@ -70,6 +67,8 @@ class Params:
         put("levels", whole("levels", self.levels, 2, 2**31))
         if not isinstance(self.round, bytes) or not 1 <= len(self.round) <= 255:
             raise ValueError(f"round = {self.round!r}: must be 1 to 255 bytes, never the same twice")
+        if not isinstance(self.roster, bytes) or len(self.roster) not in (0, sha256().digest_size):
+            raise ValueError(f"roster = {shown(self.roster)}: must be the hash of a roster, or empty")
         top = self.clients * (self.levels - 1)
         if top >= 2**32:
             raise ValueError(f"clients · (levels − 1) = {top}: must be below 2**32")
@@ -98,14 +97,15 @@ class Params:
             self.threshold,
             self.minimum,
             self.bits,
-            self.signed + 2 * self.modular,
+            bool(self.roster) + 2 * self.modular,
         )
-        return sha256(wire.MAGIC + bytes([wire.VERSION]) + struct.pack("<8Q", *numbers) + self.round).digest()
+        begin = wire.MAGIC + bytes([wire.VERSION]) + struct.pack("<8Q", *numbers)
+        return sha256(begin + self.roster + self.round).digest()
 
     @property
     def keys_size(self) -> int:
         """Bytes of a client's advertised keys."""
-        return 2 * KEY + (SIGNATURE if self.signed else 0)
+        return 2 * KEY + (IDENTITY + SIGNATURE if self.roster else 0)
 
     @property
     def masked_size(self) -> int:

@@ -15,7 +15,8 @@ from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import Aborted, ProtocolError, Spoiled
 from rqm.secagg.graph import regular
 from rqm.secagg.masking import ACK, DEALT, KEY, PROMISE, SECRET
-from rqm.secagg.protocol import Identities, Masks, Params, statement
+from rqm.secagg.protocol import Masks, Params, statement
+from rqm.secagg.roster import Roster
 from rqm.secagg.wire import Kind
 
 TRIES = 500
@@ -31,11 +32,12 @@ class Server:
     that can no longer be unmasked, since somebody has dealt wrong shares, is Spoiled: begin another without him.
     """
 
-    def __init__(self, params: Params, identities: Identities | None = None, *, maker: Masks | None = None) -> None:
-        if params.signed and identities is None:
-            raise ValueError("a signed round: identities (everybody's public ones) must be given")
+    def __init__(self, params: Params, roster: Roster | None = None, *, maker: Masks | None = None) -> None:
+        if params.roster and (roster is None or roster.hash != params.roster):
+            raise ValueError("a signed round: the roster must be given")
         self._maker = maker or Masks()
-        self.params, self._identities = params, identities
+        self.params, self._roster = params, roster if params.roster else None
+        self._owners: set[bytes] = set()
         self._due = Kind.KEYS
         self._keys: dict[int, bytes] = {}
         self._known: set[bytes] = set()
@@ -196,15 +198,19 @@ class Server:
     def _take_keys(self, client: int, body: memoryview) -> None:
         if len(body) != self.params.keys_size:
             raise ProtocolError(f"keys of {len(body)} bytes: must have {self.params.keys_size}")
-        if self._identities is not None and self.params.signed:
+        owner = b""
+        if self._roster is not None:
             text = statement(self.params, client, bytes(body[: 2 * KEY]))
-            masking.verify(self._identities.get(client), body[2 * KEY :], text, f"client {client}")
+            owner = self._roster.verify(body[2 * KEY :], text, f"client {client}")
+            if owner in self._owners:
+                raise ProtocolError(f"client {client} is somebody who takes part already")
         both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])
         for key in both:
             masking.agree(X25519PrivateKey.generate(), key, f"client {client}")
         if both[0] == both[1] or not self._known.isdisjoint(both):
             raise ProtocolError(f"client {client} has a key that somebody has already")
         self._known.update(both)
+        self._owners.add(owner)
         self._keys[client] = bytes(body)
 
     def _take_shares(self, client: int, body: memoryview) -> None:

@@ -1,0 +1,76 @@
+"""``rqm keys``: a node's identity, and the roster of a federation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A node's identity, and the roster of a federation: who may take part, by their public keys.",
+)
+RosterFile = Annotated[Path, typer.Argument(help="The file of the roster: a public key on each line.")]
+
+
+@app.command("new")
+def new(
+    folder: Annotated[Path | None, typer.Argument(help="Where the node's policy is; default $RQM_STATE.")] = None,
+) -> None:
+    """Make the secret key of this node, once, and print the public one, for the roster.
+
+    Examples:
+
+        rqm keys new
+    """
+    from rqm._util.disk import state_folder
+    from rqm.plan.policy import IDENTITY
+    from rqm.secagg import Identity
+
+    path = (folder or state_folder()) / IDENTITY
+    path.parent.mkdir(parents=True, exist_ok=True)
+    typer.echo(Identity.new(path).public.hex())
+
+
+@app.command("roster")
+def roster(
+    file: RosterFile,
+    add: Annotated[list[str] | None, typer.Argument(help="Public keys to add, 64 hexadecimal digits each.")] = None,
+) -> None:
+    """Add public keys to a roster, or begin one; print its hash, by which all compare theirs.
+
+    Examples:
+
+        rqm keys roster roster.txt 3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29
+    """
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    _write(file, [*lines, *(add or [])])
+
+
+@app.command("rotate")
+def rotate(
+    file: RosterFile,
+    old: Annotated[str, typer.Argument(help="The public key that goes.")],
+    new: Annotated[str, typer.Argument(help="The public key that comes.")],
+) -> None:
+    """Put a node's new public key into the place of its old one; every node needs the new roster.
+
+    Examples:
+
+        rqm keys rotate roster.txt OLD NEW
+    """
+    lines = file.read_text(encoding="utf-8").splitlines()
+    places = [number for number, line in enumerate(lines) if line.split("#", 1)[0].strip() == old]
+    if not places:
+        raise ValueError(f"{file}: does not hold the key {old}")
+    lines[places[0]] = lines[places[0]].replace(old, new, 1)
+    _write(file, lines)
+
+
+def _write(file: Path, lines: list[str]) -> None:
+    """Write a roster, if it is one."""
+    from rqm._util.files import write_atomically
+    from rqm.secagg import Roster
+
+    found = Roster.parse("\n".join(lines))
+    write_atomically(file, ("\n".join(lines) + "\n").encode())
+    typer.echo(f"{len(found.keys)} keys, hash {found.hash.hex()}")

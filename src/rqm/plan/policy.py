@@ -1,0 +1,221 @@
+"""A node's own policy: what its owner takes part in, whatever a server asks for, and what that has cost so far.
+
+The server of a federation says how much noise there is, how many clients, and how often. A node that has a policy holds
+it against that: it checks every round before its keys leave, and charges a ledger of its own before its vector does.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, final
+
+from rqm._util.checks import known_keys, real, shown, whole
+from rqm._util.disk import lock, state_folder
+from rqm._util.files import read_json, write_json
+from rqm.encoding.private_mean import PrivateMean
+from rqm.plan.account import AVAILABLE
+from rqm.plan.guard import Guard
+from rqm.plan.plan import Plan, read_toml
+from rqm.privacy.ledger import LEDGER, read
+from rqm.privacy.setting import checked_delta, checked_epsilon
+
+if TYPE_CHECKING:
+    from rqm.secagg import Identity, Roster
+
+POLICY, PAID = "policy.toml", "node"
+"""The file of a policy, by default in the folder of the user's state, and the folder of ledgers beside it."""
+IDENTITY = "identity.key"
+"""The node's own secret key, beside it too."""
+KNOWN, AHEAD = "epsilon.json", 64
+"""The file of what releases cost, so many ahead."""
+NAMED = "rqm-policy"
+"""The key of a node's configuration that names its policy's file."""
+ANY = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
+
+TEMPLATE = """\
+# What this node takes part in, whatever a server asks for. Only its owner writes this file. A round that it forbids is
+# refused before anything leaves; the node counts for itself, in ledgers beside this file.
+
+epsilon = 8.0            # of all releases of this node together, for ever, …
+release_epsilon = 2.0    # … and of a single one, …
+delta = 1e-6             # … at this δ
+l2_clip = 1.0            # a vector is clipped to this norm, or less
+clients = 20             # a round has so many clients at least, …
+honest = 10              # … of whom so many are honest and there to the end: their noise is what ε counts on
+roster = "roster.txt"    # who may be among them: public keys, a line each (rqm keys), beside this file. Or instead:
+# trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
+participations = 10      # releases, for ever
+mechanisms = ["rqm", "rounding", "pbm"]
+"""
+
+
+class PolicyError(ValueError):
+    """What a server asks for is more than the owner of this node allows."""
+
+
+@final
+@dataclass(frozen=True)
+class Policy:
+    """The owner's limits. ε is this node's own: against the server, with ``honest`` clients' noise in every sum.
+
+    With a ``roster`` all clients of a round are in it, each once; their keys are signed.
+
+    >>> limits = {"epsilon": 8.0, "delta": 1e-6, "release_epsilon": 2.0, "l2_clip": 1.0, "clients": 20}
+    >>> Policy(**limits, participations=10, trust_server_with_keys=True).honest
+    1
+    """
+
+    epsilon: float
+    delta: float
+    release_epsilon: float
+    l2_clip: float
+    clients: int
+    participations: int
+    honest: int = 1
+    roster: Path | None = None
+    trust_server_with_keys: bool = False
+    mechanisms: tuple[str, ...] = ANY
+
+    def __post_init__(self) -> None:
+        """Validate every value."""
+        checked_epsilon(self.epsilon)
+        checked_epsilon(self.release_epsilon)
+        checked_delta(self.delta)
+        real("l2_clip", self.l2_clip, "a number above 0", 0, 1e300)
+        whole("clients", self.clients, 2)
+        whole("participations", self.participations, 1)
+        whole("honest", self.honest, 1, self.clients)
+        if not isinstance(self.trust_server_with_keys, bool):
+            raise ValueError(f"trust_server_with_keys = {shown(self.trust_server_with_keys)}: must be true or false")
+        if (self.roster is None) != self.trust_server_with_keys:
+            raise ValueError(
+                "roster: must be given, or else trust_server_with_keys = true: the server hands on the keys of the "
+                "other clients, and could play them itself"
+            )
+        if not isinstance(self.mechanisms, tuple | list) or not all(isinstance(one, str) for one in self.mechanisms):
+            raise ValueError(f"mechanisms = {shown(self.mechanisms)}: must be a list of names")
+        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Read a policy; whatever it does not say in full is refused."""
+        try:
+            values = read_toml(path)
+            names = [one.name for one in fields(cls)]
+            known_keys(values, names)
+            needed = [name for name in names if name not in ("roster", "trust_server_with_keys")]
+            missing = [name for name in needed if name not in values]
+            if missing:
+                raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(needed)}")
+            roster = values.pop("roster", None)
+            if not isinstance(roster, str | None):
+                raise ValueError(f"roster = {shown(roster)}: must be the name of a file")
+            return cls(**values, roster=None if roster is None else path.parent / roster)
+        except (ValueError, TypeError, OSError) as error:
+            raise PolicyError(f"{path}: {error}") from None
+
+    def counted(self, mean: PrivateMean) -> PrivateMean:
+        """What a round is worth to this owner: his δ, and the noise of the honest clients that he believes in."""
+        lost = mean.clients - (mean.survivors or mean.clients)
+        values = {**mean.to_dict(), "mechanism": mean.mechanism, "delta": self.delta, "participations": None}
+        values |= {"honest": min(mean.clients, self.honest + lost), "population": None}
+        values.pop("private_mean")
+        return PrivateMean(**values)
+
+    def check(self, plan: Plan, mean: PrivateMean) -> None:
+        """Refuse what no count of releases could make good."""
+        least = plan.survivors or (1 if plan.lost else plan.clients)
+        name = plan.mechanism.to_dict()["mechanism"]
+        for good, problem in (
+            (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
+            (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
+            ((mean.l2_clip or 0) <= self.l2_clip, f"l2_clip = {mean.l2_clip}: must be at most {self.l2_clip}"),
+            (plan.clients >= self.clients, f"clients = {plan.clients}: must be at least {self.clients}"),
+            (least >= self.honest, f"survivors = {least}: must be at least {self.honest}, who are to be honest"),
+        ):
+            if not good:
+                raise PolicyError(f"the policy of this node: {problem}")
+
+
+@final
+class NodeGuard:
+    """A node's policy, its key and its own ledgers, in a folder of its own that must outlive the process.
+
+    There is a ledger for every kind of round.
+    """
+
+    def __init__(self, policy: Policy, home: Path) -> None:
+        self.policy, self.home, self.folder = policy, home, home / PAID
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any]) -> Self | None:
+        """The guard of this machine, whose owner names his policy's file in the node's configuration (``rqm-policy``).
+
+        By default it is in the folder of the user's state; None without one.
+        """
+        given = node_config.get(NAMED)
+        path = state_folder() / POLICY if given is None else Path(str(given))
+        return cls(Policy.from_toml(path), path.parent) if given is not None or path.exists() else None
+
+    @property
+    def credentials(self) -> "tuple[Identity, Roster] | None":
+        """The node's own key, and everybody's; None if the owner trusts the server with keys."""
+        from rqm.secagg import Identity, Roster  # noqa: PLC0415 (a bare GPU machine has no ciphers)
+
+        if self.policy.roster is None:
+            return None
+        return Identity.read(self.home / IDENTITY), Roster.read(self.policy.roster)
+
+    def allow(self, plan: Plan, dim: int) -> None:
+        """Refuse a round before it begins: one that the policy forbids, or can no longer pay for."""
+        self._pay(plan, dim, None)
+
+    def charge(self, plan: Plan, dim: int, turn: int) -> None:
+        """Pay for this node's vector in a round; when this returns the charge is on the disk."""
+        self._pay(plan, dim, turn)
+
+    def _pay(self, plan: Plan, dim: int, turn: int | None) -> None:
+        """Look at all ledgers of this node, which no other process has meanwhile; charge one of them."""
+        self.policy.check(plan, plan.private_mean(dim))
+        mean = self.policy.counted(plan.private_mean(dim))
+        own = sha256(json.dumps(mean.promises(), sort_keys=True).encode()).hexdigest()[:32]
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
+            held = {}
+            for path in self.folder.glob(f"*/{LEDGER}"):
+                known = PrivateMean.from_dict(read(path)[0]["mean"])
+                held[path.parent.name] = stack.enter_context(Guard(known, path.parent, sampling=AVAILABLE))
+            counts = {name: (one.mean, one.spent.total()) for name, one in held.items()}
+            counts[own] = mean, counts.get(own, (mean, 0))[1] + 1
+            self._afford(mean, list(counts.values()))
+            if turn is not None:
+                (self.folder / own).mkdir(mode=0o700, exist_ok=True)
+                guard = held.get(own) or stack.enter_context(Guard(mean, self.folder / own, sampling=AVAILABLE))
+                guard.charge(turn)
+
+    def _afford(self, mean: PrivateMean, counts: list[tuple[PrivateMean, int]]) -> None:
+        """Whether so many releases of each kind are allowed, and one of this. Kinds are added up: ε and δ of each."""
+        policy, share = self.policy, self.policy.delta / len(counts)
+        for found, most, what in (
+            (sum(count for _, count in counts), policy.participations, "participations"),
+            (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
+            (sum(self._epsilon(kind, count, share) for kind, count in counts), policy.epsilon, "ε for ever"),
+        ):
+            if found > most:
+                raise PolicyError(f"the policy of this node: {what} = {found:.4g}: must be at most {most}")
+
+    def _epsilon(self, mean: PrivateMean, releases: int, delta: float) -> float:
+        """ε of so many releases of a kind; kept in a file, since a node starts a process for every message."""
+        path, most = self.folder / KNOWN, max(releases, min(self.policy.participations, AHEAD))
+        known = read_json(path, "ε") if path.exists() else {}
+        mean = mean.with_(delta=delta)
+        key = sha256(json.dumps(mean.promises(), sort_keys=True).encode()).hexdigest()
+        found = known.get(key)
+        if not isinstance(found, list) or len(found) < releases:
+            found = known[key] = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
+            write_json(path, known)
+        return float(found[releases - 1]) if releases else 0.0

@@ -1,0 +1,141 @@
+"""Less noise by order of the server: a node that has a policy sends no key, and counts for itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import Message, RecordDict
+
+from rqm.flower import PrivateStrategy, Settings
+from rqm.flower.records import Asked
+from rqm.plan.policy import TEMPLATE
+from rqm.secagg import Client, Identity, Roster, Server, new_round
+from rqm.secagg.wire import STAGES, Kind
+from rqm.verify import verify
+from tests.flower.local import arrays
+from tests.flower.test_attacks import CONFIG, Tampered, survivors
+from tests.training.small import model
+
+
+@pytest.fixture
+def policy(tmp_path):
+    """A policy that allows what ``CONFIG`` asks for, and no more."""
+    text = TEMPLATE.replace("clients = 20", "clients = 6").replace("honest = 10", "honest = 4")
+    text = text.replace("roster =", "trust_server_with_keys = true  # roster =")
+    (tmp_path / "policy.toml").write_text(text.replace("release_epsilon = 2.0", "release_epsilon = 2.4"))
+    return {"rqm-policy": str(tmp_path / "policy.toml")}
+
+
+def held_to(policy, config, folder, **options):
+    grid = Tampered(lambda *_: None, config)
+    for context in grid.contexts.values():
+        context.node_config |= policy
+    private = PrivateStrategy(Settings.from_run_config(config), folder=folder, stage_timeout=0.2, **options)
+    return private.start(grid, arrays(model())), private, grid
+
+
+ASKED_FOR = {
+    "clients = 2: must be at least 6": {"rqm.clients": 2, "rqm.survivors": 2, "rqm.threshold": 0},
+    "survivors = 3: must be at least 4": {"rqm.survivors": 3},
+    "ε for a release": {
+        "rqm.mechanism.margin": 0.0,
+        "rqm.mechanism.levels": 2**14,
+        "rqm.mechanism.mechanism": "rounding",
+    },
+    "ε for a release = ": {"rqm.mechanism.margin": 3.0},
+    "l2_clip = 8.0: must be at most 1.0": {"rqm.transforms.l2_clip": 8.0},
+}
+
+
+@pytest.mark.parametrize("reason", ASKED_FOR)
+def test_a_server_that_orders_less_noise_gets_no_key(policy, reason, tmp_path):
+    _, private, grid = held_to(policy, {**CONFIG, **ASKED_FOR[reason]}, tmp_path / "run")
+    assert {stage for stage, _ in grid.asked} == {Kind.KEYS}
+    assert not any(reply.has_content() for _, reply in grid.seen)
+    assert len(private.refused) == len({message.metadata.dst_node_id for _, message in grid.asked})
+    assert all(reason in said for said in private.refused.values())
+
+
+def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, tmp_path, monkeypatch):
+    """30 releases under a cap of the server's own: each node stops by itself."""
+    monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
+    path = Path(policy["rqm-policy"])
+    path.write_text(path.read_text().replace("participations = 10", "participations = 12"))  # of six nodes, here
+    for turn in range(3):  # another ledger, another server
+        result, private, _ = held_to(policy, CONFIG, tmp_path / str(turn), key=tmp_path / "key")
+        assert survivors(result) == ([6, 6] if turn == 0 else [0, 0])
+    assert "participations = 13: must be at most 12" in str(private.refused)
+
+
+# -- keys by grace of the server ------------------------------------------------------------------
+
+
+class Anybody:
+    """What a server makes of a roster that plays the others itself."""
+
+    def __init__(self, roster):
+        self.hash, self.keys = roster.hash, {Identity(bytes([u]) * 32).public for u in range(6)}
+
+    def verify(self, body, _text, _who):
+        return bytes(body[:32])
+
+
+def recovered(policy, tmp_path, roster=None):
+    """A server that plays five of six clients: the sixth one's levels from "a sum of 6", or what it says."""
+    settings, grid = Settings.from_run_config(CONFIG), Tampered(lambda *_: None)
+    grid.contexts[100].node_config |= policy
+    start, round_ = arrays(model()), new_round()
+    dim = sum(value.numel() for value in model().parameters())
+    params = settings.params(dim, round_, roster.hash if roster else b"")
+    fake = Anybody(roster) if roster else None
+    others = {u: Client(params, u, fake and Identity(bytes([u]) * 32), fake) for u in range(1, 6)}
+    server, nothing = Server(params, fake), np.zeros(params.count, int)
+    inbox = dict.fromkeys(range(6), b"")
+    for stage in STAGES:
+        asked = Asked(stage=int(stage), round=round_, turn=0, dim=dim, number=0, message=inbox[0])
+        content = RecordDict({"rqm": asked.record(), "arrays": start})
+        reply = grid.app(Message(content, dst_node_id=100, message_type="train"), grid.contexts[100])
+        if reply.has_error():
+            return reply.error.reason
+        server.receive(reply.content.config_records["rqm"]["message"], 0)
+        for u, client in others.items():
+            server.receive(client.answer(stage, inbox[u], lambda: nothing), u)
+        if stage == Kind.REVEAL:
+            return server.finish()
+        inbox = server.advance()
+    return None
+
+
+def test_a_server_that_plays_the_others(policy, tmp_path):
+    """Without a roster, which the policy must allow, it reads a client's levels; with one it gets no vector."""
+    path = Path(policy["rqm-policy"])
+    trusting = path.read_text()
+    levels = recovered(policy, tmp_path)
+    assert 0 < levels.max() - levels.min() < 16  # of one client alone, each of its own
+    roster = tmp_path / "roster.txt"
+    keys = [Identity.new(tmp_path / "identity.key").public] + [bytes([u]) * 32 for u in range(5)]
+    roster.write_text("".join(f"{key.hex()}  # one of us\n" for key in keys))
+    path.write_text(trusting.replace("trust_server_with_keys = true  # ", ""))
+    assert "client 1 is not in the roster" in recovered(policy, tmp_path, Roster.read(roster))
+
+
+def test_a_signed_federation(policy, tmp_path):
+    text = Path(policy["rqm-policy"]).read_text().replace("trust_server_with_keys = true  # ", "")
+    text = text.replace('"roster.txt"', '"../roster.txt"')
+    grid, keys = Tampered(lambda *_: None), []
+    for node, context in grid.contexts.items():
+        home = tmp_path / str(node)
+        home.mkdir()
+        keys.append(Identity.new(home / "identity.key").public)
+        (home / "policy.toml").write_text(text)
+        context.node_config["rqm-policy"] = str(home / "policy.toml")
+    (tmp_path / "roster.txt").write_text("\n".join(key.hex() for key in keys))
+    options = {"folder": tmp_path / "run", "stage_timeout": 0.2, "roster": tmp_path / "roster.txt"}
+    private = PrivateStrategy(Settings.from_run_config(CONFIG), **options)
+    assert survivors(private.start(grid, arrays(model()))) == [6, 6]
+    assert all(verify(path).charges == 2 for path in tmp_path.glob("1*/node/*/ledger.jsonl"))
+    assert len(list(tmp_path.glob("1*/node/*/ledger.jsonl"))) == 6
+    unsigned = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path / "other", stage_timeout=0.2)
+    assert survivors(unsigned.start(grid, arrays(model()))) == [0, 0]

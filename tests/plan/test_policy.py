@@ -1,0 +1,126 @@
+"""A node's own policy: held against whatever a server asks for, and counted by the node itself."""
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from rqm import RQM, Gaussian, Rounding
+from rqm.plan.account import account_ledger
+from rqm.plan.plan import Plan, Transforms
+from rqm.plan.policy import POLICY, TEMPLATE, NodeGuard, Policy, PolicyError
+from rqm.verify import verify
+
+PLAN = Plan(
+    mechanism=RQM(clip=0.2, margin=60.0, levels=16),
+    clients=20,
+    survivors=15,
+    rounds=50,
+    transforms=Transforms(l2_clip=1.0, rotate=True),
+)
+POLICY_OF = Policy(
+    epsilon=3.0,
+    delta=1e-6,
+    release_epsilon=2.0,
+    l2_clip=1.0,
+    clients=20,
+    participations=3,
+    honest=10,
+    trust_server_with_keys=True,
+)
+
+
+@pytest.fixture
+def guard(tmp_path):
+    return NodeGuard(POLICY_OF, tmp_path)
+
+
+def test_the_template_is_a_policy(tmp_path):
+    (tmp_path / POLICY).write_text(TEMPLATE)
+    assert Policy.from_toml(tmp_path / POLICY).honest == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": 2, "survivors": 2}, "clients = 2: must be at least 20"),
+        ({"survivors": 9}, "survivors = 9: must be at least 10"),
+        ({"survivors": None, "lost": 0.1}, "survivors = 1: must be at least 10"),
+        ({"transforms": Transforms()}, "l2_clip: must be given"),
+        ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
+        ({"mechanism": Rounding(clip=0.2, levels=2**14, margin=0.0)}, r"ε for a release = .*: must be at most 2.0"),
+        ({"mechanism": RQM(clip=0.2, margin=3.0)}, r"ε for a release = .*: must be at most 2.0"),
+        ({"mechanism": Gaussian(5.0)}, "mechanism = gaussian: must be one of rqm"),
+    ],
+)
+def test_a_server_cannot_ask_for_less(guard, change, message):
+    with pytest.raises(PolicyError, match=message):
+        guard.allow(replace(PLAN, **change), 500)
+    assert not list(guard.folder.glob("*/*"))  # nothing was charged
+
+
+def test_a_node_counts_for_itself(guard):
+    """Whatever the server says of turns, of participations or of who is honest."""
+    for turn in (0, 0, 7):
+        guard.allow(PLAN, 500)
+        guard.charge(PLAN, 500, turn)
+    with pytest.raises(PolicyError, match="participations = 4: must be at most 3"):
+        guard.allow(replace(PLAN, participations=1, honest=20, delta=0.1), 500)
+    (path,) = guard.folder.glob("*/ledger.jsonl")
+    assert verify(path).participations == 3
+    found, _ = account_ledger(path)
+    assert found.epsilon == pytest.approx(POLICY_OF.counted(PLAN.private_mean(500)).spent(Counter({0: 3})).epsilon)
+    assert (found.delta, found.honest) == (1e-6, 10)
+
+
+def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
+    other = replace(PLAN, mechanism=RQM(clip=0.2, margin=61.0))
+    policy = replace(POLICY_OF, participations=100)
+    guard = NodeGuard(policy, guard.home)
+    turn, plans = 0, (PLAN, other)
+    with suppress(PolicyError):
+        for turn in range(100):
+            guard.charge(plans[turn % 2], 500, turn)
+    with pytest.raises(PolicyError, match=r"ε for ever = .*: must be at most 3.0"):
+        guard.allow(plans[turn % 2], 500)
+    alone, both = (policy.counted(PLAN.private_mean(500)).with_(delta=d).spent for d in (1e-6, 0.5e-6))
+    assert alone({0: 1}).epsilon < 2.0
+    assert turn >= 2
+    assert 2 * both({0: (turn + 1) // 2}).epsilon < 3.0 * 1.05
+    assert both({0: turn // 2 + 1}).epsilon + both({0: (turn + 1) // 2}).epsilon > 3.0 * 0.95
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epsilon = 8.0", "epsilon = -1", "epsilon = -1"),
+        ("delta = 1e-6", "delta = 2", "delta = 2"),
+        ("honest = 10", "honest = 30", "honest = 30: must be"),
+        ("roster =", "# roster =", "trust_server_with_keys = true"),
+        ("# trust", "trust", "roster: must be given, or else"),
+        ("roster =", "trust_server_with_keys = 1 #", "must be true or false"),
+        ('"roster.txt"', "3", "roster = 3: must be the name of a file"),
+        ("clients = 20", "", "clients: missing"),
+        ("clients = 20", "clients = 20\nmore = 1", "more"),
+        ("epsilon = 8.0", "epsilon = [", "8|epsilon|Invalid"),
+        ('["rqm", "rounding", "pbm"]', '"rqm"', "must be a list of names"),
+    ],
+)
+def test_a_policy_that_is_not_one_is_refused(tmp_path, old, new, message):
+    path = tmp_path / POLICY
+    path.write_text(TEMPLATE.replace(old, new, 1))
+    with pytest.raises(PolicyError, match=message) as error:
+        Policy.from_toml(path)
+    assert str(path) in str(error.value)
+
+
+def test_where_a_policy_lies(tmp_path, monkeypatch):
+    monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
+    assert NodeGuard.of({}) is None
+    (tmp_path / "mine.toml").write_text(TEMPLATE)
+    assert NodeGuard.of({"rqm-policy": str(tmp_path / "mine.toml")}).policy.epsilon == 8.0
+    with pytest.raises(PolicyError, match=r"nothing.toml"):
+        NodeGuard.of({"rqm-policy": str(tmp_path / "nothing.toml")})
+    (tmp_path / "state" / POLICY).write_text(TEMPLATE.replace("8.0", "7.0"))
+    assert NodeGuard.of({}).policy.epsilon == 7.0
