@@ -244,8 +244,8 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
         federation = Federation(folder, given.ledger, stack)
-        federation.link()
         federation.enrol(given.nodes, given.policy.read_text() if given.policy else POLICY)
+        federation.link()
         nodes = [federation.node(number, given.nodes) for number in range(given.nodes)]
         for number, round_ in enumerate(given.kill):
             victim = given.nodes - 1 - number

@@ -58,8 +58,8 @@ class Live:
         self.spied.touch()
         self.all = federation.Federation(folder, folder / "ledger", stack)
         self.all.environment |= {"RQM_SPY": str(self.spied), "RQM_STATE": str(folder / "state")}
-        self.link = self.started_link()
         self.all.enrol(NODES)
+        self.link = self.started_link()
         self.nodes = [self.all.node(number, NODES) for number in range(NODES)]
         self.running, self.tried = False, [0.0] * NODES
 
