@@ -114,6 +114,7 @@ def test_settings_of_flower_are_read():
     settings = Settings.from_run_config(json.loads((OLD / "flower-settings.json").read_text()))
     assert (settings.plan.delta, settings.plan.budget_epsilon, settings.plan.survivors) == (1e-6, 8.0, 900)
     assert settings.sends == "update"
+    assert settings.params(3, b"1").degree == settings.plan.clients - 1  # the server draws no graph any more
     about, _, _ = read(OLD / "flower-11000000" / LEDGER)
     from rqm.plan.account import charged_mean
 

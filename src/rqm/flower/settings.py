@@ -57,6 +57,8 @@ class Settings:
                 for name in outer:
                     table = table.setdefault(name, {})
                 table[last] = value
+        if values.pop("degree", 0):  # of version 0.1.0, in which the server drew a sparser graph
+            values.pop("threshold", None)  # of that graph
         own = {f.name: values.pop(f.name) for f in fields(cls) if f.name != "plan" and f.name in values}
         known_keys(values, [f.name for f in fields(Plan)], PREFIX)
         try:
