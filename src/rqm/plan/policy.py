@@ -181,7 +181,7 @@ class NodeGuard:
         """Look at all ledgers of this node, which no other process has meanwhile; charge one of them."""
         self.policy.check(plan, plan.private_mean(dim))
         mean = self.policy.counted(plan.private_mean(dim))
-        own = sha256(json.dumps(mean.promises(), sort_keys=True).encode()).hexdigest()[:32]
+        own = _kind(mean)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as stack:
             lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
@@ -213,9 +213,14 @@ class NodeGuard:
         path, most = self.folder / KNOWN, max(releases, min(self.policy.participations, AHEAD))
         known = read_json(path, "ε") if path.exists() else {}
         mean = mean.with_(delta=delta)
-        key = sha256(json.dumps(mean.promises(), sort_keys=True).encode()).hexdigest()
+        key = _kind(mean)
         found = known.get(key)
         if not isinstance(found, list) or len(found) < releases:
             found = known[key] = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
             write_json(path, known)
         return float(found[releases - 1]) if releases else 0.0
+
+
+def _kind(mean: PrivateMean) -> str:
+    """What tells kinds of rounds apart: all that a release's guarantee rests on."""
+    return sha256(json.dumps(mean.promises(), sort_keys=True).encode()).hexdigest()[:32]

@@ -77,7 +77,7 @@ class Roster:
 
 @final
 class Identity:
-    """A node's own secret key, in a file that only its owner reads; it cannot be copied by accident."""
+    """A node's own secret key, in a file that only its owner reads."""
 
     def __init__(self, secret: bytes) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(secret)
