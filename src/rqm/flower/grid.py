@@ -18,8 +18,8 @@ from flwr.supercore import log
 
 from rqm._util.checks import shown
 
-SOON, LATE = 0.1, 3.0
-"""Seconds between two looks for a reply: at first, and at most."""
+SOON, LATE, PART = 0.05, 3.0, 0.1
+"""Seconds between two looks for a reply: at first, and at most; in between such a part of what one has waited."""
 
 
 class PatientGrid(Grid):
@@ -49,7 +49,7 @@ class PatientGrid(Grid):
 
     def _pull(self, node: int, one: str, replies: "SimpleQueue[list[Message]]", over: Event) -> None:
         """Look for the reply to one message until it is there, or all is over."""
-        pause, good = SOON, []
+        begun, good = monotonic(), []
         try:
             while not over.is_set():
                 found = list(self._grid.pull_messages([one]))
@@ -58,8 +58,7 @@ class PatientGrid(Grid):
                     if not good:
                         log(WARNING, "rqm: the reply of node %d is not there, or in another's name", node)
                     break
-                over.wait(pause)
-                pause = min(2 * pause, LATE)
+                over.wait(min(max(SOON, PART * (monotonic() - begun)), LATE))
         except Exception as error:  # a reply is bytes that anybody can have made
             log(WARNING, "rqm: the reply of node %d cannot be read: %s", node, shown(str(error)))
         replies.put(good)
