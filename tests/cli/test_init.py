@@ -1,6 +1,6 @@
 """``rqm init``: a file to start from, never over another."""
 
-from rqm.plan.policy import Policy
+from rqm.plan.policy import NodeGuard, Policy
 from tests.commands import rqm
 
 
@@ -14,3 +14,8 @@ def test_a_policy_to_start_from(tmp_path):
     assert path.read_text() == "mine"
     nothing = rqm("init", tmp_path / "mine")
     assert (nothing.returncode, "--policy" in nothing.stderr) == (2, True)
+
+
+def test_a_policy_that_trusts_the_server(tmp_path):
+    assert rqm("init", "--policy", "--trust-server", tmp_path).returncode == 0
+    assert NodeGuard.of({"rqm-policy": str(tmp_path / "policy.toml")}) is None

@@ -14,12 +14,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm import SecureRandom
 from rqm.flower import PrivateStrategy, Settings, private_mod
+from rqm.plan.policy import KNOWN, PAID, POLICY, NodeGuard, Policy
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.training.small import federation, model
 
@@ -35,6 +37,17 @@ CONFIG = {
     "rqm.sends": "gradient",
     "rqm.device": "cpu",
 }
+LIMITS = """
+epsilon = 1e6
+release_epsilon = 1e6
+delta = 1e-6
+l2_clip = 1.0
+clients = 3
+honest = 2
+participations = 12
+mechanisms = ["rqm"]
+trust_server_with_keys = true
+"""
 HOOKED = ("write", "pwrite", "fsync", "replace", "truncate", "link")
 
 
@@ -79,6 +92,7 @@ class CrashingGrid(LocalGrid):
         super().__init__(gradient_app(private_mod, federation(clients=3)), 3, CONFIG)
         self.folder, self.events = folder, events
         for node, context in self.contexts.items():
+            context.node_config["rqm-policy"] = str(folder / f"home-{node}" / POLICY)
             if (folder / str(node)).exists():
                 saved = bytes.fromhex((folder / str(node)).read_text())
                 context.state = RecordDict({"rqm": ConfigRecord({"client": saved})})
@@ -140,13 +154,22 @@ def go(folder: Path, point: int | None) -> int:
 
 def main() -> None:
     """Fork a process for every point; say how each ended. What takes long is done once, before."""
-    mean = Settings.from_run_config(CONFIG).plan.private_mean(sum(value.numel() for value in model().parameters()))
+    plan, dim = Settings.from_run_config(CONFIG).plan, sum(value.numel() for value in model().parameters())
+    mean = plan.private_mean(dim)
     for charges in range(1, 12):
         mean.spent({0: charges})
     mean.add(torch.zeros(1, mean.dim), torch.zeros(mean.coordinates, dtype=torch.int32), SecureRandom(), round=0)
+    with TemporaryDirectory() as home:
+        (Path(home) / POLICY).write_text(LIMITS)
+        NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan, dim)
+        costs = (Path(home) / PAID / KNOWN).read_text()
     for line in sys.stdin:
         folder, *points = line.split()
         ends = []
+        for node in range(100, 103):
+            (Path(folder) / f"home-{node}" / PAID).mkdir(parents=True)
+            (Path(folder) / f"home-{node}" / POLICY).write_text(LIMITS)
+            (Path(folder) / f"home-{node}" / PAID / KNOWN).write_text(costs)
         for point in (*map(int, points), None):
             child = os.fork()
             if not child:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 from rqm.privacy.ledger import LEDGER, read
+from rqm.secagg.wire import Kind
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +53,10 @@ def check(folder, ends, kills):
     assert all(spent[turn] >= count for turn, count in begun.items())  # no sum that was not paid for
     answers = Counter((e["node"], e["round"], e["stage"]) for e in events if e["by"] == "client")
     assert max(answers.values()) == 1  # nobody answers twice
+    vectors = Counter(node for node, _, stage in answers if stage == Kind.MASKED)
+    for node, count in vectors.items():  # each paid for in the node's own ledger, too
+        (own,) = folder.glob(f"home-{node}/node/*/{LEDGER}")
+        assert read(own)[1].total() >= count
     return sum(answers.values())
 
 

@@ -58,6 +58,13 @@ def test_a_server_that_orders_less_noise_gets_no_key(policy, reason, tmp_path):
     assert all(reason in said for said in private.refused.values())
 
 
+def test_a_node_without_a_policy_takes_part_in_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
+    _, private, grid = held_to({}, CONFIG, tmp_path / "run", key=tmp_path / "key")
+    assert not any(reply.has_content() for _, reply in grid.seen)
+    assert all("this node has no policy" in said for said in private.refused.values())
+
+
 def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, tmp_path, monkeypatch):
     """30 releases under a cap of the server's own: each node stops by itself."""
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))

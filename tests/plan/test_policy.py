@@ -9,7 +9,7 @@ import pytest
 from rqm import RQM, Gaussian, Rounding
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import Plan, Transforms
-from rqm.plan.policy import POLICY, TEMPLATE, NodeGuard, Policy, PolicyError
+from rqm.plan.policy import POLICY, TEMPLATE, TRUSTING, NodeGuard, Policy, PolicyError
 from rqm.verify import verify
 
 PLAN = Plan(
@@ -117,10 +117,33 @@ def test_a_policy_that_is_not_one_is_refused(tmp_path, old, new, message):
 
 def test_where_a_policy_lies(tmp_path, monkeypatch):
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
-    assert NodeGuard.of({}) is None
+    with pytest.raises(
+        PolicyError, match=r"no policy, and takes part in nothing: rqm init --policy .*state/policy.toml"
+    ):
+        NodeGuard.of({})
     (tmp_path / "mine.toml").write_text(TEMPLATE)
     assert NodeGuard.of({"rqm-policy": str(tmp_path / "mine.toml")}).policy.epsilon == 8.0
     with pytest.raises(PolicyError, match=r"nothing.toml"):
         NodeGuard.of({"rqm-policy": str(tmp_path / "nothing.toml")})
     (tmp_path / "state" / POLICY).write_text(TEMPLATE.replace("8.0", "7.0"))
     assert NodeGuard.of({}).policy.epsilon == 7.0
+
+
+@pytest.mark.parametrize(
+    ("text", "trusts"),
+    [
+        (TRUSTING, True),
+        ("trust_server = false", False),
+        ("trust_server = 1", False),
+        (TEMPLATE + "trust_server = true\n", False),
+        ("trust_server_with_keys = true", False),
+        ("", False),
+    ],
+)
+def test_only_so_many_words_trust_the_server_with_everything(text, trusts, tmp_path):
+    (tmp_path / POLICY).write_text(text)
+    if trusts:
+        assert NodeGuard.of({"rqm-policy": str(tmp_path / POLICY)}) is None
+    else:
+        with pytest.raises(PolicyError):
+            NodeGuard.of({"rqm-policy": str(tmp_path / POLICY)})

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from rqm.flower import PrivateStrategy, Settings, private_mod
+from rqm.plan.policy import POLICY, TRUSTING
 from tools.fuzz.mutate import damaged
 from tools.fuzz.target import Target
 
@@ -144,9 +145,11 @@ class Quiet(Target):
         self.settings = Settings.from_run_config(CONFIG)
 
     def forget(self) -> None:
-        """Let a message be answered again."""
+        """Let a message be answered again, by nodes that take what the server says."""
         for name in ("state", "run"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / "state").mkdir()
+        (self.folder / "state" / POLICY).write_text(TRUSTING)
 
     def round(self, grid: Grid) -> Any:
         """A whole run, of one round."""

@@ -55,7 +55,7 @@ class PatientGrid(Grid):
                 found = list(self._grid.pull_messages([one]))
                 if found:
                     good = [reply for reply in found if reply.metadata.src_node_id == node]
-                    if not good:
+                    if not good and not over.is_set():
                         log(WARNING, "rqm: the reply of node %d is not there, or in another's name", node)
                     break
                 over.wait(min(max(SOON, PART * (monotonic() - begun)), LATE))

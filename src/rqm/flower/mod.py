@@ -2,7 +2,7 @@
 
     app = ClientApp(mods=[private_mod])
 
-A node that has a policy (``rqm init --policy``) holds it against the server.
+A node holds its policy (``rqm init --policy``) against the server, and without one takes part in nothing.
 
 Nothing else leaves the client: no count, norm, loss or metric. Messages that are not part of a private round are
 answered with an error. A SuperNode starts a process for each message, so only the stage that trains loads torch.
@@ -70,7 +70,7 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     if stage == Kind.KEYS and guard is not None:
         guard.allow(settings.plan, asked.dim)
     elif stage == Kind.KEYS and not seeded:
-        log(WARNING, "rqm: this node has no policy: the server alone says how private it is (rqm init --policy)")
+        log(WARNING, "rqm: this node's policy trusts the server with everything: that alone says how private it is")
     identity, roster = (guard and guard.credentials) or (None, None)
     params = settings.params(asked.dim, asked.round, roster.hash if roster else b"")
     if stage == Kind.KEYS:

@@ -1,7 +1,8 @@
 """A node's own policy: what its owner takes part in, whatever a server asks for, and what that has cost so far.
 
-The server of a federation says how much noise there is, how many clients, and how often. A node that has a policy holds
-it against that: it checks every round before its keys leave, and charges a ledger of its own before its vector does.
+The server of a federation says how much noise there is, how many clients, and how often. A node holds its policy
+against that: it checks every round before its keys leave, and charges a ledger of its own before its vector does. A node
+without a policy takes part in nothing.
 """
 
 import json
@@ -49,6 +50,12 @@ roster = "roster.txt"    # who may be among them: public keys, a line each (rqm 
 # trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
 participations = 10      # releases, for ever
 mechanisms = ["rqm", "rounding", "pbm"]
+"""
+TRUSTING = """\
+# This node takes what the server says: noise, clients, keys, how often. Nothing is checked, nothing is counted here. For
+# simulations, and for those who run the server themselves.
+
+trust_server = true
 """
 
 
@@ -154,11 +161,15 @@ class NodeGuard:
     def of(cls, node_config: Mapping[str, Any]) -> Self | None:
         """The guard of this machine, whose owner names his policy's file in the node's configuration (``rqm-policy``).
 
-        By default it is in the folder of the user's state; None without one.
+        By default it is in the folder of the user's state. None if that says ``trust_server = true``, and nothing else.
         """
         given = node_config.get(NAMED)
         path = state_folder() / POLICY if given is None else Path(str(given))
-        return cls(Policy.from_toml(path), path.parent) if given is not None or path.exists() else None
+        if given is None and not path.exists():
+            raise PolicyError(
+                f"this node has no policy, and takes part in nothing: rqm init --policy writes one, {path} by default"
+            )
+        return None if _trusts_all(path) else cls(Policy.from_toml(path), path.parent)
 
     @property
     def credentials(self) -> "tuple[Identity, Roster] | None":
@@ -219,6 +230,15 @@ class NodeGuard:
             found = known[key] = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
             write_json(path, known)
         return float(found[releases - 1]) if releases else 0.0
+
+
+def _trusts_all(path: Path) -> bool:
+    """Whether a policy says that the server is trusted with everything, in so many words and no others."""
+    try:
+        values = read_toml(path)
+    except (ValueError, OSError) as error:
+        raise PolicyError(f"{path}: {error}") from None
+    return values.keys() == {"trust_server"} and values["trust_server"] is True
 
 
 def _kind(mean: PrivateMean) -> str:
