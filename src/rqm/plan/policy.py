@@ -1,8 +1,8 @@
 """A node's own policy: what its owner takes part in, whatever a server asks for, and what that has cost so far.
 
 The server of a federation says how much noise there is, how many clients, and how often. A node holds its policy
-against that: it checks every round before its keys leave, and charges a ledger of its own before its vector does. A node
-without a policy takes part in nothing.
+against that: it checks every round before its keys leave, and charges a ledger of its own before its vector does. A
+node without a policy takes part in nothing.
 """
 
 import json
@@ -52,8 +52,8 @@ participations = 10      # releases, for ever
 mechanisms = ["rqm", "rounding", "pbm"]
 """
 TRUSTING = """\
-# This node takes what the server says: noise, clients, keys, how often. Nothing is checked, nothing is counted here. For
-# simulations, and for those who run the server themselves.
+# This node takes what the server says: noise, clients, keys, how often. Nothing is checked, nothing is counted here.
+# For simulations, and for those who run the server themselves.
 
 trust_server = true
 """
