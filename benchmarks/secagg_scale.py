@@ -1,8 +1,8 @@
 """What secure aggregation costs as clients grow in number: measured up to 1,000 × 2²⁰, then a fitted model.
 
 ``python -m benchmarks.secagg_scale --out DIR`` (two minutes) writes ``secagg-scale.json`` and ``secagg-scale.png``.
-The degree is the one that ``security`` gives for 5 % corrupt and 5 % lost clients, as Bell et al. (2020) choose
-theirs: it grows with the logarithm of the clients.
+The degree is the one that ``security`` gives for 5 % corrupt and 5 % lost clients: it grows with the logarithm of the
+clients. A client has masks with those whom it has drawn and with those who have drawn it.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from rqm.kernels.packing import packed_size
 from rqm.secagg import Params, security
 from rqm.secagg.local import aggregate
 from rqm.secagg.masking import DEALT
+from rqm.secagg.roster import SIGNATURE
 from rqm.secagg.wire import HEADER
 
 LEVELS, COUNT = 16, 2**20
@@ -31,8 +32,24 @@ EXTRAPOLATED = [3_000, 10_000, 30_000, 100_000]
 
 def setting(clients: int, count: int) -> Params:
     """The parameters of a round for 5 % corrupt and 5 % lost clients."""
-    degree, threshold = security(clients, 0.05, 0.05)
-    return Params(clients=clients, count=count, levels=LEVELS, round=b"scale", degree=degree, threshold=threshold)
+    lost = clients // 20
+    degree, threshold, minimum = security(clients, clients - lost, lost)
+    return Params(clients, count, LEVELS, b"scale", degree, threshold, minimum)
+
+
+def about(params: Params) -> dict[str, Any]:
+    """What the costs of a round depend on."""
+    k, others = params.degree, params.clients - 1
+    return {
+        "clients": params.clients,
+        "count": params.count,
+        "degree": k,
+        "threshold": params.threshold,
+        "minimum": params.minimum,
+        "masks": 2 * k - k * k / others,
+        "signatures": params.clients if params.sparse else 0,
+        "bits": params.bits,
+    }
 
 
 def one(clients: int, count: int) -> dict[str, Any]:
@@ -43,11 +60,7 @@ def one(clients: int, count: int) -> dict[str, Any]:
     assert len(survivors) == clients
     assert (total == expected).all()
     return {
-        "clients": clients,
-        "count": count,
-        "degree": params.degree,
-        "threshold": params.threshold,
-        "bits": params.bits,
+        **about(params),
         "client_seconds": cost.client_seconds / clients,
         "server_seconds": cost.server_seconds,
         "client_bytes_up": cost.bytes_up / clients,
@@ -56,15 +69,15 @@ def one(clients: int, count: int) -> dict[str, Any]:
 
 
 def client_terms(run: dict[str, Any]) -> list[float]:
-    """What a client's time is made of: a start, every neighbour, every coordinate, and every word of a mask."""
+    """What a client's time is made of: a start, all with masks, coordinates, words of masks, and all who sign."""
     lanes = run["count"] * (1 if run["bits"] <= 8 else 2 if run["bits"] <= 16 else 4)
-    return [1.0, run["degree"], run["count"], (run["degree"] + 1) * lanes]
+    return [1.0, run["masks"], run["count"], (run["masks"] + 1) * lanes, run["signatures"]]
 
 
 def server_terms(run: dict[str, Any]) -> list[float]:
     """What the server's time is made of: clients, edges, shares that are put together, words of masks."""
     lanes = run["count"] * (1 if run["bits"] <= 8 else 2 if run["bits"] <= 16 else 4)
-    return [run["clients"] * x for x in (1.0, run["degree"], run["threshold"] ** 2, lanes)]
+    return [run["clients"] * x for x in (1.0, run["masks"], run["threshold"] ** 2, lanes)]
 
 
 def fit(runs: list[dict[str, Any]], terms: Any, key: str) -> Any:
@@ -75,13 +88,13 @@ def fit(runs: list[dict[str, Any]], terms: Any, key: str) -> Any:
 
 
 def bytes_up(params: Params) -> float:
-    """Bytes that a client sends, by the layout of the messages."""
-    k = params.degree
+    """Bytes that a client sends on average, by the layout of the messages."""
+    k, masks = params.degree, about(params)["masks"]
     bodies = (
         params.keys_size,
         32 + 4 + (4 + DEALT) * k,
-        packed_size(params.count, params.bits) + 4 + 20 * k + 4,
-        4 + 20 * k + 4,
+        packed_size(params.count, params.bits) + 4 + 20 * masks + 4,
+        SIGNATURE + 4 if params.sparse else 4 + 20 * k + 4,
         4 + 36 * k,
     )
     return float(sum(bodies) + 5 * HEADER.size)
@@ -98,13 +111,7 @@ def study() -> dict[str, Any]:
     model = []
     for clients in [n for n, count in MEASURED if count == COUNT] + EXTRAPOLATED:
         params = setting(clients, COUNT)
-        run: dict[str, Any] = {
-            "clients": clients,
-            "count": COUNT,
-            "degree": params.degree,
-            "threshold": params.threshold,
-            "bits": params.bits,
-        }
+        run = about(params)
         run["client_seconds"] = float(np.dot(client, client_terms(run)))
         run["server_seconds"] = float(np.dot(server, server_terms(run)))
         run["client_bytes_up"] = bytes_up(params)

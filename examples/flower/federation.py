@@ -35,7 +35,7 @@ release_epsilon = 1e12
 delta = 1e-5
 l2_clip = 1.0
 clients = 2
-honest = 2
+honest = {honest}
 participations = 1000
 mechanisms = ["rqm"]
 roster = "../roster.txt"
@@ -190,8 +190,9 @@ class Federation:
         wait_for(self.port)
         return process
 
-    def enrol(self, nodes: int, policy: str = POLICY) -> None:
+    def enrol(self, nodes: int, policy: str = "") -> None:
         """Give every node an identity and a policy of its own, and all of them the roster."""
+        policy = policy or POLICY.format(honest=-(-2 * nodes // 3))  # two thirds; the others may be lost
         keys = []
         for number in range(nodes):
             home = self.folder / f"home-{number}"
@@ -244,7 +245,7 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
         federation = Federation(folder, given.ledger, stack)
-        federation.enrol(given.nodes, given.policy.read_text() if given.policy else POLICY)
+        federation.enrol(given.nodes, given.policy.read_text() if given.policy else "")
         federation.link()
         nodes = [federation.node(number, given.nodes) for number in range(given.nodes)]
         for number, round_ in enumerate(given.kill):

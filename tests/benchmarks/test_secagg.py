@@ -38,27 +38,28 @@ def test_ratios_are_theirs_over_ours(small, monkeypatch):
     result = secagg.bench()
     assert result.to_dict()["ratios"].keys() == {"time", "bytes", "39 shares: time", "39 shares: bytes"}
     assert result.ratios["time"] == pytest.approx(100 / result.entries[secagg.OURS].seconds)
-    assert result.ratios["bytes"] == 10**9 / secagg.ours(6, 40, 500)[1].bytes_up
+    assert result.ratios["bytes"] == pytest.approx(10**9 / secagg.ours(6, 40, 500)[1].bytes_up, 0.02)
     assert result.checks["time, over Flower SecAgg+, 5 shares"]["wanted"] == 2
 
 
 def test_the_model_finds_what_made_the_times():
     runs = [
-        {"clients": n, "count": d, "degree": k, "threshold": k // 2 + 1, "bits": 10}
+        {"clients": n, "count": d, "masks": k, "threshold": k // 2 + 1, "signatures": n * (n > 20), "bits": 10}
         for n, k in ((20, 4), (100, 10), (400, 60))
         for d in (10**3, 10**5, 10**6)
     ]
-    truth = np.array([1e-3, 2e-4, 1e-9, 3e-10])
+    truth = np.array([1e-3, 2e-4, 1e-9, 3e-10, 5e-5])
     for run in runs:
         run["client_seconds"] = float(truth @ secagg_scale.client_terms(run))
     found = secagg_scale.fit(runs, secagg_scale.client_terms, "client_seconds")
     np.testing.assert_allclose(found, truth, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("clients", "count"), [(20, 7), (70, 500)])
-def test_bytes_are_known_beforehand(clients, count):
+@pytest.mark.parametrize(("clients", "count", "within"), [(20, 7, 1e-12), (70, 500, 0.02)])
+def test_bytes_are_known_beforehand(clients, count, within):
+    """On average, where neighbours are drawn."""
     run = secagg_scale.one(clients, count)
-    assert run["client_bytes_up"] == secagg_scale.bytes_up(secagg_scale.setting(clients, count))
+    assert run["client_bytes_up"] == pytest.approx(secagg_scale.bytes_up(secagg_scale.setting(clients, count)), within)
 
 
 def test_the_picture(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from tests.training.small import model
 @pytest.fixture
 def policy(tmp_path):
     """A policy that allows what ``CONFIG`` asks for, and no more."""
-    text = TEMPLATE.replace("clients = 20", "clients = 6").replace("honest = 10", "honest = 4")
+    text = TEMPLATE.replace("clients = 20", "clients = 6").replace("honest = 16", "honest = 4")
     text = text.replace("roster =", "trust_server_with_keys = true  # roster =")
     (tmp_path / "policy.toml").write_text(text.replace("release_epsilon = 2.0", "release_epsilon = 2.4"))
     return {"rqm-policy": str(tmp_path / "policy.toml")}

@@ -110,11 +110,13 @@ def test_the_ledger_of_a_changed_plan_is_refused(old, data):
 def test_settings_of_flower_are_read():
     pytest.importorskip("flwr")
     from rqm.flower import Settings
+    from rqm.secagg import security
 
     settings = Settings.from_run_config(json.loads((OLD / "flower-settings.json").read_text()))
     assert (settings.plan.delta, settings.plan.budget_epsilon, settings.plan.survivors) == (1e-6, 8.0, 900)
     assert settings.sends == "update"
-    assert settings.params(3, b"1").degree == settings.plan.clients - 1  # the server draws no graph any more
+    derived = security(1000, 900, 0)  # what the file says of it was chosen for a graph that the server drew
+    assert (settings.params(3, b"1").degree, settings.params(3, b"1").threshold) == derived[:2]
     about, _, _ = read(OLD / "flower-11000000" / LEDGER)
     from rqm.plan.account import charged_mean
 

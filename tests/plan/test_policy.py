@@ -16,6 +16,7 @@ PLAN = Plan(
     mechanism=RQM(clip=0.2, margin=60.0, levels=16),
     clients=20,
     survivors=15,
+    honest=15,
     rounds=50,
     transforms=Transforms(l2_clip=1.0, rotate=True),
 )
@@ -38,14 +39,16 @@ def guard(tmp_path):
 
 def test_the_template_is_a_policy(tmp_path):
     (tmp_path / POLICY).write_text(TEMPLATE)
-    assert Policy.from_toml(tmp_path / POLICY).honest == 10
+    assert Policy.from_toml(tmp_path / POLICY).honest == 16
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clients": 2, "survivors": 2}, "clients = 2: must be at least 20"),
+        ({"clients": 2, "survivors": 2, "honest": None}, "clients = 2: must be at least 20"),
         ({"survivors": 9}, "survivors = 9: must be at least 10"),
+        ({"honest": None}, "honest = 20: must be at most 15, or the secure sum is not made for 5 of 15 survivors who"),
+        ({"honest": 16}, "honest = 16: must be at most 15"),
         ({"survivors": None, "lost": 0.1}, "survivors = 1: must be at least 10"),
         ({"transforms": Transforms()}, "l2_clip: must be given"),
         ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
@@ -66,7 +69,7 @@ def test_a_node_counts_for_itself(guard):
         guard.allow(PLAN, 500)
         guard.charge(PLAN, 500, turn)
     with pytest.raises(PolicyError, match="participations = 4: must be at most 3"):
-        guard.allow(replace(PLAN, participations=1, honest=20, delta=0.1), 500)
+        guard.allow(replace(PLAN, participations=1, honest=14, delta=0.1), 500)
     (path,) = guard.folder.glob("*/ledger.jsonl")
     assert verify(path).participations == 3
     found, _ = account_ledger(path)
@@ -96,7 +99,7 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
     [
         ("epsilon = 8.0", "epsilon = -1", "epsilon = -1"),
         ("delta = 1e-6", "delta = 2", "delta = 2"),
-        ("honest = 10", "honest = 30", "honest = 30: must be"),
+        ("honest = 16", "honest = 30", "honest = 30: must be"),
         ("roster =", "# roster =", "trust_server_with_keys = true"),
         ("# trust", "trust", "roster: must be given, or else"),
         ("roster =", "trust_server_with_keys = 1 #", "must be true or false"),
@@ -117,9 +120,7 @@ def test_a_policy_that_is_not_one_is_refused(tmp_path, old, new, message):
 
 def test_where_a_policy_lies(tmp_path, monkeypatch):
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
-    with pytest.raises(
-        PolicyError, match=r"no policy, .* in nothing: rqm init --policy .*state/policy.toml"
-    ):
+    with pytest.raises(PolicyError, match=r"no policy, .* in nothing: rqm init --policy .*state/policy.toml"):
         NodeGuard.of({})
     (tmp_path / "mine.toml").write_text(TEMPLATE)
     assert NodeGuard.of({"rqm-policy": str(tmp_path / "mine.toml")}).policy.epsilon == 8.0

@@ -8,7 +8,7 @@ from rqm.secagg.wire import Kind
 PARAMS = Params(clients=5, count=3, levels=16, round=b"one", threshold=3)
 VALUES = np.array([1, 2, 3])
 STEPS = {
-    Kind.NEIGHBOURS: lambda client, data: client.share(data),
+    Kind.PARTIES: lambda client, data: client.share(data),
     Kind.INBOX: lambda client, data: client.mask(data, VALUES),
     Kind.SURVIVORS: lambda client, data: client.acknowledge(data),
     Kind.PROOF: lambda client, data: client.reveal(data),
@@ -24,7 +24,7 @@ class Round:
         self.server = Server(params)
         for client in self.clients:
             self.server.receive(client.keys())
-        self.inbox, kind = self.server.advance(), Kind.NEIGHBOURS
+        self.inbox, kind = self.server.advance(), Kind.PARTIES
         while kind != until:
             for u, data in self.inbox.items():
                 if not (kind == Kind.INBOX and u in lost):

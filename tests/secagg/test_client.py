@@ -43,7 +43,10 @@ def test_files_that_are_no_clients(noise):
         Client.load(PARAMS, noise)
 
 
-@pytest.mark.parametrize("name", ["number", "own", "masks", "held", "alive", "agreed", "due", "digest", "channels"])
+NAMES = ["number", "own", "masks", "held", "alive", "told", "due", "digest", "channels", "others", "drawn"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_files_that_are_damaged(name):
     state = json.loads(Client(PARAMS, 1).save())
     for bad in ("zz", 7.5, None, ["x"]):

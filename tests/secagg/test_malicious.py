@@ -11,8 +11,8 @@ from tests.secagg.rounds import PARAMS, STEPS, VALUES, Round
 
 def neighbours(round_, to=0):
     """The entries of the message that lists the neighbours' keys, to be tampered with."""
-    body = wire.unframe(round_.inbox[to], Kind.NEIGHBOURS, round_.params.digest)
-    return {u: bytes(keys) for u, keys in wire.read_entries(body[4:], round_.params.keys_size, 5)[0].items()}
+    body = wire.unframe(round_.inbox[to], Kind.PARTIES, round_.params.digest)
+    return {u: bytes(keys) for u, keys in wire.read_entries(body, round_.params.keys_size, 5)[0].items()}
 
 
 def shares(round_, to):
@@ -33,56 +33,56 @@ def keys():
 
 
 def test_duplicate_keys():
-    round_ = Round(Kind.NEIGHBOURS)
+    round_ = Round(Kind.PARTIES)
     found = neighbours(round_)
     found[2] = found[1]
     with refuses("client 2 has a key that somebody has already"):
-        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+        round_.send(Kind.PARTIES, wire.entries(found.items()))
 
 
 def test_one_key_for_both_uses():
-    round_ = Round(Kind.NEIGHBOURS)
+    round_ = Round(Kind.PARTIES)
     found = neighbours(round_)
     found[2] = found[2][:32] * 2
     with refuses("client 2 has a key that somebody has already"):
-        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+        round_.send(Kind.PARTIES, wire.entries(found.items()))
 
 
 def test_reflected_keys():
-    round_ = Round(Kind.NEIGHBOURS)
+    round_ = Round(Kind.PARTIES)
     found = neighbours(round_)
-    found[3] = neighbours(round_, to=1)[0]  # the client's own
+    found[3] = found[0]  # the client's own
     with refuses("client 3 has a key that somebody has already"):
-        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+        round_.send(Kind.PARTIES, wire.entries(found.items()))
 
 
-def test_the_client_as_its_own_neighbour():
-    round_ = Round(Kind.NEIGHBOURS)
-    found = {0: keys(), **neighbours(round_)}
-    del found[4]
-    with refuses("listed as its own neighbour"):
-        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+@pytest.mark.parametrize("own", [None, bytes(range(64))])
+def test_a_client_that_is_not_there_or_with_other_keys(own):
+    round_ = Round(Kind.PARTIES)
+    found = {u: part for u, part in {**neighbours(round_), 0: own}.items() if part}
+    with refuses("not among those who take part, or with other keys"):
+        round_.send(Kind.PARTIES, wire.entries(found.items()))
 
 
 def test_keys_without_a_secret():
-    round_ = Round(Kind.NEIGHBOURS)
-    found = neighbours(round_)
-    for broken in (bytes(32) + found[1][32:], found[1][:32] + bytes(32)):
-        again = Round(Kind.NEIGHBOURS)
+    for place in (0, 32):
+        round_ = Round(Kind.PARTIES)
+        found = neighbours(round_)
+        broken = found[1][:place] + bytes(32) + found[1][place + 32 :]
         with refuses("client 1 sent a public key that gives no secret"):
-            again.send(Kind.NEIGHBOURS, wire.number(5), wire.entries({**found, 1: broken}.items()))
+            round_.send(Kind.PARTIES, wire.entries({**found, 1: broken}.items()))
 
 
 @pytest.mark.parametrize("which", [0, 32])
 def test_keys_written_in_a_second_way(which):
     """X25519 does not look at the highest bit: with it set, a key is the same and looks different."""
-    round_ = Round(Kind.NEIGHBOURS)
+    round_ = Round(Kind.PARTIES)
     found = neighbours(round_)
-    both, own = bytearray(found[3]), bytearray(neighbours(round_, to=1)[0])
+    both, own = bytearray(found[3]), bytearray(found[0])
     both[which : which + 32] = own[which : which + 32]
     both[which + 31] |= 0x80
     with refuses("client 3 sent a public key that is written in a second way"):
-        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries({**found, 3: bytes(both)}.items()))
+        round_.send(Kind.PARTIES, wire.entries({**found, 3: bytes(both)}.items()))
 
 
 def test_keys_that_their_owner_has_not_signed():
@@ -93,11 +93,11 @@ def test_keys_that_their_owner_has_not_signed():
     sent = [client.keys() for client in parties]
     for message in sent:
         server.receive(message)
-    body = wire.unframe(server.advance()[0], Kind.NEIGHBOURS, params.digest)
-    found = {u: bytes(part) for u, part in wire.read_entries(body[4:], params.keys_size, 5)[0].items()}
+    body = wire.unframe(server.advance()[0], Kind.PARTIES, params.digest)
+    found = {u: bytes(part) for u, part in wire.read_entries(body, params.keys_size, 5)[0].items()}
     swapped = {**found, 1: keys() + found[1][64:]}
     with refuses("keys of client 1 are not signed by client 1"):
-        parties[0].share(wire.frame(Kind.NEIGHBOURS, params.digest, 0, wire.number(5), wire.entries(swapped.items())))
+        parties[0].share(wire.frame(Kind.PARTIES, params.digest, 0, wire.entries(swapped.items())))
 
     def played(by, number):
         """Keys that somebody offers in the place of a client."""
@@ -109,7 +109,7 @@ def test_keys_that_their_owner_has_not_signed():
         identities[4]: "client 4 is somebody who takes part already",  # a corrupt node that plays another one, too
         identities[2]: "client 3 is somebody who takes part already .or this client itself",
     }.items():
-        own = server_message(params, {**found, 3: played(by, 3)}, to=2, first=sent[0])
+        own = server_message(params, {**found, 3: played(by, 3)}, to=2)
         with refuses(reason):
             Client.load(params, parties[2].save(), identities[2], roster).share(own)
     other = Params(clients=5, count=3, levels=16, round=b"two", threshold=3, roster=roster.hash)
@@ -124,34 +124,29 @@ def test_keys_that_their_owner_has_not_signed():
         Client(params, 0)
 
 
-def server_message(params, found, to, first):
-    listed = {0: first[wire.HEADER.size :], **{u: part for u, part in found.items() if u != to}}
-    return wire.frame(Kind.NEIGHBOURS, params.digest, to, wire.number(5), wire.entries(listed.items()))
+def server_message(params, found, to):
+    return wire.frame(Kind.PARTIES, params.digest, to, wire.entries(found.items()))
 
 
 # -- numbers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("claimed", [2, 6])
-def test_too_few_or_too_many_participants(claimed):
-    round_ = Round(Kind.NEIGHBOURS)
-    with refuses(f"{claimed} participants: must be 4 to 5"):
-        round_.send(Kind.NEIGHBOURS, wire.number(claimed), wire.entries(neighbours(round_).items()))
-
-
-def test_too_few_neighbours():
-    round_ = Round(Kind.NEIGHBOURS)
-    found = neighbours(round_)
-    del found[2]
-    with refuses("3 neighbours: must be 4 among 5 participants"):
-        round_.send(Kind.NEIGHBOURS, wire.number(5), wire.entries(found.items()))
+def test_too_few_participants():
+    round_ = Round(Kind.PARTIES)
+    found = {u: part for u, part in neighbours(round_).items() if u < 3}
+    with refuses("3 participants: must be 4 to 5"):
+        round_.send(Kind.PARTIES, wire.entries(found.items()))
+    few = Params(clients=5, count=3, levels=16, round=b"one", threshold=4, minimum=4)
+    again = Round(Kind.PARTIES, few)
+    with refuses("3 neighbours: must be at least 4"):
+        again.send(Kind.PARTIES, wire.entries(list(neighbours(again).items())[:4]))
 
 
 def test_too_few_shares():
     round_ = Round(Kind.INBOX)
     found = {u: part for u, part in shares(round_, 0).items() if u < 3}
     with refuses("2 neighbours have shared their secrets: must be at least 3"):
-        round_.send(Kind.INBOX, wire.entries(found.items()))
+        round_.send(Kind.INBOX, wire.entries(found.items()), wire.clients([]))
 
 
 def told(round_, alive, lost=(), to=0, everybody=None):
@@ -193,7 +188,7 @@ def test_overlapping_lists():
 
 
 def test_lists_that_leave_somebody_out():
-    with refuses("not those whose shares this client holds"):
+    with refuses("not those with whom this client has masks"):
         told(Round(Kind.SURVIVORS), [1, 2, 3])
 
 
@@ -208,7 +203,7 @@ def test_two_stories_about_one_client():
     acks |= {u: acknowledgements(told(round_, [v for v in range(4) if v != u], [4], to=u)) for u in (2, 3)}
     for u in range(5):
         tags = {v: bytes(acks[v][u]) for v in sorted(acks) if v != u and u in acks[v] and (v < 4 or u in (0, 1))}
-        with refuses("[12] neighbours were told"):
+        with refuses("[12] clients were told"):
             round_.send(Kind.PROOF, wire.entries(tags.items()), to=u)
 
 
@@ -220,7 +215,7 @@ def test_a_neighbour_whose_mask_is_not_in_the_vector():
     """
     round_ = Round(Kind.INBOX)
     found = {u: part for u, part in shares(round_, 0).items() if u != 4}
-    masked = round_.send(Kind.INBOX, wire.entries(found.items()))
+    masked = round_.send(Kind.INBOX, wire.entries(found.items()), wire.clients([]))
     with refuses("client 0 has masked its values for others than its neighbours"):  # an honest server would see it
         round_.server.receive(masked)
     body = wire.unframe(masked, Kind.MASKED, PARAMS.digest)[PARAMS.masked_size :]
@@ -246,9 +241,9 @@ def test_forged_and_borrowed_acknowledgements():
     body = wire.unframe(round_.inbox[0], Kind.PROOF, PARAMS.digest)
     tags = {u: bytes(tag) for u, tag in wire.read_entries(body, 16, 5)[0].items()}
     assert sorted(tags) == [1, 2, 3]
-    with refuses("2 neighbours were told that this client is in the sum: must be at least 3 .1 acknowledgements are f"):
+    with refuses("2 clients were told of this sum: must be at least 3 .1 acknowledgements are f"):
         round_.send(Kind.PROOF, wire.entries({**tags, 2: tags[1]}.items()))
-    with refuses("not a neighbour in the sum"):
+    with refuses("not in the sum"):
         Round(Kind.PROOF, lost={4}).send(Kind.PROOF, wire.entries({**tags, 4: tags[1]}.items()))
 
 
@@ -286,13 +281,13 @@ def test_shares_of_another_run_of_the_same_round():
 def test_shares_that_were_meant_for_another_client():
     round_ = Round(Kind.INBOX)
     mine, others = (shares(round_, to) for to in (0, 1))
-    message = round_.send(Kind.INBOX, wire.entries({**mine, 2: others[2]}.items()))
+    message = round_.send(Kind.INBOX, wire.entries({**mine, 2: others[2]}.items()), wire.clients([]))
     rest = wire.read_entries(wire.unframe(message, Kind.MASKED, PARAMS.digest)[PARAMS.masked_size :], 16, 5)[1]
     assert wire.read_clients(rest, 5)[0] == {2}  # kept from nobody, and not kept
     again = Round(Kind.INBOX)
     mine, others = (shares(again, to) for to in (0, 1))
     with refuses("shares from client 2 were altered, or belong to another round or client; those of 2 others"):
-        again.send(Kind.INBOX, wire.entries({**mine, 2: others[2], 3: others[3]}.items()))
+        again.send(Kind.INBOX, wire.entries({**mine, 2: others[2], 3: others[3]}.items()), wire.clients([]))
 
 
 def test_a_client_that_has_refused_stays_silent():

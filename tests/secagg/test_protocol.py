@@ -77,7 +77,7 @@ def test_every_pattern_of_losses_among_more(clients, threshold, first):
 @given(st.integers(0, 2**32), st.sampled_from([39, 24]))
 def test_a_third_of_forty_may_be_lost(seed, degree):
     rng = np.random.default_rng(seed)
-    params = Params(clients=40, count=50, levels=16, round=b"x", degree=degree, threshold=degree // 2 + 1, minimum=20)
+    params = Params(clients=40, count=50, levels=16, round=b"x", degree=degree, threshold=degree // 2 + 1, minimum=25)
     z = rng.integers(0, 16, (40, 50))
     gone = rng.permutation(40)[: rng.integers(0, 14)]
     lost = {int(u): STAGES[rng.integers(5)] for u in gone}
@@ -159,7 +159,8 @@ def test_the_masked_vectors_say_nothing_alone():
         ({"bits": 9}, "bits = 9: must be at least 10, or sums of 600 wrap around"),
         ({"levels": 2**31, "clients": 40}, r"clients · \(levels − 1\) = .*: must be below"),
         ({"degree": 40}, "degree = 40"),
-        ({"degree": 7}, "degree = 7: must be even, or 39"),
+        ({"degree": 20, "minimum": 20}, "minimum = 20"),  # two sums could be told
+        ({"degree": 30, "minimum": 30}, "minimum = 30"),
         ({"threshold": 19}, "threshold = 19"),  # not more than half
         ({"threshold": 40}, "threshold = 40"),
         ({"minimum": 1}, "minimum = 1"),

@@ -38,7 +38,7 @@ def test_a_client_meets_altered_messages_with_its_own_error(kind, flips):
         message = STEPS[kind](round_.clients[0], bytes(data))
     except ProtocolError:
         return
-    if bytes(data) == round_.inbox[0] or kind == Kind.NEIGHBOURS:  # a changed key is still a key
+    if bytes(data) == round_.inbox[0] or kind == Kind.PARTIES:  # a changed key is still a key
         return
     try:  # what came from one neighbour may be bad: the client goes on, and says so or does without
         round_.server.receive(message, 0)
@@ -74,7 +74,7 @@ def test_a_client_meets_anything_with_its_own_error(noise):
 def test_versions_and_types():
     data = bytearray(Client(PARAMS, 0).keys())
     data[7] = 1
-    with pytest.raises(ProtocolError, match="version 1 of the protocol: this is version 2"):
+    with pytest.raises(ProtocolError, match="version 1 of the protocol: this is version 3"):
         Server(PARAMS).receive(bytes(data))
     with pytest.raises(ProtocolError, match="not a message of this protocol"):
         Server(PARAMS).receive(b"x" * 100)

@@ -11,6 +11,7 @@ from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
 from rqm.plan.protocol import corrupt, protocol
+from rqm.secagg import security
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
 from rqm.training.trainer import Trainer
@@ -83,16 +84,21 @@ def test_a_broken_client_sends_an_encoding_of_zero():
 
 
 def test_large_rounds_use_a_sparse_graph():
-    def params(degree=0, threshold=0, **change):
-        return protocol(replace(PLAN, **change), 10, b"x", degree, threshold)
+    def params(**change):
+        return protocol(replace(PLAN, **change), 10, b"x")
 
     large = params(clients=500)
-    assert large.threshold < large.degree < 200
+    assert large.threshold == large.degree < 10  # nobody may be lost, all are honest
+    assert large.minimum == 500
     assert (params().degree, params().threshold, params().minimum) == (7, 5, 8)
     assert (params(survivors=6).threshold, params(survivors=6).minimum) == (5, 6)
     assert (params(survivors=2).threshold, params(survivors=2).minimum) == (4, 2)
-    assert (params(degree=4, threshold=3).degree, params(degree=4, threshold=3).threshold) == (4, 3)
-    assert params(clients=500, survivors=400).threshold < 400 * large.degree / 500 + 100  # which are left
+    some = params(clients=500, survivors=475, honest=475)
+    assert (some.degree, some.threshold, some.minimum) == security(500, 475, 25)
+    assert some.degree < 60
+    assert some.minimum > 475
+    assert params(clients=500, survivors=300, honest=500).degree == 499  # so many lost that all must be neighbours
+    assert protocol(replace(PLAN, clients=500, survivors=475), 10, b"x", 470).degree == 499
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
@@ -100,7 +106,7 @@ def test_a_hundred_clients_of_whom_twenty_are_lost(rounds):
     """The example for Flower: survivors = 80; whoever is lost, and when, the sum is that of the others."""
     chance = Random(rounds)
     for turn in range(rounds):
-        params = protocol(replace(PLAN, clients=100, survivors=80), 3, b"%d" % turn, degree=99)
+        params = protocol(replace(PLAN, clients=100, survivors=80), 3, b"%d" % turn)
         lost = {u: chance.choice(STAGES) for u in chance.sample(range(100), chance.randint(8, 20))}
         total, survivors, _ = aggregate(params, lambda u: [u % 16, 0, 1], lost)
         assert survivors == [u for u in range(100) if lost.get(u) not in (Kind.KEYS, Kind.SHARES, Kind.MASKED)]
@@ -111,7 +117,7 @@ def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
     """A client's both secrets take 2t shares: all neighbours give one each, the corrupt ones two."""
 
     def params(threshold=0, **change):
-        return protocol(replace(PLAN, **{"clients": 40, **change}), 10, b"x", 39, threshold)
+        return protocol(replace(PLAN, **{"clients": 40, **change}), 10, b"x", threshold)
 
     assert params().threshold == params(survivors=28).threshold == 27
     assert params(honest=20).threshold == 30

@@ -20,6 +20,7 @@ from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan, read_toml
+from rqm.plan.protocol import corrupt
 from rqm.privacy.ledger import LEDGER, read
 from rqm.privacy.setting import checked_delta, checked_epsilon
 
@@ -45,7 +46,8 @@ release_epsilon = 2.0    # … and of a single one, …
 delta = 1e-6             # … at this δ
 l2_clip = 1.0            # a vector is clipped to this norm, or less
 clients = 20             # a round has so many clients at least, …
-honest = 10              # … of whom so many are honest and there to the end: their noise is what ε counts on
+honest = 16              # … of whom so many are honest and there to the end: their noise is what ε counts on, and the
+                         # secure sum must hold if all the others work with the server
 roster = "roster.txt"    # who may be among them: public keys, a line each (rqm keys), beside this file. Or instead:
 # trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
 participations = 10      # releases, for ever
@@ -142,6 +144,11 @@ class Policy:
             ((mean.l2_clip or 0) <= self.l2_clip, f"l2_clip = {mean.l2_clip}: must be at most {self.l2_clip}"),
             (plan.clients >= self.clients, f"clients = {plan.clients}: must be at least {self.clients}"),
             (least >= self.honest, f"survivors = {least}: must be at least {self.honest}, who are to be honest"),
+            (
+                corrupt(plan) >= least - self.honest,
+                f"honest = {plan.clients - corrupt(plan)}: must be at most {plan.clients - least + self.honest}, or "
+                f"the secure sum is not made for {least - self.honest} of {least} survivors who work with the server",
+            ),
         ):
             if not good:
                 raise PolicyError(f"the policy of this node: {problem}")

@@ -7,8 +7,8 @@ from rqm.plan.plan import Plan
 if TYPE_CHECKING:
     from rqm.secagg import Params
 
-COMPLETE = 64
-"""Up to so many simulated clients everybody is everybody's neighbour."""
+COMPLETE = 128
+"""Up to so many clients everybody is everybody's neighbour, which leaves nothing to chance."""
 
 
 def corrupt(plan: Plan) -> int:
@@ -20,14 +20,13 @@ def corrupt(plan: Plan) -> int:
     return 0 if honest is None else plan.clients - honest
 
 
-def protocol(
-    plan: Plan, count: int, round_: bytes, degree: int = 0, threshold: int = 0, roster: bytes = b""
-) -> "Params":
-    """The parameters of a round, signed by a roster if its hash is given; a degree or threshold that is not is chosen.
+def protocol(plan: Plan, count: int, round_: bytes, threshold: int = 0, roster: bytes = b"") -> "Params":
+    """The parameters of a round, signed by a roster if its hash is given.
 
-    Everybody is a neighbour, and the threshold is as many as the plan's survivors leave, else two thirds. Simulations
-    of more than 64 clients have a sparse graph. Twice the threshold is more than all neighbours and the ``corrupt``
-    ones once more, or a server could unmask somebody with them; plans with too few survivors for that are refused.
+    Everybody is a neighbour, and the threshold (if none is given) is as many as the plan's survivors leave, else two
+    thirds. Twice the threshold is more than all neighbours and the ``corrupt`` ones once more, or a server could unmask
+    somebody with them; plans with too few survivors for that are refused. Of more than 128 clients each draws
+    neighbours, as many as ``security`` asks for.
     """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
@@ -35,17 +34,17 @@ def protocol(
     clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
     # What is accounted for is a sum of so many; without losses in the plan, of all: no sum of fewer is to be revealed.
     minimum = max(2, least) if least else 0 if plan.lost else clients
-    if not degree and clients > COMPLETE:
-        lost = max(2 * plan.lost + 0.02, 1 - (least or clients) / clients)
-        degree, threshold = security(clients, corrupt=max(0.05, bad / clients), dropout=min(0.4, lost))
-    degree = degree or clients - 1
-    fewest = (degree + (bad if degree == clients - 1 else 0)) // 2 + 1
+    degree = clients - 1
+    fewest = (degree + bad) // 2 + 1
     left = (least or clients) - 1  # neighbours of a client at the end
     if bad and (fewest > left or 0 < threshold < fewest):
         raise ValueError(
             f"survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} for "
             f"{clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
         )
+    if clients > COMPLETE and not threshold and fewest <= left:
+        stay = minimum or clients - int(min(0.4, 2 * plan.lost + 0.02) * clients)
+        degree, threshold, minimum = security(clients, stay, bad)
     threshold = threshold or max(fewest, min(degree, left if least else 2 * degree // 3 + 1))
     return Params(
         clients=clients,

@@ -15,10 +15,10 @@ from rqm._util.checks import whole
 from rqm.kernels.packing import pack
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
-from rqm.secagg.graph import degree_of
+from rqm.secagg.graph import degree_of, drawn
 from rqm.secagg.masking import ACK, DEALT, KEY, SECRET
-from rqm.secagg.protocol import Masks, Params, pair, statement
-from rqm.secagg.roster import Identity, Roster
+from rqm.secagg.protocol import Masks, Params, pair, statement, told
+from rqm.secagg.roster import IDENTITY, SIGNATURE, Identity, Roster, signed, signer
 from rqm.secagg.wire import Kind
 
 
@@ -41,15 +41,19 @@ class Client:
             raise ValueError("a signed round: identity (one's own) and the roster of this round must be given")
         if identity is not None and roster is not None and identity.public not in roster.keys:
             raise ValueError(f"identity = {identity.public.hex()}: must be in the roster")
-        self._identity, self._roster = identity, roster if params.roster else None
+        self._throwaway = os.urandom(IDENTITY) if params.sparse and not params.roster else b""
+        self._identity = Identity(self._throwaway) if self._throwaway else identity if params.roster else None
+        self._roster = roster if params.roster else None
         self._due: Kind | None = Kind.KEYS
         self._channel, self._pairs = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = os.urandom(SECRET)
         self._channels: dict[int, bytes] = {}  # what is shared with each neighbour: for messages, …
         self._masks: dict[int, bytes] = {}  # … and for masks
-        self._held: dict[int, bytes] = {}  # the neighbours' shares; empty where they are no good
+        self._others: dict[int, bytes] = {}  # who takes part: their keys, of those not met yet; then their identities
+        self._drawn: set[int] = set()  # the neighbours who hold shares of this client
+        self._held: dict[int, bytes] = {}  # those with whom it has masks: their shares, or empty
         self._alive: set[int] = set()
-        self._agreed = b""
+        self._parties, self._agreed = b"", b""
 
     def save(self) -> bytes:
         """All that this client knows, to be taken up by ``load``: secret, and to be kept where the client is.
@@ -62,12 +66,17 @@ class Client:
             "digest": self.params.digest.hex(),
             "number": self.number,
             "due": self._due,
-            "own": [key.private_bytes_raw().hex() for key in (self._channel, self._pairs)] + [self._seed.hex()],
+            "own": [
+                *(key.private_bytes_raw().hex() for key in (self._channel, self._pairs)),
+                *(secret.hex() for secret in (self._seed, self._throwaway)),
+            ],
             "channels": {str(u): key.hex() for u, key in self._channels.items()},
             "masks": {str(u): key.hex() for u, key in self._masks.items()},
             "held": {str(u): share.hex() for u, share in self._held.items()},
+            "others": {str(u): keys.hex() for u, keys in self._others.items()},
+            "drawn": sorted(self._drawn),
             "alive": sorted(self._alive),
-            "agreed": self._agreed.hex(),
+            "told": [self._parties.hex(), self._agreed.hex()],
         }
         return json.dumps({**state, "check": _check(state)}).encode()
 
@@ -81,14 +90,16 @@ class Client:
             client = cls(params, state["number"], identity, roster)
             if bytes.fromhex(state["digest"]) != params.digest:
                 raise ProtocolError("a saved client of another round, or of one with other parameters")
-            channel, pairs, client._seed = (bytes.fromhex(text) for text in state["own"])
+            channel, pairs, client._seed, client._throwaway = (bytes.fromhex(text) for text in state["own"])
+            client._identity = Identity(client._throwaway) if client._throwaway else client._identity
             client._channel = X25519PrivateKey.from_private_bytes(channel)
             client._pairs = X25519PrivateKey.from_private_bytes(pairs)
-            client._masks, client._channels, client._held = (
+            client._masks, client._channels, client._held, client._others = (
                 {int(u): bytes.fromhex(text) for u, text in state[name].items()}
-                for name in ("masks", "channels", "held")
+                for name in ("masks", "channels", "held", "others")
             )
-            client._alive, client._agreed = {int(u) for u in state["alive"]}, bytes.fromhex(state["agreed"])
+            client._alive, client._drawn = ({int(u) for u in state[name]} for name in ("alive", "drawn"))
+            client._parties, client._agreed = (bytes.fromhex(text) for text in state["told"])
             client._due = None if state["due"] is None else Kind(state["due"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ProtocolError(f"not a saved client ({type(error).__name__})") from None
@@ -121,7 +132,7 @@ class Client:
         return masking.derive(self._channels[other], self.params.digest, use + pair(sender, receiver), 32)
 
     def _context(self, sender: int, receiver: int) -> bytes:
-        return self.params.digest + pair(sender, receiver)
+        return self.params.digest + self._parties + pair(sender, receiver)
 
     def _tag(self, sender: int, receiver: int, use: bytes, about: bytes = b"") -> bytes:
         """A tag that only the two ends of a channel can make."""
@@ -143,45 +154,27 @@ class Client:
         if self._due != Kind.KEYS:
             raise ProtocolError("the keys were sent already")
         body = masking.public(self._channel) + masking.public(self._pairs)
-        if self._identity is not None and self._roster is not None:
+        if self._identity is not None:
             body += self._identity.sign(statement(self.params, self.number, body))
-        return self._send(Kind.KEYS, body, then=Kind.NEIGHBOURS)
+        return self._send(Kind.KEYS, body, then=Kind.PARTIES)
 
     def share(self, data: bytes) -> bytes:
-        """Check the neighbours' keys; share both secrets among them."""
-        params = self.params
-        participants, rest = wire.read_number(self._open(data, Kind.NEIGHBOURS))
-        found, rest = wire.read_entries(rest, params.keys_size, params.clients)
+        """Check who takes part; draw neighbours, and share both secrets among them."""
+        params, body = self.params, self._open(data, Kind.PARTIES)
+        found, rest = wire.read_entries(body, params.keys_size, params.clients)
         wire.end(rest)
-        if not params.minimum <= participants <= params.clients:
-            raise ProtocolError(f"{participants} participants: must be {params.minimum} to {params.clients}")
-        wanted = degree_of(participants, params.degree)
-        if len(found) != wanted or wanted < params.threshold:
-            raise ProtocolError(
-                f"{len(found)} neighbours: must be {wanted} among {participants} participants, "
-                f"and at least {params.threshold}"
-            )
-        if self.number in found:
-            raise ProtocolError("this client is listed as its own neighbour")
-        seen = {masking.public(self._channel), masking.public(self._pairs)}
-        owners = set() if self._identity is None else {self._identity.public}
-        for client, body in found.items():
-            both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])
-            for key in both:
-                if key in seen:
-                    raise ProtocolError(
-                        f"client {client} has a key that somebody has already (reflected or duplicated)"
-                    )
-                seen.add(key)
-            if self._roster is not None:
-                text = statement(params, client, bytes(body[: 2 * KEY]))
-                owner = self._roster.verify(body[2 * KEY :], text, f"client {client}")
-                if owner in owners:
-                    raise ProtocolError(f"client {client} is somebody who takes part already (or this client itself)")
-                owners.add(owner)
-            self._channels[client] = masking.agree(self._channel, both[0], f"client {client}")
-            self._masks[client] = masking.agree(self._pairs, both[1], f"client {client}")
-        secrets_, points = self._pairs.private_bytes_raw() + self._seed, range(1, len(found) + 1)
+        if not params.minimum <= len(found) <= params.clients:
+            raise ProtocolError(f"{len(found)} participants: must be {params.minimum} to {params.clients}")
+        wanted = degree_of(len(found), params.degree)
+        if wanted < params.threshold:
+            raise ProtocolError(f"{wanted} neighbours: must be at least {params.threshold}")
+        self._check_parties(found)
+        self._parties = sha256(body).digest()
+        self._others = {client: bytes(keys) for client, keys in found.items() if client != self.number}
+        self._drawn = set(drawn(self._others, wanted))
+        for client in sorted(self._drawn):
+            self._meet(client)
+        secrets_, points = self._pairs.private_bytes_raw() + self._seed, range(1, wanted + 1)
         shares = sharing.split(
             secrets_, list(points), params.threshold, os.urandom((params.threshold - 1) * 2 * SECRET)
         )
@@ -202,28 +195,36 @@ class Client:
             bad = array[(array < 0) | (array >= params.levels)][0]
             raise ValueError(f"values contain {bad}: must lie in 0..{params.levels - 1}")
         found, rest = wire.read_entries(self._open(data, Kind.INBOX), DEALT, params.clients)
+        there, rest = wire.read_clients(rest, params.clients)
         wire.end(rest)
-        self._check_neighbours(found)
-        if len(found) < params.threshold:
+        if there & found.keys() or not there <= self._drawn:
+            raise ProtocolError("clients who are there without a share for this one: must be neighbours that it drew")
+        there |= found.keys()
+        if len(there & self._drawn) < params.threshold:
             raise ProtocolError(
-                f"{len(found)} neighbours have shared their secrets: must be at least {params.threshold}"
+                f"{len(there & self._drawn)} neighbours have shared their secrets: must be at least {params.threshold}"
             )
+        for other in sorted(found.keys() - self._drawn):
+            self._meet(other)
+        self._held = dict.fromkeys(sorted(there), b"")
         for other, dealt in found.items():
             key = self._key(other, self.number, b"shares")
             self._held[other] = masking.take(key, dealt, self._context(other, self.number)) or b""
-        bad = [other for other, share in self._held.items() if not share]
-        if len(found) - len(bad) < params.threshold:
+        self._others = {other: self._known(keys) for other, keys in self._others.items()}
+        bad = [other for other in found if not self._held[other]]
+        good = len(there & self._drawn) - len(self._drawn.intersection(bad))
+        if good < params.threshold:
             raise ProtocolError(
                 f"the shares from client {bad[0]} were altered, or belong to another round or client; those of "
-                f"{len(found) - len(bad)} others are good: must be at least {params.threshold}"
+                f"{good} others are good: must be at least {params.threshold}"
             )
         total = array.astype(masking.lane(params.bits))
         self._maker.add(total, self._maker.own_key(params, self._seed, self.number), 1)
-        for other in found:
+        for other in self._held:
             key = self._maker.pair_key(params, self._masks[other], self.number, other)
             self._maker.add(total, key, 1 if self.number < other else -1)
         total &= total.dtype.type(2**params.bits - 1)
-        tags = [(other, self._tag(self.number, other, b"masked")) for other in found]
+        tags = [(other, self._tag(self.number, other, b"masked")) for other in self._held]
         body = pack(total, params.bits).tobytes(), wire.entries(tags), wire.clients(bad)
         return self._send(Kind.MASKED, *body, then=Kind.SURVIVORS)
 
@@ -241,11 +242,16 @@ class Client:
                 f"client {min(both)} is listed both as in the sum and as lost: that asks for both secrets"
             )
         if alive.keys() | lost != self._held.keys():
-            raise ProtocolError("the clients in the sum and those lost are not those whose shares this client holds")
-        if everybody & self._channels.keys() != alive.keys() or self.number not in everybody:
+            raise ProtocolError("the clients in the sum and those lost are not those with whom this client has masks")
+        if (
+            everybody & self._channels.keys() != alive.keys()
+            or self.number not in everybody
+            or not everybody <= self._others.keys() | {self.number}
+        ):
             raise ProtocolError("the set of all clients in the sum does not fit the list of neighbours in it")
-        if len(alive) < params.threshold:
-            raise ProtocolError(f"{len(alive)} neighbours are in the sum: must be at least {params.threshold}")
+        near = alive.keys() & self._drawn
+        if len(near) < params.threshold:
+            raise ProtocolError(f"{len(near)} neighbours are in the sum: must be at least {params.threshold}")
         if len(everybody) < params.minimum:
             raise ProtocolError(f"a sum of {len(everybody)} clients: must be of at least {params.minimum}")
         bad = [
@@ -253,32 +259,35 @@ class Client:
             for other, tag in alive.items()
             if not compare_digest(bytes(tag), self._tag(other, self.number, b"masked"))
         ]
-        if len(alive) - len(bad) < params.threshold:
+        if len(near.difference(bad)) < params.threshold:
             raise ProtocolError(
-                f"client {bad[0]} has not masked its values with this client's mask; {len(alive) - len(bad)} others "
-                f"have: must be at least {params.threshold}"
+                f"client {bad[0]} has not masked its values with this client's mask; {len(near.difference(bad))} "
+                f"others have: must be at least {params.threshold}"
             )
         for other in bad:
             self._held[other] = b""  # no share is given of a client that no mask links to this one
-        self._alive, self._agreed = set(alive), sha256(body[: wire.set_size(params.clients)]).digest()
-        tags = [(other, self._tag(self.number, other, b"ack", self._agreed)) for other in alive if other not in bad]
-        return self._send(Kind.ACKS, wire.entries(tags), wire.clients(bad), then=Kind.PROOF)
+        self._alive, self._agreed = everybody, sha256(body[: wire.set_size(params.clients)]).digest()
+        if params.sparse and self._identity is not None:
+            said = self._identity.sign(told(params, self._parties, self._agreed))[IDENTITY:]
+        else:
+            said = wire.entries(
+                (other, self._tag(self.number, other, b"ack", self._agreed)) for other in alive if other not in bad
+            )
+        return self._send(Kind.ACKS, said, wire.clients(bad), then=Kind.PROOF)
 
     def reveal(self, data: bytes) -> bytes:
-        """If enough neighbours were told that this client is in the sum, give one share for each of them."""
-        found, rest = wire.read_entries(self._open(data, Kind.PROOF), ACK, self.params.clients)
+        """If enough others were told of the same sum, give one share for each whose shares this client holds."""
+        sparse = self.params.sparse
+        size, least = (SIGNATURE, self.params.minimum) if sparse else (ACK, self.params.threshold)
+        found, rest = wire.read_entries(self._open(data, Kind.PROOF), size, self.params.clients)
         wire.end(rest)
-        if not found.keys() <= self._alive:
-            raise ProtocolError("an acknowledgement from a client that is not a neighbour in the sum")
-        good = [
-            other
-            for other, tag in found.items()
-            if compare_digest(bytes(tag), self._tag(other, self.number, b"ack", self._agreed))
-        ]
-        if len(good) < self.params.threshold:
+        if not found.keys() <= (self._alive if sparse else self._alive - {self.number}):
+            raise ProtocolError("an acknowledgement from a client that is not in the sum")
+        good = sum(self._told_so(other, said) for other, said in found.items())
+        if good < least:
             raise ProtocolError(
-                f"{len(good)} neighbours were told that this client is in the sum: must be at least "
-                f"{self.params.threshold} ({len(found) - len(good)} acknowledgements are forged, or for another set)"
+                f"{good} clients were told of this sum: must be at least {least} ({len(found) - good} acknowledgements "
+                "are forged, or for another set)"
             )
         shares = [
             (other, share[SECRET:] if other in self._alive else share[:SECRET])
@@ -287,10 +296,50 @@ class Client:
         ]
         return self._send(Kind.REVEAL, wire.entries(shares), then=None)
 
-    def _check_neighbours(self, found: Mapping[int, Any]) -> None:
-        strangers = found.keys() - self._channels.keys()
-        if strangers:
-            raise ProtocolError(f"client {min(strangers)} is not a neighbour")
+    def _told_so(self, other: int, said: memoryview) -> bool:
+        """Whether somebody was told of the same sum."""
+        if not self.params.sparse:
+            return compare_digest(bytes(said), self._tag(other, self.number, b"ack", self._agreed))
+        own = b"" if self._identity is None else self._identity.public
+        owner = own if other == self.number else self._others[other]
+        return signed(owner, said, told(self.params, self._parties, self._agreed))
+
+    def _check_parties(self, found: Mapping[int, memoryview]) -> None:
+        """That everybody is there once, this client among them, and in the roster."""
+        own = masking.public(self._channel) + masking.public(self._pairs)
+        if self.number not in found or bytes(found[self.number][: 2 * KEY]) != own:
+            raise ProtocolError("this client is not among those who take part, or with other keys than its own")
+        keys, owners = set[bytes](), set[bytes]()
+        for client, body in found.items():
+            for key in (bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])):
+                if key in keys:
+                    raise ProtocolError(
+                        f"client {client} has a key that somebody has already (reflected or duplicated)"
+                    )
+                keys.add(key)
+            owner = bytes(body[2 * KEY : 2 * KEY + IDENTITY])
+            if self._roster is not None and owner not in self._roster.keys:
+                raise ProtocolError(f"client {client} is not in the roster")
+            if owner in owners:
+                raise ProtocolError(f"client {client} is somebody who takes part already (or this client itself)")
+            owners |= {owner} if self.params.signed else set()
+
+    def _meet(self, client: int) -> None:
+        """Agree on secrets with somebody who takes part, whose keys are his own."""
+        body = self._others.get(client)
+        if body is None:
+            raise ProtocolError(f"client {client} does not take part")
+        if self.params.signed:
+            signer(body[2 * KEY :], statement(self.params, client, body[: 2 * KEY]), f"client {client}")
+        self._channels[client] = masking.agree(self._channel, body[:KEY], f"client {client}")
+        self._masks[client] = masking.agree(self._pairs, body[KEY : 2 * KEY], f"client {client}")
+        self._others[client] = self._known(body)
+
+    def _known(self, body: bytes) -> bytes:
+        """What is kept of somebody's keys: his identity, if that will be needed."""
+        if not self.params.sparse:
+            return b""
+        return body[2 * KEY : 2 * KEY + IDENTITY] if len(body) == self.params.keys_size else body
 
 
 def _check(state: dict[str, Any]) -> str:

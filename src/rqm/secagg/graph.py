@@ -1,80 +1,132 @@
-"""Who shares masks with whom: a random k-regular graph (Bell et al. 2020), and how large k must be.
+"""Who shares masks with whom: every client draws its own neighbours, and how many it must draw.
 
-Clients stand on a circle in random order; each is a neighbour of the next k/2 on either side. With k = n − 1 everybody
-is everybody's neighbour (Bonawitz et al. 2017).
+A client deals shares of its secrets to the k others that it has drawn, and has a mask in common with them and with
+those who have drawn it (Bell et al. 2020). With k = n − 1 everybody is everybody's neighbour (Bonawitz et al. 2017).
 """
 
 import secrets
+from collections.abc import Iterable
 from functools import lru_cache
-from math import ceil, log
+from math import log
 
 import numpy as np
+import numpy.typing as npt
 
-from rqm._util.checks import real, whole
+from rqm._util.checks import whole
+
+SPARE = 100
+"""One client in so many may have to stay beyond the survivors that are asked for, or more neighbours are drawn."""
+
+Numbers = npt.NDArray[np.int64]
+Logs = npt.NDArray[np.float64]
 
 
 def degree_of(clients: int, degree: int) -> int:
-    """The number of neighbours that a client has among ``clients``: ``degree``, or all others where they are fewer."""
+    """How many neighbours a client draws among ``clients``: ``degree``, or all others where they are fewer."""
     return min(degree, clients - 1)
 
 
-def regular(ids: list[int], degree: int) -> dict[int, list[int]]:
-    """A random graph in which every client has ``degree_of(len(ids), degree)`` neighbours; sorted."""
-    if degree >= len(ids) - 1:
-        return {u: [v for v in ids if v != u] for u in sorted(ids)}
-    order = list(ids)
-    secrets.SystemRandom().shuffle(order)
-    steps = [*range(1, degree // 2 + 1), *range(-(degree // 2), 0)]
-    return {u: sorted(order[(place + step) % len(order)] for step in steps) for place, u in enumerate(order)}
+def drawn(others: Iterable[int], degree: int) -> list[int]:
+    """So many of the others, or all of them; drawn by whoever calls this, from nobody's seed, and sorted."""
+    found = sorted(others)
+    return found if degree >= len(found) else sorted(secrets.SystemRandom().sample(found, degree))
 
 
 @lru_cache(maxsize=64)
 def security(
-    clients: int, corrupt: float = 0.1, dropout: float = 0.1, security_bits: int = 40, failure_bits: int = 20
-) -> tuple[int, int]:
-    """A degree k and a threshold t for a wanted security: the smallest even k, or all others.
+    clients: int, survivors: int, corrupt: int = 0, security_bits: int = 40, failure_bits: int = 20
+) -> tuple[int, int, int]:
+    """A degree k, a threshold t and a minimum m for a wanted security: the smallest k that does, if few, or all others.
 
-    ``corrupt`` and ``dropout`` are the shares of the clients that may work with the server, or be lost; both sets are
-    fixed before the graph is drawn. But with probability 2**−``security_bits``, every client with c corrupt neighbours
-    has 2t > k + 2c (with all others as neighbours 2t > k + c), which is what the proof in ``docs/protocol.md`` needs.
-    But with probability 2**−``failure_bits``, every client keeps t neighbours. Union bounds over all clients. The
-    round's ``minimum`` must be at least the number of clients less those lost.
+    ``survivors`` of the ``clients`` are there to the end, ``corrupt`` of them may work with the server; who, is fixed
+    before neighbours are drawn. But with probability 2**−``security_bits`` no sum of fewer than ``survivors`` clients
+    is revealed, whatever the server does, if clients want m to sign; but with probability 2**−``failure_bits`` every
+    client keeps t of the neighbours that it has drawn. Both are union bounds, proved in ``docs/protocol.md``. With all
+    others as neighbours nothing is left to chance.
 
-    >>> security(40), security(1000)
-    ((18, 14), (210, 164))
+    >>> security(100, 80, 10), security(1000, 950, 50)
+    ((99, 79, 80), (39, 26, 956))
     """
-    from scipy.stats import hypergeom  # noqa: PLC0415 (a second, which a client need not wait)
-
-    clients = whole("clients", clients, 3)
-    bad = ceil(real("corrupt", corrupt, "a share from 0 to 1/3", -1e-9, 0.34) * clients)
-    lost = ceil(real("dropout", dropout, "a share from 0 to below 1", -1e-9, 1) * clients)
+    whole("clients", clients, 3)
+    whole("survivors", survivors, 2, clients)
+    whole("corrupt", corrupt, 0, clients - 1)
     whole("security_bits", security_bits, 1)
     whole("failure_bits", failure_bits, 1)
 
-    def found(degree: int) -> int | None:
-        """A threshold that does for this degree."""
+    def found(degree: int) -> tuple[int, int, int] | None:
         gone = np.arange(degree)
-        enough = hypergeom.logsf(gone, clients - 1, lost, degree) <= -failure_bits * log(2) - log(clients)
-        threshold = degree - int(gone[enough][0]) if enough.any() else 0
-        most = (2 * threshold - degree - 1) // 2  # corrupt neighbours that a client may have
-        left = clients - 1 - lost  # the graph is drawn among those who sent keys: all the lost may be missing
-        caught = hypergeom.logsf(most, left, min(bad, left), degree) if most >= 0 else 0.0
-        return threshold if caught <= -security_bits * log(2) - log(clients) else None
+        few = log(clients) + tail(gone + 1, degree, clients - 1, np.full(degree, clients - survivors))
+        enough = np.flatnonzero(few <= -failure_bits * log(2))
+        threshold = degree - int(enough[0]) if len(enough) else 0
+        if 2 * threshold <= degree:
+            return None
+        bound = -(security_bits + 1) * log(2)
+        if total(parted(clients, survivors, corrupt, degree, threshold)) > bound:
+            return None
+        apart = parted(clients, survivors, corrupt, degree, threshold, clients - survivors)
+        spare = next((spare for spare in range(clients // SPARE + 1) if total(apart[spare:]) <= bound), None)
+        return None if spare is None else (degree, threshold, min(clients, survivors + spare))
 
-    sparse = range(2, max(2, clients - 1 - lost), 2)
-    high = 1
-    while high < len(sparse) and not found(sparse[high]):
-        high *= 2
-    low, high = 0, min(high, len(sparse))
-    while low < high:  # feasible from some degree on, but for steps of one or two
-        middle = (low + high) // 2
-        low, high = (low, middle) if found(sparse[middle]) else (middle + 1, high)
-    if low < len(sparse) and (threshold := found(sparse[low])):
-        return sparse[low], threshold
-    threshold = clients - 1 - lost
-    if 2 * threshold <= clients - 1 + bad:
+    high = least = 2
+    most = (clients - 1) // 2 if 2 * survivors > clients + corrupt else 0  # more would have masks with nearly all
+    while high < most and not found(high):
+        least, high = high + 1, 2 * high
+    high = min(high, most)
+    while least < high:  # feasible from some degree on, but for steps of one or two
+        middle = (least + high) // 2
+        least, high = (least, middle) if found(middle) else (middle + 1, high)
+    if least < most and (few := found(least)):
+        return few
+    threshold = survivors - 1
+    if 2 * threshold <= clients - 1 + corrupt:
         raise ValueError(
-            f"clients = {clients}, corrupt = {corrupt}, dropout = {dropout}: twice the {threshold} neighbours who stay "
-            f"must be more than {clients - 1} + {bad} (all others, and the corrupt once more)"
+            f"clients = {clients}, survivors = {survivors}, corrupt = {corrupt}: twice the {threshold} neighbours who "
+            f"stay must be more than {clients - 1} + {corrupt} (all others, and the corrupt once more)"
         )
-    return clients - 1, threshold
+    return clients - 1, threshold, survivors
+
+
+def parted(clients: int, survivors: int, corrupt: int, degree: int, threshold: int, silent: int = 0) -> Logs:
+    """Logarithms of how many sets are to be expected that a server could part from the others, at most.
+
+    The a-th is of sets of a honest clients who each have drawn ``threshold`` of their neighbours from that set, the
+    corrupt and ``silent`` more, whoever is best for the server; for all a up to half of all, the silent included. At
+    least ``survivors`` take part, and it may be any of the corrupt who do.
+    """
+    from scipy.special import gammaln  # noqa: PLC0415 (a moment, which small federations need not wait)
+
+    def ways(of: int | Numbers, some: int | Numbers) -> Logs:
+        found: Logs = gammaln(np.add(of, 1)) - gammaln(np.add(some, 1)) - gammaln(np.subtract(of, some) + 1.0)
+        return found
+
+    size = np.arange(1, clients // 2 - silent + 1)
+    marked = np.minimum(size - 1 + silent + corrupt, (clients + corrupt) // 2 - 1)
+    chance = tail(np.full(len(size), threshold), degree, survivors - 1, marked)
+    return ways(clients, size) + ways(clients, silent) + size * chance
+
+
+def tail(least: Numbers, degree: int, population: int, marked: Numbers) -> Logs:
+    """Logarithms of the chance that of ``degree`` drawn from a population at least so many are marked."""
+    from scipy.special import gammaln, logsumexp  # noqa: PLC0415
+
+    count = np.arange(degree + 1)
+    rest = population - marked[:, None]
+    possible = (count >= least[:, None]) & (count <= marked[:, None]) & (degree - count <= rest)
+    inside, outside = np.minimum(count, marked[:, None]), np.minimum(degree - count, rest)
+    logs = (
+        gammaln(marked[:, None] + 1.0)
+        - gammaln(inside + 1.0)
+        - gammaln(marked[:, None] - inside + 1.0)
+        + gammaln(rest + 1.0)
+        - gammaln(outside + 1.0)
+        - gammaln(rest - outside + 1.0)
+        - (gammaln(population + 1.0) - gammaln(degree + 1.0) - gammaln(population - degree + 1.0))
+    )
+    with np.errstate(divide="ignore"):
+        found: Logs = logsumexp(np.where(possible, logs, -np.inf), axis=1)
+    return found
+
+
+def total(logs: Logs) -> float:
+    """The logarithm of a sum."""
+    return float(np.logaddexp.reduce(logs, initial=-np.inf))

@@ -2,12 +2,12 @@
 
     client                                   server
     keys()             KEYS       →          receive, advance
-    share(…)           ←  NEIGHBOURS         two public keys of each neighbour
+    share(…)           ←  PARTIES            everybody's public keys, of whom the client draws its neighbours
     share(…)           SHARES     →          both secrets, shared among the neighbours, encrypted
     mask(…, values)    ←  INBOX
     mask(…, values)    MASKED     →          values + own mask ± a mask for every neighbour, modulo 2**b
     acknowledge(…)     ←  SURVIVORS          who is in the sum, which neighbours are lost
-    acknowledge(…)     ACKS       →          to each neighbour in the sum: I was told that set
+    acknowledge(…)     ACKS       →          to all neighbours in the sum, or signed for all: I was told that set
     reveal(…)          ←  PROOF
     reveal(…)          REVEAL     →          a share of each neighbour's one secret; never of both
                                              finish: the sum
@@ -39,9 +39,10 @@ class Params:
 
     ``clients`` may take part, numbered from 0; each has ``count`` integers from 0 to ``levels`` − 1, and sums are taken
     modulo 2**``bits`` (by default the fewest that hold clients · (levels − 1); fewer if the values are ``modular``
-    themselves). A client has up to ``degree`` neighbours (by default all others); ``threshold`` of them together can
-    give up one of its two secrets (by default two thirds). No sum of fewer than ``minimum`` clients is revealed.
-    ``round`` must never repeat. With the hash of a ``roster``, keys are signed by those who are in it, each once.
+    themselves). A client draws ``degree`` neighbours (by default all others); ``threshold`` of them together can give
+    up one of its two secrets (by default two thirds). No sum of which fewer than ``minimum`` clients have been told is
+    revealed. ``round`` must never repeat. With the hash of a ``roster``, keys are signed by those who are in it, each
+    once. ``security`` finds degree, threshold and minimum.
 
     >>> Params(clients=40, count=1_018_174, levels=16, round=b"round 1").bits
     10
@@ -80,11 +81,10 @@ class Params:
             raise ValueError(f"bits = {self.bits}: must be at least {top.bit_length()}, or sums of {top} wrap around")
         most = min(self.clients - 1, sharing.MAX_SHARES)
         put("degree", whole("degree", self.degree or self.clients - 1, 1, most))
-        if self.degree % 2 and self.degree < self.clients - 1:
-            raise ValueError(f"degree = {self.degree}: must be even, or {self.clients - 1}, all others")
         threshold = self.threshold or 2 * self.degree // 3 + 1
         put("threshold", whole("threshold", threshold, self.degree // 2 + 1, self.degree))
-        put("minimum", whole("minimum", self.minimum or min(self.clients, self.threshold + 1), 2, self.clients))
+        fewest = max(self.degree, self.clients // 2) + 1 if self.sparse else 2
+        put("minimum", whole("minimum", self.minimum or max(fewest, self.threshold + 1), fewest, self.clients))
 
     @cached_property
     def digest(self) -> bytes:
@@ -103,9 +103,19 @@ class Params:
         return sha256(begin + self.roster + self.round).digest()
 
     @property
+    def sparse(self) -> bool:
+        """Whether clients have fewer neighbours than all others: then they sign, for all, which sum they were told."""
+        return self.degree < self.clients - 1
+
+    @property
+    def signed(self) -> bool:
+        """Whether clients sign: with the key that the roster knows, else with one that they make for the round."""
+        return bool(self.roster) or self.sparse
+
+    @property
     def keys_size(self) -> int:
         """Bytes of a client's advertised keys."""
-        return 2 * KEY + (IDENTITY + SIGNATURE if self.roster else 0)
+        return 2 * KEY + (IDENTITY + SIGNATURE if self.signed else 0)
 
     @property
     def masked_size(self) -> int:
@@ -140,5 +150,10 @@ class Masks:
 
 
 def statement(params: Params, number: int, keys: bytes) -> bytes:
-    """What a client signs."""
+    """What a client signs of its keys."""
     return b"rqm keys" + params.digest + wire.number(number) + keys
+
+
+def told(params: Params, parties: bytes, everybody: bytes) -> bytes:
+    """What a client signs of the sum that it was told of, among whom."""
+    return b"rqm sum" + params.digest + parties + everybody

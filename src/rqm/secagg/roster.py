@@ -65,14 +65,26 @@ class Roster:
 
     def verify(self, body: Any, text: bytes, who: str) -> bytes:
         """Refuse what is not signed by somebody in the roster; return whose key it is (``body``: key, signature)."""
-        key = bytes(body[:IDENTITY])
-        if key not in self.keys:
+        if bytes(body[:IDENTITY]) not in self.keys:
             raise ProtocolError(f"{who} is not in the roster")
-        try:
-            Ed25519PublicKey.from_public_bytes(key).verify(bytes(body[IDENTITY:]), text)
-        except (InvalidSignature, ValueError):
-            raise ProtocolError(f"the keys of {who} are not signed by {who}") from None
-        return key
+        return signer(body, text, who)
+
+
+def signer(body: Any, text: bytes, who: str) -> bytes:
+    """Refuse what is not signed; return whose key it is (``body``: key, signature)."""
+    key = bytes(body[:IDENTITY])
+    if not signed(key, body[IDENTITY:], text):
+        raise ProtocolError(f"the keys of {who} are not signed by {who}")
+    return key
+
+
+def signed(key: bytes, signature: Any, text: bytes) -> bool:
+    """Whether a signature is by the owner of a public key."""
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(bytes(signature), text)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 @final

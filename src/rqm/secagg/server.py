@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from rqm.kernels.packing import unpack
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import Aborted, ProtocolError, Spoiled
-from rqm.secagg.graph import regular
+from rqm.secagg.graph import degree_of
 from rqm.secagg.masking import ACK, DEALT, KEY, PROMISE, SECRET
-from rqm.secagg.protocol import Masks, Params, statement
-from rqm.secagg.roster import Roster
+from rqm.secagg.protocol import Masks, Params, statement, told
+from rqm.secagg.roster import IDENTITY, SIGNATURE, Roster, signed, signer
 from rqm.secagg.wire import Kind
 
 TRIES = 500
@@ -41,11 +41,15 @@ class Server:
         self._due = Kind.KEYS
         self._keys: dict[int, bytes] = {}
         self._known: set[bytes] = set()
-        self._graph: dict[int, list[int]] = {}
+        self._parties, self._agreed = b"", b""
+        self._graph: dict[int, list[int]] = {}  # the neighbours that each has drawn, who hold its shares
+        self._dealers: dict[int, list[int]] = {}  # those whose shares each holds
+        self._linked: dict[int, list[int]] = {}  # those with whom each has a mask
         self._seals: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, memoryview]] = {}
         self._tags: dict[int, dict[int, memoryview]] = {}
         self._acks: dict[int, dict[int, memoryview]] = {}
+        self._said: dict[int, bytes] = {}
         self._revealed: dict[int, dict[int, memoryview]] = {}
         self._promises: dict[int, dict[int, bytes]] = {}
         self._distrust: dict[int, set[int]] = {}  # of whom these neighbours hold no share
@@ -111,7 +115,7 @@ class Server:
         }
         if stage not in answers:
             raise ProtocolError("all messages have been sent: finish")
-        if len(here) < self.params.minimum and stage != Kind.ACKS:
+        if len(here) < self.params.minimum and (stage != Kind.ACKS or self.params.sparse):
             raise Aborted(f"{len(here)} clients are left after {stage.name}: must be at least {self.params.minimum}")
         found = answers[stage](here)
         self._expected, self._heard, self._due = set(found), set(), Kind(stage + 2)
@@ -124,21 +128,17 @@ class Server:
         self._still_shared(self._revealed)
         params, total = self.params, self._total.copy()
         alive = self._alive
-        lost = [u for u in self._seals if u not in alive and not alive.isdisjoint(self._sharers(u))]
+        lost = [u for u in self._seals if u not in alive and not alive.isdisjoint(self._linked[u])]
         secrets_ = self._secrets(lost)  # all of them, or nothing is unmasked
         for u in self._in_sum:
             self._maker.add(total, self._maker.own_key(params, secrets_[u], u), -1)
         for u in lost:
             private = X25519PrivateKey.from_private_bytes(secrets_[u])
-            for v in alive.intersection(self._sharers(u)):
+            for v in alive.intersection(self._linked[u]):
                 secret = masking.agree(private, self._keys[v][KEY : 2 * KEY], f"client {v}")
                 self._maker.add(total, self._maker.pair_key(params, secret, u, v), -1 if v < u else 1)
         total &= total.dtype.type(2**params.bits - 1)
         return total.astype(np.int64)
-
-    def _sharers(self, u: int) -> list[int]:
-        """The neighbours of a client who have shared their secrets with it."""
-        return [v for v in self._graph[u] if v in self._seals]
 
     def _secrets(self, lost: list[int]) -> dict[int, bytes]:
         """The seed of everyone in the sum, the key of everyone who was lost."""
@@ -182,8 +182,8 @@ class Server:
         """Whether the secrets of everybody can be joined by those who are here; else who is to blame for it."""
         there, doubted = set(here), set[tuple[int, int]]()
         for u in self._seals:
-            holders = there.intersection(self._sharers(u))
-            if u not in self._alive and self._alive.isdisjoint(self._sharers(u)):
+            holders = there.intersection(self._graph[u])
+            if u not in self._alive and self._alive.isdisjoint(self._linked[u]):
                 continue
             against = holders & self._distrust.get(u, set())
             if len(holders) >= self.params.threshold > len(holders - against):
@@ -199,9 +199,10 @@ class Server:
         if len(body) != self.params.keys_size:
             raise ProtocolError(f"keys of {len(body)} bytes: must have {self.params.keys_size}")
         owner = b""
-        if self._roster is not None:
+        if self.params.signed:
             text = statement(self.params, client, bytes(body[: 2 * KEY]))
-            owner = self._roster.verify(body[2 * KEY :], text, f"client {client}")
+            verify = signer if self._roster is None else self._roster.verify
+            owner = verify(body[2 * KEY :], text, f"client {client}")
             if owner in self._owners:
                 raise ProtocolError(f"client {client} is somebody who takes part already")
         both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])
@@ -217,9 +218,10 @@ class Server:
         seal, found = bytes(body[:SECRET]), body[SECRET:]
         shares, rest = wire.read_entries(found, DEALT, self.params.clients)
         wire.end(rest)
-        if list(shares) != self._graph[client]:
-            raise ProtocolError(f"client {client} has shared its secrets with others than its neighbours")
-        self._seals[client], self._shares[client] = seal, shares
+        wanted = degree_of(len(self._keys), self.params.degree)
+        if len(shares) != wanted or client in shares or not shares.keys() <= self._keys.keys():
+            raise ProtocolError(f"client {client} has not shared its secrets with {wanted} others who take part")
+        self._seals[client], self._shares[client], self._graph[client] = seal, shares, list(shares)
 
     def _take_masked(self, client: int, body: memoryview) -> None:
         size = self.params.masked_size
@@ -228,7 +230,7 @@ class Server:
         tags, rest = wire.read_entries(body[size:], ACK, self.params.clients)
         against, rest = wire.read_clients(rest, self.params.clients)
         wire.end(rest)
-        if list(tags) != self._sharers(client) or not against <= tags.keys():
+        if list(tags) != self._linked[client] or not against.issubset(self._dealers[client]):
             raise ProtocolError(f"client {client} has masked its values for others than its neighbours")
         self._total += unpack(body[:size], self.params.bits, self.params.count)
         self._tags[client] = tags
@@ -236,14 +238,22 @@ class Server:
         self._hears_against(client, against)
 
     def _take_acks(self, client: int, body: memoryview) -> None:
-        tags, rest = wire.read_entries(body, ACK, self.params.clients)
+        said, tags, rest = bytes(body[:SIGNATURE]), dict[int, memoryview](), body[SIGNATURE:]
+        if not self.params.sparse:
+            tags, rest = wire.read_entries(body, ACK, self.params.clients)
         against, rest = wire.read_clients(rest, self.params.clients)
         wire.end(rest)
-        if against & tags.keys() or sorted(against | tags.keys()) != [
-            v for v in self._sharers(client) if v in self._alive
-        ]:
+        near = [v for v in self._linked[client] if v in self._alive]
+        if self.params.sparse:
+            owner = self._keys[client][2 * KEY : 2 * KEY + IDENTITY]
+            if not signed(owner, said, told(self.params, self._parties, self._agreed)):
+                raise ProtocolError(f"client {client} has not signed the sum that it was told of")
+            good = against.issubset(near)
+        else:
+            good = not against & tags.keys() and sorted(against | tags.keys()) == near
+        if not good:
             raise ProtocolError(f"client {client} has acknowledged others than its neighbours in the sum")
-        self._acks[client] = tags
+        self._acks[client], self._said[client] = tags, said
         self._hears_against(client, against)
 
     def _hears_against(self, client: int, others: set[int]) -> None:
@@ -253,7 +263,7 @@ class Server:
     def _take_shares_of_others(self, client: int, body: memoryview) -> None:
         shares, rest = wire.read_entries(body, SECRET, self.params.clients)
         wire.end(rest)
-        if list(shares) != [u for u in self._sharers(client) if client not in self._distrust.get(u, ())]:
+        if list(shares) != [u for u in self._dealers[client] if client not in self._distrust.get(u, ())]:
             raise ProtocolError(f"client {client} has revealed shares of others than its neighbours")
         for u, share in shares.items():
             promises = self._promises[u][client]
@@ -265,14 +275,25 @@ class Server:
     # -- what it answers ------------------------------------------------------------------------
 
     def _answer_keys(self, here: list[int]) -> dict[int, bytes]:
-        self._graph = regular(here, self.params.degree)
-        if len(self._graph[here[0]]) < self.params.threshold:
+        if degree_of(len(here), self.params.degree) < self.params.threshold:
             raise Aborted(f"{len(here)} clients sent keys: too few for {self.params.threshold} neighbours each")
-        count = wire.number(len(here))
-        return {u: count + wire.entries((v, self._keys[v]) for v in self._graph[u]) for u in here}
+        everybody = wire.entries((v, self._keys[v]) for v in here)
+        self._parties = sha256(everybody).digest()
+        return dict.fromkeys(here, everybody)
 
     def _answer_shares(self, here: list[int]) -> dict[int, bytes]:
-        return {u: wire.entries((v, bytes(self._shares[v][u])) for v in self._sharers(u)) for u in here}
+        drew: dict[int, list[int]] = {u: [] for u in self._keys}
+        for u in here:
+            for v in self._graph[u]:
+                drew[v].append(u)
+        self._dealers = {u: drew[u] for u in here}
+        there = {u: [v for v in self._graph[u] if v in self._seals] for u in here}
+        self._linked = {u: sorted({*drew[u], *there[u]}) for u in here}
+        return {
+            u: wire.entries((v, bytes(self._shares[v][u])) for v in drew[u])
+            + wire.clients(v for v in there[u] if u not in self._shares[v])
+            for u in here
+        }
 
     def _answer_masked(self, here: list[int]) -> dict[int, bytes]:
         self._promises = {
@@ -281,14 +302,17 @@ class Server:
         self._shares, self._in_sum, self._alive = {}, here, frozenset(here)
         self._still_shared(here)
         everybody, found = wire.pack_set(here, self.params.clients), {}
+        self._agreed = sha256(everybody).digest()
         for u in here:
-            known = self._sharers(u)
+            known = self._linked[u]
             alive = wire.entries((v, bytes(self._tags[v][u])) for v in known if v in self._alive)
             found[u] = everybody + alive + wire.clients(v for v in known if v not in self._alive)
         return found
 
     def _answer_acks(self, here: list[int]) -> dict[int, bytes]:
         self._still_shared(here)
+        if self.params.sparse:
+            return dict.fromkeys(here, wire.entries((v, self._said[v]) for v in here))
         return {
             u: wire.entries((v, bytes(self._acks[v][u])) for v in self._graph[u] if u in self._acks.get(v, ()))
             for u in here

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from rqm.secagg.errors import ProtocolError
 
-MAGIC, VERSION = b"rqm-agg", 2
+MAGIC, VERSION = b"rqm-agg", 3
 DIGEST = 32
 HEADER = struct.Struct(f"<{len(MAGIC)}sBB{DIGEST}sI")
 _NUMBER = struct.Struct("<I")
@@ -19,7 +19,7 @@ class Kind(IntEnum):
     """What a message is; odd ones come from a client, even ones from the server."""
 
     KEYS = 1
-    NEIGHBOURS = 2
+    PARTIES = 2
     SHARES = 3
     INBOX = 4
     MASKED = 5
