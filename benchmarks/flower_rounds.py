@@ -32,7 +32,7 @@ def vector(count: int) -> Any:
     return np.linspace(-1.0, 1.0, count, dtype=np.float32)
 
 
-def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp, ClientApp]:
+def ours(clients: int, count: int, _shares: int, rounds: int) -> tuple[ServerApp, ClientApp]:
     """Our mod and strategy around a ClientApp that returns a gradient."""
     from rqm.flower import PrivateStrategy  # noqa: PLC0415 (the clients do without)
 
@@ -44,7 +44,6 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
             "rqm.mechanism.clip": 1.0,
             "rqm.mechanism.levels": LEVELS,
             "rqm.sends": "gradient",
-            "rqm.degree": shares,
             "rqm.device": "cpu",
         }
     )

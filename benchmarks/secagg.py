@@ -1,12 +1,13 @@
 """A round of secure aggregation, 40 clients × 1,018,174 coordinates of 4 bits, against Flower's SecAgg+.
 
-All parties of either run in one process, on vectors of the same size, with the same number of shares. Then how the cost
-grows with coordinates, and with clients on a sparse graph.
+All parties of either run in one process, on vectors of the same size: with all others as neighbours; and with as many
+as ``security`` asks for if two may be corrupt and two lost. Flower's shares are one more: a client keeps one itself. Then
+how the cost grows with coordinates, and with clients on a sparse graph.
 """
 
 import subprocess
 from contextlib import ExitStack
-from math import ceil, log2
+from math import log2
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -15,11 +16,12 @@ import numpy as np
 
 from benchmarks import Entry, Result
 from benchmarks.encode import peer_python
-from rqm.secagg import Params
+from rqm.secagg import Params, security
 from rqm.secagg.local import Cost, aggregate
 
 CLIENTS, COUNT, LEVELS = 40, 1_018_174, 16
-OURS, FLOWER = "ours, 6 shares", "Flower SecAgg+, 5 shares"
+DERIVED = security(CLIENTS, CLIENTS - 2, 2)
+OURS, FLOWER = f"ours, {DERIVED[0]} neighbours", f"Flower SecAgg+, {DERIVED[0] + 1} shares"
 OURS_ALL, FLOWER_ALL = "ours, 39 shares", "Flower SecAgg+, 39 shares"
 REPEATS = 3
 COORDINATES, SPARSE = (2**17, 2**20), (64, 512)
@@ -58,10 +60,10 @@ class Flower:
         return float(seconds), int(size)
 
 
-def ours(degree: int, clients: int, count: int) -> tuple[float, Cost]:
-    """Seconds and cost of one round; the sum is checked."""
+def ours(graph: tuple[int, int, int], clients: int, count: int) -> tuple[float, Cost]:
+    """Seconds and cost of one round with a degree, threshold and minimum; the sum is checked."""
     values = np.random.default_rng(0).integers(0, LEVELS, size=(min(clients, 40), count), dtype=np.uint8)
-    params = Params(clients=clients, count=count, levels=LEVELS, round=b"bench", degree=degree)
+    params = Params(clients, count, LEVELS, b"bench", *graph)
     start = perf_counter()
     total, survivors, cost = aggregate(params, lambda u: values[u % len(values)])
     seconds = perf_counter() - start
@@ -84,15 +86,15 @@ def bench() -> Result:
         try:
             if python is None:
                 raise ModuleNotFoundError("flwr")
-            for name, shares in ((FLOWER, 5), (FLOWER_ALL, 39)):
+            for name, shares in ((FLOWER, DERIVED[0] + 1), (FLOWER_ALL, CLIENTS - 1)):
                 peers[name] = Flower(python, shares)
                 stack.callback(peers[name].process.kill)
                 times[name] = []
         except ModuleNotFoundError:
             notes.append("Flower was not measured: it is not installed (make peers).")
         for turn in range(REPEATS):
-            for name, degree in ((OURS, 6), (OURS_ALL, CLIENTS - 1)):
-                seconds, cost = ours(degree, CLIENTS, COUNT)
+            for name, graph in ((OURS, DERIVED), (OURS_ALL, (0, 0, 0))):
+                seconds, cost = ours(graph, CLIENTS, COUNT)
                 times[name].append(seconds)
                 sizes[name] = cost.bytes_up
             for name, peer in peers.items():
@@ -121,11 +123,11 @@ def _ratios(result: Result, sizes: dict[str, int]) -> None:
 
 
 def _growth(result: Result) -> None:
-    """Costs grow linearly with coordinates, and with n log n clients."""
+    """Costs grow linearly with coordinates, and with n log n clients (here each signature is checked once)."""
     few, many = COORDINATES
-    small, large = (min(ours(6, CLIENTS, count)[0] for _ in range(3)) for count in COORDINATES)
+    small, large = (min(ours(DERIVED, CLIENTS, count)[0] for _ in range(3)) for count in COORDINATES)
     result.check(f"{many // few} times the coordinates, over the time", many / few * small / large, 0.8)
     few, many = SPARSE
-    small, large = (min(ours(4 * ceil(log2(n)), n, 2**14)[0] for _ in range(2)) for n in SPARSE)
+    small, large = (min(ours(security(n, n - n // 20, n // 20), n, 2**14)[0] for _ in range(2)) for n in SPARSE)
     growth = many * log2(many) / (few * log2(few))
     result.check(f"{many} clients instead of {few}, n log n over the time", growth * small / large, 0.8)

@@ -6,11 +6,11 @@ from benchmarks import flower
 
 
 def test_ratios_are_theirs_over_ours(monkeypatch):
-    times = {("ours", 39): 2.0, ("theirs", 39): 20.0, ("ours", 6): 1.0, ("theirs", 5): 3.0}
+    times = {("ours", 39): 2.0, ("theirs", 39): 20.0, ("theirs", 5): 3.0}
     monkeypatch.setattr(flower, "rounds", lambda who, shares: [times[who, shares]] * 2)
     monkeypatch.setattr(flower, "find_spec", lambda name: name)
     result = flower.bench()
-    assert result.ratios == {"Flower SecAgg+, 39 shares": pytest.approx(10), "our 6 shares, its 5": pytest.approx(3)}
+    assert result.ratios == {"Flower SecAgg+, 39 shares": pytest.approx(10), "our 39 shares, its 5": pytest.approx(1.5)}
     (check,) = result.checks.values()
     assert check["measured"] >= check["wanted"]
 
@@ -24,6 +24,6 @@ def test_without_the_engine_it_says_so(monkeypatch):
 @pytest.mark.slow
 def test_small_rounds_of_both_in_the_engine():
     pytest.importorskip("ray")
-    for who, shares in (("ours", 4), ("theirs", 5)):
+    for who, shares in (("ours", 5), ("theirs", 5)):
         (seconds,) = flower.rounds(who, shares, clients=6, count=1000, turns=2)
         assert seconds > 0

@@ -302,7 +302,7 @@ class Client:
             return compare_digest(bytes(said), self._tag(other, self.number, b"ack", self._agreed))
         own = b"" if self._identity is None else self._identity.public
         owner = own if other == self.number else self._others[other]
-        return signed(owner, said, told(self.params, self._parties, self._agreed))
+        return signed(owner, bytes(said), told(self.params, self._parties, self._agreed))
 
     def _check_parties(self, found: Mapping[int, memoryview]) -> None:
         """That everybody is there once, this client among them, and in the roster."""

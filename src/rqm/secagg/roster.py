@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self, final
@@ -73,15 +73,16 @@ class Roster:
 def signer(body: Any, text: bytes, who: str) -> bytes:
     """Refuse what is not signed; return whose key it is (``body``: key, signature)."""
     key = bytes(body[:IDENTITY])
-    if not signed(key, body[IDENTITY:], text):
+    if not signed(key, bytes(body[IDENTITY:]), text):
         raise ProtocolError(f"the keys of {who} are not signed by {who}")
     return key
 
 
-def signed(key: bytes, signature: Any, text: bytes) -> bool:
-    """Whether a signature is by the owner of a public key."""
+@lru_cache(maxsize=2**14)
+def signed(key: bytes, signature: bytes, text: bytes) -> bool:
+    """Whether a signature is by the owner of a public key. All parties of a simulation ask the same; once is enough."""
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(bytes(signature), text)
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, text)
     except (InvalidSignature, ValueError):
         return False
     return True
