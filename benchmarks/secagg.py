@@ -1,8 +1,8 @@
 """A round of secure aggregation, 40 clients × 1,018,174 coordinates of 4 bits, against Flower's SecAgg+.
 
 All parties of either run in one process, on vectors of the same size: with all others as neighbours; and with as many
-as ``security`` asks for if two may be corrupt and two lost. Flower's shares are one more: a client keeps one itself. Then
-how the cost grows with coordinates, and with clients on a sparse graph.
+as ``security`` asks for if two may be corrupt and two lost. Flower's shares are one more: a client keeps one itself.
+Then how the cost grows with coordinates, and with clients on a sparse graph.
 """
 
 import subprocess

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from rqm.secagg import Aborted, Client, Identity, Params, ProtocolError, Roster, Server, security, wire
+from rqm.secagg import Client, Identity, Params, ProtocolError, Roster, Server, security, wire
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
 
@@ -62,19 +62,13 @@ def test_exact_sums_whoever_is_lost(signed):
     identities = [Identity(bytes([u + 1]) * 32) for u in range(N)]
     roster = Roster.of(one.public for one in identities) if signed else None
     params = Params(N, 4, 16, b"lost", 10, 6, LEFT, roster=roster.hash if roster else b"")
-    ended = 0
     for seed in range(6):
         chance = Random(seed)
         lost = {u: chance.choice(STAGES) for u in chance.sample(range(N), seed % 5)}
         options = {"client": lambda u: {"identity": identities[u], "roster": roster}, "server": {"roster": roster}}
-        try:
-            total, survivors, _ = aggregate(params, values, lost, **(options if signed else {}))
-        except Aborted:
-            continue
-        ended += 1
+        total, survivors, _ = aggregate(params, values, lost, **(options if signed else {}))
         assert survivors == [u for u in range(N) if lost.get(u) not in (Kind.KEYS, Kind.SHARES, Kind.MASKED)]
         assert (total == expected(survivors)).all()
-    assert ended >= 4
 
 
 def test_saved_and_loaded_after_every_message():
@@ -144,7 +138,8 @@ def nothing_is_revealed(bent, groups):
 def survivors_message(bent, u, everybody):
     """What the server says to a client of a sum of its choice, with the tags that were made."""
     known = bent.server._linked[u]
-    alive = wire.entries((v, bytes(bent.server._tags[v][u])) for v in known if v in everybody)
+    tags = bent.server._tags
+    alive = wire.entries((v, bytes(tags[v][u] if v in tags else 16)) for v in known if v in everybody)
     lost = wire.clients(v for v in known if v not in everybody)
     return bent.framed(Kind.SURVIVORS, u, wire.pack_set(everybody, N), alive, lost)
 
