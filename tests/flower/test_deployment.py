@@ -1,7 +1,9 @@
 """A true SuperLink and four SuperNodes on loopback, with TLS and authentication, in short; two of them are killed."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +57,27 @@ def test_nodes_refuse_a_server_that_orders_less_noise(tmp_path):
     assert "'survivors': 3" not in said
     assert "'survivors': 4" not in said
     assert "round 2 is discarded, and charged: 0 clients are left after KEYS" in said
+
+
+@pytest.mark.slow  # three minutes, mostly of waiting
+def test_the_walk_of_the_page_from_nothing_to_a_signed_federation(tmp_path):
+    """Every command of it, as it stands there, in a folder of its own."""
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.M)
+    assert len(blocks) == 7
+    bin_ = Path(sys.executable).parent
+    environment = {**os.environ, "APP": str(ROOT / "examples" / "flower"), "PATH": f"{bin_}:{os.environ['PATH']}"}
+    log = tmp_path / "said"
+    with log.open("w") as file:
+        options = {"cwd": tmp_path, "env": environment, "stdout": file, "stderr": file, "start_new_session": True}
+        process = subprocess.Popen(["bash", "-c", "set -e\n" + "".join(blocks)], **options)
+        try:
+            code = process.wait(900)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    said = re.sub("\x1b\\[[0-9;]*m", "", log.read_text())
+    assert code == 0, said[-4000:]
+    assert "4 keys, hash" in said
+    assert "'survivors': 3" in said, said[-4000:]  # without the killed node
+    assert "for every user against the server, certified, after 2 rounds" in said
+    assert len(re.findall(r"ε", said.rsplit("after 2 rounds", 1)[1])) >= 2  # by both ledgers

@@ -93,6 +93,17 @@ def test_neighbours_are_drawn_anew_by_each():
     assert len(set(drew.values())) > N - 3
 
 
+def test_nobody_else_signs_in_a_clients_place():
+    bent = Bent().until(Kind.SHARES)
+    found = wire.read_entries(memoryview(bent.body(Kind.PARTIES, 0)), PARAMS.keys_size, N)[0]
+    listed = {u: bytes(part) for u, part in found.items()}
+    keys = listed[3][:64]
+    listed[3] = keys + Identity(b"x" * 32).sign(b"rqm keys" + PARAMS.digest + wire.number(3) + keys)
+    told = {3: bent.framed(Kind.PARTIES, 3, wire.entries(listed.items()))}
+    assert 3 not in bent.stage(Kind.SHARES, told)
+    assert "with other keys than its own" in bent.refused[3]
+
+
 def test_a_clique_is_not_served():
     """The server hands on the shares within a clique only, and says that the others are gone."""
     bent = Bent().until(Kind.MASKED)

@@ -307,7 +307,8 @@ class Client:
     def _check_parties(self, found: Mapping[int, memoryview]) -> None:
         """That everybody is there once, this client among them, and in the roster."""
         own = masking.public(self._channel) + masking.public(self._pairs)
-        if self.number not in found or bytes(found[self.number][: 2 * KEY]) != own:
+        own += b"" if self._identity is None else self._identity.public
+        if self.number not in found or bytes(found[self.number][: len(own)]) != own:
             raise ProtocolError("this client is not among those who take part, or with other keys than its own")
         keys, owners = set[bytes](), set[bytes]()
         for client, body in found.items():
