@@ -161,7 +161,7 @@ def main() -> None:
     mean.add(torch.zeros(1, mean.dim), torch.zeros(mean.coordinates, dtype=torch.int32), SecureRandom(), round=0)
     with TemporaryDirectory() as home:
         (Path(home) / POLICY).write_text(LIMITS)
-        NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan, dim)
+        NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan, dim, b"x")
         costs = (Path(home) / PAID / KNOWN).read_text()
     for line in sys.stdin:
         folder, *points = line.split()

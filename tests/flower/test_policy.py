@@ -1,12 +1,13 @@
 """Less noise by order of the server: a node that has a policy sends no key, and counts for itself."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings
 from rqm.flower.records import Asked
@@ -22,7 +23,7 @@ from tests.training.small import model
 @pytest.fixture
 def policy(tmp_path):
     """A policy that allows what ``CONFIG`` asks for, and no more."""
-    text = TEMPLATE.replace("clients = 20", "clients = 6").replace("honest = 16", "honest = 4")
+    text = TEMPLATE.replace("clients = 20", "clients = 6").replace("honest = 0.8", "honest = 6")
     text = text.replace("roster =", "trust_server_with_keys = true  # roster =")
     (tmp_path / "policy.toml").write_text(text.replace("release_epsilon = 2.0", "release_epsilon = 2.4"))
     return {"rqm-policy": str(tmp_path / "policy.toml")}
@@ -30,15 +31,18 @@ def policy(tmp_path):
 
 def held_to(policy, config, folder, **options):
     grid = Tampered(lambda *_: None, config)
-    for context in grid.contexts.values():
-        context.node_config |= policy
+    for node, context in grid.contexts.items():
+        home = Path(policy["rqm-policy"]).parent / str(node) if policy else folder
+        home.mkdir(parents=True, exist_ok=True)
+        if policy:  # each has its own, and counts for itself
+            shutil.copy(policy["rqm-policy"], home)
+            context.node_config["rqm-policy"] = str(home / "policy.toml")
     private = PrivateStrategy(Settings.from_run_config(config), folder=folder, stage_timeout=0.2, **options)
     return private.start(grid, arrays(model())), private, grid
 
 
 ASKED_FOR = {
     "clients = 2: must be at least 6": {"rqm.clients": 2, "rqm.survivors": 2, "rqm.threshold": 0},
-    "survivors = 3: must be at least 4": {"rqm.survivors": 3},
     "ε for a release": {
         "rqm.mechanism.margin": 0.0,
         "rqm.mechanism.levels": 2**14,
@@ -69,11 +73,11 @@ def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, t
     """30 releases under a cap of the server's own: each node stops by itself."""
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
     path = Path(policy["rqm-policy"])
-    path.write_text(path.read_text().replace("participations = 10", "participations = 12"))  # of six nodes, here
+    path.write_text(path.read_text().replace("participations = 10", "participations = 2"))
     for turn in range(3):  # another ledger, another server
         result, private, _ = held_to(policy, CONFIG, tmp_path / str(turn), key=tmp_path / "key")
         assert survivors(result) == ([6, 6] if turn == 0 else [0, 0])
-    assert "participations = 13: must be at most 12" in str(private.refused)
+    assert "participations = 3: must be at most 2" in str(private.refused)
 
 
 # -- keys by grace of the server ------------------------------------------------------------------
@@ -113,6 +117,20 @@ def recovered(policy, tmp_path, roster=None):
             return server.finish()
         inbox = server.advance()
     return None
+
+
+def test_a_round_is_begun_once(policy):
+    grid = Tampered(lambda *_: None)
+    grid.contexts[100].node_config |= policy
+
+    def begin(round_):
+        asked = Asked(stage=int(Kind.KEYS), round=round_, turn=0, dim=50, number=0, message=b"")
+        context = Context(1, 100, grid.contexts[100].node_config, RecordDict(), grid.contexts[100].run_config)
+        return grid.app(Message(RecordDict({"rqm": asked.record()}), dst_node_id=100, message_type="train"), context)
+
+    assert not begin(b"one").has_error()
+    assert not begin(b"two").has_error()
+    assert "a round that it has begun before" in begin(b"one").error.reason
 
 
 def test_a_server_that_plays_the_others(policy, tmp_path):

@@ -147,6 +147,7 @@ def test_a_client_whose_training_fails_sends_zero(tmp_path):
         ({"rqm.budget_epsilon": -1.0}, "rqm.budget_epsilon"),
         ({"rqm.clients": 1}, "rqm.clients = 1"),
         ({"rqm.rouns": 1}, "rqm.rouns"),
+        ({"rqm.clients.more": 3}, "rqm.clients must be a table, or a value, not both"),
     ],
 )
 def test_settings_that_cannot_be(change, message):

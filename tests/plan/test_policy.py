@@ -1,5 +1,6 @@
 """A node's own policy: held against whatever a server asks for, and counted by the node itself."""
 
+import os
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +11,7 @@ from rqm import RQM, Gaussian, Rounding
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import Plan, Transforms
 from rqm.plan.policy import POLICY, TEMPLATE, TRUSTING, NodeGuard, Policy, PolicyError
+from rqm.plan.protocol import protocol
 from rqm.verify import verify
 
 PLAN = Plan(
@@ -27,7 +29,7 @@ POLICY_OF = Policy(
     l2_clip=1.0,
     clients=20,
     participations=3,
-    honest=10,
+    honest=15,
     trust_server_with_keys=True,
 )
 
@@ -39,17 +41,18 @@ def guard(tmp_path):
 
 def test_the_template_is_a_policy(tmp_path):
     (tmp_path / POLICY).write_text(TEMPLATE)
-    assert Policy.from_toml(tmp_path / POLICY).honest == 16
+    assert Policy.from_toml(tmp_path / POLICY).corrupt(100) == 20
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"clients": 2, "survivors": 2, "honest": None}, "clients = 2: must be at least 20"),
-        ({"survivors": 9}, "survivors = 9: must be at least 10"),
-        ({"honest": None}, "honest = 20: must be at most 15, or the secure sum is not made for 5 of 15 survivors who"),
+        ({"survivors": 5}, "survivors = 5: must be more than 5, who may work with the server"),
+        ({"honest": None}, "honest = 20: must be at most 15, or the secure sum is not made for 5 of 20 clients who"),
         ({"honest": 16}, "honest = 16: must be at most 15"),
-        ({"survivors": None, "lost": 0.1}, "survivors = 1: must be at least 10"),
+        ({"survivors": 10, "honest": 20, "participations": 1}, "honest = 20: must be at most 15"),
+        ({"survivors": None, "lost": 0.1}, "survivors = 1: must be more than 5"),
         ({"transforms": Transforms()}, "l2_clip: must be given"),
         ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
         ({"mechanism": Rounding(clip=0.2, levels=2**14, margin=0.0)}, r"ε for a release = .*: must be at most 2.0"),
@@ -59,22 +62,61 @@ def test_the_template_is_a_policy(tmp_path):
 )
 def test_a_server_cannot_ask_for_less(guard, change, message):
     with pytest.raises(PolicyError, match=message):
-        guard.allow(replace(PLAN, **change), 500)
+        guard.allow(replace(PLAN, **change), 500, b"1")
     assert not list(guard.folder.glob("*/*"))  # nothing was charged
+
+
+@pytest.mark.parametrize("honest", [15, 0.75, 0.9, 20])
+def test_whatever_the_server_asks_for_the_secure_sum_holds_against_those_of_the_policy(honest):
+    """Survivors, honest and threshold are the server's to choose: of none does it depend who may be corrupt."""
+    policy = replace(POLICY_OF, honest=honest)
+    bad, allowed = policy.corrupt(20), 0
+    assert bad == {15: 5, 0.75: 5, 0.9: 2, 20: 0}[honest]
+    for survivors in range(2, 21):
+        for said in (*range(1, 21), None):
+            for threshold in range(20):
+                with suppress(ValueError):
+                    plan = replace(PLAN, survivors=survivors, honest=said)
+                    params = protocol(plan, 10, b"1", threshold)
+                    policy.check(plan, plan.private_mean(500))
+                    allowed += 1
+                    assert 2 * params.threshold > 19 + bad
+                    assert params.minimum == survivors > bad
+                    counted = policy.counted(plan.private_mean(500))
+                    assert counted.setting.floor().honest == survivors - bad
+    assert allowed > 10
+
+
+def test_a_round_is_begun_once(guard):
+    guard.allow(PLAN, 500, b"1")
+    guard.allow(PLAN, 500, b"2")
+    with pytest.raises(PolicyError, match="a round that it has begun before"):
+        NodeGuard(POLICY_OF, guard.home).allow(PLAN, 500, b"1")
+
+
+def test_a_ledger_that_was_begun_and_never_written_counts_nothing(guard):
+    """Its process was killed before the first line was whole."""
+    guard.charge(PLAN, 500, 0)
+    (path,) = guard.folder.glob("*/ledger.jsonl")
+    for name, text in (("one", b""), ("two", path.read_bytes()[:30])):
+        (guard.folder / name).mkdir()
+        (guard.folder / name / "ledger.jsonl").write_bytes(text)
+    guard.charge(PLAN, 500, 1)
+    assert verify(path).charges == 2
 
 
 def test_a_node_counts_for_itself(guard):
     """Whatever the server says of turns, of participations or of who is honest."""
     for turn in (0, 0, 7):
-        guard.allow(PLAN, 500)
+        guard.allow(PLAN, 500, os.urandom(8))
         guard.charge(PLAN, 500, turn)
     with pytest.raises(PolicyError, match="participations = 4: must be at most 3"):
-        guard.allow(replace(PLAN, participations=1, honest=14, delta=0.1), 500)
+        guard.allow(replace(PLAN, participations=1, honest=14, delta=0.1), 500, b"4")
     (path,) = guard.folder.glob("*/ledger.jsonl")
     assert verify(path).participations == 3
     found, _ = account_ledger(path)
     assert found.epsilon == pytest.approx(POLICY_OF.counted(PLAN.private_mean(500)).spent(Counter({0: 3})).epsilon)
-    assert (found.delta, found.honest) == (1e-6, 10)
+    assert (found.delta, found.honest) == (1e-6, 10)  # of 15 survivors
 
 
 def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
@@ -86,7 +128,7 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
         for turn in range(100):
             guard.charge(plans[turn % 2], 500, turn)
     with pytest.raises(PolicyError, match=r"ε for ever = .*: must be at most 3.0"):
-        guard.allow(plans[turn % 2], 500)
+        guard.allow(plans[turn % 2], 500, b"1")
     alone, both = (policy.counted(PLAN.private_mean(500)).with_(delta=d).spent for d in (1e-6, 0.5e-6))
     assert alone({0: 1}).epsilon < 2.0
     assert turn >= 2
@@ -99,7 +141,10 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
     [
         ("epsilon = 8.0", "epsilon = -1", "epsilon = -1"),
         ("delta = 1e-6", "delta = 2", "delta = 2"),
-        ("honest = 16", "honest = 30", "honest = 30: must be"),
+        ("honest = 0.8", "honest = 30", "honest = 30: must be"),
+        ("honest = 0.8", "honest = 1.0", "honest = 1.0: must be a number of clients, or a part above 0 and below 1"),
+        ("honest = 0.8", "honest = nan", "honest = nan: must be"),
+        ("honest = 0.8", "", "honest: missing"),
         ("roster =", "# roster =", "trust_server_with_keys = true"),
         ("# trust", "trust", "roster: must be given, or else"),
         ("roster =", "trust_server_with_keys = 1 #", "must be true or false"),

@@ -120,3 +120,10 @@ def test_what_cannot_be():
         security(2, 2)
     with pytest.raises(ValueError, match="survivors = 11"):
         security(10, 11)
+    with pytest.raises(ValueError, match="clients = 1000000000: must be"):
+        security(10**9, 9 * 10**8, 10**8)
+
+
+def test_sets_are_counted_up_to_half_of_all_whoever_is_silent():
+    """With some who are linked and silent, the smaller side may still be as large as that."""
+    assert len(parted(30, 26, 2, 8, 6)) == len(parted(30, 26, 2, 8, 6, silent=4)) == 15

@@ -278,6 +278,31 @@ def test_shares_of_another_run_of_the_same_round():
         STEPS[Kind.INBOX](Round(Kind.INBOX).clients[0], Round(Kind.INBOX).inbox[0])
 
 
+def test_keys_of_an_earlier_run_of_the_same_round():
+    """Signed, of clients who were lost then, so that the server has their mask keys: they say nothing now."""
+    members = [Identity(bytes([u + 1]) * 32) for u in range(8)]
+    roster = Roster.of([one.public for one in members])
+    params = Params(clients=8, count=3, levels=16, round=b"one", threshold=4, minimum=7, roster=roster.hash)
+    live, ghosts = range(5), range(5, 7)
+    clients = {u: Client(params, u, members[u], roster) for u in (*live, *ghosts)}
+    keys = wire.entries((u, bytes(wire.unframe(one.keys(), Kind.KEYS, params.digest))) for u, one in clients.items())
+
+    def answers(kind, body, skip, size):
+        found = {}
+        for u in live:
+            message = STEPS[kind](clients[u], wire.frame(kind, params.digest, u, body(u)))
+            found[u] = wire.read_entries(wire.unframe(message, Kind(kind + 1), params.digest)[skip:], size, 8)[0]
+        return lambda u: [(v, bytes(found[v][u])) for v in live if v != u]
+
+    dealt = answers(Kind.PARTIES, lambda _: keys, 32, masking.DEALT)
+    absent = wire.clients(list(ghosts))
+    tags = answers(Kind.INBOX, lambda u: wire.entries(dealt(u)) + absent, params.masked_size, 16)
+    everybody, none = wire.pack_set({*live, *ghosts}, 8), [(v, bytes(16)) for v in ghosts]
+    acks = answers(Kind.SURVIVORS, lambda u: everybody + wire.entries(tags(u) + none) + wire.clients([]), 0, 16)
+    with refuses("4 clients were told of this sum: must be at least 6"):
+        STEPS[Kind.PROOF](clients[0], wire.frame(Kind.PROOF, params.digest, 0, wire.entries(acks(0))))
+
+
 def test_shares_that_were_meant_for_another_client():
     round_ = Round(Kind.INBOX)
     mine, others = (shares(round_, to) for to in (0, 1))

@@ -29,7 +29,7 @@ def expected(params, lost):
     if len(in_sum) < params.minimum or len(in_sum) - 1 < t:
         return None
     acks = [u for u in in_sum if lost.get(u) != Kind.ACKS]
-    if len(acks) - 1 < t:  # nobody hears from enough
+    if len(acks) < params.minimum or len(acks) - 1 < t:  # nobody hears from enough
         return None
     left = [u for u in acks if lost.get(u) != Kind.REVEAL]
     owners = set(here)  # of the secrets that are needed

@@ -58,7 +58,7 @@ def _answer(msg: Message, ctxt: Context, call_next: Call, seeded: bool, settings
         asked = Asked.of(msg)
         settings = settings or Settings.from_run_config(ctxt.run_config)
         body = _step(asked, settings, msg, ctxt, call_next, seeded)
-    except (ProtocolError, ValueError, TypeError, OSError) as error:
+    except (ProtocolError, ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
         # The reason is of the protocol, of the settings or of this machine's disk, never of the data.
         return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"rqm: {error}"), reply_to=msg)
     return Message(RecordDict({RECORD: answer(body, seeded=seeded)}), reply_to=msg)
@@ -68,7 +68,7 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     states, stage = ctxt.state.config_records, Kind(asked.stage)
     guard = None if seeded else NodeGuard.of(ctxt.node_config)
     if stage == Kind.KEYS and guard is not None:
-        guard.allow(settings.plan, asked.dim)
+        guard.allow(settings.plan, asked.dim, asked.round)
     elif stage == Kind.KEYS and not seeded:
         log(WARNING, "rqm: this node's policy trusts the server with everything: that alone says how private it is")
     identity, roster = (guard and guard.credentials) or (None, None)

@@ -56,6 +56,8 @@ class Settings:
                 table = values
                 for name in outer:
                     table = table.setdefault(name, {})
+                    if not isinstance(table, dict):
+                        raise ValueError(f"{key}: {PREFIX}{name} must be a table, or a value, not both")
                 table[last] = value
         if values.pop("degree", 0):  # of version 0.1.0, in which the server drew a sparser graph
             values.pop("threshold", None)  # of that graph

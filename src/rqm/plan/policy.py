@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.disk import lock, state_folder
-from rqm._util.files import read_json, write_json
+from rqm._util.files import read_json, write_atomically, write_json
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
@@ -31,8 +31,10 @@ POLICY, PAID = "policy.toml", "node"
 """The file of a policy, by default in the folder of the user's state, and the folder of ledgers beside it."""
 IDENTITY = "identity.key"
 """The node's own secret key, beside it too."""
-KNOWN, AHEAD = "epsilon.json", 64
-"""The file of what releases cost, so many ahead."""
+KNOWN, AHEAD, KEPT = "epsilon.json", 64, 256
+"""The file of what releases cost, so many ahead, of so many kinds."""
+BEGUN = "rounds"
+"""The folder of what was begun, an empty file a round."""
 NAMED = "rqm-policy"
 """The key of a node's configuration that names its policy's file."""
 ANY = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
@@ -46,8 +48,8 @@ release_epsilon = 2.0    # … and of a single one, …
 delta = 1e-6             # … at this δ
 l2_clip = 1.0            # a vector is clipped to this norm, or less
 clients = 20             # a round has so many clients at least, …
-honest = 16              # … of whom so many are honest and there to the end: their noise is what ε counts on, and the
-                         # secure sum must hold if all the others work with the server
+honest = 0.8             # … of whom this part (or number) is honest, the lost ones counted in; the others may work with
+                         # the server: the secure sum must hold against them, and ε counts on who is left
 roster = "roster.txt"    # who may be among them: public keys, a line each (rqm keys), beside this file. Or instead:
 # trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
 participations = 10      # releases, for ever
@@ -68,13 +70,14 @@ class PolicyError(ValueError):
 @final
 @dataclass(frozen=True)
 class Policy:
-    """The owner's limits. ε is this node's own: against the server, with ``honest`` clients' noise in every sum.
+    """The owner's limits. ε is this node's own: against the server and all clients of a round who are not ``honest``.
 
-    With a ``roster`` all clients of a round are in it, each once; their keys are signed.
+    ``honest`` is a number of them or a part, lost ones included: the server says who is lost. With a ``roster`` all
+    clients of a round are in it, each once; their keys are signed.
 
     >>> limits = {"epsilon": 8.0, "delta": 1e-6, "release_epsilon": 2.0, "l2_clip": 1.0, "clients": 20}
-    >>> Policy(**limits, participations=10, trust_server_with_keys=True).honest
-    1
+    >>> Policy(**limits, participations=10, honest=0.8, trust_server_with_keys=True).corrupt(100)
+    20
     """
 
     epsilon: float
@@ -83,7 +86,7 @@ class Policy:
     l2_clip: float
     clients: int
     participations: int
-    honest: int = 1
+    honest: int | float
     roster: Path | None = None
     trust_server_with_keys: bool = False
     mechanisms: tuple[str, ...] = ANY
@@ -96,7 +99,10 @@ class Policy:
         real("l2_clip", self.l2_clip, "a number above 0", 0, 1e300)
         whole("clients", self.clients, 2)
         whole("participations", self.participations, 1)
-        whole("honest", self.honest, 1, self.clients)
+        if isinstance(self.honest, float):
+            real("honest", self.honest, "a number of clients, or a part above 0 and below 1", 0, 1)
+        else:
+            whole("honest", self.honest, 1, self.clients)
         if not isinstance(self.trust_server_with_keys, bool):
             raise ValueError(f"trust_server_with_keys = {shown(self.trust_server_with_keys)}: must be true or false")
         if (self.roster is None) != self.trust_server_with_keys:
@@ -126,28 +132,32 @@ class Policy:
         except (ValueError, TypeError, OSError) as error:
             raise PolicyError(f"{path}: {error}") from None
 
+    def corrupt(self, clients: int) -> int:
+        """How many of a round's clients may work with the server."""
+        honest = int(self.honest * clients) if isinstance(self.honest, float) else min(self.honest, clients)
+        return clients - honest
+
     def counted(self, mean: PrivateMean) -> PrivateMean:
         """What a round is worth to this owner: his δ, and the noise of the honest clients that he believes in."""
-        lost = mean.clients - (mean.survivors or mean.clients)
         values = {**mean.to_dict(), "mechanism": mean.mechanism, "delta": self.delta, "participations": None}
-        values |= {"honest": min(mean.clients, self.honest + lost), "population": None}
+        values |= {"honest": mean.clients - self.corrupt(mean.clients), "population": None}
         values.pop("private_mean")
         return PrivateMean(**values)
 
     def check(self, plan: Plan, mean: PrivateMean) -> None:
         """Refuse what no count of releases could make good."""
-        least = plan.survivors or (1 if plan.lost else plan.clients)
+        least, bad = plan.survivors or (1 if plan.lost else plan.clients), self.corrupt(plan.clients)
         name = plan.mechanism.to_dict()["mechanism"]
         for good, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
             (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
             ((mean.l2_clip or 0) <= self.l2_clip, f"l2_clip = {mean.l2_clip}: must be at most {self.l2_clip}"),
             (plan.clients >= self.clients, f"clients = {plan.clients}: must be at least {self.clients}"),
-            (least >= self.honest, f"survivors = {least}: must be at least {self.honest}, who are to be honest"),
+            (least > bad, f"survivors = {least}: must be more than {bad}, who may work with the server"),
             (
-                corrupt(plan) >= least - self.honest,
-                f"honest = {plan.clients - corrupt(plan)}: must be at most {plan.clients - least + self.honest}, or "
-                f"the secure sum is not made for {least - self.honest} of {least} survivors who work with the server",
+                corrupt(plan) >= bad,
+                f"honest = {plan.clients - corrupt(plan)}: must be at most {plan.clients - bad}, or the secure sum is "
+                f"not made for {bad} of {plan.clients} clients who work with the server",
             ),
         ):
             if not good:
@@ -187,9 +197,18 @@ class NodeGuard:
             return None
         return Identity.read(self.home / IDENTITY), Roster.read(self.policy.roster)
 
-    def allow(self, plan: Plan, dim: int) -> None:
-        """Refuse a round before it begins: one that the policy forbids, or can no longer pay for."""
+    def allow(self, plan: Plan, dim: int, round_: bytes) -> None:
+        """Refuse a round before it begins: one that the policy forbids, or can no longer pay for, or has begun before.
+
+        A name that came twice could bring keys back that were given up in between. When this returns it is on the disk.
+        """
         self._pay(plan, dim, None)
+        begun = self.folder / BEGUN
+        begun.mkdir(mode=0o700, exist_ok=True)
+        try:
+            write_atomically(begun / sha256(round_).hexdigest(), b"", new=True)
+        except FileExistsError:
+            raise PolicyError("the policy of this node: a round that it has begun before") from None
 
     def charge(self, plan: Plan, dim: int, turn: int) -> None:
         """Pay for this node's vector in a round; when this returns the charge is on the disk."""
@@ -199,12 +218,13 @@ class NodeGuard:
         """Look at all ledgers of this node, which no other process has meanwhile; charge one of them."""
         self.policy.check(plan, plan.private_mean(dim))
         mean = self.policy.counted(plan.private_mean(dim))
+        _ = mean.length  # refuses what nobody can encode, before it is paid for
         own = _kind(mean)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as stack:
             lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
             held = {}
-            for path in self.folder.glob(f"*/{LEDGER}"):
+            for path in filter(_begun, self.folder.glob(f"*/{LEDGER}")):
                 known = PrivateMean.from_dict(read(path)[0]["mean"])
                 held[path.parent.name] = stack.enter_context(Guard(known, path.parent, sampling=AVAILABLE))
             counts = {name: (one.mean, one.spent.total()) for name, one in held.items()}
@@ -223,7 +243,7 @@ class NodeGuard:
             (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
             (sum(self._epsilon(kind, count, share) for kind, count in counts), policy.epsilon, "ε for ever"),
         ):
-            if found > most:
+            if not found <= most:
                 raise PolicyError(f"the policy of this node: {what} = {found:.4g}: must be at most {most}")
 
     def _epsilon(self, mean: PrivateMean, releases: int, delta: float) -> float:
@@ -234,9 +254,15 @@ class NodeGuard:
         key = _kind(mean)
         found = known.get(key)
         if not isinstance(found, list) or len(found) < releases:
-            found = known[key] = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
-            write_json(path, known)
+            found = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
+            write_json(path, dict([*known.items(), (key, found)][-KEPT:]))
         return float(found[releases - 1]) if releases else 0.0
+
+
+def _begun(path: Path) -> bool:
+    """Whether a ledger has its first line: who was killed before has charged nothing."""
+    with path.open("rb") as file:
+        return file.readline().endswith(b"\n")
 
 
 def _trusts_all(path: Path) -> bool:

@@ -278,7 +278,9 @@ class Client:
     def reveal(self, data: bytes) -> bytes:
         """If enough others were told of the same sum, give one share for each whose shares this client holds."""
         sparse = self.params.sparse
-        size, least = (SIGNATURE, self.params.minimum) if sparse else (ACK, self.params.threshold)
+        size, least = SIGNATURE, self.params.minimum
+        if not sparse:  # of the others
+            size, least = ACK, max(self.params.threshold, self.params.minimum - 1)
         found, rest = wire.read_entries(self._open(data, Kind.PROOF), size, self.params.clients)
         wire.end(rest)
         if not found.keys() <= (self._alive if sparse else self._alive - {self.number}):

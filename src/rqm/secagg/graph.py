@@ -38,16 +38,16 @@ def security(
 ) -> tuple[int, int, int]:
     """A degree k, a threshold t and a minimum m for a wanted security: the smallest k that does, if few, or all others.
 
-    ``survivors`` of the ``clients`` are there to the end, ``corrupt`` of them may work with the server; who, is fixed
-    before neighbours are drawn. But with probability 2**−``security_bits`` no sum of fewer than ``survivors`` clients
-    is revealed, whatever the server does, if clients want m to sign; but with probability 2**−``failure_bits`` every
-    client keeps t of the neighbours that it has drawn. Both are union bounds, proved in ``docs/protocol.md``. With all
-    others as neighbours nothing is left to chance.
+    ``corrupt`` of the ``clients`` may work with the server; who, is fixed before neighbours are drawn. But with
+    probability 2**−``security_bits`` no sum of fewer than ``survivors`` clients is revealed, whatever the server does,
+    if clients want m to sign; but with probability 2**−``failure_bits`` every client keeps t of the neighbours that it
+    has drawn, if m are there to the end. Both are union bounds, proved in ``docs/protocol.md``. With all others as
+    neighbours nothing is left to chance.
 
     >>> security(100, 80, 10), security(1000, 950, 50)
     ((99, 79, 80), (39, 26, 956))
     """
-    whole("clients", clients, 3)
+    whole("clients", clients, 3, 2**16)
     whole("survivors", survivors, 2, clients)
     whole("corrupt", corrupt, 0, clients - 1)
     whole("security_bits", security_bits, 1)
@@ -90,8 +90,8 @@ def parted(clients: int, survivors: int, corrupt: int, degree: int, threshold: i
     """Logarithms of how many sets are to be expected that a server could part from the others, at most.
 
     The a-th is of sets of a honest clients who each have drawn ``threshold`` of their neighbours from that set, the
-    corrupt and ``silent`` more, whoever is best for the server; for all a up to half of all, the silent included. At
-    least ``survivors`` take part, and it may be any of the corrupt who do.
+    corrupt and up to ``silent`` more, whoever is best for the server; for all a up to half of all. At least
+    ``survivors`` take part, and it may be any of the corrupt who do.
     """
     from scipy.special import gammaln  # noqa: PLC0415 (a moment, which small federations need not wait)
 
@@ -99,7 +99,7 @@ def parted(clients: int, survivors: int, corrupt: int, degree: int, threshold: i
         found: Logs = gammaln(np.add(of, 1)) - gammaln(np.add(some, 1)) - gammaln(np.subtract(of, some) + 1.0)
         return found
 
-    size = np.arange(1, clients // 2 - silent + 1)
+    size = np.arange(1, clients // 2 + 1)
     marked = np.minimum(size - 1 + silent + corrupt, (clients + corrupt) // 2 - 1)
     chance = tail(np.full(len(size), threshold), degree, survivors - 1, marked)
     return ways(clients, size) + ways(clients, silent) + size * chance

@@ -115,7 +115,7 @@ class Server:
         }
         if stage not in answers:
             raise ProtocolError("all messages have been sent: finish")
-        if len(here) < self.params.minimum and (stage != Kind.ACKS or self.params.sparse):
+        if len(here) < self.params.minimum:
             raise Aborted(f"{len(here)} clients are left after {stage.name}: must be at least {self.params.minimum}")
         found = answers[stage](here)
         self._expected, self._heard, self._due = set(found), set(), Kind(stage + 2)
