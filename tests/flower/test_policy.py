@@ -29,7 +29,7 @@ def policy(tmp_path):
     return {"rqm-policy": str(tmp_path / "policy.toml")}
 
 
-def held_to(policy, config, folder, **options):
+def held_to(policy, config, folder, others=(), change=None, **options):
     grid = Tampered(lambda *_: None, config)
     for node, context in grid.contexts.items():
         home = Path(policy["rqm-policy"]).parent / str(node) if policy else folder
@@ -37,6 +37,8 @@ def held_to(policy, config, folder, **options):
         if policy:  # each has its own, and counts for itself
             shutil.copy(policy["rqm-policy"], home)
             context.node_config["rqm-policy"] = str(home / "policy.toml")
+    for node in others:
+        grid.contexts[node].run_config |= change
     private = PrivateStrategy(Settings.from_run_config(config), folder=folder, stage_timeout=0.2, **options)
     return private.start(grid, arrays(model())), private, grid
 
@@ -117,6 +119,14 @@ def recovered(policy, tmp_path, roster=None):
             return server.finish()
         inbox = server.advance()
     return None
+
+
+def test_others_who_are_ordered_less_noise_are_in_no_sum(policy, tmp_path):
+    """All would be allowed it, and the levels are as many: but ε counts on others who encode by the same plan."""
+    quieter = {"rqm.mechanism.margin": CONFIG["rqm.mechanism.margin"] * 1.01}
+    for others, left in (((), [6, 6]), ((104, 105), [4, 4])):
+        result, *_ = held_to(policy, CONFIG, tmp_path / str(len(others)), others, quieter)
+        assert survivors(result) == left
 
 
 def test_a_round_is_begun_once(policy):

@@ -12,6 +12,7 @@ from rqm.plan.account import account_ledger
 from rqm.plan.plan import Plan, Transforms
 from rqm.plan.policy import POLICY, TEMPLATE, TRUSTING, NodeGuard, Policy, PolicyError
 from rqm.plan.protocol import protocol
+from rqm.secagg import Identity
 from rqm.verify import verify
 
 PLAN = Plan(
@@ -85,6 +86,49 @@ def test_whatever_the_server_asks_for_the_secure_sum_holds_against_those_of_the_
                     counted = policy.counted(plan.private_mean(500))
                     assert counted.setting.floor().honest == survivors - bad
     assert allowed > 10
+
+
+def test_what_was_paid_is_counted_by_what_the_owner_believes_now(guard):
+    guard.charge(PLAN, 500, 0)
+    doubting = replace(POLICY_OF, honest=10)
+    wary = replace(PLAN, honest=10, survivors=16)
+    costs = [
+        doubting.counted(plan.private_mean(500)).with_(delta=0.5e-6).spent({0: 1}).epsilon for plan in (PLAN, wary)
+    ]
+    before = POLICY_OF.counted(PLAN.private_mean(500)).with_(delta=0.5e-6).spent({0: 1}).epsilon
+    assert before < costs[0]
+    for most, good in ((sum(costs) * 1.001, True), ((before + sum(costs) + costs[1]) / 2, False)):
+        guard = NodeGuard(replace(doubting, epsilon=most), guard.home)
+        if good:
+            guard.allow(wary, 500, b"1")
+        else:
+            with pytest.raises(PolicyError, match="ε for ever"):
+                guard.allow(wary, 500, b"2")
+
+
+def test_a_round_has_no_more_clients_than_the_roster(tmp_path):
+    keys = [Identity.new(tmp_path / "identity.key").public] + [bytes([u]) * 32 for u in range(18)]
+    (tmp_path / "roster.txt").write_text("\n".join(key.hex() for key in keys))
+    policy = replace(POLICY_OF, trust_server_with_keys=False, roster=tmp_path / "roster.txt")
+    with pytest.raises(PolicyError, match="clients = 20: must be at most 19, who are in the roster"):
+        NodeGuard(policy, tmp_path).allow(PLAN, 500, b"1")
+
+
+def test_nobody_waits_while_a_cost_is_worked_out(guard, monkeypatch):
+    """What another process charges meanwhile is seen."""
+    afford, asked = NodeGuard._afford, []
+
+    def slow(self, mean, counts):
+        afford(self, mean, counts)
+        asked.append(sum(count for _, count in counts))
+        if len(asked) == 1:
+            guard.charge(PLAN, 500, 7)
+
+    monkeypatch.setattr(NodeGuard, "_afford", slow)
+    guard.charge(PLAN, 500, 0)
+    assert asked == [1, 1, 2]
+    (path,) = guard.folder.glob("*/ledger.jsonl")
+    assert verify(path).charges == 2
 
 
 def test_a_round_is_begun_once(guard):

@@ -5,9 +5,11 @@ user's own loop, the ledger and the reports all use it. Encoding and decoding ne
 ``guarantee`` asks the accountant.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -307,6 +309,11 @@ class PrivateMean:
         """All that the guarantee of one release rests on: what two sides, or a run and its ledger, must agree on."""
         values = self.to_dict()
         return {name: value for name, value in values.items() if name not in PUBLIC} | {"dim": self.coordinates}
+
+    @property
+    def kind(self) -> str:
+        """A hash of all that it promises."""
+        return sha256(json.dumps(self.promises(), sort_keys=True).encode()).hexdigest()
 
     def with_(self, **changes: Any) -> Self:
         """The same with some values changed; those that are None stay. With ``epsilon`` it must keep that."""

@@ -5,16 +5,15 @@ against that: it checks every round before its keys leave, and charges a ledger 
 node without a policy takes part in nothing.
 """
 
-import json
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
 from rqm._util.checks import known_keys, real, shown, whole
-from rqm._util.disk import lock, state_folder
+from rqm._util.disk import lock, state_folder, sync_folder
 from rqm._util.files import read_json, write_atomically, write_json
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.account import AVAILABLE
@@ -150,6 +149,7 @@ class Policy:
         name = plan.mechanism.to_dict()["mechanism"]
         for good, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
+            (mean.quick, f"clients = {plan.clients}: ε of this mechanism takes too long to work out"),
             (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
             ((mean.l2_clip or 0) <= self.l2_clip, f"l2_clip = {mean.l2_clip}: must be at most {self.l2_clip}"),
             (plan.clients >= self.clients, f"clients = {plan.clients}: must be at least {self.clients}"),
@@ -202,9 +202,13 @@ class NodeGuard:
 
         A name that came twice could bring keys back that were given up in between. When this returns it is on the disk.
         """
+        found = self.credentials
+        if found and plan.clients > len(found[1].keys):
+            raise PolicyError(f"clients = {plan.clients}: must be at most {len(found[1].keys)}, who are in the roster")
         self._pay(plan, dim, None)
         begun = self.folder / BEGUN
         begun.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(self.folder)
         try:
             write_atomically(begun / sha256(round_).hexdigest(), b"", new=True)
         except FileExistsError:
@@ -215,25 +219,36 @@ class NodeGuard:
         self._pay(plan, dim, turn)
 
     def _pay(self, plan: Plan, dim: int, turn: int | None) -> None:
-        """Look at all ledgers of this node, which no other process has meanwhile; charge one of them."""
+        """Look at all ledgers of this node; charge one of them, if a turn is given."""
         self.policy.check(plan, plan.private_mean(dim))
         mean = self.policy.counted(plan.private_mean(dim))
         _ = mean.length  # refuses what nobody can encode, before it is paid for
-        own = _kind(mean)
+        own = _file(mean)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        counts = None
+        while True:
+            with self._ledgers() as (held, stack):
+                before, counts = counts, {name: (one.mean, one.spent.total()) for name, one in held.items()}
+                if turn is not None and before == counts:  # nobody else has charged since it was found affordable
+                    (self.folder / own).mkdir(mode=0o700, exist_ok=True)
+                    guard = held.get(own) or stack.enter_context(Guard(mean, self.folder / own, sampling=AVAILABLE))
+                    guard.charge(turn)
+                    return
+            with_this = counts | {own: (mean, counts.get(own, (mean, 0))[1] + 1)}
+            self._afford(mean, [(self.policy.counted(kind), count) for kind, count in with_this.values()])
+            if turn is None:
+                return
+
+    @contextmanager
+    def _ledgers(self) -> Iterator[tuple[dict[str, Guard], ExitStack]]:
+        """All ledgers of this node, which no other process has meanwhile. Nothing in it may take long."""
         with ExitStack() as stack:
             lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
             held = {}
             for path in filter(_begun, self.folder.glob(f"*/{LEDGER}")):
                 known = PrivateMean.from_dict(read(path)[0]["mean"])
                 held[path.parent.name] = stack.enter_context(Guard(known, path.parent, sampling=AVAILABLE))
-            counts = {name: (one.mean, one.spent.total()) for name, one in held.items()}
-            counts[own] = mean, counts.get(own, (mean, 0))[1] + 1
-            self._afford(mean, list(counts.values()))
-            if turn is not None:
-                (self.folder / own).mkdir(mode=0o700, exist_ok=True)
-                guard = held.get(own) or stack.enter_context(Guard(mean, self.folder / own, sampling=AVAILABLE))
-                guard.charge(turn)
+            yield held, stack
 
     def _afford(self, mean: PrivateMean, counts: list[tuple[PrivateMean, int]]) -> None:
         """Whether so many releases of each kind are allowed, and one of this. Kinds are added up: ε and δ of each."""
@@ -251,7 +266,7 @@ class NodeGuard:
         path, most = self.folder / KNOWN, max(releases, min(self.policy.participations, AHEAD))
         known = read_json(path, "ε") if path.exists() else {}
         mean = mean.with_(delta=delta)
-        key = _kind(mean)
+        key = _file(mean)
         found = known.get(key)
         if not isinstance(found, list) or len(found) < releases:
             found = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
@@ -274,6 +289,6 @@ def _trusts_all(path: Path) -> bool:
     return values.keys() == {"trust_server"} and values["trust_server"] is True
 
 
-def _kind(mean: PrivateMean) -> str:
-    """What tells kinds of rounds apart: all that a release's guarantee rests on."""
-    return sha256(json.dumps(mean.promises(), sort_keys=True).encode()).hexdigest()[:32]
+def _file(mean: PrivateMean) -> str:
+    """The name for a kind of rounds."""
+    return mean.kind[:32]

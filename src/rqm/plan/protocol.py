@@ -21,7 +21,7 @@ def corrupt(plan: Plan) -> int:
 
 
 def protocol(plan: Plan, count: int, round_: bytes, threshold: int = 0, roster: bytes = b"") -> "Params":
-    """The parameters of a round, signed by a roster if its hash is given.
+    """The parameters of a round, signed by a roster if its hash is given. All in it encode by the same plan.
 
     Everybody is a neighbour, and the threshold (if none is given) is as many as the plan's survivors leave, else two
     thirds. Twice the threshold is more than all neighbours and the ``corrupt`` ones once more, or a server could unmask
@@ -57,4 +57,5 @@ def protocol(plan: Plan, count: int, round_: bytes, threshold: int = 0, roster: 
         bits=mech.sum_bits(clients),
         modular=mech.modular,
         roster=roster,
+        about=bytes.fromhex(plan.private_mean(count).kind),
     )

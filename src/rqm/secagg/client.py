@@ -143,6 +143,8 @@ class Client:
         if stage == Kind.KEYS:
             return self.keys()
         if stage == Kind.MASKED:
+            if self._due != Kind.INBOX:  # before anything is encoded
+                raise ProtocolError("INBOX: not due")
             return self.mask(data, values())
         steps = {Kind.SHARES: self.share, Kind.ACKS: self.acknowledge, Kind.REVEAL: self.reveal}
         if stage not in steps:

@@ -16,6 +16,8 @@ from rqm._util.checks import whole
 
 SPARE = 100
 """One client in so many may have to stay beyond the survivors that are asked for, or more neighbours are drawn."""
+MOST = 512
+"""No client draws more than so many: then all others are its neighbours."""
 
 Numbers = npt.NDArray[np.int64]
 Logs = npt.NDArray[np.float64]
@@ -68,7 +70,7 @@ def security(
         return None if spare is None else (degree, threshold, min(clients, survivors + spare))
 
     high = least = 2
-    most = (clients - 1) // 2 if 2 * survivors > clients + corrupt else 0  # more would have masks with nearly all
+    most = min((clients - 1) // 2, MOST) if 2 * survivors > clients + corrupt else 0  # half have masks with nearly all
     while high < most and not found(high):
         least, high = high + 1, 2 * high
     high = min(high, most)
@@ -93,37 +95,36 @@ def parted(clients: int, survivors: int, corrupt: int, degree: int, threshold: i
     corrupt and up to ``silent`` more, whoever is best for the server; for all a up to half of all. At least
     ``survivors`` take part, and it may be any of the corrupt who do.
     """
-    from scipy.special import gammaln  # noqa: PLC0415 (a moment, which small federations need not wait)
-
-    def ways(of: int | Numbers, some: int | Numbers) -> Logs:
-        found: Logs = gammaln(np.add(of, 1)) - gammaln(np.add(some, 1)) - gammaln(np.subtract(of, some) + 1.0)
-        return found
-
     size = np.arange(1, clients // 2 + 1)
     marked = np.minimum(size - 1 + silent + corrupt, (clients + corrupt) // 2 - 1)
     chance = tail(np.full(len(size), threshold), degree, survivors - 1, marked)
-    return ways(clients, size) + ways(clients, silent) + size * chance
+    return ways(clients, size, clients) + ways(clients, silent, clients) + size * chance
 
 
 def tail(least: Numbers, degree: int, population: int, marked: Numbers) -> Logs:
     """Logarithms of the chance that of ``degree`` drawn from a population at least so many are marked."""
-    from scipy.special import gammaln, logsumexp  # noqa: PLC0415
+    rest, found = population - marked, np.full(len(marked), -np.inf)
+    for count in range(int(least.min()), degree + 1):
+        possible = (count >= least) & (count <= marked) & (degree - count <= rest)
+        logs = ways(marked, np.minimum(count, marked), population)
+        logs = logs + ways(rest, np.minimum(degree - count, rest), population)
+        found = np.logaddexp(found, np.where(possible, logs, -np.inf))
+    return found - ways(population, degree, population)
 
-    count = np.arange(degree + 1)
-    rest = population - marked[:, None]
-    possible = (count >= least[:, None]) & (count <= marked[:, None]) & (degree - count <= rest)
-    inside, outside = np.minimum(count, marked[:, None]), np.minimum(degree - count, rest)
-    logs = (
-        gammaln(marked[:, None] + 1.0)
-        - gammaln(inside + 1.0)
-        - gammaln(marked[:, None] - inside + 1.0)
-        + gammaln(rest + 1.0)
-        - gammaln(outside + 1.0)
-        - gammaln(rest - outside + 1.0)
-        - (gammaln(population + 1.0) - gammaln(degree + 1.0) - gammaln(population - degree + 1.0))
-    )
-    with np.errstate(divide="ignore"):
-        found: Logs = logsumexp(np.where(possible, logs, -np.inf), axis=1)
+
+def ways(of: int | Numbers, some: int | Numbers, most: int) -> Logs:
+    """Logarithms of binomial coefficients, of ``most`` at most."""
+    logs = factorials(most)
+    found: Logs = logs[of] - logs[some] - logs[np.subtract(of, some)]
+    return found
+
+
+@lru_cache(4)
+def factorials(most: int) -> Logs:
+    """The logarithm of every factorial up to this."""
+    from scipy.special import gammaln  # noqa: PLC0415 (a moment, which small federations need not wait)
+
+    found: Logs = gammaln(np.arange(most + 1) + 1.0)
     return found
 
 

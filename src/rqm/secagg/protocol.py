@@ -42,7 +42,8 @@ class Params:
     themselves). A client draws ``degree`` neighbours (by default all others); ``threshold`` of them together can give
     up one of its two secrets (by default two thirds). No sum of which fewer than ``minimum`` clients have been told is
     revealed. ``round`` must never repeat. With the hash of a ``roster``, keys are signed by those who are in it, each
-    once. ``security`` finds degree, threshold and minimum.
+    once. ``about`` may be a hash of what else they agree on, as how values are encoded. ``security`` finds degree,
+    threshold and minimum.
 
     >>> Params(clients=40, count=1_018_174, levels=16, round=b"round 1").bits
     10
@@ -58,6 +59,7 @@ class Params:
     bits: int = 0
     roster: bytes = b""
     modular: bool = False
+    about: bytes = b""
 
     def __post_init__(self) -> None:
         def put(name: str, value: int) -> None:
@@ -68,8 +70,9 @@ class Params:
         put("levels", whole("levels", self.levels, 2, 2**31))
         if not isinstance(self.round, bytes) or not 1 <= len(self.round) <= 255:
             raise ValueError(f"round = {self.round!r}: must be 1 to 255 bytes, never the same twice")
-        if not isinstance(self.roster, bytes) or len(self.roster) not in (0, sha256().digest_size):
-            raise ValueError(f"roster = {shown(self.roster)}: must be the hash of a roster, or empty")
+        for name, value in (("roster", self.roster), ("about", self.about)):
+            if not isinstance(value, bytes) or len(value) not in (0, sha256().digest_size):
+                raise ValueError(f"{name} = {shown(value)}: must be a hash of 32 bytes, or empty")
         top = self.clients * (self.levels - 1)
         if top >= 2**32:
             raise ValueError(f"clients · (levels − 1) = {top}: must be below 2**32")
@@ -97,10 +100,10 @@ class Params:
             self.threshold,
             self.minimum,
             self.bits,
-            bool(self.roster) + 2 * self.modular,
+            bool(self.roster) + 2 * self.modular + 4 * bool(self.about),
         )
         begin = wire.MAGIC + bytes([wire.VERSION]) + struct.pack("<8Q", *numbers)
-        return sha256(begin + self.roster + self.round).digest()
+        return sha256(begin + self.roster + self.about + self.round).digest()
 
     @property
     def sparse(self) -> bool:
