@@ -30,7 +30,7 @@ MEASURED = [
     *((n, 2**16) for n in (40, 300)),
     *((n, COUNT) for n in (20, 40, 100, 300, 1000)),
 ]
-EXTRAPOLATED = [3_000, 10_000, 30_000, 100_000]
+EXTRAPOLATED = [3_000, 10_000, 30_000]
 
 
 def setting(clients: int, count: int) -> Params:
@@ -160,7 +160,7 @@ def draw(found: dict[str, Any], path: Path) -> Path:
             x, y = [r["clients"] for r in found["model"]], [r[key] / unit for r in found["model"]]
             axes.plot(x, y, "--", lw=1, color=f"C{number}", label=f"{name}, model")
         axes.set_xscale("log")
-        some = [r for r in found["model"] if r["clients"] in (40, 1000, 100_000)]
+        some = [r for r in found["model"] if r["clients"] in (40, 1000, 30_000)]
         neighbours = ", ".join(f"{run['degree']} of {run['clients']:,}" for run in some)
         axes.set_xlabel(f"clients (neighbours of each: {neighbours})", fontsize=9)
         axes.grid(alpha=0.3)
