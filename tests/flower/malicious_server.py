@@ -1,0 +1,223 @@
+"""A ServerApp that attacks its nodes, in the place of the example's; what they answer is written down.
+
+What it asks first is by the run's configuration; nodes that send keys are attacked with all that a server could try.
+"""
+
+import json
+import os
+from pathlib import Path
+from time import monotonic, sleep
+
+import numpy as np
+from app.task import losses, new_model, writer
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+from rqm.flower import Settings
+from rqm.flower.grid import PatientGrid
+from rqm.flower.records import Asked
+from rqm.flower.vectors import flat
+from rqm.kernels.packing import unpack
+from rqm.secagg import Client, Identity, Roster, Server, new_round, wire
+from rqm.secagg.wire import STAGES, Kind
+
+app = ServerApp()
+NODES = 4
+
+
+class Attacker:
+    """A server that asks what it likes, of whom it likes."""
+
+    def __init__(self, grid, config):
+        self.grid, self.config = PatientGrid(grid), config
+        self.folder = Path(os.environ["RQM_LEDGER"])
+        self.folder.mkdir(exist_ok=True)
+        self.settings, net = Settings.from_run_config(config), new_model(config)
+        self.start, self.dim = ArrayRecord(net.state_dict()), sum(value.numel() for value in net.parameters())
+        self.roster = Roster.read(Path(os.environ["RQM_ROSTER"]))
+        end = monotonic() + 120
+        while len(nodes := sorted(grid.get_node_ids())) < NODES and monotonic() < end:
+            sleep(1)
+        self.nodes = dict(enumerate(nodes))
+
+    def say(self, attack, **more):
+        with (self.folder / "said.jsonl").open("a") as file:
+            file.write(json.dumps({"attack": attack, **more}) + "\n")
+
+    def params(self, round_):
+        return self.settings.params(self.dim, round_, self.roster.hash)
+
+    def ask(self, stage, round_, messages, turn=0):
+        """The answers of some clients, and the reasons of those who refuse."""
+        asked = []
+        for number, message in messages.items():
+            told = Asked(stage=int(stage), round=round_, turn=turn, dim=self.dim, number=number, message=message)
+            content = RecordDict({"rqm": told.record(), "arrays": self.start})
+            asked.append(Message(content, dst_node_id=self.nodes[number], message_type="train"))
+        numbers = {node: number for number, node in self.nodes.items()}
+        answers, refused = {}, {}
+        for reply in self.grid.send_and_receive(asked, timeout=120):
+            number = numbers[reply.metadata.src_node_id]
+            if reply.has_error():
+                refused[number] = reply.error.reason
+            else:
+                answers[number] = reply.content.config_records["rqm"]["message"]
+        return answers, refused
+
+    def play(self, round_, until, turn=0, count=NODES):
+        """An honest round up to what the server would send for a stage; with all vectors that came."""
+        server, inbox = Server(self.params(round_), self.roster), dict.fromkeys(range(count), b"")
+        vectors = {}
+        for stage in STAGES:
+            if stage == until:
+                return server, inbox, vectors
+            answers, refused = self.ask(stage, round_, inbox, turn)
+            if refused:
+                return refused, {}, vectors
+            if stage == Kind.MASKED:
+                vectors = answers
+            for number, answer in answers.items():
+                server.receive(answer, number)
+            inbox = server.advance()
+        raise AssertionError(until)
+
+    def frame(self, kind, round_, number, body):
+        return wire.frame(kind, self.params(round_).digest, number, body)
+
+
+def keys(attacker, name):
+    """Whether anybody sends keys at all."""
+    round_ = new_round()
+    answers, refused = attacker.ask(Kind.KEYS, round_, dict.fromkeys(attacker.nodes, b""))
+    attacker.say(name, answered=len(answers), refused=sorted(set(refused.values())))
+    return not refused
+
+
+def other_plan(attacker):
+    """Keys of the others for a round of the same name, under this run's plan; kept for the next run."""
+    answers, _ = attacker.ask(Kind.KEYS, b"mixed", {1: b"", 2: b"", 3: b""})
+    bodies = {u: bytes(wire.unframe(a, Kind.KEYS, attacker.params(b"mixed").digest)).hex() for u, a in answers.items()}
+    (attacker.folder / "mixed.json").write_text(json.dumps(bodies))
+    attacker.say("other plan", answered=len(bodies))
+
+
+def mixed(attacker):
+    """Those keys among the participants of a round under another plan."""
+    known = {int(u): bytes.fromhex(key) for u, key in json.loads((attacker.folder / "mixed.json").read_text()).items()}
+    answers, _ = attacker.ask(Kind.KEYS, b"mixed", {0: b""})
+    known[0] = bytes(wire.unframe(answers[0], Kind.KEYS, attacker.params(b"mixed").digest))
+    parties = attacker.frame(Kind.PARTIES, b"mixed", 0, wire.entries(sorted(known.items())))
+    answers, refused = attacker.ask(Kind.SHARES, b"mixed", {0: parties})
+    attacker.say("mixed plans", answered=len(answers), refused=list(refused.values()))
+
+
+def played(attacker):
+    """The server plays all others, with identities of its own."""
+    round_ = new_round()
+    params, answers = attacker.params(round_), attacker.ask(Kind.KEYS, round_, {0: b""})[0]
+    fakes = [Identity(bytes([u + 1]) * 32) for u in range(NODES)]
+    everybody = Roster.of([one.public for one in fakes])
+    known = {0: bytes(wire.unframe(answers[0], Kind.KEYS, params.digest))}
+    for u in range(1, NODES):
+        fake = Client(attacker.settings.params(attacker.dim, round_, everybody.hash), u, fakes[u], everybody)
+        known[u] = bytes(wire.unframe(fake.keys(), Kind.KEYS, fake.params.digest))
+    parties = attacker.frame(Kind.PARTIES, round_, 0, wire.entries(known.items()))
+    answers, refused = attacker.ask(Kind.SHARES, round_, {0: parties})
+    attacker.say("plays the others", answered=len(answers), refused=list(refused.values()))
+
+
+def isolated(attacker):
+    """Two of four are told of each other alone."""
+    round_ = new_round()
+    _, inbox, _ = attacker.play(round_, Kind.SHARES)
+    size, alone = attacker.params(round_).keys_size, {}
+    for u in (0, 1):
+        body = wire.unframe(inbox[u], Kind.PARTIES, attacker.params(round_).digest)
+        found = {v: bytes(key) for v, key in wire.read_entries(body, size, NODES)[0].items() if v in (0, 1)}
+        alone[u] = attacker.frame(Kind.PARTIES, round_, u, wire.entries(found.items()))
+    answers, refused = attacker.ask(Kind.SHARES, round_, alone)
+    attacker.say("isolates two", answered=len(answers), refused=sorted(set(refused.values())))
+
+
+def two_stories(attacker):
+    """Half of them are told that client 0 is in the sum, half that it is lost. Vectors are masked, and stay so."""
+    round_ = new_round()
+    params = attacker.params(round_)
+    _, inbox, vectors = attacker.play(round_, Kind.ACKS)
+    for u in (2, 3):
+        body = wire.unframe(inbox[u], Kind.SURVIVORS, params.digest)
+        _, rest = wire.read_set(body, NODES)
+        tags = {v: bytes(tag) for v, tag in wire.read_entries(rest, 16, NODES)[0].items() if v}
+        story = wire.pack_set({1, 2, 3}, NODES) + wire.entries(tags.items()) + wire.clients([0])
+        inbox[u] = attacker.frame(Kind.SURVIVORS, round_, u, story)
+    answers, _ = attacker.ask(Kind.ACKS, round_, inbox)
+    acks = {u: wire.read_entries(wire.unframe(a, Kind.ACKS, params.digest), 16, NODES)[0] for u, a in answers.items()}
+    proofs = {}
+    for u in answers:
+        told = [(v, bytes(acks[v][u])) for v in answers if v != u and u in acks[v] and not (v == 0 and u > 1)]
+        proofs[u] = attacker.frame(Kind.PROOF, round_, u, wire.entries(told))
+    answers, refused = attacker.ask(Kind.REVEAL, round_, proofs)
+    sent = []
+    for message in vectors.values():
+        body = bytes(wire.unframe(message, Kind.MASKED, params.digest)[: params.masked_size])
+        sent.append(unpack(body, params.bits, params.count))
+    attacker.say(
+        "two stories",
+        answered=len(answers),
+        refused=sorted(set(refused.values())),
+        correlations=[max(abs(c) for c in correlations(attacker, vector)) for vector in sent],
+        unmasked=max(correlations(attacker, own_levels(attacker, 0))),
+    )
+
+
+def gradient(attacker, number):
+    """A writer's true gradient, clipped and rotated as its node does."""
+    net = new_model(attacker.config)
+    losses(net, *writer(attacker.config, number)).mean().backward()
+    return flat(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
+
+
+def correlations(attacker, levels):
+    """Of what was sent with every writer's true gradient, times √d: for noise, normal numbers."""
+    mean = attacker.settings.plan.private_mean(attacker.dim)
+    for number in range(NODES):
+        turned = mean.rotation(0).forward(gradient(attacker, number)[None])[0]
+        yield float(np.corrcoef(np.asarray(turned), levels.astype(float))[0, 1] * len(levels) ** 0.5)
+
+
+def own_levels(attacker, number):
+    """What that node would send if nobody masked it."""
+    import torch
+
+    from rqm.randomness import SeededRandom
+
+    mean = attacker.settings.plan.private_mean(attacker.dim)
+    total = torch.zeros(mean.coordinates, dtype=torch.int32)
+    mean.add(gradient(attacker, number)[None].clone(), total, SeededRandom(1), round=0)
+    return np.asarray(total)
+
+
+def again(attacker):
+    """A round of the same name a second time; then more rounds than the owners allow."""
+    round_ = new_round()
+    attacker.ask(Kind.KEYS, round_, dict.fromkeys(attacker.nodes, b""))
+    answers, refused = attacker.ask(Kind.KEYS, round_, dict.fromkeys(attacker.nodes, b""))
+    attacker.say("a round again", answered=len(answers), refused=sorted(set(refused.values())))
+    vectors = []
+    for turn in (1, 1, 1):
+        refused, _, found = attacker.play(new_round(), Kind.ACKS, turn)
+        vectors.append(len(found))
+    attacker.say("more rounds", vectors=vectors, refused=sorted(set(refused.values())))
+
+
+@app.main()
+def main(grid, context):
+    """All of it."""
+    attacker = Attacker(grid, context.run_config)
+    if keys(attacker, "keys"):
+        if not (attacker.folder / "mixed.json").exists():
+            other_plan(attacker)
+        else:
+            for attack in (mixed, played, isolated, two_stories, again):
+                attack(attacker)
+    attacker.say("end")

@@ -1,0 +1,87 @@
+"""A malicious server on a true SuperLink with TLS and SuperNodes: refused before a key leaves, or harmless."""
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+pytest.importorskip("flwr")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+CONFIG = (
+    'rqm.rounds=5 rqm.model="linear" rqm.mechanism.clip=0.045 rqm.mechanism.margin={} '
+    "stage-timeout=60 train-timeout=60 {}"
+)
+
+
+class Attacked:
+    """A federation of four nodes, whose server is not what it should be."""
+
+    def __init__(self, folder, stack, monkeypatch):
+        monkeypatch.syspath_prepend(str(EXAMPLE))
+        import federation
+
+        shutil.copytree(EXAMPLE, folder / "example", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copy(Path(__file__).parent / "malicious_server.py", folder / "example" / "app" / "server.py")
+        settings = folder / "example" / "pyproject.toml"
+        settings.write_text(settings.read_text().replace("clients = 10 ", "honest = 10\nclients = 10 ", 1))
+        policy = federation.POLICY.replace("release_epsilon = 1e12", "release_epsilon = 2.9e5")
+        policy = policy.replace("honest = {nodes}", "honest = 3").replace("participations = 1000", "participations = 3")
+        self.said, self.example = folder / "said" / "said.jsonl", folder / "example"
+        self.all = federation.Federation(folder, folder / "said", stack)
+        self.all.environment["RQM_STATE"] = str(folder / "state")
+        self.all.enrol(4, policy)
+        self.all.link()
+        for number in range(4):
+            self.all.node(number, 4)
+
+    def run(self, config, seconds=600):
+        """All that the server has to tell about a run."""
+        before = len(self.lines())
+        command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.example), "here", "--run-config", config]
+        subprocess.run(command, env=self.all.environment, check=True, timeout=300, stdout=subprocess.DEVNULL)
+        end = monotonic() + seconds
+        while not (lines := self.lines()[before:]) or lines[-1]["attack"] != "end":
+            logs = "".join(path.read_text()[-3000:] for path in self.all.folder.glob("*.log"))
+            assert monotonic() < end, f"{lines}\n{logs}"
+            sleep(0.5)
+        return {line["attack"]: line for line in lines}
+
+    def lines(self):
+        return [json.loads(line) for line in self.said.read_text().splitlines()] if self.said.exists() else []
+
+
+@pytest.mark.slow  # some minutes, mostly of waiting
+def test_what_a_malicious_server_gets_of_live_nodes(tmp_path, monkeypatch):
+    with ExitStack() as stack:
+        live = Attacked(tmp_path, stack, monkeypatch)
+        honest = "rqm.clients=4 rqm.honest=3 rqm.survivors=4"
+        for config, reason in (
+            (CONFIG.format(0.05, honest), "ε for a release"),
+            (CONFIG.format(1.0, "rqm.clients=2 rqm.honest=2 rqm.survivors=2"), "clients = 2: must be at least 4"),
+            (CONFIG.format(1.0, "rqm.clients=4 rqm.honest=4 rqm.survivors=4"), "honest = 4: must be at most 3"),
+            (CONFIG.format(1.0, f"{honest} rqm.threshold=2"), "threshold = 2: must be at least"),
+        ):
+            found = live.run(config)["keys"]
+            assert found["answered"] == 0  # no key has left
+            assert all(reason in one for one in found["refused"]), found
+        assert live.run(CONFIG.format(1.1, honest))["other plan"]["answered"] == 3
+        found = live.run(CONFIG.format(1.0, honest), 1200)
+    print(json.dumps(found, indent=1))
+    for attack, reason in (
+        ("mixed plans", "client 1"),
+        ("plays the others", "client 1 is not in the roster"),
+        ("isolates two", "2 participants: must be 4"),
+        ("two stories", "must be"),
+        ("a round again", "a round that it has begun before"),
+    ):
+        assert found[attack]["answered"] == 0
+        assert all(reason in one for one in found[attack]["refused"]), found[attack]
+    assert max(found["two stories"]["correlations"]) < 5  # as noise: the largest of sixteen normal numbers
+    assert found["two stories"]["unmasked"] > 10  # what would be seen otherwise
+    assert found["more rounds"]["vectors"] == [4, 4, 0]
+    assert all("participations = 4: must be at most 3" in one for one in found["more rounds"]["refused"])
