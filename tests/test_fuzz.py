@@ -2,6 +2,7 @@
 
 import re
 from random import Random
+from time import sleep
 
 import pytest
 
@@ -35,13 +36,14 @@ def test_a_planted_defect_is_found_by_the_same_number_every_time(kind, error, tm
     assert all(attack(kind(tmp_path), 7, number)[1] is None for number in range(300)) is False  # and by other seeds
 
 
-def test_what_takes_too_long_is_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize("wait", [0, 0.001])
+def test_what_computes_or_waits_too_long_is_found(wait, tmp_path, monkeypatch):
     class Slow(Target):
         name = "slow"
 
         def attack(self, rng):
             while True:
-                pass
+                sleep(wait)
 
     monkeypatch.setattr("tools.fuzz.target.PATIENCE", 0.05)
     assert "takes longer than 0.05 s" in str(attack(Slow(tmp_path), 0, 0)[1])

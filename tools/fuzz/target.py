@@ -13,8 +13,8 @@ from typing import ClassVar
 import rqm
 
 HOME = str(Path(rqm.__file__).parent)
-PATIENCE = 20
-"""Seconds after which an input counts as a finding."""
+PATIENCE, WAITING = 20, 30
+"""Seconds of computing after which an input counts as a finding, and how many times longer it may wait."""
 
 
 class Target(ABC):
@@ -45,18 +45,21 @@ class Slow(BaseException):
 
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """Raise ``Slow`` in what takes longer."""
+    """Raise ``Slow`` in what computes longer, or waits much longer: on a busy machine everybody waits."""
 
     def late(_number: int, _frame: FrameType | None) -> None:
         raise Slow(f"takes longer than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    limits = ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, WAITING * seconds))
+    before = [signal.signal(number, late) for number, _, _ in limits]
+    for _, timer, limit in limits:
+        signal.setitimer(timer, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, timer, _), handler in zip(limits, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
 
 
 def attack(target: Target, seed: int, number: int) -> tuple[bool, BaseException | None]:
