@@ -58,7 +58,7 @@ class Live:
         self.spied.touch()
         self.all = federation.Federation(folder, folder / "ledger", stack)
         self.all.environment |= {"RQM_SPY": str(self.spied), "RQM_STATE": str(folder / "state")}
-        self.all.enrol(NODES)
+        self.all.enrol(NODES, federation.POLICY.replace("{nodes}", "3"))  # in a round
         self.link = self.started_link()
         self.nodes = [self.all.node(number, NODES) for number in range(NODES)]
         self.running, self.tried = False, [0.0] * NODES
