@@ -9,15 +9,9 @@ from scipy.stats import hypergeom
 from rqm import RQM, Rounding
 from rqm.privacy.gaussian import gaussian_epsilon
 from rqm.privacy.profiles import composed_epsilon, gaussian, mixed, sampled
+from tests.privacy.test_gaussian import law_of
 
 MECHANISMS = [Rounding(clip=1.0, levels=2, margin=0.5), RQM(clip=1.0, margin=2.5, levels=4, keep=0.5)]
-
-
-def law_of(mech, inputs):
-    found = np.ones(1)
-    for x in inputs:
-        found = np.convolve(found, mech.pmf(x))
-    return found
 
 
 def delta_of(p, q, epsilon):

@@ -203,8 +203,10 @@ class NodeGuard:
         A name that came twice could bring keys back that were given up in between. When this returns it is on the disk.
         """
         found = self.credentials
-        if found and plan.clients > len(found[1].keys):
-            raise PolicyError(f"clients = {plan.clients}: must be at most {len(found[1].keys)}, who are in the roster")
+        if found and plan.clients > (most := len(found[1].keys)):
+            raise PolicyError(
+                f"the policy of this node: clients = {plan.clients}: must be at most {most}, who are in the roster"
+            )
         self._pay(plan, dim, None)
         begun = self.folder / BEGUN
         begun.mkdir(mode=0o700, exist_ok=True)

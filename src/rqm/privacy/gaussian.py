@@ -9,7 +9,7 @@ everything is the Gaussian's own, exact account: squares of μ add up.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, inf, log, pi, sqrt
+from math import inf, log, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from rqm.privacy.vector import end_laws, splits_of_others
 
 SLACK = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
+ROUNDING = 1e-14
+"""More than the relative errors of probabilities."""
 ERROR = 1e-11
 """More than the error of Φ⁻¹ of such a sum."""
 CELLS = 128
@@ -34,16 +36,17 @@ AT_ONCE = 256
 Places = npt.NDArray[np.int64]
 
 
-class Gdp(NamedTuple):
-    """A release is μ-GDP but for outcomes of probability ``lost``."""
-
-    mu: float
-    lost: float
+def gaussian_deltas(mu: float, epsilon: FloatArray) -> FloatArray:
+    """δ of telling N(0, 1) from N(μ, 1) at some ε, exactly (Balle and Wang 2018) but for rounding, which is up."""
+    if not mu:
+        return np.zeros_like(epsilon)
+    likely = ndtr(mu / 2 - epsilon / mu) * (1 + ROUNDING)
+    return np.asarray(np.clip(likely - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)), 0, 1))
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """δ of telling N(0, 1) from N(μ, 1) at ε, exactly (Balle and Wang 2018)."""
-    return float(ndtr(mu / 2 - epsilon / mu) - exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))) if mu else 0.0
+    """The same at one ε."""
+    return float(gaussian_deltas(mu, np.array(epsilon)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -81,14 +84,14 @@ def vector_gdp(
     lost: float,
     neighbours: Neighbours = "replace",
     law: Law = "paper",
-) -> Gdp:
+) -> float:
     """Certified μ of the sum over ``honest`` clients of ``dim`` coordinates, one client's vector changed.
 
-    For laws that are affine on the clip, or made of trials that are. At most ``lost`` of the probability is left out.
+    For laws that are affine on the clip, or made of trials that are; but for outcomes of probability ``lost``.
 
     >>> from rqm import Rounding
     >>> mech = Rounding(clip=4 / 1024, levels=2, margin=20.7)
-    >>> round(vector_gdp(mech, honest=100, dim=2**20, l2_clip=1.0, lost=1e-9).mu, 3)
+    >>> round(vector_gdp(mech, honest=100, dim=2**20, l2_clip=1.0, lost=1e-9), 3)
     2.375
     """
     if not mech.affine:
@@ -101,7 +104,7 @@ def vector_gdp(
     found = coordinate(ends, honest - 1, neighbours, 2.0 ** np.floor(np.log2(tail)))
     budget = (l2_clip / mech.clip) ** 2
     squared = trials * min((4 if neighbours == "replace" else 1) * budget * found.per_square, dim * found.most)
-    return Gdp(sqrt(squared), lost)
+    return sqrt(squared)
 
 
 class Coordinate(NamedTuple):

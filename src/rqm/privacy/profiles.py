@@ -5,19 +5,18 @@ privacy loss distributions of pairs that dominate (Zhu, Dong and Wang 2022).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
 
 from rqm._util.checks import FloatArray, real, whole
+from rqm.privacy.gaussian import gaussian_deltas
 from rqm.privacy.setting import checked_delta
 
 Profile = Callable[[FloatArray], FloatArray]
 
 CELLS = 2**13
 """Values of ε at which a profile is looked at; in between it is bounded (Doroshenko et al. 2022)."""
-ROUNDING = 1e-14
-"""More than the relative errors of probabilities."""
 REST = 1e-4
 """The part of δ that pays for losses beyond the last value of ε, and as much again for those cut off in composing."""
 
@@ -25,12 +24,7 @@ REST = 1e-4
 def gaussian(mu: float) -> Profile:
     """Of telling N(0, 1) from N(μ, 1), rounded up."""
 
-    def profile(epsilon: FloatArray) -> FloatArray:
-        likely = ndtr(mu / 2 - epsilon / mu)
-        found = likely * (1 + ROUNDING) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
-        return np.asarray(np.clip(found, 0, 1))
-
-    return profile if mu > 0 else np.zeros_like
+    return partial(gaussian_deltas, mu)
 
 
 def sampled(one: Profile, rate: float) -> Profile:

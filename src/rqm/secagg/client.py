@@ -116,12 +116,15 @@ class Client:
 
     def _open(self, data: bytes, kind: Kind) -> memoryview:
         """Check that this message is due; until all of it has been accepted, nothing else is."""
+        self._expect(kind)
+        self._due = None
+        return wire.unframe(data, kind, self.params.digest, self.number)
+
+    def _expect(self, kind: Kind) -> None:
         if self._due is None:
             raise ProtocolError("this client has refused a message, or is done: it says nothing more in this round")
         if self._due != kind:
             raise ProtocolError(f"{kind.name}: not due, {self._due.name} is")
-        self._due = None
-        return wire.unframe(data, kind, self.params.digest, self.number)
 
     def _send(self, kind: Kind, *body: bytes, then: Kind | None) -> bytes:
         self._due = then
@@ -143,8 +146,7 @@ class Client:
         if stage == Kind.KEYS:
             return self.keys()
         if stage == Kind.MASKED:
-            if self._due != Kind.INBOX:  # before anything is encoded
-                raise ProtocolError("INBOX: not due")
+            self._expect(Kind.INBOX)  # before anything is encoded
             return self.mask(data, values())
         steps = {Kind.SHARES: self.share, Kind.ACKS: self.acknowledge, Kind.REVEAL: self.reveal}
         if stage not in steps:

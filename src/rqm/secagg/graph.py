@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._util.checks import whole
+from rqm.secagg.sharing import MAX_SHARES
 
 SPARE = 100
 """One client in so many may have to stay beyond the survivors that are asked for, or more neighbours are drawn."""
@@ -49,7 +50,7 @@ def security(
     >>> security(100, 80, 10), security(1000, 950, 50)
     ((99, 79, 80), (39, 26, 956))
     """
-    whole("clients", clients, 3, 2**16)
+    whole("clients", clients, 3, MAX_SHARES + 1)
     whole("survivors", survivors, 2, clients)
     whole("corrupt", corrupt, 0, clients - 1)
     whole("security_bits", security_bits, 1)
