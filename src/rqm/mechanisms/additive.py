@@ -23,12 +23,11 @@ from rqm._util.checks import FloatArray, inputs, real, whole
 from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
 from rqm.mechanisms.base import Ask, option
 from rqm.mechanisms.channel import Law
+from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.mechanisms.tabled import Tabled
 
 AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 """Parameters at which tails can be measured."""
-NEGLIGIBLE = 1e-30
-"""Probabilities of sums below this are dropped: far below those of the uniform part."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class Additive(Tabled):
     def summed(self, clients: int, own: FloatArray | None = None, *, quick: bool = False) -> FloatArray:
         """The law of the sum of all clients' noise modulo M, at 0, 1, …, M − 1.
 
-        All terms are positive, so its relative error is some rounding errors. With ``own`` each client adds a value
+        Its relative errors are small, far out in the tails too. With ``own`` each client adds a value
         0, 1, … of that law to its noise. ``quick`` transforms instead: fast, but errors are absolute, not relative.
         """
         if quick:
@@ -157,33 +156,29 @@ class Additive(Tabled):
             noise[(self.core[1] + np.arange(len(self.core[0]))) % self.levels] = self.core[0]
             turned = np.fft.rfft(noise) * (1 if own is None else np.fft.rfft(own, self.levels))
             return self._with_floor(np.maximum(np.fft.irfft(turned**clients, self.levels), 0), clients)
+        law, begin = self._sum(clients, own)
+        rows = np.zeros(-(-(len(law) + begin % self.levels) // self.levels) * self.levels)
+        rows[begin % self.levels :][: len(law)] = law
+        return self._with_floor(rows.reshape(-1, self.levels).sum(axis=0), clients)
+
+    def _sum(self, clients: int, own: FloatArray | None = None) -> tuple[FloatArray, int]:
+        """The law of a sum of cores, each with a value of ``own`` if given, and where it begins; not modulo M."""
         core, start = self.core
-        square = core if own is None else np.convolve(core, own)
-        law, begin, count = np.ones(1), 0, whole("clients", clients, 1)
-        while count:
-            if count & 1:
-                law, begin = self._folded(np.convolve(law, square), begin + start)
-            count >>= 1
-            if count:
-                square, start = self._folded(np.convolve(square, square), 2 * start)
-        full = np.zeros(self.levels)
-        full[(begin + np.arange(len(law))) % self.levels] = law
-        return self._with_floor(full, clients)
+        law, begin = summed(core if own is None else np.convolve(core, own), whole("clients", clients, 1))
+        return law, begin + clients * start
+
+    def straight(self, clients: int) -> tuple[FloatArray, float]:
+        """The law of the sum of cores, not modulo M, and what it lacks at most: no sum tells more.
+
+        Whether anybody's outcome was uniform depends on nobody's input, and then the sum tells nothing.
+        """
+        law, _ = self._sum(clients)
+        return law / law.sum(), 4 * clients * self.levels * NEGLIGIBLE
 
     def _with_floor(self, law: FloatArray, clients: int) -> FloatArray:
         """A sum of cores, and with the chance that anybody's outcome is uniform the uniform law."""
         uniform = -expm1(clients * log1p(-self.levels / 2.0**TABLE_BITS))
         return np.asarray((1 - uniform) * law / law.sum() + uniform / self.levels)
-
-    def _folded(self, law: FloatArray, begin: int) -> tuple[FloatArray, int]:
-        """A law that begins at ``begin``, without its negligible ends, and modulo M if it is longer than that."""
-        seen = np.flatnonzero(law > NEGLIGIBLE)
-        law, begin = law[seen[0] : seen[-1] + 1], begin + int(seen[0])
-        if len(law) <= self.levels:
-            return law, begin
-        rows = np.zeros(-(-len(law) // self.levels) * self.levels)
-        rows[: len(law)] = law
-        return np.asarray(rows.reshape(-1, self.levels).sum(axis=0)), begin
 
     def wrapped(self, clients: int, x: float = 0.0) -> tuple[float, float]:
         """The bias and the mean squared error of the decoded mean if all clients hold ``x``, wrapping included."""

@@ -1,50 +1,131 @@
 """The accountant says what events cost a user: every ε of a plan, a run or a ledger comes from here."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
+from math import exp, inf, isnan, log, sqrt
 from typing import NamedTuple
 
+from scipy.optimize import brentq
+
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.composition import Rdp, orders_for, smallest, without_replacement
+from rqm.privacy.composition import Rdp, orders_for, without_replacement
 from rqm.privacy.event import Event
-from rqm.privacy.losses import composed_epsilon
-from rqm.privacy.setting import Setting
+from rqm.privacy.gaussian import gaussian_mu
+from rqm.privacy.losses import coordinates
+from rqm.privacy.profiles import Profile, composed_epsilon, gaussian, mixed, sampled
+from rqm.privacy.setting import Crowd, Neighbours, Setting
 
 FEW_RELEASES = 1000
 """Coordinates times participations up to which privacy loss distributions are composed, too."""
+LOST = 1e-3
+"""The part of δ that pays for outcomes far out in the tails, which the Gaussian certificate leaves out."""
+TIGHT = 1.01
+"""A certified μ within this of what the variance implies is not compared with other bounds."""
 
 Charges = Mapping[int, int]
 """How often each round was charged."""
 
 
 class Spent(NamedTuple):
-    """ε, the bound that gave it, and its order if that is a Rényi divergence's."""
+    """ε, the bound that gave it (``gaussian``, ``pld`` or ``rdp``), and its order if that is a Rényi divergence's."""
 
     epsilon: float
     accountant: str
-    order: float
+    order: float | None
 
 
 def spent(event: Event, setting: Setting, charges: Charges | None = None) -> Spent:
-    """ε of all that was charged, or of the whole run as planned.
+    """ε of all that was charged, or of the whole run as planned: the best of all bounds that are known for it.
 
     ``charges`` says how often each round was released: more than once where it was interrupted and done again.
     """
     profile = profile_of(setting, charges)
     if not profile:
-        return Spent(0.0, "rdp", float("inf"))
-    total = composed(event, setting, profile, few=event.dear)
-    count = releases_of(setting, profile)
-    floor = setting.floor(count)
-    epsilon, order = total.epsilon(floor.delta)
-    releases = event.dim * count
+        return Spent(0.0, "gaussian", None)
+    found = [Spent(_by_gaussian(event, setting, profile), "gaussian", None)]
+    if not _tight(event, setting, profile):
+        found += [Spent(_by_losses(event, setting, profile), "pld", None), _by_divergences(event, setting, profile)]
+    return min(found, key=lambda one: one.epsilon)
+
+
+def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:
+    """By the Gaussian certificate (``gaussian.py``); infinite if there is none."""
+    lost = _lost(setting, profile)
+
+    def release(crowd: Crowd, times: int) -> Profile | None:
+        mu = event.mu(_neighbours(setting), crowd.honest, lost) * sqrt(times)
+        return gaussian(mu) if mu < inf else None
+
+    return _mixed(setting, profile, release, lost)
+
+
+def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:
+    """By privacy loss distributions of single coordinates, where there are few; infinite if there are many."""
     mech = event.mechanism
-    if mech.integers and mech.channel.affine and setting.observer == "server" and releases <= FEW_RELEASES:
-        pld = composed_epsilon(mech.channel, honest=floor.honest, releases=releases, delta=floor.delta, law="sampled")
-        if pld < epsilon:
-            return Spent(pld, "pld", order)
+    if not mech.integers or not mech.channel.affine or event.dim * releases_of(setting, profile) > FEW_RELEASES:
+        return inf
+    channel = mech.channel
+
+    def release(crowd: Crowd, times: int) -> Profile | None:
+        return coordinates(channel, honest=crowd.honest, releases=event.dim * times, law="sampled")
+
+    return _mixed(setting, profile, release, 0.0)
+
+
+def _mixed(
+    setting: Setting,
+    profile: Mapping[int, int],
+    release: Callable[[Crowd, int], Profile | None],
+    lost: float,
+) -> float:
+    """ε of a run whose releases have these profiles, by who is honest in each, but for outcomes of so much probability.
+
+    Against the server a user was in those rounds that were charged most often. The outsider is told by every round, and
+    one that was done again had the same clients: its releases are composed before sampling hides who they were.
+    """
+    count = releases_of(setting, profile)
+    crowds, delta = setting.crowds(count)
+    delta -= lost * (count if setting.observer == "server" else sum(times * n for times, n in profile.items()))
+    alone = setting.observer == "server" and len(crowds) == 1
+    groups = [(count, 1)] if alone else [(1, count)] if setting.observer == "server" else sorted(profile.items())
+    parts = []
+    for times, rounds in groups:
+        each = [(crowd, release(crowd, times)) for crowd in crowds]
+        known = [(crowd.weight, sampled(one, crowd.rate)) for crowd, one in each if one is not None]
+        if len(known) < len(each):
+            return inf
+        parts.append((mixed(known) if len(known) > 1 else known[0][1], rounds))
+    found = composed_epsilon(parts, delta)
+    return inf if isnan(found) else found
+
+
+def _by_divergences(event: Event, setting: Setting, profile: Mapping[int, int]) -> Spent:
+    """By Rényi divergences, with the fewest honest clients that a release may hold."""
+    total = composed(event, setting, profile, few=event.dear)
+    epsilon, order = total.epsilon(setting.floor(releases_of(setting, profile)).delta)
     return Spent(epsilon, "rdp", order)
+
+
+def _tight(event: Event, setting: Setting, profile: Mapping[int, int]) -> bool:
+    """Whether the certificate is so near to a Gaussian of the same variance that no other can be much better."""
+    honest, lost = (
+        min(crowd.honest for crowd in setting.crowds(releases_of(setting, profile))[0]),
+        _lost(setting, profile),
+    )
+    found = event.mu(_neighbours(setting), honest, lost)
+    return found <= TIGHT * event.least_mu(_neighbours(setting), honest)
+
+
+def _lost(setting: Setting, profile: Mapping[int, int]) -> float:
+    """The probability that the Gaussian certificate leaves out of every release."""
+    assert setting.delta is not None
+    return LOST * setting.delta / sum(times * rounds for times, rounds in profile.items())
+
+
+def _neighbours(setting: Setting) -> Neighbours:
+    """A sample with the user is compared with one that holds somebody else instead."""
+    return setting.neighbours if setting.observer == "server" else "replace"
 
 
 def profile_of(setting: Setting, charges: Charges | None) -> Counter[int]:
@@ -65,11 +146,7 @@ def releases_of(setting: Setting, profile: Mapping[int, int]) -> int:
 def composed(
     event: Event, setting: Setting, profile: Mapping[int, int], *, few: bool = False, quick: bool = False
 ) -> Rdp:
-    """All releases that count for one user, of rounds that were charged so often; at ``few`` orders where each is dear.
-
-    Against the server the user was in those rounds that were charged most often. The outsider is told by every round,
-    and one that was done again had the same clients: its releases are composed before sampling hides who they were.
-    """
+    """All releases that count for one user, of rounds charged so often; at ``few`` orders where each is dear."""
     count = releases_of(setting, profile)
     floor = setting.floor(count)
     orders = orders_for(setting.observer, few)
@@ -83,19 +160,23 @@ def composed(
     return reduce(Rdp.plus, parts)
 
 
-def planned_epsilon(
-    event: Event, setting: Setting, charges: Charges | None = None, *, few: bool = False, quick: bool = False
-) -> float:
-    """ε of a whole run by Rényi divergences alone: what a search looks at."""
+def gaussian_noise(setting: Setting, epsilon: float, charges: Charges | None = None) -> float:
+    """The noise multiplier with which a trusted server's Gaussian reaches ε in this setting, by its exact account."""
     profile = profile_of(setting, charges)
-    total = composed(event, setting, profile, few=few, quick=quick)
-    return total.epsilon(setting.floor(releases_of(setting, profile)).delta)[0]
+    far = 2.0 if _neighbours(setting) == "replace" else 1.0
+    assert setting.delta is not None
+    alone = far * sqrt(releases_of(setting, profile)) / gaussian_mu(epsilon, setting.delta)
+    if setting.observer == "server":
+        return alone
 
+    def missed(logarithm: float) -> float:
+        found = _by_gaussian(Event(Gaussian(exp(logarithm)), 1, 1.0), setting, profile)
+        return log(max(found, 1e-9) / epsilon)
 
-def gaussian_noise(setting: Setting, epsilon: float, charges: Charges | None = None, tolerance: float = 1e-6) -> float:
-    """The noise multiplier with which a trusted server reaches ε in this setting, accounted as everybody else."""
-
-    def enough(z: float) -> bool:
-        return planned_epsilon(Event(Gaussian(z), 1, 1.0), setting, charges) <= epsilon
-
-    return smallest(enough, 1.0, tolerance)
+    low = log(alone)
+    while missed(low) <= 0:  # sampling hides something
+        low -= 1
+    found = brentq(missed, low, low + 1, xtol=1e-7)
+    while missed(found) > 0:
+        found += 1e-7
+    return exp(found)

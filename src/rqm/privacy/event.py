@@ -10,6 +10,7 @@ from rqm._util.checks import real, whole
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.privacy.composition import Rdp, gaussian_rdp
+from rqm.privacy.gaussian import vector_gdp
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.vector import vector_rdp
 
@@ -46,6 +47,29 @@ class Event:
         return _rdp(
             self.mechanism.channel, tuple(map(float, orders)), honest, self.dim, self.l2_clip, neighbours, quick
         )
+
+    def mu(self, neighbours: Neighbours, honest: int, lost: float) -> float:
+        """μ for which it is μ-GDP but for outcomes of probability ``lost``, as deployed; infinite if none is known."""
+        z = self.mechanism.gaussian_multiplier
+        if z is not None:
+            return (2.0 if neighbours == "replace" else 1.0) / z
+        if not self.mechanism.channel.budgeted:
+            return inf
+        return vector_gdp(
+            self.mechanism.channel,
+            honest=honest,
+            dim=self.dim,
+            l2_clip=self.l2_clip,
+            lost=lost,
+            neighbours=neighbours,
+            law="sampled",
+        )
+
+    def least_mu(self, neighbours: Neighbours, honest: int) -> float:
+        """What μ would be if the noise at zero were Gaussian: no certificate for vectors under a budget is below."""
+        z = self.mechanism.gaussian_multiplier
+        noise = z if z is not None else (honest * float(self.mechanism.channel.variance(0.0))) ** 0.5 / self.l2_clip
+        return (2.0 if neighbours == "replace" else 1.0) / noise
 
 
 @lru_cache(maxsize=256)

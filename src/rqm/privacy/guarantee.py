@@ -17,10 +17,11 @@ HOPELESS = 100
 class Guarantee:
     """(ε, δ)-differential privacy of a user over a whole run, certified: it holds for all inputs of everyone.
 
-    ``accountant`` names the bound that gave ε: Rényi divergences (``rdp``, at ``order``) or privacy loss distributions
-    (``pld``). ``dim`` counts the coordinates that are sent, ``per_coordinate`` is D₂ of one of them in one round;
-    ``noise_std_over_gaussian`` is the noise of the sum over that of a trusted server's Gaussian with the same ε,
-    accounted in the same way. With a ``trusted_server`` it holds against whoever sees only what the server publishes.
+    ``accountant`` names the bound that gave ε: the Gaussian certificate (``gaussian``), privacy loss distributions
+    (``pld``) or Rényi divergences (``rdp``, at ``order``). ``dim`` counts the coordinates that are sent,
+    ``per_coordinate`` is D₂ of one of them in one round; ``noise_std_over_gaussian`` is the noise of the sum over that
+    of a trusted server's Gaussian with the same ε by its exact account. With a ``trusted_server`` it holds against
+    whoever sees only what the server publishes.
     """
 
     epsilon: float
@@ -35,7 +36,7 @@ class Guarantee:
     population: int | None
     dim: int
     accountant: str
-    order: float
+    order: float | None
     per_coordinate: float | None
     noise_multiplier: float
     noise_std_over_gaussian: float | None
@@ -65,13 +66,19 @@ class Guarantee:
         """What may differ between neighbours, in words."""
         return {"replace": "replaced by another", "zero-out": "replaced by zero"}[self.neighbours]
 
+    @property
+    def bound(self) -> str:
+        """What gave ε, in words."""
+        words = {"gaussian": "Gaussian certificate", "pld": "privacy loss distributions", "rdp": "Rényi divergences"}
+        return words[self.accountant] + ("" if self.order is None else f", α = {self.order:g}")
+
     def __str__(self) -> str:
         """The guarantee in words, with its conditions."""
         lines = [
             f"({self.epsilon:.4g}, {self.delta:.3g})-DP for every {self.unit} against {self.whom}, certified;",
             f"  a {self.unit}'s vectors {self.changed} in up to {self.participations:,} of {self.rounds:,} rounds,",
             f"  {self.honest:,} of {self.clients:,} clients of a round honest, {self.dim:,} coordinates "
-            f"({'α = ' + format(self.order, 'g') if self.accountant == 'rdp' else self.accountant.upper()}).",
+            f"({self.bound}).",
         ]
         if self.honest_fraction is not None:
             lines.append(
@@ -105,7 +112,7 @@ def guarantee(
     profile = profile_of(setting, charges)
     count = releases_of(setting, profile)
     floor = setting.floor(count or None)
-    noise, over = _noise(event, setting, charges, epsilon, floor)
+    noise, over = _noise(event, setting, charges, epsilon)
     under = mech.channel.sum_bits(setting.clients) if mech.integers else None
     return Guarantee(
         epsilon=epsilon,
@@ -132,9 +139,7 @@ def guarantee(
     )
 
 
-def _noise(
-    event: Event, setting: Setting, charges: Charges | None, epsilon: float, floor: Floor
-) -> tuple[float, float | None]:
+def _noise(event: Event, setting: Setting, charges: Charges | None, epsilon: float) -> tuple[float, float | None]:
     """The noise of the sum over the L2 clip, and over that of a trusted server's Gaussian at the same ε."""
     mech = event.mechanism
     if mech.gaussian_multiplier is not None:
@@ -143,8 +148,7 @@ def _noise(
     noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / event.l2_clip
     if not 0 < epsilon < 1e6:
         return noise, None
-    alone = replace(setting, honest=None, survivors=None, delta=floor.delta)
-    return noise, noise / gaussian_noise(alone, epsilon, charges)
+    return noise, noise / gaussian_noise(replace(setting, honest=None, survivors=None), epsilon, charges)
 
 
 def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:

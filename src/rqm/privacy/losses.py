@@ -14,22 +14,42 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm.mechanisms.channel import Channel, Law
+from rqm.privacy.profiles import Profile
 from rqm.privacy.vector import end_laws, splits_of_others
 
 GRID = 4000
 """Values of ε at which the profile of a coordinate is computed; between them it is bounded (Doroshenko et al. 2022)."""
+CUT = 1e-15
+"""Probability that may be cut off in composing a release's coordinates; it is charged."""
 SLACK = 1e-13
 """Added to every δ of the profile: more than its rounding errors."""
 
 
 def composed_epsilon(mech: Channel, *, honest: int, releases: int, delta: float, law: Law = "paper") -> float:
     """ε of ``releases`` coordinates among ``honest`` clients, each replaced; for laws that are affine on the clip."""
+    composed = _composed(mech, honest, releases, law, 1e-3 * delta)
+    return inf if composed is None else float(composed.get_epsilon_for_delta(delta))
+
+
+def coordinates(mech: Channel, *, honest: int, releases: int, law: Law = "paper") -> Profile | None:
+    """The profile of ``releases`` coordinates among ``honest`` clients; None if some outcome tells all."""
+    composed = _composed(mech, honest, releases, law, CUT)
+
+    def profile(epsilon: FloatArray) -> FloatArray:
+        if len(epsilon) == 1:  # without the differences of large sums that many at once are made of
+            return np.array([composed.get_delta_for_epsilon(float(epsilon[0]))])
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = np.asarray(composed.get_delta_for_epsilon(epsilon)) + SLACK
+        return np.clip(np.nan_to_num(found, nan=1.0, posinf=1.0), 0, 1)
+
+    return None if composed is None else profile
+
+
+@lru_cache(maxsize=256)
+def _composed(mech: Channel, honest: int, releases: int, law: Law, cut: float) -> Any:
     laws, trials = end_laws(mech, law)
     one = _loss(tuple(laws[0].tolist()), tuple(laws[1].tolist()), honest - 1)
-    if one is None:
-        return inf
-    composed = one.self_compose(trials * releases, tail_mass_truncation=1e-3 * delta)
-    return float(composed.get_epsilon_for_delta(delta))
+    return None if one is None else one.self_compose(trials * releases, tail_mass_truncation=cut)
 
 
 @lru_cache(maxsize=64)

@@ -5,11 +5,14 @@ privacy loss distributions of pairs that dominate (Zhu, Dong and Wang 2022).
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
+from math import ceil, inf, isfinite
+from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
-from rqm._util.checks import FloatArray, real, whole
+from rqm._util.checks import FloatArray, real
 from rqm.privacy.gaussian import gaussian_deltas
 from rqm.privacy.setting import checked_delta
 
@@ -17,6 +20,8 @@ Profile = Callable[[FloatArray], FloatArray]
 
 CELLS = 2**13
 """Values of ε at which a profile is looked at; in between it is bounded (Doroshenko et al. 2022)."""
+FARTHEST = 1e6
+"""A loss beyond this is not looked for."""
 REST = 1e-4
 """The part of δ that pays for losses beyond the last value of ε, and as much again for those cut off in composing."""
 
@@ -51,27 +56,59 @@ def mixed(parts: Sequence[tuple[float, Profile]]) -> Profile:
     return profile
 
 
-def composed_epsilon(one: Profile, releases: int, delta: float, cells: int = CELLS) -> float:
-    """ε of so many releases, each chosen after seeing the ones before."""
-    from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
+def epsilon_of(one: Profile, delta: float) -> float:
+    """The smallest ε at which δ is enough; itself enough."""
+    delta, high = checked_delta(delta), 1.0
 
-    releases, delta = whole("releases", releases, 1), checked_delta(delta)
-    last = _last(one, REST * delta / releases)
-    gap, half = last / (cells // 2), cells // 2
-    grid: FloatArray = np.arange(half + 1, dtype=np.float64) * gap
-    above = np.minimum.accumulate(one(grid))
-    below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]  # the same tests, the other way round
-    loss = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -half, half, np.concatenate([below, above]))
-    together = PrivacyLossDistribution(loss).self_compose(releases, tail_mass_truncation=REST * delta)
+    def excess(epsilon: float) -> float:
+        return float(one(np.array([epsilon]))[0]) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    while excess(high) > 0:
+        high *= 2
+        if high > FARTHEST:
+            return inf
+    found = float(brentq(excess, 0, high, xtol=1e-12, rtol=1e-12))
+    return found * (1 + 1e-10) + 1e-11
+
+
+def composed_epsilon(parts: Sequence[tuple[Profile, int]], delta: float, cells: int = CELLS) -> float:
+    """ε of so many releases of each kind, each chosen after seeing the ones before; infinite if none is enough."""
+    delta = checked_delta(delta)
+    count = sum(releases for _, releases in parts)
+    if count == 1:
+        return epsilon_of(parts[0][0], delta)
+    ends = [_last(one, REST * delta / count) for one, _ in parts]
+    if not isfinite(max(ends)):
+        return inf
+    gap = max(ends) / (cells // 2)
+    losses = [
+        _loss(one, gap, ceil(end / gap)).self_compose(releases, REST * delta)
+        for (one, releases), end in zip(parts, ends, strict=True)
+    ]
+    together = reduce(lambda a, b: a.compose(b, REST * delta), losses)
     return float(together.get_epsilon_for_delta(delta))
 
 
+def _loss(one: Profile, gap: float, half: int) -> Any:
+    """The privacy loss distribution of a profile, at multiples of ``gap`` up to so many."""
+    from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
+
+    grid: FloatArray = np.arange(half + 1, dtype=np.float64) * gap
+    above = np.minimum.accumulate(one(grid))
+    below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]  # the same tests, the other way round
+    return PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -half, half, np.concatenate([below, above]))
+    )
+
+
 def _last(one: Profile, rest: float) -> float:
-    """An ε beyond which no more than that is left."""
+    """An ε beyond which no more than that is left; infinite if there is none."""
     last = 1e-9
     while float(one(np.array([last]))[0]) > rest:
         last *= 1.25
-        if last > 1e6:
-            raise ValueError("profile: is never small; some outcome tells all")
+        if last > FARTHEST:
+            return inf
     return last

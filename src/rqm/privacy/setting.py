@@ -1,5 +1,6 @@
 """Who takes part, who watches, and what neighbours are: everything about a guarantee but the mechanism."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, inf, log
 from typing import Any, Literal, NamedTuple, get_args
@@ -14,6 +15,10 @@ MANY_USERS = 10**8
 """Beyond so many, a sample's luck is bounded, not computed."""
 UNLUCKY = 0.1
 """The part of δ that pays for samples with fewer honest clients than the floor."""
+RARE = 1e-3
+"""The part of δ that pays for samples that are left out where all others are counted as they come."""
+ALIKE = 0.01
+"""Numbers of honest clients that differ by less than this part are counted as the least of them."""
 
 
 def default_delta(population: int | None) -> float:
@@ -36,6 +41,17 @@ class Floor(NamedTuple):
     sampled: int
     users: int
     delta: float
+
+
+class Crowd(NamedTuple):
+    """With a chance of ``weight`` a release holds ``honest`` clients at least, drawn from all who are at that ``rate``.
+
+    The user is among them, if the rate is 1.
+    """
+
+    weight: float
+    honest: int
+    rate: float
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,35 @@ class Setting:
             delta = self.delta
         return Floor(max(1, few - gone), many, users, delta)
 
+    def crowds(self, releases: int | None = None) -> tuple[list[Crowd], float]:
+        """All that a release can hold, with their chances, and the δ that is left when what is left out is paid for.
+
+        The adversary is told which it was; nobody's input changes it. So their profiles are mixed (``profiles.py``).
+        """
+        floor = self.floor(releases)
+        server = self.observer == "server"
+        if not isinstance(self.honest, float) or (self.population or 0) > MANY_USERS:
+            return [Crowd(1.0, floor.honest, 1.0 if server else floor.sampled / floor.users)], floor.delta
+        assert self.delta is not None
+        rare = RARE * self.delta / (releases or self.releases)
+        gone = 0 if self.survivors is None else self.clients - self.survivors
+        found = [
+            Crowd(weight, max(1, few - gone), 1.0 if server else many / floor.users)
+            for weight, few, many in _alike(*self._chances(), rare)
+        ]
+        return found, (1 - RARE) * self.delta
+
+    def _chances(self) -> tuple[range, list[float]]:
+        """How many honest clients a release can hold, and the chance of each; before the server the user is there."""
+        from scipy.stats import hypergeom  # noqa: PLC0415 (a second, which nobody else waits)
+
+        assert self.population is not None
+        assert isinstance(self.honest, float)
+        users, own = max(1, int(self.honest * self.population)), self.observer == "server"
+        sample = hypergeom(self.population - own, users - own, self.clients - own)
+        counts = range(max(own, 1), min(self.clients, users) + 1)  # a sum without honest clients tells nothing of them
+        return counts, [float(p) * (1 + 1e-6) for p in sample.pmf([count - own for count in counts])]
+
     def _sampled(self, honest: float, releases: int) -> tuple[int, int, int, float]:
         """The fewest and the most honest clients of a round, the honest users, and the δ that is left."""
         from scipy.stats import hypergeom  # noqa: PLC0415 (a second, which nobody else waits)
@@ -159,6 +204,27 @@ class Setting:
                 many += 1
             few = max(1, few)  # a sum without honest clients tells nothing of them
         return few, max(few, many), users, (1 - UNLUCKY) * self.delta
+
+
+def _alike(counts: range, chances: list[float], rare: float) -> Iterator[tuple[float, int, int]]:
+    """Numbers that hardly differ taken together: their chance, the least and the largest; without those that are rare.
+
+    Only few honest clients are left out: many of them do no harm.
+    """
+    below = 0.0
+    group: tuple[float, int, int] | None = None
+    for count, chance in zip(counts, chances, strict=True):
+        below += chance
+        if below <= rare:
+            continue
+        if group is not None and count <= group[1] * (1 + ALIKE):
+            group = group[0] + chance, group[1], count
+        else:
+            if group is not None:
+                yield group
+            group = chance, count, count
+    if group is not None:
+        yield group
 
 
 def _sure(clients: int, share: float, unlucky: float) -> tuple[int, int]:

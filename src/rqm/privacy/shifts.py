@@ -11,20 +11,25 @@ convexity of exp((α−1) D_α), with ρ the part of δ after the point,
 
 The D_α of a vector is then at most the largest Σ g(δ_j) with Σ δ_j² ≤ S: for every λ ≥ 0 at most
 λ S + d · max (g(δ) − λ δ²).
+
+The same holds for μ of the Gaussian certificate, with μ(k) between integers and slopes of the stretches in between
+(``docs/proofs/additive.md``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
 from rqm._util.checks import FloatArray
 from rqm.mechanisms.additive import Additive
+from rqm.privacy.setting import Neighbours
+from rqm.privacy.tradeoff import Events
 
-SLACK = 1 + 1e-8
-"""More than the rounding errors of sums of terms that are not negative."""
+SLACK = 1 + 1e-6
+"""More than the errors of laws of sums, and of sums of terms that are not negative."""
 FINE = 64
 """Between two steps the bound is looked at so many times; each time for the whole stretch up to the next."""
 
@@ -111,3 +116,81 @@ def shifted_rdp(
         found = minimize_scalar(bound, bounds=(steepest - 8, steepest + 8), method="bounded", options={"xatol": 1e-6})
         out[column] = dim * min(bound(float(found.x)), bound(-inf), float(table[-1, column]))
     return out * SLACK
+
+
+def shifts_of(mech: Additive, l2_clip: float, neighbours: Neighbours) -> tuple[float, float]:
+    """How far two neighbours' coordinates can lie apart, in steps, and the sum of the squares of these distances."""
+    replaced = neighbours == "replace"
+    return mech.steps / (1 if replaced else 2), (4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2
+
+
+def shifted_gdp(mech: Additive, *, honest: int, dim: int, furthest: float, squared: float, lost: float) -> float:
+    """Certified μ of such coordinates, but for outcomes of probability ``lost``; infinite where noise is too narrow.
+
+    Two inputs δ = k + ρ steps apart are reached one from the other by k whole steps, μ(k), and a part of a step, of
+    slope κ(k) at most: μ(δ) ≤ μ(k) + ρ κ(k). And μ(δ) ≤ μ(k + 1), since rounded with the same coin they are k or k + 1
+    steps apart.
+    """
+    most = min(mech.steps, -int(-furthest // 1))
+    found = _whole_steps(mech, honest, most, 2.0 ** np.floor(np.log2(lost / (2 * dim))))
+    if found is None:
+        return inf
+    mu, slope = found
+    k, base, last = np.arange(most), mu[:-1], np.full(most, 1.0)
+    last[-1] = min(1.0, furthest - (most - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        last = np.minimum(last, np.nan_to_num(np.maximum(mu[1:] - base, 0) / slope, nan=0.0))
+
+    def excess(price: float) -> float:
+        """The largest μ(δ)² − price δ²: a parabola in ρ between two integers."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            top = np.nan_to_num((slope * base - price * k) / (price - slope**2), nan=0.0)
+        rho = np.stack([np.zeros(most), last, np.clip(top, 0, last)])
+        return float(((base + slope * rho) ** 2 - price * (k + rho) ** 2).max())
+
+    return sqrt(dim * min(_cheapest(excess, squared / dim, slope.max() ** 2), float(mu[-1]) ** 2) * SLACK)
+
+
+def _cheapest(excess: Callable[[float], float], mean: float, about: float) -> float:
+    """The least of price · mean + excess(price) over prices, each of which gives a bound."""
+
+    def bound(log_price: float) -> float:
+        return float(np.exp(log_price)) * mean + excess(float(np.exp(log_price)))
+
+    middle = float(np.log(about))
+    found = minimize_scalar(bound, bounds=(middle - 8, middle + 8), method="bounded", options={"xatol": 1e-7})
+    return min(float(found.fun), bound(middle))
+
+
+@lru_cache(maxsize=256)
+def _whole_steps(mech: Additive, honest: int, most: int, tail: float) -> tuple[FloatArray, FloatArray] | None:
+    """μ(k) for k = 0, …, ``most`` and the steepest slope within a step beside k others, but for ``tail`` at each end.
+
+    A pair of inputs lies on a way of k + 2 steps. All outcomes that are less likely than ``tail`` on all of the way are
+    shown as one, at either end.
+    """
+    law, missing = mech.straight(honest)
+    if 2 * missing > tail:
+        return None
+    first = int(np.searchsorted(np.cumsum(law), tail - missing, side="right"))
+    last = len(law) - int(np.searchsorted(np.cumsum(law[::-1]), tail - missing, side="right"))
+
+    def shown(turn: int, way: int) -> FloatArray:
+        """The noise turned by so many steps: all before the way's first outcome in one, and all after its last."""
+        start, stop = first - way - turn, last + way - turn
+        core = np.zeros(stop - start)
+        low, high = max(start, 0), min(stop, len(law))
+        core[low - start : high - start] = law[low:high]
+        return np.concatenate([[law[:low].sum()], core, [law[high:].sum()]])
+
+    mu, slope = np.zeros(most + 1), np.zeros(most)
+    for k in range(most + 1):
+        if k:
+            events = Events.of(shown(0, k + 2), shown(k, k + 2), 0.0)
+            mu[k] = min(inf if events is None else events.apart(), k * slope[k - 1])
+        if k < most:
+            cell = Events.of(shown(0, k + 2), shown(1, k + 2), 0.0)
+            slope[k] = inf if cell is None else 2 * cell.steepest()
+    if not (np.isfinite(mu).all() and np.isfinite(slope).all()):
+        return None
+    return np.maximum.accumulate(mu), slope
