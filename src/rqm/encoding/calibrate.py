@@ -7,8 +7,7 @@ from rqm._util.checks import padded, real
 from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.registry import model_mechanism
-from rqm.privacy.calibrate import coordinate_clip, fitted
+from rqm.privacy.calibrate import coordinate_clip, fitted, proposed
 from rqm.privacy.composition import poisson_gaussian_epsilon, smallest
 from rqm.privacy.guarantee import Guarantee
 from rqm.privacy.setting import Neighbours, Observer, Setting, checked_epsilon
@@ -59,9 +58,10 @@ def calibrate(
 
     Vectors of ``dim`` values within ``l2_clip`` (C) are rotated, which pads them to a power of two d; coordinates are
     then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond.
-    ``options`` are the mechanism's own: ``levels`` (16) and ``keep`` (0.42) of RQM; ``mechanism="rounding"`` is plain
-    rounding between ``levels`` levels that all lie outside the clip but two, with two levels the 1-bit mechanism; the
-    additive mechanisms have ``steps`` (15) between -c and c, and outcomes of ``bits`` (16), which must hold the sum.
+    ``options`` are the mechanism's own: ``levels`` (16) and ``keep`` (0.42) of RQM; ``mechanism="rounding"`` is the
+    1-bit mechanism, or with more ``levels`` plain rounding between levels outside the clip; the additive mechanisms
+    have ``steps`` between -c and c, and outcomes of ``bits``, which must hold the sum: without these, up to 15 steps
+    and as few bits as do. Where no noise reaches ε the error names the best that is possible.
     ``participations`` is for the server; before the outsider every round counts, and nobody's turns are capped.
     ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
 
@@ -82,8 +82,8 @@ def calibrate(
             )
         return _poisson(epsilon, Setting(**who))
     sent = padded(dim)
-    first = model_mechanism(mechanism, coordinate_clip(l2_clip, sent, spread), options)
-    setting = Setting(**who, neighbours=neighbours)
+    setting, clip = Setting(**who, neighbours=neighbours), coordinate_clip(l2_clip, sent, spread)
+    first = proposed(mechanism, options, epsilon, setting, dim=sent, l2_clip=l2_clip, clip=clip)
     found = fitted(first, epsilon, setting, dim=sent, l2_clip=l2_clip)
     mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, **who, neighbours=neighbours)
     reached = mean.guarantee

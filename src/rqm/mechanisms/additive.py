@@ -99,7 +99,7 @@ class Additive(Tabled):
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
         """As many bits as hold the sum and its noise, and the steps between -c and c that they leave."""
-        for steps in (15, 7):
+        for steps in (15, 7, 3, 1):
             half = (ask.clients * ask.typical + 6 * ask.deviation) * steps / 2
             bits = max(ceil(log2(2 * half)), 5) if half > 0 else 5
             if bits <= 16 and not ask.pure:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, exp, inf
-from typing import Any, ClassVar, final
+from math import ceil, exp, inf, log
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
@@ -31,6 +31,8 @@ class RandomizedResponse(Tabled):
 
     kind: ClassVar[str] = "randomized-response"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"randomized response": {"levels": 8, "epsilon": 3.0}}
+
+    for_models: ClassVar[Mapping[str, Any]] = {"levels": 2}
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
     levels: int = option(16, "m, the number of outcomes: 16 is 4 bits.")
@@ -61,6 +63,15 @@ class RandomizedResponse(Tabled):
         """How far the outcomes are stretched: 1 / (p_true − p_other), exactly."""
         true, other = self.units
         return Fraction(2**TABLE_BITS, true - other)
+
+    @property
+    def least_noise(self) -> float:
+        """1: the truth."""
+        return 1.0
+
+    def with_noise(self, amount: float) -> Self:
+        """Outcomes stretched so far, in clips."""
+        return self.changed(epsilon=log((amount + self.levels - 1) / (amount - 1)))
 
     @property
     def loss(self) -> float:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, real
 from rqm.mechanisms.base import Ask, option
-from rqm.mechanisms.tabled import Wide
+from rqm.mechanisms.tabled import Wide, widest
 
 MAX_TABLE_LEVELS = 1024
 
@@ -70,6 +70,21 @@ class RQM(Wide):
         """All outcomes that are allowed, beyond the clip."""
         if ask.levels > 2 and not ask.pure:
             yield "RQM, wide margin", {"levels": ask.levels}
+
+    @property
+    def least_noise(self) -> float:
+        """1: the innermost levels lie at the ends of the clip and are always kept."""
+        widest(self.levels)
+        return 1.0
+
+    def with_noise(self, amount: float) -> Self:
+        """Outer levels so far out, in clips; or, where a level would lie inside the clip, inner ones dropped less."""
+        wide = widest(self.levels)
+        if amount >= wide:
+            return self.changed(margin=amount - 1)
+        part = (amount - 1) / (wide - 1)
+        keep = tuple((1 - (1 - self.keeps[1:-1]) * part).tolist())
+        return self.changed(margin=wide - 1, keep=keep[0] if isinstance(self.keep, float) else keep)
 
     @property
     def keeps(self) -> FloatArray:

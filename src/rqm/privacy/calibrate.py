@@ -1,11 +1,12 @@
 """The parameters with which a mechanism reaches a wanted ε in a setting."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf, isfinite, log, sqrt
+from typing import Any
 
 from rqm._util.checks import real, whole
-from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.base import Ask, Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.registry import model_mechanism
 from rqm.privacy.accountant import gaussian_noise, spent
@@ -17,7 +18,9 @@ SPREAD = 4.0
 """c over C/√d: after a random rotation few coordinates are beyond four times their root mean square."""
 NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
-DEFAULTS = (("rounding", 2), ("pbm", 16))
+LEVELS = 16
+"""Outcomes where nobody asks for another number: four bits."""
+DEFAULTS = (("rounding", 2), ("pbm", LEVELS))
 """What is tried where nobody asks for a mechanism: one bit, and four."""
 
 
@@ -25,6 +28,27 @@ def coordinate_clip(l2_clip: float, dim: int, spread: float | None = None) -> fl
     """c, the clip of each of ``dim`` rotated coordinates of vectors within C: 4 C/√d, and never more than C."""
     spread = min(SPREAD, sqrt(dim)) if spread is None else spread
     return real("spread", spread, "a positive finite number", 0, float("inf")) * l2_clip / sqrt(dim)
+
+
+def proposed(
+    kind: str,
+    options: Mapping[str, Any],
+    epsilon: float,
+    setting: Setting,
+    *,
+    dim: int,
+    l2_clip: float,
+    clip: float | None = None,
+) -> Mechanism:
+    """A mechanism of this kind before its noise is adjusted: as it proposes itself, if no option says otherwise."""
+    clip = coordinate_clip(l2_clip, dim) if clip is None else clip
+    first = model_mechanism(kind, clip, options)
+    if any(name in first.options() for name in options):
+        return first
+    noise = gaussian_noise(replace(setting, honest=None, survivors=None), checked_epsilon(epsilon))
+    deviation, typical = noise * l2_clip / clip, l2_clip / clip / sqrt(dim)
+    ask = Ask(levels=LEVELS, bits=16, clients=setting.clients, typical=typical, deviation=deviation)
+    return next((model_mechanism(kind, clip, own) for _, own in first.proposals(ask)), first)
 
 
 def fitted(first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> Mechanism:
