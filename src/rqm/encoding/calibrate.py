@@ -7,7 +7,7 @@ from rqm._util.checks import padded, real
 from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.calibrate import coordinate_clip, fitted, proposed
+from rqm.privacy.calibrate import best_fitted, coordinate_clip, proposed
 from rqm.privacy.composition import poisson_gaussian_epsilon, smallest
 from rqm.privacy.guarantee import Guarantee
 from rqm.privacy.setting import Neighbours, Observer, Setting, checked_epsilon
@@ -83,8 +83,8 @@ def calibrate(
         return _poisson(epsilon, Setting(**who))
     sent = padded(dim)
     setting, clip = Setting(**who, neighbours=neighbours), coordinate_clip(l2_clip, sent, spread)
-    first = proposed(mechanism, options, epsilon, setting, dim=sent, l2_clip=l2_clip, clip=clip)
-    found = fitted(first, epsilon, setting, dim=sent, l2_clip=l2_clip)
+    firsts = proposed(mechanism, options, epsilon, setting, dim=sent, l2_clip=l2_clip, clip=clip)
+    found = best_fitted(firsts, epsilon, setting, dim=sent, l2_clip=l2_clip)
     mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, **who, neighbours=neighbours)
     reached = mean.guarantee
     return Calibration(found, reached.noise_multiplier, reached.epsilon, reached, mean)

@@ -99,13 +99,11 @@ class Additive(Tabled):
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
         """As many bits as hold the sum and its noise, and the steps between -c and c that they leave."""
-        for steps in (15, 7, 3, 1):
+        for steps in (15, 7, 3, 1):  # rather many
             half = (ask.clients * ask.typical + 6 * ask.deviation) * steps / 2
             bits = max(ceil(log2(2 * half)), 5) if half > 0 else 5
-            if bits <= 16 and not ask.pure:
-                if bits <= ask.bits:
-                    yield cls.kind, {"bits": bits, "steps": steps}
-                return
+            if bits <= min(16, ask.bits) and not ask.pure:
+                yield cls.kind, {"bits": bits, "steps": steps}
 
     def mean_error(self, clients: int, typical: float) -> float:
         """The worst-case mean squared error of a coordinate of the mean, wrapping included, in clip²."""

@@ -18,6 +18,8 @@ from rqm.privacy.setting import Crowd, Neighbours, Setting
 
 FEW_RELEASES = 1000
 """Coordinates times participations up to which privacy loss distributions are composed, too."""
+SMALL = 64
+"""Users up to whom a coordinate of a random sample is accounted for exactly."""
 LOST = 1e-3
 """The part of δ that pays for outcomes far out in the tails, which the Gaussian certificate leaves out."""
 TIGHT = 1.01
@@ -35,40 +37,47 @@ class Spent(NamedTuple):
     order: float | None
 
 
-def spent(event: Event, setting: Setting, charges: Charges | None = None) -> Spent:
+def spent(event: Event, setting: Setting, charges: Charges | None = None, *, quick: bool = False) -> Spent:
     """ε of all that was charged, or of the whole run as planned: the best of all bounds that are known for it.
 
     ``charges`` says how often each round was released: more than once where it was interrupted and done again.
+    ``quick`` looks at few inputs of the others: good enough to search with, but it certifies nothing.
     """
     profile = profile_of(setting, charges)
     if not profile:
         return Spent(0.0, "gaussian", None)
-    found = [Spent(_by_gaussian(event, setting, profile), "gaussian", None)]
-    if not _tight(event, setting, profile):
-        found += [Spent(_by_losses(event, setting, profile), "pld", None), _by_divergences(event, setting, profile)]
+    found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
+    if not _tight(event, setting, profile, quick):
+        found.append(Spent(_by_losses(event, setting, profile, quick), "pld", None))
+        found.append(_by_divergences(event, setting, profile, quick))
     return min(found, key=lambda one: one.epsilon)
 
 
-def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:
+def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
     """By the Gaussian certificate (``gaussian.py``); infinite if there is none."""
     lost = _lost(setting, profile)
 
     def release(crowd: Crowd, times: int) -> Profile | None:
-        mu = event.mu(_neighbours(setting), crowd.honest, lost) * sqrt(times)
-        return gaussian(mu) if mu < inf else None
+        mu = event.mu(_neighbours(setting), crowd.honest, lost, quick=quick) * sqrt(times)
+        return sampled(gaussian(mu), crowd.rate) if mu < inf else None
 
     return _mixed(setting, profile, release, lost)
 
 
-def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:
+def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
     """By privacy loss distributions of single coordinates, where there are few; infinite if there are many."""
-    mech = event.mechanism
-    if not mech.integers or not mech.channel.affine or event.dim * releases_of(setting, profile) > FEW_RELEASES:
+    mech, server = event.mechanism, setting.observer == "server"
+    count = event.dim * (releases_of(setting, profile) if server else max(profile))
+    if not mech.integers or not mech.channel.affine or count > FEW_RELEASES:
         return inf
     channel = mech.channel
 
     def release(crowd: Crowd, times: int) -> Profile | None:
-        return coordinates(channel, honest=crowd.honest, releases=event.dim * times, law="sampled")
+        count, users = event.dim * times, round(crowd.honest / crowd.rate)
+        if channel.trials * count == 1 and not server and setting.survivors is None and users <= SMALL:
+            return coordinates(channel, honest=crowd.honest, releases=1, users=users, law="sampled")
+        found = coordinates(channel, honest=crowd.honest, releases=count, law="sampled", quick=quick)
+        return None if found is None else sampled(found, crowd.rate)
 
     return _mixed(setting, profile, release, 0.0)
 
@@ -92,7 +101,7 @@ def _mixed(
     parts = []
     for times, rounds in groups:
         each = [(crowd, release(crowd, times)) for crowd in crowds]
-        known = [(crowd.weight, sampled(one, crowd.rate)) for crowd, one in each if one is not None]
+        known = [(crowd.weight, one) for crowd, one in each if one is not None]
         if len(known) < len(each):
             return inf
         parts.append((mixed(known) if len(known) > 1 else known[0][1], rounds))
@@ -100,20 +109,20 @@ def _mixed(
     return inf if isnan(found) else found
 
 
-def _by_divergences(event: Event, setting: Setting, profile: Mapping[int, int]) -> Spent:
+def _by_divergences(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
     """By Rényi divergences, with the fewest honest clients that a release may hold."""
-    total = composed(event, setting, profile, few=event.dear)
+    total = composed(event, setting, profile, few=event.dear, quick=quick)
     epsilon, order = total.epsilon(setting.floor(releases_of(setting, profile)).delta)
     return Spent(epsilon, "rdp", order)
 
 
-def _tight(event: Event, setting: Setting, profile: Mapping[int, int]) -> bool:
+def _tight(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> bool:
     """Whether the certificate is so near to a Gaussian of the same variance that no other can be much better."""
     honest, lost = (
         min(crowd.honest for crowd in setting.crowds(releases_of(setting, profile))[0]),
         _lost(setting, profile),
     )
-    found = event.mu(_neighbours(setting), honest, lost)
+    found = event.mu(_neighbours(setting), honest, lost, quick=quick)
     return found <= TIGHT * event.least_mu(_neighbours(setting), honest)
 
 
@@ -170,7 +179,7 @@ def gaussian_noise(setting: Setting, epsilon: float, charges: Charges | None = N
         return alone
 
     def missed(logarithm: float) -> float:
-        found = _by_gaussian(Event(Gaussian(exp(logarithm)), 1, 1.0), setting, profile)
+        found = _by_gaussian(Event(Gaussian(exp(logarithm)), 1, 1.0), setting, profile, quick=False)
         return log(max(found, 1e-9) / epsilon)
 
     low = log(alone)

@@ -1,7 +1,8 @@
 """The parameters with which a mechanism reaches a wanted ε in a setting."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite, log, sqrt
 from typing import Any
 
@@ -16,6 +17,10 @@ from rqm.privacy.setting import Setting, checked_epsilon
 
 SPREAD = 4.0
 """c over C/√d: after a random rotation few coordinates are beyond four times their root mean square."""
+HARDLY = 1.05
+"""Noise within this of a Gaussian's is as good as any."""
+SMALL = 1e-3
+"""Less noise than this, in clips, is no place to begin at."""
 NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
 LEVELS = 16
@@ -31,24 +36,51 @@ def coordinate_clip(l2_clip: float, dim: int, spread: float | None = None) -> fl
 
 
 def proposed(
-    kind: str,
-    options: Mapping[str, Any],
-    epsilon: float,
-    setting: Setting,
-    *,
-    dim: int,
-    l2_clip: float,
-    clip: float | None = None,
-) -> Mechanism:
-    """A mechanism of this kind before its noise is adjusted: as it proposes itself, if no option says otherwise."""
-    clip = coordinate_clip(l2_clip, dim) if clip is None else clip
+    kind: str, options: Mapping[str, Any], epsilon: float, setting: Setting, *, dim: int, l2_clip: float, clip: float
+) -> list[Mechanism]:
+    """Mechanisms of this kind before their noise is adjusted: as it proposes itself, if no option says otherwise."""
     first = model_mechanism(kind, clip, options)
     if any(name in first.options() for name in options):
-        return first
-    noise = gaussian_noise(replace(setting, honest=None, survivors=None), checked_epsilon(epsilon))
-    deviation, typical = noise * l2_clip / clip, l2_clip / clip / sqrt(dim)
-    ask = Ask(levels=LEVELS, bits=16, clients=setting.clients, typical=typical, deviation=deviation)
-    return next((model_mechanism(kind, clip, own) for _, own in first.proposals(ask)), first)
+        return [first]
+    noise = _gaussian(setting, checked_epsilon(epsilon))
+    ask = Ask(
+        levels=LEVELS,
+        bits=16,
+        clients=setting.clients,
+        typical=l2_clip / clip / sqrt(dim),
+        deviation=noise * l2_clip / clip,
+    )
+    return [model_mechanism(kind, clip, own) for _, own in first.proposals(ask)] or [first]
+
+
+def best_fitted(
+    firsts: Sequence[Mechanism], epsilon: float, setting: Setting, *, dim: int, l2_clip: float
+) -> Mechanism:
+    """The first of some mechanisms that reaches ε with hardly more noise than a Gaussian, or the one with the least."""
+    found: list[tuple[float, Mechanism]] = []
+    refused: ValueError | None = None
+    for first in firsts:
+        try:
+            mech = fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip)
+        except ValueError as error:
+            refused = refused or error
+            continue
+        if not mech.integers:
+            return mech
+        over = sqrt(float(mech.channel.variance(0.0)) * setting.floor().honest) / l2_clip / _gaussian(setting, epsilon)
+        reached = spent(Event(mech, dim, l2_clip), setting).epsilon
+        if over < HARDLY and reached >= 0.98 * epsilon:
+            return mech
+        found.append((over if reached >= 0.98 * epsilon else inf, mech))
+    if not found:
+        assert refused is not None
+        raise refused
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _gaussian(setting: Setting, epsilon: float) -> float:
+    """A trusted server's noise multiplier."""
+    return gaussian_noise(replace(setting, honest=None, survivors=None), epsilon)
 
 
 def fitted(first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> Mechanism:
@@ -60,15 +92,17 @@ def fitted(first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_c
     epsilon, dim, least = checked_epsilon(epsilon), whole("dim", dim, 1), first.least_noise
     if least is None:
         raise ValueError(f"mechanism = {first.kind!r}: has no noise to adjust")
-    noise = gaussian_noise(replace(setting, honest=None, survivors=None), epsilon)
+    noise = _gaussian(setting, epsilon)
     if first.gaussian_multiplier is not None:
         return first.with_noise(noise)
 
-    def reached(extra: float) -> float:
-        return spent(Event(first.with_noise(least + extra), dim, l2_clip), setting).epsilon
+    def reached(extra: float, *, quick: bool) -> float:
+        return spent(Event(first.with_noise(least + extra), dim, l2_clip), setting, quick=quick).epsilon
 
+    start = _alike(first, least, (noise * l2_clip) ** 2 / setting.floor().honest)
     try:
-        found = _least(reached, epsilon, _alike(first, least, (noise * l2_clip) ** 2 / setting.floor().honest))
+        start = _least(partial(reached, quick=True), epsilon, start)
+        found = _least(partial(reached, quick=False), epsilon, start)  # mostly the same
     except _Unreached as error:
         what = f"epsilon = {epsilon:g}: {first.kind} does not reach it here"
         raise ValueError(f"{what}; must be at least {error.best:.3g}" if error.best < inf else what) from None
@@ -89,9 +123,10 @@ def _alike(first: Mechanism, least: float, variance: float) -> float:
         return float(first.with_noise(least + extra).channel.variance(0.0)) >= variance
 
     try:
-        return max(smallest(enough, 0.1, 1e-3), 1e-3 * least)
+        found = smallest(enough, 0.1, 1e-3)
     except ValueError:
-        return 0.1
+        found = 0.0
+    return found if found > SMALL else 0.1
 
 
 def _least(reached: Callable[[float], float], target: float, start: float) -> float:
@@ -111,7 +146,7 @@ def _least(reached: Callable[[float], float], target: float, start: float) -> fl
                 raise _Unreached(best)
             high, at_high = x, now
         elif now <= target:
-            if now >= NEAR * target or (low and x - low <= 1e-9 * x):
+            if now >= NEAR * target or (low and x - low <= 1e-4 * x):
                 return x
             high, at_high = x, now
         else:
@@ -141,18 +176,6 @@ def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> C
 
     Both are affine trial by trial, so that they are certified under an L2 budget.
     """
-    found: list[Channel] = []
-    refused: ValueError | None = None
     clip = coordinate_clip(l2_clip, dim)
-    for kind, levels in DEFAULTS:
-        first = model_mechanism(kind, clip, {"levels": levels})
-        try:
-            mech = fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip).channel
-        except ValueError as error:
-            refused = refused or error
-        else:
-            if not found or mech.variance_max < 0.95 * found[0].variance_max:
-                found.insert(0, mech)
-    if refused is not None and not found:
-        raise refused
-    return found[0]
+    firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in DEFAULTS]
+    return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel

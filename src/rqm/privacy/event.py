@@ -48,7 +48,7 @@ class Event:
             self.mechanism.channel, tuple(map(float, orders)), honest, self.dim, self.l2_clip, neighbours, quick
         )
 
-    def mu(self, neighbours: Neighbours, honest: int, lost: float) -> float:
+    def mu(self, neighbours: Neighbours, honest: int, lost: float, *, quick: bool = False) -> float:
         """μ for which it is μ-GDP but for outcomes of probability ``lost``, as deployed; infinite if none is known."""
         z = self.mechanism.gaussian_multiplier
         if z is not None:
@@ -63,6 +63,7 @@ class Event:
             lost=lost,
             neighbours=neighbours,
             law="sampled",
+            quick=quick,
         )
 
     def least_mu(self, neighbours: Neighbours, honest: int) -> float:

@@ -74,11 +74,13 @@ def vector_gdp(
     lost: float,
     neighbours: Neighbours = "replace",
     law: Law = "paper",
+    quick: bool = False,
 ) -> float:
     """Certified μ of the sum over ``honest`` clients of ``dim`` coordinates, one client's vector changed.
 
     For laws that are affine on the clip, or made of trials that are, and for additive noise as it is sampled; but for
-    outcomes of probability ``lost``. Infinite where there is no such μ.
+    outcomes of probability ``lost``. Infinite where there is no such μ. ``quick`` looks at few inputs of the others:
+    good enough to search with, but it certifies nothing.
 
     >>> from rqm import Rounding
     >>> mech = Rounding(clip=4 / 1024, levels=2, margin=20.7)
@@ -95,18 +97,20 @@ def vector_gdp(
     laws, trials = end_laws(mech, law)
     ends = tuple(map(tuple, laws.tolist()))
     tail = lost / (2 * dim * trials) / SLACK
-    found = coordinate(ends, honest - 1, neighbours, 2.0 ** np.floor(np.log2(tail)))
+    found = coordinate(ends, honest - 1, neighbours, 2.0 ** np.floor(np.log2(tail)), quick)
     budget = (l2_clip / mech.clip) ** 2
     squared = trials * min((4 if neighbours == "replace" else 1) * budget * found.per_square, dim * found.most)
     return sqrt(squared)
 
 
 @lru_cache(maxsize=256)
-def coordinate(laws: tuple[tuple[float, ...], ...], others: int, neighbours: Neighbours, tail: float) -> Coordinate:
+def coordinate(
+    laws: tuple[tuple[float, ...], ...], others: int, neighbours: Neighbours, tail: float, quick: bool = False
+) -> Coordinate:
     """What a coordinate leaks whose law is affine between ``laws``, beside others, but for ``tail`` at each end."""
     low, high = (np.array(law) for law in laws)
     worst = Coordinate(0.0, 0.0)
-    for base, missing in splits_of_others(low, high, others):
+    for base, missing in splits_of_others(low, high, others, quick=quick):
         if 2 * missing > tail:  # less than can be told apart
             return Coordinate(inf, inf)
         events = Events.of(np.convolve(low, base), np.convolve(high, base), tail - missing)

@@ -5,7 +5,6 @@ from math import sqrt
 from typing import Any
 
 from rqm.privacy.accountant import Charges, gaussian_noise, profile_of, releases_of, spent
-from rqm.privacy.composition import orders_for
 from rqm.privacy.event import Event
 from rqm.privacy.setting import Floor, Setting
 
@@ -155,7 +154,5 @@ def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:
     """D₂ of one coordinate in one round."""
     if not event.mechanism.integers:
         return None
-    # With the same orders as the accountant's, sums over outcomes are known already.
-    orders = orders_for(setting.observer, event.dear)[: 1 if event.dear else None]
-    one = Event(event.mechanism, 1, event.mechanism.channel.clip).rdp(orders, setting.neighbours, floor.honest)
-    return float(one.values[one.orders.index(2.0)])
+    one = Event(event.mechanism, 1, event.mechanism.channel.clip)
+    return float(one.rdp((2.0,), setting.neighbours, floor.honest).values[0])

@@ -6,7 +6,8 @@ the others, at every ε, is the profile of a pair that dominates every coordinat
 Wang 2022).
 """
 
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, reduce
 from math import inf, isfinite
 from typing import Any
 
@@ -31,9 +32,14 @@ def composed_epsilon(mech: Channel, *, honest: int, releases: int, delta: float,
     return inf if composed is None else float(composed.get_epsilon_for_delta(delta))
 
 
-def coordinates(mech: Channel, *, honest: int, releases: int, law: Law = "paper") -> Profile | None:
-    """The profile of ``releases`` coordinates among ``honest`` clients; None if some outcome tells all."""
-    composed = _composed(mech, honest, releases, law, CUT)
+def coordinates(
+    mech: Channel, *, honest: int, releases: int, users: int | None = None, law: Law = "paper", quick: bool = False
+) -> Profile | None:
+    """The profile of ``releases`` coordinates among ``honest`` clients; None if some outcome tells all.
+
+    With ``users`` the clients are a random sample of so many, of whom nobody knows who takes part; for one release.
+    """
+    composed = _composed(mech, honest, releases, law, CUT, quick, users)
 
     def profile(epsilon: FloatArray) -> FloatArray:
         if len(epsilon) == 1:  # without the differences of large sums that many at once are made of
@@ -46,19 +52,23 @@ def coordinates(mech: Channel, *, honest: int, releases: int, law: Law = "paper"
 
 
 @lru_cache(maxsize=256)
-def _composed(mech: Channel, honest: int, releases: int, law: Law, cut: float) -> Any:
+def _composed(
+    mech: Channel, honest: int, releases: int, law: Law, cut: float, quick: bool = False, users: int | None = None
+) -> Any:
     laws, trials = end_laws(mech, law)
-    one = _loss(tuple(laws[0].tolist()), tuple(laws[1].tolist()), honest - 1)
+    if users is not None and trials * releases > 1:
+        raise ValueError("users: coordinates of one sample are not independent")
+    one = _loss(tuple(laws[0].tolist()), tuple(laws[1].tolist()), honest - 1, quick, users)
     return None if one is None else one.self_compose(trials * releases, tail_mass_truncation=cut)
 
 
 @lru_cache(maxsize=64)
-def _loss(low: tuple[float, ...], high: tuple[float, ...], others: int) -> Any:
+def _loss(low: tuple[float, ...], high: tuple[float, ...], others: int, quick: bool, users: int | None) -> Any:
     """The privacy loss distribution of a pair that dominates one coordinate; None if some outcome tells all."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
 
-    grid, deltas = profile(np.array(low), np.array(high), others)
+    grid, deltas = profile(np.array(low), np.array(high), others, quick=quick, users=users)
     if not isfinite(grid[-1]):
         return None
     gap = grid[1] - grid[0]
@@ -66,7 +76,9 @@ def _loss(low: tuple[float, ...], high: tuple[float, ...], others: int) -> Any:
     return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -bound, bound, deltas))
 
 
-def profile(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatArray, FloatArray]:
+def profile(
+    low: FloatArray, high: FloatArray, others: int, *, quick: bool = False, users: int | None = None
+) -> tuple[FloatArray, FloatArray]:
     """A grid of ε and the largest δ of one coordinate at each, over all inputs of everyone."""
     with np.errstate(divide="ignore", invalid="ignore"):  # what both cannot be tells nothing
         steepest = float(np.nanmax(np.abs(np.log(high) - np.log(low))))
@@ -75,8 +87,8 @@ def profile(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatArray,
     half = GRID // 2
     grid = np.arange(-half, half + 1, dtype=np.float64) * (steepest * (1 + 1e-9) / half)
     best: FloatArray = np.zeros(len(grid))
-    for base, lost in splits_of_others(low, high, others):
-        one, other = np.convolve(low, base), np.convolve(high, base)
+    pairs = _fixed(low, high, others, quick) if users is None else _drawn(low, high, others + 1, users)
+    for one, other, lost in pairs:
         for p, q in ((one, other), (other, one)):
             seen = (p > 0) & (q > 0)
             order = np.argsort(-(np.log(p[seen]) - np.log(q[seen])))
@@ -86,3 +98,31 @@ def profile(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatArray,
             best = np.maximum(best, mass_p[above] - np.exp(grid) * mass_q[above] + lost)
     best = np.clip(best + SLACK, np.maximum(0, -np.expm1(grid)), 1)
     return np.asarray(grid, dtype=np.float64), np.asarray(np.minimum.accumulate(best), dtype=np.float64)
+
+
+Pairs = Iterator[tuple[FloatArray, FloatArray, float]]
+"""Laws of a sum with the user at either end, one for each choice of the others, and the mass that each lacks."""
+
+
+def _fixed(low: FloatArray, high: FloatArray, others: int, quick: bool) -> Pairs:
+    for base, lost in splits_of_others(low, high, others, quick=quick):
+        yield np.convolve(low, base), np.convolve(high, base), lost
+
+
+def _drawn(low: FloatArray, high: FloatArray, clients: int, users: int) -> Pairs:
+    """The clients are drawn from the users. Laws are affine in everybody's input, so all others stand at the ends."""
+    from scipy.stats import hypergeom  # noqa: PLC0415 (rare)
+
+    def sums(count: int) -> list[FloatArray]:
+        """Laws of the sum of ``count`` others of whom 0, 1, … stand at the high end."""
+        return [reduce(np.convolve, [high] * up + [low] * (count - up), np.ones(1)) for up in range(count + 1)]
+
+    rest = users - 1
+    beside, instead = sums(clients - 1), sums(clients) if clients <= rest else []
+    for up in range(users):  # others at the high end
+        near = hypergeom(rest, up, clients - 1).pmf(np.arange(clients)) @ np.array(beside)
+        pair = [np.convolve(own, near) for own in (low, high)]
+        if instead:
+            away = hypergeom(rest, up, clients).pmf(np.arange(clients + 1)) @ np.array(instead)
+            pair = [clients / users * own + (1 - clients / users) * away for own in pair]
+        yield pair[0], pair[1], 0.0

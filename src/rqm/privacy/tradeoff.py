@@ -78,28 +78,38 @@ class Events:
 
     def steepest(self) -> float:
         """The largest slope of Φ⁻¹ over all events and inputs: it is found at an end."""
-        return max(float((self.rise * _steepness(self.at(end))).max()) for end in (1.0, -1.0))
+        return max(float(self._slope(self.at(end)).max()) for end in (1.0, -1.0))
+
+    def _slope(self, z: FloatArray, some: slice | Places = slice(None)) -> FloatArray:
+        """The slopes of Φ⁻¹ of some events where it is z."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self.rise[some] * np.exp(z * z / 2 + log(2 * pi) / 2)  # over φ(z)
+        return np.asarray(np.where(np.isnan(found), np.inf, found))
 
     def mean_slopes(self, some: Places, sign: int) -> Iterator[FloatArray]:
         """Bounds of (Φ⁻¹ at ± x − Φ⁻¹ at 0) / ± x, for x from 0 to 1 by ``CELLS``; the first is the slope at 0."""
         start = self.at(0.0, some)
-        steepest = self.rise[some] * _steepness(start)
+        steepest = self._slope(start, some)
         yield steepest
         for cell in range(1, CELLS + 1):
             x = cell / CELLS
             now = self.at(sign * x, some)
             # Φ⁻¹ rises by no more than its steepest slope on the way, which is at one end of it.
-            most = np.maximum(steepest, self.rise[some] * _steepness(now))
-            yield np.minimum((abs(now - start) + ERROR) / x, most)
+            most = np.maximum(steepest, self._slope(now, some))
+            with np.errstate(invalid="ignore"):
+                found = np.minimum((abs(now - start) + ERROR) / x, most)
+            yield np.where(np.isnan(found), np.inf, found)
 
     def worst(self, known: Coordinate, neighbours: Neighbours) -> Coordinate:
         """The largest μ² over these events and what is known already."""
         middle = self.at(0.0)
-        slope = self.rise * _steepness(middle)
+        slope = self._slope(middle)
         ways = []
         for sign in (1, -1):
             end = self.at(float(sign))
-            ways.append(np.minimum(abs(end - middle) + ERROR, np.maximum(slope, self.rise * _steepness(end))))
+            with np.errstate(invalid="ignore"):
+                way = np.minimum(abs(end - middle) + ERROR, np.maximum(slope, self._slope(end)))
+            ways.append(np.where(np.isnan(way), np.inf, way))
         if neighbours == "zero-out":
             crude = np.maximum.reduce([slope, *ways]) ** 2
             return Coordinate(max(known.per_square, crude.max()), max(known.most, np.maximum(*ways).max() ** 2))
@@ -124,8 +134,3 @@ class Events:
                 x = np.clip(np.nan_to_num(steep / end, nan=1.0, posinf=1.0), edges[:-1], edges[1:])
             found = np.maximum(found, ((x * steep + end) ** 2 / (2 * (x * x + 1))).max(axis=0))
         return np.asarray(found)
-
-
-def _steepness(z: FloatArray) -> FloatArray:
-    """The slope of Φ⁻¹ where it is z: 1/φ(z)."""
-    return np.asarray(np.exp(z * z / 2 + log(2 * pi) / 2))
