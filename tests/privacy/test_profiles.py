@@ -41,7 +41,7 @@ def one_release(mech, clients):
 )
 def test_a_gaussian_is_composed_as_a_gaussian(mu, releases, delta):
     exact = gaussian_epsilon(mu * releases**0.5, delta)
-    found = composed_epsilon(gaussian(mu), releases, delta)
+    found = composed_epsilon([(gaussian(mu), releases)], delta)
     assert exact * (1 - 1e-9) - 1e-9 <= found <= exact * 1.001 + 1e-4
 
 
@@ -59,7 +59,7 @@ def test_sampling_is_never_below_what_can_happen_and_close(mech, users, clients)
     twice = [[np.multiply.outer(a, b).ravel() for a, b in zip(*two, strict=True)] for two in product(once, repeat=2)]
     for pairs, delta in product((once, twice), (0.1, 1e-2, 1e-4)):
         rounds = 1 if pairs is once else 2
-        exact, found = epsilon_of(pairs, delta), composed_epsilon(profile, rounds, delta)
+        exact, found = epsilon_of(pairs, delta), composed_epsilon([(profile, rounds)], delta)
         assert exact - 1e-6 <= found
         if clients in (1, users) and exact > 0.1:  # else the others of a sample hide more than any fixed ones
             assert found <= exact * 1.05
@@ -78,28 +78,28 @@ def test_an_unknown_number_of_honest_clients_is_a_mixture(mech):
                 for own in (1.0, -1.0)
             ]
             pairs.append([law if releases == 1 else np.multiply.outer(law, law).ravel() for law in laws])
-        exact, found = epsilon_of(pairs, delta), composed_epsilon(mixed(parts), releases, delta)
+        exact, found = epsilon_of(pairs, delta), composed_epsilon([(mixed(parts), releases)], delta)
         assert exact - 1e-6 <= found <= exact * 1.05
-        assert found < composed_epsilon(one_release(mech, 1), releases, delta)  # at the worst
+        assert found < composed_epsilon([(one_release(mech, 1), releases)], delta)  # at the worst
 
 
 @pytest.mark.parametrize(("multiplier", "epsilon"), [(1.80, 10), (2.55, 5), (3.45, 3)])
 def test_an_outsider_of_a_long_run(multiplier, epsilon):
     """100 of 3,400 users, 1,500 rounds, δ = 1/3,400."""
     one = sampled(gaussian(2 / multiplier), 100 / 3400)
-    found = composed_epsilon(one, 1500, 1 / 3400)
+    found = composed_epsilon([(one, 1500)], 1 / 3400)
     assert 0.9 * epsilon < found < epsilon
-    assert composed_epsilon(one, 1500, 1 / 3400, cells=2**15) == pytest.approx(found, rel=1e-4)
-    assert found < 0.5 * composed_epsilon(gaussian(2 / multiplier), 1500, 1 / 3400)  # not to sample
+    assert composed_epsilon([(one, 1500)], 1 / 3400, cells=2**15) == pytest.approx(found, rel=1e-4)
+    assert found < 0.5 * composed_epsilon([(gaussian(2 / multiplier), 1500)], 1 / 3400)  # not to sample
 
 
 def test_small_epsilons_are_finite():
     one = sampled(gaussian(2 / 12.0), 100 / 10**5)
-    assert 1e-5 < composed_epsilon(one, 100, 1e-5) < 0.05
+    assert 1e-5 < composed_epsilon([(one, 100)], 1e-5) < 0.05
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match="rate = 0"):
         sampled(gaussian(1.0), 0)
-    with pytest.raises(ValueError, match="some outcome tells all"):
-        composed_epsilon(lambda epsilon: np.full_like(epsilon, 0.5), 1, 1e-6)
+    for releases in (1, 2):  # some outcome tells all
+        assert composed_epsilon([(lambda epsilon: np.full_like(epsilon, 0.5), releases)], 1e-6) == np.inf

@@ -86,7 +86,7 @@ def test_caps_count_what_is_there():
 
 def bits(mech, ones, count):
     """The law of the sum of ``count`` bits, ``ones`` of whose clients hold +c and the others −c."""
-    high = 0.5 + 0.5 / (1 + mech.margin)
+    high = float(mech.sampled_pmf(mech.clip)[1])  # as deployed
     law = np.ones(1)
     for p in [high] * ones + [1 - high] * (count - ones):
         law = np.convolve(law, [1 - p, p])

@@ -162,7 +162,7 @@ def _impossible(request: Request) -> str:
         low *= 2
         wanted = replace(wanted, epsilon=low)
         try:
-            tuned(Rounding(clip=wanted.clip, levels=2), wanted)
+            tuned([Rounding(clip=wanted.clip, levels=2)], wanted)
         except ValueError:
             continue
         high = low

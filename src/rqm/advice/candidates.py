@@ -20,7 +20,7 @@ from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
 from rqm.privacy.accountant import gaussian_noise
-from rqm.privacy.calibrate import coordinate_clip, fitted
+from rqm.privacy.calibrate import best_fitted, coordinate_clip
 from rqm.privacy.composition import smallest
 from rqm.privacy.event import Event
 from rqm.privacy.guarantee import guarantee
@@ -209,10 +209,11 @@ def sums(request: Request) -> Makers:
     """Sums over clients, of a coordinate or of a whole model: (ε, δ)."""
     setting = request.setting
 
-    def of(first: Mechanism) -> Callable[[], Candidate]:
-        return lambda: _candidate(tuned(first, request), request)
+    def of(firsts: list[Mechanism]) -> Callable[[], Candidate]:
+        return lambda: _candidate(tuned(firsts, request), request)
 
-    z = gaussian_noise(setting, request.epsilon) if request.epsilon is not None else request.noise
+    alone = replace(setting, honest=None, survivors=None)
+    z = gaussian_noise(alone, request.epsilon) if request.epsilon is not None else request.noise
     assert z is not None
     ask = Ask(
         levels=request.levels,
@@ -221,8 +222,11 @@ def sums(request: Request) -> Makers:
         typical=request.typical,
         deviation=z * request.l2_clip / request.clip,
     )
+    together: dict[str, list[Mechanism]] = {}
     for name, first in _proposed(ask, request.clip):
-        yield name, of(first)
+        together.setdefault(name, []).append(first)
+    for name, firsts in together.items():
+        yield name, of(firsts)
     small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
     if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
         yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
@@ -230,12 +234,13 @@ def sums(request: Request) -> Makers:
     yield "trusted server's Gaussian", lambda: _gaussian(request, local=False)
 
 
-def tuned(first: Mechanism, request: Request) -> Mechanism:
-    """The mechanism with as much noise as reaches the wanted ε, or the wanted noise."""
+def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
+    """The best of some mechanisms with as much noise as reaches the wanted ε, or the first with the wanted noise."""
     if request.epsilon is not None:
-        return fitted(first, request.epsilon, request.setting, dim=request.dim, l2_clip=request.l2_clip)
+        return best_fitted(firsts, request.epsilon, request.setting, dim=request.dim, l2_clip=request.l2_clip)
     assert request.noise is not None
-    clip, least = request.clip, first.least_noise or 0.0
+    first, clip = firsts[0], request.clip
+    least = first.least_noise or 0.0
     wanted = (request.noise * request.l2_clip) ** 2 / request.setting.clients  # of one client's coordinate
 
     def enough(extra: float) -> bool:
@@ -271,8 +276,7 @@ def _gaussian(request: Request, *, local: bool) -> Candidate:
         z = request.noise / (sqrt(setting.clients) if local else 1)
     else:
         # One's own noise must do alone, or that of the sum.
-        alone = replace(setting, honest=None, survivors=None, delta=setting.floor().delta)
-        z = gaussian_noise(alone, request.epsilon)
+        z = gaussian_noise(replace(setting, honest=None, survivors=None), request.epsilon)
     return _candidate(Gaussian(z, local), request)
 
 

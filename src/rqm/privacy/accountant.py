@@ -13,7 +13,7 @@ from rqm.privacy.composition import Rdp, orders_for, without_replacement
 from rqm.privacy.event import Event
 from rqm.privacy.gaussian import gaussian_mu
 from rqm.privacy.losses import coordinates
-from rqm.privacy.profiles import Profile, composed_epsilon, gaussian, mixed, sampled
+from rqm.privacy.profiles import Profile, composed_epsilon, diverging, gaussian, least, mixed, sampled
 from rqm.privacy.setting import Crowd, Neighbours, Setting
 
 FEW_RELEASES = 1000
@@ -54,12 +54,20 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
 
 
 def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
-    """By the Gaussian certificate (``gaussian.py``); infinite if there is none."""
-    lost = _lost(setting, profile)
+    """By the Gaussian certificate (``gaussian.py``); infinite if there is none.
+
+    If who is honest is left to chance, Rényi divergences help out where there are so few that a sum is no Gaussian.
+    """
+    lost, neighbours = _lost(setting, profile), _neighbours(setting)
+    chance = isinstance(setting.honest, float)
 
     def release(crowd: Crowd, times: int) -> Profile | None:
-        mu = event.mu(_neighbours(setting), crowd.honest, lost, quick=quick) * sqrt(times)
-        return sampled(gaussian(mu), crowd.rate) if mu < inf else None
+        mu = event.mu(neighbours, crowd.honest, lost, quick=quick)
+        known = [gaussian(mu * sqrt(times))] if mu < inf else []
+        if chance and not event.dear and mu > TIGHT * event.least_mu(neighbours, crowd.honest):
+            divergences = event.rdp(orders_for("server", few=False), neighbours, crowd.honest, quick=quick)
+            known.append(diverging(divergences.times(times)))
+        return sampled(least(known), crowd.rate) if known else None
 
     return _mixed(setting, profile, release, lost)
 

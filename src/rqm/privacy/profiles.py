@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from rqm._util.checks import FloatArray, real
+from rqm.privacy.composition import Rdp
 from rqm.privacy.gaussian import gaussian_deltas
 from rqm.privacy.setting import checked_delta
 
@@ -30,6 +31,28 @@ def gaussian(mu: float) -> Profile:
     """Of telling N(0, 1) from N(μ, 1), rounded up."""
 
     return partial(gaussian_deltas, mu)
+
+
+def diverging(rdp: Rdp) -> Profile:
+    """Of a release with these Rényi divergences (Canonne, Kamath and Steinke 2020)."""
+    alpha = np.array(rdp.orders)
+    known = np.isfinite(rdp.values)
+    alpha, values = alpha[known, None], rdp.values[known, None]
+
+    def profile(epsilon: FloatArray) -> FloatArray:
+        logs = (alpha - 1) * (values - epsilon) + alpha * np.log1p(-1 / alpha) - np.log(alpha - 1)
+        return np.asarray(np.exp(np.minimum(logs.min(axis=0, initial=0.0), 0)))
+
+    return profile
+
+
+def least(some: Sequence[Profile]) -> Profile:
+    """Of a release for which several are known."""
+
+    def profile(epsilon: FloatArray) -> FloatArray:
+        return np.asarray(np.min([one(epsilon) for one in some], axis=0))
+
+    return profile if len(some) > 1 else some[0]
 
 
 def sampled(one: Profile, rate: float) -> Profile:

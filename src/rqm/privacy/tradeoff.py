@@ -4,7 +4,6 @@ For laws that are affine between two ends the best events are the same for all i
 one end, one after the other (``docs/proofs/gaussian.md``).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log, pi
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from rqm.privacy.setting import Neighbours
 
 ERROR = 1e-11
 """More than the error of Φ⁻¹ of a sum of positive numbers."""
-CELLS = 128
+CELLS = 32
 """Stretches into which the way from zero to an end of the clip is cut, where it matters."""
 AT_ONCE = 256
 """Events that are looked at closely at a time, those that could be worst first."""
@@ -63,9 +62,9 @@ class Events:
             return None  # all of it is tail
         return cls(inside[:, kept], outside[:, kept], np.maximum(rise[kept], 0))
 
-    def at(self, u: float, some: slice | Places = slice(None)) -> FloatArray:
-        """Φ⁻¹ of the probability of some events for the input u."""
-        end, part = (2, u) if u >= 0 else (0, -u)
+    def at(self, u: float | FloatArray, some: slice | Places = slice(None)) -> FloatArray:
+        """Φ⁻¹ of the probability of some events for the input u, or inputs of the same sign."""
+        end, part = (2, u) if np.min(u) >= 0 else (0, -u)
         inside, outside = ((1 - part) * both[1, some] + part * both[end, some] for both in (self.inside, self.outside))
         with np.errstate(divide="ignore"):
             return np.asarray(
@@ -86,19 +85,17 @@ class Events:
             found = self.rise[some] * np.exp(z * z / 2 + log(2 * pi) / 2)  # over φ(z)
         return np.asarray(np.where(np.isnan(found), np.inf, found))
 
-    def mean_slopes(self, some: Places, sign: int) -> Iterator[FloatArray]:
-        """Bounds of (Φ⁻¹ at ± x − Φ⁻¹ at 0) / ± x, for x from 0 to 1 by ``CELLS``; the first is the slope at 0."""
+    def mean_slopes(self, some: Places, sign: int) -> FloatArray:
+        """Bounds of (Φ⁻¹ at ± x − Φ⁻¹ at 0) / ± x, a row for each x from 0 to 1 by ``CELLS``; first the slope at 0."""
         start = self.at(0.0, some)
         steepest = self._slope(start, some)
-        yield steepest
-        for cell in range(1, CELLS + 1):
-            x = cell / CELLS
-            now = self.at(sign * x, some)
-            # Φ⁻¹ rises by no more than its steepest slope on the way, which is at one end of it.
-            most = np.maximum(steepest, self._slope(now, some))
-            with np.errstate(invalid="ignore"):
-                found = np.minimum((abs(now - start) + ERROR) / x, most)
-            yield np.where(np.isnan(found), np.inf, found)
+        x = (np.arange(1, CELLS + 1) / CELLS)[:, None]
+        now = self.at(sign * x, some)
+        # Φ⁻¹ rises by no more than its steepest slope on the way, which is at one end of it.
+        most = np.maximum(steepest, self._slope(now, some))
+        with np.errstate(invalid="ignore"):
+            found = np.minimum((abs(now - start) + ERROR) / x, most)
+        return np.vstack([steepest, np.where(np.isnan(found), np.inf, found)])
 
     def worst(self, known: Coordinate, neighbours: Neighbours) -> Coordinate:
         """The largest μ² over these events and what is known already."""
@@ -125,7 +122,7 @@ class Events:
 
     def _closely(self, some: Places) -> FloatArray:
         """The largest μ² / (2 (u² + u'²)) of some events over all u ≥ 0 ≥ u': at 0, or with one of them at its end."""
-        slopes = [np.array(list(self.mean_slopes(some, sign))) for sign in (1, -1)]
+        slopes = [self.mean_slopes(some, sign) for sign in (1, -1)]
         found = slopes[0][0] ** 2
         edges = (np.arange(CELLS + 1) / CELLS)[:, None]
         for one, other in (slopes, slopes[::-1]):
