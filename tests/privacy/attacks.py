@@ -99,23 +99,23 @@ class Choice:
         return few
 
 
-def delta(parts, times, epsilon):
-    """The largest δ at some ε of so many releases, each chosen after seeing the ones before.
+def delta(stages, epsilon):
+    """The largest δ at some ε of several releases, each chosen after seeing the ones before.
 
-    ``parts`` are (chance, Choice): who is honest is drawn anew for each release, and told before the choice.
+    Each is a list of (chance, Choice): who is honest is drawn anew for each release, and told before the choice.
     """
-    if not times:
+    if not stages:
         return -np.expm1(np.minimum(epsilon, 0))
     total = np.zeros(len(epsilon))
-    for chance, choice in parts:
-        left = delta(parts, times - 1, (epsilon[:, None, None] - choice.loss).ravel())
+    for chance, choice in stages[0]:
+        left = delta(stages[1:], (epsilon[:, None, None] - choice.loss).ravel())
         total += chance * (choice.p * left.reshape(len(epsilon), *choice.p.shape)).sum(axis=-1).max(axis=-1)
     return total
 
 
-def together(parts, times, epsilon):
+def together(stages, epsilon):
     """The same if all releases have the same clients: who is honest is drawn once."""
-    return sum(chance * delta([(1.0, choice)], times, epsilon) for chance, choice in parts)
+    return sum(chance * delta([[(1.0, choice)]] * len(stages), epsilon) for chance, choice in stages[0])
 
 
 def smallest_epsilon(profile, limit):

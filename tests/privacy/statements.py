@@ -1,6 +1,7 @@
 """Random statements of every kind, each with what an adversary attains (``attacks.py``)."""
 
 from collections.abc import Callable
+from itertools import product
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -20,8 +21,8 @@ from tests.privacy import attacks
 from tests.privacy.attacks import Choice, Client
 
 TOLERANCE = 1e-9
-FEW = 6
-"""Choices that are kept for each of several releases."""
+MOST = 2e5
+"""Outcomes of all releases together: more choices are not looked at."""
 
 
 class Statement(NamedTuple):
@@ -117,7 +118,7 @@ def pairs_of_laws(rng, client, honest, dim, budget, neighbours, count=8):
     for turn, (x, y) in enumerate(vectors(rng, dim, budget, neighbours, count)):
         for crowd in crowds if turn < 2 or dim == 1 else [crowds[rng.integers(len(crowds))]]:
             others = [crowd] * dim
-            if turn > 4 and honest > 1:
+            if turn > 2 and honest > 1:
                 others = rng.uniform(-1, 1, (dim, honest - 1))
             found.append((client.release(x, others), client.release(y, others)))
     return found
@@ -217,33 +218,38 @@ def spread_of(rng):
 
 def server(rng, mech=None, dims=(1, 1, 1, 2)):
     """ε against the server: one participation or several, some honest, some lost, a vector replaced or zeroed."""
-    mech = mech or one_of(rng, affine, affine, trials)
-    dim, clients = int(rng.choice(dims)), int(rng.integers(1, 6))
+    mech = mech or one_of(rng, affine, affine, affine, trials, levelled)
+    small = mech.levels == 2
+    dim, clients = int(rng.choice(dims)), int(rng.integers(1, 6 if mech.affine or mech.modular else 4))
     rounds = int(rng.choice([1, 2, 3] if clients < 4 and dim == 1 and mech.levels <= 8 else [1, 2]))
     participations = int(rng.integers(1, rounds + 1)) if rng.random() < 0.5 else None
     honest = int(rng.integers(1, clients + 1)) if rng.random() < 0.5 else None
     survivors = int(rng.integers(1, clients + 1)) if rng.random() < 0.3 else None
     neighbours = str(rng.choice(["replace", "replace", "zero-out"]))
+    charges = {turn: int(rng.integers(0, 3)) for turn in range(rounds)} if small and rng.random() < 0.3 else None
     setting = Setting(clients, rounds, spread_of(rng), None, "server", participations, neighbours, honest, survivors)
     budget = float(rng.choice([dim**0.5, dim**0.5, 1.0, 0.5]))
-    times = rounds if participations is None else min(rounds, participations)
+    done = sorted((charges or dict.fromkeys(range(rounds), 1)).values(), reverse=True)
+    times = sum(done[:participations])  # the user was in those rounds that were done most often
     left = max(1, (honest or clients) - (0 if survivors is None else clients - survivors))
-    stated = spent(Event(mech, dim, budget * mech.clip), setting)
+    stated = spent(Event(mech, dim, budget * mech.clip), setting, charges)
     pairs = pairs_of_laws(rng, Client(mech), left, dim, budget, neighbours, 4)
-    return Statement(
-        stated.epsilon,
-        attained([(1.0, pairs)], times, stated.epsilon, setting),
-        f"{stated}: {mech}, {dim}, {budget}, {setting}",
-    )
+    found = attained([[(1.0, pairs)]] * times, stated.epsilon, setting.delta)
+    return Statement(stated.epsilon, found, f"{stated}: {mech}, {dim}, {budget}, {setting}, {charges}")
 
 
-def attained(crowds, times, epsilon, setting, profile=attacks.delta):
+def attained(stages, epsilon, limit, profile=attacks.delta):
     """ε of releases with these chances and pairs of laws: the most telling ones if many are to be combined."""
-    near = [epsilon, epsilon / times, 0.0] if isfinite(epsilon) else [1.0, 5.0]
-    parts = [(chance, Choice(pairs)) for chance, pairs in crowds]
-    if times > 1:
-        parts = [(chance, choice.best(near, FEW if len(parts) == 1 else 3)) for chance, choice in parts]
-    return attacks.smallest_epsilon(lambda at: profile(parts, times, at), setting.delta)
+    count, choices = len(stages), []
+    near = [epsilon, epsilon / max(count, 1), 0.0] if isfinite(epsilon) else [1.0, 5.0]
+    for crowds in stages:
+        parts = [(chance, Choice(pairs)) for chance, pairs in crowds]
+        if count > 1:
+            outcomes = sum(choice.p.shape[1] for _, choice in parts)
+            most = int(np.clip(MOST ** (1 / count) / outcomes, 2, 6))
+            parts = [(chance, choice.best(near, most)) for chance, choice in parts]
+        choices.append(parts)
+    return attacks.smallest_epsilon(lambda at: profile(choices, at), limit)
 
 
 def noisy(rng):
@@ -257,7 +263,7 @@ def coordinates(rng):
     limit = spread_of(rng)
     stated = composed_epsilon(mech, honest=honest, releases=count, delta=limit, law="sampled")
     pairs = pairs_of_laws(rng, Client(mech), honest, 1, 1.0, "replace", 3)
-    found = attained([(1.0, pairs)], count, stated, Setting(1, 1, limit))
+    found = attained([[(1.0, pairs)]] * count, stated, limit)
     return Statement(stated, found, f"composed_epsilon({mech}, {honest}, {count}, {limit})")
 
 
@@ -265,8 +271,11 @@ def fraction(rng, again=False):
     """ε against the server, of whose clients a random number is honest."""
     mech = one_of(rng, bit, affine, lambda rng: additive(rng, (3, 5), 1.0))
     clients, rounds = int(rng.integers(2, 8)), 2 if again else int(rng.choice([1, 2]))
-    population = int(rng.integers(clients, 40))
-    share, survivors = float(rng.uniform(0.1, 1)), int(rng.integers(1, clients + 1)) if rng.random() < 0.2 else None
+    population = 2 * 10**8 if rng.random() < 0.05 else int(rng.integers(clients, 40))
+    share, survivors = (
+        float(rng.choice([rng.uniform(0.1, 1), 1.0], p=[0.95, 0.05])),
+        int(rng.integers(1, clients + 1)) if rng.random() < 0.2 else None,
+    )
     setting = Setting(clients, 1 if again else rounds, spread_of(rng), population, honest=share, survivors=survivors)
     charges = {1: rounds} if again else None
     stated = spent(Event(mech, 1, mech.clip), setting, charges)
@@ -276,7 +285,7 @@ def fraction(rng, again=False):
         for chance, k in attacks.drawn(population, max(1, int(share * population)), clients, True)
     ]
     profile = attacks.together if again else attacks.delta
-    found = attained(crowds, rounds, stated.epsilon, setting, profile)
+    found = attained([crowds] * rounds, stated.epsilon, setting.delta, profile)
     return Statement(stated.epsilon, found, f"{stated}: {mech}, {setting}, charges {charges}")
 
 
@@ -294,16 +303,18 @@ def outsider(rng):
     users = population if share is None else max(1, int(share * population))
     neighbours = str(rng.choice(["replace", "zero-out"]))
     setting = Setting(clients, rounds, spread_of(rng), population, "outsider", None, neighbours, share)
-    again = rng.random() < 0.2
-    stated = spent(Event(mech, 1, mech.clip), setting, {1: 2} if again else None)
-    client, pairs = Client(mech), []
+    charges = {1: 1, 2: int(rng.integers(0, 3))} if mech.levels == 2 and rng.random() < 0.3 else None
+    stated = spent(Event(mech, 1, mech.clip), setting, charges)
+    client, stages = Client(mech), []
     ends = [(1.0, -1.0)] if neighbours == "replace" else [(1.0, 0.0), (-1.0, 0.0)]
-    for pair in ends:
-        for high in range(users) if rounds == 1 else {0, (users - 1) // 2, users - 1}:
+    for times in [1] * rounds if charges is None else filter(None, charges.values()):
+        pairs = []
+        for pair, high in product(ends, range(users) if rounds == 1 else {0, (users - 1) // 2, users - 1}):
             rest = [1.0] * high + [-1.0] * (users - 1 - high)
-            pairs.append(attacks.seen_by_an_outsider(client, pair, rest, population, clients, 2 if again else 1))
-    found = attained([(1.0, pairs)], 1 if again else rounds, stated.epsilon, setting)
-    return Statement(stated.epsilon, found, f"{stated}: {mech}, {setting}, again {again}")
+            pairs.append(attacks.seen_by_an_outsider(client, pair, rest, population, clients, times))
+        stages.append([(1.0, pairs)])
+    found = attained(stages, stated.epsilon, setting.delta)
+    return Statement(stated.epsilon, found, f"{stated}: {mech}, {setting}, {charges}")
 
 
 def gaussian(rng):
@@ -323,7 +334,7 @@ def gaussian(rng):
             found = attacks.gaussian_epsilon(2 / mech.noise_multiplier, limit, rate)
         else:
             q, p = attacks.in_bins(2 / mech.noise_multiplier, 200)
-            found = attained([(1.0, [(rate * p + (1 - rate) * q, q)])], 2, 1.0, setting)
+            found = attained([[(1.0, [(rate * p + (1 - rate) * q, q)])]] * 2, 1.0, limit)
     stated = spent(Event(mech, 1, 1.0), setting)
     return Statement(stated.epsilon, found, f"{stated}: {mech}, {setting}")
 
@@ -338,13 +349,14 @@ def calibrated(rng):
     ][int(rng.integers(4))]
     clients, rounds, dim, limit = int(rng.integers(1, 5)), int(rng.choice([1, 2])), 1, log_uniform(rng, 1e-8, 0.05)
     asked = log_uniform(rng, 0.3, 8)
-    told = {"epsilon": asked, "delta": limit, "clients": clients, "rounds": rounds, "dim": dim}
+    honest = int(rng.integers(1, clients + 1)) if rng.random() < 0.3 else None
+    told = {"epsilon": asked, "delta": limit, "clients": clients, "rounds": rounds, "dim": dim, "honest": honest}
     try:
         found = rqm.calibrate(kind, participations=rounds, **told, **options)
     except ValueError:  # it is not reached here
         return calibrated(rng)
-    pairs = pairs_of_laws(rng, Client(found.mechanism), clients, 1, 1.0, "replace", 2)
-    true = attained([(1.0, pairs)], rounds, found.epsilon, Setting(1, 1, limit))
+    pairs = pairs_of_laws(rng, Client(found.mechanism), honest or clients, 1, 1.0, "replace", 2)
+    true = attained([[(1.0, pairs)]] * rounds, found.epsilon, limit)
     return Statement(min(found.epsilon, asked), true, f"{found.mechanism}: {told}")
 
 
