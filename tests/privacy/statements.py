@@ -8,9 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 import rqm
-from rqm import PBM, RQM, Gaussian, Rounding
-from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
-from rqm.mechanisms.response import RandomizedResponse
+from rqm import Gaussian
 from rqm.privacy.accountant import spent
 from rqm.privacy.event import Event
 from rqm.privacy.gaussian import vector_gdp
@@ -18,6 +16,7 @@ from rqm.privacy.losses import composed_epsilon
 from rqm.privacy.setting import Setting
 from rqm.privacy.vector import vector_rdp
 from tests.privacy import attacks
+from tests.privacy.attacked import additive, affine, bit, levelled, log_uniform, one_of, trials
 from tests.privacy.attacks import Choice, Client
 
 TOLERANCE = 1e-9
@@ -34,62 +33,6 @@ class Statement(NamedTuple):
 
     def broken(self, mistake=1.0):
         return self.stated * mistake < self.attained * (1 - TOLERANCE) - 1e-12
-
-
-# -- what is attacked ------------------------------------------------------------------------------
-
-
-def log_uniform(rng, low, high):
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
-
-
-def bit(rng):
-    return Rounding(levels=2, margin=log_uniform(rng, 0.01, 30))
-
-
-def wide(rng):
-    levels = int(rng.choice([2, 4, 6]))
-    margin = (levels - 2) + log_uniform(rng, 0.01, 20)
-    if rng.random() < 0.2:
-        return Rounding(levels=4, margin=2 + log_uniform(rng, 0.01, 20))
-    keep = rng.uniform(0.02, 0.98, levels - 2) if rng.random() < 0.3 else rng.choice([0.02, 0.3, 0.6, 0.98, 0.999])
-    mech = RQM(levels=levels, margin=margin, keep=float(keep) if np.ndim(keep) == 0 else tuple(keep.tolist()))
-    return mech.with_noise(float(rng.uniform(1.02, levels + 2))) if rng.random() < 0.3 and levels > 2 else mech
-
-
-def trials(rng):
-    return PBM(theta=float(rng.uniform(0.02, 0.49)), levels=int(rng.integers(2, 6)))
-
-
-def response(rng):
-    return RandomizedResponse(levels=2, epsilon=log_uniform(rng, 0.1, 6))
-
-
-def additive(rng, bits=(3, 6), narrowest=0.3):
-    while True:
-        width = int(rng.integers(bits[0], bits[1] + 1))
-        steps = int(rng.choice([s for s in (1, 3, 5, 7) if s < 2**width]))
-        deviation = log_uniform(rng, narrowest, 2**width / 5)
-        kind = rng.choice([DiscreteGaussian, Skellam, Binomial])
-        try:
-            mech = kind(scale=2 * deviation / steps, steps=steps, bits=width)
-            mech.sampled_pmf(0.0)
-        except ValueError:
-            continue
-        return mech
-
-
-def levelled(rng):
-    """With levels inside the clip."""
-    return RQM(levels=int(rng.integers(3, 7)), margin=log_uniform(rng, 0.05, 2), keep=float(rng.uniform(0.05, 0.95)))
-
-
-def one_of(rng, *kinds):
-    return kinds[int(rng.integers(len(kinds)))](rng)
-
-
-def affine(rng):
-    return one_of(rng, bit, wide, wide, response)
 
 
 # -- inputs ----------------------------------------------------------------------------------------
@@ -209,6 +152,25 @@ def vector_tradeoff(rng, kinds=(affine, affine, trials, additive)):
 def additive_tradeoff(rng):
     """μ of additive noise, narrow and wide."""
     return vector_tradeoff(rng, (lambda rng: additive(rng, (3, 6), 0.1),))
+
+
+def many_coordinates(rng):
+    """μ of a vector of many coordinates, by relative entropy: of two laws that are μ-GDP it is at most μ²/2."""
+    mech, honest = one_of(rng, affine, trials, lambda rng: additive(rng, (5, 8), 1.0)), int(rng.integers(1, 60))
+    dim, neighbours = int(rng.choice([16, 256, 4096])), str(rng.choice(["replace", "zero-out"]))
+    budget, lost = float(rng.uniform(0.2, 1.2) * rng.choice([1.0, 4.0, dim**0.5])), 1e-15
+    told = {"honest": honest, "dim": dim, "l2_clip": budget * mech.clip, "neighbours": neighbours, "lost": lost}
+    stated, client, most = vector_gdp(mech, law="sampled", **told), Client(mech), 0.0
+    ends = client.knots[[0, -1]]
+    bases = [client.summed(ends[[0] * (honest - 1 - high) + [1] * high]) for high in {0, (honest - 1) // 2, honest - 1}]
+    for u in [*np.geomspace(0.02, 1, 8), min(1.0, budget / dim**0.5)] if isfinite(stated) else ():
+        count = min(dim, int(budget**2 / u**2 * (1 + 1e-12)))
+        for base, x in product(bases, (u, -u)):
+            p, q = (client.plus(client.law(w), base) for w in (x, -x if neighbours == "replace" else 0.0))
+            seen = (p > 0) & (q > 0)
+            far = float(abs(np.log(p[seen]) - np.log(q[seen])).max())
+            most = max(most, count * float(attacks.renyi(p[seen], q[seen], 1)) - 4 * lost * (1 + count * far))
+    return Statement(stated, (2 * most) ** 0.5, f"vector_gdp({mech}, {told})")
 
 
 def spread_of(rng):
@@ -373,5 +335,6 @@ KINDS: dict[str, tuple[Callable[[np.random.Generator], Statement], float]] = {
     "ε, outsider": (outsider, 0.08),
     "ε, Gaussian": (gaussian, 0.05),
     "ε, calibrated": (calibrated, 0.03),
+    "μ of many coordinates": (many_coordinates, 0.05),
 }
 """Each with its share of all statements."""
