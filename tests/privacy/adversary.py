@@ -1,6 +1,6 @@
 """An adversary of every statement: random mechanisms, settings and inputs, against enumerations of small releases.
 
-    python -m tests.privacy.adversary 5000
+    python -m tests.privacy.adversary 5000 [seed]
 
 draws so many statements of all kinds (``statements.py``). For each, ``attacks.py`` finds what is attained: over random
 and extreme inputs of everybody, each release chosen after seeing the ones before. What is stated must not be below. The
@@ -44,7 +44,7 @@ def table(found):
 
 def main():
     """The table of so many statements, and what is broken."""
-    count, seed = (int(text) for text in [*sys.argv[1:], "5000", "0"][:2])
+    count, seed = [*map(int, sys.argv[1:]), *(5000, 0)[len(sys.argv) - 1 :]]
     found = attack(count, seed)
     print(table(found))
     for one in (one for some in found.values() for one in some if one.broken()):
