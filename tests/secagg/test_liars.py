@@ -10,6 +10,7 @@ import pytest
 from rqm.secagg import Aborted, Client, Params, Spoiled, wire
 from rqm.secagg import client as module
 from rqm.secagg.local import aggregate
+from rqm.secagg.roster import SIGNATURE
 from rqm.secagg.wire import STAGES, Kind
 
 COUNT = 20
@@ -76,6 +77,7 @@ def test_garbage_costs_its_sender_its_place(clients, kind, stage):
 def spoilt_entries(message, place, size, chance, some):
     """The same message with noise in some entries of the list at ``place``."""
     data, count = bytearray(message), int.from_bytes(message[place : place + 4], "little")
+    assert len(message) >= place + 4 + count * (4 + size)  # a list is there
     for entry in chance.sample(range(count), some(count)):
         start = place + 4 + entry * (4 + size) + 4
         data[start : start + size] = chance.randbytes(size)
@@ -102,6 +104,8 @@ def test_bad_ciphertexts_tags_and_shares_cost_their_sender_its_place(clients, st
 
     def tampers(u, at, message):
         if u in liars and at == stage:
+            if stage == Kind.ACKS and params(clients).sparse:  # a signature for everybody
+                return message[:HEADER] + chance.randbytes(SIGNATURE) + message[HEADER + SIGNATURE :]
             return spoilt_entries(message, place, size, chance, lambda count: count if many else 1)
         return None
 

@@ -47,7 +47,7 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     if not profile:
         return Spent(0.0, "gaussian", None)
     found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
-    if not _tight(event, setting, profile, quick):
+    if found[0].epsilon == inf or not _tight(event, setting, profile, quick):
         found.append(Spent(_by_losses(event, setting, profile, quick), "pld", None))
         found.append(_by_divergences(event, setting, profile, quick))
     return min(found, key=lambda one: one.epsilon)
@@ -98,16 +98,17 @@ def _mixed(
 ) -> float:
     """ε of a run whose releases have these profiles, by who is honest in each, but for outcomes of so much probability.
 
-    Against the server a user was in those rounds that were charged most often. The outsider is told by every round, and
-    one that was done again had the same clients: its releases are composed before sampling hides who they were.
+    Against the server a user was in those rounds that were charged most often; the outsider is told by every round. One
+    that was done again had the same clients: its releases are composed before it is left to chance who they were.
     """
     count = releases_of(setting, profile)
     crowds, delta = setting.crowds(count)
-    delta -= lost * (count if setting.observer == "server" else sum(times * n for times, n in profile.items()))
-    alone = setting.observer == "server" and len(crowds) == 1
-    groups = [(count, 1)] if alone else [(1, count)] if setting.observer == "server" else sorted(profile.items())
+    groups = _taken(setting, profile) if setting.observer == "server" else dict(profile)
+    delta -= lost * sum(times * rounds for times, rounds in groups.items())
+    if setting.observer == "server" and len(crowds) == 1:
+        groups = {count: 1}
     parts = []
-    for times, rounds in groups:
+    for times, rounds in groups.items():
         each = [(crowd, release(crowd, times)) for crowd in crowds]
         known = [(crowd.weight, one) for crowd, one in each if one is not None]
         if len(known) < len(each):
@@ -152,12 +153,18 @@ def profile_of(setting: Setting, charges: Charges | None) -> Counter[int]:
 
 def releases_of(setting: Setting, profile: Mapping[int, int]) -> int:
     """The most of these releases that can tell something about one user, who is in those charged most often."""
-    left, total = setting.participations, 0
+    return sum(times * rounds for times, rounds in _taken(setting, profile).items())
+
+
+def _taken(setting: Setting, profile: Mapping[int, int]) -> dict[int, int]:
+    """How many rounds charged once, twice, … a user took part in at the worst: in those charged most often."""
+    left, taken = setting.participations, dict[int, int]()
     for times in sorted(profile, reverse=True):
         rounds = profile[times] if left is None else min(left, profile[times])
-        total += times * rounds
+        if rounds:
+            taken[times] = rounds
         left = None if left is None else left - rounds
-    return total
+    return taken
 
 
 def composed(

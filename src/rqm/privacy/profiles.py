@@ -23,6 +23,8 @@ CELLS = 2**13
 """Values of ε at which a profile is looked at; in between it is bounded (Doroshenko et al. 2022)."""
 FARTHEST = 1e6
 """A loss beyond this is not looked for."""
+TRANSFORMS = 1e-13
+"""More than the error of δ by Fourier transforms, for a hundred releases."""
 REST = 1e-4
 """The part of δ that pays for losses beyond the last value of ε, and as much again for those cut off in composing."""
 
@@ -102,6 +104,9 @@ def composed_epsilon(parts: Sequence[tuple[Profile, int]], delta: float, cells: 
     count = sum(releases for _, releases in parts)
     if count == 1:
         return epsilon_of(parts[0][0], delta)
+    delta -= TRANSFORMS * (1 + count / 100)
+    if delta <= 0:
+        return inf
     ends = [_last(one, REST * delta / count) for one, _ in parts]
     if not isfinite(max(ends)):
         return inf
@@ -120,10 +125,12 @@ def _loss(one: Profile, gap: float, half: int) -> Any:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
 
     grid: FloatArray = np.arange(half + 1, dtype=np.float64) * gap
-    above = np.minimum.accumulate(one(grid))
+    above = one(grid)
     below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]  # the same tests, the other way round
+    deltas = np.concatenate([below, above])
+    falling = np.maximum.accumulate(deltas[::-1])[::-1]  # but for rounding errors they do
     return PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -half, half, np.concatenate([below, above]))
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -half, half, np.minimum(falling, 1))
     )
 
 

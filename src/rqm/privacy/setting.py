@@ -63,6 +63,9 @@ class Setting:
     the end of a round at least (None: all); those who are lost may all have been honest. ``participations`` caps the
     rounds that a user takes part in (None: all of them). ``delta`` None is the default's.
 
+    For the outsider sampling hides who took part; but not if some may be lost: whoever can foresee who that will be
+    learns of the sample from how many are left.
+
     Colluders know when they took part. So for the outsider the honest clients of a round are a sample of the honest
     users, and of the number of honest clients alone nothing follows: there ``honest`` must be a fraction.
     """
@@ -143,6 +146,8 @@ class Setting:
         else:
             few = many = self.clients if self.honest is None else self.honest
             delta = self.delta
+        if gone:
+            users = many  # who is lost may be known beforehand, and then sampling hides nobody
         return Floor(max(1, few - gone), many, users, delta)
 
     def crowds(self, releases: int | None = None) -> tuple[list[Crowd], float]:
@@ -158,7 +163,7 @@ class Setting:
         rare = RARE * self.delta / (releases or self.releases)
         gone = 0 if self.survivors is None else self.clients - self.survivors
         found = [
-            Crowd(weight, max(1, few - gone), 1.0 if server else many / floor.users)
+            Crowd(weight, max(1, few - gone), 1.0 if server or gone else many / floor.users)
             for weight, few, many in _alike(*self._chances(), rare)
         ]
         return found, (1 - RARE) * self.delta
