@@ -7,11 +7,12 @@ the adversary which clients added their shape, and dropping everything else, onl
 depends on nothing but how many shapes of each group were added. All such counts are tried.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from math import comb, inf, log, sqrt
+from itertools import pairwise
+from math import comb, inf, sqrt
 
 import numpy as np
 
@@ -105,7 +106,7 @@ def certify(
     """Bound D_α of one client's law plus ``count`` others', over all pairs of ``own`` laws and all others' laws.
 
     ``own`` and ``others`` hold one log-law a row. ``attained`` are values known to be reached, one an order: pairs
-    that provably stay below them are not looked at closely. ``worst`` names a row of the others that may be their worst.
+    that provably stay below them are not looked at closely. ``worst`` is a row of the others that may be worst.
     """
     orders = np.asarray(alphas, dtype=np.float64)
     laws = [Sum.of(row) for row in own]
@@ -140,9 +141,9 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
     """Add more than floating-point rounding can have taken away with up to ``count`` others; round up to 40 bits.
 
     Every probability is a sum of products of positive floats: its relative error is at most the number of operations
-    behind it, where a sum of 2n others comes from two of n. Those of the laws themselves grow with their width and with the logarithms they come from. An error of
-    r in all probabilities moves D_α by at most r·(2α−1)/(α−1), and near α = 1, where the code divides by the mass, by
-    a multiple of the largest log-ratio.
+    behind it, where a sum of 2n others comes from two of n. Those of the laws themselves grow with their width and with
+    the logarithms they come from. An error of r in all probabilities moves D_α by at most r·(2α−1)/(α−1), and near
+    α = 1, where the code divides by the mass, by a multiple of the largest log-ratio.
     """
     finite = np.concatenate([own[np.isfinite(own)], others[np.isfinite(others)]])
     depth = float(abs(finite).max(initial=1.0))
@@ -184,7 +185,7 @@ class _Asked:
         z = np.arange(law.shape[1])
         spread = sqrt(self.tier.last * float((law @ z**2 - (law @ z) ** 2).max()))
         needed = -needed_tail(alpha, alone)
-        return outcomes <= WIDEST or needed < inf and 2 * sqrt(2 * needed) * spread <= WIDEST
+        return outcomes <= WIDEST or (needed < inf and 2 * sqrt(2 * needed) * spread <= WIDEST)
 
     def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
         """The bounds, but no less than what is attained."""
@@ -254,14 +255,15 @@ def _two_ends(asked: _Asked, orders: FloatArray, alone: FloatArray, attained: Fl
     # Short sums stay whole: they are no work.
     tail = min(map(needed_tail, orders, alone)) if asked.count * asked.others.shape[1] > SHORT else -inf
     splits = Splits(low, high, asked.count, asked.tier.block, tail)
+
     def value(base: Sum) -> FloatArray:
         found = pair_divergences(base, asked.laws, asked.pairs, orders).max(axis=0)
         return found if base.log_lost == -inf else charged(found, base.log_lost, orders, alone)
 
     def stretch(ends: tuple[int, int]) -> FloatArray:
-        best = attained
+        best = attained.copy()
         for _, base in splits.laws(*ends, lambda common: bool((value(common) <= best).all())):
-            best = np.maximum(best, value(base))
+            np.maximum(best, value(base), out=best)
         return best
 
     laws = [np.exp(asked.others), np.exp(asked.own)]
@@ -269,7 +271,7 @@ def _two_ends(asked: _Asked, orders: FloatArray, alone: FloatArray, attained: Fl
     last = asked.count // 2 // asked.tier.block + 1 if mirrored else len(splits)
     cuts = sorted({round(k) for k in np.linspace(0, last, 4 * usable_cores() + 1)})
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
-        return np.asarray(np.max(list(pool.map(stretch, zip(cuts, cuts[1:], strict=False))), axis=0))
+        return np.asarray(np.max(list(pool.map(stretch, pairwise(cuts))), axis=0))
 
 
 def _all_counts(asked: _Asked, orders: FloatArray, attained: FloatArray, wanted: Bools) -> FloatArray:

@@ -6,9 +6,8 @@ what is known so far gets the counts that weigh most in its mean computed, until
 maximum as if every count had been computed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from itertools import product
 from math import inf, log
 
@@ -17,8 +16,9 @@ from scipy.special import betainc
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
-from rqm.privacy.compiled import BLOCK, EMPTY, Bools, IntArray, evaluate, lower_beyond, open_counts, spread_means
+from rqm.privacy.compiled import BLOCK, EMPTY, Bools, IntArray, evaluate
 from rqm.privacy.divergence import Sum
+from rqm.privacy.means import lower_beyond, open_counts, spread_means
 from rqm.privacy.shapes import Group
 
 LATTICE = 10
@@ -74,7 +74,7 @@ class Shapes:
         return self.made[first, counts]
 
     def divergences(
-        self, counts: list[Count], laws: list[Sum], pairs: IntArray, asked: FloatArray, *, each: bool = False
+        self, counts: Sequence[Count], laws: list[Sum], pairs: IntArray, asked: FloatArray, *, each: bool = False
     ) -> tuple[FloatArray, FloatArray]:
         """For each count, the largest divergence of a pair (or of ``each``) and the probability that its law lacks.
 
@@ -90,13 +90,13 @@ class Shapes:
         used = sorted({int(i) for i in pairs.ravel()})
         own, local = stack([laws[i] for i in used]), np.searchsorted(used, pairs)
         table = np.full((len(pairs) if each else 1, asked.shape[1], len(counts)), -inf)
-        stacks = [stack(some) for some in sums]
+        first, second = (stack(some) for some in sums)
 
-        blocks = stacks[0][0].shape[1] + stacks[1][0].shape[1]
+        blocks = first[0].shape[1] + second[0].shape[1]
         least = EMPTY if self.log_tail == -inf else int(self.log_tail / log(2)) - blocks.bit_length() - 6
 
         def fill(part: slice) -> None:
-            evaluate(places[part], *stacks, own, (local, asked), least, table[:, :, part])
+            evaluate(places[part], first, second, own, (local, asked), least, table[:, :, part])
 
         in_turns(fill, len(counts))
         logs = [np.array([one.log_lost for one in some])[k] for some, k in zip(sums, at, strict=True)]
@@ -177,8 +177,8 @@ def pair_bounds(
 class Spread:
     """One order's bounds for all spreads of ``count`` clients over some groups, the first ``far`` with half at most.
 
-    They are upper bounds throughout, and get smaller by ``refine``. ``alone`` is what one client leaks. Tables have four
-    axes, one for each group; where there are fewer groups the last have nobody.
+    They are upper bounds throughout, and get smaller by ``refine``. ``alone`` is what one client leaks. Where there
+    are fewer than four groups, the last have nobody.
     """
 
     def __init__(
@@ -283,8 +283,9 @@ def worst_spread(ways: Iterable[Callable[[], Spread]], attained: float) -> float
             return attained
         above = max(attained, top - NARROW * (top - attained))
         deciding = (bounds == best) & (best >= above)
-        if any([one.refine(places, above) for one, places in zip(made, deciding, strict=True)]):
+        closer = [one.refine(places, above) for one, places in zip(made, deciding, strict=True)]
+        if any(closer):
             continue
-        worst = best == top
-        if not any([one.refine(worst, top) for one in made]):
+        closer = [one.refine(best == top, top) for one in made]
+        if not any(closer):
             return top

@@ -1,4 +1,4 @@
-"""All ways in which others stand at the two ends of the clip, each way's law made from what it shares with its neighbours.
+"""All ways in which others stand at the two ends of the clip, each law made from what it shares with its neighbours.
 
 A stretch of neighbouring ways has some others at one end in all of them, and some at the other end. Their sum is what
 all ways of the stretch have in common: it is handed down when the stretch is halved, and it bounds them all, because
@@ -49,12 +49,8 @@ class Splits:
         if skip is not None and depth % 2 and skip(common):
             return
         middle = (first + last) // 2
-        yield from self._halved(
-            self._plus(common, 0, self.block * (last - middle)), first, middle, skip, depth + 1
-        )
-        yield from self._halved(
-            self._plus(common, 1, self.block * (middle - first)), middle, last, skip, depth + 1
-        )
+        yield from self._halved(self._plus(common, 0, self.block * (last - middle)), first, middle, skip, depth + 1)
+        yield from self._halved(self._plus(common, 1, self.block * (middle - first)), middle, last, skip, depth + 1)
 
     def _plus(self, law: Sum, end: int, count: int) -> Sum:
         return (law + self._some(end, count)).trimmed(self.log_tail) if count else law

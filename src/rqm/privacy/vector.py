@@ -11,7 +11,7 @@ distance of the two vectors over c²: at most 4C²/c² when one replaces another
 cost does not depend on d.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, exp, inf, log
@@ -19,8 +19,10 @@ from typing import get_args
 
 import numpy as np
 
+from rqm._util import cache
 from rqm._util.checks import FloatArray, order, real, shown, whole
 from rqm.mechanisms.channel import Channel, Law
+from rqm.privacy.compiled import BLOCK, EMPTY
 from rqm.privacy.divergence import Sum
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
@@ -33,6 +35,8 @@ TAIL = 1e-40
 """Probability that may be dropped at each end of a long sum, where it counts for no more than itself."""
 NEGLIGIBLE = 80.0
 """−log of what dropped probability may count for, in units of exp((α−1) D_α)."""
+MILD, LEAST = 500.0, -700.0
+"""Where no outcome counts for more than exp(MILD), probabilities below exp(LEAST) may be left out."""
 LARGE = 40.0
 """From here on exp(x) − 1 is exp(x), and terms of the first order do not matter; they are left in."""
 SLACK = 1 + 1e-9
@@ -59,10 +63,6 @@ class Gain:
         """The larger of each."""
         return Gain(np.maximum(self.log_kappa, other.log_kappa), np.maximum(self.most, other.most))
 
-    def covers(self, other: "Gain") -> bool:
-        """Whether nothing of the other is larger."""
-        return bool((other.log_kappa <= self.log_kappa).all() and (other.most <= self.most).all())
-
 
 def end_laws(mech: Channel, law: Law) -> tuple[FloatArray, int]:
     """The laws at the two ends of the clip, and how many independent trials of that kind a coordinate is.
@@ -84,24 +84,17 @@ def splits_of_others(
     """
     with np.errstate(divide="ignore"):
         ways = _ways(np.log(low), np.log(high), others, log(TAIL), quick=quick)
-    for law in ways():
+    for law in ways:
         yield np.exp(law.log_law(law.mantissa.size)), exp(law.log_lost)
 
 
-def _ways(
-    low: FloatArray, high: FloatArray, others: int, log_tail: float, *, quick: bool
-) -> Callable[..., Iterator[Sum]]:
-    """The laws of the others' sum for all splits, or for three; a function may say which stretches to skip."""
+def _ways(low: FloatArray, high: FloatArray, others: int, log_tail: float, *, quick: bool) -> Iterator[Sum]:
+    """The laws of the others' sum for all splits, or for three."""
     splits = Splits(Sum.of(low), Sum.of(high), others, 1 if quick else max(1, ceil(others / SPLITS)), log_tail)
     mirrored = np.allclose(np.exp(low), np.exp(high[::-1]), rtol=1e-12, atol=0)  # then the other half are mirror images
-
-    def laws(skip: Callable[[Sum], bool] | None = None) -> Iterator[Sum]:
-        if quick:
-            return (splits.law(way) for way in sorted({0, others // 2, *([] if mirrored else [others])}))
-        last = others // 2 // splits.block + 1 if mirrored else len(splits)
-        return (law for _, law in splits.laws(0, last, skip))
-
-    return laws
+    if quick:
+        return (splits.law(way) for way in sorted({0, others // 2, *([] if mirrored else [others])}))
+    return (law for _, law in splits.laws(0, others // 2 // splits.block + 1 if mirrored else len(splits)))
 
 
 def vector_rdp(
@@ -151,7 +144,7 @@ def vector_rdp(
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
     under_budget = dim / (alphas - 1) * np.logaddexp(0, found.log_kappa + log(distance) - log(dim))
-    return np.asarray(trials * np.minimum(under_budget, dim * found.most)) * SLACK
+    return np.asarray(trials * np.minimum(under_budget, dim * found.most))
 
 
 @lru_cache(maxsize=256)
@@ -166,6 +159,24 @@ def gain(
 
     ``quick`` tries only three splits of the others.
     """
+    asked = [laws, orders, others, neighbours, SPLITS]
+    held = None if quick else cache.read("gain", asked)
+    if held is not None:
+        return Gain(*map(np.array, held))
+    found = _gain(laws, orders, others, neighbours, quick=quick)
+    if not quick:
+        cache.write("gain", asked, [found.log_kappa.tolist(), found.most.tolist()])
+    return found
+
+
+def _gain(
+    laws: tuple[tuple[float, ...], ...],
+    orders: tuple[float, ...],
+    others: int,
+    neighbours: Neighbours,
+    *,
+    quick: bool,
+) -> Gain:
     low, high = (np.array(law) for law in laws)
     alphas = np.array(orders)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
@@ -173,7 +184,7 @@ def gain(
         one = _Coordinate(low, high, alphas, steepest, neighbours)
         worst = Gain(np.full(len(alphas), -inf), np.zeros(len(alphas)))
         ways = _ways(np.log(low), np.log(high), others, -NEGLIGIBLE - float(one.dearest.max()), quick=quick)
-        for law in ways(lambda common: worst.covers(one.leak(common))):
+        for law in ways:
             worst = worst.or_more(one.leak(law))
     return worst
 
@@ -186,42 +197,56 @@ class _Coordinate:
     ) -> None:
         self.alphas, self.steepest, self.neighbours = alphas, steepest, neighbours
         self.ends = [Sum.of(np.log(law)) for law in (low, high)]
-        # The most that an outcome can count for, at any input: (1 + r)^α (1 − r)^(1−α), and in the limit of equal inputs.
+        # The most that an outcome can count for: (1 + r)^α (1 − r)^(1−α), and in the limit of equal inputs.
         self.dearest = alphas * np.log1p(steepest) + (1 - alphas) * np.log1p(-steepest)
         self.nearest = np.log(alphas * (alphas - 1) / 2 * steepest**2 / (1 - steepest))
 
     def leak(self, base: Sum) -> Gain:
         """The sums over outcomes for one choice of the others."""
-        low, high = (base + end for end in self.ends)
-        outcomes = max(low.mantissa.size, high.mantissa.size)
-        logs = np.full((2, outcomes), -inf)
-        for row, law in zip(logs, (low, high), strict=True):
-            row[: law.mantissa.size] = law.log_law(law.mantissa.size)
-        log_mass = np.logaddexp(*logs) - log(2)
-        seen = log_mass > -inf
-        log_mass = log_mass[seen]
-        ratio = np.clip(np.tanh((logs[1, seen] - logs[0, seen]) / 2), -self.steepest, self.steepest)
+        log_mass, ratio = _middle(*(base + end for end in self.ends))
+        mass = np.exp(log_mass)
+        ratio = np.clip(ratio, -self.steepest, self.steepest)
         at = {end: np.log1p(end * ratio) for end in (1, -1, 0)}
-        lost = base.log_lost
-        alphas = self.alphas
+        lost, alphas, mild = base.log_lost, self.alphas, self.dearest < MILD
+        # What is below all floats counts as lost.
+        lost_too = np.where(mild, np.logaddexp(lost, LEAST + log(len(ratio))), lost)
 
         def excess(u: int, w: int) -> FloatArray:
-            """log(exp((α−1) D_α) − 1) at the inputs u c and w c. The linear term sums to zero: it is taken out first."""
+            """log(exp((α−1) D_α) − 1) at the inputs u c and w c. The linear term, which sums to zero, is taken out."""
             logs = alphas[:, None] * at[u] + (1 - alphas)[:, None] * at[w]
             linear = (alphas * u + (1 - alphas) * w)[:, None] * ratio
+            found = np.empty(len(alphas))
+            found[mild] = np.log(np.maximum(np.expm1(logs[mild]) - linear[mild], 0) @ mass)
+            logs, linear = logs[~mild], linear[~mild]
             terms = np.where(logs < LARGE, np.log(np.maximum(np.expm1(np.minimum(logs, LARGE)) - linear, 0)), logs)
-            return np.logaddexp(_log_sum(log_mass + terms), lost + self.dearest)
+            found[~mild] = _log_sum(log_mass + terms)
+            return np.asarray(np.logaddexp(found, lost_too + self.dearest))
 
         if self.neighbours == "replace":
             far = np.maximum(excess(1, -1), excess(-1, 1))
-            squares = 2 * np.log(np.abs(ratio))
-            near = np.max([_log_sum((log_mass + squares - at[end])[None]) for end in (1, -1)], axis=0)
+            squares = log_mass + 2 * np.log(np.abs(ratio))
+            near = np.max([_log_sum((squares - at[end])[None]) for end in (1, -1)], axis=0)
             near = np.logaddexp(near + np.log(alphas * (alphas - 1) / 2), lost + self.nearest)
             kappa = np.maximum(far - log(4), near)
         else:
             far = kappa = np.maximum.reduce([excess(*pair) for pair in ((1, 0), (-1, 0), (0, 1), (0, -1))])
         kappa, most = (np.where(np.isnan(part), inf, part) for part in (kappa, np.logaddexp(0, far) / (alphas - 1)))
         return Gain(kappa + log(SLACK), most * SLACK)
+
+
+def _middle(low: Sum, high: Sum) -> tuple[FloatArray, FloatArray]:
+    """The law in the middle between two, by its logarithm, and by what part of it they differ from it."""
+    blocks = max(len(low.exponent), len(high.exponent))
+    a, b = (np.zeros((blocks, BLOCK)) for _ in range(2))
+    exponents = np.full((2, blocks), EMPTY)
+    for room, exponent, law in ((a, exponents[0], low), (b, exponents[1], high)):
+        room[: len(law.exponent)], exponent[: len(law.exponent)] = law.mantissa, law.exponent
+    top = exponents.max(axis=0)
+    a, b = (np.ldexp(part, np.maximum(own - top, -1100)[:, None]) for part, own in zip((a, b), exponents, strict=True))
+    total = a + b
+    seen = total > 0
+    log_mass = np.log(total / 2, where=seen, out=np.zeros_like(total)) + log(2) * top[:, None]
+    return log_mass[seen], ((b - a)[seen] / total[seen])
 
 
 def _log_sum(logs: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import inf
 from typing import Any, Literal, overload
@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from rqm._util import cache
 from rqm._util.checks import FloatArray, inputs, order, whole
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.base import mechanism_of
@@ -171,13 +172,31 @@ KEEP = 4096
 
 def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> list[Bound]:
     """The bounds for some orders, those that are not known yet worked out together."""
-    new = tuple(dict.fromkeys(alpha for alpha in alphas if (mech, alpha, clients, law) not in _KEPT))
-    if new:
-        _KEPT.update(zip(((mech, alpha, clients, law) for alpha in new), _found(mech, new, clients, law), strict=True))
-    bounds = [_KEPT[mech, alpha, clients, law] for alpha in alphas]
+    keys = {alpha: (mech, alpha, clients, law) for alpha in alphas}
+    for alpha in (alpha for alpha in keys if keys[alpha] not in _KEPT):
+        held = cache.read("renyi", _content(mech, alpha, clients, law)) if _lasting(mech, clients) else None
+        if held is not None:
+            others = {float(x): int(count) for x, count in held.pop("other_inputs")}
+            _KEPT[keys[alpha]] = Bound(**held, other_inputs=others)
+    new = tuple(alpha for alpha in keys if keys[alpha] not in _KEPT)
+    for alpha, bound in zip(new, _found(mech, new, clients, law) if new else (), strict=True):
+        _KEPT[keys[alpha]] = bound
+        if _lasting(mech, clients):
+            facts = {**asdict(bound), "other_inputs": [list(one) for one in bound.other_inputs.items()]}
+            cache.write("renyi", _content(mech, alpha, clients, law), facts)
+    bounds = [_KEPT[keys[alpha]] for alpha in alphas]
     while len(_KEPT) > KEEP:
         _KEPT.popitem(last=False)
     return bounds
+
+
+def _lasting(mech: Channel, clients: int) -> bool:
+    """Whether a bound is worth keeping on the disk, and depends on nothing but this package."""
+    return clients > 2 and type(mech).__module__.startswith("rqm.mechanisms.")
+
+
+def _content(mech: Channel, alpha: float, clients: int, law: Law) -> list[Any]:
+    return [mech.to_dict(), alpha, clients, law]
 
 
 def _found(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> tuple[Bound, ...]:
@@ -306,7 +325,8 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
     for _ in range(min(count, MANY)):
         starts = {one.counts for one in found.best}
         moved = {many for start in starts for many in _moves(start, knots_tried, size)}
-        if not any([found.consider(many, promising) for many in sorted(moved)]):
+        improved = [found.consider(many, promising) for many in sorted(moved)]
+        if not any(improved):
             if size <= max(1, count // MANY):
                 break
             size = max(1, size // 4)
