@@ -57,10 +57,11 @@ def bench() -> Result:
     with TemporaryDirectory() as name:
         folder = Path(name)
         sides = {"rqm": HERE / "src", "rqm 0.1.0": install(folder)}
-        entries, ratios = {}, {}
-        for side in sides.values():  # compile
-            seconds(side, folder, ["privacy", "--clients", "12"])
-            seconds(side, folder, ["privacy", "--mechanism", "pbm", "--clients", "3"])
+        entries: dict[str, Entry] = {}
+        ratios: dict[str, float] = {}
+        for source in sides.values():  # compile
+            seconds(source, folder, ["privacy", "--clients", "12"])
+            seconds(source, folder, ["privacy", "--mechanism", "pbm", "--clients", "3"])
         for job, (command, _) in JOBS.items():
             times: dict[str, list[float]] = {side: [] for side in sides}
             for _ in range(REPEATS.get(job, 3)):

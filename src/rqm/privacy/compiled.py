@@ -33,8 +33,24 @@ compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
 
 
+@inlined
+def _settle(sums: tuple[float, ...], out: FloatArray) -> int:  # pragma: no cover (compiled)
+    """Write a block, scaled so that its largest entry lies in [1/2, 1); return the power of two, or EMPTY."""
+    largest = 0.0
+    for z in range(BLOCK):
+        out[z] = sums[z]
+        largest = max(largest, sums[z])
+    if largest == 0.0:
+        return EMPTY
+    power = frexp(largest)[1]
+    scale = ldexp(1.0, -power)
+    for z in range(BLOCK):
+        out[z] *= scale
+    return power
+
+
 @compiled
-def convolve_into(  # noqa: PLR0915 (sixteen of them are one)
+def convolve_into(
     x: FloatArray, ex: IntArray, y: FloatArray, ey: IntArray, out: FloatArray, eout: IntArray
 ) -> int:  # pragma: no cover (compiled)
     """Convolve two blocked laws into ``out``; return the blocks used. Only non-negative numbers are added.
@@ -89,18 +105,9 @@ def convolve_into(  # noqa: PLR0915 (sixteen of them are one)
                 a14 += yq * window[o + np.uint64(14)]
                 a15 += yq * window[o + np.uint64(15)]
         sums = (a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15)
-        largest = 0.0
-        for z in range(BLOCK):
-            out[b, z] = sums[z]
-            largest = max(largest, sums[z])
-        eout[b] = EMPTY
-        if largest > 0.0:
-            power = frexp(largest)[1]
-            scale = ldexp(1.0, -power)
-            for z in range(BLOCK):
-                out[b, z] *= scale
-            eout[b] = top + power
-            size = b + 1
+        power = _settle(sums, out[b])
+        eout[b] = EMPTY if power == EMPTY else top + power
+        size = size if power == EMPTY else b + 1
     return size
 
 

@@ -9,10 +9,9 @@ maximum as if every count had been computed.
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from math import inf, log
+from math import comb, inf, log
 
 import numpy as np
-from scipy.special import betainc
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
@@ -118,6 +117,12 @@ def thinning(steps: int, weight: float, block: int) -> FloatArray:
     """[k, c]: the chance that k blocks of clients add c full blocks of shapes, rounded outward below."""
     if weight == 1.0:
         return np.eye(steps + 1)
+    if block == 1:
+        return np.array(
+            [[comb(k, c) * weight**c * (1 - weight) ** (k - c) for c in range(steps + 1)] for k in range(steps + 1)]
+        )
+    from scipy.special import betainc  # noqa: PLC0415 (takes a while)
+
     clients, most = block * np.arange(steps + 1)[:, None], block * np.arange(1, steps + 2) - 1
     some = most < clients
     left, right = np.where(some, clients - most, 1), np.where(some, most + 1, 1)

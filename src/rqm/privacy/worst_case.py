@@ -18,7 +18,6 @@ from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.certificate import certify, needed_tail, outward
 from rqm.privacy.compiled import IntArray
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
-from rqm.privacy.shifts import coordinate
 
 Others = Literal["worst", "balanced", "random"]
 
@@ -227,6 +226,8 @@ def _found(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> 
 
 def _shifts(mech: Additive, orders: FloatArray, clients: int) -> list[Bound]:
     """The noise does not depend on anybody's input: what the others hold does not matter. Of the sampled law."""
+    from rqm.privacy.shifts import coordinate  # noqa: PLC0415 (takes a while)
+
     values, shifts = coordinate(mech, orders.tolist(), clients)
     return [
         Bound(
