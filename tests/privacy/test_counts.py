@@ -36,6 +36,7 @@ def brute(groups, count, laws, pairs, alpha):
 @pytest.mark.parametrize("lattice", [2, 100])
 def test_the_same_maximum_as_everywhere(alpha, lattice, monkeypatch):
     monkeypatch.setattr(counts, "LATTICE", lattice)
+    monkeypatch.setattr(counts, "LITTLE", 0.5)  # where nothing adds so much, less must do
     logs = RQM(levels=8, margin=0.5, keep=0.4).knot_laws()
     laws, pairs, count = [Sum.of(row) for row in logs], all_pairs(len(logs))[:6], 5
     groups = partition(logs, 3)

@@ -25,11 +25,11 @@ LATTICE = 10
 ENOUGH = 1e-11
 """The part of a mean that may stay bounded from above only."""
 
-LITTLE = 0.02
+LITTLE = 0.05
 """The part of what is not known exactly in a mean that may wait."""
-AT_ONCE = 200
+AT_ONCE = 100
 """Spreads that are looked at together."""
-NARROW = 0.03
+NARROW = 0.01
 """Those within this part of the way from what is attained to the worst are looked at together."""
 AXES = 4
 
@@ -267,8 +267,10 @@ class Spread:
         spreads, before = self.spreads[active], self.bounds[active]
         adds, _ = open_counts(self.table, self.exact, self.thin, spreads, np.full(len(active), inf))
         # What adds little to what is open waits: perhaps it need not be known.
-        least = np.where(adds > ENOUGH * before, LITTLE * adds, inf)
-        _, counts = open_counts(self.table, self.exact, self.thin, spreads, least)
+        least, counts = np.where(adds > ENOUGH * before, LITTLE * adds, inf), np.empty((0, AXES), dtype=np.int64)
+        while not len(counts) and least.min(initial=inf) < inf:  # many may be open that add little each
+            _, counts = open_counts(self.table, self.exact, self.thin, spreads, least)
+            least = least / 8
         if len(counts):
             lower_beyond(self.table, counts, self._compute(counts)[0], self.stride)
         now = np.empty(len(active))
