@@ -14,6 +14,7 @@ from typing import Any
 
 BENCHMARKS = {
     "divergence": "D_α of the sum over 40 clients against log-domain NumPy",
+    "privacy": "certificates, accounts and figures against version 0.1.0, start-up included and nothing kept on disk",
     "encode": "the CPU encoder and the packing of bits against samplers of NumPy, torch and OpenDP",
     "cuda": "the GPU encoder against torch, on 40 clients of a million coordinates (needs a GPU)",
     "round": "a whole federated round of the paper's model against Apple's pfl and a plain torch loop",

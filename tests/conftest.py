@@ -14,4 +14,5 @@ settings.load_profile("rqm")
 
 STATE = TemporaryDirectory(prefix="rqm-state-")
 os.environ["RQM_STATE"] = STATE.name  # nothing of the user's is touched; children inherit it
+os.environ["RQM_CACHE"] = "off"  # tests test what is worked out, not what was
 (Path(STATE.name) / "policy.toml").write_text("trust_server = true\n")  # nodes of tests that are not about policies

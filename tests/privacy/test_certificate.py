@@ -1,5 +1,6 @@
 """The certificate: never below anything that can happen, tight, and never larger with more clients."""
 
+from collections import OrderedDict
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, renyi
-from rqm.privacy import certificate
+from rqm.privacy import certificate, worst_case
 from rqm.privacy.certificate import certify, tiers
 from rqm.privacy.shapes import common_shape, partition
 from tests.privacy.oracle import quick_divergence
@@ -45,6 +46,7 @@ def climb(laws, count, alpha, rng, steps=3):
 def coarse(monkeypatch, budget=40):
     """Take away the exact search, so that the grouping argument itself is what is tested."""
     monkeypatch.setattr(certificate, "BUDGET", budget)
+    monkeypatch.setattr(worst_case, "_KEPT", OrderedDict())
 
 
 @settings(max_examples=40)

@@ -10,20 +10,30 @@ depends on nothing but how many shapes of each group were added. All such counts
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import comb, inf
+from functools import partial
+from itertools import pairwise
+from math import comb, inf, sqrt
 
 import numpy as np
-import numpy.typing as npt
-from scipy.stats import binom
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
-from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, enumerate_counts
+from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
+from rqm.privacy.counts import Spread, pair_bounds, stack, steps_of, worst_spread
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
 from rqm.privacy.shapes import Group, group_of, partition
+from rqm.privacy.splits import Splits
 
 BUDGET = 130_000
 """Counts of shapes that one certificate may try; more groups are tighter and need more."""
+WAYS = 128
+"""Ways to split many others between two ends that are looked at."""
+WIDEST = 2**16
+"""Outcomes of a sum that a certificate may look at; where an order needs more of the tails, fewer clients must do."""
+SHORT = 4096
+"""Outcomes up to which a sum between two ends is not trimmed."""
+NEGLIGIBLE = 36.0
+"""−log of the probability that may be left out, where it does not count for more than itself."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +57,42 @@ def tiers(knots: int, width: int, others: int) -> list[Tier]:
     while not found or found[-1].last < others:
         groups, block = ways.pop(0) if ways else (2, 2 * block)
         steps = 1
-        while _affordable(groups, knots, (steps + 1) * block * width, steps + 1):
+        while _affordable(groups, knots, block, width, steps + 1):
             steps += 1
-        last = block * steps + groups * (block - 1)
+        last = block * steps + (groups * (block - 1) if groups < knots else 0)
         if not found or last > found[-1].last:
             found.append(Tier(groups, block, last))
     return found
 
 
-def _affordable(groups: int, knots: int, outcomes: int, steps: int) -> bool:
+def _affordable(groups: int, knots: int, block: int, width: int, steps: int) -> bool:
+    if groups == knots and block > 1:
+        return steps <= min(WAYS, BUDGET)
     if groups == knots:  # exact: one long convolution a count
         counts = comb(steps + groups - 1, groups - 1)
-        return counts <= BUDGET and counts * outcomes**2 <= 2e11
+        return counts <= BUDGET and counts * (steps * width) ** 2 <= 2e11
     return comb(steps + groups, groups) <= (BUDGET if groups > 2 else BUDGET // 16)
+
+
+def needed_tail(alpha: float, alone: float) -> float:
+    """The log-probability that may be left out of a sum; it counts as much as if nobody else were there.
+
+    Where one client leaks ``alone`` at this order, that is exp((α−1) D_α) each.
+    """
+    if np.isinf(alpha) or np.isinf(alone):
+        return -inf
+    return -(alpha - 1) * alone - NEGLIGIBLE
+
+
+def charged(value: FloatArray, log_lost: float, orders: FloatArray, alone: FloatArray) -> FloatArray:
+    """The bound on D_α when so much probability was left out, each of it as if nobody else were there.
+
+    That adds x to exp((α−1) D_α), and D_α rises by less than x exp(−(α−1) D_α) / (α−1).
+    """
+    rise = orders - 1
+    with np.errstate(divide="ignore", over="ignore"):
+        more = np.where(rise > 0, np.exp(rise * (alone - value) + log_lost) / rise, np.exp(log_lost) * alone)
+    return np.asarray(value + more)
 
 
 def certify(
@@ -68,31 +101,39 @@ def certify(
     count: int,
     alphas: Sequence[float],
     attained: Sequence[float],
+    worst: int | None = None,
 ) -> FloatArray:
     """Bound D_α of one client's law plus ``count`` others', over all pairs of ``own`` laws and all others' laws.
 
     ``own`` and ``others`` hold one log-law a row. ``attained`` are values known to be reached, one an order: pairs
-    that provably stay below them are not looked at closely.
+    that provably stay below them are not looked at closely. ``worst`` is a row of the others that may be worst.
     """
     orders = np.asarray(alphas, dtype=np.float64)
     laws = [Sum.of(row) for row in own]
     pairs = all_pairs(len(own))
-    best = outward(pair_divergences(Sum.nothing(), laws, pairs, orders).max(axis=0), orders, own, others, 0)
+    alone = pair_divergences(Sum.nothing(), laws, pairs, orders).max(axis=0)
+    best = outward(alone, orders, own, others, 0)
     for tier in reversed(tiers(len(others), others.shape[1], count) if count else []):
         clients = min(count, tier.last)
-        # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
-        open_to = best > (_all_equal(laws, others, clients, pairs, orders) if clients < count else -inf)
+        asked = _Asked(tier, own, laws, others, clients, pairs)
+        open_to = np.array([asked.within_reach(*one) for one in zip(orders, alone, strict=True)])
+        if clients < count:
+            # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
+            fewer = _all_equal(laws, others if worst is None else others[[worst]], clients, pairs, orders, alone)
+            open_to &= best > fewer
         if open_to.any():
-            known = np.asarray(attained)[open_to]
-            bound = _run_tier(tier, laws, others, clients, pairs, orders[open_to], known)
+            bound = asked.bound(orders[open_to], alone[open_to], np.asarray(attained)[open_to])
             bound = outward(bound, orders[open_to], own, others, clients)
             best[open_to] = np.minimum(best[open_to], bound)
     return best
 
 
-def _all_equal(laws: list[Sum], others: FloatArray, count: int, pairs: IntArray, orders: FloatArray) -> FloatArray:
+def _all_equal(
+    laws: list[Sum], others: FloatArray, count: int, pairs: IntArray, orders: FloatArray, alone: FloatArray
+) -> FloatArray:
     """The largest divergence among those where all others send the same."""
-    tried = [pair_divergences(Sum.of(row).times(count), laws, pairs, orders).max(axis=0) for row in others]
+    tail = min(map(needed_tail, orders, alone))
+    tried = [pair_divergences(Sum.of(row).times(count, tail), laws, pairs, orders).max(axis=0) for row in others]
     return np.asarray(np.max(tried, axis=0))
 
 
@@ -100,17 +141,17 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
     """Add more than floating-point rounding can have taken away with up to ``count`` others; round up to 40 bits.
 
     Every probability is a sum of products of positive floats: its relative error is at most the number of operations
-    behind it. Those of the laws themselves grow with their width and with the logarithms they come from. An error of
-    r in all probabilities moves D_α by at most r·(2α−1)/(α−1), and near α = 1, where the code divides by the mass, by
-    a multiple of the largest log-ratio.
+    behind it, where a sum of 2n others comes from two of n. Those of the laws themselves grow with their width and with
+    the logarithms they come from. An error of r in all probabilities moves D_α by at most r·(2α−1)/(α−1), and near
+    α = 1, where the code divides by the mass, by a multiple of the largest log-ratio.
     """
     finite = np.concatenate([own[np.isfinite(own)], others[np.isfinite(others)]])
     depth = float(abs(finite).max(initial=1.0))
     with np.errstate(invalid="ignore"):
         ratios = own[:, None, :] - own[None, :, :]
     widest = float(abs(ratios[np.isfinite(ratios)]).max(initial=0.0))
-    sums = 2 ** int(count).bit_length()  # in steps, so that it hardly ever rises with the count
-    roundings = 8 * own.shape[1] + 2 * sums * (others.shape[1] + 4) + 8 * depth + 64
+    doublings = int(count).bit_length()  # in steps, so that it hardly ever rises with the count
+    roundings = 8 * own.shape[1] + max(2, doublings / 2) * 2**doublings * (others.shape[1] + 4) + 8 * depth + 64
     capped = np.clip(orders, 1 + 1e-9, 1e6)
     gain = np.minimum((2 * capped - 1) / (capped - 1), 4 + 4 * widest) + 4 * np.where(np.isfinite(value), value, 0.0)
     safe = value + UNIT_ROUNDOFF * roundings * gain
@@ -118,152 +159,142 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
     return np.asarray(np.where(np.isfinite(value), np.ldexp(np.ceil(mantissa * 2.0**40), exponent - 40), value))
 
 
-# -- trying all counts ----------------------------------------------------------------------------
+# -- one tier -------------------------------------------------------------------------------------
 
 
-def _run_tier(
-    tier: Tier,
-    laws: list[Sum],
-    others: FloatArray,
-    count: int,
-    everyone: IntArray,
-    orders: FloatArray,
-    attained: FloatArray,
-) -> FloatArray:
-    knots = len(others)
-    middle = knots // 2
-    halves = [others[:middle], others[middle:]]
-    whole = [group_of(half) for half in halves]
-    # A quick look with one group a half, in blocks, finds the pairs that matter ...
-    quick = _all_counts(whole, 0, max(tier.block, 1 + count // 40), count, laws, everyone, orders).max(axis=2)
-    wanted = quick > attained
-    if (
-        count < tier.last and tier.groups < knots
-    ):  # those that matter for more clients stay: the bound must not depend on who else is looked at
-        most = _all_counts(whole, 0, max(tier.block, 1 + tier.last // 40), tier.last, laws, everyone, orders)
-        wanted |= most.max(axis=2) > _all_equal(laws, others, tier.last, everyone, orders)
-    pairs, wanted = everyone[wanted.any(axis=1)], wanted[wanted.any(axis=1)]
-    # ... and they are looked at closely.
-    if tier.groups <= 2 or tier.groups == knots:
-        groups = partition(others, tier.groups)
-        close = _all_counts(groups, 0, tier.block, count, laws, pairs, orders, wanted)[0]
-        return np.asarray(np.maximum(attained, close.max(axis=1)))
-    # Most clients sit in one half: cut that one finely and the far one less. Two ways to do so hold; the second is
-    # for the orders where the first is not already attained.
-    bound = attained
-    mirrored = np.array_equal(others[::-1, ::-1], others)
-    for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
-        cut = [whole[far], *partition(halves[near], tier.groups - 1)]
-        close = _all_counts(cut, 1, 1, count, laws, pairs, orders, wanted)[0]
-        loose = close.max(axis=1) > attained * (1 + 1e-9)
-        if tier.groups == 4 and loose.any():
-            cut = [*partition(halves[far], 2), *partition(halves[near], 2)]
-            again = _all_counts(cut, 2, 1, count, laws, pairs, orders[loose], wanted[:, loose])[0]
-            close[loose] = np.minimum(close[loose], again)
-        bound = np.maximum(bound, close.max(axis=1))
-    return np.asarray(bound)
+@dataclass(frozen=True)
+class _Asked:
+    """What a tier certifies: the divergence of every pair of ``laws`` beside ``count`` of the ``others``."""
+
+    tier: Tier
+    own: FloatArray
+    laws: list[Sum]
+    others: FloatArray
+    count: int
+    pairs: IntArray
+
+    @property
+    def exact(self) -> bool:
+        """Whether every knot is a group of its own."""
+        return self.tier.groups == len(self.others)
+
+    def within_reach(self, alpha: float, alone: float) -> bool:
+        """Whether the tails that an order needs fit, for the most clients of the tier."""
+        outcomes = self.tier.last * (self.others.shape[1] - 1)
+        law = np.exp(self.others)
+        z = np.arange(law.shape[1])
+        spread = sqrt(self.tier.last * float((law @ z**2 - (law @ z) ** 2).max()))
+        needed = -needed_tail(alpha, alone)
+        return outcomes <= WIDEST or (needed < inf and 2 * sqrt(2 * needed) * spread <= WIDEST)
+
+    def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
+        """The bounds, but no less than what is attained."""
+        if self.exact and len(self.others) == 2:
+            return np.maximum(attained, _two_ends(self, orders, alone, attained))
+        wanted = self._wanted(orders, alone, attained)
+        if self.exact:
+            return np.maximum(attained, _all_counts(self, orders, attained, wanted))
+        close = [self._spread(*one) for one in zip(orders, alone, attained, wanted.T, strict=True)]
+        return np.maximum(attained, close)
+
+    def _wanted(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> Bools:
+        """Which pairs may leak more than is attained at each order, by a quick look with a group a half."""
+        if not self.exact and self.tier.groups <= 2:
+            return np.ones((len(self.pairs), len(orders)), dtype=np.bool_)
+        count, last, block = self.count, self.tier.last, self.tier.block
+        middle = len(self.others) // 2
+        halves = [group_of(half) for half in (self.others[:middle], self.others[middle:])]
+        look = partial(pair_bounds, halves, laws=self.laws, pairs=self.pairs, orders=orders, alone=alone)
+        wanted: Bools = look(block=max(block, 1 + count // 40), count=count) > attained
+        if count < last and not self.exact:
+            # Those that matter for more clients stay: the bound must not depend on who else is looked at.
+            most = look(block=max(block, 1 + last // 40), count=last)
+            wanted |= most > _all_equal(self.laws, self.others, last, self.pairs, orders, alone)
+        return wanted
+
+    def _spread(self, alpha: float, alone: float, attained: float, wanted: Bools) -> float:
+        """The bound of one order by groups."""
+        if np.isinf(alpha) or np.isinf(alone) or steps_of(self.tier.groups, self.tier.block, self.count) <= 0:
+            return alone  # every count has a positive probability, and none at all leaks most
+        if not wanted.any():
+            return attained
+        made = partial(
+            Spread,
+            block=self.tier.block,
+            count=self.count,
+            laws=self.laws,
+            pairs=self.pairs[wanted],
+            alpha=alpha,
+            alone=alone,
+            log_tail=needed_tail(alpha, alone),
+        )
+        worst = attained
+        for ways in self._ways():
+            worst = worst_spread([partial(made, *way, attained=worst) for way in ways], worst)
+        return worst
+
+    def _ways(self) -> list[list[tuple[list[Group], int]]]:
+        """The groups, and how many of them are far: for either half being far, one way or two, of which both hold."""
+        if self.tier.groups <= 2:
+            return [[(partition(self.others, self.tier.groups), 0)]]
+        # Most clients sit in one half: cut that one finely and the far one less.
+        middle = len(self.others) // 2
+        halves = [self.others[:middle], self.others[middle:]]
+        mirrored = np.array_equal(self.others[::-1, ::-1], self.others)
+        found = []
+        for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
+            found.append([([group_of(halves[far]), *partition(halves[near], self.tier.groups - 1)], 1)])
+            if self.tier.groups == 4:
+                found[-1].append(([*partition(halves[far], 2), *partition(halves[near], 2)], 2))
+        return found
 
 
-def _all_counts(
-    groups: list[Group],
-    far: int,
-    block: int,
-    count: int,
-    laws: list[Sum],
-    pairs: IntArray,
-    orders: FloatArray,
-    wanted: npt.NDArray[np.bool_] | None = None,
-) -> FloatArray:
-    """For each order, the largest bound over the pairs and all ways to spread ``count`` clients over the groups.
+def _two_ends(asked: _Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
+    """The largest divergence over all splits of the others between two knots, in blocks."""
+    low, high = (Sum.of(row) for row in asked.others)
+    # Short sums stay whole: they are no work.
+    tail = min(map(needed_tail, orders, alone)) if asked.count * asked.others.shape[1] > SHORT else -inf
+    splits = Splits(low, high, asked.count, asked.tier.block, tail)
 
-    Shape (1, orders, far counts): if ``far`` > 0, the first ``far`` groups together hold at most half of the
-    clients, and the last axis tells how many they hold. ``wanted`` tells which pairs matter at which order; if it
-    is not given, every pair has its own row in the first axis. Clients are counted in blocks; what does not fill a
-    block is dropped.
-    """
-    asked = np.where(np.ones((len(pairs), 1), dtype=np.bool_) if wanted is None else wanted, orders, np.nan)
-    steps = count if block == 1 else -(-(count - len(groups) * (block - 1)) // block)
-    if steps <= 0 or not len(pairs):
-        alone = pair_divergences(Sum.nothing(), laws, pairs, orders)
-        return (alone if wanted is None else alone.max(axis=0, keepdims=True, initial=-inf))[:, :, None]
-    exact = all(group.weight == 1.0 for group in groups) and not far
-    first = steps // 2 if far else steps
-    shape = (first + 1,) + (steps + 1,) * (len(groups) - 1)
-    units = [group.shape.times(block) for group in groups]
-    # One table axis a group. An exact search needs no table, only the largest value at each first count, and its
-    # last count is what the others leave: `rest` holds the powers of the last shape.
-    rest = [Sum.nothing()]
-    if exact:
-        for _ in range(steps):
-            rest.append(rest[-1] + units[-1])
-        units = units[:-1]
+    def value(base: Sum) -> FloatArray:
+        found = pair_divergences(base, asked.laws, asked.pairs, orders).max(axis=0)
+        return found if base.log_lost == -inf else charged(found, base.log_lost, orders, alone)
+
+    def stretch(ends: tuple[int, int]) -> FloatArray:
+        best = attained.copy()
+        for _, base in splits.laws(*ends, lambda common: bool((value(common) <= best).all())):
+            np.maximum(best, value(base), out=best)
+        return best
+
+    laws = [np.exp(asked.others), np.exp(asked.own)]
+    mirrored = all(np.allclose(law[::-1, ::-1], law, rtol=1e-12, atol=0) for law in laws)
+    last = asked.count // 2 // asked.tier.block + 1 if mirrored else len(splits)
+    cuts = sorted({round(k) for k in np.linspace(0, last, 4 * usable_cores() + 1)})
+    with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
+        return np.asarray(np.max(list(pool.map(stretch, pairwise(cuts))), axis=0))
+
+
+def _all_counts(asked: _Asked, orders: FloatArray, attained: FloatArray, wanted: Bools) -> FloatArray:
+    """The largest divergence over all counts of others at the knots, for the pairs that are ``wanted``."""
+    pairs, wanted = asked.pairs[wanted.any(axis=1)], wanted[wanted.any(axis=1)]
+    if not len(pairs):
+        return attained
+    steps = asked.count
+    units = [Sum.of(row) for row in asked.others]
+    rest = [Sum.nothing()]  # the last count is what the others leave
+    for _ in range(steps):
+        rest.append(rest[-1] + units[-1])
     used = sorted({int(i) for i in pairs.ravel()})
-    local = np.searchsorted(used, pairs)
-    shapes, own, powers = _stack(units), _stack([laws[i] for i in used]), _stack(rest)
+    local, orders_asked = np.searchsorted(used, pairs), np.where(wanted, orders, np.nan)
+    shapes, own, powers = stack(units[:-1]), stack([asked.laws[i] for i in used]), stack(rest)
     size = (shapes[0].shape[1] + 1) * steps + own[0].shape[1] + powers[0].shape[1] + 4
-    cells = first + 1 if exact else int(np.prod(shape))
-    table = np.full((len(pairs) if wanted is None else 1, len(orders), cells), -inf)
+    table = np.full((1, len(orders), steps + 1), -inf)
 
     def fill(c0: int) -> None:
         start = units[0].times(c0)
         laws = ((start.mantissa, start.exponent), shapes, own, powers)
-        enumerate_counts(c0, steps, laws, (local, asked), size, exact, table)
+        enumerate_counts(c0, steps, laws, (local, orders_asked), size, table)
 
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
-        list(pool.map(fill, range(first + 1)))
-    if exact:
-        return table
-    return _expect(table, shape, [group.weight for group in groups], far, steps, block, orders)
-
-
-def _stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
-    """Pad some laws to the same number of blocks."""
-    blocks = max(len(s.exponent) for s in sums)
-    mantissa = np.zeros((len(sums), blocks, BLOCK))
-    exponent = np.full((len(sums), blocks), EMPTY, dtype=np.int64)
-    for k, s in enumerate(sums):
-        mantissa[k, : len(s.exponent)] = s.mantissa
-        exponent[k, : len(s.exponent)] = s.exponent
-    return mantissa, exponent
-
-
-def _expect(
-    table: FloatArray,
-    shape: tuple[int, ...],
-    weights: list[float],
-    far: int,
-    steps: int,
-    block: int,
-    orders: FloatArray,
-) -> FloatArray:
-    """Average over which clients added their shape; for each far count, the worst spread over the groups."""
-    grid = np.indices(shape).reshape(len(shape), -1)
-    total = grid.sum(axis=0)
-    thin = [_thinning(length - 1, weight, block) for length, weight in zip(shape, weights, strict=True)]
-    away = grid[:far].sum(axis=0)
-    full = (total == steps) & (away < shape[0] if far else True)
-    places = [full & (away == k) for k in range(shape[0])] if far else [full]
-    out = np.empty((*table.shape[:2], len(places)))
-    for k, row in enumerate(table):
-        for a, alpha in enumerate(orders):
-            top = row[a].max()
-            if np.isinf(alpha) or np.isinf(top):
-                out[k, a] = top  # every count has a positive probability
-                continue
-            with np.errstate(under="ignore"):
-                moments = row[a] if alpha == 1 else np.exp((alpha - 1) * (row[a] - top))
-            moments = np.where(total <= steps, moments, 0.0).reshape(shape)
-            for g, matrix in enumerate(thin):
-                moments = np.moveaxis(np.tensordot(matrix, moments, axes=(1, g)), 0, g)
-            worst = np.array([moments.reshape(-1)[place].max() for place in places]) * (1 + 1e-12) + 1e-270
-            out[k, a] = worst if alpha == 1 else top + np.log(worst) / (alpha - 1)
-    return out
-
-
-def _thinning(steps: int, weight: float, block: int) -> FloatArray:
-    """[k, c]: the chance that k blocks of clients add c full blocks of shapes, rounded outward below."""
-    if weight == 1.0:
-        return np.eye(steps + 1)
-    blocks = np.arange(steps + 1)
-    upto = np.asarray(binom.cdf(block * blocks[None, :] + block - 1, block * blocks[:, None], weight))
-    return np.asarray(np.diff(upto, axis=1, prepend=0.0))
+        list(pool.map(fill, range(steps + 1)))
+    return np.asarray(table[0].max(axis=1))

@@ -13,6 +13,7 @@ from numba import njit
 from rqm._util.checks import FloatArray
 
 IntArray = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 Blocked = tuple[FloatArray, IntArray]
 """Laws in blocks: numbers, and the power of two of each block."""
@@ -21,6 +22,9 @@ BLOCK = 16
 """Outcomes that share a power of two: few enough that even a law falling by 2³² a step fits a float in a block."""
 EMPTY = -(2**60)
 """The exponent of a block that holds only zeros."""
+LEAST = -1080
+POWERS = np.ldexp(1.0, np.arange(LEAST, 1))
+"""2**LEAST, …, 1/2, 1: the smallest is zero."""
 
 # Sums of positive numbers may be taken in any order; the error bound of ``certificate.outward`` allows for it.
 FAST = {"reassoc", "contract"}
@@ -29,11 +33,30 @@ compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
 
 
+@inlined
+def _settle(sums: tuple[float, ...], out: FloatArray) -> int:  # pragma: no cover (compiled)
+    """Write a block, scaled so that its largest entry lies in [1/2, 1); return the power of two, or EMPTY."""
+    largest = 0.0
+    for z in range(BLOCK):
+        out[z] = sums[z]
+        largest = max(largest, sums[z])
+    if largest == 0.0:
+        return EMPTY
+    power = frexp(largest)[1]
+    scale = ldexp(1.0, -power)
+    for z in range(BLOCK):
+        out[z] *= scale
+    return power
+
+
 @compiled
 def convolve_into(
     x: FloatArray, ex: IntArray, y: FloatArray, ey: IntArray, out: FloatArray, eout: IntArray
 ) -> int:  # pragma: no cover (compiled)
-    """Convolve two blocked laws into ``out``; return the blocks used. Only non-negative numbers are added."""
+    """Convolve two blocked laws into ``out``; return the blocks used. Only non-negative numbers are added.
+
+    The sixteen sums of a block are sixteen variables, and so stay in registers.
+    """
     nx, ny = x.shape[0], y.shape[0]
     last = np.zeros(ny, dtype=np.int64)  # the last outcome of each block of y that is not zero
     for j in range(ny):
@@ -41,7 +64,6 @@ def convolve_into(
             if y[j, q] > 0.0:
                 last[j] = q
     window = np.empty(2 * BLOCK)
-    acc = np.empty(BLOCK)
     size = 1
     for b in range(nx + ny):
         top = EMPTY
@@ -50,15 +72,14 @@ def convolve_into(
                 top = max(top, ex[b - j] + ey[j])
             if j < b:
                 top = max(top, ex[b - j - 1] + ey[j])
-        for z in range(BLOCK):
-            acc[z] = 0.0
+        a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = a8 = a9 = a10 = a11 = a12 = a13 = a14 = a15 = 0.0
         for j in range(max(0, b - nx), min(ny, b + 1)):
             # The outcomes of x that meet block j of y in block b: one block of x and the one before it.
             if ey[j] == EMPTY:
                 continue
             i = b - j
-            behind = ldexp(1.0, max(ex[i - 1] + ey[j] - top, -1080)) if i > 0 else 0.0
-            level = ldexp(1.0, max(ex[i] + ey[j] - top, -1080)) if i < nx else 0.0
+            behind = POWERS[max(ex[i - 1] + ey[j] - top, LEAST) - LEAST] if i > 0 else 0.0
+            level = POWERS[max(ex[i] + ey[j] - top, LEAST) - LEAST] if i < nx else 0.0
             front, back = window[:BLOCK], window[BLOCK:]
             before, here = x[max(i - 1, 0)], x[min(i, nx - 1)]
             for z in range(BLOCK):
@@ -66,23 +87,27 @@ def convolve_into(
                 back[z] = here[z] * level
             for q in range(last[j] + 1):
                 yq = y[j, q]
-                offset = np.uint64(BLOCK - q)  # an unsigned index cannot count from the end, so the loop vectorises
-                for z in range(BLOCK):
-                    acc[z] += yq * window[np.uint64(z) + offset]
-        largest = 0.0
-        for z in range(BLOCK):
-            largest = max(largest, acc[z])
-        if largest > 0.0:
-            power = frexp(largest)[1]
-            scale = ldexp(1.0, -power)
-            for z in range(BLOCK):
-                out[b, z] = acc[z] * scale
-            eout[b] = top + power
-            size = b + 1
-        else:
-            for z in range(BLOCK):
-                out[b, z] = 0.0
-            eout[b] = EMPTY
+                o = np.uint64(BLOCK - q)  # an unsigned index cannot count from the end
+                a0 += yq * window[o]
+                a1 += yq * window[o + np.uint64(1)]
+                a2 += yq * window[o + np.uint64(2)]
+                a3 += yq * window[o + np.uint64(3)]
+                a4 += yq * window[o + np.uint64(4)]
+                a5 += yq * window[o + np.uint64(5)]
+                a6 += yq * window[o + np.uint64(6)]
+                a7 += yq * window[o + np.uint64(7)]
+                a8 += yq * window[o + np.uint64(8)]
+                a9 += yq * window[o + np.uint64(9)]
+                a10 += yq * window[o + np.uint64(10)]
+                a11 += yq * window[o + np.uint64(11)]
+                a12 += yq * window[o + np.uint64(12)]
+                a13 += yq * window[o + np.uint64(13)]
+                a14 += yq * window[o + np.uint64(14)]
+                a15 += yq * window[o + np.uint64(15)]
+        sums = (a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15)
+        power = _settle(sums, out[b])
+        eout[b] = EMPTY if power == EMPTY else top + power
+        size = size if power == EMPTY else b + 1
     return size
 
 
@@ -262,6 +287,42 @@ def _all_pairs(
             row[order, cell] = max(row[order, cell], values[order])
 
 
+@inlined
+def _room(own: Blocked, orders: int, size: int) -> tuple[FloatArray, IntArray, IntArray, FloatArray]:
+    """What ``_all_pairs`` writes to."""
+    many = own[0].shape[0]
+    return np.zeros((many, size, BLOCK)), np.full((many, size), EMPTY), np.zeros(many, np.int64), np.empty(orders)
+
+
+@compiled
+def evaluate(
+    places: IntArray,
+    first: Blocked,
+    second: Blocked,
+    own: Blocked,
+    asked: tuple[IntArray, FloatArray],
+    least: int,
+    table: FloatArray,
+) -> None:  # pragma: no cover (compiled)
+    """Fill the table: the divergence of every pair beside ``first[i] + second[j]``, one cell for each of the places.
+
+    A place is i, j and how many blocks the two laws have; ``asked`` are pairs and orders. Blocks at both ends of a sum
+    are left out whose largest probability is below 2**least.
+    """
+    size = first[0].shape[1] + second[0].shape[1] + own[0].shape[1] + 4
+    ends = _room(own, asked[1].shape[1], size)
+    room, eroom = np.zeros((size, BLOCK)), np.full(size, EMPTY)
+    for cell in range(places.shape[0]):
+        i, j, ni, nj = places[cell]
+        x, ex, y, ey = first[0][i, :ni], first[1][i, :ni], second[0][j, :nj], second[1][j, :nj]
+        start, stop = 0, convolve_into(x, ex, y, ey, room, eroom)
+        while eroom[start] < least and start + 1 < stop:
+            start += 1
+        while eroom[stop - 1] < least and start + 1 < stop:
+            stop -= 1
+        _all_pairs((room[start:stop], eroom[start:stop]), own, asked, ends, cell, table)
+
+
 @compiled
 def enumerate_counts(
     c0: int,
@@ -269,12 +330,12 @@ def enumerate_counts(
     laws: tuple[Blocked, Blocked, Blocked, Blocked],
     asked: tuple[IntArray, FloatArray],
     size: int,
-    exact: bool,
     table: FloatArray,
 ) -> None:  # pragma: no cover (compiled)
-    """Fill the part of the table whose first count is ``c0``: the divergence of every pair at every count.
+    """Raise cell ``c0`` of the table to the largest divergence of a pair over all counts that begin with c0.
 
-    ``laws`` are the sum of the first c0, the shapes, one's own, and the powers of the last; ``asked`` pairs and orders.
+    ``laws`` are the sum of the first c0, the shapes but the last, one's own, and the powers of the last, of which there
+    are as many as the others leave; ``asked`` pairs and orders.
     """
     (start, estart), (shapes, eshapes), own, (powers, epowers) = laws
     groups = shapes.shape[0]
@@ -284,26 +345,15 @@ def enumerate_counts(
     for g in range(groups):
         law[g, : start.shape[0]] = start
         elaw[g, : start.shape[0]] = estart
-    many = own[0].shape[0]
-    ends = (
-        np.zeros((many, size, BLOCK)),
-        np.full((many, size), EMPTY),
-        np.zeros(many, dtype=np.int64),
-        np.empty(asked[1].shape[1]),
-    )
+    ends = _room(own, asked[1].shape[1], size)
     room, eroom = np.zeros((size, BLOCK)), np.full(size, EMPTY)
     count = np.zeros(groups, dtype=np.int64)
     count[0] = c0
     while True:
-        total, index, n = count.sum(), 0, used[groups - 1]
-        for g in range(groups):
-            index = index * (steps + 1) + count[g]
-        if exact:
-            left = steps - total
-            n = convolve_into(law[groups - 1, :n], elaw[groups - 1, :n], powers[left], epowers[left], room, eroom)
-        else:
-            room[:n], eroom[:n] = law[groups - 1, :n], elaw[groups - 1, :n]
-        _all_pairs((room[:n], eroom[:n]), own, asked, ends, c0 if exact else index, table)
+        total, n = count.sum(), used[groups - 1]
+        left = steps - total
+        n = convolve_into(law[groups - 1, :n], elaw[groups - 1, :n], powers[left], epowers[left], room, eroom)
+        _all_pairs((room[:n], eroom[:n]), own, asked, ends, c0, table)
         g = groups - 1
         while g > 0 and total == steps:
             total -= count[g]

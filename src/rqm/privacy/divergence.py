@@ -15,14 +15,21 @@ from rqm._util.checks import FloatArray
 from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, convolve, divergences
 
 UNIT_ROUNDOFF = 2.0**-53
+LONG = 8
+"""Blocks from which on a law has tails worth leaving out."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The law of an integer: block k holds ``mantissa[k] · 2**exponent[k]``."""
+    """The law of an integer: block k holds ``mantissa[k] · 2**exponent[k]``.
+
+    Of a long sum the farthest tails may be left out; their probability is at most ``exp(log_lost)``. Where such a law
+    begins is forgotten: it is the same for both laws of a pair.
+    """
 
     mantissa: FloatArray  # (blocks, BLOCK), the largest entry of a block in [1/2, 1)
     exponent: IntArray  # (blocks,)
+    log_lost: float = -inf
 
     @staticmethod
     def of(log_law: FloatArray) -> "Sum":
@@ -49,18 +56,34 @@ class Sum:
 
     def __add__(self, other: "Sum") -> "Sum":
         """The law of the sum of two independent integers."""
-        return Sum(*convolve(self.mantissa, self.exponent, other.mantissa, other.exponent))
+        lost = float(np.logaddexp(self.log_lost, other.log_lost))
+        return Sum(*convolve(self.mantissa, self.exponent, other.mantissa, other.exponent), lost)
 
-    def times(self, count: int) -> "Sum":
-        """The law of the sum of ``count`` independent copies."""
+    def times(self, count: int, log_tail: float = -inf) -> "Sum":
+        """The law of the sum of ``count`` independent copies, all on the way trimmed by ``log_tail``."""
         result, square = Sum.nothing(), self
         while count:
             if count & 1:
-                result = result + square
+                result = (result + square).trimmed(log_tail)
             count >>= 1
             if count:
-                square = square + square
+                square = (square + square).trimmed(log_tail)
         return result
+
+    def trimmed(self, log_tail: float) -> "Sum":
+        """Without the blocks at each end whose probability is together at most ``exp(log_tail)``, if it is long."""
+        if log_tail == -inf or len(self.exponent) < LONG:
+            return self
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.mantissa.sum(axis=1)) + np.log(2) * self.exponent.astype(np.float64)
+        below, above = (np.logaddexp.accumulate(side) for side in (logs, logs[::-1]))
+        first, last = (int(np.searchsorted(side, log_tail, side="right")) for side in (below, above))
+        if not first + last:
+            return self
+        kept = slice(first, len(logs) - last)
+        cut = [side[cuts - 1] for side, cuts in ((below, first), (above, last)) if cuts]
+        lost = float(np.logaddexp.reduce([self.log_lost, *cut])) + 1e-9
+        return Sum(self.mantissa[kept], self.exponent[kept], lost)
 
     def log_law(self, outcomes: int) -> FloatArray:
         """The logarithms of the probabilities of 0, …, outcomes − 1."""

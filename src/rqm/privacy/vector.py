@@ -14,31 +14,54 @@ cost does not depend on d.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil, exp, inf, log
 from typing import get_args
 
 import numpy as np
 
+from rqm._util import cache
 from rqm._util.checks import FloatArray, order, real, shown, whole
 from rqm.mechanisms.channel import Channel, Law
+from rqm.privacy.compiled import BLOCK, EMPTY
+from rqm.privacy.divergence import Sum
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
+from rqm.privacy.splits import Splits
 from rqm.privacy.worst_case import renyi
 
 SPLITS = 1024
 """Ways to split the other clients between the two ends that are looked at; in between, some are left out."""
 TAIL = 1e-40
-"""Probability that may be dropped at each end of a long sum; what is dropped is charged at its worst."""
+"""Probability that may be dropped at each end of a long sum, where it counts for no more than itself."""
+NEGLIGIBLE = 80.0
+"""−log of what dropped probability may count for, in units of exp((α−1) D_α)."""
+MILD, LEAST = 500.0, -700.0
+"""Where no outcome counts for more than exp(MILD), probabilities below exp(LEAST) may be left out."""
+LARGE = 40.0
+"""From here on exp(x) − 1 is exp(x), and terms of the first order do not matter; they are left in."""
 SLACK = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What a coordinate leaks: exp((α−1) D_α) − 1 ≤ ``kappa`` · (x − x')² / c², and D_α ≤ ``most`` in any case."""
+    """What a coordinate leaks: exp((α−1) D_α) − 1 ≤ ``kappa`` · (x − x')² / c², and D_α ≤ ``most`` in any case.
 
-    kappa: FloatArray
+    ``kappa`` is given by its logarithm: it may lie beyond all floats.
+    """
+
+    log_kappa: FloatArray
     most: FloatArray
+
+    @property
+    def kappa(self) -> FloatArray:
+        """κ itself, infinite where it is beyond all floats."""
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_kappa)
+
+    def or_more(self, other: "Gain") -> "Gain":
+        """The larger of each."""
+        return Gain(np.maximum(self.log_kappa, other.log_kappa), np.maximum(self.most, other.most))
 
 
 def end_laws(mech: Channel, law: Law) -> tuple[FloatArray, int]:
@@ -59,14 +82,19 @@ def splits_of_others(
     Of many others some neighbouring ways are taken together, by leaving out those in whom they differ. ``quick`` gives
     three ways only.
     """
-    block = 1 if quick else max(1, ceil(others / SPLITS))
-    starts: Sequence[int] = range(0, others + 1, block)
-    if np.allclose(low, high[::-1], rtol=1e-12, atol=0):
-        starts = range(0, others // 2 + 1, block)  # the other half are mirror images
-    lows, highs = _Powers(low), _Powers(high)
-    for start in sorted({0, others // 2, others}) if quick else starts:
-        # Between `start` and `start + block - 1` others are high: the rest of that block only adds noise.
-        yield highs[start].plus(lows[max(0, others - start - block + 1)])
+    with np.errstate(divide="ignore"):
+        ways = _ways(np.log(low), np.log(high), others, log(TAIL), quick=quick)
+    for law in ways:
+        yield np.exp(law.log_law(law.mantissa.size)), exp(law.log_lost)
+
+
+def _ways(low: FloatArray, high: FloatArray, others: int, log_tail: float, *, quick: bool) -> Iterator[Sum]:
+    """The laws of the others' sum for all splits, or for three."""
+    splits = Splits(Sum.of(low), Sum.of(high), others, 1 if quick else max(1, ceil(others / SPLITS)), log_tail)
+    mirrored = np.allclose(np.exp(low), np.exp(high[::-1]), rtol=1e-12, atol=0)  # then the other half are mirror images
+    if quick:
+        return (splits.law(way) for way in sorted({0, others // 2, *([] if mirrored else [others])}))
+    return (law for _, law in splits.laws(0, others // 2 // splits.block + 1 if mirrored else len(splits)))
 
 
 def vector_rdp(
@@ -115,9 +143,12 @@ def vector_rdp(
     laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
-    with np.errstate(over="ignore"):  # what leaks beyond all numbers leaks infinitely
-        under_budget = dim / (alphas - 1) * np.log1p(found.kappa * distance / dim)
-        return np.asarray(trials * np.minimum(under_budget, dim * found.most))
+    under_budget = dim / (alphas - 1) * np.logaddexp(0, found.log_kappa + log(distance) - log(dim))
+    bound = np.asarray(trials * np.minimum(under_budget, dim * found.most))
+    # Where no budget helps, a coordinate's own certificate may say less than that of its trials, shown one by one.
+    if trials > 1 and not quick and (under_budget > dim * found.most / 2).any():
+        bound = np.minimum(bound, dim * np.array([one.upper for one in renyi(mech, alphas.tolist(), honest, law=law)]))
+    return bound
 
 
 @lru_cache(maxsize=256)
@@ -132,77 +163,97 @@ def gain(
 
     ``quick`` tries only three splits of the others.
     """
+    asked = [laws, orders, others, neighbours, SPLITS]
+    held = None if quick else cache.read("gain", asked)
+    if held is not None:
+        return Gain(*map(np.array, held))
+    found = _gain(laws, orders, others, neighbours, quick=quick)
+    if not quick:
+        cache.write("gain", asked, [found.log_kappa.tolist(), found.most.tolist()])
+    return found
+
+
+def _gain(
+    laws: tuple[tuple[float, ...], ...],
+    orders: tuple[float, ...],
+    others: int,
+    neighbours: Neighbours,
+    *,
+    quick: bool,
+) -> Gain:
     low, high = (np.array(law) for law in laws)
     alphas = np.array(orders)
-    kappa, most = np.zeros(len(alphas)), np.zeros(len(alphas))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         steepest = float(np.nanmax(np.abs(high - low) / (high + low)))
-        for base, lost in splits_of_others(low, high, others, quick=quick):
-            here = _leak(base, lost, low, high, alphas, steepest, neighbours)
-            kappa, most = np.maximum(kappa, here.kappa), np.maximum(most, here.most)
-    return Gain(kappa * SLACK, most * SLACK)
+        one = _Coordinate(low, high, alphas, steepest, neighbours)
+        worst = Gain(np.full(len(alphas), -inf), np.zeros(len(alphas)))
+        ways = _ways(np.log(low), np.log(high), others, -NEGLIGIBLE - float(one.dearest.max()), quick=quick)
+        for law in ways:
+            worst = worst.or_more(one.leak(law))
+    return worst
 
 
-def _leak(
-    base: FloatArray,
-    lost: float,
-    low: FloatArray,
-    high: FloatArray,
-    alphas: FloatArray,
-    steepest: float,
-    neighbours: Neighbours,
-) -> Gain:
-    """The sums over outcomes for one choice of the others; ``lost`` is probability that ``base`` lacks."""
-    mass = np.convolve((low + high) / 2, base)
-    ratio = np.convolve((high - low) / 2, base) / mass
-    seen = mass > 0
-    mass, ratio = mass[seen], np.clip(ratio[seen], -steepest, steepest)
-    at = {end: np.log1p(end * ratio) for end in (1, -1, 0)}
-    beyond = lost * np.exp(alphas * np.log1p(steepest) + (1 - alphas) * np.log1p(-steepest))
+class _Coordinate:
+    """A coordinate whose law is affine between two laws, beside others of one sum at a time."""
 
-    def excess(u: int, w: int) -> FloatArray:
-        """exp((α−1) D_α) − 1 for the inputs u c and w c. The linear term, which sums to zero, is taken out first."""
-        logs = alphas[:, None] * at[u] + (1 - alphas)[:, None] * at[w]
-        linear = (alphas * u + (1 - alphas) * w)[:, None] * ratio
-        return np.asarray((mass * np.maximum(np.expm1(logs) - linear, 0)).sum(axis=1) + beyond)
+    def __init__(
+        self, low: FloatArray, high: FloatArray, alphas: FloatArray, steepest: float, neighbours: Neighbours
+    ) -> None:
+        self.alphas, self.steepest, self.neighbours = alphas, steepest, neighbours
+        self.ends = [Sum.of(np.log(law)) for law in (low, high)]
+        # The most that an outcome can count for: (1 + r)^α (1 − r)^(1−α), and in the limit of equal inputs.
+        self.dearest = alphas * np.log1p(steepest) + (1 - alphas) * np.log1p(-steepest)
+        self.nearest = np.log(alphas * (alphas - 1) / 2 * steepest**2 / (1 - steepest))
 
-    if neighbours == "replace":
-        far = np.maximum(excess(1, -1), excess(-1, 1))
-        near = max((mass * ratio**2 / (1 + end * ratio)).sum() for end in (1, -1))
-        kappa = np.maximum(far / 4, alphas * (alphas - 1) / 2 * near + beyond)
-    else:
-        far = kappa = np.maximum.reduce([excess(*pair) for pair in ((1, 0), (-1, 0), (0, 1), (0, -1))])
-    kappa, most = (np.where(np.isnan(part), inf, part) for part in (kappa, np.log1p(far) / (alphas - 1)))
-    return Gain(kappa, most)
+    def leak(self, base: Sum) -> Gain:
+        """The sums over outcomes for one choice of the others."""
+        log_mass, ratio = _middle(*(base + end for end in self.ends))
+        mass = np.exp(log_mass)
+        ratio = np.clip(ratio, -self.steepest, self.steepest)
+        at = {end: np.log1p(end * ratio) for end in (1, -1, 0)}
+        lost, alphas, mild = base.log_lost, self.alphas, self.dearest < MILD
+        # What is below all floats counts as lost.
+        lost_too = np.where(mild, np.logaddexp(lost, LEAST + log(len(ratio))), lost)
 
+        def excess(u: int, w: int) -> FloatArray:
+            """log(exp((α−1) D_α) − 1) at the inputs u c and w c. The linear term, which sums to zero, is taken out."""
+            logs = alphas[:, None] * at[u] + (1 - alphas)[:, None] * at[w]
+            linear = (alphas * u + (1 - alphas) * w)[:, None] * ratio
+            found = np.empty(len(alphas))
+            found[mild] = np.log(np.maximum(np.expm1(logs[mild]) - linear[mild], 0) @ mass)
+            logs, linear = logs[~mild], linear[~mild]
+            terms = np.where(logs < LARGE, np.log(np.maximum(np.expm1(np.minimum(logs, LARGE)) - linear, 0)), logs)
+            found[~mild] = _log_sum(log_mass + terms)
+            return np.asarray(np.logaddexp(found, lost_too + self.dearest))
 
-@dataclass(frozen=True)
-class _Sum:
-    """The law of a sum but for its farthest tails, of probability ``lost``; where it begins does not matter."""
-
-    law: FloatArray
-    lost: float
-
-    def plus(self, other: "_Sum") -> tuple[FloatArray, float]:
-        law = np.convolve(self.law, other.law)
-        return law, self.lost + other.lost
-
-    def trimmed(self) -> "_Sum":
-        if len(self.law) < 512:
-            return self
-        below = int(np.searchsorted(np.cumsum(self.law), TAIL))
-        above = int(np.searchsorted(np.cumsum(self.law[::-1]), TAIL))
-        return _Sum(self.law[below : len(self.law) - above], self.lost + (2 * TAIL if below or above else 0))
+        if self.neighbours == "replace":
+            far = np.maximum(excess(1, -1), excess(-1, 1))
+            squares = log_mass + 2 * np.log(np.abs(ratio))
+            near = np.max([_log_sum((squares - at[end])[None]) for end in (1, -1)], axis=0)
+            near = np.logaddexp(near + np.log(alphas * (alphas - 1) / 2), lost + self.nearest)
+            kappa = np.maximum(far - log(4), near)
+        else:
+            far = kappa = np.maximum.reduce([excess(*pair) for pair in ((1, 0), (-1, 0), (0, 1), (0, -1))])
+        kappa, most = (np.where(np.isnan(part), inf, part) for part in (kappa, np.logaddexp(0, far) / (alphas - 1)))
+        return Gain(kappa + log(SLACK), most * SLACK)
 
 
-class _Powers:
-    """Sums of several independent copies of a law, made one after the other."""
+def _middle(low: Sum, high: Sum) -> tuple[FloatArray, FloatArray]:
+    """The law in the middle between two, by its logarithm, and by what part of it they differ from it."""
+    blocks = max(len(low.exponent), len(high.exponent))
+    a, b = (np.zeros((blocks, BLOCK)) for _ in range(2))
+    exponents = np.full((2, blocks), EMPTY)
+    for room, exponent, law in ((a, exponents[0], low), (b, exponents[1], high)):
+        room[: len(law.exponent)], exponent[: len(law.exponent)] = law.mantissa, law.exponent
+    top = exponents.max(axis=0)
+    a, b = (np.ldexp(part, np.maximum(own - top, -1100)[:, None]) for part, own in zip((a, b), exponents, strict=True))
+    total = a + b
+    seen = total > 0
+    log_mass = np.log(total / 2, where=seen, out=np.zeros_like(total)) + log(2) * top[:, None]
+    return log_mass[seen], ((b - a)[seen] / total[seen])
 
-    def __init__(self, law: FloatArray) -> None:
-        self.law, self.made = law, [_Sum(np.ones(1), 0.0)]
 
-    def __getitem__(self, count: int) -> _Sum:
-        while len(self.made) <= count:
-            last = self.made[-1]
-            self.made.append(_Sum(np.convolve(last.law, self.law), last.lost).trimmed())
-        return self.made[count]
+def _log_sum(logs: FloatArray) -> FloatArray:
+    """Logarithms of the sums of rows of numbers given by theirs."""
+    top = np.maximum(logs.max(axis=1), -1e300)
+    return np.asarray(top + np.log(np.exp(logs - top[:, None]).sum(axis=1)))

@@ -1,8 +1,8 @@
 """The Rényi privacy of one client among n: the worst case that was found, and the one that is certified."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import inf
 from typing import Any, Literal, overload
@@ -10,17 +10,19 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from rqm._util import cache
 from rqm._util.checks import FloatArray, inputs, order, whole
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.base import mechanism_of
 from rqm.mechanisms.channel import Channel, Law
-from rqm.privacy.certificate import certify, outward
+from rqm.privacy.certificate import certify, needed_tail, outward
 from rqm.privacy.compiled import IntArray
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
-from rqm.privacy.shifts import coordinate
 
 Others = Literal["worst", "balanced", "random"]
 
+MANY = 256
+"""Others from which on a search tries few splits, and moves many of them at once."""
 QUICK_CLIENTS = 200
 """Clients up to which a certificate takes seconds, where several levels lie inside the clip."""
 
@@ -101,7 +103,7 @@ def renyi(
     if not orders.size:
         raise ValueError("alpha is empty: give at least one order")
     bounds = (
-        list(_worst(mech, tuple(orders.tolist()), clients, law))
+        _worst(mech, tuple(orders.tolist()), clients, law)
         if isinstance(others, str) and others == "worst"
         else (_given(mech, orders, clients, others, law, seed))
     )
@@ -133,11 +135,11 @@ def _given(
             raise ValueError(f"others contains {bad:g}: must lie within the clip, ±{mech.clip:g}")
         candidates = mech.knots
     distinct, counts = np.unique(values, return_counts=True)
-    base = Sum.nothing()
-    for row, times in zip(mech.log_law(distinct, law), counts, strict=True) if count else ():
-        base = base + Sum.of(row).times(int(times))
     own = [Sum.of(row) for row in mech.log_law(candidates, law)]
     _check_summable(mech, own, clients)
+    tail, base = _tail(own, orders), Sum.nothing()
+    for row, times in zip(mech.log_law(distinct, law), counts, strict=True) if count else ():
+        base = (base + Sum.of(row).times(int(times), tail)).trimmed(tail)
     best, pair = _best_pairs(base, own, all_pairs(len(own)), orders)
     return [
         Bound(
@@ -162,9 +164,41 @@ class _Found:
     counts: tuple[int, ...]
 
 
-@lru_cache(maxsize=64)
-def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> tuple[Bound, ...]:
-    """The bounds for some orders; they are kept, since they take seconds."""
+_KEPT: OrderedDict[tuple[Channel, float, int, Law], Bound] = OrderedDict()
+KEEP = 4096
+"""Bounds that are kept, one an order, since they take seconds."""
+
+
+def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> list[Bound]:
+    """The bounds for some orders, those that are not known yet worked out together."""
+    keys = {alpha: (mech, alpha, clients, law) for alpha in alphas}
+    for alpha in (alpha for alpha in keys if keys[alpha] not in _KEPT):
+        held = cache.read("renyi", _content(mech, alpha, clients, law)) if _lasting(mech, clients) else None
+        if held is not None:
+            others = {float(x): int(count) for x, count in held.pop("other_inputs")}
+            _KEPT[keys[alpha]] = Bound(**held, other_inputs=others)
+    new = tuple(alpha for alpha in keys if keys[alpha] not in _KEPT)
+    for alpha, bound in zip(new, _found(mech, new, clients, law) if new else (), strict=True):
+        _KEPT[keys[alpha]] = bound
+        if _lasting(mech, clients):
+            facts = {**asdict(bound), "other_inputs": [list(one) for one in bound.other_inputs.items()]}
+            cache.write("renyi", _content(mech, alpha, clients, law), facts)
+    bounds = [_KEPT[keys[alpha]] for alpha in alphas]
+    while len(_KEPT) > KEEP:
+        _KEPT.popitem(last=False)
+    return bounds
+
+
+def _lasting(mech: Channel, clients: int) -> bool:
+    """Whether a bound is worth keeping on the disk, and depends on nothing but this package."""
+    return clients > 2 and type(mech).__module__.startswith("rqm.mechanisms.")
+
+
+def _content(mech: Channel, alpha: float, clients: int, law: Law) -> list[Any]:
+    return [mech.to_dict(), alpha, clients, law]
+
+
+def _found(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> tuple[Bound, ...]:
     orders = np.array(alphas)
     if mech.exposed:
         return tuple(_no_privacy(mech, float(alpha), clients, law) for alpha in orders)
@@ -176,7 +210,7 @@ def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> 
     lower = np.array([one.value for one in found])
     # A client may be many independent trials, each affine in its input: for the bound they are all free.
     others, count = mech.trial_laws(law), (clients - 1) * mech.trials
-    upper = certify(own, others, count, list(orders), list(lower))
+    upper = certify(own, others, count, list(orders), list(lower), int(np.argmax(found[0].counts)))
     rounded = outward(lower, orders, own, others, 4 * count + 4)
     lower = np.where(upper <= rounded, upper, lower)  # equal but for rounding: then say so
     return tuple(
@@ -192,6 +226,8 @@ def _worst(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> 
 
 def _shifts(mech: Additive, orders: FloatArray, clients: int) -> list[Bound]:
     """The noise does not depend on anybody's input: what the others hold does not matter. Of the sampled law."""
+    from rqm.privacy.shifts import coordinate  # noqa: PLC0415 (takes a while)
+
     values, shifts = coordinate(mech, orders.tolist(), clients)
     return [
         Bound(
@@ -229,11 +265,18 @@ def _check_summable(mech: Channel, laws: list[Sum], clients: int) -> None:
         raise ValueError(f"{mech!r}: the law falls by more than 2**33 a level; sums of such laws are not supported")
 
 
+def _tail(own: list[Sum], orders: FloatArray) -> float:
+    """What may be left out of the others' sum at these orders: no more than rounding takes away."""
+    alone = pair_divergences(Sum.nothing(), own, all_pairs(len(own)), orders).max(axis=0)
+    return min(map(needed_tail, orders.tolist(), alone.tolist()))
+
+
 class _Search:
     """The best that was found so far for every order, and what it takes to try other counts at the knots."""
 
     def __init__(self, own: FloatArray, orders: FloatArray) -> None:
         self.laws, self.orders = [Sum.of(row) for row in own], orders
+        self.tail = _tail(self.laws, orders)
         self.best = [_Found(-1.0, (0, 1), (0,) * len(own))] * len(orders)
         self._powers: dict[tuple[int, int], Sum] = {}
 
@@ -241,7 +284,7 @@ class _Search:
         """Try so many other clients at each knot; whether some order gets better."""
         base = Sum.nothing()
         for v, times in enumerate(counts):
-            base = base + self._power(v, times) if times else base
+            base = (base + self._power(v, times)).trimmed(self.tail) if times else base
         value, pair = _best_pairs(base, self.laws, pairs, self.orders)
         better = [a for a in range(len(self.orders)) if value[a] > self.best[a].value * (1 + 1e-12)]
         for a in better:
@@ -254,12 +297,15 @@ class _Search:
 
     def _power(self, v: int, times: int) -> Sum:
         if (v, times) not in self._powers:
-            self._powers[v, times] = self.laws[v].times(times)
+            self._powers[v, times] = self.laws[v].times(times, self.tail)
         return self._powers[v, times]
 
 
 def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
-    """Look for the worst inputs of ``count`` other clients: all equal, two values, then one move at a time."""
+    """Look for the worst inputs of ``count`` other clients: all equal, two values, then some move at a time.
+
+    Of many clients a good part moves at first, then fewer and fewer.
+    """
     found, knots = _Search(own, orders), len(own)
     pairs = all_pairs(knots)
     ranked = []
@@ -271,26 +317,31 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[_Found]:
     promising = np.array(sorted({one.pair for one in found.best}))
     tried = max(3, 20_000 // (count * own.shape[1]))  # few splits where each is dear
     splits = sorted({int(k) for k in np.linspace(1, count - 1, min(count - 1, tried))})
-    knots_tried = range(knots) if knots <= 16 else sorted(v for _, v in sorted(ranked)[-8:])
+    most = 16 if count < MANY else 4
+    knots_tried = range(knots) if knots <= most else sorted(v for _, v in sorted(ranked)[-max(4, most // 2) :])
     for u, v in combinations(knots_tried, 2):
         for k in splits:
             found.only({u: k, v: count - k}, promising)
-    for _ in range(count):
+    size = 1 if count < MANY else count // 4
+    for _ in range(min(count, MANY)):
         starts = {one.counts for one in found.best}
-        improved = [found.consider(moved, promising) for start in starts for moved in _moves(start, knots_tried)]
+        moved = {many for start in starts for many in _moves(start, knots_tried, size)}
+        improved = [found.consider(many, promising) for many in sorted(moved)]
         if not any(improved):
-            break
+            if size <= max(1, count // MANY):
+                break
+            size = max(1, size // 4)
     return found.best
 
 
-def _moves(counts: tuple[int, ...], knots: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All assignments that differ in one client's input."""
+def _moves(counts: tuple[int, ...], knots: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+    """All assignments that differ in the input of ``size`` clients, or of all at a knot with fewer."""
     for u in (u for u, n in enumerate(counts) if n):
         for v in knots:
             if u != v:
-                moved = list(counts)
-                moved[u] -= 1
-                moved[v] += 1
+                moved, step = list(counts), min(size, counts[u])
+                moved[u] -= step
+                moved[v] += step
                 yield tuple(moved)
 
 

@@ -1,0 +1,298 @@
+"""The worst way to spread the other clients over groups, looked at closely only where it can be.
+
+The bound of a spread is a mean over the counts of shapes that are added (``docs/proofs/certificate.md``). More shapes
+never leak more, so a coarse lattice of counts bounds all others from above. From there on, whichever spread is worst by
+what is known so far gets the counts that weigh most in its mean computed, until the worst is known exactly: the same
+maximum as if every count had been computed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from math import comb, inf, log
+
+import numpy as np
+
+from rqm._util.checks import FloatArray
+from rqm._util.threads import usable_cores
+from rqm.privacy.compiled import BLOCK, EMPTY, Bools, IntArray, evaluate
+from rqm.privacy.divergence import Sum
+from rqm.privacy.means import lower_beyond, open_counts, spread_means
+from rqm.privacy.shapes import Group
+
+LATTICE = 10
+"""Counts of a group that are computed to begin with, besides none."""
+ENOUGH = 1e-11
+"""The part of a mean that may stay bounded from above only."""
+
+LITTLE = 0.05
+"""The part of what is not known exactly in a mean that may wait."""
+AT_ONCE = 100
+"""Spreads that are looked at together."""
+NARROW = 0.01
+"""Those within this part of the way from what is attained to the worst are looked at together."""
+AXES = 4
+
+Count = tuple[int, ...]
+
+
+def stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
+    """Pad some laws to the same number of blocks."""
+    blocks = max(len(s.exponent) for s in sums)
+    mantissa = np.zeros((len(sums), blocks, BLOCK))
+    exponent = np.full((len(sums), blocks), EMPTY, dtype=np.int64)
+    for k, s in enumerate(sums):
+        mantissa[k, : len(s.exponent)] = s.mantissa
+        exponent[k, : len(s.exponent)] = s.exponent
+    return mantissa, exponent
+
+
+class Shapes:
+    """Sums of so many shapes of each group, in blocks of ``block``: made when asked for, and kept."""
+
+    def __init__(self, groups: list[Group], block: int, log_tail: float) -> None:
+        self.log_tail = log_tail
+        self.powers = [[Sum.nothing(), group.shape.times(block, log_tail)] for group in groups]
+        self.half = (len(groups) + 1) // 2
+        self.made: dict[tuple[int, Count], Sum] = {}
+
+    def power(self, group: int, count: int) -> Sum:
+        """So many blocks of one shape."""
+        powers = self.powers[group]
+        while len(powers) <= count:
+            powers.append((powers[-1] + powers[1]).trimmed(self.log_tail))
+        return powers[count]
+
+    def part(self, first: int, counts: Count) -> Sum:
+        """The sum of so many blocks of the groups from ``first`` on."""
+        if (first, counts) not in self.made:
+            total = self.power(first, counts[0])
+            for group, count in enumerate(counts[1:], first + 1):
+                total = (total + self.power(group, count)).trimmed(self.log_tail) if count else total
+            self.made[first, counts] = total
+        return self.made[first, counts]
+
+    def divergences(
+        self, counts: Sequence[Count], laws: list[Sum], pairs: IntArray, asked: FloatArray, *, each: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
+        """For each count, the largest divergence of a pair (or of ``each``) and the probability that its law lacks.
+
+        Of shape (1 or pairs, orders, counts); ``asked`` holds the orders that matter for each pair, else NaN.
+        """
+        sides = [(0, self.half), (self.half, len(self.powers))]
+        keys = [[count[a:b] for count in counts] for a, b in sides]
+        known = [{key: k for k, key in enumerate(dict.fromkeys(side))} for side in keys]
+        sums = [[self.part(a, key) for key in side] for (a, _), side in zip(sides, known, strict=True)]
+        at = np.array([[side[key] for key in some] for side, some in zip(known, keys, strict=True)])
+        sizes = [np.array([len(one.exponent) for one in some]) for some in sums]
+        places = np.stack([*at, *(size[k] for size, k in zip(sizes, at, strict=True))], axis=1)
+        used = sorted({int(i) for i in pairs.ravel()})
+        own, local = stack([laws[i] for i in used]), np.searchsorted(used, pairs)
+        table = np.full((len(pairs) if each else 1, asked.shape[1], len(counts)), -inf)
+        first, second = (stack(some) for some in sums)
+
+        blocks = first[0].shape[1] + second[0].shape[1]
+        least = EMPTY if self.log_tail == -inf else int(self.log_tail / log(2)) - blocks.bit_length() - 6
+
+        def fill(part: slice) -> None:
+            evaluate(places[part], first, second, own, (local, asked), least, table[:, :, part])
+
+        in_turns(fill, len(counts))
+        logs = [np.array([one.log_lost for one in some])[k] for some, k in zip(sums, at, strict=True)]
+        return table, np.exp(logs[0]) + np.exp(logs[1]) + np.exp(self.log_tail)
+
+
+def in_turns(fill: Callable[[slice], None], count: int, least: int = 16) -> None:
+    """Fill so many cells, some on each core where there are enough."""
+    cores = usable_cores()
+    if cores == 1 or count < 2 * least:
+        fill(slice(0, count))
+        return
+    step = max(least, -(-count // (4 * cores)))
+    with ThreadPoolExecutor(max_workers=cores) as pool:
+        list(pool.map(fill, [slice(k, min(k + step, count)) for k in range(0, count, step)]))
+
+
+def thinning(steps: int, weight: float, block: int) -> FloatArray:
+    """[k, c]: the chance that k blocks of clients add c full blocks of shapes, rounded outward below."""
+    if weight == 1.0:
+        return np.eye(steps + 1)
+    if block == 1:
+        return np.array(
+            [[comb(k, c) * weight**c * (1 - weight) ** (k - c) for c in range(steps + 1)] for k in range(steps + 1)]
+        )
+    from scipy.special import betainc  # noqa: PLC0415 (takes a while)
+
+    clients, most = block * np.arange(steps + 1)[:, None], block * np.arange(1, steps + 2) - 1
+    some = most < clients
+    left, right = np.where(some, clients - most, 1), np.where(some, most + 1, 1)
+    upto = np.where(some, betainc(left, right, 1 - weight), 1.0)
+    return np.asarray(np.diff(upto, axis=1, prepend=0.0))
+
+
+def steps_of(groups: int, block: int, count: int) -> int:
+    """Full blocks that are left of ``count`` clients in so many groups, wherever they are."""
+    return count if block == 1 else -(-(count - groups * (block - 1)) // block)
+
+
+class Moments:
+    """Divergences as what is averaged, exp((α−1) D) over that of nobody else (the KL divergence itself), and back."""
+
+    def __init__(self, alpha: float, top: float) -> None:
+        self.alpha, self.top = alpha, top
+
+    def of(self, value: FloatArray, lost: FloatArray) -> FloatArray:
+        """From divergences; lost probability is charged as if nobody else were there."""
+        with np.errstate(under="ignore"):
+            if self.alpha == 1:
+                return np.asarray(value + lost * self.top)
+            return np.asarray(np.exp((self.alpha - 1) * (value - self.top)) + lost)
+
+    def back(self, mean: FloatArray) -> FloatArray:
+        """To divergences, rounded up."""
+        safe = mean * (1 + 1e-12) + 1e-270
+        return np.asarray(safe if self.alpha == 1 else self.top + np.log(safe) / (self.alpha - 1))
+
+
+def pair_bounds(
+    groups: list[Group], block: int, count: int, laws: list[Sum], pairs: IntArray, orders: FloatArray, alone: FloatArray
+) -> FloatArray:
+    """A bound for every pair and order, of two groups, all counts computed. ``alone`` is what one client leaks."""
+    steps = steps_of(2, block, count)
+    if steps <= 0:
+        return np.broadcast_to(alone, (len(pairs), len(orders)))
+    counts = [(a, b) for a, b in product(range(steps + 1), repeat=2) if a + b <= steps]
+    asked = np.broadcast_to(orders, (len(pairs), len(orders))).copy()
+    table, _ = Shapes(groups, block, -inf).divergences(counts, laws, pairs, asked, each=True)
+    left, right = (thinning(steps, group.weight, block) for group in groups)
+    a, b = np.array(counts).T
+    out = np.empty((len(pairs), len(orders)))
+    for k, alpha in enumerate(orders):
+        if np.isinf(alpha):
+            out[:, k] = table[:, k].max(axis=1)  # every count has a positive probability
+            continue
+        scale = Moments(float(alpha), float(table[:, k].max()))
+        dense = np.zeros((len(pairs), steps + 1, steps + 1))
+        dense[:, a, b] = scale.of(table[:, k], np.zeros(len(counts)))
+        # The spread (i, steps − i), for each i.
+        out[:, k] = scale.back(np.einsum("ia,pab,ib->pi", left, dense, right[::-1], optimize=True).max(axis=1))
+    return out
+
+
+class Spread:
+    """One order's bounds for all spreads of ``count`` clients over some groups, the first ``far`` with half at most.
+
+    They are upper bounds throughout, and get smaller by ``refine``. ``alone`` is what one client leaks. Where there
+    are fewer than four groups, the last have nobody.
+    """
+
+    def __init__(
+        self,
+        groups: list[Group],
+        far: int,
+        block: int,
+        count: int,
+        laws: list[Sum],
+        pairs: IntArray,
+        alpha: float,
+        *,
+        alone: float,
+        attained: float,
+        log_tail: float = -inf,
+    ) -> None:
+        self.steps, self.groups = steps_of(len(groups), block, count), len(groups)
+        self.shapes, self.laws, self.pairs = Shapes(groups, block, log_tail), laws, pairs
+        self.scale, self.far = Moments(alpha, alone), far
+        self.first = self.steps // 2 if far else self.steps
+        self.thin = np.zeros((AXES, self.steps + 1, self.steps + 1))
+        self.thin[:, 0, 0] = 1.0
+        for matrix, group in zip(self.thin, groups, strict=False):
+            matrix[:] = thinning(self.steps, group.weight, block)
+        self.stride = max(1, self.steps // LATTICE)
+        spreads = self._counts(1, full=True)
+        self.spreads = spreads[np.argsort(spreads[:, : self.far].sum(axis=1), kind="stable")]
+        self.place = self.spreads[:, : self.far].sum(axis=1)
+        self.starts = np.flatnonzero(np.diff(self.place, prepend=-1))
+        self._begin(attained)
+
+    def _counts(self, stride: int, *, full: bool = False) -> IntArray:
+        """Counts by ``stride``, with no more shapes than there are blocks, or with as many."""
+        axes = [np.arange(0, self.steps + 1, stride)] * (self.groups - 1 if full else self.groups)
+        grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+        grid = grid[grid.sum(axis=1) <= self.steps]
+        if full:
+            grid = np.column_stack([grid, self.steps - grid.sum(axis=1)])
+        kept = grid[grid[:, : self.far].sum(axis=1) <= self.first]
+        return np.pad(kept, [(0, 0), (0, AXES - self.groups)])
+
+    def _begin(self, attained: float) -> None:
+        """Compute the lattice, and bound everything by it; where there are two groups, find the pairs that matter."""
+        lattice = self._counts(self.stride)
+        few = self.groups == 2
+        values = self._compute(lattice, each=few)
+        many = [self.first + 1 if self.far == 1 else self.steps + 1, *[self.steps + 1] * (self.groups - 1)]
+        many += [1] * (AXES - self.groups)
+        near = np.ix_(*(np.arange(n) // self.stride for n in many))
+        coarse = np.zeros((len(values), *(-(-n // self.stride) for n in many)))
+        coarse[:, *(lattice.T // self.stride)] = values
+        self.bounds = np.empty(len(self.spreads))
+        if few:
+            worth = np.zeros(len(values), dtype=np.bool_)
+            for k, one in enumerate(coarse):
+                spread_means(np.ascontiguousarray(one[near]), self.thin, self.spreads, self.bounds)
+                worth[k] = self.scale.back(self.bounds).max() > attained
+            self.pairs, coarse = self.pairs[worth], coarse[worth]
+        self.table = np.ascontiguousarray(coarse.max(axis=0, initial=0.0)[near])
+        self.exact: Bools = np.zeros(self.table.shape, dtype=np.bool_)
+        self.exact[tuple(lattice.T)] = True
+        spread_means(self.table, self.thin, self.spreads, self.bounds)
+
+    def _compute(self, counts: IntArray, *, each: bool = False) -> FloatArray:
+        asked = np.full((len(self.pairs), 1), self.scale.alpha)
+        rows = [tuple(count) for count in counts[:, : self.groups].tolist()]
+        value, lost = self.shapes.divergences(rows, self.laws, self.pairs, asked, each=each)
+        return self.scale.of(value[:, 0], lost)
+
+    def by_place(self) -> FloatArray:
+        """The largest bound for each number of clients in the far groups."""
+        return self.scale.back(np.maximum.reduceat(self.bounds, self.starts))
+
+    def refine(self, places: Bools, above: float) -> bool:
+        """Look closer at spreads whose bounds lie above, with so many clients far; False if they are known exactly."""
+        if not len(self.pairs):
+            return False
+        limit = self.scale.of(np.array(above), np.zeros(1))
+        active = np.flatnonzero(places[self.place] & (self.bounds >= limit))
+        active = active[np.argsort(-self.bounds[active])[:AT_ONCE]]
+        spreads, before = self.spreads[active], self.bounds[active]
+        adds, _ = open_counts(self.table, self.exact, self.thin, spreads, np.full(len(active), inf))
+        # What adds little to what is open waits: perhaps it need not be known.
+        least, counts = np.where(adds > ENOUGH * before, LITTLE * adds, inf), np.empty((0, AXES), dtype=np.int64)
+        while not len(counts) and least.min(initial=inf) < inf:  # many may be open that add little each
+            _, counts = open_counts(self.table, self.exact, self.thin, spreads, least)
+            least = least / 8
+        if len(counts):
+            lower_beyond(self.table, counts, self._compute(counts)[0], self.stride)
+        now = np.empty(len(active))
+        spread_means(self.table, self.thin, spreads, now)
+        self.bounds[active] = np.minimum(before, now)
+        return bool(len(counts) or (now < before * (1 - 1e-12)).any())
+
+
+def worst_spread(ways: Iterable[Callable[[], Spread]], attained: float) -> float:
+    """The largest bound over all spreads, for each far count the smaller of those that several ``ways`` give."""
+    made = [way() for way in ways]
+    while True:
+        bounds = np.array([one.by_place() for one in made])
+        best = bounds.min(axis=0)
+        top = float(best.max())
+        if top <= attained:
+            return attained
+        above = max(attained, top - NARROW * (top - attained))
+        deciding = (bounds == best) & (best >= above)
+        closer = [one.refine(places, above) for one, places in zip(made, deciding, strict=True)]
+        if any(closer):
+            continue
+        closer = [one.refine(best == top, top) for one in made]
+        if not any(closer):
+            return top
