@@ -16,9 +16,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from .bound import Promise, epsilon
+from .bound import epsilon
 from .chain import Report, Row, chain, content, heads, is_folder, parsed, shown, signatures
 from .laws import Unsure
+from .promise import Promise
 
 LOOSE = 1.10
 """This bound exceeds the accountant's by no more."""
