@@ -27,8 +27,8 @@ FEW, GRID = 1000, 1000
 """Coordinates times releases up to which privacy losses are composed, and values of a loss on either side of 0."""
 SLACK, ERROR = 1 + 1e-6, 2e-13
 """More than the rounding errors of ε, and of a coordinate's δ."""
-CUT = 1e-3
-"""The part of δ that pays for outcomes far out in the tails, and for losses."""
+CUT, FARTHEST = 2e-3, 1e-6
+"""The part of δ that is kept back, as accountants may do, and what outcomes far out in the tails cost of it."""
 
 
 def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
@@ -69,14 +69,14 @@ def _smallest(leak: Callable[[float], float], releases: int, delta: float) -> fl
 def _gaussian(promise: Promise, releases: int) -> tuple[float, float]:
     """Exactly, but for some δ that accountants may keep back; how many clients are honest does not matter here."""
     mu = (1 if promise.zero_out else 2) / promise.mechanism["noise_multiplier"] * sqrt(releases)
-    left = promise.floor(releases)[1] * (1 - 2 * CUT)
+    left = promise.floor(releases)[1] * (1 - CUT)
     return epsilon_of(mu, left)[0], epsilon_of(mu, promise.delta)[1]
 
 
 def _certified(promise: Promise, releases: int) -> float:
     """By the μ of a release, for every number of honest clients that it may hold."""
     crowds, delta = promise.crowds(releases)
-    each = [(chance, mu_of(promise, honest, CUT * promise.delta / releases)) for chance, honest in crowds]
+    each = [(chance, mu_of(promise, honest, FARTHEST * promise.delta / releases)) for chance, honest in crowds]
     delta -= CUT * promise.delta
     if not all(mu < inf for _, mu in each):
         return inf

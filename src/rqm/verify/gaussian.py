@@ -55,7 +55,7 @@ class Tests(NamedTuple):
         return np.asarray(self.rise * np.exp(self.z**2 / 2) * sqrt(2 * pi))
 
 
-def tests(low: Array, high: Array, tail: float, lost: float = 0.0) -> Tests | None:
+def best_tests(low: Array, high: Array, tail: float, lost: float) -> Tests | None:
     """Of all outcomes but those that lean most, of chance ``tail`` at either side; None if ``lost`` ones matter."""
     from scipy.special import ndtri  # noqa: PLC0415 (takes a while)
 
@@ -89,7 +89,7 @@ def _affine(promise: Promise, honest: int, lost: float) -> float:
     d, worst = promise.coordinates * trials, Apart(0.0, 0.0)
     dropped = 8 * (honest + LONG) * TAIL if honest * (len(low) - 1) >= LONG / 2 else 0.0
     for other in others(low, high, honest - 1):
-        best = tests(np.convolve(low, other), np.convolve(high, other), lost / (2 * d) - dropped, dropped)
+        best = best_tests(np.convolve(low, other), np.convolve(high, other), lost / (2 * d) - dropped, dropped)
         if best is None:
             return inf
         here = _apart(best, promise.zero_out)
@@ -114,14 +114,19 @@ def _additive(promise: Promise, honest: int, lost: float) -> float:
     if found is None:
         return inf
     far, slope = found
-    # From k to k + 1 steps μ is at most slope · distance, and at most that of k + 1 steps.
-    k = np.arange(len(far))
-    at = np.concatenate([k, np.clip(far / slope, k, np.minimum(k + 1, last))])
-    gains = np.minimum(np.tile(slope, 2) * at, np.tile(far, 2)) ** 2
-    squares = promise.budget * (1 if promise.zero_out else 4) * (mech["steps"] / 2) ** 2 / d
-    prices = float(slope[0]) ** 2 * np.exp(np.linspace(-6, 6, 1201))
-    bounds = [price * squares + float((gains - price * at**2).max()) for price in prices.tolist()]
-    return sqrt(d * min(*bounds, float(far[-1]) ** 2) * SLACK)
+    k, before = np.arange(len(far)), np.concatenate([[0.0], far[:-1]])
+    parts = np.minimum((far - before) / slope, np.minimum(1, last - k))  # of a step, after which a whole one says less
+    squares = float(promise.budget * (1 if promise.zero_out else 4) * (mech["steps"] / 2) ** 2 / d)
+
+    def bound(price: float) -> float:
+        """By a price on squares of distances: μ² less what they cost is largest at an end, or at a parabola's top."""
+        top = np.clip(np.nan_to_num((slope * before - price * k) / (price - slope**2)), 0, parts)
+        part = np.stack([np.zeros(len(k)), parts, top])
+        gains = (before + slope * part) ** 2 - price * (k + part) ** 2
+        return price * squares + float(gains.max())
+
+    prices = float(slope[0]) ** 2 * np.exp(np.linspace(-6, 6, 2401))
+    return sqrt(d * min(*map(bound, prices.tolist()), float(far[-1]) ** 2) * SLACK)
 
 
 def _steps(mech: dict[str, Any], honest: int, most: int, tail: float) -> tuple[Array, Array] | None:
@@ -138,7 +143,7 @@ def _steps(mech: dict[str, Any], honest: int, most: int, tail: float) -> tuple[A
     far, slope = np.zeros(most), np.zeros(most)
     for k in range(1, most + 1):
         noise, step, whole = (_shown(law, first - k - 2 - turn, last + k + 2 - turn) for turn in (0, 1, k))
-        within, best = tests(noise, step, 0.0, dropped), tests(noise, whole, 0.0, dropped)
+        within, best = (best_tests(noise, other, 0.0, dropped) for other in (step, whole))
         if within is None or best is None:
             return None
         slope[k - 1] = 2 * within.slopes[[0, 2]].max(initial=0)

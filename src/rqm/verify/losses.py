@@ -59,7 +59,7 @@ class Losses(NamedTuple):
 
     def epsilon(self, delta: float) -> float:
         """The smallest multiple of ``gap`` at which δ is enough."""
-        at = self.gap * np.arange(max(0, self.start), self.start + len(self.law))
+        at = self.gap * np.arange(max(0, self.start), self.start + len(self.law), dtype=np.float64)
         at = at[at <= HUGE]
         good = np.flatnonzero(self.delta(at) <= delta)
         return float(at[good[0]]) * SLACK if len(good) else inf
@@ -81,22 +81,14 @@ def joined(more: Array, gap: float) -> Losses:
 
 def repeated(profile: Callable[[Array], Array], count: int, delta: float) -> float:
     """ε of so many releases, of each of which the δ is known; infinite if none is enough."""
-    last = 2.0**-20
-    while float(profile(np.array([last]))[0]) > (delta if count == 1 else REST * delta / count):
-        last *= 1.1
-        if last > HUGE:
-            return inf
+    grid = np.geomspace(2.0**-20, HUGE, 301)
+    enough = np.flatnonzero(profile(grid) <= (delta if count == 1 else REST * delta / count))
+    if not len(enough):
+        return inf
+    last = int(enough[0])
     if count == 1:
-        return _bisected(lambda epsilon: float(profile(np.array([epsilon]))[0]), delta, last)
-    gap = last / GRID
-    one = joined(np.maximum.accumulate(profile(gap * np.arange(GRID + 1))[::-1])[::-1], gap)
-    return one.times(count, REST * delta).epsilon(delta)
-
-
-def _bisected(leaks: Callable[[float], float], delta: float, high: float) -> float:
-    """An ε that is hardly larger than the smallest at which δ is enough, as it is at ``high``."""
-    low = 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if leaks(middle) > delta else (low, middle)
-    return high * SLACK
+        grid = np.linspace(grid[last - 1] if last else 0.0, grid[last], 1001)
+        return float(grid[np.flatnonzero(profile(grid) <= delta)[0]]) * SLACK
+    gap = float(grid[last]) / GRID
+    more = np.maximum.accumulate(profile(gap * np.arange(GRID + 1, dtype=np.float64))[::-1])[::-1]
+    return joined(more, gap).times(count, REST * delta).epsilon(delta)
