@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .gaussian import CROWD, epsilon_of, leaks, mu_of
+from .gaussian import CROWD, cheapest, epsilon_of, leaks, mu_of
 from .laws import LONG, TAIL, Array, Unsure, ends, noise, others
 from .losses import Losses, joined, repeated
 from .promise import Promise
@@ -76,10 +76,13 @@ def _gaussian(promise: Promise, releases: int) -> tuple[float, float]:
 def _certified(promise: Promise, releases: int) -> float:
     """By the μ of a release, for every number of honest clients that it may hold."""
     crowds, delta = promise.crowds(releases)
-    each = [(chance, mu_of(promise, honest, FARTHEST * promise.delta / releases)) for chance, honest in crowds]
     delta -= CUT * promise.delta
-    if not all(mu < inf for _, mu in each):
-        return inf
+    each = []
+    for chance, honest in crowds:
+        mu = mu_of(promise, honest, FARTHEST * promise.delta / releases)
+        if mu == inf:
+            return inf
+        each.append((chance, mu))
     if len(each) == 1:
         return epsilon_of(each[0][1] * sqrt(releases), delta)[0]
     return repeated(lambda epsilon: _mixed([(chance, leaks(mu, epsilon)) for chance, mu in each]), releases, delta)
@@ -243,7 +246,7 @@ def _additive(promise: Promise, releases: int) -> float:
         raise Unsure(f"steps = {steps}, bits = {mech['bits']}: takes this verifier too long")
     law = noise(mech, honest)  # symmetric, so both directions leak alike
     last = steps / 2 if promise.zero_out else float(steps)
-    squares = promise.budget * (1 if promise.zero_out else 4) * (steps / 2) ** 2 / d
+    squares = float(promise.budget * (1 if promise.zero_out else 4) * (steps / 2) ** 2 / d)
     ends = np.arange(1, round(FINE * last) + 1) / FINE
     starts = (ends - 1 / FINE) ** 2
 
@@ -253,16 +256,11 @@ def _additive(promise: Promise, releases: int) -> float:
         gains = np.log1p(power) / (alpha - 1)
         if not gains[-1] < inf:
             return inf
-        prices = gains[-1] / max(float(starts[-1]), 1e-12) * np.exp(np.linspace(-8, 8, 801))
-        low, high = 0, len(prices) - 1
 
-        def bound(index: int) -> float:
-            return float(prices[index] * squares + (gains - prices[index] * starts).max())
+        def bound(price: float) -> float:
+            return price * squares + float((gains - price * starts).max())
 
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if bound(middle) <= bound(middle + 1) else (middle + 1, high)
-        return d * min(bound(low), float(gains[-1]))
+        return d * min(cheapest(bound, float(gains[-1]) / max(float(starts[-1]), 1e-12)), float(gains[-1]))
 
     return _smallest(leak, releases, delta)
 

@@ -3,6 +3,7 @@
 But for outcomes far out in the tails, whose chance is charged to δ; ``docs/verify.md`` has the proof.
 """
 
+from collections.abc import Callable
 from math import inf, log, pi, sqrt
 from typing import Any, NamedTuple
 
@@ -125,8 +126,17 @@ def _additive(promise: Promise, honest: int, lost: float) -> float:
         gains = (before + slope * part) ** 2 - price * (k + part) ** 2
         return price * squares + float(gains.max())
 
-    prices = float(slope[0]) ** 2 * np.exp(np.linspace(-6, 6, 2401))
-    return sqrt(d * min(*map(bound, prices.tolist()), float(far[-1]) ** 2) * SLACK)
+    return sqrt(d * min(cheapest(bound, float(slope[0]) ** 2), float(far[-1]) ** 2) * SLACK)
+
+
+def cheapest(bound: Callable[[float], float], about: float) -> float:
+    """The least of a convex bound over prices about a given one; each of them would do."""
+    prices = (about * np.exp(np.linspace(-8, 8, 3201))).tolist()
+    low, high = 0, len(prices) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(prices[middle]) <= bound(prices[middle + 1]) else (middle + 1, high)
+    return bound(prices[low])
 
 
 def _steps(mech: dict[str, Any], honest: int, most: int, tail: float) -> tuple[Array, Array] | None:
