@@ -27,6 +27,8 @@ FEW, GRID = 1000, 1000
 """Coordinates times releases up to which privacy losses are composed, and values of a loss on either side of 0."""
 SLACK, ERROR = 1 + 1e-6, 2e-13
 """More than the rounding errors of ε, and of a coordinate's δ."""
+NEAR = 1.03
+"""Within this of a Gaussian of the same variance, a bound is good enough."""
 CUT, FARTHEST = 2e-3, 1e-6
 """The part of δ that is kept back, as accountants may do, and what outcomes far out in the tails cost of it."""
 
@@ -42,7 +44,7 @@ def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
         if kind in ("rounding", "rqm", "pbm"):
             return _affine(promise, releases)
         if kind in ("discrete-gaussian", "skellam", "binomial"):
-            return min(_additive(promise, releases), _certified(promise, releases)), 0.0
+            return min(_additive(promise, releases), _certified(promise, releases)[0]), 0.0
     raise Unsure(f"mechanism = {kind}: this verifier has no bound for it")
 
 
@@ -73,19 +75,19 @@ def _gaussian(promise: Promise, releases: int) -> tuple[float, float]:
     return epsilon_of(mu, left)[0], epsilon_of(mu, promise.delta)[1]
 
 
-def _certified(promise: Promise, releases: int) -> float:
-    """By the μ of a release, for every number of honest clients that it may hold."""
+def _certified(promise: Promise, releases: int) -> tuple[float, float]:
+    """By the μ of a release, for every number of honest clients that it may hold; and the largest μ of one."""
     crowds, delta = promise.crowds(releases)
     delta -= CUT * promise.delta
-    each = []
+    each: list[tuple[float, float]] = []
     for chance, honest in crowds:
-        mu = mu_of(promise, honest, FARTHEST * promise.delta / releases)
-        if mu == inf:
-            return inf
-        each.append((chance, mu))
+        each.append((chance, mu_of(promise, honest, FARTHEST * promise.delta / releases)))
+        if each[-1][1] == inf:
+            return inf, inf
+    most = max(mu for _, mu in each)
     if len(each) == 1:
-        return epsilon_of(each[0][1] * sqrt(releases), delta)[0]
-    return repeated(lambda epsilon: _mixed([(chance, leaks(mu, epsilon)) for chance, mu in each]), releases, delta)
+        return epsilon_of(most * sqrt(releases), delta)[0], most
+    return repeated(lambda eps: _mixed([(chance, leaks(mu, eps)) for chance, mu in each]), releases, delta), most
 
 
 def _mixed(parts: list[tuple[float, Array]]) -> Array:
@@ -110,7 +112,7 @@ class _Pairs(NamedTuple):
     lost: float
 
 
-def _pairs(low: Array, high: Array, honest: int, levels: int) -> _Pairs:
+def _pairs(low: Array, high: Array, honest: int) -> _Pairs:
     found = []
     for other in others(low, high, honest - 1):
         down, up = np.convolve(low, other), np.convolve(high, other)
@@ -118,7 +120,7 @@ def _pairs(low: Array, high: Array, honest: int, levels: int) -> _Pairs:
         found.append((down[seen], up[seen]))
     one = low + high > 0
     lean = float((abs(high - low)[one] / (high + low)[one]).max())
-    return _Pairs(found, lean, 8 * (honest + LONG) * TAIL if honest * levels >= LONG else 0.0)
+    return _Pairs(found, lean, 8 * (honest + LONG) * TAIL if honest * len(low) >= LONG else 0.0)
 
 
 def _shapes(pairs: _Pairs, zero_out: bool) -> list[tuple[Array, Array]]:
@@ -157,28 +159,42 @@ def _excess(shapes: list[tuple[Array, Array]], alpha: float) -> tuple[float, flo
 
 
 def _affine(promise: Promise, releases: int) -> tuple[float, float]:
-    """Under the L2 budget, by Rényi divergences; and of few coordinates also by their privacy losses."""
+    """By the certificate, unless it is far from what the variance tells: then in other ways, too."""
     low, high, trials = ends(promise.mechanism)
-    honest, delta = promise.floor(releases)
+    honest, d = promise.floor(releases)[0], promise.coordinates
     if ((low > 0) != (high > 0)).any():
         return inf, 0.0  # some outcome tells all
     if honest * (len(low) - 1) ** 2 > CROWD:
         raise Unsure(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
-    levels = 2 if promise.mechanism["mechanism"] == "pbm" else promise.mechanism["levels"]
-    pairs, d = _pairs(low, high, honest, levels), promise.coordinates
+    found, mu = _certified(promise, releases)
+    if mu > NEAR * _normal(promise, low, high, trials, promise.crowds(releases)[0][0][1]):
+        found = min(found, _divergences(promise, releases))
+        found = min(found, _few(promise, releases)) if d * releases <= FEW else found
+    most = promise.clients if isinstance(promise.honest, float) else honest  # of a sample, with luck all are honest
+    return found, min(found, _at_least(promise, low, high, trials * releases, most))
+
+
+def _normal(promise: Promise, low: Array, high: Array, trials: int, honest: int) -> float:
+    """What μ would be if the noise at zero were Gaussian."""
+    law, levels = (low + high) / 2, np.arange(len(low))
+    spread = float(law @ (levels - law @ levels) ** 2)
+    squares = promise.budget * trials * (1 if promise.zero_out else 4)
+    return float((high - low) @ levels) / 2 * sqrt(squares / (honest * spread))
+
+
+def _divergences(promise: Promise, releases: int) -> float:
+    """Under the L2 budget, by Rényi divergences, with the fewest honest clients that a release may hold."""
+    (low, high, trials), (honest, delta) = ends(promise.mechanism), promise.floor(releases)
+    pairs, d = _pairs(low, high, honest), promise.coordinates
     shapes = _shapes(pairs, promise.zero_out)
 
     def leak(alpha: float) -> float:
         kappa, far = _excess(shapes, alpha)
         if not kappa < inf:
             return inf
-        return trials * d / (alpha - 1) * min(log1p(kappa * promise.budget / d), log1p(far))
+        return float(trials * d / (alpha - 1) * min(log1p(kappa * promise.budget / d), log1p(far)))
 
-    found = min(_smallest(leak, releases, delta), _certified(promise, releases))
-    if d * releases <= FEW:
-        found = min(found, _few(promise, releases))
-    most = promise.clients if isinstance(promise.honest, float) else honest  # of a sample, with luck all are honest
-    return found, min(found, _at_least(promise, low, high, trials * releases, most))
+    return _smallest(leak, releases, delta)
 
 
 def _at_least(promise: Promise, low: Array, high: Array, sums: int, honest: int) -> float:
@@ -212,7 +228,7 @@ def _few(promise: Promise, releases: int) -> float:
     """By the privacy losses of single coordinates, for every number of honest clients that a release may hold."""
     (low, high, trials), (crowds, delta) = ends(promise.mechanism), promise.crowds(releases)
     count = trials * promise.coordinates
-    each = [(chance, _coordinate(_pairs(low, high, honest, len(low)))) for chance, honest in crowds]
+    each = [(chance, _coordinate(_pairs(low, high, honest))) for chance, honest in crowds]
     if len(each) == 1:
         return each[0][1].times(count * releases, CUT * delta).epsilon(delta)
     whole = [(chance, one.times(count, CUT * delta / releases)) for chance, one in each]

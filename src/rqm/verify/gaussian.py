@@ -77,9 +77,9 @@ def best_tests(low: Array, high: Array, tail: float, lost: float) -> Tests | Non
 
 def mu_of(promise: Promise, honest: int, lost: float) -> float:
     """μ of one release beside so many honest clients, the user's included, but for outcomes of chance ``lost``."""
-    if promise.mechanism["mechanism"] in ("rounding", "rqm", "pbm"):
-        return _affine(promise, honest, lost)
-    return _additive(promise, honest, lost)
+    find = _affine if promise.mechanism["mechanism"] in ("rounding", "rqm", "pbm") else _additive
+    with np.errstate(all="ignore"):
+        return find(promise, honest, lost)
 
 
 def _affine(promise: Promise, honest: int, lost: float) -> float:
