@@ -95,8 +95,8 @@ def compared(path, seed, most):
 
 
 def agrees(stated, found):
-    """Beyond a million the accountant has no Gaussian bound."""
-    least = found.lower if found.epsilon > 1e6 else stated
+    """Beyond a hundred thousand the accountant may have no Gaussian bound."""
+    least = found.lower if found.epsilon > 1e5 else stated
     return found.lower <= stated and least <= found.epsilon <= 1.10 * stated
 
 

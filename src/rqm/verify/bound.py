@@ -29,12 +29,15 @@ SLACK, ERROR = 1 + 1e-6, 2e-13
 """More than the rounding errors of ε, and of a coordinate's δ."""
 NEAR = 1.03
 """Within this of a Gaussian of the same variance, a bound is good enough."""
-CUT, FARTHEST = 2e-3, 1e-6
+CUT, FARTHEST = 2e-3, 5e-4
 """The part of δ that is kept back, as accountants may do, and what outcomes far out in the tails cost of it."""
 
 
-def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
-    """An ε that holds for a user who was part of so many releases, and one below which no truthful statement lies."""
+def epsilon(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
+    """An ε that holds for a user who was part of so many releases, and one below which no truthful statement lies.
+
+    ``charges`` are all releases, of which each pays its part for outcomes far out.
+    """
     kind = promise.mechanism["mechanism"]
     if not releases:
         return 0.0, 0.0
@@ -42,9 +45,9 @@ def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
         if kind == "gaussian":
             return _gaussian(promise, releases)
         if kind in ("rounding", "rqm", "pbm"):
-            return _affine(promise, releases)
+            return _affine(promise, releases, charges)
         if kind in ("discrete-gaussian", "skellam", "binomial"):
-            return min(_additive(promise, releases), _certified(promise, releases)[0]), 0.0
+            return min(_additive(promise, releases), _certified(promise, releases, charges)[0]), 0.0
     raise Unsure(f"mechanism = {kind}: this verifier has no bound for it")
 
 
@@ -75,13 +78,13 @@ def _gaussian(promise: Promise, releases: int) -> tuple[float, float]:
     return epsilon_of(mu, left)[0], epsilon_of(mu, promise.delta)[1]
 
 
-def _certified(promise: Promise, releases: int) -> tuple[float, float]:
+def _certified(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
     """By the μ of a release, for every number of honest clients that it may hold; and the largest μ of one."""
     crowds, delta = promise.crowds(releases)
     delta -= CUT * promise.delta
     each: list[tuple[float, float]] = []
     for chance, honest in crowds:
-        each.append((chance, mu_of(promise, honest, FARTHEST * promise.delta / releases)))
+        each.append((chance, mu_of(promise, honest, FARTHEST * promise.delta / charges)))
         if each[-1][1] == inf:
             return inf, inf
     most = max(mu for _, mu in each)
@@ -158,7 +161,7 @@ def _excess(shapes: list[tuple[Array, Array]], alpha: float) -> tuple[float, flo
     return kappa, far
 
 
-def _affine(promise: Promise, releases: int) -> tuple[float, float]:
+def _affine(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
     """By the certificate, unless it is far from what the variance tells: then in other ways, too."""
     low, high, trials = ends(promise.mechanism)
     honest, d = promise.floor(releases)[0], promise.coordinates
@@ -166,7 +169,7 @@ def _affine(promise: Promise, releases: int) -> tuple[float, float]:
         return inf, 0.0  # some outcome tells all
     if honest * (len(low) - 1) ** 2 > CROWD:
         raise Unsure(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
-    found, mu = _certified(promise, releases)
+    found, mu = _certified(promise, releases, charges)
     if mu > NEAR * _normal(promise, low, high, trials, promise.crowds(releases)[0][0][1]):
         found = min(found, _divergences(promise, releases))
         found = min(found, _few(promise, releases)) if d * releases <= FEW else found
