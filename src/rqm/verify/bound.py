@@ -12,7 +12,7 @@ import numpy as np
 
 from .gaussian import CROWD, cheapest, epsilon_of, leaks, mu_of
 from .laws import LONG, TAIL, Array, Unsure, ends, noise, others
-from .losses import Losses, joined, repeated
+from .losses import HUGE, Losses, joined, repeated
 from .promise import Promise
 
 ORDERS: tuple[float, ...] = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14)
@@ -45,10 +45,14 @@ def epsilon(promise: Promise, releases: int, charges: int) -> tuple[float, float
         if kind == "gaussian":
             return _gaussian(promise, releases)
         if kind in ("rounding", "rqm", "pbm"):
-            return _affine(promise, releases, charges)
-        if kind in ("discrete-gaussian", "skellam", "binomial"):
-            return min(_additive(promise, releases), _certified(promise, releases, charges)[0]), 0.0
-    raise Unsure(f"mechanism = {kind}: this verifier has no bound for it")
+            found, lower = _affine(promise, releases, charges)
+        elif kind in ("discrete-gaussian", "skellam", "binomial"):
+            found, lower = min(_additive(promise, releases), _certified(promise, releases, charges)[0]), 0.0
+        else:
+            raise Unsure(f"mechanism = {kind}: this verifier has no bound for it")
+    if HUGE < found < inf and len(promise.crowds(releases)[0]) > 1:
+        raise Unsure(f"honest = {promise.honest}: this verifier has no tight bound for a fraction and so large an ε")
+    return found, lower
 
 
 def _smallest(leak: Callable[[float], float], releases: int, delta: float) -> float:
