@@ -97,11 +97,10 @@ def _loss(one: Profile, gap: float, half: int) -> Any:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
 
     grid: FloatArray = np.arange(half + 1, dtype=np.float64) * gap
-    above = np.minimum.accumulate(one(grid))
+    above = one(grid)
     below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]  # the same tests, the other way round
-    return PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -half, half, np.concatenate([below, above]))
-    )
+    deltas = np.maximum.accumulate(np.concatenate([below, above])[::-1])[::-1]  # rounding must not make it grow
+    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -half, half, deltas))
 
 
 def _last(one: Profile, rest: float) -> float:
