@@ -69,8 +69,11 @@ class Event:
     def least_mu(self, neighbours: Neighbours, honest: int) -> float:
         """What μ would be if the noise at zero were Gaussian: no certificate for vectors under a budget is below."""
         z = self.mechanism.gaussian_multiplier
-        noise = z if z is not None else (honest * float(self.mechanism.channel.variance(0.0))) ** 0.5 / self.l2_clip
-        return (2.0 if neighbours == "replace" else 1.0) / noise
+        if z is None:
+            channel = self.mechanism.channel
+            longest = min(self.l2_clip, channel.clip * self.dim**0.5)  # the clip of every coordinate may bind first
+            z = (honest * float(channel.variance(0.0))) ** 0.5 / longest
+        return (2.0 if neighbours == "replace" else 1.0) / z
 
 
 @lru_cache(maxsize=256)

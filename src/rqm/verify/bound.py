@@ -5,12 +5,15 @@ It takes what a release is, and how many of them one user was part of.
 
 from collections.abc import Callable
 from functools import cache
-from math import atanh, ceil, erfc, exp, expm1, inf, lgamma, log, log1p, sqrt
-from typing import Any, NamedTuple
+from math import atanh, erfc, expm1, inf, log, log1p, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
+from .gaussian import CROWD, cheapest, epsilon_of, leaks, mu_of
 from .laws import LONG, TAIL, Array, Unsure, ends, noise, others
+from .losses import HUGE, Losses, joined, repeated
+from .promise import Promise
 
 ORDERS: tuple[float, ...] = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14)
 ORDERS += (16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512)
@@ -20,75 +23,21 @@ FINE = 64
 """Stretches of a step, on each of which additive noise is taken at its worst."""
 LARGE = 2**25
 """Outcomes times steps beyond which additive noise takes too long."""
-CROWD = 4 * 10**6
-"""Honest clients times the square of their outcomes beyond which sums take too long."""
 FEW, GRID = 1000, 1000
 """Coordinates times releases up to which privacy losses are composed, and values of a loss on either side of 0."""
 SLACK, ERROR = 1 + 1e-6, 2e-13
 """More than the rounding errors of ε, and of a coordinate's δ."""
-HUGE = 700.0
-"""An ε beyond this is not looked for among privacy losses: its exponential is no number."""
-UNLUCKY = 0.1
-"""The part of δ that pays for samples with fewer honest clients than the floor."""
-MANY = 10**8
-"""Populations beyond it are not computed with."""
+NEAR = 1.03
+"""Within this of a Gaussian of the same variance, a bound is good enough."""
+CUT, FARTHEST = 2e-3, 5e-4
+"""The part of δ that is kept back, as accountants may do, and what outcomes far out in the tails cost of it."""
 
 
-class Promise(NamedTuple):
-    """What one release is, and who takes part."""
+def epsilon(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
+    """An ε that holds for a user who was part of so many releases, and one below which no truthful statement lies.
 
-    mechanism: dict[str, Any]
-    dim: int
-    clients: int
-    delta: float
-    l2_clip: float | None
-    rotate: bool
-    population: int | None
-    participations: int | None
-    honest: int | float | None
-    survivors: int | None
-    zero_out: bool
-    uniform: bool
-
-    @property
-    def coordinates(self) -> int:
-        """Integers that a client sends: padded to a power of two if vectors are rotated."""
-        return 1 << (self.dim - 1).bit_length() if self.rotate else self.dim
-
-    def floor(self, releases: int) -> tuple[int, float]:
-        """Honest clients whose noise is in each of so many sums, the user's included, and the δ that is left."""
-        gone = 0 if self.survivors is None else self.clients - self.survivors
-        if not isinstance(self.honest, float):
-            return max(1, (self.clients if self.honest is None else self.honest) - gone), self.delta
-        if not self.uniform or self.population is None or self.population > MANY or self.clients > MANY / 100:
-            raise Unsure(f"honest = {self.honest}: a fraction needs clients who are drawn at random from a population")
-        good = max(1, int(self.honest * self.population)) - 1  # others: the user himself is honest, and there
-        few = _surely(self.population - 1, good, self.clients - 1, UNLUCKY * self.delta / releases)
-        return max(1, 1 + few - gone), (1 - UNLUCKY) * self.delta
-
-    @property
-    def budget(self) -> float:
-        """(C/c)²: the sum of squares of a vector's coordinates, in units of the clip, at most."""
-        most = float(self.coordinates)
-        return most if self.l2_clip is None else min(most, (self.l2_clip / self.mechanism["clip"]) ** 2)
-
-
-def _surely(population: int, good: int, drawn: int, chance: float) -> int:
-    """The most h such that fewer than h of those drawn without replacement are good with that chance at most."""
-
-    def choose(n: int, k: int) -> float:
-        return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-
-    whole, below = choose(population, drawn), 0.0
-    for h in range(max(0, drawn - (population - good)), min(drawn, good) + 1):
-        below += exp(choose(good, h) + choose(population - good, drawn - h) - whole) * (1 + 1e-4)
-        if below > chance:
-            return h
-    return min(drawn, good)
-
-
-def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
-    """An ε that holds for a user who was part of so many releases, and one below which no truthful statement lies."""
+    ``charges`` are all releases, of which each pays its part for outcomes far out.
+    """
     kind = promise.mechanism["mechanism"]
     if not releases:
         return 0.0, 0.0
@@ -96,10 +45,14 @@ def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
         if kind == "gaussian":
             return _gaussian(promise, releases)
         if kind in ("rounding", "rqm", "pbm"):
-            return _affine(promise, releases)
-        if kind in ("discrete-gaussian", "skellam", "binomial"):
-            return _additive(promise, releases), 0.0
-    raise Unsure(f"mechanism = {kind}: this verifier has no bound for it")
+            found, lower = _affine(promise, releases, charges)
+        elif kind in ("discrete-gaussian", "skellam", "binomial"):
+            found, lower = min(_additive(promise, releases), _certified(promise, releases, charges)[0]), 0.0
+        else:
+            raise Unsure(f"mechanism = {kind}: this verifier has no bound for it")
+    if HUGE < found < inf and len(promise.crowds(releases)[0]) > 1:
+        raise Unsure(f"honest = {promise.honest}: this verifier has no tight bound for a fraction and so large an ε")
+    return found, lower
 
 
 def _smallest(leak: Callable[[float], float], releases: int, delta: float) -> float:
@@ -123,18 +76,29 @@ def _smallest(leak: Callable[[float], float], releases: int, delta: float) -> fl
 
 
 def _gaussian(promise: Promise, releases: int) -> tuple[float, float]:
-    _, delta = promise.floor(releases)
+    """Exactly, but for some δ that accountants may keep back; how many clients are honest does not matter here."""
     mu = (1 if promise.zero_out else 2) / promise.mechanism["noise_multiplier"] * sqrt(releases)
+    left = promise.floor(releases)[1] * (1 - CUT)
+    return epsilon_of(mu, left)[0], epsilon_of(mu, promise.delta)[1]
 
-    def leaks(eps: float) -> float:
-        """δ of the Gaussian mechanism, exactly (Balle and Wang 2018)."""
-        return _phi(mu / 2 - eps / mu) - exp(eps) * _phi(-mu / 2 - eps / mu)
 
-    low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
-    for _ in range(60 if high < 500 else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if leaks(middle) > promise.delta else (low, middle)
-    return _smallest(lambda alpha: alpha * mu * mu / 2 / releases, releases, delta), low
+def _certified(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
+    """By the μ of a release, for every number of honest clients that it may hold; and the largest μ of one."""
+    crowds, delta = promise.crowds(releases)
+    delta -= CUT * promise.delta
+    each: list[tuple[float, float]] = []
+    for chance, honest in crowds:
+        each.append((chance, mu_of(promise, honest, FARTHEST * promise.delta / charges)))
+        if each[-1][1] == inf:
+            return inf, inf
+    most = max(mu for _, mu in each)
+    if len(each) == 1:
+        return epsilon_of(most * sqrt(releases), delta)[0], most
+    return repeated(lambda eps: _mixed([(chance, leaks(mu, eps)) for chance, mu in each]), releases, delta), most
+
+
+def _mixed(parts: list[tuple[float, Array]]) -> Array:
+    return np.asarray(sum(chance * one for chance, one in parts))
 
 
 def _phi(x: float) -> float:
@@ -155,7 +119,7 @@ class _Pairs(NamedTuple):
     lost: float
 
 
-def _pairs(low: Array, high: Array, honest: int, levels: int) -> _Pairs:
+def _pairs(low: Array, high: Array, honest: int) -> _Pairs:
     found = []
     for other in others(low, high, honest - 1):
         down, up = np.convolve(low, other), np.convolve(high, other)
@@ -163,7 +127,7 @@ def _pairs(low: Array, high: Array, honest: int, levels: int) -> _Pairs:
         found.append((down[seen], up[seen]))
     one = low + high > 0
     lean = float((abs(high - low)[one] / (high + low)[one]).max())
-    return _Pairs(found, lean, 8 * (honest + LONG) * TAIL if honest * levels >= LONG else 0.0)
+    return _Pairs(found, lean, 8 * (honest + LONG) * TAIL if honest * len(low) >= LONG else 0.0)
 
 
 def _shapes(pairs: _Pairs, zero_out: bool) -> list[tuple[Array, Array]]:
@@ -201,29 +165,43 @@ def _excess(shapes: list[tuple[Array, Array]], alpha: float) -> tuple[float, flo
     return kappa, far
 
 
-def _affine(promise: Promise, releases: int) -> tuple[float, float]:
-    """Under the L2 budget, by Rényi divergences; and of few coordinates also by their privacy losses."""
+def _affine(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
+    """By the certificate, unless it is far from what the variance tells: then in other ways, too."""
     low, high, trials = ends(promise.mechanism)
-    honest, delta = promise.floor(releases)
+    honest, d = promise.floor(releases)[0], promise.coordinates
     if ((low > 0) != (high > 0)).any():
         return inf, 0.0  # some outcome tells all
     if honest * (len(low) - 1) ** 2 > CROWD:
         raise Unsure(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
-    levels = 2 if promise.mechanism["mechanism"] == "pbm" else promise.mechanism["levels"]
-    pairs, d = _pairs(low, high, honest, levels), promise.coordinates
+    found, mu = _certified(promise, releases, charges)
+    if mu > NEAR * _normal(promise, low, high, trials, promise.crowds(releases)[0][0][1]):
+        found = min(found, _divergences(promise, releases))
+        found = min(found, _few(promise, releases)) if d * releases <= FEW else found
+    most = promise.clients if isinstance(promise.honest, float) else honest  # of a sample, with luck all are honest
+    return found, min(found, _at_least(promise, low, high, trials * releases, most))
+
+
+def _normal(promise: Promise, low: Array, high: Array, trials: int, honest: int) -> float:
+    """What μ would be if the noise at zero were Gaussian."""
+    law, levels = (low + high) / 2, np.arange(len(low))
+    spread = float(law @ (levels - law @ levels) ** 2)
+    squares = promise.budget * trials * (1 if promise.zero_out else 4)
+    return float((high - low) @ levels) / 2 * sqrt(squares / (honest * spread))
+
+
+def _divergences(promise: Promise, releases: int) -> float:
+    """Under the L2 budget, by Rényi divergences, with the fewest honest clients that a release may hold."""
+    (low, high, trials), (honest, delta) = ends(promise.mechanism), promise.floor(releases)
+    pairs, d = _pairs(low, high, honest), promise.coordinates
     shapes = _shapes(pairs, promise.zero_out)
 
     def leak(alpha: float) -> float:
         kappa, far = _excess(shapes, alpha)
         if not kappa < inf:
             return inf
-        return trials * d / (alpha - 1) * min(log1p(kappa * promise.budget / d), log1p(far))
+        return float(trials * d / (alpha - 1) * min(log1p(kappa * promise.budget / d), log1p(far)))
 
-    found = _smallest(leak, releases, delta)
-    if d * releases <= FEW:
-        found = min(found, _composed(pairs, trials * d * releases, delta))
-    most = promise.clients if isinstance(promise.honest, float) else honest  # of a sample, with luck all are honest
-    return found, min(found, _at_least(promise, low, high, trials * releases, most))
+    return _smallest(leak, releases, delta)
 
 
 def _at_least(promise: Promise, low: Array, high: Array, sums: int, honest: int) -> float:
@@ -253,52 +231,29 @@ def _at_least(promise: Promise, low: Array, high: Array, sums: int, honest: int)
 # -- few coordinates: privacy losses --------------------------------------------------------------
 
 
-def _composed(pairs: _Pairs, count: int, delta: float) -> float:
-    """ε of so many coordinates by the distribution of privacy losses, composed on a grid; inf if δ is too small."""
+def _few(promise: Promise, releases: int) -> float:
+    """By the privacy losses of single coordinates, for every number of honest clients that a release may hold."""
+    (low, high, trials), (crowds, delta) = ends(promise.mechanism), promise.crowds(releases)
+    count = trials * promise.coordinates
+    each = [(chance, _coordinate(_pairs(low, high, honest))) for chance, honest in crowds]
+    if len(each) == 1:
+        return each[0][1].times(count * releases, CUT * delta).epsilon(delta)
+    whole = [(chance, one.times(count, CUT * delta / releases)) for chance, one in each]
+    return repeated(lambda epsilon: _mixed([(chance, one.delta(epsilon)) for chance, one in whole]), releases, delta)
+
+
+def _coordinate(pairs: _Pairs) -> Losses:
+    """The losses of one coordinate, the worst of all splits and both directions."""
     gap = 2 * atanh(pairs.lean) * (1 + 1e-9) / GRID  # no outcome has a larger loss than log((1 + r) / (1 − r))
     x = np.exp(gap * np.arange(GRID + 1))
-    more = np.zeros(GRID + 1)  # δ at ε ≥ 0, the worst of all splits and both directions
+    more = np.zeros(GRID + 1)
     for pair in pairs.ends:
         for p, q in (pair, pair[::-1]):
             order = np.argsort(q / p)  # the largest losses first
             count_above = np.searchsorted((q / p)[order], 1 / x, side="left")
             mass_p, mass_q = (np.concatenate([[0.0], np.cumsum(one[order])]) for one in (p, q))
             more = np.maximum(more, mass_p[count_above] - x * mass_q[count_above])
-    more = more + pairs.lost + ERROR
-    # δ(x) − max(0, 1 − x) for x = e^ε on the whole grid: at 1/x it is that at x, over x. Lines between its points are
-    # above it, and are the δ of a law with atoms q at the points, p = x q.
-    x, more = np.concatenate([1 / x[:0:-1], x]), np.concatenate([(more / x)[:0:-1], more])
-    slopes = np.concatenate([[0.0], np.diff(more) / np.diff(x), [0.0]])
-    q = np.diff(slopes)
-    q[GRID] += 1
-    p = np.maximum(q, 0) * x
-    return _tail(p, gap, count, delta - count * float(more[-1]) * (1 + 1e-9))
-
-
-def _tail(p: Array, gap: float, count: int, delta: float) -> float:
-    """The smallest ε on the grid at which so many independent losses of this law leak no more than δ."""
-    if delta <= 0:
-        return inf
-    losses, cut = gap * np.arange(-GRID, GRID + 1), 1e-3 * delta
-    tilts = 2.0 ** np.arange(-14, 12) / (gap * GRID)
-    ends = []  # beyond which losses lie with a chance of ``cut`` at most, by Chernoff's bound
-    for sign in (1, -1):
-        far = min((count * np.log(p @ np.exp(sign * t * losses)) - log(cut)) / t for t in tilts.tolist())
-        ends.append(sign * min(count * GRID, ceil(far / gap)))
-    top, bottom = ends
-    size = 1 << (top - bottom + 1).bit_length()
-    if size > 2**23:
-        return inf
-    wrapped = np.zeros(size)
-    np.add.at(wrapped, np.arange(-GRID, GRID + 1) % size, p)
-    total = np.maximum(np.fft.irfft(np.fft.rfft(wrapped) ** count, size), 0)
-    law = np.roll(total, -bottom)[: top - bottom + 1]
-    at = gap * np.arange(bottom, top + 1)
-    law, at = law[at >= 0], at[at >= 0]
-    above = np.concatenate([np.cumsum(law[::-1])[::-1][1:], [0.0]])
-    paid = np.concatenate([np.cumsum((law * np.exp(-at))[::-1])[::-1][1:], [0.0]])
-    good = np.flatnonzero((at <= HUGE) & (above - np.exp(at) * paid + 2 * cut + size * 1e-18 <= delta))
-    return float(at[good[0]]) * SLACK if len(good) else inf
+    return joined(more + pairs.lost + ERROR, gap)
 
 
 # -- additive noise -------------------------------------------------------------------------------
@@ -314,7 +269,7 @@ def _additive(promise: Promise, releases: int) -> float:
         raise Unsure(f"steps = {steps}, bits = {mech['bits']}: takes this verifier too long")
     law = noise(mech, honest)  # symmetric, so both directions leak alike
     last = steps / 2 if promise.zero_out else float(steps)
-    squares = promise.budget * (1 if promise.zero_out else 4) * (steps / 2) ** 2 / d
+    squares = float(promise.budget * (1 if promise.zero_out else 4) * (steps / 2) ** 2 / d)
     ends = np.arange(1, round(FINE * last) + 1) / FINE
     starts = (ends - 1 / FINE) ** 2
 
@@ -324,16 +279,11 @@ def _additive(promise: Promise, releases: int) -> float:
         gains = np.log1p(power) / (alpha - 1)
         if not gains[-1] < inf:
             return inf
-        prices = gains[-1] / max(float(starts[-1]), 1e-12) * np.exp(np.linspace(-8, 8, 801))
-        low, high = 0, len(prices) - 1
 
-        def bound(index: int) -> float:
-            return float(prices[index] * squares + (gains - prices[index] * starts).max())
+        def bound(price: float) -> float:
+            return price * squares + float((gains - price * starts).max())
 
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if bound(middle) <= bound(middle + 1) else (middle + 1, high)
-        return d * min(bound(low), float(gains[-1]))
+        return d * min(cheapest(bound, float(gains[-1]) / max(float(starts[-1]), 1e-12)), float(gains[-1]))
 
     return _smallest(leak, releases, delta)
 

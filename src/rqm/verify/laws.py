@@ -20,6 +20,8 @@ BLOCKS = 40
 """Ways to split the others between the two ends come in blocks, each at most one so many-th of all."""
 TAIL, LONG = 1e-40, 512
 """Probability that may be dropped at each end of a sum that has so many outcomes."""
+FAR = 1e-120
+"""The same of noise that is shifted afterwards."""
 FLATTEST = 2**-14
 """How much an outcome leans at the ends of the clip, at least: an encoder has 1,024 positions between them."""
 LARGEST = 10**9
@@ -85,23 +87,23 @@ def _integers(row: Array, mean: int) -> list[int]:
     return units
 
 
-def _times(a: Array, b: Array, modulus: int = 2**62) -> Array:
+def _times(a: Array, b: Array, modulus: int = 2**62, tail: float = TAIL) -> Array:
     """The law of a sum, but for its farthest tails: relative errors stay small, since nothing is taken away."""
     law = np.convolve(a, b)
     if len(law) > modulus:
         return np.asarray(np.bincount(np.arange(len(law)) % modulus, law), dtype=np.float64)
     if len(law) < LONG:
         return law
-    first, last = np.searchsorted(np.cumsum(law), TAIL), np.searchsorted(np.cumsum(law[::-1]), TAIL)
+    first, last = np.searchsorted(np.cumsum(law), tail), np.searchsorted(np.cumsum(law[::-1]), tail)
     return law[first : len(law) - last]
 
 
-def _power(law: Array, count: int, modulus: int = 2**62) -> Array:
+def _power(law: Array, count: int, modulus: int = 2**62, tail: float = TAIL) -> Array:
     if count < 2:
         return law if count else np.ones(1)
-    half = _power(law, count // 2, modulus)
-    twice = _times(half, half, modulus)
-    return _times(twice, law, modulus) if count % 2 else twice
+    half = _power(law, count // 2, modulus, tail)
+    twice = _times(half, half, modulus, tail)
+    return _times(twice, law, modulus, tail) if count % 2 else twice
 
 
 def _ladder(law: Array, counts: list[int]) -> list[Array]:
@@ -129,8 +131,8 @@ def others(low: Array, high: Array, number: int) -> Iterator[Array]:
         yield np.convolve(one, other)
 
 
-def noise(mech: dict[str, Any], honest: int) -> Array:
-    """The law of the sum of all honest clients' noise modulo M, as it is sampled."""
+def _core(mech: dict[str, Any]) -> Array:
+    """The law of a client's noise as it is sampled, without the unit that every outcome has."""
     size, deviation = 2 ** mech["bits"], mech["scale"] * mech["steps"] / 2
     t = np.arange(size) - size // 2
     if mech["mechanism"] == "discrete-gaussian":
@@ -150,9 +152,21 @@ def noise(mech: dict[str, Any], honest: int) -> Array:
     units[size // 2] += UNITS - units.sum()
     if not units[size // 2] > 1:
         raise Unsure(f"scale = {mech['scale']}: the noise does not fit {mech['bits']} bits")
-    # Every outcome has a unit: with that chance the outcome is uniform, and so is then the sum of all.
     core = np.trim_zeros(units - 1)
-    total = _power(core / core.sum(), honest, size)
+    return np.asarray(core / core.sum())
+
+
+def noise(mech: dict[str, Any], honest: int) -> Array:
+    """The law of the sum of all honest clients' noise modulo M, as it is sampled."""
+    # Every outcome has a unit: with that chance the outcome is uniform, and so is then the sum of all.
+    size = 2 ** mech["bits"]
+    total = _power(_core(mech), honest, size)
     folded = np.concatenate([total, np.zeros(size - len(total))])
     uniform = -expm1(honest * log1p(-size / UNITS))
     return np.asarray((1 - uniform) * folded + uniform / size)
+
+
+def cores(mech: dict[str, Any], honest: int) -> tuple[Array, float]:
+    """The law of that sum if nobody's noise is uniform, not modulo M; and what it lacks at most."""
+    law = _power(_core(mech), honest, tail=FAR)
+    return law, 8 * (honest + LONG) * FAR

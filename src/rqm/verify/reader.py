@@ -16,9 +16,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from .bound import Promise, epsilon
+from .bound import epsilon
 from .chain import Report, Row, chain, content, heads, is_folder, parsed, shown, signatures
 from .laws import Unsure
+from .promise import Promise
 
 LOOSE = 1.10
 """This bound exceeds the accountant's by no more."""
@@ -239,7 +240,7 @@ def _account(about: Row, spent: Counter[int], report: Report) -> None:
     report.delta = promise.delta
     report.participations = sum(count for _, count in spent.most_common(promise.participations))
     report.honest = promise.floor(max(1, report.participations))[0]
-    report.epsilon, report.lower = epsilon(promise, report.participations)
+    report.epsilon, report.lower = epsilon(promise, report.participations, report.charges)
     if promise.mechanism["mechanism"] == "gaussian" and not promise.mechanism["local"]:
         report.notes.append("the noise is the server's: ε holds against those who see only what it publishes")
 
