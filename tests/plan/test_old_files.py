@@ -43,7 +43,7 @@ def test_a_ledger_is_accounted_for_with_the_dimension_that_it_charged(old):
     """11,000,000 parameters on Flower: version 0.1.0's own account said 3.9, its guard 13.1."""
     said = json.loads((old / "flower-11000000" / "said.json").read_text())
     found, charged = account_ledger(old / "flower-11000000")
-    assert found.epsilon == pytest.approx(said["epsilon"], rel=1e-9)
+    assert 0.9 * said["epsilon"] < found.epsilon <= said["epsilon"]  # by a tighter bound
     assert (found.dim, found.delta, found.honest) == (2**24, said["delta"], 900)
     assert charged["charges"] == 3
     told = json.loads(rqm("account", old / "flower-11000000" / LEDGER, "--json").stdout)
@@ -53,13 +53,13 @@ def test_a_ledger_is_accounted_for_with_the_dimension_that_it_charged(old):
 def test_a_finished_run_says_what_it_said(old, data):
     summary = json.loads((old / "finished" / run.SUMMARY).read_text())
     found, _ = account_ledger(old / "finished")
-    assert found.epsilon == pytest.approx(summary["epsilon"], rel=1e-9)
+    assert 0.8 * summary["epsilon"] < found.epsilon <= summary["epsilon"]  # by a tighter bound
     assert found.delta == summary["delta"] == 1 / 50
     again = rqm("train", "--resume", old / "finished", "--data", data)
     assert again.returncode == 0, again.stderr
     after = json.loads((old / "finished" / run.SUMMARY).read_text())
     for key in ("rounds", "epsilon", "delta", "ledger_head", "parameters", "bits_up"):
-        assert after[key] == pytest.approx(summary[key], rel=1e-9) if key == "epsilon" else after[key] == summary[key]
+        assert after[key] == (found.epsilon if key == "epsilon" else summary[key])
 
 
 def test_an_interrupted_run_goes_on_under_its_own_ledger(old, data):

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.accountant import gaussian_noise, planned_epsilon
+from rqm.privacy.accountant import gaussian_noise
+from rqm.privacy.accountant import spent as spent_by
 from rqm.privacy.composition import (
     ORDERS,
     SAMPLED_ORDERS,
@@ -80,7 +81,7 @@ def test_zero_out_divergences_cannot_be_sampled():
         without_replacement(gaussian_rdp(1.0, ORDERS, "replace"), 10, 100)
     event = Event(Gaussian(1.0), 1, 1.0)
     found = [
-        planned_epsilon(event, Setting(10, 5, population=100, observer="outsider", neighbours=relation))
+        spent_by(event, Setting(10, 5, population=100, observer="outsider", neighbours=relation)).epsilon
         for relation in ("zero-out", "replace")
     ]
     assert found[0] == found[1]  # whatever the relation: the user's place is taken by somebody else
@@ -98,7 +99,7 @@ def test_zero_out_divergences_cannot_be_sampled():
 def test_epsilon_is_monotone_in_everything(noise, clients, more, rounds, delta, observer):
     def spent(noise=noise, clients=clients, population=clients + more + 1, rounds=rounds, delta=delta, k=rounds):
         setting = Setting(clients, rounds, delta, population, observer, k)
-        return planned_epsilon(Event(Gaussian(noise), 1, 1.0), setting)
+        return spent_by(Event(Gaussian(noise), 1, 1.0), setting).epsilon
 
     here = spent()
     nearly = here * (1 + 1e-9) + 1e-9

@@ -149,7 +149,7 @@ def reference(one):
 
 
 def assert_same(found, expected, name):
-    np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-11, err_msg=name)
 
 
 @pytest.fixture

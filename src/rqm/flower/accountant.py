@@ -6,18 +6,18 @@ zeroed out (the neighbours that Flower calls add-or-remove-one; the number of cl
 aggregation); with sampling without replacement one user is replaced by another.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 from flwr.serverapp import PrivacyConfig, PrivacySpent
 from flwr.supercore.privacy_accounting import SamplingMethod
 
 from rqm._util.checks import real, whole
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
-from rqm.privacy.accountant import composed
-from rqm.privacy.composition import Rdp, orders_for
+from rqm.privacy.accountant import Spent, together
+from rqm.privacy.composition import smallest
 from rqm.privacy.event import Event
 from rqm.privacy.setting import Observer, Setting, checked_delta
 
@@ -66,11 +66,9 @@ class DiscreteAccountant:
                 "sampling_method = poisson: must be without-replacement or no-amplification; a secure sum has a fixed "
                 "number of clients"
             )
-        self._config, self._events = config, list[tuple[DiscreteEvent, int]]()
+        self._config, self._events = config, Counter[DiscreteEvent]()
         sampled = config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
         self._observer: Observer = "outsider" if sampled else "server"
-        self._orders = orders_for(self._observer, few=False)
-        self._spent = np.zeros(len(self._orders))
 
     @property
     def config(self) -> PrivacyConfig:
@@ -80,21 +78,23 @@ class DiscreteAccountant:
     @property
     def num_releases(self) -> int:
         """The number of releases so far."""
-        return sum(count for _, count in self._events)
+        return self._events.total()
 
     def compose(self, event: DiscreteEvent, count: int = 1) -> None:
         """Add one or more identical releases."""
-        cost = self._cost(event, count)
-        self._events.append((event, count))
-        self._spent = self._spent + cost
+        self._events = self._with(event, count)
 
-    def _cost(self, event: DiscreteEvent, count: int) -> Any:
+    def _with(self, event: DiscreteEvent, count: int) -> Counter[DiscreteEvent]:
         whole("count", count, 1)
         if event.population_size != self._config.population_size:
             raise ValueError(f"population_size = {event.population_size}: must be {self._config.population_size}")
         if not event.mechanism.channel.affine:
             raise ValueError("mechanism: must have no level inside its clip but the outermost (a wider margin)")
-        setting = Setting(
+        self._setting(event, count)
+        return self._events + Counter({event: count})
+
+    def _setting(self, event: DiscreteEvent, count: int) -> Setting:
+        return Setting(
             clients=event.sample_size,
             rounds=count,
             population=event.population_size,
@@ -102,44 +102,48 @@ class DiscreteAccountant:
             observer=self._observer,
             neighbours="replace" if self._observer == "outsider" else "zero-out",
         )
-        return composed(Event(event.mechanism, event.dim, event.l2_clip), setting, {1: count}).values
+
+    def _spent(self, events: Counter[DiscreteEvent], delta: float) -> Spent:
+        checked_delta(delta)
+        if not events:
+            return Spent(0.0, "gaussian", None)
+        parts = [
+            (Event(event.mechanism, event.dim, event.l2_clip), self._setting(event, count))
+            for event, count in events.items()
+        ]
+        return together(parts, delta)
 
     def get_epsilon(self, delta: float) -> float:
         """ε of everything so far."""
-        return self._epsilon(self._spent, delta)[0]
-
-    def _epsilon(self, spent: Any, delta: float) -> tuple[float, float | None]:
-        checked_delta(delta)
-        if not spent.any():
-            return 0.0, None
-        return Rdp(self._orders, spent, "replace").epsilon(delta)
+        return self._spent(self._events, delta).epsilon
 
     def get_delta(self, epsilon: float) -> float:
-        """δ of everything so far."""
-        from dp_accounting.rdp.rdp_privacy_accountant import compute_delta  # noqa: PLC0415 (takes a second)
-
+        """δ of everything so far: the smallest, to within a per mille, at which ε is enough."""
         epsilon = real("epsilon", epsilon, "at least 0", -1e-300, float("inf"))
-        return float(compute_delta(self._orders, self._spent.tolist(), epsilon)[0]) if self._spent.any() else 0.0
+        if not self._events:
+            return 0.0
+        return min(1.0, smallest(lambda delta: delta >= 1 or self.get_epsilon(delta) <= epsilon, 1e-6, 1e-3, 10.0))
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """Everything so far, in Flower's words."""
         delta = self._config.target_delta if delta is None else delta
-        epsilon, order = self._epsilon(self._spent, delta)
-        return PrivacySpent(epsilon, delta, self.num_releases, "rdp, certified", order)
+        found = self._spent(self._events, delta)
+        return PrivacySpent(found.epsilon, delta, self.num_releases, f"{found.accountant}, certified", found.order)
 
     def would_exceed(self, event: DiscreteEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
         """Whether another event would pass a limit on ε."""
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError("max_epsilon = None: must be given here or in the configuration")
-        return self._epsilon(self._spent + self._cost(event, count), self._config.target_delta)[0] > limit
+        return self._spent(self._with(event, count), self._config.target_delta).epsilon > limit
 
     def state_dict(self) -> dict[str, object]:
         """All events, as plain values."""
         return {
             "format": FORMAT,
             "events": [
-                {**vars(event), "mechanism": event.mechanism.to_dict(), "count": count} for event, count in self._events
+                {**vars(event), "mechanism": event.mechanism.to_dict(), "count": count}
+                for event, count in self._events.items()
             ],
         }
 
@@ -152,4 +156,4 @@ class DiscreteAccountant:
             values = dict(line)
             count, mechanism = values.pop("count"), mechanism_from_dict(values.pop("mechanism"))
             fresh.compose(DiscreteEvent(mechanism, **values), count)
-        self._events, self._spent = fresh._events, fresh._spent
+        self._events = fresh._events

@@ -8,7 +8,6 @@ apart. Where two of them meet they must agree.
 from math import ceil, log, sqrt
 
 import numpy as np
-from scipy.optimize import brentq
 
 from rqm._util.checks import FloatArray
 
@@ -89,6 +88,8 @@ def _joined(parts: list[tuple[int, FloatArray]]) -> tuple[FloatArray, int]:
 
 def _around(law: FloatArray, count: int, middle: float, reach: int) -> tuple[int, FloatArray]:
     """The sum's law from ``middle`` − reach to ``middle`` + reach, and where that begins."""
+    from scipy.optimize import brentq  # noqa: PLC0415 (a command's help need not wait for it)
+
     z = np.arange(len(law), dtype=np.float64)
     logs = np.log(np.maximum(law, 1e-320))
 

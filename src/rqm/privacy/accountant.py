@@ -1,7 +1,8 @@
 """The accountant says what events cost a user: every ε of a plan, a run or a ledger comes from here."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from math import exp, inf, isnan, log, sqrt
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from rqm.privacy.composition import Rdp, orders_for, without_replacement
 from rqm.privacy.event import Event
 from rqm.privacy.gaussian import gaussian_mu
 from rqm.privacy.losses import coordinates
-from rqm.privacy.profiles import Profile, composed_epsilon, diverging, gaussian, least, mixed, sampled
+from rqm.privacy.profiles import Profile, composed_epsilon, gaussian, mixed, sampled
 from rqm.privacy.setting import Crowd, Neighbours, Setting
 
 FEW_RELEASES = 1000
@@ -54,40 +55,39 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
 
 
 def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
-    """By the Gaussian certificate (``gaussian.py``); infinite if there is none.
-
-    If who is honest is left to chance, Rényi divergences help out where there are so few that a sum is no Gaussian.
-    """
-    lost, neighbours = _lost(setting, profile), _neighbours(setting)
-    chance = isinstance(setting.honest, float)
+    """By the Gaussian certificate (``gaussian.py``); infinite if there is none."""
+    lost, neighbours = _lost(event, setting, profile), _neighbours(setting)
 
     def release(crowd: Crowd, times: int) -> Profile | None:
         mu = event.mu(neighbours, crowd.honest, lost, quick=quick)
-        known = [gaussian(mu * sqrt(times))] if mu < inf else []
-        if chance and not event.dear and mu > TIGHT * event.least_mu(neighbours, crowd.honest):
-            divergences = event.rdp(orders_for("server", few=False), neighbours, crowd.honest, quick=quick)
-            known.append(diverging(divergences.times(times)))
-        return sampled(least(known), crowd.rate) if known else None
+        return sampled(gaussian(mu * sqrt(times)), crowd.rate) if mu < inf else None
 
     return _mixed(setting, profile, release, lost)
 
 
 def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
-    """By privacy loss distributions of single coordinates, where there are few; infinite if there are many."""
+    """By privacy loss distributions of single coordinates, where there are few; infinite if there are many.
+
+    If who is honest is left to chance, the Gaussian certificate helps out where there are many of them.
+    """
     mech, server = event.mechanism, setting.observer == "server"
     count = event.dim * (releases_of(setting, profile) if server else max(profile))
     if not mech.integers or not mech.channel.affine or count > FEW_RELEASES:
         return inf
-    channel = mech.channel
+    channel, lost, neighbours = mech.channel, _lost(event, setting, profile), _neighbours(setting)
+    chance = isinstance(setting.honest, float)
 
     def release(crowd: Crowd, times: int) -> Profile | None:
         count, users = event.dim * times, round(crowd.honest / crowd.rate)
         if channel.trials * count == 1 and not server and setting.survivors is None and users <= SMALL:
             return coordinates(channel, honest=crowd.honest, releases=1, users=users, law="sampled")
+        mu = event.mu(neighbours, crowd.honest, lost, quick=quick) if chance else inf
+        if mu <= TIGHT * event.least_mu(neighbours, crowd.honest):
+            return sampled(gaussian(mu * sqrt(times)), crowd.rate)
         found = coordinates(channel, honest=crowd.honest, releases=count, law="sampled", quick=quick)
         return None if found is None else sampled(found, crowd.rate)
 
-    return _mixed(setting, profile, release, 0.0)
+    return _mixed(setting, profile, release, lost if chance else 0.0)
 
 
 def _mixed(
@@ -129,16 +129,18 @@ def _tight(event: Event, setting: Setting, profile: Mapping[int, int], quick: bo
     """Whether the certificate is so near to a Gaussian of the same variance that no other can be much better."""
     honest, lost = (
         min(crowd.honest for crowd in setting.crowds(releases_of(setting, profile))[0]),
-        _lost(setting, profile),
+        _lost(event, setting, profile),
     )
     found = event.mu(_neighbours(setting), honest, lost, quick=quick)
     return found <= TIGHT * event.least_mu(_neighbours(setting), honest)
 
 
-def _lost(setting: Setting, profile: Mapping[int, int]) -> float:
-    """The probability that the Gaussian certificate leaves out of every release."""
+def _lost(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:
+    """The probability that the Gaussian certificate leaves out of every release that can tell of one user."""
     assert setting.delta is not None
-    return LOST * setting.delta / sum(times * rounds for times, rounds in profile.items())
+    if event.mechanism.gaussian_multiplier is not None:
+        return 0.0
+    return LOST * setting.delta / releases_of(setting, profile)
 
 
 def _neighbours(setting: Setting) -> Neighbours:
@@ -184,12 +186,31 @@ def composed(
     return reduce(Rdp.plus, parts)
 
 
+def together(parts: Sequence[tuple[Event, Setting]], delta: float) -> Spent:
+    """ε of several kinds of releases, seen by the same observer; each setting's rounds are all of its kind."""
+    if len(parts) == 1:
+        return spent(parts[0][0], replace(parts[0][1], delta=delta))
+    count = sum(setting.rounds for _, setting in parts)
+    gaussians = []
+    for event, setting in parts:
+        crowd = setting.crowds()[0][0]
+        mu = event.mu(_neighbours(setting), crowd.honest, LOST * delta / count)
+        if mu < inf:
+            gaussians.append((sampled(gaussian(mu), crowd.rate), setting.rounds))
+    total = reduce(Rdp.plus, [composed(event, setting, {1: setting.rounds}) for event, setting in parts])
+    epsilon, order = total.epsilon(delta)
+    found = [Spent(epsilon, "rdp", order)]
+    if len(gaussians) == len(parts):
+        found.append(Spent(composed_epsilon(gaussians, (1 - LOST) * delta), "gaussian", None))
+    return min(found, key=lambda one: one.epsilon)
+
+
 def gaussian_noise(setting: Setting, epsilon: float, charges: Charges | None = None) -> float:
     """The noise multiplier with which a trusted server's Gaussian reaches ε in this setting, by its exact account."""
     profile = profile_of(setting, charges)
     far = 2.0 if _neighbours(setting) == "replace" else 1.0
     assert setting.delta is not None
-    alone = far * sqrt(releases_of(setting, profile)) / gaussian_mu(epsilon, setting.delta)
+    alone = far * sqrt(releases_of(setting, profile)) / gaussian_mu(epsilon, setting.delta) * (1 + 1e-9)
     if setting.observer == "server":
         return alone
 

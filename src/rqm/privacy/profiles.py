@@ -13,7 +13,6 @@ import numpy as np
 from scipy.optimize import brentq
 
 from rqm._util.checks import FloatArray, real
-from rqm.privacy.composition import Rdp
 from rqm.privacy.gaussian import gaussian_deltas
 from rqm.privacy.setting import checked_delta
 
@@ -33,28 +32,6 @@ def gaussian(mu: float) -> Profile:
     """Of telling N(0, 1) from N(μ, 1), rounded up."""
 
     return partial(gaussian_deltas, mu)
-
-
-def diverging(rdp: Rdp) -> Profile:
-    """Of a release with these Rényi divergences (Canonne, Kamath and Steinke 2020)."""
-    alpha = np.array(rdp.orders)
-    known = np.isfinite(rdp.values)
-    alpha, values = alpha[known, None], rdp.values[known, None]
-
-    def profile(epsilon: FloatArray) -> FloatArray:
-        logs = (alpha - 1) * (values - epsilon) + alpha * np.log1p(-1 / alpha) - np.log(alpha - 1)
-        return np.asarray(np.exp(np.minimum(logs.min(axis=0, initial=0.0), 0)))
-
-    return profile
-
-
-def least(some: Sequence[Profile]) -> Profile:
-    """Of a release for which several are known."""
-
-    def profile(epsilon: FloatArray) -> FloatArray:
-        return np.asarray(np.min([one(epsilon) for one in some], axis=0))
-
-    return profile if len(some) > 1 else some[0]
 
 
 def sampled(one: Profile, rate: float) -> Profile:
@@ -111,12 +88,13 @@ def composed_epsilon(parts: Sequence[tuple[Profile, int]], delta: float, cells: 
     if not isfinite(max(ends)):
         return inf
     gap = max(ends) / (cells // 2)
-    losses = [
-        _loss(one, gap, ceil(end / gap)).self_compose(releases, REST * delta)
-        for (one, releases), end in zip(parts, ends, strict=True)
-    ]
-    together = reduce(lambda a, b: a.compose(b, REST * delta), losses)
-    return float(together.get_epsilon_for_delta(delta))
+    with np.errstate(all="ignore"):  # where it cuts off tails it tries exponentials that are no numbers
+        losses = [
+            _loss(one, gap, ceil(end / gap)).self_compose(releases, REST * delta)
+            for (one, releases), end in zip(parts, ends, strict=True)
+        ]
+        together = reduce(lambda a, b: a.compose(b, REST * delta), losses)
+        return float(together.get_epsilon_for_delta(delta))
 
 
 def _loss(one: Profile, gap: float, half: int) -> Any:

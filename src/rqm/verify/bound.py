@@ -33,11 +33,8 @@ CUT, FARTHEST = 2e-3, 5e-4
 """The part of δ that is kept back, as accountants may do, and what outcomes far out in the tails cost of it."""
 
 
-def epsilon(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
-    """An ε that holds for a user who was part of so many releases, and one below which no truthful statement lies.
-
-    ``charges`` are all releases, of which each pays its part for outcomes far out.
-    """
+def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
+    """An ε that holds for a user who was part of so many releases, and one below which no truthful statement lies."""
     kind = promise.mechanism["mechanism"]
     if not releases:
         return 0.0, 0.0
@@ -45,9 +42,9 @@ def epsilon(promise: Promise, releases: int, charges: int) -> tuple[float, float
         if kind == "gaussian":
             return _gaussian(promise, releases)
         if kind in ("rounding", "rqm", "pbm"):
-            found, lower = _affine(promise, releases, charges)
+            found, lower = _affine(promise, releases)
         elif kind in ("discrete-gaussian", "skellam", "binomial"):
-            found, lower = min(_additive(promise, releases), _certified(promise, releases, charges)[0]), 0.0
+            found, lower = min(_additive(promise, releases), _certified(promise, releases)[0]), 0.0
         else:
             raise Unsure(f"mechanism = {kind}: this verifier has no bound for it")
     if HUGE < found < inf and len(promise.crowds(releases)[0]) > 1:
@@ -82,13 +79,13 @@ def _gaussian(promise: Promise, releases: int) -> tuple[float, float]:
     return epsilon_of(mu, left)[0], epsilon_of(mu, promise.delta)[1]
 
 
-def _certified(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
+def _certified(promise: Promise, releases: int) -> tuple[float, float]:
     """By the μ of a release, for every number of honest clients that it may hold; and the largest μ of one."""
     crowds, delta = promise.crowds(releases)
     delta -= CUT * promise.delta
     each: list[tuple[float, float]] = []
     for chance, honest in crowds:
-        each.append((chance, mu_of(promise, honest, FARTHEST * promise.delta / charges)))
+        each.append((chance, mu_of(promise, honest, FARTHEST * promise.delta / releases)))
         if each[-1][1] == inf:
             return inf, inf
     most = max(mu for _, mu in each)
@@ -165,7 +162,7 @@ def _excess(shapes: list[tuple[Array, Array]], alpha: float) -> tuple[float, flo
     return kappa, far
 
 
-def _affine(promise: Promise, releases: int, charges: int) -> tuple[float, float]:
+def _affine(promise: Promise, releases: int) -> tuple[float, float]:
     """By the certificate, unless it is far from what the variance tells: then in other ways, too."""
     low, high, trials = ends(promise.mechanism)
     honest, d = promise.floor(releases)[0], promise.coordinates
@@ -173,7 +170,7 @@ def _affine(promise: Promise, releases: int, charges: int) -> tuple[float, float
         return inf, 0.0  # some outcome tells all
     if honest * (len(low) - 1) ** 2 > CROWD:
         raise Unsure(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
-    found, mu = _certified(promise, releases, charges)
+    found, mu = _certified(promise, releases)
     if mu > NEAR * _normal(promise, low, high, trials, promise.crowds(releases)[0][0][1]):
         found = min(found, _divergences(promise, releases))
         found = min(found, _few(promise, releases)) if d * releases <= FEW else found

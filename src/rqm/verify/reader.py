@@ -240,7 +240,11 @@ def _account(about: Row, spent: Counter[int], report: Report) -> None:
     report.delta = promise.delta
     report.participations = sum(count for _, count in spent.most_common(promise.participations))
     report.honest = promise.floor(max(1, report.participations))[0]
-    report.epsilon, report.lower = epsilon(promise, report.participations, report.charges)
+    if isinstance(promise.honest, float) and max(spent.values(), default=0) > 1:
+        raise Unsure(
+            f"honest = {promise.honest}: this verifier has no bound for a fraction and rounds that were done again"
+        )
+    report.epsilon, report.lower = epsilon(promise, report.participations)
     if promise.mechanism["mechanism"] == "gaussian" and not promise.mechanism["local"]:
         report.notes.append("the noise is the server's: ε holds against those who see only what it publishes")
 
