@@ -68,9 +68,17 @@ def test_sampling_is_never_below_the_gaussians_own_bound(clients, noise):
 
 
 def test_the_outsiders_noise_is_the_reference():
-    """Replace-one, n = 100 of N = 3,400, T = 1,500, δ = 1/N, ε = 10: noise/C = 2.54."""
+    """Replace-one, n = 100 of N = 3,400, T = 1,500, δ = 1/N, ε = 10: 2.54 by Rényi divergences, 1.76 by profiles."""
+
+    def by_divergences(z):
+        return without_replacement(gaussian_rdp(z, SAMPLED_ORDERS, "replace"), 100, 3400).times(1500)
+
+    found = smallest(lambda z: by_divergences(z).epsilon(1 / 3400)[0] <= 10, 1.0)
+    assert found == pytest.approx(2.54, abs=0.005)
     setting = Setting(clients=100, population=3400, rounds=1500, delta=1 / 3400, observer="outsider")
-    assert gaussian_noise(setting, 10) == pytest.approx(2.54, abs=0.005)
+    assert [gaussian_noise(setting, epsilon) for epsilon in (10, 5, 3)] == pytest.approx(
+        [1.758, 2.486, 3.377], abs=2e-3
+    )
 
 
 def test_zero_out_divergences_cannot_be_sampled():

@@ -88,13 +88,16 @@ def composed_epsilon(parts: Sequence[tuple[Profile, int]], delta: float, cells: 
     if not isfinite(max(ends)):
         return inf
     gap = max(ends) / (cells // 2)
-    with np.errstate(all="ignore"):  # where it cuts off tails it tries exponentials that are no numbers
-        losses = [
-            _loss(one, gap, ceil(end / gap)).self_compose(releases, REST * delta)
-            for (one, releases), end in zip(parts, ends, strict=True)
-        ]
-        together = reduce(lambda a, b: a.compose(b, REST * delta), losses)
-        return float(together.get_epsilon_for_delta(delta))
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            losses = [
+                _loss(one, gap, ceil(end / gap)).self_compose(releases, REST * delta)
+                for (one, releases), end in zip(parts, ends, strict=True)
+            ]
+            together = reduce(lambda a, b: a.compose(b, REST * delta), losses)
+            return float(together.get_epsilon_for_delta(delta))
+    except FloatingPointError:  # what overflows on the way is no bound
+        return inf
 
 
 def _loss(one: Profile, gap: float, half: int) -> Any:
