@@ -79,7 +79,7 @@ def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick
 
     def release(crowd: Crowd, times: int) -> Profile | None:
         count, users = event.dim * times, round(crowd.honest / crowd.rate)
-        if channel.trials * count == 1 and not server and setting.survivors is None and users <= SMALL:
+        if channel.trials * count == 1 and crowd.rate < 1 and setting.survivors is None and users <= SMALL:
             return coordinates(channel, honest=crowd.honest, releases=1, users=users, law="sampled")
         mu = event.mu(neighbours, crowd.honest, lost, quick=quick) if chance else inf
         if mu <= TIGHT * event.least_mu(neighbours, crowd.honest):

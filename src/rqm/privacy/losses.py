@@ -96,7 +96,7 @@ def profile(
             above = np.searchsorted(-ratio, -grid, side="left")  # outcomes whose loss exceeds ε
             mass_p, mass_q = (np.concatenate([[0.0], np.cumsum(law[seen][order])]) for law in (p, q))
             best = np.maximum(best, mass_p[above] - np.exp(grid) * mass_q[above] + lost)
-    best = np.clip(best + SLACK, np.maximum(0, -np.expm1(grid)), 1)
+    best = np.clip(np.nan_to_num(best + SLACK, nan=1.0), np.maximum(0, -np.expm1(grid)), 1)
     return np.asarray(grid, dtype=np.float64), np.asarray(np.minimum.accumulate(best), dtype=np.float64)
 
 

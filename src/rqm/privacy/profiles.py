@@ -108,7 +108,7 @@ def _loss(one: Profile, gap: float, half: int) -> Any:
     grid: FloatArray = np.arange(half + 1, dtype=np.float64) * gap
     above = one(grid)
     below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]  # the same tests, the other way round
-    deltas = np.concatenate([below, above])
+    deltas = np.nan_to_num(np.concatenate([below, above]), nan=1.0)
     falling = np.maximum.accumulate(deltas[::-1])[::-1]  # but for rounding errors they do
     return PrivacyLossDistribution(
         pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -half, half, np.minimum(falling, 1))
