@@ -21,6 +21,7 @@ from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, 
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.mechanisms.transient import Transient
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
 
 FORMAT = 1
+TOGETHER = 2**28
+"""Coordinates whose transient noise is drawn at once."""
 ROTATION = 5
 """The stream of a seed that the rotation of every round is drawn from."""
 PUBLIC = ("seed", "rounds")
 """What may differ between two that make the same promise for each release."""
+LATER = ("separation", "cancel")
+"""Written only where it is given: files of before have none."""
 
 
 @lru_cache(maxsize=8)
@@ -50,6 +55,10 @@ class PrivateMean:
     coordinate by coordinate, and sent as integers of which only the sum over a round's ``clients`` is revealed, modulo
     ``modulus``. Give ``epsilon`` and a mechanism is found for it; or a ``mechanism``, and ε is what it is; or both, and
     a mechanism that promises less is refused. The other values say who takes part and who watches, see ``Setting``.
+
+    With ``cancel`` every client adds transient noise of that deviation to its integers, in steps between two levels,
+    and takes it back one round later, by a second message into the next round's sum: the noise of all rounds together
+    is then a fraction of what the same ε costs otherwise (``docs/cancel.md``). True finds it, with the mechanism.
 
     >>> from rqm import SecureRandom
     >>> mean = PrivateMean(epsilon=1, delta=1e-6, clients=1000, dim=50, l2_clip=1.0)
@@ -74,6 +83,8 @@ class PrivateMean:
     observer: Observer = "server"
     neighbours: Neighbours = "replace"
     unit: Unit = "user"
+    separation: int | None = None
+    cancel: float | None = None
     seed: int = 0  # of the public rotation
 
     def __post_init__(self, epsilon: float | None) -> None:
@@ -83,6 +94,7 @@ class PrivateMean:
             object.__setattr__(self, name, value)
 
         put("dim", whole("dim", self.dim, 1))
+        put("cancel", None if self.cancel is False else self.cancel)
         epsilon = None if epsilon is None else checked_epsilon(epsilon)
         put("seed", whole("seed", self.seed, 0))
         for one in fields(Setting):
@@ -92,8 +104,11 @@ class PrivateMean:
         if not isinstance(self.rotate, bool):
             raise TypeError(f"rotate = {shown(self.rotate)}: must be true or false")
         if self.mechanism is None:
-            put("mechanism", self._fitted(epsilon))
+            for name, value in self._fitted(epsilon).items():
+                put(name, value)
         mech = mechanism_of(self.mechanism)
+        if self.cancel is not None:
+            self._validate_cancel(mech)
         if mech.integers and self.modulus > 2**31:
             raise ValueError(
                 f"clients = {self.clients}: a sum over so many of {mech.channel.levels} levels does not fit 31 bits"
@@ -108,15 +123,34 @@ class PrivateMean:
         """Who takes part and who watches."""
         return Setting(**{one.name: getattr(self, one.name) for one in fields(Setting)})
 
-    def _fitted(self, epsilon: float | None) -> Channel:
-        from rqm.privacy.calibrate import best_fit  # noqa: PLC0415 (takes the compiler, and a second)
+    def _validate_cancel(self, mech: Mechanism) -> None:
+        """Refuse what the proof does not cover."""
+        if self.observer != "server":
+            raise ValueError("cancel: must come with the observer server; an outsider sees no more than he does")
+        if isinstance(self.cancel, bool):
+            raise ValueError("cancel = True: must be a number of steps where a mechanism is given")
+        if not mech.integers:
+            if mech.gaussian_multiplier is None or not mech.trusted_server:
+                raise ValueError(f"cancel: must come with two levels, or a trusted server's Gaussian; not {mech.kind}")
+            return
+        if mech.channel.levels != 2 or not mech.channel.affine:
+            raise ValueError("cancel: must come with a mechanism of two levels outside the clip (rounding, levels = 2)")
+        object.__setattr__(self, "cancel", self._transient.deviation)
+
+    def _fitted(self, epsilon: float | None) -> dict[str, Any]:
+        """The mechanism for ε, and the transient noise that goes with it."""
+        from rqm.privacy.calibrate import best_cancelled, best_fit  # noqa: PLC0415 (takes the compiler, and a second)
 
         if epsilon is None:
             raise ValueError("epsilon = None: must be given, or else a mechanism")
         if self.l2_clip is None or not self.rotate:
             raise ValueError("mechanism = None: must be given where vectors are not clipped in L2 and rotated")
+        sent: dict[str, Any] = {"dim": self.coordinates, "l2_clip": self.l2_clip}
         try:
-            return best_fit(epsilon, self.setting, dim=self.coordinates, l2_clip=self.l2_clip)
+            if self.cancel is not None:
+                found, transient = best_cancelled(epsilon, self.setting, **sent)
+                return {"mechanism": found, "cancel": transient}
+            return {"mechanism": best_fit(epsilon, self.setting, **sent), "cancel": None}
         except ValueError as error:
             raise ValueError(f"epsilon = {epsilon:g}: no mechanism reaches it here ({error})") from None
 
@@ -130,7 +164,17 @@ class PrivateMean:
     @property
     def modulus(self) -> int:
         """Sums are taken modulo this power of two."""
-        return int(2 ** self._mechanism.channel.sum_bits(self.clients))
+        return int(2 ** self._sum_bits(self.clients))
+
+    def _sum_bits(self, clients: int) -> int:
+        channel = self._mechanism.channel
+        return channel.sum_bits(clients) if self.cancel is None else self._transient.bits(self.clients, self.clients)
+
+    @cached_property
+    def _transient(self) -> Transient:
+        if self.cancel is None:
+            raise ValueError("cancel = None: no noise is taken back here")
+        return Transient(self.cancel)
 
     @property
     def private(self) -> bool:
@@ -160,30 +204,46 @@ class PrivateMean:
         """The public rotation of a round."""
         if not self.rotate:
             return None
-        return Rotation(self.dim, _rotation_seed(self.seed, turn))
+        return Rotation(self.dim, _rotation_seed(self.seed, 0 if self.cancel else turn))  # or noise would not cancel
 
-    def encode(self, x: Any, rng: object, *, round: int = 0) -> Any:
+    def transient(self, rng: object) -> Any:
+        """What one client adds to its message of one round, and takes back in the next: integers, its secret."""
+        return self._held(require_secure(rng))
+
+    def _held(self, source: SecureRandom | SeededRandom) -> Any:
+        drawn = kernels.encode(self._transient.recipe, np.full(self.coordinates, -1.0, np.float32), source, 1)
+        return drawn.astype(np.int64) - self._transient.reach
+
+    def take_back(self, transient: Any) -> Any:
+        """The second message, for the round after: it holds no input, and is sent once or never."""
+        return -transient % self.modulus
+
+    def encode(self, x: Any, rng: object, *, round: int = 0, transient: Any = None) -> Any:
         """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.
 
         ``x`` holds ``dim`` finite numbers. They come as 64-bit integers, whose sums cannot overflow. What may leave the
-        machine rests on ``SecureRandom`` alone; for what stays, see ``simulated``.
+        machine rests on ``SecureRandom`` alone; for what stays, see ``simulated``. With ``cancel`` it holds fresh
+        ``transient`` noise, and the round after comes a second message: what ``take_back`` makes of the same noise.
         """
-        return self._encoded(x, require_secure(rng), round)
+        return self._encoded(x, require_secure(rng), round, transient)
 
-    def simulated(self, x: Any, rng: object, *, round: int = 0) -> Any:
+    def simulated(self, x: Any, rng: object, *, round: int = 0, transient: Any = None) -> Any:
         """The same from seeded words, for simulations and tests: **not private**, and nothing to send."""
-        return self._encoded(x, require(rng), round)
+        return self._encoded(x, require(rng), round, transient)
 
-    def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round: int) -> Any:
+    def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round: int, transient: Any) -> Any:
         channel = self._mechanism.channel
         turn = whole("round", round, 0, self.rounds - 1)
+        if (transient is None) != (self.cancel is None):
+            raise ValueError("transient: must be given where noise is taken back (cancel), and only there")
         other = kernels.backend(x)
         row = inputs("x", x) if other is None else other.finite_floats("x", x).clone()
         if tuple(row.shape) != (self.dim,):
             raise ValueError(f"x has shape {tuple(row.shape)}: must be ({self.dim},)")
         rows, _ = prepare(row[None], self.length, self.rotation(turn))
         levels = channel.encode(self._within(rows)[0], source)
-        return levels.astype(np.int64) if other is None else levels.long()
+        message = levels.astype(np.int64) if other is None else levels.long()
+        return message if transient is None else (message + transient) % self.modulus
 
     def _within(self, rows: Any) -> Any:
         """The same rows; one that breaks the L2 budget, as the encoder will see it, becomes zero. None should."""
@@ -213,16 +273,33 @@ class PrivateMean:
             total += mech.clipped(rows).sum(dim=0, dtype=total.dtype)
         return finite
 
-    def revealed(self, total: Any, clients: int, seed: int) -> Any:
-        """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise."""
+    def hold(self, clients: int, total: Any, rng: object, *, sign: int = 1) -> None:
+        """Add the transient noise of so many clients to a sum, a torch tensor; or, by ``sign``, take it back."""
+        torch = kernels.backend(total).torch  # type: ignore[union-attr]
+        width = min(clients, max(1, TOGETHER // self.coordinates))
+        rows, drawn = torch.full((width, self.coordinates), -1.0, device=total.device), torch.zeros_like(total)
+        for start in range(0, clients, width):
+            some = rows[: min(width, clients - start)]
+            kernels.encode_sum(self._transient.recipe, some, rng, drawn, 1, False)
+        total.add_(drawn - clients * self._transient.reach, alpha=sign)
+
+    def revealed(self, total: Any, clients: int, seed: int, before: int | None = None) -> Any:
+        """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise.
+
+        ``before`` is the seed of the round before, whose transient noise a trusted server takes back.
+        """
         mech = self._mechanism
         if mech.integers:
-            return total.bitwise_and_(2 ** mech.channel.sum_bits(clients) - 1)
-        scale = mech.on_sum(clients) * (self.l2_clip or 0.0)
-        if scale:
-            torch = kernels.backend(total).torch  # type: ignore[union-attr]
-            rng = torch.Generator(total.device).manual_seed(seed)
-            total += scale * torch.randn(len(total), generator=rng, device=total.device, dtype=total.dtype)
+            return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
+        unit = self.l2_clip or 0.0
+        parts = [(seed, 0, mech.on_sum(clients))]
+        if self.cancel is not None:
+            parts += [(seed, 1, self.cancel)] + ([] if before is None else [(before, 1, -self.cancel)])
+        for start, stream, scale in parts:
+            if scale * unit:
+                torch = kernels.backend(total).torch  # type: ignore[union-attr]
+                rng = torch.Generator(total.device).manual_seed(start ^ stream)
+                total += scale * unit * torch.randn(len(total), generator=rng, device=total.device, dtype=total.dtype)
         return total
 
     # -- the server ---------------------------------------------------------------------------
@@ -237,6 +314,9 @@ class PrivateMean:
         total = inputs("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
+        if self.cancel is not None and self.integers:  # what wraps around the modulus is nearest to the middle
+            half = self.modulus // 2
+            total, check = (total - clients // 2 + half) % self.modulus - half + clients // 2, False
         mean = self._mechanism.decode(total, clients, check=check)
         if not isinstance(mean, np.ndarray):
             mean = mean.float()
@@ -254,7 +334,8 @@ class PrivateMean:
         """What the releases that were charged, so often for each round, guarantee; None: all as planned."""
         from rqm.privacy.guarantee import guarantee  # noqa: PLC0415 (takes the compiler)
 
-        return guarantee(self.event, self.setting, charges, parameters=self.dim)
+        under = self._sum_bits(self.clients) * (1 if self.cancel is None else 2) if self.integers else None
+        return guarantee(self.event, self.setting, charges, parameters=self.dim, under=under)
 
     def spent(self, charges: Mapping[int, int]) -> "Spent":
         """ε of the releases that were charged: the same number, in less time."""
@@ -267,7 +348,9 @@ class PrivateMean:
         """What one round releases."""
         from rqm.privacy.event import Event  # noqa: PLC0415
 
-        return Event(self._mechanism, self.coordinates, self.bound)
+        if self.cancel is None:
+            return Event(self._mechanism, self.coordinates, self.bound)
+        return Event(self._mechanism, self.coordinates, self.bound, self.cancel, self.setting.apart)
 
     @property
     def bound(self) -> float:
@@ -288,6 +371,7 @@ class PrivateMean:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON; the guarantee is not among them, it follows."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None or name not in LATER}
         return {"private_mean": FORMAT, **values, "mechanism": self._mechanism.to_dict()}
 
     @classmethod
@@ -300,7 +384,7 @@ class PrivateMean:
             raise ValueError(f"private_mean: must be {FORMAT}, the format that this version reads")
         names = [one.name for one in fields(cls)]
         known_keys(values, names)
-        missing = [name for name in names if name not in values]
+        missing = [name for name in names if name not in values and name not in LATER]
         if missing:
             raise ValueError(f"{missing[0]}: missing; a private mean is written with all of {', '.join(names)}")
         return cls(**{**values, "mechanism": mechanism_from_dict(values["mechanism"])})

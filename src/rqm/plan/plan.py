@@ -117,10 +117,12 @@ class Plan:
     dropout: float = 0.0  # of the paper's CNN: 1 gives the original's .25 and .5
     dim: int | None = None  # the model's parameters; None: those of the model that comes with the package
     mechanism: Mechanism = field(default_factory=RQM)
+    cancel: float | None = None  # deviation, in steps, of noise that clients add and take back one round later
     clients: int = 40  # n, sampled without replacement each round
     population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
     examples: int = 10  # … with so many of their examples each
     participations: int | None = None  # the most rounds that one user takes part in
+    separation: int | None = None  # users take turns in a fixed order, and wait so many rounds at least
     lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
     survivors: int | None = None  # a round that ends with fewer is discarded, and charged; None: with any
     honest: int | float | None = None  # clients of a round who keep to the protocol, or the share of users; None: all
@@ -156,6 +158,8 @@ class Plan:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.clients < 2:
             raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
+        if self.cancel is not None and self.lost and self.survivors is None:
+            raise ValueError("survivors = None: must be given where clients may be lost and noise cancels")
         try:
             mean = self.private_mean(1)  # whoever takes part and watches is looked at there
         except ValueError as error:
@@ -201,6 +205,8 @@ class Plan:
             delta=self.delta,
             population=self.population,
             participations=self.participations,
+            separation=self.separation,
+            cancel=self.cancel,
             honest=self.honest,
             survivors=self.survivors or (1 if self.lost else None),
             seed=self.seed,

@@ -20,18 +20,23 @@ def corrupt(plan: Plan) -> int:
     return 0 if honest is None else plan.clients - honest
 
 
-def protocol(plan: Plan, count: int, round_: bytes, threshold: int = 0, roster: bytes = b"") -> "Params":
+def protocol(
+    plan: Plan, count: int, round_: bytes, threshold: int = 0, roster: bytes = b"", *, second: int = 0
+) -> "Params":
     """The parameters of a round, signed by a roster if its hash is given. All in it encode by the same plan.
 
     Everybody is a neighbour, and the threshold (if none is given) is as many as the plan's survivors leave, else two
     thirds. Twice the threshold is more than all neighbours and the ``corrupt`` ones once more, or a server could unmask
     somebody with them; plans with too few survivors for that are refused. Of more than 128 clients each draws
-    neighbours, as many as ``security`` asks for.
+    neighbours, as many as ``security`` asks for. Besides, ``second`` clients of the round before take back what they
+    added to its sum.
     """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
-    mech = plan.mechanism.channel
+    mean = plan.private_mean(count)
     clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
+    if second:
+        clients, least, bad = clients + second, least and least + min(least, second), 2 * bad
     # What is accounted for is a sum of so many; without losses in the plan, of all: no sum of fewer is to be revealed.
     minimum = max(2, least) if least else 0 if plan.lost else clients
     degree = clients - 1
@@ -49,13 +54,13 @@ def protocol(plan: Plan, count: int, round_: bytes, threshold: int = 0, roster: 
     return Params(
         clients=clients,
         count=count,
-        levels=mech.levels,
+        levels=plan.mechanism.channel.levels if mean.cancel is None else mean.modulus,
         round=round_,
         degree=degree,
         threshold=threshold,
         minimum=minimum,
-        bits=mech.sum_bits(clients),
-        modular=mech.modular,
+        bits=mean.modulus.bit_length() - 1,
+        modular=plan.mechanism.channel.modular or mean.cancel is not None,
         roster=roster,
-        about=bytes.fromhex(plan.private_mean(count).kind),
+        about=bytes.fromhex(mean.kind),
     )

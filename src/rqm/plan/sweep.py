@@ -12,6 +12,7 @@ from rqm.plan.plan import Plan, assign, read_toml
 
 VARIES = [
     "mechanism",
+    "cancel",
     "transforms",
     "client",
     "server",
@@ -22,6 +23,7 @@ VARIES = [
     "clients",
     "population",
     "participations",
+    "separation",
     "delta",
     "honest",
 ]

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.privacy.composition import Rdp, orders_for, without_replacement
 from rqm.privacy.event import Event
-from rqm.privacy.gaussian import gaussian_mu
+from rqm.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from rqm.privacy.losses import coordinates
 from rqm.privacy.profiles import Profile, composed_epsilon, gaussian, mixed, sampled
 from rqm.privacy.setting import Crowd, Neighbours, Setting
@@ -47,6 +47,8 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     profile = profile_of(setting, charges)
     if not profile:
         return Spent(0.0, "gaussian", None)
+    if event.cancel:
+        return Spent(_by_paths(event, setting, profile, quick), "gaussian", None)
     found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
     if found[0].epsilon == inf or not _tight(event, setting, profile, quick):
         found.append(Spent(_by_losses(event, setting, profile, quick), "pld", None))
@@ -56,13 +58,24 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
 
 def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
     """By the Gaussian certificate (``gaussian.py``); infinite if there is none."""
-    lost, neighbours = _lost(event, setting, profile), _neighbours(setting)
+    lost, neighbours = lost_of(event, setting, profile), _neighbours(setting)
 
     def release(crowd: Crowd, times: int) -> Profile | None:
         mu = event.mu(neighbours, crowd.honest, lost, quick=quick)
         return sampled(gaussian(mu * sqrt(times)), crowd.rate) if mu < inf else None
 
     return _mixed(setting, profile, release, lost)
+
+
+def _by_paths(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
+    """By the certificate of noise that cancels (``cancel.py``), with the fewest honest clients of all rounds it takes.
+
+    A round that is done again begins anew: nobody takes his noise back twice.
+    """
+    count = releases_of(setting, profile)
+    floor, lost = setting.floor(count * event.separation), lost_of(event, setting, profile)
+    mu = event.mu(setting.neighbours, floor.honest, lost, quick=quick)
+    return gaussian_epsilon(mu * sqrt(count), floor.delta - lost * count) if mu < inf else inf
 
 
 def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
@@ -74,7 +87,7 @@ def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick
     count = event.dim * (releases_of(setting, profile) if server else max(profile))
     if not mech.integers or not mech.channel.affine or count > FEW_RELEASES:
         return inf
-    channel, lost, neighbours = mech.channel, _lost(event, setting, profile), _neighbours(setting)
+    channel, lost, neighbours = mech.channel, lost_of(event, setting, profile), _neighbours(setting)
     chance = isinstance(setting.honest, float)
 
     def release(crowd: Crowd, times: int) -> Profile | None:
@@ -129,13 +142,13 @@ def _tight(event: Event, setting: Setting, profile: Mapping[int, int], quick: bo
     """Whether the certificate is so near to a Gaussian of the same variance that no other can be much better."""
     honest, lost = (
         min(crowd.honest for crowd in setting.crowds(releases_of(setting, profile))[0]),
-        _lost(event, setting, profile),
+        lost_of(event, setting, profile),
     )
     found = event.mu(_neighbours(setting), honest, lost, quick=quick)
     return found <= TIGHT * event.least_mu(_neighbours(setting), honest)
 
 
-def _lost(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:
+def lost_of(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:
     """The probability that the Gaussian certificate leaves out of every release that can tell of one user."""
     assert setting.delta is not None
     if event.mechanism.gaussian_multiplier is not None:
@@ -160,12 +173,12 @@ def releases_of(setting: Setting, profile: Mapping[int, int]) -> int:
 
 def _taken(setting: Setting, profile: Mapping[int, int]) -> dict[int, int]:
     """How many rounds charged once, twice, … a user took part in at the worst: in those charged most often."""
-    left, taken = setting.participations, dict[int, int]()
+    left, taken = setting.cap, dict[int, int]()
     for times in sorted(profile, reverse=True):
-        rounds = profile[times] if left is None else min(left, profile[times])
+        rounds = min(left, profile[times])
         if rounds:
             taken[times] = rounds
-        left = None if left is None else left - rounds
+        left -= rounds
     return taken
 
 

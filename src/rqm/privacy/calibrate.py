@@ -13,6 +13,8 @@ from rqm.mechanisms.registry import model_mechanism
 from rqm.privacy.accountant import gaussian_noise, spent
 from rqm.privacy.composition import smallest
 from rqm.privacy.event import Event
+from rqm.privacy.holding import gaussian_paths
+from rqm.privacy.iterates import Gain, best_ratio, gain, linear
 from rqm.privacy.setting import Setting, checked_epsilon
 
 SPREAD = 4.0
@@ -23,6 +25,8 @@ SMALL = 1e-3
 """Less noise than this, in clips, is no place to begin at."""
 NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
+LEAST_HELD = 0.5
+"""Steps of transient noise below which there is no use in it."""
 LEVELS = 16
 """Outcomes where nobody asks for another number: four bits."""
 DEFAULTS = (("rounding", 2), ("pbm", LEVELS))
@@ -83,11 +87,14 @@ def _gaussian(setting: Setting, epsilon: float) -> float:
     return gaussian_noise(replace(setting, honest=None, survivors=None), epsilon)
 
 
-def fitted(first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> Mechanism:
+def fitted(
+    first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float, cancel: float | None = None
+) -> Mechanism:
     """The mechanism ``first`` with the least noise that makes a run (ε, δ)-private for every user.
 
     ``dim`` counts the coordinates that are sent, and vectors are within ``l2_clip``. What it reaches, as it will be
-    reported, is between 99.5 and 100 % of ε; where nothing does, the error names the best that is possible.
+    reported, is between 99.5 and 100 % of ε; where nothing does, the error names the best that is possible. With
+    ``cancel`` the noise of that many steps is taken back a round later.
     """
     epsilon, dim, least = checked_epsilon(epsilon), whole("dim", dim, 1), first.least_noise
     if least is None:
@@ -97,8 +104,13 @@ def fitted(first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_c
         return first.with_noise(noise)
 
     def reached(extra: float, *, quick: bool) -> float:
-        return spent(Event(first.with_noise(least + extra), dim, l2_clip), setting, quick=quick).epsilon
+        event = Event(first.with_noise(least + extra), dim, l2_clip)
+        if cancel is not None:
+            event = replace(event, cancel=cancel, separation=setting.apart)
+        return spent(event, setting, quick=quick).epsilon
 
+    if cancel is not None:  # in steps of two levels: half of one is the deviation of a fair coin
+        noise *= sqrt(gaussian_paths(setting.apart, 4 * cancel**2, 1.0))
     start = _alike(first, least, (noise * l2_clip) ** 2 / setting.floor().honest)
     try:
         start = _least(partial(reached, quick=True), epsilon, start)
@@ -169,6 +181,25 @@ def _between(low: float, high: float, above: float, below: float) -> float:
     part = above / (above - below) if isfinite(above) and isfinite(below) and below < 0 else 0.5
     part = min(max(part, 0.02), 0.98)
     return float(low * (high / low) ** part)
+
+
+def best_cancelled(
+    epsilon: float,
+    setting: Setting,
+    *,
+    dim: int,
+    l2_clip: float,
+    gains: Gain | None = None,
+    spread: float | None = None,
+) -> tuple[Channel, float]:
+    """One bit and transient noise, in steps, that reach ε with the least noise in a server's iterates.
+
+    ``gains`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
+    """
+    gains = gain(0.9, linear(setting.rounds)) if gains is None else gains
+    cancel = max(best_ratio(setting.apart, gains) / 2, LEAST_HELD)
+    first = model_mechanism("rounding", coordinate_clip(l2_clip, dim, spread), {"levels": 2})
+    return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
 
 
 def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> Channel:

@@ -9,8 +9,10 @@ from typing import final
 from rqm._util.checks import real, whole
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.transient import Transient
 from rqm.privacy.composition import Rdp, gaussian_rdp
 from rqm.privacy.gaussian import vector_gdp
+from rqm.privacy.holding import gaussian_paths
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.vector import vector_rdp
 
@@ -18,11 +20,18 @@ from rqm.privacy.vector import vector_rdp
 @final
 @dataclass(frozen=True)
 class Event:
-    """One release: the sum of clients' vectors of ``dim`` coordinates within ``l2_clip``, sent by ``mechanism``."""
+    """One release: the sum of clients' vectors of ``dim`` coordinates within ``l2_clip``, sent by ``mechanism``.
+
+    With ``cancel`` every client adds noise of that deviation and takes it back one round later: in steps of a channel's
+    levels, or, where a trusted server does it, of the sum in L2 clips. Then what one release tells of a user comes out
+    in up to ``separation`` rounds, in which he takes part once.
+    """
 
     mechanism: Mechanism
     dim: int
     l2_clip: float
+    cancel: float | None = None
+    separation: int = 1
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -30,6 +39,7 @@ class Event:
             raise TypeError(f"{type(self.mechanism).__name__} adds no noise: there is no privacy to account for")
         whole("dim", self.dim, 1)
         real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
+        whole("separation", self.separation, 1)
 
     @property
     def dear(self) -> bool:
@@ -52,7 +62,9 @@ class Event:
         """μ for which it is μ-GDP but for outcomes of probability ``lost``, as deployed; infinite if none is known."""
         z = self.mechanism.gaussian_multiplier
         if z is not None:
-            return (2.0 if neighbours == "replace" else 1.0) / z
+            return self.least_mu(neighbours, honest)
+        if self.cancel:
+            return self._cancelled(neighbours, honest, lost, quick)
         if not self.mechanism.channel.budgeted:
             return inf
         return vector_gdp(
@@ -68,12 +80,30 @@ class Event:
 
     def least_mu(self, neighbours: Neighbours, honest: int) -> float:
         """What μ would be if the noise at zero were Gaussian: no certificate for vectors under a budget is below."""
-        z = self.mechanism.gaussian_multiplier
+        z, taken_back = self.mechanism.gaussian_multiplier, self.cancel or 0.0
         if z is None:
             channel = self.mechanism.channel
             longest = min(self.l2_clip, channel.clip * self.dim**0.5)  # the clip of every coordinate may bind first
             z = (honest * float(channel.variance(0.0))) ** 0.5 / longest
-        return (2.0 if neighbours == "replace" else 1.0) / z
+            taken_back *= honest**0.5 * channel.grid.step / longest
+        far = 2.0 if neighbours == "replace" else 1.0
+        return far * (gaussian_paths(self.separation, taken_back**2, z**2) ** 0.5 if taken_back else 1 / z)
+
+    def _cancelled(self, neighbours: Neighbours, honest: int, lost: float, quick: bool) -> float:
+        from rqm.privacy.cancel import cancelled_gdp  # noqa: PLC0415 (takes the compiler)
+
+        assert self.cancel is not None
+        return cancelled_gdp(
+            self.mechanism.channel,
+            Transient(self.cancel),
+            honest=honest,
+            separation=self.separation,
+            dim=self.dim,
+            l2_clip=self.l2_clip,
+            lost=lost,
+            neighbours=neighbours,
+            quick=quick,
+        )
 
 
 @lru_cache(maxsize=256)

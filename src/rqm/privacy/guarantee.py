@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from typing import Any
 
-from rqm.privacy.accountant import Charges, gaussian_noise, profile_of, releases_of, spent
+from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
 from rqm.privacy.event import Event
 from rqm.privacy.setting import Floor, Setting
 
@@ -100,19 +100,26 @@ class Guarantee:
 
 
 def guarantee(
-    event: Event, setting: Setting, charges: Charges | None = None, *, parameters: int | None = None
+    event: Event,
+    setting: Setting,
+    charges: Charges | None = None,
+    *,
+    parameters: int | None = None,
+    under: int | None = None,
 ) -> Guarantee:
     """What a run of such events guarantees to every user, as planned or of the ``charges`` alone.
 
-    ``parameters`` are those of the model: without rotation as many as coordinates are sent.
+    ``parameters`` are those of the model: without rotation as many as coordinates are sent; ``under`` are the bits of
+    all messages that carry one of them.
     """
     mech, dim = event.mechanism, event.dim
     epsilon, accountant, order = spent(event, setting, charges)
     profile = profile_of(setting, charges)
     count = releases_of(setting, profile)
-    floor = setting.floor(count or None)
+    floor = setting.floor(count * event.separation or None)
     noise, over = _noise(event, setting, charges, epsilon)
-    under = mech.channel.sum_bits(setting.clients) if mech.integers else None
+    if under is None and mech.integers:
+        under = mech.channel.sum_bits(setting.clients)
     return Guarantee(
         epsilon=epsilon,
         delta=setting.delta or 0.0,
@@ -144,15 +151,27 @@ def _noise(event: Event, setting: Setting, charges: Charges | None, epsilon: flo
     if mech.gaussian_multiplier is not None:
         noise = mech.on_sum(setting.clients)
         return noise, noise / mech.gaussian_multiplier
+    if event.cancel:
+        return _cancelled(event, setting, charges)
     noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / event.l2_clip
     if not 0 < epsilon < 1e6:
         return noise, None
     return noise, noise / gaussian_noise(replace(setting, honest=None, survivors=None), epsilon, charges)
 
 
+def _cancelled(event: Event, setting: Setting, charges: Charges | None) -> tuple[float, float | None]:
+    """The noise that stays, over the L2 clip; and that of all kinds over a trusted server's of the same shape."""
+    profile = profile_of(setting, charges)
+    count = releases_of(setting, profile)
+    floor = setting.floor(count * event.separation or None)
+    noise = sqrt(setting.clients * float(event.mechanism.channel.variance(0.0))) / event.l2_clip
+    spent_mu = event.mu(setting.neighbours, floor.honest, lost_of(event, setting, profile))
+    return noise, spent_mu / event.least_mu(setting.neighbours, setting.clients)
+
+
 def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:
     """D₂ of one coordinate in one round."""
-    if not event.mechanism.integers:
+    if not event.mechanism.integers or event.cancel:
         return None
     one = Event(event.mechanism, 1, event.mechanism.channel.clip)
     return float(one.rdp((2.0,), setting.neighbours, floor.honest).values[0])

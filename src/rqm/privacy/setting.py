@@ -61,7 +61,8 @@ class Setting:
     ``honest`` clients of a round follow the protocol and survive to its end: a number; or a fraction of the
     ``population``, of which a round's random sample then holds a random number; None for all. ``survivors`` are left at
     the end of a round at least (None: all); those who are lost may all have been honest. ``participations`` caps the
-    rounds that a user takes part in (None: all of them). ``delta`` None is the default's.
+    rounds that a user takes part in (None: all of them), and two of these are ``separation`` rounds apart at least
+    (None: any two). ``delta`` None is the default's.
 
     For the outsider sampling hides who took part; but not if some may be lost: whoever can foresee who that will be
     learns of the sample from how many are left.
@@ -80,6 +81,7 @@ class Setting:
     honest: int | float | None = None
     survivors: int | None = None
     unit: Unit = "user"
+    separation: int | None = None
 
     def __post_init__(self) -> None:
         """Validate what does not depend on a mechanism."""
@@ -99,6 +101,8 @@ class Setting:
                 raise ValueError(f"{name} = {shown(getattr(self, name))}: must be one of {', '.join(get_args(kinds))}")
         if self.participations is not None:
             put("participations", whole("participations", self.participations, 1))
+        if self.separation is not None:
+            put("separation", whole("separation", self.separation, 1))
         if self.survivors is not None:
             put("survivors", whole("survivors", self.survivors, 1, self.clients))
         self._validate_honest()
@@ -117,6 +121,8 @@ class Setting:
             object.__setattr__(self, "honest", whole("honest", self.honest, 1, self.clients))
 
     def _validate_outsider(self) -> None:
+        if self.separation is not None:
+            raise ValueError("separation: must not be given for the outsider, whom sampling at random hides from")
         if self.participations is not None and self.participations < self.rounds:
             raise ValueError(
                 f"observer = outsider: must come without a cap ({self.participations} participations): who has used up "
@@ -134,7 +140,18 @@ class Setting:
     @property
     def releases(self) -> int:
         """Rounds that can tell something about one user to this observer."""
-        return self.rounds if self.participations is None else min(self.rounds, self.participations)
+        return min(self.rounds, self.cap)
+
+    @property
+    def cap(self) -> int:
+        """The most rounds that one user takes part in."""
+        apart = -(-self.rounds // (self.separation or 1))
+        return apart if self.participations is None else min(apart, self.participations)
+
+    @property
+    def apart(self) -> int:
+        """Rounds from one participation of a user to the next, or to the end, at least."""
+        return self.rounds if self.cap == 1 else self.separation or 1
 
     def floor(self, releases: int | None = None) -> Floor:
         """What can be counted on in each of so many releases (by default, all that are planned)."""

@@ -12,7 +12,8 @@ from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
 from rqm.randomness import SeededRandom
 from rqm.training.clock import Clock
-from rqm.training.streams import LOSSES, NOISE, generator, number
+from rqm.training.participants import NOBODY, Before
+from rqm.training.streams import LOSSES, NOISE, TRANSIENT, generator, number
 from rqm.training.work import Work
 from rqm.training.workers import Worker, Workers
 
@@ -37,8 +38,11 @@ class Aggregator(ABC):
         self.plan, self.mean, self.work, self.clock = plan, mean, work, clock
 
     @abstractmethod
-    def collect(self, chosen: list[int], staying: list[int], turn: int) -> Collected | None:
-        """The sum over those of the ``chosen`` who are ``staying``; None if they are too few."""
+    def collect(self, chosen: list[int], staying: list[int], turn: int, before: Before = NOBODY) -> Collected | None:
+        """The sum over those of the ``chosen`` who are ``staying``; None if the protocol was aborted.
+
+        Those of the round ``before`` take back what they added to its sum, if noise cancels.
+        """
 
     def _nothing(self) -> torch.Tensor:
         kind = torch.int32 if self.mean.integers else torch.float64
@@ -56,10 +60,10 @@ class Aggregator(ABC):
 class Ideal(Aggregator):
     """Adds up in the clear, and forgets the parts."""
 
-    def collect(self, chosen: list[int], staying: list[int], turn: int) -> Collected | None:
+    held: tuple[int, torch.Tensor] | None = None
+
+    def collect(self, chosen: list[int], staying: list[int], turn: int, before: Before = NOBODY) -> Collected | None:
         """The sum of the encoded gradients, as a secure aggregator reveals it."""
-        if len(staying) < (self.plan.survivors or 1):
-            return None
         total, losses = self._nothing(), torch.empty(len(staying), device=self.work.device)
         self.work.begin(turn)
         if self.work.workers is not None and not self.work.observer.plants:
@@ -70,8 +74,27 @@ class Ideal(Aggregator):
                 with self.clock.timed("gradients"):
                     rows, losses[part] = self.work.rows(staying[part], turn)
                 losses[part].masked_fill_(~self._add(rows, total, turn, place), torch.nan)
-        seed = number(self.plan.seed, NOISE, turn)
-        return Collected(self.mean.revealed(total, len(staying), seed), losses)
+        if self.mean.cancel and self.mean.integers:
+            with self.clock.timed("clip, rotate, encode"):
+                self._cancel(total, turn, len(staying), len(before.staying))
+        seed, last = (number(self.plan.seed, NOISE, at) if at >= 0 else None for at in (turn, turn - 1))
+        assert seed is not None
+        return Collected(self.mean.revealed(total, len(staying), seed, last if before.staying else None), losses)
+
+    def _cancel(self, total: torch.Tensor, turn: int, clients: int, before: int) -> None:
+        """Add everybody's transient noise, and take back that of the round before: kept, or after a break drawn anew."""
+        if before:
+            kept = self.held[1] if self.held is not None and self.held[0] == turn - 1 else None
+            total -= self._transient(turn - 1, before) if kept is None else kept
+        self.held = turn, self._transient(turn, clients)
+        total += self.held[1]
+
+    def _transient(self, turn: int, clients: int) -> torch.Tensor:
+        total = self._nothing()
+        for place in range(0, clients, self.work.group):
+            some = min(self.work.group, clients - place)
+            self.mean.hold(some, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
+        return total
 
     def _share_out(
         self, workers: Workers, chosen: list[int], turn: int, total: torch.Tensor, losses: torch.Tensor
@@ -103,7 +126,7 @@ class Ideal(Aggregator):
 class Secure(Aggregator):
     """The true protocol, all parties in this process: no client's levels leave it unmasked."""
 
-    def collect(self, chosen: list[int], staying: list[int], turn: int) -> Collected | None:
+    def collect(self, chosen: list[int], staying: list[int], turn: int, before: Before = NOBODY) -> Collected | None:
         """The same sum. Clients who are lost fall silent before they send their masked vector, at some stage."""
         from rqm.secagg import Aborted, new_round  # noqa: PLC0415 (a bare GPU machine has no ciphers)
         from rqm.secagg.local import aggregate  # noqa: PLC0415
@@ -112,25 +135,39 @@ class Secure(Aggregator):
         losses = torch.empty(len(staying), device=self.work.device)
         places = {client: place for place, client in enumerate(staying)}
         self.work.begin(turn)
+        back = {client: place for place, client in enumerate(before.staying)}
 
         def levels(party: int) -> Any:
+            if party >= self.plan.clients:
+                return self.mean.take_back(self._held(turn - 1, back[before.there[party - self.plan.clients]]))
             place, found = places[chosen[party]], self._nothing()
             with self.clock.timed("gradients"):
                 losses[place] = self.work.one(self.work.worker, chosen[party], turn)
             if not self._add(self.work.worker.gradient[None], found, turn, place)[0]:
                 losses[place] = torch.nan
-            return np.asarray(found.cpu())
+            first = np.asarray(found.cpu())
+            return first if self.mean.cancel is None else (first + self._held(turn, place)) % self.mean.modulus
 
         lost = [party for party, client in enumerate(chosen) if client not in places]
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
         silent = {party: STAGES[stage] for party, stage in zip(lost, stages, strict=True)}
         try:
-            params = protocol(self.plan, self.mean.coordinates, new_round())
+            params = protocol(self.plan, self.mean.coordinates, new_round(), second=len(before.there))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
+            if self.mean.cancel is not None:  # the next round would take back what this one has not revealed
+                raise
             return None
-        assert survivors == [party for party in range(self.plan.clients) if party not in silent]
+        assert survivors == [party for party in range(params.clients) if party not in silent]
+        for client in before.lost:  # found again through the shares of the others
+            total = (total - self._held(turn - 1, back[client])) % self.mean.modulus
         return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), losses, cost.bytes_up)
+
+    def _held(self, turn: int, place: int) -> Any:
+        """The transient noise of one client of a round."""
+        total = self._nothing()
+        self.mean.hold(1, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
+        return np.asarray(total.cpu()).astype(np.int64)
 
 
 AGGREGATORS: dict[SecAgg, type[Aggregator]] = {"ideal": Ideal, "real": Secure}

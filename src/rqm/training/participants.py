@@ -1,6 +1,6 @@
 """Who takes part in a round, and who is still there at its end."""
 
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -13,15 +13,46 @@ def sampled(plan: Plan, users: int, turn: int) -> list[int]:
     return list(generator(plan.seed, SAMPLING, turn).choice(users, plan.clients, replace=False).tolist())
 
 
+def in_order(plan: Plan) -> bool:
+    """Whether users take turns in a fixed order: noise that cancels, and whoever counts on a separation, need that."""
+    return plan.separation is not None or plan.cancel is not None
+
+
+class Before(NamedTuple):
+    """Clients of the round before who were ``staying`` at its end: some are ``there`` with a second message.
+
+    The others' noise is found again through the shares of those, and subtracted.
+    """
+
+    staying: list[int]
+    there: list[int]
+
+    @property
+    def lost(self) -> list[int]:
+        """Those who are gone since."""
+        return [client for client in self.staying if client not in set(self.there)]
+
+
+NOBODY = Before([], [])
+
+
 @final
 class Participants:
     """The users of a run; ``taken`` counts the rounds that each has taken part in, where that is capped."""
 
     def __init__(self, plan: Plan, users: int) -> None:
         self.plan, self.taken = plan, np.zeros(users, dtype=np.int64)
+        self.order = generator(plan.seed, SAMPLING).permutation(users) if in_order(plan) else None
+        self.discarded: list[bool] = []
 
     def choose(self, turn: int) -> list[int]:
-        """The clients of a round, without replacement, among those who have not used up their participations."""
+        """The clients of a round, without replacement, among those who have not used up their participations.
+
+        Where users take turns, the next ones in an order that was drawn once.
+        """
+        if self.order is not None:
+            places = np.arange(turn * self.plan.clients, (turn + 1) * self.plan.clients) % len(self.order)
+            return list(self.order[places].tolist())
         most = self.plan.participations
         if most is None:
             return sampled(self.plan, len(self.taken), turn)
@@ -38,8 +69,26 @@ class Participants:
         gone = generator(self.plan.seed, LOSSES, turn).random(len(chosen)) < self.plan.lost
         return [client for client, lost in zip(chosen, gone, strict=True) if not lost]
 
+    def before(self, turn: int) -> Before:
+        """Those of the round before who take their noise back in this one: nobody, if that round was discarded."""
+        if self.plan.cancel is None or not turn or self._discarded(turn - 1):
+            return NOBODY
+        staying = self.survive(self.choose(turn - 1), turn - 1)
+        gone = generator(self.plan.seed, LOSSES, turn, 2).random(len(staying)) < self.plan.lost
+        return Before(staying, [client for client, away in zip(staying, gone, strict=True) if not away])
+
+    def enough(self, staying: list[int], before: Before) -> bool:
+        """Whether both messages have come from as many as the plan counts on."""
+        least = self.plan.survivors or 1
+        return len(staying) >= least and (not before.staying or len(before.there) >= least)
+
+    def _discarded(self, turn: int) -> bool:
+        for now in range(len(self.discarded), turn + 1):
+            self.discarded.append(not self.enough(self.survive(self.choose(now), now), self.before(now)))
+        return self.discarded[turn]
+
     def skip(self, turns: range) -> None:
         """Be where a run is after these rounds: who took part follows from the seed."""
-        if self.plan.participations is not None:
+        if self.plan.participations is not None and self.order is None:
             for turn in turns:
                 self.choose(turn)

@@ -21,7 +21,7 @@ from rqm.training.clock import Clock
 from rqm.training.evaluation import evaluate
 from rqm.training.models import MODELS
 from rqm.training.observer import Observer
-from rqm.training.participants import Participants
+from rqm.training.participants import Participants, in_order
 from rqm.training.server import Optimiser
 from rqm.training.streams import START, number
 from rqm.training.work import Work
@@ -64,11 +64,23 @@ def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) ->
             f"participations = {plan.participations}: {plan.rounds} rounds of {plan.clients} clients are more than "
             f"the {places} turns that {users} users have"
         )
+    if in_order(plan):
+        _validate_order(plan, users)
     if model is None and plan.model not in MODELS:
         raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
     if model is None and plan.dropout and plan.model != "paper-cnn":
         raise ValueError(f"dropout = {plan.dropout}: must be 0 for the model {plan.model}")
     pick_device(plan.device)
+
+
+def _validate_order(plan: Plan, users: int) -> None:
+    """Refuse turns that come around sooner, or more often, than the plan counts on."""
+    setting = plan.private_mean(1).setting
+    gap, most = users // plan.clients, -(-plan.rounds * plan.clients // users)
+    if setting.apart > max(gap, 1) and most > 1:
+        raise ValueError(f"separation = {setting.apart}: must be at most {gap}, as {users} users take turns")
+    if plan.participations is not None and most > plan.participations:
+        raise ValueError(f"participations = {plan.participations}: must be at least {most}, as users take turns")
 
 
 @final
@@ -131,7 +143,10 @@ class Trainer:
     @property
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
-        return self.plan.clients * self.coordinates * self.plan.mechanism.bits
+        bits = self.plan.mechanism.bits
+        if self.mean.integers and self.mean.cancel:  # both messages of a participation
+            bits = 2 * (self.mean.modulus.bit_length() - 1)
+        return self.plan.clients * self.coordinates * bits
 
     def step(self) -> Record:
         """Carry out one round."""
@@ -140,7 +155,10 @@ class Trainer:
         chosen = self.participants.choose(turn)
         staying = self.participants.survive(chosen, turn)
         self.guard.charge(turn)  # before anything is asked for, and if nothing comes of it
-        found = self.aggregator.collect(chosen, staying, turn)
+        before = self.participants.before(turn)
+        found = None
+        if self.participants.enough(staying, before):
+            found = self.aggregator.collect(chosen, staying, turn, before)
         if found is not None:
             with self.clock.timed("server"):
                 mean = self.mean.decode(found.total, len(staying), round=turn, check=False)

@@ -1,0 +1,77 @@
+"""Transient noise: what a client adds to its integers, and takes back one round later.
+
+Discrete Gaussian noise as a table of integers, drawn as every mechanism's outcomes are (``kernels/``): what is sampled
+is known exactly. Outcomes that are rarer than half a unit of the table do not occur. It is no mechanism of its own: it
+holds no input.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil, log2
+from typing import Any, final
+
+import numpy as np
+
+from rqm._util.checks import FloatArray, real, whole
+from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
+from rqm.mechanisms.sums import NEGLIGIBLE, summed
+
+WIDEST = 2.0**11
+"""The largest deviation: its table has fewer than 2¹⁶ outcomes."""
+SAFE = 6.0
+"""Deviations of the noise that came and went in a round that the modulus has room for, to each side."""
+
+
+@final
+@dataclass(frozen=True)
+class Transient:
+    """Noise of standard deviation ``deviation`` (σ), in steps between two levels of what it is added to.
+
+    >>> Transient(2.0).units[-3:].tolist()  # of 2⁴⁰: 13 steps and more come once in a billion draws
+    [66, 7, 1]
+    """
+
+    deviation: float
+
+    def __post_init__(self) -> None:
+        """Validate σ."""
+        value = real("cancel", self.deviation, f"from 0.5 to {WIDEST:g} steps", 0.5, WIDEST, closed="[]")
+        object.__setattr__(self, "deviation", value)
+
+    @cached_property
+    def units(self) -> IntArray:
+        """The law at −reach, …, reach, in units of 2**−TABLE_BITS; symmetric."""
+        steps = np.arange(ceil(9 * self.deviation) + 1)
+        half = np.exp(-(steps**2) / (2 * self.deviation**2))
+        half = np.rint(half / (2 * half.sum() - 1) * 2.0**TABLE_BITS).astype(np.int64)
+        half = half[: int(np.flatnonzero(half)[-1]) + 1]
+        half[0] += 2**TABLE_BITS - int(2 * half.sum() - half[0])
+        units = np.concatenate([half[:0:-1], half])
+        units.setflags(write=False)
+        return units
+
+    @property
+    def reach(self) -> int:
+        """The farthest outcome."""
+        return len(self.units) // 2
+
+    @property
+    def variance(self) -> float:
+        """As it is sampled, in steps²."""
+        return float(self.units @ np.arange(-self.reach, self.reach + 1) ** 2.0) / 2.0**TABLE_BITS
+
+    def summed(self, clients: int) -> tuple[FloatArray, float]:
+        """The law of the sum of so many clients' noise, outcome by outcome, and what it lacks at its ends at most."""
+        law, _ = summed(self.units / 2.0**TABLE_BITS, whole("clients", clients, 1))
+        return law / law.sum(), 4 * clients * len(self.units) * NEGLIGIBLE
+
+    def bits(self, clients: int, spread: int) -> int:
+        """Bits that hold a sum of values up to ``spread`` and of noise that came and noise that went."""
+        return ceil(log2(spread + 1 + 2 * SAFE * (2 * clients * self.variance) ** 0.5))
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Draws reach + noise for the input −1."""
+        modulus = 2 ** len(self.units).bit_length()
+        return on_grid(1.0, Fraction(1), 2, self.units[None], rows=False, modulus=modulus)

@@ -1,0 +1,30 @@
+"""How long to hold transient noise on the way of a shift (``cancel.py``): the best law where all noise is Gaussian."""
+
+from math import asinh, expm1, sqrt
+
+import numpy as np
+
+from rqm._util.checks import FloatArray
+
+
+def holding(rounds: int, transient: float, others: float) -> FloatArray:
+    """A law of the holding time, 0 … rounds − 1: any is right, and this is the best for Gaussians of these variances.
+
+    It minimises Σ (chance to hold longer than j)² / transient + Σ w_j² / others.
+
+    >>> holding(3, 100.0, 100.0).round(3).tolist()
+    [0.625, 0.25, 0.125]
+    """
+    if rounds == 1 or others == 0:
+        return np.eye(rounds)[-1]
+    angle = 2 * asinh(sqrt(others / transient) / 2)
+    left = np.arange(rounds, -1, -1) * angle
+    longer = np.exp(left - left[0]) * np.array([expm1(-2 * x) for x in left]) / expm1(-2 * left[0])
+    return np.asarray(-np.diff(longer))
+
+
+def gaussian_paths(rounds: int, transient: float, others: float) -> float:
+    """μ² of a shift by one step if both noises are Gaussian of these variances: what no certificate is far below."""
+    w = holding(rounds, transient, others)
+    longer = 1 - np.cumsum(w)[:-1]
+    return float((longer**2).sum() / transient + (w**2).sum() / others)
