@@ -4,12 +4,12 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from math import cos, pi
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.files import DEEPEST, parse_table, read_json
+from rqm._util.schedules import Schedule, rate_factor
 from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
@@ -19,7 +19,6 @@ from rqm.privacy.setting import checked_delta, checked_epsilon
 
 Work = Literal["gradient", "local"]
 Optimizer = Literal["sgd", "momentum", "adam"]
-Schedule = Literal["constant", "linear", "cosine"]
 SecAgg = Literal["ideal", "real"]
 
 PLAN = "plan.json"
@@ -89,9 +88,7 @@ class ServerStep:
 
     def rate_at(self, turn: int, rounds: int) -> float:
         """The learning rate of round ``turn`` (from 0) of ``rounds``: constant, or falling to zero."""
-        share = turn / rounds
-        factor = {"constant": 1.0, "linear": 1 - share, "cosine": (1 + cos(pi * share)) / 2}[self.schedule]
-        return self.rate * factor
+        return self.rate * rate_factor(self.schedule, turn, rounds)
 
 
 PARTS: dict[str, type[Transforms | ClientWork | ServerStep]] = {
