@@ -6,7 +6,7 @@ user's own loop, the ledger and the reports all use it. Encoding and decoding ne
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -17,10 +17,12 @@ import numpy as np
 
 from rqm import kernels
 from rqm._util.checks import inputs, known_keys, padded, real, shown, whole
+from rqm.encoding.memory import Memory, white
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.privacy.factorization import Workload, banded
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
@@ -74,6 +76,7 @@ class PrivateMean:
     observer: Observer = "server"
     neighbours: Neighbours = "replace"
     unit: Unit = "user"
+    separation: int | None = None
     seed: int = 0  # of the public rotation
 
     def __post_init__(self, epsilon: float | None) -> None:
@@ -100,6 +103,11 @@ class PrivateMean:
             )
         if mech.needs_l2_clip and self.l2_clip is None:
             raise ValueError(f"l2_clip = None: must be given for the mechanism {mech.kind}, whose noise it scales")
+        if mech.correlation is not None and self.setting.cap != 1 and mech.correlation.bands > (self.separation or 1):
+            raise ValueError(
+                f"mechanism.bands = {mech.correlation.bands}: must be at most {self.separation or 1}, the separation "
+                "of a user's participations, unless each user takes part once (participations = 1)"
+            )
         if epsilon is not None and not self.guarantee.epsilon <= epsilon:
             raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {self.guarantee.epsilon:.4g}, which is more")
 
@@ -160,7 +168,8 @@ class PrivateMean:
         """The public rotation of a round."""
         if not self.rotate:
             return None
-        return Rotation(self.dim, _rotation_seed(self.seed, turn))
+        correlated = self._mechanism.correlation is not None  # what is taken back must lie where it was put
+        return Rotation(self.dim, _rotation_seed(self.seed, 0 if correlated else turn))
 
     def encode(self, x: Any, rng: object, *, round: int = 0) -> Any:
         """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.
@@ -213,16 +222,28 @@ class PrivateMean:
             total += mech.clipped(rows).sum(dim=0, dtype=total.dtype)
         return finite
 
-    def revealed(self, total: Any, clients: int, seed: int) -> Any:
-        """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise."""
+    def memory(self, seeds: Callable[[int], int]) -> Memory | None:
+        """What a trusted server remembers whose noise is correlated, by the seed of every round; None: nothing."""
+        shape = self._mechanism.correlation
+        if shape is None:
+            return None
+        return Memory(banded(Workload(self.rounds, shape.momentum, shape.schedule), shape.bands), seeds)
+
+    def revealed(
+        self, total: Any, clients: int, seed: int, memory: Memory | None = None, *, round: int | None = None
+    ) -> Any:
+        """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise.
+
+        One whose noise is correlated also needs its ``memory`` and the number of the round, and no seed.
+        """
         mech = self._mechanism
         if mech.integers:
             return total.bitwise_and_(2 ** mech.channel.sum_bits(clients) - 1)
         scale = mech.on_sum(clients) * (self.l2_clip or 0.0)
+        if mech.correlation is not None and (memory is None or round is None):
+            raise ValueError("memory = None: must be given, and the round, where the noise is correlated over rounds")
         if scale:
-            torch = kernels.backend(total).torch  # type: ignore[union-attr]
-            rng = torch.Generator(total.device).manual_seed(seed)
-            total += scale * torch.randn(len(total), generator=rng, device=total.device, dtype=total.dtype)
+            total += scale * (white(total, seed) if memory is None or round is None else memory.noise(round, total))
         return total
 
     # -- the server ---------------------------------------------------------------------------
@@ -288,6 +309,8 @@ class PrivateMean:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON; the guarantee is not among them, it follows."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.separation is None:  # which 0.1.0 did not know
+            values.pop("separation")
         return {"private_mean": FORMAT, **values, "mechanism": self._mechanism.to_dict()}
 
     @classmethod
@@ -300,7 +323,7 @@ class PrivateMean:
             raise ValueError(f"private_mean: must be {FORMAT}, the format that this version reads")
         names = [one.name for one in fields(cls)]
         known_keys(values, names)
-        missing = [name for name in names if name not in values]
+        missing = [name for name in names if name not in values and name != "separation"]
         if missing:
             raise ValueError(f"{missing[0]}: missing; a private mean is written with all of {', '.join(names)}")
         return cls(**{**values, "mechanism": mechanism_from_dict(values["mechanism"])})

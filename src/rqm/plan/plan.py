@@ -118,6 +118,7 @@ class Plan:
     population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
     examples: int = 10  # … with so many of their examples each
     participations: int | None = None  # the most rounds that one user takes part in
+    separation: int | None = None  # users take part in a fixed order, at least so many rounds apart; None: at random
     lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
     survivors: int | None = None  # a round that ends with fewer is discarded, and charged; None: with any
     honest: int | float | None = None  # clients of a round who keep to the protocol, or the share of users; None: all
@@ -198,6 +199,7 @@ class Plan:
             delta=self.delta,
             population=self.population,
             participations=self.participations,
+            separation=self.separation,
             honest=self.honest,
             survivors=self.survivors or (1 if self.lost else None),
             seed=self.seed,
@@ -211,6 +213,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.separation is None:  # which 0.1.0 did not know
+            values.pop("separation")
         return {
             name: value.to_dict()
             if name == "mechanism"

@@ -160,7 +160,7 @@ def releases_of(setting: Setting, profile: Mapping[int, int]) -> int:
 
 def _taken(setting: Setting, profile: Mapping[int, int]) -> dict[int, int]:
     """How many rounds charged once, twice, … a user took part in at the worst: in those charged most often."""
-    left, taken = setting.participations, dict[int, int]()
+    left, taken = setting.cap, dict[int, int]()
     for times in sorted(profile, reverse=True):
         rounds = profile[times] if left is None else min(left, profile[times])
         if rounds:

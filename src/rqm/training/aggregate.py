@@ -35,6 +35,7 @@ class Aggregator(ABC):
 
     def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock) -> None:
         self.plan, self.mean, self.work, self.clock = plan, mean, work, clock
+        self.memory = mean.memory(lambda turn: number(plan.seed, NOISE, turn))
 
     @abstractmethod
     def collect(self, chosen: list[int], staying: list[int], turn: int) -> Collected | None:
@@ -71,7 +72,7 @@ class Ideal(Aggregator):
                     rows, losses[part] = self.work.rows(staying[part], turn)
                 losses[part].masked_fill_(~self._add(rows, total, turn, place), torch.nan)
         seed = number(self.plan.seed, NOISE, turn)
-        return Collected(self.mean.revealed(total, len(staying), seed), losses)
+        return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round=turn), losses)
 
     def _share_out(
         self, workers: Workers, chosen: list[int], turn: int, total: torch.Tensor, losses: torch.Tensor

@@ -1,8 +1,10 @@
 """Who takes part in a round, and who is still there at its end."""
 
+from functools import cached_property
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rqm.plan.plan import Plan
 from rqm.training.streams import LOSSES, SAMPLING, generator
@@ -20,8 +22,21 @@ class Participants:
     def __init__(self, plan: Plan, users: int) -> None:
         self.plan, self.taken = plan, np.zeros(users, dtype=np.int64)
 
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """All users in the fixed order in which they take part, one round's clients after the other's, round and round.
+
+        So everybody takes part as often as everybody else, but for one time, and at least ⌊users / clients⌋ rounds
+        apart.
+        """
+        found: NDArray[np.int64] = generator(self.plan.seed, SAMPLING).permutation(len(self.taken))
+        return found
+
     def choose(self, turn: int) -> list[int]:
         """The clients of a round, without replacement, among those who have not used up their participations."""
+        if self.plan.separation is not None:
+            places = (turn * self.plan.clients + np.arange(self.plan.clients)) % len(self.order)
+            return list(self.order[places].tolist())
         most = self.plan.participations
         if most is None:
             return sampled(self.plan, len(self.taken), turn)
@@ -40,6 +55,6 @@ class Participants:
 
     def skip(self, turns: range) -> None:
         """Be where a run is after these rounds: who took part follows from the seed."""
-        if self.plan.participations is not None:
+        if self.plan.participations is not None and self.plan.separation is None:
             for turn in turns:
                 self.choose(turn)

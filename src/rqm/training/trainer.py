@@ -64,6 +64,11 @@ def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) ->
             f"participations = {plan.participations}: {plan.rounds} rounds of {plan.clients} clients are more than "
             f"the {places} turns that {users} users have"
         )
+    if plan.separation is not None and plan.separation > users // plan.clients:
+        raise ValueError(
+            f"separation = {plan.separation}: must be at most {users // plan.clients}, after which {plan.clients} of "
+            f"{users} users a round come back"
+        )
     if model is None and plan.model not in MODELS:
         raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
     if model is None and plan.dropout and plan.model != "paper-cnn":
