@@ -41,7 +41,7 @@ def test_settings_change_what_the_file_says(tmp_path):
         ({"ronds": 3}, "ronds: unknown key; did you mean rounds?"),
         ({"server": {"rte": 1}}, "did you mean server.rate?"),
         ({"mechanism": {"mechanism": "rqm", "keap": 0.4}}, "keap: unknown key; did you mean mechanism.keep?"),
-        ({"mechanism": {"mechanism": "rqn"}}, "mechanism = 'rqn': must be one of binomial, discrete-gaussian, "),
+        ({"mechanism": {"mechanism": "rqn"}}, "mechanism = 'rqn': must be one of banded-gaussian, binomial, "),
         ({"rounds": 0}, "rounds = 0: must be a whole number ≥ 1"),
         ({"server": {"optimizer": "lamb"}}, "server.optimizer = 'lamb': must be one of sgd, momentum, adam"),
         ({"client": {"rate": -1.0}}, "client.rate = -1.0"),

@@ -50,6 +50,7 @@ def calibrate(
     neighbours: Neighbours | Literal["add-remove"] = "replace",
     observer: Observer = "server",
     participations: int | None = 1,
+    separation: int | None = None,
     l2_clip: float = 1.0,
     spread: float | None = None,
     **options: Any,
@@ -62,7 +63,8 @@ def calibrate(
     1-bit mechanism, or with more ``levels`` plain rounding between levels outside the clip; the additive mechanisms
     have ``steps`` between -c and c, and outcomes of ``bits``, which must hold the sum: without these, up to 15 steps
     and as few bits as do. Where no noise reaches ε the error names the best that is possible.
-    ``participations`` is for the server; before the outsider every round counts, and nobody's turns are capped.
+    ``participations`` (and their ``separation``, see ``Setting``) are for the server; before the outsider every round
+    counts, and nobody's turns are capped.
     ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
 
     >>> found = calibrate("gaussian", epsilon=10, delta=1 / 3400, clients=100, population=3400, rounds=1500, dim=1,
@@ -75,6 +77,7 @@ def calibrate(
     capped = participations if observer == "server" else None
     who: dict[str, Any] = {"clients": clients, "rounds": rounds, "delta": delta, "population": population}
     who |= {"honest": honest, "survivors": survivors, "observer": observer, "participations": capped}
+    who |= {"separation": separation}
     if neighbours == "add-remove":
         if mechanism != Gaussian.kind or observer != "outsider":
             raise ValueError(

@@ -6,7 +6,7 @@ user's own loop, the ledger and the reports all use it. Encoding and decoding ne
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -17,9 +17,9 @@ import numpy as np
 
 from rqm import kernels
 from rqm._util.checks import inputs, known_keys, padded, real, shown, whole
+from rqm.encoding.memory import Memory, check_cancel, memory, white
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.transient import Transient
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
 
 FORMAT = 1
-TOGETHER = 2**28
-"""Coordinates whose transient noise is drawn at once."""
 ROTATION = 5
 """The stream of a seed that the rotation of every round is drawn from."""
 PUBLIC = ("seed", "rounds")
@@ -108,13 +106,18 @@ class PrivateMean:
                 put(name, value)
         mech = mechanism_of(self.mechanism)
         if self.cancel is not None:
-            self._validate_cancel(mech)
+            check_cancel(self.cancel, mech, self.setting)
         if mech.integers and self.modulus > 2**31:
             raise ValueError(
                 f"clients = {self.clients}: a sum over so many of {mech.channel.levels} levels does not fit 31 bits"
             )
         if mech.needs_l2_clip and self.l2_clip is None:
             raise ValueError(f"l2_clip = None: must be given for the mechanism {mech.kind}, whose noise it scales")
+        if mech.correlation is not None and self.setting.cap != 1 and mech.correlation.bands > (self.separation or 1):
+            raise ValueError(
+                f"mechanism.bands = {mech.correlation.bands}: must be at most {self.separation or 1}, the separation "
+                "of a user's participations, unless each user takes part once (participations = 1)"
+            )
         if epsilon is not None and not self.guarantee.epsilon <= epsilon:
             raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {self.guarantee.epsilon:.4g}, which is more")
 
@@ -122,20 +125,6 @@ class PrivateMean:
     def setting(self) -> Setting:
         """Who takes part and who watches."""
         return Setting(**{one.name: getattr(self, one.name) for one in fields(Setting)})
-
-    def _validate_cancel(self, mech: Mechanism) -> None:
-        """Refuse what the proof does not cover."""
-        if self.observer != "server":
-            raise ValueError("cancel: must come with the observer server; an outsider sees no more than he does")
-        if isinstance(self.cancel, bool):
-            raise ValueError("cancel = True: must be a number of steps where a mechanism is given")
-        if not mech.integers:
-            if mech.gaussian_multiplier is None or not mech.trusted_server:
-                raise ValueError(f"cancel: must come with two levels, or a trusted server's Gaussian; not {mech.kind}")
-            return
-        if mech.channel.levels != 2 or not mech.channel.affine:
-            raise ValueError("cancel: must come with a mechanism of two levels outside the clip (rounding, levels = 2)")
-        object.__setattr__(self, "cancel", self._transient.deviation)
 
     def _fitted(self, epsilon: float | None) -> dict[str, Any]:
         """The mechanism for ε, and the transient noise that goes with it."""
@@ -204,15 +193,12 @@ class PrivateMean:
         """The public rotation of a round."""
         if not self.rotate:
             return None
-        return Rotation(self.dim, _rotation_seed(self.seed, 0 if self.cancel else turn))  # or noise would not cancel
+        fixed = self.cancel is not None or self._mechanism.correlation is not None  # or noise would not cancel
+        return Rotation(self.dim, _rotation_seed(self.seed, 0 if fixed else turn))
 
     def transient(self, rng: object) -> Any:
         """What one client adds to its message of one round, and takes back in the next: integers, its secret."""
-        return self._held(require_secure(rng))
-
-    def _held(self, source: SecureRandom | SeededRandom) -> Any:
-        drawn = kernels.encode(self._transient.recipe, np.full(self.coordinates, -1.0, np.float32), source, 1)
-        return drawn.astype(np.int64) - self._transient.reach
+        return self._transient.draw(self.coordinates, require_secure(rng))
 
     def take_back(self, transient: Any) -> Any:
         """The second message, for the round after: it holds no input, and is sent once or never."""
@@ -273,33 +259,29 @@ class PrivateMean:
             total += mech.clipped(rows).sum(dim=0, dtype=total.dtype)
         return finite
 
-    def hold(self, clients: int, total: Any, rng: object, *, sign: int = 1) -> None:
-        """Add the transient noise of so many clients to a sum, a torch tensor; or, by ``sign``, take it back."""
-        torch = kernels.backend(total).torch  # type: ignore[union-attr]
-        width = min(clients, max(1, TOGETHER // self.coordinates))
-        rows, drawn = torch.full((width, self.coordinates), -1.0, device=total.device), torch.zeros_like(total)
-        for start in range(0, clients, width):
-            some = rows[: min(width, clients - start)]
-            kernels.encode_sum(self._transient.recipe, some, rng, drawn, 1, False)
-        total.add_(drawn - clients * self._transient.reach, alpha=sign)
+    def hold(self, clients: int, total: Any, rng: object) -> None:
+        """Add the transient noise of so many clients to a sum, a torch tensor."""
+        self._transient.add(clients, total, rng)
 
-    def revealed(self, total: Any, clients: int, seed: int, before: int | None = None) -> Any:
+    def memory(self, seeds: Callable[[int], int]) -> Memory | None:
+        """What a trusted server remembers whose noise is correlated, by the seed of every round; None: nothing."""
+        return None if self.integers else memory(self._mechanism, self.cancel, self.rounds, seeds)
+
+    def revealed(
+        self, total: Any, clients: int, seed: int, memory: Memory | None = None, *, round: int | None = None
+    ) -> Any:
         """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise.
 
-        ``before`` is the seed of the round before, whose transient noise a trusted server takes back.
+        One whose noise is correlated also needs its ``memory`` and the number of the round, and no seed.
         """
         mech = self._mechanism
         if mech.integers:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        unit = self.l2_clip or 0.0
-        parts = [(seed, 0, mech.on_sum(clients))]
-        if self.cancel is not None:
-            parts += [(seed, 1, self.cancel)] + ([] if before is None else [(before, 1, -self.cancel)])
-        for start, stream, scale in parts:
-            if scale * unit:
-                torch = kernels.backend(total).torch  # type: ignore[union-attr]
-                rng = torch.Generator(total.device).manual_seed(start ^ stream)
-                total += scale * unit * torch.randn(len(total), generator=rng, device=total.device, dtype=total.dtype)
+        scale = mech.on_sum(clients) * (self.l2_clip or 0.0)
+        if (mech.correlation is not None or self.cancel is not None) and (memory is None or round is None):
+            raise ValueError("memory = None: must be given, and the round, where the noise is correlated over rounds")
+        if scale:
+            total += scale * (white(total, seed) if memory is None or round is None else memory.noise(round, total))
         return total
 
     # -- the server ---------------------------------------------------------------------------

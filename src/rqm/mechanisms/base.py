@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 from rqm._util.checks import known_keys, shown
+from rqm._util.schedules import Schedule
 
 if TYPE_CHECKING:
     from rqm.mechanisms.channel import Channel
@@ -28,6 +29,18 @@ class Option:
     help: str
     default: Any
     type: type
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Noise of a round is taken back over ``bands`` rounds, itself included, as suits a server's steps.
+
+    These are with ``momentum`` and rates of a ``schedule``. See ``rqm.privacy.factorization``.
+    """
+
+    bands: int
+    momentum: float
+    schedule: Schedule
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,11 @@ class Mechanism(ABC):
     @property
     def gaussian_multiplier(self) -> float | None:
         """If the noise is exactly Gaussian: its deviation in what an observer sees, over the L2 clip."""
+        return None
+
+    @property
+    def correlation(self) -> Correlation | None:
+        """How a trusted server's noise is correlated over the rounds; None: it is independent."""
         return None
 
     @classmethod

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from rqm._util.checks import known_keys, shown
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
+from rqm.mechanisms.banded import BandedGaussian
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
@@ -54,6 +55,7 @@ BUILT_IN = (
     Table,
     Noiseless,
     Gaussian,
+    BandedGaussian,
 )
 for _one in BUILT_IN:
     register(_one)

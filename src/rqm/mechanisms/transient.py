@@ -13,12 +13,15 @@ from typing import Any, final
 
 import numpy as np
 
+from rqm import kernels
 from rqm._util.checks import FloatArray, real, whole
 from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 
 WIDEST = 2.0**11
 """The largest deviation: its table has fewer than 2¹⁶ outcomes."""
+TOGETHER = 2**28
+"""Coordinates of all clients whose noise is drawn at once."""
 SAFE = 6.0
 """Deviations of the noise that came and went in a round that the modulus has room for, to each side."""
 
@@ -69,6 +72,21 @@ class Transient:
     def bits(self, clients: int, spread: int) -> int:
         """Bits that hold a sum of values up to ``spread`` and of noise that came and noise that went."""
         return ceil(log2(spread + 1 + 2 * SAFE * (2 * clients * self.variance) ** 0.5))
+
+    def draw(self, count: int, rng: object) -> IntArray:
+        """So many integers, one client's."""
+        drawn = kernels.encode(self.recipe, np.full(count, -1.0, np.float32), rng, None)
+        return np.asarray(drawn.astype(np.int64) - self.reach)
+
+    def add(self, clients: int, total: Any, rng: object) -> None:
+        """Add the noise of so many clients to a sum, a torch tensor of 32-bit integers."""
+        torch = kernels.backend(total).torch  # type: ignore[union-attr]
+        width = min(clients, max(1, TOGETHER // len(total)))
+        rows = torch.full((width, len(total)), -1.0, device=total.device)
+        for start in range(0, clients, width):
+            some = rows[: min(width, clients - start)]
+            kernels.encode_sum(self.recipe, some, rng, total, 1, False)
+        total -= clients * self.reach
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -4,13 +4,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from math import cos, pi
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.files import DEEPEST, parse_table, read_json
-from rqm.encoding.private_mean import PrivateMean
+from rqm._util.schedules import Schedule, rate_factor
+from rqm.encoding.private_mean import LATER, PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
@@ -19,7 +19,6 @@ from rqm.privacy.setting import checked_delta, checked_epsilon
 
 Work = Literal["gradient", "local"]
 Optimizer = Literal["sgd", "momentum", "adam"]
-Schedule = Literal["constant", "linear", "cosine"]
 SecAgg = Literal["ideal", "real"]
 
 PLAN = "plan.json"
@@ -89,9 +88,7 @@ class ServerStep:
 
     def rate_at(self, turn: int, rounds: int) -> float:
         """The learning rate of round ``turn`` (from 0) of ``rounds``: constant, or falling to zero."""
-        share = turn / rounds
-        factor = {"constant": 1.0, "linear": 1 - share, "cosine": (1 + cos(pi * share)) / 2}[self.schedule]
-        return self.rate * factor
+        return self.rate * rate_factor(self.schedule, turn, rounds)
 
 
 PARTS: dict[str, type[Transforms | ClientWork | ServerStep]] = {
@@ -122,7 +119,7 @@ class Plan:
     population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
     examples: int = 10  # … with so many of their examples each
     participations: int | None = None  # the most rounds that one user takes part in
-    separation: int | None = None  # users take turns in a fixed order, and wait so many rounds at least
+    separation: int | None = None  # users take part in a fixed order, at least so many rounds apart; None: at random
     lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
     survivors: int | None = None  # a round that ends with fewer is discarded, and charged; None: with any
     honest: int | float | None = None  # clients of a round who keep to the protocol, or the share of users; None: all
@@ -220,6 +217,9 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in LATER:  # which 0.1.0 did not know
+            if values[name] is None:
+                values.pop(name)
         return {
             name: value.to_dict()
             if name == "mechanism"

@@ -139,7 +139,7 @@ class Policy:
     def counted(self, mean: PrivateMean) -> PrivateMean:
         """What a round is worth to this owner: his δ, and the noise of the honest clients that he believes in."""
         values = {**mean.to_dict(), "mechanism": mean.mechanism, "delta": self.delta, "participations": None}
-        values |= {"honest": mean.clients - self.corrupt(mean.clients), "population": None}
+        values |= {"honest": mean.clients - self.corrupt(mean.clients), "population": None, "separation": None}
         values.pop("private_mean")
         return PrivateMean(**values)
 

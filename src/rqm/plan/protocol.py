@@ -36,7 +36,9 @@ def protocol(
     mean = plan.private_mean(count)
     clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
     if second:
-        clients, least, bad = clients + second, least and least + min(least, second), 2 * bad
+        # either message must come from ``least``: so of both together no more may be missing than of the fewer
+        least = least and clients + second - max(0, min(clients, second) - least)
+        clients, bad = clients + second, 2 * bad
     # What is accounted for is a sum of so many; without losses in the plan, of all: no sum of fewer is to be revealed.
     minimum = max(2, least) if least else 0 if plan.lost else clients
     degree = clients - 1

@@ -175,10 +175,10 @@ def _taken(setting: Setting, profile: Mapping[int, int]) -> dict[int, int]:
     """How many rounds charged once, twice, … a user took part in at the worst: in those charged most often."""
     left, taken = setting.cap, dict[int, int]()
     for times in sorted(profile, reverse=True):
-        rounds = min(left, profile[times])
+        rounds = profile[times] if left is None else min(left, profile[times])
         if rounds:
             taken[times] = rounds
-        left -= rounds
+        left = None if left is None else left - rounds
     return taken
 
 

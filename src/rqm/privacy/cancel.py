@@ -102,7 +102,7 @@ def view(
     ``ends`` holds the coin's law at both ends of the clip, ``noise`` the law of the transient noise of a sum; the
     ``others`` hold what is worst. Besides, what the laws lack at most, and a relative error of μ².
     """
-    ways = list(splits_of_others(*ends, others, quick=quick)) if others else [(np.ones(1), 0.0)]
+    ways = list(splits_of_others(ends[0], ends[1], others, quick=quick)) if others else [(np.ones(1), 0.0)]
     least, spread = min(_variance(law) for law, _ in ways), _variance(noise)
     coins = ratio([law for law, _ in ways], least)
     found = along(holding(separation, spread, least), coins, ratio([noise], spread))
@@ -143,13 +143,11 @@ def _points(step: float) -> FloatArray:
 
 
 def _of_curves(points: FloatArray, puts: FloatArray, calls: FloatArray) -> Ratio:
-    """The ratio ρ with E max(q − ρ, 0) and E max(ρ − q, 0) as given: the one below 1, the other above; q = 1 is a point."""
+    """The ratio ρ whose E max(q − ρ, 0) below 1, and E max(ρ − q, 0) above, are as given; 1 is one of the points."""
     middle = int(np.searchsorted(points, 1.0))
     rises = np.diff(puts[: middle + 1]) / np.diff(points[: middle + 1])  # chances to lie below
     falls = np.append(-np.diff(calls[middle:]) / np.diff(points[middle:]), 0.0)  # chances to lie above
-    chances = np.concatenate(
-        [rises[:1], np.diff(rises), [1 - rises[-1] - falls[0]], falls[:-1] - falls[1:]]
-    )
+    chances = np.concatenate([rises[:1], np.diff(rises), [1 - rises[-1] - falls[0]], falls[:-1] - falls[1:]])
     last = int(np.flatnonzero(np.append(True, calls[:-1] > NOTHING))[-1])  # beyond, there is nothing to tell
     return Ratio(points[: last + 1], np.maximum(chances[: last + 1], 0.0), float(calls[last]))
 

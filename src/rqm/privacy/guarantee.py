@@ -6,6 +6,7 @@ from typing import Any
 
 from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
 from rqm.privacy.event import Event
+from rqm.privacy.factorization import Workload, banded
 from rqm.privacy.setting import Floor, Setting
 
 HOPELESS = 100
@@ -90,6 +91,10 @@ class Guarantee:
             lines.append(
                 f"  The noise is {self.noise_std_over_gaussian:.4f} times a trusted server's Gaussian at the same ε."
             )
+        if self.iterate_noise_over_independent != 1:
+            lines.append(
+                f"  The noise of the models is {self.iterate_noise_over_independent:.4f} times independent noise's."
+            )
         if self.epsilon > HOPELESS:
             lines.append(
                 "  An ε of this size protects nobody: clip in L2, rotate, and widen the margin (rqm.calibrate)."
@@ -140,6 +145,7 @@ def guarantee(
         bits_per_coordinate=mech.bits,
         bits_under_secagg=under,
         wire_bits_per_parameter=None if under is None else under * dim / (parameters or dim),
+        iterate_noise_over_independent=_iterates(event, setting),
         honest_fraction=setting.honest if isinstance(setting.honest, float) else None,
         trusted_server=mech.trusted_server,
     )
@@ -167,6 +173,15 @@ def _cancelled(event: Event, setting: Setting, charges: Charges | None) -> tuple
     noise = sqrt(setting.clients * float(event.mechanism.channel.variance(0.0))) / event.l2_clip
     spent_mu = event.mu(setting.neighbours, floor.honest, lost_of(event, setting, profile))
     return noise, spent_mu / event.least_mu(setting.neighbours, setting.clients)
+
+
+def _iterates(event: Event, setting: Setting) -> float:
+    """The noise of the models over that of independent noise with the same ε."""
+    shape = event.mechanism.correlation
+    if shape is None:
+        return 1.0
+    workload = Workload(setting.rounds, shape.momentum, shape.schedule)
+    return banded(workload, shape.bands).over_independent(workload)  # whoever comes back, for either
 
 
 def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:

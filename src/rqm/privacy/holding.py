@@ -16,7 +16,7 @@ def holding(rounds: int, transient: float, others: float) -> FloatArray:
     [0.625, 0.25, 0.125]
     """
     if rounds == 1 or others == 0:
-        return np.eye(rounds)[-1]
+        return np.asarray(np.eye(rounds)[-1])
     angle = 2 * asinh(sqrt(others / transient) / 2)
     left = np.arange(rounds, -1, -1) * angle
     longer = np.exp(left - left[0]) * np.array([expm1(-2 * x) for x in left]) / expm1(-2 * left[0])

@@ -5,7 +5,6 @@ A server that steps along noisy means by ``rates`` with ``momentum`` β carries,
 g(τ, t) − g(τ, t + 1) instead: little where steps are alike.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from math import exp, log, sqrt
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from rqm.privacy.holding import gaussian_paths
 
 
 class Gain(NamedTuple):
-    """Mean squares of the iterates' noise for noise of unit variance in every round: that ``stays``, and that ``goes``."""
+    """Mean squares of the iterates' noise for noise of unit variance in every round: one that stays, one that goes."""
 
     stays: float
     goes: float

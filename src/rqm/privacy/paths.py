@@ -66,7 +66,7 @@ def _combined(one: Ratio, other: Ratio, how: tuple[float, float, float], spread:
     return Ratio(points, chances, alone + lost)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _spread(values, chances, others, weights, p, q, s, points, out, fine):  # type: ignore[no-untyped-def]
     """Add the law to ``out``; return by how much what lies beyond the last point misses it."""
     first, end, last = points[1], points[fine], len(points) - 1

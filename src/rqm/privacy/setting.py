@@ -61,8 +61,8 @@ class Setting:
     ``honest`` clients of a round follow the protocol and survive to its end: a number; or a fraction of the
     ``population``, of which a round's random sample then holds a random number; None for all. ``survivors`` are left at
     the end of a round at least (None: all); those who are lost may all have been honest. ``participations`` caps the
-    rounds that a user takes part in (None: all of them), and two of these are ``separation`` rounds apart at least
-    (None: any two). ``delta`` None is the default's.
+    rounds that a user takes part in (None: all of them), and ``separation`` is the least number of rounds from one to
+    the next (None: 1): users then take part in a fixed order, which hides nobody. ``delta`` None is the default's.
 
     For the outsider sampling hides who took part; but not if some may be lost: whoever can foresee who that will be
     learns of the sample from how many are left.
@@ -103,6 +103,7 @@ class Setting:
             put("participations", whole("participations", self.participations, 1))
         if self.separation is not None:
             put("separation", whole("separation", self.separation, 1))
+            self._validate_order()
         if self.survivors is not None:
             put("survivors", whole("survivors", self.survivors, 1, self.clients))
         self._validate_honest()
@@ -120,9 +121,18 @@ class Setting:
         elif self.honest is not None:
             object.__setattr__(self, "honest", whole("honest", self.honest, 1, self.clients))
 
+    def _validate_order(self) -> None:
+        users = (self.population or 0) // self.clients
+        if self.population is not None and self.separation is not None and self.separation > users:
+            raise ValueError(
+                f"separation = {self.separation}: must be at most {users}, since {self.clients} clients a round of "
+                f"{self.population} users come back after so many rounds"
+            )
+        if self.observer == "outsider" or isinstance(self.honest, float):
+            what = "observer = outsider" if self.observer == "outsider" else f"honest = {self.honest}"
+            raise ValueError(f"{what}: must come without separation: in a fixed order no round is a random sample")
+
     def _validate_outsider(self) -> None:
-        if self.separation is not None:
-            raise ValueError("separation: must not be given for the outsider, whom sampling at random hides from")
         if self.participations is not None and self.participations < self.rounds:
             raise ValueError(
                 f"observer = outsider: must come without a cap ({self.participations} participations): who has used up "
@@ -140,13 +150,14 @@ class Setting:
     @property
     def releases(self) -> int:
         """Rounds that can tell something about one user to this observer."""
-        return min(self.rounds, self.cap)
+        return self.rounds if self.cap is None else min(self.rounds, self.cap)
 
     @property
-    def cap(self) -> int:
-        """The most rounds that one user takes part in."""
-        apart = -(-self.rounds // (self.separation or 1))
-        return apart if self.participations is None else min(apart, self.participations)
+    def cap(self) -> int | None:
+        """The most rounds that a user takes part in: as stated, or as the separation allows; None: all of them."""
+        if self.separation is None:
+            return self.participations
+        return min(self.participations or self.rounds, ceil(self.rounds / self.separation))
 
     @property
     def apart(self) -> int:

@@ -36,6 +36,7 @@ class Aggregator(ABC):
 
     def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock) -> None:
         self.plan, self.mean, self.work, self.clock = plan, mean, work, clock
+        self.memory = mean.memory(lambda turn: number(plan.seed, NOISE, turn))
 
     @abstractmethod
     def collect(self, chosen: list[int], staying: list[int], turn: int, before: Before = NOBODY) -> Collected | None:
@@ -77,12 +78,11 @@ class Ideal(Aggregator):
         if self.mean.cancel and self.mean.integers:
             with self.clock.timed("clip, rotate, encode"):
                 self._cancel(total, turn, len(staying), len(before.staying))
-        seed, last = (number(self.plan.seed, NOISE, at) if at >= 0 else None for at in (turn, turn - 1))
-        assert seed is not None
-        return Collected(self.mean.revealed(total, len(staying), seed, last if before.staying else None), losses)
+        seed = number(self.plan.seed, NOISE, turn)
+        return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round=turn), losses)
 
     def _cancel(self, total: torch.Tensor, turn: int, clients: int, before: int) -> None:
-        """Add everybody's transient noise, and take back that of the round before: kept, or after a break drawn anew."""
+        """Add everybody's transient noise, and take back that of the round before: kept, or drawn again."""
         if before:
             kept = self.held[1] if self.held is not None and self.held[0] == turn - 1 else None
             total -= self._transient(turn - 1, before) if kept is None else kept

@@ -1,8 +1,10 @@
 """Who takes part in a round, and who is still there at its end."""
 
+from functools import cached_property
 from typing import NamedTuple, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rqm.plan.plan import Plan
 from rqm.training.streams import LOSSES, SAMPLING, generator
@@ -42,16 +44,22 @@ class Participants:
 
     def __init__(self, plan: Plan, users: int) -> None:
         self.plan, self.taken = plan, np.zeros(users, dtype=np.int64)
-        self.order = generator(plan.seed, SAMPLING).permutation(users) if in_order(plan) else None
         self.discarded: list[bool] = []
 
-    def choose(self, turn: int) -> list[int]:
-        """The clients of a round, without replacement, among those who have not used up their participations.
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """All users in the fixed order in which they take part, one round's clients after the other's, round and round.
 
-        Where users take turns, the next ones in an order that was drawn once.
+        So everybody takes part as often as everybody else, but for one time, and at least ⌊users / clients⌋ rounds
+        apart.
         """
-        if self.order is not None:
-            places = np.arange(turn * self.plan.clients, (turn + 1) * self.plan.clients) % len(self.order)
+        found: NDArray[np.int64] = generator(self.plan.seed, SAMPLING).permutation(len(self.taken))
+        return found
+
+    def choose(self, turn: int) -> list[int]:
+        """The clients of a round, without replacement, among those who have not used up their participations."""
+        if in_order(self.plan):
+            places = (turn * self.plan.clients + np.arange(self.plan.clients)) % len(self.order)
             return list(self.order[places].tolist())
         most = self.plan.participations
         if most is None:
@@ -89,6 +97,6 @@ class Participants:
 
     def skip(self, turns: range) -> None:
         """Be where a run is after these rounds: who took part follows from the seed."""
-        if self.plan.participations is not None and self.order is None:
+        if self.plan.participations is not None and not in_order(self.plan):
             for turn in turns:
                 self.choose(turn)
