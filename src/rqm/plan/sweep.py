@@ -26,6 +26,8 @@ VARIES = [
     "separation",
     "delta",
     "honest",
+    "lost",
+    "survivors",
 ]
 """What may differ between the variants of an experiment."""
 MOST_SEEDS = 10_000
