@@ -13,8 +13,9 @@ from rqm.mechanisms.registry import model_mechanism
 from rqm.privacy.accountant import gaussian_noise, spent
 from rqm.privacy.composition import smallest
 from rqm.privacy.event import Event
+from rqm.privacy.factorization import Workload
 from rqm.privacy.holding import gaussian_paths
-from rqm.privacy.iterates import Gain, best_ratio, gain, linear
+from rqm.privacy.iterates import gain
 from rqm.privacy.setting import Setting, checked_epsilon
 
 SPREAD = 4.0
@@ -189,15 +190,15 @@ def best_cancelled(
     *,
     dim: int,
     l2_clip: float,
-    gains: Gain | None = None,
+    workload: Workload | None = None,
     spread: float | None = None,
 ) -> tuple[Channel, float]:
     """One bit and transient noise, in steps, that reach ε with the least noise in a server's iterates.
 
-    ``gains`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
+    ``workload`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
     """
-    gains = gain(0.9, linear(setting.rounds)) if gains is None else gains
-    cancel = max(best_ratio(setting.apart, gains) / 2, LEAST_HELD)
+    ratio = gain(workload or Workload(setting.rounds)).best_ratio(setting.apart)
+    cancel = max(ratio / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
     first = model_mechanism("rounding", coordinate_clip(l2_clip, dim, spread), {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
 
