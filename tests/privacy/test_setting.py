@@ -198,3 +198,27 @@ def test_the_known_traps():
     assert mean.guarantee.epsilon >= 3.044
     alone = np.log(2.1 / 0.1)  # with a chance of one in ninety thousand all four honest users are drawn …
     assert alone == pytest.approx(3.0445, abs=1e-4)  # … and with one in ten one of them is alone in a sum
+
+
+# -- a fixed order ---------------------------------------------------------------------------------
+
+
+def test_who_comes_back_after_so_many_rounds_takes_part_so_often():
+    assert Setting(clients=10, rounds=60).cap is None
+    assert Setting(clients=10, rounds=60, separation=1).cap == 60
+    apart = Setting(clients=10, rounds=61, separation=10)
+    assert apart.cap == apart.releases == 7
+    assert Setting(clients=10, rounds=60, separation=10, participations=3).cap == 3
+    assert Setting(clients=10, rounds=60, separation=30, participations=3).releases == 2
+
+
+def test_a_fixed_order_is_no_random_sample():
+    who = {"clients": 10, "rounds": 60, "population": 100, "separation": 10}
+    with pytest.raises(ValueError, match="observer = outsider: must come without separation"):
+        Setting(**who, observer="outsider")
+    with pytest.raises(ValueError, match=r"honest = 0\.5: must come without separation"):
+        Setting(**who, honest=0.5)
+    with pytest.raises(ValueError, match="separation = 11: must be at most 10"):
+        Setting(**{**who, "separation": 11})
+    with pytest.raises(ValueError, match="separation = 0"):
+        Setting(**{**who, "separation": 0})

@@ -1,0 +1,107 @@
+"""Users who take part in a fixed order: how often, and how far apart; and a run with correlated noise goes on."""
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rqm import Gaussian
+from rqm.mechanisms.banded import BandedGaussian
+from rqm.plan.folder import read_checkpoint
+from rqm.plan.plan import Plan, ServerStep, Transforms
+from rqm.training import run
+from rqm.training.participants import Participants
+from rqm.training.trainer import Trainer
+from tests.training.small import federation, model, pictures
+
+PLAN = Plan(
+    data="blobs",
+    clients=3,
+    rounds=12,
+    device="cpu",
+    mechanism=BandedGaussian(noise_multiplier=0.1, bands=4),
+    participations=3,
+    separation=4,
+    transforms=Transforms(l2_clip=1.0, rotate=True),
+    server=ServerStep(rate=0.5, schedule="linear"),
+    checkpoint_every=3,
+)
+
+
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(1, 60), st.integers(0, 5))
+def test_participations_are_as_few_and_as_far_apart_as_promised(clients, more, rounds, seed):
+    users = clients + more
+    period = users // clients
+    plan = Plan(clients=clients, rounds=rounds, seed=seed, separation=period)
+    turns = defaultdict(list)
+    for turn in range(rounds):
+        chosen = Participants(plan, users).choose(turn)  # whoever begins here finds the same
+        assert len(set(chosen)) == clients
+        for user in chosen:
+            turns[user].append(turn)
+    assert all(b - a >= period for found in turns.values() for a, b in pairwise(found))
+    assert max(map(len, turns.values())) == ceil(rounds * clients / users) <= ceil(rounds / period)
+
+
+def test_the_order_is_random_and_the_seeds():
+    plan = Plan(clients=10, rounds=5, separation=10)
+    first = Participants(plan, 100).choose(0)
+    assert first == Participants(plan, 100).choose(0) != Participants(replace(plan, seed=1), 100).choose(0)
+    assert first != sorted(first)
+
+
+def test_a_separation_that_users_are_too_few_for_is_refused():
+    with pytest.raises(ValueError, match="separation = 5: must be at most 4, after which 3 of 12 users"):
+        Trainer(replace(PLAN, separation=5), federation(), model())
+    with pytest.raises(ValueError, match="participations = 2: 12 rounds of 3 clients are more"):
+        Trainer(replace(PLAN, participations=2), federation(), model())
+    with pytest.raises(ValueError, match="separation = 5: must be at most 4"):
+        replace(PLAN, separation=5, population=12)
+
+
+def test_plans_without_a_separation_are_written_as_before():
+    assert "separation" not in replace(PLAN, mechanism=Gaussian(1.0), separation=None).to_dict()
+    assert Plan.from_dict(PLAN.to_dict()) == PLAN
+    assert PLAN.private_mean(5).separation == 4
+
+
+@pytest.mark.parametrize("stop", [1, 3, 7, 11])
+def test_a_run_that_goes_on_has_the_same_noise(stop, tmp_path):
+    class KilledError(Exception):
+        pass
+
+    def watch(record):
+        if record.round == stop:
+            raise KilledError
+
+    def carried_out(name, *watching):
+        plan = replace(PLAN, data="noise", model="small-cnn", dim=None)
+        run.carry_out(plan, pictures(clients=12), tmp_path / name, *watching)
+        return read_checkpoint(tmp_path / name)[0]
+
+    with pytest.raises(KilledError):
+        carried_out("part", watch)
+    whole, part = carried_out("whole"), carried_out("part")
+    assert all((whole[name] == part[name]).all() for name in ("values", "moments"))
+
+
+def test_noise_cancels_in_the_model():
+    """No gradient is as large as the noise: models move by noise alone, and by far less than with independent noise."""
+
+    def moved(mech):
+        plan = replace(PLAN, mechanism=mech, rounds=60, participations=15, server=ServerStep(rate=1e-3), seed=1)
+        trainer = Trainer(plan, federation(), model())
+        start, total = trainer.values.clone(), 0.0
+        for _ in range(60):
+            trainer.step()
+            total += float((trainer.values - start).square().mean())
+        return total**0.5
+
+    mech = BandedGaussian(noise_multiplier=1e4, bands=4, schedule="constant")
+    expected = replace(PLAN, mechanism=mech, rounds=60, participations=15).private_mean(5).guarantee
+    found = moved(mech) / moved(Gaussian(1e4))
+    assert found == pytest.approx(expected.iterate_noise_over_independent, rel=0.35)
