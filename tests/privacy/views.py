@@ -2,7 +2,7 @@
 
 A round's view is y_t = R_t + A_t − (what is taken back of earlier rounds), coordinate by coordinate, where everybody's
 inputs may depend on all that was seen before. ``seen`` is the exact joint law of (y_1, …, y_T), with float64 sums of
-positive numbers only. Nothing here is shared with the package: ``docs/proofs/cancel.md`` says why the certificate holds.
+positive numbers only. Nothing here is shared with the package. ``docs/proofs/cancel.md`` is why the certificate holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +74,8 @@ def seen(scheme: Scheme, worlds: Sequence[dict[int, Chosen]]) -> np.ndarray:
     for turn, honest in enumerate(scheme.honest):
         noise = joint_sum(scheme.noise, honest)
         picks, later = scheme.choose(turn, past), {t for back in scheme.taken[turn + 1 :] for t in back}
-        state, shown = zip(*[_round(scheme, worlds, turn, state[j], alive, noise, picks, past, j) for j in range(d)])
+        both = [_round(scheme, worlds, turn, state[j], alive, noise, picks, past, j) for j in range(d)]
+        state, shown = [one for one, _ in both], [one for _, one in both]
         alive = [*alive, turn]
         keep = [t for t in alive if t in later]
         gone = tuple(3 + alive.index(t) for t in alive if t not in later)
@@ -84,7 +85,9 @@ def seen(scheme: Scheme, worlds: Sequence[dict[int, Chosen]]) -> np.ndarray:
         grids = np.stack([g.ravel() for g in np.meshgrid(*shown, indexing="ij")], axis=1)
         past = np.concatenate([np.repeat(past, len(grids), axis=0), np.tile(grids, (views, 1))[:, None]], axis=1)
         places = [g.ravel() for g in np.meshgrid(*[np.arange(m) for m in many], indexing="ij")]
-        state = [one[:, :, place].reshape(len(worlds), -1, *one.shape[3:]) for one, place in zip(state, places)]
+        state = [
+            one[:, :, place].reshape(len(worlds), -1, *one.shape[3:]) for one, place in zip(state, places, strict=True)
+        ]
         likely = prod(one.reshape(len(worlds), len(past), -1).sum(axis=2) for one in state).max(axis=0) > 0
         past, state = past[likely], [one[:, likely] for one in state]
     return np.asarray(prod(one.reshape(len(worlds), len(past), -1).sum(axis=2) for one in state))
@@ -101,12 +104,15 @@ def _round(scheme, worlds, turn, state, alive, noise, picks, past, j):
     spans = [_span(joint_sum(scheme.noise, scheme.honest[t])) for t in alive]
     back = range(min(b for _, b in noise), max(b for _, b in noise) + 1)
     times = [scheme.taken[turn].count(t) for t in alive]
-    ends = [[-m * s[0] for m, s in zip(times, spans)], [-m * s[-1] for m, s in zip(times, spans)]]
-    start = min(a for a, _ in noise) + sum(min(x) for x in zip(*ends))
-    stop = max(a for a, _ in noise) + sum(max(x) for x in zip(*ends)) + size
+    ends = [
+        [-m * s[0] for m, s in zip(times, spans, strict=True)],
+        [-m * s[-1] for m, s in zip(times, spans, strict=True)],
+    ]
+    start = min(a for a, _ in noise) + sum(min(x) for x in zip(*ends, strict=True))
+    stop = max(a for a, _ in noise) + sum(max(x) for x in zip(*ends, strict=True)) + size
     out = np.zeros((len(worlds), len(past), stop - start, *[len(s) for s in spans], len(back)))
     for where in np.ndindex(*[len(s) for s in spans]):
-        minus = sum(m * s[i] for m, s, i in zip(times, spans, where))
+        minus = sum(m * s[i] for m, s, i in zip(times, spans, where, strict=True))
         each = state[(slice(None), slice(None), *where)][:, :, None] * rounded
         for (a, b), p in noise.items():
             first = a - minus - start
@@ -136,9 +142,13 @@ def smallest_mu(p: np.ndarray, q: np.ndarray, lost: float = 0.0) -> float:
         power, level = np.cumsum(a[order])[:-1], np.cumsum(b[order])[:-1]
         rest, left = np.cumsum(a[order][::-1])[-2::-1] + lost, np.cumsum(b[order][::-1])[-2::-1]
         power, counts = power - lost, power > lost + 1e-15
-        z = [np.where(x < y, ndtri(np.clip(x, 0, 1)), -ndtri(np.clip(y, 0, 1))) for x, y in ((power, rest), (level, left))]
+        z = [
+            np.where(x < y, ndtri(np.clip(x, 0, 1)), -ndtri(np.clip(y, 0, 1)))
+            for x, y in ((power, rest), (level, left))
+        ]
         with np.errstate(invalid="ignore"):
-            most = max(most, float(np.nan_to_num(z[0] - z[1], nan=0.0)[counts].max(initial=0.0)))
+            apart = z[0] - z[1]
+        most = max(most, float(np.where(np.isnan(apart), 0, apart)[counts].max(initial=0.0)))
     return most
 
 
