@@ -259,6 +259,31 @@ def test_no_view_of_thousands_tells_more_than_the_certificate(dim, times):
     checked(6, 2500 if dim == 1 else 500, dim, times)
 
 
+@pytest.mark.parametrize("rule", range(6))
+def test_a_server_that_chooses_whose_noise_is_revealed_learns_no_more(rule):
+    """Of the user and one more client, by the first sum: as if one of two had no noise at all, and it was anybody."""
+    law = dict(zip((-1, 0, 1), (0.3, 0.45, 0.25), strict=True))
+    picks = np.random.default_rng(rule).integers(0, 3, 9)  # the user, the other, or nobody
+    laws: list[dict[tuple[int, ...], float]] = [{}, {}]
+    for world, v in enumerate((LOW, HIGH)):
+        for (a, p), (b, q), (c, r) in product(law.items(), repeat=3):
+            for coin, (x, f), (y, g) in product((0, 1), *[list(enumerate(coins([HIGH, LOW]).tolist()))] * 2):
+                first = coin + x + a + b
+                shown = (a, b, 0)[picks[first + 2]]
+                left = a + b - (shown if picks[first + 2] < 2 else 0)
+                view = first, shown, y + c - left
+                laws[world][view] = laws[world].get(view, 0.0) + p * q * r * f * g * (v if coin else 1 - v)
+    views = sorted(laws[0] | laws[1])
+    p, q = (np.array([one.get(view, 0.0) for view in views]) for one in laws)
+    assert p.sum() == pytest.approx(1)
+    pair = dominating(np.array(list(law.values())), splits(2), [0.4, 0.6])
+    for epsilon in (0.0, 0.05, 0.2, 0.5, 1.0):
+        assert leaked(p, q, epsilon) <= leaked(*[between(pair, v) for v in (LOW, HIGH)], epsilon) + 1e-12
+    scheme = Scheme(taken_back(list(law.values())), [1, 1], [[coins([HIGH, LOW])]] * 2)
+    fixed = seen(scheme, [{0: always(v)} for v in (LOW, HIGH)])
+    assert smallest_mu(p, q) <= smallest_mu(*fixed) + 1e-12
+
+
 WIDE, MANY = gaussian(8, 2.0), 16
 
 
