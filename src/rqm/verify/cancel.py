@@ -55,11 +55,16 @@ def mu_cancelled(promise: Promise, honest: int, participations: int, lost: float
         found = along(holding(rounds, held, stays), coins(low, high, honest - 1), moved)
         dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
         tail = lost / (2 * promise.coordinates) - dropped
-        laws = [np.append(found.chances * (1 + v * (found.values - 1)), v * found.alone) for v in (low[1], high[1])]
-        best = best_tests(*laws, tail, dropped) if tail > 0 else None
+        bottom, top = (_at(found, float(v)) for v in (low[1], high[1]))
+        best = best_tests(bottom, top, tail, dropped) if tail > 0 else None
     if best is None:
         return inf
     return apart(best, promise.zero_out).mu(promise)
+
+
+def _at(found: Ratio, chance: float) -> Array:
+    """The law with a coin of some chance; last what is seen of it alone."""
+    return np.append(found.chances * (1 + chance * (found.values - 1)), chance * found.alone)
 
 
 def transient(deviation: float, clients: int) -> tuple[Array, float]:
@@ -88,8 +93,9 @@ def coins(low: Array, high: Array, number: int) -> Ratio:
         under = np.maximum(under, np.append(0.0, np.cumsum(below * gaps)))
         over = np.maximum(over, np.append(np.cumsum((above * gaps)[::-1])[::-1], 0.0) + alone)
     below, above = np.diff(under)[:one] / gaps[:one], np.append(-np.diff(over)[one:] / gaps[one:], 0.0)
-    chances = [below[:1], np.diff(below), [1 - below[-1] - above[0]], -np.diff(above)]
-    return _told(points, np.maximum(np.concatenate(chances), 0), float(over[-1]))
+    middle = np.array([1 - below[-1] - above[0]])
+    chances = np.concatenate([below[:1], np.diff(below), middle, -np.diff(above)])
+    return _told(points, np.maximum(chances, 0), float(over[-1]))
 
 
 def _shift(law: Array, points: Array) -> tuple[Array, float]:
@@ -118,7 +124,7 @@ def _split(points: Array, values: Array, chances: Array, alone: float) -> tuple[
     right = np.clip(np.searchsorted(points, values), 1, len(points) - 1)
     part = (values - points[right - 1]) / (points[right] - points[right - 1])
     law = np.bincount(right, part * chances, len(points)) + np.bincount(right - 1, (1 - part) * chances, len(points))
-    return law, alone
+    return np.asarray(law, dtype=np.float64), alone
 
 
 def _told(points: Array, law: Array, alone: float) -> Ratio:
