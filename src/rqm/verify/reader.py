@@ -204,7 +204,8 @@ def _cancel(mean: Row) -> float | None:
     if mean.get("cancel") is None:
         return None
     _real(mean, "cancel", WIDEST)
-    if mean["mechanism"].get("mechanism") != "rounding" or mean["cancel"] < 0.5:
+    mech = mean["mechanism"]
+    if (mech.get("mechanism"), mech.get("levels")) != ("rounding", 2) or mean["cancel"] < 0.5:
         raise Unsure(f"cancel = {shown(mean['cancel'])}: must come with rounding to two levels, and be at least 0.5")
     return float(mean["cancel"])
 
