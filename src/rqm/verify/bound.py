@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .cancel import mu_cancelled
 from .gaussian import CROWD, cheapest, epsilon_of, leaks, mu_of
 from .laws import LONG, TAIL, Array, Unsure, ends, noise, others
 from .losses import HUGE, Losses, joined, repeated
@@ -39,6 +40,8 @@ def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
     if not releases:
         return 0.0, 0.0
     with np.errstate(all="ignore"):
+        if promise.cancel is not None:
+            return _cancelled(promise, releases), 0.0
         if kind == "gaussian":
             return _gaussian(promise, releases)
         if kind in ("rounding", "rqm", "pbm"):
@@ -92,6 +95,17 @@ def _certified(promise: Promise, releases: int) -> tuple[float, float]:
     if len(each) == 1:
         return epsilon_of(most * sqrt(releases), delta)[0], most
     return repeated(lambda eps: _mixed([(chance, leaks(mu, eps)) for chance, mu in each]), releases, delta), most
+
+
+def _cancelled(promise: Promise, releases: int) -> float:
+    """By the μ of one participation; all rounds must have as many honest clients."""
+    if isinstance(promise.honest, float):
+        raise Unsure(
+            f"honest = {promise.honest}: this verifier has no bound for a fraction and noise that is taken back"
+        )
+    honest, delta = promise.floor(releases)
+    mu = mu_cancelled(promise, honest, releases, FARTHEST * promise.delta / releases)
+    return epsilon_of(mu * sqrt(releases), delta - CUT * promise.delta)[0] if mu < inf else inf
 
 
 def _mixed(parts: list[tuple[float, Array]]) -> Array:

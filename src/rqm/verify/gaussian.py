@@ -43,6 +43,11 @@ class Apart(NamedTuple):
     per_square: float
     most: float
 
+    def mu(self, promise: Promise, trials: int = 1) -> float:
+        """μ of a vector within the budget, each coordinate of which is so many of these."""
+        squares = promise.budget * trials * (1 if promise.zero_out else 4)
+        return sqrt(min(squares * self.per_square, promise.coordinates * trials * self.most) * SLACK)
+
 
 class Tests(NamedTuple):
     """The best tests between two laws and their mean: Φ⁻¹ of what each finds, in a row a law; and half its rise."""
@@ -93,13 +98,13 @@ def _affine(promise: Promise, honest: int, lost: float) -> float:
         best = best_tests(np.convolve(low, other), np.convolve(high, other), lost / (2 * d) - dropped, dropped)
         if best is None:
             return inf
-        here = _apart(best, promise.zero_out)
+        here = apart(best, promise.zero_out)
         worst = Apart(max(worst.per_square, here.per_square), max(worst.most, here.most))
-    squares = promise.budget * trials * (1 if promise.zero_out else 4)
-    return sqrt(min(squares * worst.per_square, d * worst.most) * SLACK)
+    return worst.mu(promise, trials)
 
 
-def _apart(best: Tests, zero_out: bool) -> Apart:
+def apart(best: Tests, zero_out: bool) -> Apart:
+    """How far these tests tell inputs apart."""
     down, up = np.diff(best.z, axis=0) + ERROR
     left, right = (np.maximum(best.slopes[1], way) ** 2 for way in (down, up))
     if zero_out:

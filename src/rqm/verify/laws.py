@@ -98,17 +98,18 @@ def _times(a: Array, b: Array, modulus: int = 2**62, tail: float = TAIL) -> Arra
     return law[first : len(law) - last]
 
 
-def _power(law: Array, count: int, modulus: int = 2**62, tail: float = TAIL) -> Array:
+def power(law: Array, count: int, modulus: int = 2**62, tail: float = TAIL) -> Array:
+    """The law of a sum of so many, but for its farthest tails."""
     if count < 2:
         return law if count else np.ones(1)
-    half = _power(law, count // 2, modulus, tail)
+    half = power(law, count // 2, modulus, tail)
     twice = _times(half, half, modulus, tail)
     return _times(twice, law, modulus, tail) if count % 2 else twice
 
 
 def _ladder(law: Array, counts: list[int]) -> list[Array]:
     """Sums of so many copies of a law, for counts that grow."""
-    some = cache(lambda count: _power(law, count))
+    some = cache(lambda count: power(law, count))
     out = [some(counts[0])]
     for before, after in pairwise(counts):
         out.append(_times(out[-1], some(after - before)))
@@ -160,7 +161,7 @@ def noise(mech: dict[str, Any], honest: int) -> Array:
     """The law of the sum of all honest clients' noise modulo M, as it is sampled."""
     # Every outcome has a unit: with that chance the outcome is uniform, and so is then the sum of all.
     size = 2 ** mech["bits"]
-    total = _power(_core(mech), honest, size)
+    total = power(_core(mech), honest, size)
     folded = np.concatenate([total, np.zeros(size - len(total))])
     uniform = -expm1(honest * log1p(-size / UNITS))
     return np.asarray((1 - uniform) * folded + uniform / size)
@@ -168,5 +169,5 @@ def noise(mech: dict[str, Any], honest: int) -> Array:
 
 def cores(mech: dict[str, Any], honest: int) -> tuple[Array, float]:
     """The law of that sum if nobody's noise is uniform, not modulo M; and what it lacks at most."""
-    law = _power(_core(mech), honest, tail=FAR)
+    law = power(_core(mech), honest, tail=FAR)
     return law, 8 * (honest + LONG) * FAR

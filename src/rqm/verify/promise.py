@@ -28,6 +28,8 @@ class Promise(NamedTuple):
     survivors: int | None
     zero_out: bool
     uniform: bool
+    cancel: float | None = None
+    separation: int | None = None
 
     @property
     def coordinates(self) -> int:

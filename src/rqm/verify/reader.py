@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .bound import epsilon
+from .cancel import WIDEST
 from .chain import Report, Row, chain, content, heads, is_folder, parsed, shown, signatures
 from .laws import Unsure
 from .promise import Promise
@@ -27,6 +28,8 @@ LONGEST = 2**24
 """Bytes of a checkpoint's header that are read."""
 MEAN = {"private_mean", "dim", "clients", "mechanism", "delta", "l2_clip", "rotate", "rounds", "population"}
 MEAN |= {"participations", "honest", "survivors", "observer", "neighbours", "unit", "seed"}
+LATER = {"cancel", "separation"}
+"""What a mean or a plan holds only where noise is taken back, or users wait."""
 ABOUT = {"mean", "sampling", "plan"}
 TRANSFORMS = {"l2_clip", "rotate"}
 PLAN = {"data", "model", "dropout", "dim", "mechanism", "clients", "population", "examples", "participations", "lost"}
@@ -132,18 +135,18 @@ def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
     transforms = plan.get("transforms")
-    if set(plan) != PLAN or not isinstance(transforms, dict) or set(transforms) != TRANSFORMS:
+    if set(plan) - LATER != PLAN or not isinstance(transforms, dict) or set(transforms) != TRANSFORMS:
         raise Unsure(f"{where} does not say what a plan says as this verifier knows it")
-    said = {**plan, **transforms}
+    said = {**dict.fromkeys(LATER & mean.keys()), **plan, **transforms}
     if said["survivors"] is None and said["lost"]:
         said["survivors"] = 1  # a round may then end with anybody
     if said["delta"] is None:
         users = _whole(said, "population", 2**62, none=True)
         said["delta"] = min(1e-5, 1 / users) if users else 1e-5
     exact = {"clients", "rounds", "mechanism", "l2_clip", "rotate", "population", "participations", "honest"}
-    for name in sorted({*exact, "survivors", "delta", "dim"} & mean.keys()):
-        if _differ(name, said[name], mean[name]) and not (name == "dim" and said[name] is None):
-            report.wrong.append(f"{name} = {shown(mean[name])} is charged for: {where} says {shown(said[name])}")
+    for name in sorted({*exact, *LATER & said.keys(), "survivors", "delta", "dim"} & {*mean, *LATER}):
+        if _differ(name, said[name], mean.get(name)) and not (name == "dim" and said[name] is None):
+            report.wrong.append(f"{name} = {shown(mean.get(name))} is charged for: {where} says {shown(said[name])}")
 
 
 def _promise(about: Row) -> Promise:
@@ -151,7 +154,7 @@ def _promise(about: Row) -> Promise:
     mean = _mean(about)
     if set(about) - {"users"} != ABOUT or about["sampling"] not in ("uniform", "available"):
         raise Unsure(f"the ledger begins with {shown(sorted(about))}, which this verifier does not know")
-    if set(mean) != MEAN or mean["private_mean"] != 1 or not isinstance(mean["mechanism"], dict):
+    if set(mean) - LATER != MEAN or mean["private_mean"] != 1 or not isinstance(mean["mechanism"], dict):
         raise Unsure("the ledger does not say what a release is as this verifier knows it")
     if mean["observer"] != "server" or mean["unit"] != "user" or mean["neighbours"] not in ("replace", "zero-out"):
         raise Unsure(f"observer, neighbours = {shown([mean['observer'], mean['neighbours']])}: cannot be verified")
@@ -191,7 +194,20 @@ def _promise(about: Row) -> Promise:
         survivors=_whole(mean, "survivors", clients, none=True),
         zero_out=mean["neighbours"] == "zero-out",
         uniform=about.get("sampling") == "uniform",
+        cancel=_cancel(mean),
+        separation=_whole({"separation": None, **mean}, "separation", 2**62, none=True),
     )
+
+
+def _cancel(mean: Row) -> float | None:
+    """Steps of noise that is taken back, checked."""
+    if mean.get("cancel") is None:
+        return None
+    _real(mean, "cancel", WIDEST)
+    mech = mean["mechanism"]
+    if (mech.get("mechanism"), mech.get("levels")) != ("rounding", 2) or mean["cancel"] < 0.5:
+        raise Unsure(f"cancel = {shown(mean['cancel'])}: must come with rounding to two levels, and be at least 0.5")
+    return float(mean["cancel"])
 
 
 def _mechanism(mech: Row, l2_clip: float | None) -> Row:
@@ -238,7 +254,7 @@ def _account(about: Row, spent: Counter[int], report: Report) -> None:
     """ε of all that was charged, by this verifier's own bound."""
     promise = _promise(about)
     report.delta = promise.delta
-    report.participations = sum(count for _, count in spent.most_common(promise.participations))
+    report.participations = sum(count for _, count in spent.most_common(_most(promise, spent)))
     report.honest = promise.floor(max(1, report.participations))[0]
     if isinstance(promise.honest, float) and max(spent.values(), default=0) > 1:
         raise Unsure(
@@ -247,6 +263,16 @@ def _account(about: Row, spent: Counter[int], report: Report) -> None:
     report.epsilon, report.lower = epsilon(promise, report.participations)
     if promise.mechanism["mechanism"] == "gaussian" and not promise.mechanism["local"]:
         report.notes.append("the noise is the server's: ε holds against those who see only what it publishes")
+
+
+def _most(promise: Promise, spent: Counter[int]) -> int | None:
+    """The most rounds of those charged that one user took part in; two of them are apart by the separation."""
+    if promise.separation is None:
+        return promise.participations
+    if spent and max(spent) - min(spent) >= len(spent):
+        raise Unsure(f"separation = {promise.separation}: rounds are missing, so users may have come back too early")
+    apart = -(-len(spent) // promise.separation)
+    return apart if promise.participations is None else min(apart, promise.participations)
 
 
 # -- the files beside a ledger --------------------------------------------------------------------

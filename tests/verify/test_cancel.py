@@ -1,0 +1,110 @@
+"""The verifier's bound for noise that is taken back: against whole small runs, enumerated, and against Gaussians."""
+
+import json
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from rqm import PrivateMean, Rounding
+from rqm.verify import bound, reader, verify
+from rqm.verify.cancel import holding, mu_cancelled, transient
+from rqm.verify.gaussian import epsilon_of
+from tests.privacy.views import Scheme, always, coins, seen, smallest_mu, taken_back
+from tests.verify.ledgers import about, written
+
+MECH = Rounding(clip=4 / 1024, levels=2, margin=8.3)
+
+
+def said(mech=MECH, cancel=26.0, separation=64, **parts):
+    """What a ledger of such a run says."""
+    mean = {"dim": 2**20, "clients": 1000, "delta": 1e-6, "rounds": 200, "l2_clip": 1.0, **parts}
+    found = about(PrivateMean(mechanism=mech, **mean))
+    return {**found, "mean": {**found["mean"], "cancel": cancel, "separation": separation}}
+
+
+def promised(*args, **parts):
+    return reader._promise(said(*args, **parts))
+
+
+def gaussian(promise, honest, rounds):
+    """μ if all noise were Gaussian."""
+    held, stays = honest * promise.cancel**2, honest / 4
+    weights = holding(rounds, held, stays)
+    longer = 1 - np.cumsum(weights)[:-1]
+    part = 1 / (1 + promise.mechanism["margin"])
+    return part * sqrt(promise.budget) * sqrt((longer**2).sum() / held + (weights**2).sum() / stays)
+
+
+@pytest.mark.parametrize(("margin", "cancel", "clients", "near"), [(8.3, 26.0, 1000, 1.04), (33.0, 26.0, 100, 1.06)])
+def test_wide_noise_is_nearly_gaussian(margin, cancel, clients, near):
+    promise = promised(Rounding(clip=4 / 1024, levels=2, margin=margin), cancel, 34, clients=clients)
+    found = mu_cancelled(promise, clients, 3, 1e-10)
+    assert 1 < found / gaussian(promise, clients, 34) < near
+
+
+@pytest.mark.parametrize(
+    ("clients", "margin", "deviation"), [(2, 1.0, 0.6), (3, 0.3, 0.5), (4, 3.0, 0.5), (4, 1.0, 0.7)]
+)
+@pytest.mark.parametrize("separation", [1, 2])
+def test_no_run_tells_more(clients, margin, deviation, separation):
+    """All clients of one or two rounds, inputs chosen by what was seen; the noise that is left is shown at last."""
+    mech = Rounding(levels=2, margin=margin)
+    promise = promised(mech, deviation, separation, dim=1, clients=clients, rotate=False, rounds=4)
+    down, up = mech.pmf(-1.0)[1], mech.pmf(1.0)[1]
+    others = [coins([up] * k + [down] * (clients - 1 - k)) for k in range(clients)]
+    noise, lost, nearest = taken_back(transient(deviation, 1)[0]), 1e-6, 0.0
+    bounds, rng = mu_cancelled(promise, clients, 2, lost), np.random.default_rng(clients)
+    for turn in range(2 * clients):
+        table = rng.integers(0, clients, 101) if turn >= clients else np.full(101, turn)
+        scheme = Scheme(
+            noise,
+            [clients] * separation + [0],
+            [others] * separation + [[np.ones(1)]],
+            choose=lambda now, past, table=table: table[past.sum(axis=1) % 101] * (now < separation),
+        )
+        nearest = max(nearest, smallest_mu(*seen(scheme, [{0: always(v)} for v in (down, up)]), lost) / bounds)
+    assert 0.3 < nearest <= 1
+    assert separation > 1 or nearest > 0.97
+
+
+def test_a_ledger_of_such_a_run(check):
+    for rounds, most in ((1, 1), (12, 1), (13, 2), (30, 3)):
+        report = check(written(range(rounds), said(separation=12, clients=150, cancel=5.0)))
+        assert report.status == "verified"
+        assert report.participations == most
+    mu = mu_cancelled(promised(separation=12, clients=150, cancel=5.0), 150, 3, bound.FARTHEST * 1e-6 / 3)
+    assert report.epsilon == pytest.approx(epsilon_of(sqrt(3) * mu, 1e-6)[0], rel=0.01)
+    alone = check(written(range(30), said(cancel=None, separation=12, clients=150)))
+    assert alone.participations == 3
+    assert alone.epsilon > 2 * report.epsilon
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cancel": 0.1},
+        {"cancel": 1e9},
+        {"cancel": "much"},
+        {"separation": 0},
+        {"honest": 0.5, "population": 10**4},
+        {"mech": Rounding(clip=4 / 1024, levels=4, margin=33.0), "clients": 20},
+    ],
+)
+def test_what_is_not_known_cannot_be_verified(check, wrong):
+    assert check(written(range(3), said(**wrong))).status == "cannot verify"
+
+
+def test_rounds_that_are_missing_may_have_brought_somebody_back_too_early(check):
+    assert check(written([0, 1, 5], said(separation=3))).status == "cannot verify"
+
+
+def test_who_wrote_a_wider_separation_is_not_confirmed(tmp_path):
+    """ε is that of another run."""
+    (tmp_path / "ledger.jsonl").write_bytes(written(range(30), said(separation=12, clients=150, cancel=5.0)))
+    for other, status in (({}, "verified"), ({"separation": 30}, "cannot verify")):
+        promise = promised(**{"separation": 12, "clients": 150, "cancel": 5.0, **other})
+        count = -(-30 // promise.separation)
+        stated = epsilon_of(sqrt(count) * mu_cancelled(promise, 150, count, 1e-10), 1e-6)[0]
+        (tmp_path / "summary.json").write_text(json.dumps({"epsilon": stated}))
+        assert verify(tmp_path).status == status
