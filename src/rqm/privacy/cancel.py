@@ -104,7 +104,8 @@ def view(
     """
     ways = list(splits_of_others(ends[0], ends[1], others, quick=quick)) if others else [(np.ones(1), 0.0)]
     least, spread = min(_variance(law) for law, _ in ways), _variance(noise)
-    coins = ratio([law for law, _ in ways], least)
+    # of splits that are mirror images only one is among the ways: a shift up of the one is a shift down of the other
+    coins = ratio([law for law, _ in ways] + [law[::-1] for law, _ in ways], least)
     found = along(holding(separation, spread, least), coins, ratio([noise], spread))
     low, high = (
         np.append(found.chances * (1 + up * (found.values - 1)), up * found.alone) for up in (ends[0, 1], ends[1, 1])
