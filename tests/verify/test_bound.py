@@ -109,10 +109,10 @@ def test_epsilon_is_the_accountants_and_at_most_a_tenth_more(tmp_path, seed):
     assert agrees(stated, found)
 
 
-@pytest.mark.parametrize("seed", [209, 282, 303])
-def test_epsilon_of_ledgers_about_which_they_disagreed(tmp_path, seed):
-    """A clip that binds before the L2 norm; losses of hundreds, of a fraction; noise that hardly reaches far enough."""
-    assert agrees(*compared(tmp_path / "some.jsonl", seed, most=60))
+@pytest.mark.parametrize(("seed", "most"), [(209, 60), (282, 60), (303, 60), (1136, 1000), (1227, 1000)])
+def test_epsilon_of_ledgers_about_which_they_disagreed(tmp_path, seed, most):
+    """Clips that bind before the L2 norm; losses of hundreds, of a fraction; noise that hardly reaches far enough."""
+    assert agrees(*compared(tmp_path / "some.jsonl", seed, most))
 
 
 @pytest.mark.slow

@@ -31,10 +31,10 @@ def leaked(p, q, epsilon):
     return max(float(np.maximum(a - exp(epsilon) * b, 0).sum()) for a, b in ((p, q), (q, p)))
 
 
-def understated(p, q, mu):
+def understated(p, q, mu, lost=LOST):
     """Whether two laws can be told apart better than N(0, 1) and N(μ, 1), at some ε."""
     every = np.linspace(0, mu * mu / 2 + 5 * mu, 41)
-    return any(leaked(p, q, epsilon) > leaks(mu, epsilon) + LOST + 1e-14 for epsilon in every.tolist())
+    return any(leaked(p, q, epsilon) > leaks(mu, epsilon) + lost + 1e-14 for epsilon in every.tolist())
 
 
 def vectors(dim, l2_clip):
@@ -104,6 +104,30 @@ def test_no_noise_lets_more_through(kind, neighbours, l2_clip):
             caught = caught or understated(p, q, 0.98 * mu)
     # Whole steps are exact; for a part of one, and so under a budget, the coin's own noise is not counted.
     assert caught or l2_clip is not None or neighbours == "zero-out"
+
+
+@pytest.mark.parametrize(
+    ("mech", "lost"),
+    [
+        (DiscreteGaussian(scale=1.5, steps=3, bits=6), 1e-4),
+        (DiscreteGaussian(scale=2.5, steps=3, bits=6), 1e-6),
+        (Skellam(scale=1.5, steps=3, bits=6), 1e-6),
+        (Skellam(scale=2.5, steps=3, bits=6), 1e-8),
+        (Binomial(scale=2.5, steps=3, bits=6), 1e-6),
+        (Binomial(scale=4.0, steps=3, bits=7), 1e-8),
+    ],
+    ids=repr,
+)
+def test_no_noise_that_hardly_reaches_far_enough_lets_more_through(mech, lost):
+    """A client alone, whose noise ends few steps beyond what may be lost: any two inputs, between levels, too."""
+    law, inputs = mech.summed(1), np.linspace(-1, 1, 13)
+    for neighbours, l2_clip in product(("replace", "zero-out"), (None, 0.75, 0.5, 0.25)):
+        said = promised(dim=1, clients=1, mechanism=mech, l2_clip=l2_clip, neighbours=neighbours)
+        mu = mu_of(said, 1, lost)
+        assert mu < np.inf
+        for x, y in product(inputs, inputs if neighbours == "replace" else [0.0]):
+            if max(abs(x), abs(y)) <= (l2_clip or 1):
+                assert not understated(noisy(law, 1.5 * (1 + x)), noisy(law, 1.5 * (1 + y)), mu, lost)
 
 
 def test_noise_that_is_too_narrow_has_no_bound():

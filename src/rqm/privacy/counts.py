@@ -17,7 +17,7 @@ from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
 from rqm.privacy.compiled import BLOCK, EMPTY, Bools, IntArray, evaluate
 from rqm.privacy.divergence import Sum
-from rqm.privacy.means import lower_beyond, open_counts, spread_means
+from rqm.privacy.means import large_counts, lower_beyond, spread_means
 from rqm.privacy.shapes import Group
 
 LATTICE = 10
@@ -235,17 +235,16 @@ class Spread:
         near = np.ix_(*(np.arange(n) // self.stride for n in many))
         coarse = np.zeros((len(values), *(-(-n // self.stride) for n in many)))
         coarse[:, *(lattice.T // self.stride)] = values
-        self.bounds = np.empty(len(self.spreads))
         if few:
             worth = np.zeros(len(values), dtype=np.bool_)
             for k, one in enumerate(coarse):
-                spread_means(np.ascontiguousarray(one[near]), self.thin, self.spreads, self.bounds)
-                worth[k] = self.scale.back(self.bounds).max() > attained
+                means = spread_means(np.ascontiguousarray(one[near]), self.thin, self.spreads)
+                worth[k] = self.scale.back(means).max() > attained
             self.pairs, coarse = self.pairs[worth], coarse[worth]
         self.table = np.ascontiguousarray(coarse.max(axis=0, initial=0.0)[near])
         self.exact: Bools = np.zeros(self.table.shape, dtype=np.bool_)
         self.exact[tuple(lattice.T)] = True
-        spread_means(self.table, self.thin, self.spreads, self.bounds)
+        self.bounds = spread_means(self.table, self.thin, self.spreads)
 
     def _compute(self, counts: IntArray, *, each: bool = False) -> FloatArray:
         asked = np.full((len(self.pairs), 1), self.scale.alpha)
@@ -265,16 +264,17 @@ class Spread:
         active = np.flatnonzero(places[self.place] & (self.bounds >= limit))
         active = active[np.argsort(-self.bounds[active])[:AT_ONCE]]
         spreads, before = self.spreads[active], self.bounds[active]
-        adds, _ = open_counts(self.table, self.exact, self.thin, spreads, np.full(len(active), inf))
+        rest = np.where(self.exact, 0.0, self.table)
+        adds = spread_means(rest, self.thin, spreads)
         # What adds little to what is open waits: perhaps it need not be known.
         least, counts = np.where(adds > ENOUGH * before, LITTLE * adds, inf), np.empty((0, AXES), dtype=np.int64)
         while not len(counts) and least.min(initial=inf) < inf:  # many may be open that add little each
-            _, counts = open_counts(self.table, self.exact, self.thin, spreads, least)
+            counts = large_counts(rest, self.thin, spreads, least)
             least = least / 8
         if len(counts):
+            self.exact[tuple(counts.T)] = True
             lower_beyond(self.table, counts, self._compute(counts)[0], self.stride)
-        now = np.empty(len(active))
-        spread_means(self.table, self.thin, spreads, now)
+        now = spread_means(self.table, self.thin, spreads)
         self.bounds[active] = np.minimum(before, now)
         return bool(len(counts) or (now < before * (1 - 1e-12)).any())
 

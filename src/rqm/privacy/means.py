@@ -9,11 +9,28 @@ from rqm._util.checks import FloatArray
 from rqm.privacy.compiled import Bools, IntArray, compiled
 
 
+def spread_means(table: FloatArray, thin: FloatArray, spreads: IntArray) -> FloatArray:
+    """The mean of a table over the counts c ≤ k of each spread k; c has the chance ∏ thin[g, k, c]."""
+    means = np.empty(len(spreads))
+    _walk(table, thin, spreads, means, None)
+    return means
+
+
+def large_counts(table: FloatArray, thin: FloatArray, spreads: IntArray, least: FloatArray) -> IntArray:
+    """The counts that add more than so much to the mean of a spread."""
+    large = np.zeros(table.shape, dtype=np.bool_)
+    _walk(table, thin, spreads, least, large)
+    return np.stack(np.unravel_index(np.flatnonzero(large), large.shape), axis=1)
+
+
 @compiled
-def spread_means(
-    table: FloatArray, thin: FloatArray, spreads: IntArray, out: FloatArray
+def _walk(
+    table: FloatArray, thin: FloatArray, spreads: IntArray, each: FloatArray, large: Bools | None
 ) -> None:  # pragma: no cover (compiled)
-    """Write the mean of a table over the counts c ≤ k of each spread k; c has the chance ∏ thin[g, k, c]."""
+    """Write the means of spreads into ``each``; or mark in ``large`` what adds more than ``each`` says.
+
+    The two are compiled apart.
+    """
     for s in range(spreads.shape[0]):
         k0, k1, k2, k3 = spreads[s]
         total = 0.0
@@ -23,43 +40,18 @@ def spread_means(
                 pb = pa * thin[1, k1, b]
                 for c in range(k2 + 1 if pb > 0.0 else 0):
                     pc = pb * thin[2, k2, c]
-                    if pc > 0.0:
+                    if large is None:
                         row = table[a, b, c]
                         part = 0.0
-                        for d in range(k3 + 1):
+                        for d in range(k3 + 1 if pc > 0.0 else 0):
                             part += thin[3, k3, d] * row[d]
                         total += pc * part
-        out[s] = total
-
-
-@compiled
-def open_counts(
-    table: FloatArray, exact: Bools, thin: FloatArray, spreads: IntArray, least: FloatArray
-) -> tuple[FloatArray, IntArray]:  # pragma: no cover (compiled)
-    """What the counts that are not exact add to the mean of each spread, and those that add at least so much.
-
-    The latter are taken for exact from now on.
-    """
-    adds, found, many = np.zeros(spreads.shape[0]), np.empty((1024, 4), np.int64), 0
-    for s in range(spreads.shape[0]):
-        k0, k1, k2, k3 = spreads[s]
-        for a in range(k0 + 1):
-            pa = thin[0, k0, a]
-            for b in range(k1 + 1 if pa > 0.0 else 0):
-                pb = pa * thin[1, k1, b]
-                for c in range(k2 + 1 if pb > 0.0 else 0):
-                    pc = pb * thin[2, k2, c]
-                    for d in range(k3 + 1 if pc > 0.0 else 0):
-                        if not exact[a, b, c, d]:
-                            share = pc * thin[3, k3, d] * table[a, b, c, d]
-                            adds[s] += share
-                            if share > least[s]:
-                                exact[a, b, c, d] = True
-                                if many == len(found):
-                                    found = np.concatenate((found, np.empty_like(found)))
-                                found[many] = a, b, c, d
-                                many += 1
-    return adds, found[:many]
+                    else:
+                        for d in range(k3 + 1 if pc > 0.0 else 0):
+                            if pc * thin[3, k3, d] * table[a, b, c, d] > each[s]:
+                                large[a, b, c, d] = True
+        if large is None:
+            each[s] = total
 
 
 @compiled

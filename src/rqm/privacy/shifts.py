@@ -148,7 +148,8 @@ def shifted_gdp(mech: Additive, *, honest: int, dim: int, furthest: float, squar
         rho = np.stack([np.zeros(most), last, np.clip(top, 0, last)])
         return float(((base + slope * rho) ** 2 - price * (k + rho) ** 2).max())
 
-    return sqrt(dim * min(_cheapest(excess, squared / dim, slope.max() ** 2), float(mu[-1]) ** 2) * SLACK)
+    mean = min(squared / dim, furthest**2)  # no coordinate can use more
+    return sqrt(dim * min(_cheapest(excess, mean, slope.max() ** 2), float(mu[-1]) ** 2) * SLACK)
 
 
 def _cheapest(excess: Callable[[float], float], mean: float, about: float) -> float:

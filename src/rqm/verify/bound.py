@@ -30,7 +30,7 @@ SLACK, ERROR = 1 + 1e-6, 2e-13
 """More than the rounding errors of ε, and of a coordinate's δ."""
 NEAR = 1.03
 """Within this of a Gaussian of the same variance, a bound is good enough."""
-CUT, FARTHEST = 2e-3, 5e-4
+CUT, FARTHEST = 2e-3, 1e-3
 """The part of δ that is kept back, as accountants may do, and what outcomes far out in the tails cost of it."""
 
 

@@ -4,7 +4,7 @@ But for outcomes far out in the tails, whose chance is charged to δ; ``docs/ver
 """
 
 from collections.abc import Callable
-from math import inf, log, pi, sqrt
+from math import floor, inf, log, log2, pi, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,6 +87,11 @@ def mu_of(promise: Promise, honest: int, lost: float) -> float:
         return find(promise, honest, lost)
 
 
+def _tail(lost: float, d: int) -> float:
+    """What either end of each of d coordinates may lose, down to a power of two: all who read a ledger cut alike."""
+    return 2.0 ** floor(log2(lost / (2 * d)))
+
+
 def _affine(promise: Promise, honest: int, lost: float) -> float:
     """The way from one input to the other leads through zero, by the steepest mean slope to either side."""
     low, high, trials = ends(promise.mechanism)
@@ -94,8 +99,9 @@ def _affine(promise: Promise, honest: int, lost: float) -> float:
         raise Unsure(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
     d, worst = promise.coordinates * trials, Apart(0.0, 0.0)
     dropped = 8 * (honest + LONG) * TAIL if honest * (len(low) - 1) >= LONG / 2 else 0.0
+    tail = _tail(lost, d) - dropped
     for other in others(low, high, honest - 1):
-        best = best_tests(np.convolve(low, other), np.convolve(high, other), lost / (2 * d) - dropped, dropped)
+        best = best_tests(np.convolve(low, other), np.convolve(high, other), tail, dropped)
         if best is None:
             return inf
         here = apart(best, promise.zero_out)
@@ -116,7 +122,7 @@ def _additive(promise: Promise, honest: int, lost: float) -> float:
     """Whole steps as they are, parts of a step by the steepest slope; vectors under the L2 budget, by a price on it."""
     mech, d = promise.mechanism, promise.coordinates
     last = mech["steps"] / 2 if promise.zero_out else float(mech["steps"])
-    found = _steps(mech, honest, -int(-last // 1), lost / (2 * d))
+    found = _steps(mech, honest, -int(-last // 1), _tail(lost, d))
     if found is None:
         return inf
     far, slope = found
@@ -147,23 +153,28 @@ def cheapest(bound: Callable[[float], float], about: float) -> float:
 def _steps(mech: dict[str, Any], honest: int, most: int, tail: float) -> tuple[Array, Array] | None:
     """μ of noise that is shifted by k = 1, …, ``most``, and the steepest slope on the way; None if there is none.
 
-    A way is part of k + 1 steps. Outcomes before the least likely ``tail`` of its ends are shown as one, and as another
-    those beyond; two steps more to either side, so that this holds for all pairs on the way.
+    A way of k steps and a part of one lies among k + 2. Outcomes before the least likely ``tail`` of its ends are shown
+    as one, and as another those beyond; k + 2 steps more to either side, so that this holds for all pairs on the way.
+    Its k whole steps leave one of those out: they are also as long as k times what is steepest k + 1 steps out.
     """
     law, dropped = cores(mech, honest)
     if not tail > 2 * dropped:
         return None
     first = int(np.searchsorted(np.cumsum(law), tail - dropped, side="right"))
     last = len(law) - int(np.searchsorted(np.cumsum(law[::-1]), tail - dropped, side="right"))
+
+    def told(turn: int, way: int) -> Tests | None:
+        """What tells noise from noise that was shifted by ``turn``, so far out."""
+        noise, other = (_shown(law, first - way - at, last + way - at) for at in (0, turn))
+        return best_tests(noise, other, 0.0, dropped)
+
     far, slope = np.zeros(most), np.zeros(most)
-    for k in range(1, most + 1):
-        noise, step, whole = (_shown(law, first - k - 2 - turn, last + k + 2 - turn) for turn in (0, 1, k))
-        within, best = (best_tests(noise, other, 0.0, dropped) for other in (step, whole))
-        if within is None or best is None:
-            return None
-        slope[k - 1] = 2 * within.slopes[[0, 2]].max(initial=0)
-        far[k - 1] = (best.z[2] - best.z[0]).max(initial=0) + ERROR
-    if not (slope.min() > 0 and slope.max() < inf and far.max() < inf):
+    for k in range(most):
+        step, whole = told(1, k + 2), told(k + 1, k + 3)
+        slope[k] = inf if step is None else 2 * step.slopes[[0, 2]].max(initial=0)
+        way = inf if whole is None else (whole.z[2] - whole.z[0]).max(initial=0) + ERROR
+        far[k] = min(way, (k + 1) * slope[k])
+    if not (slope.min() > 0 and slope.max() < inf):
         return None
     return np.maximum.accumulate(far), slope
 
