@@ -100,7 +100,7 @@ def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: 
             continue
         with Console(stderr=True).status(f"accounting for {name}"):
             mean = planned_mean(plan, **changes)
-            found[name] = mean.guarantee, {}
+            found[name] = mean.guarantee_of(None, plan.workload), {}
             if save is not None:
                 if mean.observer != "server" or mean.neighbours != "replace":
                     raise ValueError(

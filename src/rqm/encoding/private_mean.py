@@ -28,6 +28,7 @@ from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 if TYPE_CHECKING:
     from rqm.privacy.accountant import Spent
     from rqm.privacy.event import Event
+    from rqm.privacy.factorization import Workload
     from rqm.privacy.guarantee import Guarantee
 
 FORMAT = 1
@@ -312,12 +313,15 @@ class PrivateMean:
         """What all rounds as planned guarantee to every user, certified."""
         return self.guarantee_of(None)
 
-    def guarantee_of(self, charges: Mapping[int, int] | None) -> "Guarantee":
-        """What the releases that were charged, so often for each round, guarantee; None: all as planned."""
+    def guarantee_of(self, charges: Mapping[int, int] | None, workload: "Workload | None" = None) -> "Guarantee":
+        """What the releases that were charged, so often for each round, guarantee; None: all as planned.
+
+        ``workload`` is how the server steps, for what is said of the noise in its models.
+        """
         from rqm.privacy.guarantee import guarantee  # noqa: PLC0415 (takes the compiler)
 
         under = self._sum_bits(self.clients) * (1 if self.cancel is None else 2) if self.integers else None
-        return guarantee(self.event, self.setting, charges, parameters=self.dim, under=under)
+        return guarantee(self.event, self.setting, charges, parameters=self.dim, under=under, workload=workload)
 
     def spent(self, charges: Mapping[int, int]) -> "Spent":
         """ε of the releases that were charged: the same number, in less time."""

@@ -45,6 +45,8 @@ class Settings:
                 f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "
                 "sample of the population, of which a fraction could be told"
             )
+        if self.plan.cancel is not None:
+            raise ValueError(f"rqm.cancel = {self.plan.cancel:g}: Flower does not carry a second message yet")
         if self.plan.separation is not None:
             raise ValueError(f"rqm.separation = {self.plan.separation}: must not be given: nodes come as they like")
 

@@ -37,7 +37,7 @@ def account(
     mean = planned_mean(plan, dim, **asked)
     if not mean.private:
         raise TypeError(f"{type(plan.mechanism).__name__} adds no noise: there is no privacy to account for")
-    return mean.guarantee
+    return mean.guarantee_of(None, plan.workload)
 
 
 def planned_mean(plan: Plan, dim: int | None = None, **asked: Any) -> PrivateMean:

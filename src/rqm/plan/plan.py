@@ -15,6 +15,7 @@ from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.sizes import PARAMETERS, parameters
+from rqm.privacy.factorization import Workload
 from rqm.privacy.setting import checked_delta, checked_epsilon
 
 Work = Literal["gradient", "local"]
@@ -208,6 +209,12 @@ class Plan:
             survivors=self.survivors or (1 if self.lost else None),
             seed=self.seed,
         )
+
+    @property
+    def workload(self) -> Workload:
+        """How the server steps, as far as it matters for noise that is taken back."""
+        momentum = self.server.momentum if self.server.optimizer == "momentum" else 0.0
+        return Workload(self.rounds, momentum, self.server.schedule)
 
     def goes_on(self, other: "Plan") -> bool:
         """Whether a run of the other plan can be continued by this one."""

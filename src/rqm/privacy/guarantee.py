@@ -7,6 +7,7 @@ from typing import Any
 from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
 from rqm.privacy.event import Event
 from rqm.privacy.factorization import Workload, banded
+from rqm.privacy.iterates import gain
 from rqm.privacy.setting import Floor, Setting
 
 HOPELESS = 100
@@ -44,6 +45,7 @@ class Guarantee:
     bits_under_secagg: int | None
     wire_bits_per_parameter: float | None = None
     iterate_noise_over_independent: float = 1.0
+    separation: int | None = None
     honest_fraction: float | None = None
     trusted_server: bool = False
     certified: bool = True
@@ -87,10 +89,14 @@ class Guarantee:
             )
         if self.per_coordinate is not None:
             lines.append(f"  D₂ of one coordinate in one round: {self.per_coordinate:.4g}.")
-        if self.noise_std_over_gaussian is not None:
+        if self.separation is not None:
             lines.append(
-                f"  The noise is {self.noise_std_over_gaussian:.4f} times a trusted server's Gaussian at the same ε."
+                f"  It assumes that so many deliver both messages, in each of the {self.separation:,} rounds from a "
+                "participation on."
             )
+        if self.noise_std_over_gaussian is not None:
+            what = "Gaussian at the same ε" if self.separation is None else "Gaussian of the same shape"
+            lines.append(f"  The noise is {self.noise_std_over_gaussian:.4f} times a trusted server's {what}.")
         if self.iterate_noise_over_independent != 1:
             lines.append(
                 f"  The noise of the models is {self.iterate_noise_over_independent:.4f} times independent noise's."
@@ -111,11 +117,13 @@ def guarantee(
     *,
     parameters: int | None = None,
     under: int | None = None,
+    workload: Workload | None = None,
 ) -> Guarantee:
     """What a run of such events guarantees to every user, as planned or of the ``charges`` alone.
 
     ``parameters`` are those of the model: without rotation as many as coordinates are sent; ``under`` are the bits of
-    all messages that carry one of them.
+    all messages that carry one of them. ``workload`` is how the server steps where noise is taken back: by default with
+    momentum 0.9 and a rate that falls to zero.
     """
     mech, dim = event.mechanism, event.dim
     epsilon, accountant, order = spent(event, setting, charges)
@@ -145,7 +153,8 @@ def guarantee(
         bits_per_coordinate=mech.bits,
         bits_under_secagg=under,
         wire_bits_per_parameter=None if under is None else under * dim / (parameters or dim),
-        iterate_noise_over_independent=_iterates(event, setting),
+        iterate_noise_over_independent=_iterates(event, setting, charges, epsilon, workload),
+        separation=event.separation if event.cancel else None,
         honest_fraction=setting.honest if isinstance(setting.honest, float) else None,
         trusted_server=mech.trusted_server,
     )
@@ -175,13 +184,26 @@ def _cancelled(event: Event, setting: Setting, charges: Charges | None) -> tuple
     return noise, spent_mu / event.least_mu(setting.neighbours, setting.clients)
 
 
-def _iterates(event: Event, setting: Setting) -> float:
-    """The noise of the models over that of independent noise with the same ε."""
+def _iterates(
+    event: Event, setting: Setting, charges: Charges | None, epsilon: float, workload: Workload | None
+) -> float:
+    """The noise of the models over that of a trusted server's independent Gaussian noise with the same ε."""
     shape = event.mechanism.correlation
-    if shape is None:
+    if shape is not None:
+        workload = Workload(setting.rounds, shape.momentum, shape.schedule)
+        return banded(workload, shape.bands).over_independent(workload)  # whoever comes back, for either
+    if not event.cancel or not 0 < epsilon < 1e6:
         return 1.0
-    workload = Workload(setting.rounds, shape.momentum, shape.schedule)
-    return banded(workload, shape.bands).over_independent(workload)  # whoever comes back, for either
+    held, persistent = event.cancel, event.mechanism.on_sum(setting.clients)
+    if event.mechanism.integers:
+        channel = event.mechanism.channel
+        held, persistent = (
+            sqrt(setting.clients) * one / event.l2_clip
+            for one in (held * channel.grid.step, sqrt(float(channel.variance(0.0))))
+        )
+    gains = gain(workload or Workload(setting.rounds))
+    alone = gaussian_noise(replace(setting, honest=None, survivors=None), epsilon, charges)
+    return gains.noise(persistent, held) / gains.noise(alone, 0.0)
 
 
 def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:

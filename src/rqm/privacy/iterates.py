@@ -1,7 +1,7 @@
 """Noise in the iterates: what the noise of all rounds together does to a server's models, if part of it is taken back.
 
-Noise of round t is in the iterate of round τ with the weight g[τ, t] (``factorization.Workload``). Noise that is taken back
-a round later enters with g[τ, t] − g[τ, t + 1] instead: little, where steps are alike.
+Noise of round t is in the iterate of round τ with the weight g[τ, t] (``factorization.Workload``). Noise that is taken
+back a round later enters with g[τ, t] − g[τ, t + 1] instead: little, where steps are alike.
 """
 
 from functools import lru_cache
