@@ -31,15 +31,11 @@ def test_other_deviations_are_refused(value):
 
 def test_the_law_of_a_sum_is_that_of_its_integers():
     noise = Transient(0.8)
-    exact = [Fraction(1)]
+    exact, parts = [Fraction(1)], [Fraction(int(unit), 2**TABLE_BITS) for unit in noise.units]
     for _ in range(3):
         exact = [
-            sum(
-                exact[i - j] * Fraction(int(u), 2**TABLE_BITS)
-                for j, u in enumerate(noise.units)
-                if 0 <= i - j < len(exact)
-            )
-            for i in range(len(exact) + len(noise.units) - 1)
+            sum(exact[i - j] * one for j, one in enumerate(parts) if 0 <= i - j < len(exact))
+            for i in range(len(exact) + len(parts) - 1)
         ]
     law, lacks = noise.summed(3)
     middle = len(exact) // 2
