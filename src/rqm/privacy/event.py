@@ -72,7 +72,8 @@ class Event:
         if z is None:
             channel = self.mechanism.channel
             longest = min(self.l2_clip, channel.clip * self.dim**0.5)  # the clip of every coordinate may bind first
-            z = (honest * float(channel.variance(0.0))) ** 0.5 / longest
+            variance = float(channel.variance(0.0)) if channel.additive is None else channel.additive.near
+            z = (honest * variance) ** 0.5 / longest
         return (2.0 if neighbours == "replace" else 1.0) / z
 
 
