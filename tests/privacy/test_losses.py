@@ -75,7 +75,7 @@ def test_the_better_of_the_two_is_reported_and_named(mech):
     setting = Setting(clients=10, population=100, rounds=5, participations=2)
     few, many = (guarantee(Event(mech, dim, dim**0.5), setting) for dim in (4, 4000))
     assert few.accountant == "pld"
-    assert many.accountant == "rdp"
+    assert many.accountant in ("rdp", "gaussian")
     rdp_alone = min(
         8 * bound.upper + np.log(1e5) / (bound.alpha - 1) for bound in renyi(mech, [2.0, 4.0, 8.0, 16.0, 32.0], 10)
     )
@@ -98,7 +98,7 @@ def test_additive_noise_is_above_every_pair_and_attained(mech, honest):
     closest = 0.0
     for turn in range(60):
         x, y, *rest = rng.uniform(-1, 1, honest + 1)
-        x, y = (x, y) if turn else (-1.0, 1.0)
+        x, y, rest = (x, y, rest) if turn else (-1.0, 1.0, [1.0] * (honest - 1))
         p, q = law([x, *rest]), law([y, *rest])
         for epsilon in epsilons:
             truth, stated = hockey_stick(p, q, epsilon), float(found(np.array([epsilon]))[0])
