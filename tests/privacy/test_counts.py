@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from rqm import PBM, RQM, Rounding, renyi
+from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
+from rqm.mechanisms.response import RandomizedResponse
 from rqm.privacy import certificate, counts
 from rqm.privacy.certificate import needed_tail
 from rqm.privacy.counts import Spread, thinning, worst_spread
@@ -72,12 +74,20 @@ def test_lost_tails_are_paid_for(monkeypatch):
 AFFINE = [Rounding(levels=2, margin=1.0), Rounding(levels=2, margin=20.0), RQM(margin=20.0), PBM()]
 
 
-@pytest.mark.parametrize("mech", AFFINE, ids=repr)
-@pytest.mark.parametrize("clients", [40, 1500])
+OTHERS = [
+    RandomizedResponse(levels=2, epsilon=1.0),
+    RandomizedResponse(levels=2, epsilon=4.0),
+    *(kind(scale=1.0, steps=15, bits=12) for kind in (Skellam, DiscreteGaussian, Binomial)),
+]
+MANY = [pytest.param(clients, marks=pytest.mark.slow) for clients in (10, 1000, 10_000, 100_000)]
+
+
+@pytest.mark.parametrize("mech", [*AFFINE, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)], ids=repr)
+@pytest.mark.parametrize("clients", [40, 1500, *MANY])
 def test_bounds_of_one_release_agree(mech, clients):
-    orders = [2.0, 32.0, 256.0]
-    one = np.array([bound.upper for bound in renyi(mech, orders, clients)])
-    vector = vector_rdp(mech, orders, honest=clients, dim=1, l2_clip=mech.clip)
+    orders, law = [2.0, 32.0, 256.0], "paper" if mech.additive is None else "sampled"
+    one = np.array([bound.upper for bound in renyi(mech, orders, clients, law=law)])
+    vector = vector_rdp(mech, orders, honest=clients, dim=1, l2_clip=mech.clip, law=law)
     assert np.isfinite(one).all()
     assert np.isfinite(vector).all()
     assert (vector <= 1.1 * one).all()

@@ -10,11 +10,11 @@ Every outcome has at least one unit of the integer table. So the noise that is s
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from math import ceil, expm1, inf, lgamma, log, log1p, log2
+from functools import cached_property, lru_cache
+from math import ceil, expm1, inf, lgamma, log, log1p, log2, sqrt
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -26,6 +26,12 @@ from rqm.mechanisms.channel import Law
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.mechanisms.tabled import Tabled
 
+COINS, TRIED = 200, 5
+"""Of so many coins a pair more or less hardly matters; of fewer, so many numbers of steps are tried."""
+MANY = 1000
+"""Of so many clients, many steps take long."""
+FINE = 10_000
+"""Up to so many coins, their number and not the wanted deviation says which law it is."""
 AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 """Parameters at which tails can be measured."""
 
@@ -99,11 +105,16 @@ class Additive(Tabled):
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
         """As many bits as hold the sum and its noise, and the steps between -c and c that they leave."""
-        for steps in (15, 7, 3, 1):  # rather many
+        for steps in cls.grids(ask):
             half = (ask.clients * ask.typical + 6 * ask.deviation) * steps / 2
             bits = max(ceil(log2(2 * half)), 5) if half > 0 else 5
             if bits <= min(16, ask.bits) and not ask.pure:
                 yield cls.kind, {"bits": bits, "steps": steps}
+
+    @classmethod
+    def grids(cls, ask: Ask) -> Sequence[int]:
+        """Numbers of steps that are worth a try, the best first: rather many."""
+        return 15, 7, 3, 1
 
     def mean_error(self, clients: int, typical: float) -> float:
         """The worst-case mean squared error of a coordinate of the mean, wrapping included, in clip²."""
@@ -223,6 +234,12 @@ class Additive(Tabled):
         return np.asarray((part * (1 - part) + noise) * self.grid.step**2)
 
     @property
+    def near(self) -> float:
+        """The variance at zero without the one unit of every outcome, which hides hardly anything."""
+        law, start = self.core
+        return float(0.25 + law @ (start + np.arange(len(law))) ** 2.0) * self.grid.step**2
+
+    @property
     def variance_max(self) -> float:
         """The largest variance, half-way between two levels."""
         return float(self.variance(0.0))
@@ -297,9 +314,31 @@ class Binomial(Additive):
         """The even number of coins whose variance is next to the wanted one, from above."""
         return 2 * max(1, -(-int(np.ceil(4 * self.deviation**2 - 1e-9)) // 2))
 
+    def with_noise(self, amount: float) -> Self:
+        """As many coins as it takes; the same for all amounts that take as many."""
+        made = super().with_noise(amount)
+        return _coined(made.changed(scale=1.0), made.coins) if made.coins < FINE else made
+
+    @classmethod
+    def grids(cls, ask: Ask) -> Sequence[int]:
+        """Where few coins are enough, finer steps: coins come in pairs, and few of them cannot be adjusted."""
+        steps, finer = super().grids(ask), ask.deviation**2 / ask.clients
+        if ask.pure or finer * steps[0] ** 2 >= COINS:
+            return steps
+        room = 2 ** min(16, ask.bits) / (ask.clients * ask.typical + 6 * ask.deviation)
+        most = int(min(room, 127 if ask.clients < MANY else 63, 1 + sqrt(COINS / finer)))
+        most -= 1 - most % 2
+        return [*range(most, max(most - 2 * TRIED, 15), -2), *(one for one in steps if one <= most)]
+
     def log_weights(self, t: IntArray) -> FloatArray:
         """Binomial(coins, 1/2), centred."""
         half = self.coins // 2
         inside = abs(t) <= half
         logs = [-lgamma(half + s + 1) - lgamma(half - s + 1) if ok else -inf for s, ok in zip(t, inside, strict=True)]
         return np.array(logs) + 2 * lgamma(half + 1)
+
+
+@lru_cache(maxsize=64)
+def _coined(mech: Binomial, coins: int) -> Binomial:
+    """So many coins, made once."""
+    return mech.changed(scale=sqrt(coins) / mech.steps)

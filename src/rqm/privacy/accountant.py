@@ -52,7 +52,8 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
     if found[0].epsilon == inf or not _tight(event, setting, profile, quick):
         found.append(Spent(_by_losses(event, setting, profile, quick), "pld", None))
-        found.append(_by_divergences(event, setting, profile, quick))
+        if found[1].epsilon == inf or not _exact(event, setting):
+            found.append(_by_divergences(event, setting, profile, quick))
     return min(found, key=lambda one: one.epsilon)
 
 
@@ -85,14 +86,22 @@ def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick
     """
     mech, server = event.mechanism, setting.observer == "server"
     count = event.dim * (releases_of(setting, profile) if server else max(profile))
-    if not mech.integers or not mech.channel.affine or count > FEW_RELEASES:
+    if not mech.integers or count > FEW_RELEASES:
+        return inf
+    if mech.channel.additive is not None:
+        if (
+            event.dim > 2 * (event.l2_clip / mech.channel.clip) ** 2
+        ):  # all coordinates at once are far beyond the budget
+            return inf
+    elif not mech.channel.affine:
         return inf
     channel, lost, neighbours = mech.channel, lost_of(event, setting, profile), _neighbours(setting)
     chance = isinstance(setting.honest, float)
 
     def release(crowd: Crowd, times: int) -> Profile | None:
         count, users = event.dim * times, round(crowd.honest / crowd.rate)
-        if channel.trials * count == 1 and crowd.rate < 1 and setting.survivors is None and users <= SMALL:
+        alone = channel.trials * count == 1 and channel.affine
+        if alone and crowd.rate < 1 and setting.survivors is None and users <= SMALL:
             return coordinates(channel, honest=crowd.honest, releases=1, users=users, law="sampled")
         mu = event.mu(neighbours, crowd.honest, lost, quick=quick) if chance else inf
         if mu <= TIGHT * event.least_mu(neighbours, crowd.honest):
@@ -146,6 +155,11 @@ def _tight(event: Event, setting: Setting, profile: Mapping[int, int], quick: bo
     )
     found = event.mu(_neighbours(setting), honest, lost, quick=quick)
     return found <= TIGHT * event.least_mu(_neighbours(setting), honest)
+
+
+def _exact(event: Event, setting: Setting) -> bool:
+    """Whether loss distributions, where they are composed, are of a pair that is attained: nothing can be better."""
+    return event.dim == 1 and setting.observer == "server" and event.mechanism.channel.trials == 1
 
 
 def lost_of(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:

@@ -28,6 +28,8 @@ NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
 LEAST_HELD = 0.5
 """Steps of transient noise below which there is no use in it."""
+NEAR_ENOUGH = 0.98
+"""What reaches less than this part of ε is refused: there is a better way to spend privacy."""
 LEVELS = 16
 """Outcomes where nobody asks for another number: four bits."""
 DEFAULTS = (("rounding", 2), ("pbm", LEVELS))
@@ -73,14 +75,21 @@ def best_fitted(
         if not mech.integers:
             return mech
         over = sqrt(float(mech.channel.variance(0.0)) * setting.floor().honest) / l2_clip / _gaussian(setting, epsilon)
-        reached = spent(Event(mech, dim, l2_clip), setting).epsilon
-        if over < HARDLY and reached >= 0.98 * epsilon:
+        near = spent(Event(mech, dim, l2_clip), setting).epsilon >= NEAR_ENOUGH * epsilon
+        if over < HARDLY and near:
             return mech
-        found.append((over if reached >= 0.98 * epsilon else inf, mech))
+        found.append((over if near else inf, mech))
     if not found:
         assert refused is not None
         raise refused
-    return min(found, key=lambda one: one[0])[1]
+    least, mech = min(found, key=lambda one: one[0])
+    if least == inf:  # all of them are too noisy
+        most = max(spent(Event(one, dim, l2_clip), setting).epsilon for _, one in found)
+        raise ValueError(
+            f"epsilon = {epsilon:g}: {mech.kind} has more noise than that here, and cannot be adjusted so finely; "
+            f"possible is {most * 1.005:.3g}"
+        )
+    return mech
 
 
 def _gaussian(setting: Setting, epsilon: float) -> float:

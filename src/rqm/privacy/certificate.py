@@ -194,8 +194,8 @@ class _Asked:
         wanted = self._wanted(orders, alone, attained)
         if self.exact:
             return np.maximum(attained, _all_counts(self, orders, attained, wanted))
-        close = [self._spread(*one) for one in zip(orders, alone, attained, wanted.T, strict=True)]
-        return np.maximum(attained, close)
+        with ThreadPoolExecutor(max_workers=usable_cores()) as pool:  # no order knows of another
+            return np.maximum(attained, list(pool.map(self._spread, orders, alone, attained, wanted.T)))
 
     def _wanted(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> Bools:
         """Which pairs may leak more than is attained at each order, by a quick look with a group a half."""

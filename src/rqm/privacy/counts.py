@@ -8,8 +8,10 @@ maximum as if every count had been computed.
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import product
 from math import comb, inf, log
+from os import getpid
 
 import numpy as np
 
@@ -109,8 +111,13 @@ def in_turns(fill: Callable[[slice], None], count: int, least: int = 16) -> None
         fill(slice(0, count))
         return
     step = max(least, -(-count // (4 * cores)))
-    with ThreadPoolExecutor(max_workers=cores) as pool:
-        list(pool.map(fill, [slice(k, min(k + step, count)) for k in range(0, count, step)]))
+    list(_pool(cores, getpid()).map(fill, [slice(k, min(k + step, count)) for k in range(0, count, step)]))
+
+
+@lru_cache(maxsize=1)
+def _pool(cores: int, process: int) -> ThreadPoolExecutor:
+    """Threads that are kept: there are thousands of turns. A process that was forked has its own."""
+    return ThreadPoolExecutor(max_workers=cores)
 
 
 def thinning(steps: int, weight: float, block: int) -> FloatArray:

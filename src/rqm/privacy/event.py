@@ -84,7 +84,8 @@ class Event:
         if z is None:
             channel = self.mechanism.channel
             longest = min(self.l2_clip, channel.clip * self.dim**0.5)  # the clip of every coordinate may bind first
-            z = (honest * float(channel.variance(0.0))) ** 0.5 / longest
+            variance = float(channel.variance(0.0)) if channel.additive is None else channel.additive.near
+            z = (honest * variance) ** 0.5 / longest
             taken_back *= honest**0.5 * channel.grid.step / longest
         far = 2.0 if neighbours == "replace" else 1.0
         return far * (gaussian_paths(self.separation, taken_back**2, z**2) ** 0.5 if taken_back else 1 / z)

@@ -15,6 +15,7 @@ from scipy.special import log_ndtr, ndtr
 
 from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.channel import Channel, Law
+from rqm.privacy.scores import summed_rate
 from rqm.privacy.setting import Neighbours, checked_delta, checked_epsilon
 from rqm.privacy.shifts import shifted_gdp, shifts_of
 from rqm.privacy.tradeoff import Coordinate, Events
@@ -99,8 +100,10 @@ def vector_gdp(
     tail = lost / (2 * dim * trials) / SLACK
     found = coordinate(ends, honest - 1, neighbours, 2.0 ** np.floor(np.log2(tail)), quick)
     budget = (l2_clip / mech.clip) ** 2
-    squared = trials * min((4 if neighbours == "replace" else 1) * budget * found.per_square, dim * found.most)
-    return sqrt(squared)
+    far = 4 if neighbours == "replace" else 1
+    squared = trials * min(far * budget * found.per_square, dim * found.most)
+    longest = trials * min(budget, dim)
+    return sqrt(min(squared, far * longest * summed_rate(ends, honest - 1, longest)))
 
 
 @lru_cache(maxsize=256)

@@ -4,9 +4,12 @@ For fixed other inputs the hockey-stick divergence is jointly convex in the two 
 affine on [-c, c] it is largest between the two ends, the others at the ends too. Its largest value over all splits of
 the others, at every ε, is the profile of a pair that dominates every coordinate; such pairs compose (Zhu, Dong and
 Wang 2022).
+
+Of additive noise the others change nothing. Two rounded inputs are k steps apart, and by joint convexity the largest
+value over all k that are possible is that of a pair that dominates, however inputs are rounded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, reduce
 from math import inf, isfinite
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rqm._util.checks import FloatArray
+from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.profiles import Profile
 from rqm.privacy.vector import end_laws, splits_of_others
@@ -24,10 +28,17 @@ CUT = 1e-15
 """Probability that may be cut off in composing a release's coordinates; it is charged."""
 SLACK = 1e-13
 """Added to every δ of the profile: more than its rounding errors."""
+SUMS = 1e-9
+"""More than the relative errors of laws of sums of integer noise."""
+RARE = 1e-16
+"""Outcomes of additive noise that are less likely than this altogether may be taken to tell all."""
+
+Pair = tuple[FloatArray, FloatArray, float]
+"""Laws of a sum with the user at either end, for one choice of the others, and the mass that each lacks."""
 
 
 def composed_epsilon(mech: Channel, *, honest: int, releases: int, delta: float, law: Law = "paper") -> float:
-    """ε of ``releases`` coordinates among ``honest`` clients, each replaced; for laws that are affine on the clip."""
+    """ε of ``releases`` coordinates among ``honest`` clients, each replaced; for laws affine on the clip."""
     composed = _composed(mech, honest, releases, law, 1e-3 * delta)
     return inf if composed is None else float(composed.get_epsilon_for_delta(delta))
 
@@ -55,6 +66,8 @@ def coordinates(
 def _composed(
     mech: Channel, honest: int, releases: int, law: Law, cut: float, quick: bool = False, users: int | None = None
 ) -> Any:
+    if mech.additive is not None and users is None:
+        return _of(*_shifted(mech.additive, honest, quick)).self_compose(releases, tail_mass_truncation=cut)
     laws, trials = end_laws(mech, law)
     if users is not None and trials * releases > 1:
         raise ValueError("users: coordinates of one sample are not independent")
@@ -65,12 +78,15 @@ def _composed(
 @lru_cache(maxsize=64)
 def _loss(low: tuple[float, ...], high: tuple[float, ...], others: int, quick: bool, users: int | None) -> Any:
     """The privacy loss distribution of a pair that dominates one coordinate; None if some outcome tells all."""
+    grid, deltas = profile(np.array(low), np.array(high), others, quick=quick, users=users)
+    return _of(grid, deltas) if isfinite(grid[-1]) else None
+
+
+def _of(grid: FloatArray, deltas: FloatArray) -> Any:
+    """The privacy loss distribution of a pair with this profile."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
 
-    grid, deltas = profile(np.array(low), np.array(high), others, quick=quick, users=users)
-    if not isfinite(grid[-1]):
-        return None
     gap = grid[1] - grid[0]
     bound = round(grid[-1] / gap)
     return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -bound, bound, deltas))
@@ -84,10 +100,15 @@ def profile(
         steepest = float(np.nanmax(np.abs(np.log(high) - np.log(low))))
     if not isfinite(steepest):
         return np.array([inf]), np.ones(1)
-    half = GRID // 2
-    grid = np.arange(-half, half + 1, dtype=np.float64) * (steepest * (1 + 1e-9) / half)
-    best: FloatArray = np.zeros(len(grid))
     pairs = _fixed(low, high, others, quick) if users is None else _drawn(low, high, others + 1, users)
+    return _largest(pairs, steepest * (1 + 1e-9))
+
+
+def _largest(pairs: Iterable[Pair], last: float) -> tuple[FloatArray, FloatArray]:
+    """A grid of ε from −last to last and the largest δ of some pairs at each."""
+    half = GRID // 2
+    grid = np.arange(-half, half + 1, dtype=np.float64) * (last / half)
+    best: FloatArray = np.zeros(len(grid))
     for one, other, lost in pairs:
         for p, q in ((one, other), (other, one)):
             seen = (p > 0) & (q > 0)
@@ -96,20 +117,46 @@ def profile(
             above = np.searchsorted(-ratio, -grid, side="left")  # outcomes whose loss exceeds ε
             mass_p, mass_q = (np.concatenate([[0.0], np.cumsum(law[seen][order])]) for law in (p, q))
             best = np.maximum(best, mass_p[above] - np.exp(grid) * mass_q[above] + lost)
+    return _falling(grid, best)
+
+
+def _falling(grid: FloatArray, best: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The grid, and values of δ that can be a profile's, no smaller."""
     best = np.clip(np.nan_to_num(best + SLACK, nan=1.0), np.maximum(0, -np.expm1(grid)), 1)
     return np.asarray(grid, dtype=np.float64), np.asarray(np.minimum.accumulate(best), dtype=np.float64)
 
 
-Pairs = Iterator[tuple[FloatArray, FloatArray, float]]
-"""Laws of a sum with the user at either end, one for each choice of the others, and the mass that each lacks."""
+@lru_cache(maxsize=64)
+def _shifted(mech: Additive, honest: int, quick: bool) -> tuple[FloatArray, FloatArray]:
+    """A grid of ε and the largest δ of a coordinate with additive noise; losses that are too rare are infinite."""
+    law = mech.summed(honest, quick=quick)
+    shifts = (mech.steps,) if quick else range(1, mech.steps + 1)
+    pairs = [pair for k in shifts for pair in ((law, np.roll(law, k)), (np.roll(law, k), law))]
+    last = max(_last(p, np.log(p) - np.log(q)) for p, q in pairs)
+    half = GRID // 2
+    grid = np.arange(-half, half + 1, dtype=np.float64) * (last / half)
+    best: FloatArray = np.zeros(len(grid))
+    for p, q in pairs:
+        place = np.clip(np.ceil((np.log(p) - np.log(q)) / (last / half) + half), 0, len(grid)).astype(np.int64)
+        above_p, above_q = (np.cumsum(np.bincount(place, one, len(grid) + 1)[:0:-1])[::-1] for one in (p, q))
+        best = np.maximum(best, (1 + SUMS) * above_p - (1 - SUMS) * np.exp(grid) * above_q)
+    return _falling(grid, best)
 
 
-def _fixed(low: FloatArray, high: FloatArray, others: int, quick: bool) -> Pairs:
+def _last(p: FloatArray, ratio: FloatArray) -> float:
+    """A loss beyond which hardly anything is left."""
+    unit = max(float(ratio.max()), 1e-9) / GRID
+    place = np.clip(np.ceil(ratio / unit), 0, GRID).astype(np.int64)
+    rest = np.cumsum(np.bincount(place, p, GRID + 1)[::-1])
+    return (GRID - int(np.searchsorted(rest, RARE))) * unit * (1 + 1e-9)
+
+
+def _fixed(low: FloatArray, high: FloatArray, others: int, quick: bool) -> Iterator[Pair]:
     for base, lost in splits_of_others(low, high, others, quick=quick):
         yield np.convolve(low, base), np.convolve(high, base), lost
 
 
-def _drawn(low: FloatArray, high: FloatArray, clients: int, users: int) -> Pairs:
+def _drawn(low: FloatArray, high: FloatArray, clients: int, users: int) -> Iterator[Pair]:
     """The clients are drawn from the users. Laws are affine in everybody's input, so all others stand at the ends."""
     from scipy.stats import hypergeom  # noqa: PLC0415 (rare)
 
