@@ -6,7 +6,7 @@ import torch
 from scipy.linalg import solve_triangular
 
 from rqm import PrivateMean
-from rqm.encoding.memory import Memory, white
+from rqm.encoding.memory import Banded, white
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.privacy.factorization import Workload, banded
 
@@ -20,7 +20,7 @@ def seeds(turn):
 
 
 def noises(turns):
-    memory = Memory(STRATEGY, seeds)
+    memory = Banded(STRATEGY, seeds)
     return {turn: memory.noise(turn, LIKE).clone() for turn in turns}
 
 
@@ -38,12 +38,12 @@ def test_whoever_comes_late_or_goes_back_finds_the_same_bits(turns):
 
 
 def test_one_band_is_fresh_noise():
-    memory = Memory(banded(Workload(ROUNDS), 1), seeds)
+    memory = Banded(banded(Workload(ROUNDS), 1), seeds)
     assert (memory.noise(7, LIKE) == white(LIKE, seeds(7))).all()
 
 
 def test_it_holds_no_more_than_the_bands():
-    memory = Memory(STRATEGY, seeds)
+    memory = Banded(STRATEGY, seeds)
     memory.noise(11, LIKE)
     assert len(memory.past) == 3
 

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from rqm._util.safetensors import dump, parse
 from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.registry import kinds
+from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.table import Table
 from rqm.plan.account import account_ledger, charged_mean
 from rqm.plan.experiments import find, names
@@ -23,12 +25,10 @@ from tools.fuzz.target import Target
 
 
 def all_plans() -> list[dict[str, Any]]:
-    """A plan for every mechanism, with all its keys."""
-    clip = Transforms(l2_clip=1.0, rotate=True)
-    return [
-        Plan(mechanism=made(), rounds=3, transforms=clip, population=1000, participations=2).to_dict()
-        for made in kinds().values()
-    ]
+    """A plan for every mechanism, with all its keys, and one whose noise is taken back."""
+    base = Plan(rounds=3, transforms=Transforms(l2_clip=1.0, rotate=True), population=1000, participations=1)
+    cancelled = replace(base, mechanism=Rounding(levels=2, margin=9.0), cancel=5.0, separation=2)
+    return [cancelled.to_dict(), *(replace(base, mechanism=made()).to_dict() for made in kinds().values())]
 
 
 class Dicts(Target):

@@ -53,10 +53,10 @@ def cancelled_gdp(
     rounds later at the earliest. The rest is as in ``vector_gdp``.
 
     >>> from rqm import Rounding
-    >>> mech = Rounding(clip=4 / 1024, levels=2, margin=8.3)
-    >>> found = cancelled_gdp(mech, Transient(26.0), honest=1000, separation=64, dim=2**20, l2_clip=1.0, lost=1e-9)
-    >>> round(found, 4)
-    0.2
+    >>> mech = Rounding(clip=4 / 1024, levels=2, margin=33.0)
+    >>> found = cancelled_gdp(mech, Transient(26.0), honest=100, separation=8, dim=2**20, l2_clip=1.0, lost=1e-9)
+    >>> round(found, 3)
+    0.612
     """
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     separation = whole("separation", separation, 1)

@@ -78,7 +78,10 @@ def _validate_order(plan: Plan, users: int) -> None:
     setting = plan.private_mean(1).setting
     gap, most = users // plan.clients, -(-plan.rounds * plan.clients // users)
     if setting.apart > max(gap, 1) and most > 1:
-        raise ValueError(f"separation = {setting.apart}: must be at most {gap}, as {users} users take turns")
+        raise ValueError(
+            f"separation = {setting.apart}: must be at most {gap}, after which {plan.clients} of {users} users a round "
+            "come back"
+        )
     if plan.participations is not None and most > plan.participations:
         raise ValueError(f"participations = {plan.participations}: must be at least {most}, as users take turns")
 
