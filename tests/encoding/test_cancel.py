@@ -134,3 +134,21 @@ def test_a_trusted_server_takes_back_what_it_added():
     noises = [kept.noise(turn, nothing) for turn in range(5)]
     assert noises[2].std().item() == pytest.approx((1 + 2 * 15**2) ** 0.5, rel=0.02)
     assert sum(noises).std().item() == pytest.approx((5 + 15**2) ** 0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("bad", [0, np.array([5]), np.zeros(64), np.zeros(64, dtype=np.int64), np.full(64, 10**6)])
+def test_only_what_was_drawn_is_added_and_taken_back(bad):
+    for use in (lambda: MEAN.encode(np.zeros(50), SecureRandom(), transient=bad), lambda: MEAN.take_back(bad)):
+        with pytest.raises(ValueError, match="transient"):
+            use()
+
+
+@pytest.mark.parametrize("cancel", [8, -1, 0, "nonsense"])
+def test_where_a_mechanism_is_looked_for_so_is_the_noise(cancel):
+    with pytest.raises(ValueError, match="must be True where no mechanism is given"):
+        PrivateMean(epsilon=1, clients=1000, dim=64, rounds=5, participations=1, cancel=cancel)
+
+
+def test_without_time_to_take_noise_back_there_is_none():
+    with pytest.raises(ValueError, match="separation = None: must be given"):
+        PrivateMean(epsilon=1, clients=1000, dim=64, rounds=5, participations=2, cancel=True)

@@ -143,3 +143,22 @@ def test_participations_add_up_and_their_separation_is_counted_on():
 def test_a_trusted_server_of_the_same_shape_is_accounted_for_exactly():
     event = Event(Gaussian(2.0), 8, 1.0, 30.0, 20)
     assert event.mu("replace", 5, 1e-9) == pytest.approx(2 * sqrt(gaussian_paths(20, 900.0, 4.0)))
+
+
+def test_how_often_a_user_came_back_follows_from_the_rounds_that_were_charged():
+    """Not from those that were planned: a run may go on, or be young."""
+    event = Event(Rounding(clip=0.125, levels=2, margin=3.0), 1024, 1.0, 8.0, 10)
+    planned = Setting(clients=100, rounds=10, delta=1e-6, separation=10)
+    longer = replace(planned, rounds=100)
+    charges = dict.fromkeys(range(100), 1)
+    assert spent(event, planned, charges) == spent(event, longer, charges) == spent(event, longer)
+    young = spent(event, longer, dict.fromkeys(range(10), 1))
+    assert young == spent(event, planned)
+    assert young.epsilon < spent(event, longer, dict.fromkeys(range(11), 1)).epsilon
+
+
+def test_noise_that_cancels_costs_no_more_than_coins_alone():
+    mech = Rounding(clip=0.125, levels=2, margin=0.2)
+    setting = Setting(clients=100, rounds=60, delta=1e-6, participations=2, separation=30)
+    alone = spent(Event(mech, 1024, 1.0), setting)
+    assert spent(Event(mech, 1024, 1.0, 8.0, 30), setting).epsilon <= alone.epsilon

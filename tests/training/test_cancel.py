@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rqm import Rounding, account
+from rqm.plan.account import account_ledger
 from rqm.plan.plan import Plan, ServerStep, Transforms
 from rqm.training import run
 from rqm.training.participants import Participants
@@ -29,7 +30,14 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, lost=0.15, survivors=2)], ids=["all stay", "some are lost"])
+SOME_LOST = replace(PLAN, clients=6, separation=2, participations=5, lost=0.1, survivors=5)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, replace(PLAN, lost=0.15, survivors=2), SOME_LOST, replace(SOME_LOST, survivors=4)],
+    ids=["all stay", "some are lost", "few may be lost", "more may be lost"],
+)
 def test_real_and_ideal_are_the_same(plan):
     ideal, real = (Trainer(replace(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
     for _ in range(plan.rounds):
@@ -92,6 +100,16 @@ def test_a_round_without_enough_second_messages_is_discarded_and_the_next_begins
     records = [trainer.step() for _ in range(40)]
     assert 5 < sum(bool(record.discarded) for record in records) < 40
     assert trainer.guard.spent == dict.fromkeys(range(40), 1)
+
+
+def test_folder_and_plan_say_one_thing(tmp_path):
+    plan = replace(PLAN, model="linear", server=ServerStep(rate=0.5, momentum=0.5, schedule="linear"))
+    summary = run.carry_out(plan, pictures(clients=12), tmp_path / "run")
+    found, _ = account_ledger(tmp_path / "run")
+    planned = account(replace(plan, dim=summary["parameters"], data="noise"))
+    assert found.epsilon == planned.epsilon
+    assert found.iterate_noise_over_independent == planned.iterate_noise_over_independent
+    assert summary["bits_under_secagg"] == found.bits_under_secagg > 10
 
 
 def test_users_take_turns():

@@ -108,3 +108,11 @@ def test_who_wrote_a_wider_separation_is_not_confirmed(tmp_path):
         stated = epsilon_of(sqrt(count) * mu_cancelled(promise, 150, count, 1e-10), 1e-6)[0]
         (tmp_path / "summary.json").write_text(json.dumps({"epsilon": stated}))
         assert verify(tmp_path).status == status
+
+
+@pytest.mark.parametrize(("clients", "margin"), [(340, 0.4), (360, 0.4), (500, 0.05), (512, 0.4), (1000, 0.3)])
+def test_sums_whose_ends_are_below_all_floats_are_no_certificate_of_nothing(clients, margin):
+    mech = Rounding(clip=0.125, levels=2, margin=margin)
+    promise = promised(mech, 8.0, 50, dim=1024, clients=clients, delta=1e-6)
+    coins_alone = (2 / (1 + margin)) * 8 / sqrt(clients)  # about, at zero
+    assert 0.1 * coins_alone < mu_cancelled(promise, clients, 2, 1e-10) < 20 * coins_alone

@@ -135,14 +135,14 @@ class PrivateMean:
             raise ValueError("epsilon = None: must be given, or else a mechanism")
         if self.l2_clip is None or not self.rotate:
             raise ValueError("mechanism = None: must be given where vectors are not clipped in L2 and rotated")
-        sent: dict[str, Any] = {"dim": self.coordinates, "l2_clip": self.l2_clip}
+        if self.cancel is not None and self.cancel is not True:
+            raise ValueError(f"cancel = {shown(self.cancel)}: must be True where no mechanism is given")
+        fit: Any = best_fit if self.cancel is None else best_cancelled
         try:
-            if self.cancel is not None:
-                found, transient = best_cancelled(epsilon, self.setting, **sent)
-                return {"mechanism": found, "cancel": transient}
-            return {"mechanism": best_fit(epsilon, self.setting, **sent), "cancel": None}
+            mech, cancel = fit(epsilon, self.setting, dim=self.coordinates, l2_clip=self.l2_clip)
         except ValueError as error:
             raise ValueError(f"epsilon = {epsilon:g}: no mechanism reaches it here ({error})") from None
+        return {"mechanism": mech, "cancel": cancel}
 
     # -- what is sent -------------------------------------------------------------------------
 
@@ -156,12 +156,18 @@ class PrivateMean:
         """Sums are taken modulo this power of two."""
         return int(2 ** self._sum_bits(self.clients))
 
+    @property
+    def wire_bits(self) -> int | None:
+        """Bits of all messages of a participation under secure aggregation, a coordinate; None: floats."""
+        return None if not self.integers else self._sum_bits(self.clients) * (1 if self.cancel is None else 2)
+
     def _sum_bits(self, clients: int) -> int:
         channel = self._mechanism.channel
-        return channel.sum_bits(clients) if self.cancel is None else self._transient.bits(self.clients, self.clients)
+        return channel.sum_bits(clients) if self.cancel is None else self.held.bits(self.clients, self.clients)
 
     @cached_property
-    def _transient(self) -> Transient:
+    def held(self) -> Transient:
+        """The noise that is taken back."""
         if self.cancel is None:
             raise ValueError("cancel = None: no noise is taken back here")
         return Transient(self.cancel)
@@ -199,11 +205,11 @@ class PrivateMean:
 
     def transient(self, rng: object) -> Any:
         """What one client adds to its message of one round, and takes back in the next: integers, its secret."""
-        return self._transient.draw(self.coordinates, require_secure(rng))
+        return self.held.draw(self.coordinates, require_secure(rng))
 
     def take_back(self, transient: Any) -> Any:
         """The second message, for the round after: it holds no input, and is sent once or never."""
-        return -transient % self.modulus
+        return -self.held.checked(transient, self.coordinates) % self.modulus
 
     def encode(self, x: Any, rng: object, *, round: int = 0, transient: Any = None) -> Any:
         """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.
@@ -230,7 +236,7 @@ class PrivateMean:
         rows, _ = prepare(row[None], self.length, self.rotation(turn))
         levels = channel.encode(self._within(rows)[0], source)
         message = levels.astype(np.int64) if other is None else levels.long()
-        return message if transient is None else (message + transient) % self.modulus
+        return message if transient is None else self.held.added(message, transient) % self.modulus
 
     def _within(self, rows: Any) -> Any:
         """The same rows; one that breaks the L2 budget, as the encoder will see it, becomes zero. None should."""
@@ -260,12 +266,8 @@ class PrivateMean:
             total += mech.clipped(rows).sum(dim=0, dtype=total.dtype)
         return finite
 
-    def hold(self, clients: int, total: Any, rng: object) -> None:
-        """Add the transient noise of so many clients to a sum, a torch tensor."""
-        self._transient.add(clients, total, rng)
-
     def memory(self, seeds: Callable[[int], int]) -> Memory | None:
-        """What a trusted server remembers whose noise is correlated, by the seed of every round; None: nothing."""
+        """What a trusted server remembers whose noise is correlated, by the seed of every round; or nothing."""
         return None if self.integers else memory(self._mechanism, self.cancel, self.rounds, seeds)
 
     def revealed(
@@ -314,14 +316,12 @@ class PrivateMean:
         return self.guarantee_of(None)
 
     def guarantee_of(self, charges: Mapping[int, int] | None, workload: "Workload | None" = None) -> "Guarantee":
-        """What the releases that were charged, so often for each round, guarantee; None: all as planned.
-
-        ``workload`` is how the server steps, for what is said of the noise in its models.
-        """
+        """What releases charged so often for each round guarantee (None: as planned); the server steps by ``workload``."""
         from rqm.privacy.guarantee import guarantee  # noqa: PLC0415 (takes the compiler)
 
-        under = self._sum_bits(self.clients) * (1 if self.cancel is None else 2) if self.integers else None
-        return guarantee(self.event, self.setting, charges, parameters=self.dim, under=under, workload=workload)
+        return guarantee(
+            self.event, self.setting, charges, parameters=self.dim, under=self.wire_bits, workload=workload
+        )
 
     def spent(self, charges: Mapping[int, int]) -> "Spent":
         """ε of the releases that were charged: the same number, in less time."""
@@ -392,9 +392,7 @@ class PrivateMean:
 
 
 def _asked(_: PrivateMean) -> float:
-    raise AttributeError(
-        "epsilon is only asked for; what is promised is guarantee.epsilon (change values by with_, not by replace)"
-    )
+    raise AttributeError("epsilon is only asked for; what is promised is guarantee.epsilon (change values by with_)")
 
 
 PrivateMean.epsilon = property(_asked)  # type: ignore[attr-defined]

@@ -73,6 +73,22 @@ class Transient:
         """Bits that hold a sum of values up to ``spread`` and of noise that came and noise that went."""
         return ceil(log2(spread + 1 + 2 * SAFE * (2 * clients * self.variance) ** 0.5))
 
+    def checked(self, drawn: Any, count: int) -> IntArray:
+        """What ``draw`` has given, or raise."""
+        values = np.asarray(drawn)
+        if values.shape != (count,) or not np.issubdtype(values.dtype, np.signedinteger):
+            raise ValueError(
+                f"transient is of shape {values.shape} and type {values.dtype}: must be {count} integers, as drawn"
+            )
+        if abs(values).max() > self.reach or not values.any():
+            raise ValueError(f"transient: must be as drawn, each within {self.reach} of zero and not all zero")
+        return values.astype(np.int64)
+
+    def added(self, message: Any, drawn: Any) -> Any:
+        """A message, in its library, with what was drawn for it."""
+        values = self.checked(drawn, len(message))
+        return message + (values if kernels.backend(message) is None else message.new_tensor(values))
+
     def draw(self, count: int, rng: object) -> IntArray:
         """So many integers, one client's."""
         drawn = kernels.encode(self.recipe, np.full(count, -1.0, np.float32), rng, None)

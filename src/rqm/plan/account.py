@@ -11,6 +11,7 @@ from rqm.privacy.ledger import LEDGER, LedgerError, holds, read
 from rqm.privacy.setting import Neighbours, Observer
 
 if TYPE_CHECKING:
+    from rqm.privacy.factorization import Workload
     from rqm.privacy.guarantee import Guarantee
 
 
@@ -79,6 +80,12 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     if about.get("seeded"):
         raise ValueError(f"{file}: was charged for answers from seeded words, which anyone can repeat: not private")
     mean = charged_mean(about)
+    users = about.get("users")
+    if mean.separation is not None and isinstance(users, int) and mean.separation > users // mean.clients:
+        raise ValueError(
+            f"{file}: counts on {mean.separation} rounds between two participations, but {mean.clients} of {users} "
+            "users a round come back sooner"
+        )
     _same_population(mean.population or about.get("users"), changes.get("population"))
     fraction = isinstance(changes.get("honest", mean.honest), float)
     if (changes.get("observer") == "outsider" or fraction) and about.get("sampling") != UNIFORM:
@@ -90,7 +97,15 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     charged = {"head": head, "charges": sum(spent.values()), "rounds_charged": len(spent)}
     if not spent:
         return None, charged
-    return mean.with_(**changes).guarantee_of(spent), charged
+    return mean.with_(**changes).guarantee_of(spent, _workload(about)), charged
+
+
+def _workload(about: dict[str, Any]) -> "Workload | None":
+    """How the server of a ledger's plan steps, if there is one that can be read."""
+    try:
+        return Plan.from_dict(about["plan"]).workload
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 UNIFORM, AVAILABLE = "uniform", "available"

@@ -121,7 +121,7 @@ class Guard(Closing):
         if more is not None:
             spent[more] += 1
         if self._epsilons is not None:
-            count = participations(spent, self.mean.participations)
+            count = participations(spent, self.mean.setting.charged(spent).cap)
             return 0.0 if not count else self._epsilons[count - 1] if count <= len(self._epsilons) else None
         try:
             return self.mean.spent(spent).epsilon

@@ -26,6 +26,9 @@ LOST = 1e-3
 TIGHT = 1.01
 """A certified μ within this of what the variance implies is not compared with other bounds."""
 
+LOOSE = 1.1
+"""The same for noise that cancels, which is not near to being useless as soon as it is not tight."""
+
 Charges = Mapping[int, int]
 """How often each round was charged."""
 
@@ -44,11 +47,11 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     ``charges`` says how often each round was released: more than once where it was interrupted and done again.
     ``quick`` looks at few inputs of the others: good enough to search with, but it certifies nothing.
     """
-    profile = profile_of(setting, charges)
+    setting, profile = setting.charged(charges), profile_of(setting, charges)
     if not profile:
         return Spent(0.0, "gaussian", None)
     if event.cancel:
-        return Spent(_by_paths(event, setting, profile, quick), "gaussian", None)
+        return _cancelled(event, setting, profile, charges, quick)
     found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
     if found[0].epsilon == inf or not _tight(event, setting, profile, quick):
         found.append(Spent(_by_losses(event, setting, profile, quick), "pld", None))
@@ -68,10 +71,23 @@ def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], qui
     return _mixed(setting, profile, release, lost)
 
 
+def _cancelled(
+    event: Event, setting: Setting, profile: Mapping[int, int], charges: Charges | None, quick: bool
+) -> Spent:
+    """By the certificate of noise that cancels; where it is loose, as if all transient noise were known."""
+    found = Spent(_by_paths(event, setting, profile, quick), "gaussian", None)
+    if event.mechanism.gaussian_multiplier is not None:
+        return found
+    if found.epsilon < inf and _tight(event, setting, profile, quick):
+        return found
+    coins = spent(replace(event, cancel=None, separation=1), setting, charges, quick=quick)
+    return min(found, coins, key=lambda one: one.epsilon)
+
+
 def _by_paths(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
     """By the certificate of noise that cancels (``cancel.py``), with the fewest honest clients of all rounds it takes.
 
-    A round that is done again begins anew: nobody takes his noise back twice.
+    A round that is done again is another participation, in a chain begun anew: nobody may take his noise back twice.
     """
     count = releases_of(setting, profile)
     floor, lost = setting.floor(count * event.separation), lost_of(event, setting, profile)
@@ -154,7 +170,7 @@ def _tight(event: Event, setting: Setting, profile: Mapping[int, int], quick: bo
         lost_of(event, setting, profile),
     )
     found = event.mu(_neighbours(setting), honest, lost, quick=quick)
-    return found <= TIGHT * event.least_mu(_neighbours(setting), honest)
+    return found <= (LOOSE if event.cancel else TIGHT) * event.least_mu(_neighbours(setting), honest)
 
 
 def _exact(event: Event, setting: Setting) -> bool:
@@ -234,7 +250,7 @@ def together(parts: Sequence[tuple[Event, Setting]], delta: float) -> Spent:
 
 def gaussian_noise(setting: Setting, epsilon: float, charges: Charges | None = None) -> float:
     """The noise multiplier with which a trusted server's Gaussian reaches ε in this setting, by its exact account."""
-    profile = profile_of(setting, charges)
+    setting, profile = setting.charged(charges), profile_of(setting, charges)
     far = 2.0 if _neighbours(setting) == "replace" else 1.0
     assert setting.delta is not None
     alone = far * sqrt(releases_of(setting, profile)) / gaussian_mu(epsilon, setting.delta) * (1 + 1e-9)

@@ -206,17 +206,19 @@ def best_cancelled(
 
     ``workload`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
     """
+    if setting.apart == 1:
+        raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
     ratio = gain(workload or Workload(setting.rounds)).best_ratio(setting.apart)
     cancel = max(ratio / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
     first = model_mechanism("rounding", coordinate_clip(l2_clip, dim, spread), {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
 
 
-def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> Channel:
+def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> tuple[Channel, None]:
     """The mechanism to use where nobody asks for another: one bit, or where that is noticeably noisier, PBM at four.
 
-    Both are affine trial by trial, so that they are certified under an L2 budget.
+    Both are affine trial by trial, so that they are certified under an L2 budget. No noise is taken back.
     """
     clip = coordinate_clip(l2_clip, dim)
     firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in DEFAULTS]
-    return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel
+    return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel, None

@@ -125,7 +125,7 @@ def guarantee(
     all messages that carry one of them. ``workload`` is how the server steps where noise is taken back: by default with
     momentum 0.9 and a rate that falls to zero.
     """
-    mech, dim = event.mechanism, event.dim
+    mech, dim, setting = event.mechanism, event.dim, setting.charged(charges)
     epsilon, accountant, order = spent(event, setting, charges)
     profile = profile_of(setting, charges)
     count = releases_of(setting, profile)
@@ -154,7 +154,7 @@ def guarantee(
         bits_under_secagg=under,
         wire_bits_per_parameter=None if under is None else under * dim / (parameters or dim),
         iterate_noise_over_independent=_iterates(event, setting, charges, epsilon, workload),
-        separation=event.separation if event.cancel else None,
+        separation=event.separation if event.cancel and mech.integers else None,
         honest_fraction=setting.honest if isinstance(setting.honest, float) else None,
         trusted_server=mech.trusted_server,
     )

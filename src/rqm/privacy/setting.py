@@ -1,7 +1,7 @@
 """Who takes part, who watches, and what neighbours are: everything about a guarantee but the mechanism."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import ceil, inf, log
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -158,6 +158,13 @@ class Setting:
         if self.separation is None:
             return self.participations
         return min(self.participations or self.rounds, ceil(self.rounds / self.separation))
+
+    def charged(self, charges: Mapping[int, int] | None) -> "Setting":
+        """The same for the rounds from the first to the last that was charged: how often a user can have come back."""
+        turns = [turn for turn, times in (charges or {}).items() if times]
+        if self.separation is None or not turns:
+            return self
+        return replace(self, rounds=max(turns) - min(turns) + 1)
 
     @property
     def apart(self) -> int:

@@ -93,7 +93,7 @@ class Ideal(Aggregator):
         total = self._nothing()
         for place in range(0, clients, self.work.group):
             some = min(self.work.group, clients - place)
-            self.mean.hold(some, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
+            self.mean.held.add(some, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
         return total
 
     def _share_out(
@@ -166,7 +166,7 @@ class Secure(Aggregator):
     def _held(self, turn: int, place: int) -> Any:
         """The transient noise of one client of a round."""
         total = self._nothing()
-        self.mean.hold(1, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
+        self.mean.held.add(1, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
         return np.asarray(total.cpu()).astype(np.int64)
 
 

@@ -151,7 +151,7 @@ def _summary(trainer: Trainer) -> dict[str, Any]:
         "parameters": len(trainer.values),
         "bits_up": trainer.bits_up * trainer.done,
         "bits_per_coordinate": mechanism.bits,
-        "bits_under_secagg": mechanism.channel.sum_bits(plan.clients) if mechanism.integers else None,
+        "bits_under_secagg": trainer.mean.wire_bits,
         "float32_bits_up": 32 * plan.clients * len(trainer.values) * trainer.done,
         "plan": plan.to_dict(),
     }

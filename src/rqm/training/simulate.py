@@ -70,7 +70,7 @@ class Simulation(Iterator[Record]):
     @property
     def guarantee(self) -> "Guarantee":
         """What the rounds that were carried out guarantee to every user."""
-        return self.mean.guarantee_of(self.guard.spent)
+        return self.mean.guarantee_of(self.guard.spent, self.plan.workload)
 
 
 def simulate(

@@ -105,6 +105,8 @@ def _cancelled(promise: Promise, releases: int) -> float:
         )
     honest, delta = promise.floor(releases)
     mu = mu_cancelled(promise, honest, releases, FARTHEST * promise.delta / releases)
+    if not mu > 0:
+        raise Unsure(f"cancel = {promise.cancel}: no μ was found")
     return epsilon_of(mu * sqrt(releases), delta - CUT * promise.delta)[0] if mu < inf else inf
 
 

@@ -49,12 +49,16 @@ def mu_cancelled(promise: Promise, honest: int, participations: int, lost: float
         noise, dropped = transient(promise.cancel, honest)
         held, stays = _variance(noise), (honest - 1) * min(low[0] * low[1], high[0] * high[1])
         longest = ceil(ENOUGH * sqrt(held / stays)) + 1
-        rounds = min(longest, promise.separation or 1) if participations > 1 else longest
+        once = participations == 1 or promise.participations == 1  # others are of a chain begun anew
+        rounds = longest if once else min(longest, promise.separation or 1)
         points = _points(1 / sqrt(held), COARSE)
         moved = _told(points, *_shift(noise, points))
         found = along(holding(rounds, held, stays), coins(low, high, honest - 1), moved)
         dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
         tail = lost / (2 * promise.coordinates) - dropped
+        masses = found.chances.sum(), found.chances @ found.values + found.alone
+        if not all(abs(mass - 1) < 1e-6 for mass in masses):
+            raise Unsure(f"cancel = {promise.cancel}: probabilities of a path add up to {masses}, not to 1")
         bottom, top = (_at(found, float(v)) for v in (low[1], high[1]))
         best = best_tests(bottom, top, tail, dropped) if tail > 0 else None
     if best is None:
@@ -99,8 +103,13 @@ def coins(low: Array, high: Array, number: int) -> Ratio:
 
 
 def _shift(law: Array, points: Array) -> tuple[Array, float]:
-    """The ratio for noise one step higher."""
-    return _split(points, np.append(0, law[:-1]) / law, law, float(law[-1]))
+    """The ratio for noise one step higher; what has no chance, or hardly any, before the step speaks for it alone."""
+    noise, moved = np.append(law, 0.0), np.append(0.0, law)
+    far = moved > points[-1] * noise
+    alone = float((moved - points[-1] * noise)[far].sum())
+    values = np.full(len(noise), points[-1])
+    values[~far & (noise > 0)] = moved[~far & (noise > 0)] / noise[~far & (noise > 0)]
+    return _split(points, values, noise, alone)
 
 
 def _variance(law: Array) -> float:

@@ -149,7 +149,7 @@ def _sent(one: Run) -> str:
     rows = [("bits a coordinate", str(mech.bits))]
     if mech.integers:
         rows.append(
-            ("bits a coordinate of the secure sum", f"{mech.channel.sum_bits(plan.clients)} ({plan.clients:,} clients)")
+            ("bits a coordinate of the secure sum", f"{plan.private_mean(1).wire_bits} ({plan.clients:,} clients)")
         )
     rows.append(("all clients, all rounds", _size(bits / 8)))
     if one.lines:
