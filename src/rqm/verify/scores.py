@@ -8,7 +8,7 @@ from math import inf, log, pi, sqrt
 
 import numpy as np
 
-from .laws import LONG, Array, others
+from .laws import TAIL, Array, others
 
 CLIENTS = 32
 """Honest clients up to whom it is worth while: of more, a coordinate alone is nearly normal."""
@@ -18,6 +18,8 @@ ENDS = 1.01e-7
 """The part of Y that lies at its two ends, and covers what rounding takes away there; more than accountants put."""
 LEAST = 1e-199
 """Probabilities below this go to the ends of a sum: more than accountants move there."""
+SHORT = 112
+"""Outcomes of a sum from which on accountants cut off tails: those of which nothing is left out have this bound."""
 FLOATS = 650.0
 """−log of what is far from the smallest float."""
 SLACK = 1 + 1e-9
@@ -41,9 +43,10 @@ def summed(low: Array, high: Array, honest: int, budget: float) -> float:
 
 def _exact(low: Array, high: Array, honest: int) -> bool:
     """Whether sums hold all outcomes: none is cut off, none below all floats, none that one end has and not another."""
-    seen = low + high > 0
-    least = float(np.minimum(low, high)[seen].min())
-    return honest * (len(low) - 1) + 1 < LONG and least > 0 and -honest * log(least) < FLOATS
+    least = np.minimum(low, high)
+    rarest, last = float(least[low + high > 0].min()), float(min(least[0], least[-1]))
+    whole = honest * (len(low) - 1) < SHORT or last**honest > TAIL
+    return whole and rarest > 0 and -honest * log(rarest) < FLOATS
 
 
 def _above(low: Array, high: Array, honest: int) -> tuple[Array, float]:
