@@ -132,6 +132,13 @@ def test_epsilon_among_ten_thousand_clients(tmp_path, mech):
     assert mean.spent({0: 1}).epsilon <= verify(tmp_path / "some.jsonl").epsilon <= 1.10 * mean.spent({0: 1}).epsilon
 
 
+def test_a_fraction_that_is_nearly_gaussian_and_beyond_all_losses_is_not_verified(tmp_path):
+    """Its μ is near to that of its variance, but no δ of an ε that is computed is enough."""
+    mean, charges = some_release(916, 60)
+    (tmp_path / "some.jsonl").write_bytes(written(charges, about(mean)))
+    assert verify(tmp_path / "some.jsonl").status == "cannot verify"
+
+
 def test_a_ledger_of_the_guard_says_what_rqm_account_says(tmp_path):
     with Guard(MEAN, tmp_path) as guard:
         for turn in (0, 1, 1, 2, 3):
