@@ -179,7 +179,7 @@ def _excess(shapes: list[tuple[Array, Array]], alpha: float) -> tuple[float, flo
 
 
 def _affine(promise: Promise, releases: int) -> tuple[float, float]:
-    """By the certificate, unless it is far from what the variance tells: then in other ways, too."""
+    """By the certificate, unless there is none or it is far from what the variance tells: then in other ways, too."""
     low, high, trials = ends(promise.mechanism)
     honest, d = promise.floor(releases)[0], promise.coordinates
     if ((low > 0) != (high > 0)).any():
@@ -187,7 +187,7 @@ def _affine(promise: Promise, releases: int) -> tuple[float, float]:
     if honest * (len(low) - 1) ** 2 > CROWD:
         raise Unsure(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
     found, mu = _certified(promise, releases)
-    if mu > NEAR * _normal(promise, low, high, trials, promise.crowds(releases)[0][0][1]):
+    if found == inf or mu > NEAR * _normal(promise, low, high, trials, promise.crowds(releases)[0][0][1]):
         found = min(found, _divergences(promise, releases))
         found = min(found, _few(promise, releases)) if d * releases <= FEW else found
     most = promise.clients if isinstance(promise.honest, float) else honest  # of a sample, with luck all are honest

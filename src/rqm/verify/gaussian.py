@@ -11,6 +11,7 @@ import numpy as np
 
 from .laws import LONG, TAIL, Array, Unsure, cores, ends, others
 from .promise import Promise
+from .scores import summed
 
 ERROR, SLACK = 1e-11, 1 + 1e-6
 """More than the rounding errors of a difference of Φ⁻¹, and of μ²."""
@@ -93,20 +94,25 @@ def _tail(lost: float, d: int) -> float:
 
 
 def _affine(promise: Promise, honest: int, lost: float) -> float:
-    """The way from one input to the other leads through zero, by the steepest mean slope to either side."""
+    """The way from one input to the other leads through zero, by the steepest mean slope to either side.
+
+    Or, if that says less, the release is looked at as a whole.
+    """
     low, high, trials = ends(promise.mechanism)
     if honest * (len(low) - 1) ** 2 > CROWD:
         raise Unsure(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
+    budget = promise.budget * trials
+    whole = sqrt(budget * (1 if promise.zero_out else 4) * summed(low, high, honest, budget) * SLACK)
     d, worst = promise.coordinates * trials, Apart(0.0, 0.0)
     dropped = 8 * (honest + LONG) * TAIL if honest * (len(low) - 1) >= LONG / 2 else 0.0
     tail = _tail(lost, d) - dropped
     for other in others(low, high, honest - 1):
         best = best_tests(np.convolve(low, other), np.convolve(high, other), tail, dropped)
         if best is None:
-            return inf
+            return whole
         here = apart(best, promise.zero_out)
         worst = Apart(max(worst.per_square, here.per_square), max(worst.most, here.most))
-    return worst.mu(promise, trials)
+    return min(worst.mu(promise, trials), whole)
 
 
 def apart(best: Tests, zero_out: bool) -> Apart:
