@@ -316,7 +316,7 @@ class PrivateMean:
         return self.guarantee_of(None)
 
     def guarantee_of(self, charges: Mapping[int, int] | None, workload: "Workload | None" = None) -> "Guarantee":
-        """What releases charged so often for each round guarantee (None: as planned); the server steps by ``workload``."""
+        """What releases charged so often in each round guarantee (None: as planned), stepping by ``workload``."""
         from rqm.privacy.guarantee import guarantee  # noqa: PLC0415 (takes the compiler)
 
         return guarantee(
