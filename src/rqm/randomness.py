@@ -13,6 +13,8 @@ from rqm._util.checks import whole
 
 Words = npt.NDArray[np.uint64]
 
+SECRET = 32
+"""Bytes of a key."""
 CHUNK = 1024
 """Seeded words come in chunks of this many: the first half of a chunk is the first word of CHUNK / 2 consecutive
 Threefry blocks, the second half their second word. (The two halves of a block are far apart so that the loop
@@ -75,6 +77,20 @@ class SecureRandom:
 
     def __repr__(self) -> str:
         return "SecureRandom()"
+
+
+def expanded(secret: bytes, size: int) -> Words:
+    """So many words from a secret of 32 bytes: AES-256 in counter mode, as unpredictable as the secret, and repeatable.
+
+    For what somebody else must be able to draw again, who is given the secret.
+
+    >>> int(expanded(bytes(32), 2)[0]) == int(expanded(bytes(32), 3)[0])
+    True
+    """
+    if len(secret) != SECRET:
+        raise ValueError(f"secret has {len(secret)} bytes: must be {SECRET}")
+    given = iter((secret, bytes(16)))
+    return Keystream(size, lambda _: next(given)).next(size).copy()
 
 
 @final

@@ -17,6 +17,7 @@ from rqm import kernels
 from rqm._util.checks import FloatArray, real, whole
 from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
+from rqm.randomness import expanded
 
 WIDEST = 2.0**11
 """The largest deviation: its table has fewer than 2¹⁶ outcomes."""
@@ -93,6 +94,11 @@ class Transient:
         """So many integers, one client's."""
         drawn = kernels.encode(self.recipe, np.full(count, -1.0, np.float32), rng, None)
         return np.asarray(drawn.astype(np.int64) - self.reach)
+
+    def drawn_from(self, secret: bytes, count: int) -> IntArray:
+        """So many integers of the same law from a secret of 32 bytes: whoever is given it draws the same."""
+        words = expanded(secret, whole("count", count, 1)) >> np.uint64(64 - TABLE_BITS)
+        return np.asarray(np.searchsorted(np.cumsum(self.units), words.astype(np.int64), side="right") - self.reach)
 
     def add(self, clients: int, total: Any, rng: object) -> None:
         """Add the noise of so many clients to a sum, a torch tensor of 32-bit integers."""

@@ -1,6 +1,9 @@
 """The parameters of a round's secure aggregation, as a plan decides them: for simulation, servers and clients."""
 
-from typing import TYPE_CHECKING
+import struct
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, final
 
 from rqm.plan.plan import Plan
 
@@ -20,8 +23,38 @@ def corrupt(plan: Plan) -> int:
     return 0 if honest is None else plan.clients - honest
 
 
+@final
+@dataclass(frozen=True)
+class Link:
+    """A round's place in a chain of rounds, each of which takes back the noise of the one before.
+
+    ``chain`` names the chain, ``turn`` counts its rounds. The last ``second`` clients were in the sum that is named
+    ``follows``; at the beginning of a chain there are none.
+    """
+
+    chain: bytes
+    turn: int
+    second: int = 0
+    follows: bytes = b""
+
+    def about(self, kind: str) -> bytes:
+        """What a round of this kind at this place is about, as a hash: all of its clients agree on it."""
+        return sha256(b"rqm link" + bytes.fromhex(kind) + struct.pack("<Q", self.turn) + self.chain).digest()
+
+    def after(self, kind: str) -> bytes:
+        """What the one round is about that may follow."""
+        return replace(self, turn=self.turn + 1).about(kind)
+
+
 def protocol(
-    plan: Plan, count: int, round_: bytes, threshold: int = 0, roster: bytes = b"", *, second: int = 0
+    plan: Plan,
+    count: int,
+    round_: bytes,
+    threshold: int = 0,
+    roster: bytes = b"",
+    *,
+    second: int = 0,
+    link: Link | None = None,
 ) -> "Params":
     """The parameters of a round, signed by a roster if its hash is given. All in it encode by the same plan.
 
@@ -29,15 +62,18 @@ def protocol(
     thirds. Twice the threshold is more than all neighbours and the ``corrupt`` ones once more, or a server could unmask
     somebody with them; plans with too few survivors for that are refused. Of more than 128 clients each draws
     neighbours, as many as ``security`` asks for. Besides, ``second`` clients of the round before take back what they
-    added to its sum.
+    added to its sum; of them, as of the others, no fewer than survivors may be in the sum. With a ``link`` clients
+    also share what is behind their noise, and all are neighbours.
     """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
     mean = plan.private_mean(count)
+    second = second if link is None else link.second
     clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
+    of_each = (least or clients) if mean.cancel is not None else 0
+    holds = 0 if link is None else _holds(clients, of_each, bad)
     if second:
-        # either message must come from ``least``: so of both together no more may be missing than of the fewer
-        least = least and clients + second - max(0, min(clients, second) - least)
+        least = least and 2 * least
         clients, bad = clients + second, 2 * bad
     # What is accounted for is a sum of so many; without losses in the plan, of all: no sum of fewer is to be revealed.
     minimum = max(2, least) if least else 0 if plan.lost else clients
@@ -49,9 +85,10 @@ def protocol(
             f"survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} for "
             f"{clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
         )
-    if clients > COMPLETE and not threshold and fewest <= left:
+    if clients > COMPLETE and not threshold and fewest <= left and link is None:
         stay = minimum or clients - int(min(0.4, 2 * plan.lost + 0.02) * clients)
         degree, threshold, minimum = security(clients, stay, bad)
+        of_each += minimum - stay if of_each else 0
     threshold = threshold or max(fewest, min(degree, left if least else 2 * degree // 3 + 1))
     return Params(
         clients=clients,
@@ -64,5 +101,23 @@ def protocol(
         bits=mean.modulus.bit_length() - 1,
         modular=plan.mechanism.channel.modular or mean.cancel is not None,
         roster=roster,
-        about=bytes.fromhex(mean.kind),
+        about=bytes.fromhex(mean.kind) if link is None else link.about(mean.kind),
+        second=second,
+        follows=b"" if link is None else link.follows,
+        least=of_each,
+        holds=holds,
     )
+
+
+def _holds(clients: int, least: int, bad: int) -> int:
+    """How many of a round's clients find the secret behind the noise of another who is gone in the next round.
+
+    More than the corrupt ones; and if noise is to be taken back in two sums that follow one another, each with so many
+    of those who added it, one of the honest would have to be in both.
+    """
+    if 2 * least <= clients + bad:
+        raise ValueError(
+            f"survivors = {least}: must be more than {(clients + bad) // 2} of {clients} clients of whom {bad} may work "
+            "with the server where noise cancels, or it could have the same noise taken back in two sums"
+        )
+    return max(bad + 1, min(2 * least // 3, clients - 1))

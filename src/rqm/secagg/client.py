@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, NoReturn, Self, final
@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm._util.checks import whole
 from rqm.kernels.packing import pack
-from rqm.secagg import masking, sharing, wire
+from rqm.secagg import holding, masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.graph import degree_of, drawn
+from rqm.secagg.holding import SEALED, Held, followed
 from rqm.secagg.masking import ACK, DEALT, KEY, SECRET
-from rqm.secagg.protocol import Masks, Params, pair, statement, told
+from rqm.secagg.protocol import Masks, Params, check_parties, pair, statement, told
 from rqm.secagg.roster import IDENTITY, SIGNATURE, Identity, Roster, signed, signer
 from rqm.secagg.wire import Kind
 
@@ -34,9 +35,15 @@ class Client:
         roster: Roster | None = None,
         *,
         maker: Masks | None = None,
+        held: Held | None = None,
+        after: bytes = b"",
+        secret: bytes = b"",
     ) -> None:
         self._maker = maker or Masks()
         self.params, self.number = params, whole("number", number, 0, params.clients - 1)
+        self._after, self._before = after, None if self.number < params.first else followed(held, params, self.number)
+        self.secret = (secret or os.urandom(SECRET)) if params.holds and self._before is None else b""
+        self._kept: dict[int, bytes] = {}  # shares of the secrets behind the others' noise
         if params.roster and (identity is None or roster is None or roster.hash != params.roster):
             raise ValueError("a signed round: identity (one's own) and the roster of this round must be given")
         if identity is not None and roster is not None and identity.public not in roster.keys:
@@ -77,27 +84,38 @@ class Client:
             "drawn": sorted(self._drawn),
             "alive": sorted(self._alive),
             "told": [self._parties.hex(), self._agreed.hex()],
+            "secret": [self.secret.hex(), self._after.hex()],
+            "kept": {str(u): share.hex() for u, share in self._kept.items()},
         }
         return json.dumps({**state, "check": _check(state)}).encode()
 
     @classmethod
-    def load(cls, params: Params, data: bytes, identity: Identity | None = None, roster: Roster | None = None) -> Self:
-        """The client that ``save`` described, in the same round."""
+    def load(
+        cls,
+        params: Params,
+        data: bytes,
+        identity: Identity | None = None,
+        roster: Roster | None = None,
+        *,
+        held: Held | None = None,
+    ) -> Self:
+        """The client that ``save`` described, in the same round; of the second kind with the same that it ``held``."""
         try:
             state = json.loads(data)
             if state.pop("check") != _check(state):
                 raise ValueError("it was damaged")
-            client = cls(params, state["number"], identity, roster)
+            client = cls(params, state["number"], identity, roster, held=held)
             if bytes.fromhex(state["digest"]) != params.digest:
                 raise ProtocolError("a saved client of another round, or of one with other parameters")
             channel, pairs, client._seed, client._throwaway = (bytes.fromhex(text) for text in state["own"])
             client._identity = Identity(client._throwaway) if client._throwaway else client._identity
             client._channel = X25519PrivateKey.from_private_bytes(channel)
             client._pairs = X25519PrivateKey.from_private_bytes(pairs)
-            client._masks, client._channels, client._held, client._others = (
+            client._masks, client._channels, client._held, client._others, client._kept = (
                 {int(u): bytes.fromhex(text) for u, text in state[name].items()}
-                for name in ("masks", "channels", "held", "others")
+                for name in ("masks", "channels", "held", "others", "kept")
             )
+            client.secret, client._after = (bytes.fromhex(text) for text in state["secret"])
             client._alive, client._drawn = ({int(u) for u in state[name]} for name in ("alive", "drawn"))
             client._parties, client._agreed = (bytes.fromhex(text) for text in state["told"])
             client._due = None if state["due"] is None else Kind(state["due"])
@@ -172,7 +190,9 @@ class Client:
         wanted = degree_of(len(found), params.degree)
         if wanted < params.threshold:
             raise ProtocolError(f"{wanted} neighbours: must be at least {params.threshold}")
-        self._check_parties(found)
+        own = masking.public(self._channel) + masking.public(self._pairs)
+        own += b"" if self._identity is None else self._identity.public
+        check_parties(params, found, self.number, own, self._roster)
         self._parties = sha256(body).digest()
         self._others = {client: bytes(keys) for client, keys in found.items() if client != self.number}
         self._drawn = set(drawn(self._others, wanted))
@@ -186,7 +206,19 @@ class Client:
             (other, masking.deal(self._key(self.number, other, b"shares"), share, self._context(self.number, other)))
             for other, share in zip(self._channels, shares, strict=True)
         ]
-        return self._send(Kind.SHARES, sha256(self._seed).digest(), wire.entries(sealed), then=Kind.INBOX)
+        body = sha256(self._seed).digest(), wire.entries(sealed), *self._share_noise()
+        return self._send(Kind.SHARES, *body, then=Kind.INBOX)
+
+    def _share_noise(self) -> list[bytes]:
+        """The secret behind this client's noise, shared among the others of its kind."""
+        if not self.secret:
+            return []
+        shares = holding.dealt(self.secret, (u for u in self._others if u < self.params.first), self.params.holds)
+        found = [
+            (u, holding.sealed(self._key(self.number, u, b"noise"), share, self._context(self.number, u)))
+            for u, share in shares.items()
+        ]
+        return [sha256(self.secret).digest(), wire.entries(found)]
 
     def mask(self, data: bytes, values: npt.ArrayLike) -> bytes:
         """Keep the neighbours' shares; mask the values."""
@@ -200,6 +232,7 @@ class Client:
             raise ValueError(f"values contain {bad}: must lie in 0..{params.levels - 1}")
         found, rest = wire.read_entries(self._open(data, Kind.INBOX), DEALT, params.clients)
         there, rest = wire.read_clients(rest, params.clients)
+        noise, rest = wire.read_entries(rest, SEALED, params.first) if self.secret else ({}, rest)
         wire.end(rest)
         if there & found.keys() or not there <= self._drawn:
             raise ProtocolError("clients who are there without a share for this one: must be neighbours that it drew")
@@ -214,6 +247,9 @@ class Client:
         for other, dealt in found.items():
             key = self._key(other, self.number, b"shares")
             self._held[other] = masking.take(key, dealt, self._context(other, self.number)) or b""
+        for other in noise.keys() & self._channels.keys():
+            key = self._key(other, self.number, b"noise")
+            self._kept[other] = holding.opened(key, noise[other], self._context(other, self.number))
         self._others = {other: self._known(keys) for other, keys in self._others.items()}
         bad = [other for other in found if not self._held[other]]
         good = len(there & self._drawn) - len(self._drawn.intersection(bad))
@@ -258,6 +294,8 @@ class Client:
             raise ProtocolError(f"{len(near)} neighbours are in the sum: must be at least {params.threshold}")
         if len(everybody) < params.minimum:
             raise ProtocolError(f"a sum of {len(everybody)} clients: must be of at least {params.minimum}")
+        if few := params.short_of(everybody):
+            raise ProtocolError(f"a sum of {few}")
         bad = [
             other
             for other, tag in alive.items()
@@ -300,7 +338,27 @@ class Client:
             for other, share in self._held.items()
             if share
         ]
-        return self._send(Kind.REVEAL, wire.entries(shares), then=None)
+        body = [wire.entries(shares)]
+        if self._before is not None and self.params.holds:
+            first = self.params.first
+            body.append(wire.entries(self._before.of_lost(u - first for u in self._alive if u >= first)))
+        return self._send(Kind.REVEAL, *body, then=None)
+
+    @property
+    def held(self) -> Held | None:
+        """What is kept for the round that follows, when all is revealed; None if nothing is to be taken back."""
+        if not self.secret or self._due is not None or self.number not in self._alive or not self._agreed:
+            return None
+        members = sorted(u for u in self._alive if u < self.params.first)
+        return Held(
+            name=holding.name_of(self.params.digest, self._parties, self._agreed),
+            place=members.index(self.number),
+            after=self._after,
+            secret=self.secret,
+            shares={place: self._kept[u] for place, u in enumerate(members) if self._kept.get(u)},
+            members=len(members),
+            fingerprint=self.fingerprint,
+        )
 
     def _told_so(self, other: int, said: memoryview) -> bool:
         """Whether somebody was told of the same sum."""
@@ -309,27 +367,6 @@ class Client:
         own = b"" if self._identity is None else self._identity.public
         owner = own if other == self.number else self._others[other]
         return signed(owner, bytes(said), told(self.params, self._parties, self._agreed))
-
-    def _check_parties(self, found: Mapping[int, memoryview]) -> None:
-        """That everybody is there once, this client among them, and in the roster."""
-        own = masking.public(self._channel) + masking.public(self._pairs)
-        own += b"" if self._identity is None else self._identity.public
-        if self.number not in found or bytes(found[self.number][: len(own)]) != own:
-            raise ProtocolError("this client is not among those who take part, or with other keys than its own")
-        keys, owners = set[bytes](), set[bytes]()
-        for client, body in found.items():
-            for key in (bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])):
-                if key in keys:
-                    raise ProtocolError(
-                        f"client {client} has a key that somebody has already (reflected or duplicated)"
-                    )
-                keys.add(key)
-            owner = bytes(body[2 * KEY : 2 * KEY + IDENTITY])
-            if self._roster is not None and owner not in self._roster.keys:
-                raise ProtocolError(f"client {client} is not in the roster")
-            if owner in owners:
-                raise ProtocolError(f"client {client} is somebody who takes part already (or this client itself)")
-            owners |= {owner} if self.params.signed else set()
 
     def _meet(self, client: int) -> None:
         """Agree on secrets with somebody who takes part, whose keys are his own."""

@@ -18,6 +18,7 @@ over, and clients that have not answered by then are lost. See ``docs/protocol.m
 
 import os
 import struct
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -26,8 +27,9 @@ from typing import final
 from rqm._util.checks import shown, whole
 from rqm.kernels.packing import packed_size
 from rqm.secagg import masking, sharing, wire
+from rqm.secagg.errors import ProtocolError
 from rqm.secagg.masking import KEY
-from rqm.secagg.roster import IDENTITY, SIGNATURE
+from rqm.secagg.roster import IDENTITY, SIGNATURE, Roster
 
 MAX_CLIENTS = 2**31
 
@@ -45,6 +47,10 @@ class Params:
     once. ``about`` may be a hash of what else they agree on, as how values are encoded. ``security`` finds degree,
     threshold and minimum.
 
+    The last ``second`` of the clients take back what they added to the sum that is named ``follows``: they are of the
+    second kind, numbered as they come in that sum. Of either kind at least ``least`` must be in the sum. Those of the
+    first kind share the secret behind what they add, if ``holds`` of the others of their kind are to find it again.
+
     >>> Params(clients=40, count=1_018_174, levels=16, round=b"round 1").bits
     10
     """
@@ -60,6 +66,10 @@ class Params:
     roster: bytes = b""
     modular: bool = False
     about: bytes = b""
+    second: int = 0
+    follows: bytes = b""
+    least: int = 0
+    holds: int = 0
 
     def __post_init__(self) -> None:
         def put(name: str, value: int) -> None:
@@ -70,7 +80,7 @@ class Params:
         put("levels", whole("levels", self.levels, 2, 2**31))
         if not isinstance(self.round, bytes) or not 1 <= len(self.round) <= 255:
             raise ValueError(f"round = {self.round!r}: must be 1 to 255 bytes, never the same twice")
-        for name, value in (("roster", self.roster), ("about", self.about)):
+        for name, value in (("roster", self.roster), ("about", self.about), ("follows", self.follows)):
             if not isinstance(value, bytes) or len(value) not in (0, sha256().digest_size):
                 raise ValueError(f"{name} = {shown(value)}: must be a hash of 32 bytes, or empty")
         top = self.clients * (self.levels - 1)
@@ -88,6 +98,21 @@ class Params:
         put("threshold", whole("threshold", threshold, self.degree // 2 + 1, self.degree))
         fewest = max(self.degree, self.clients // 2) + 1 if self.sparse else 2
         put("minimum", whole("minimum", self.minimum or max(fewest, self.threshold + 1), fewest, self.clients))
+        self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        whole("second", self.second, 0, self.clients - 1)
+        whole("least", self.least, 0, self.first if not self.second else min(self.first, self.second))
+        whole("holds", self.holds, 0, self.first - 1)
+        if self.follows and not self.second:
+            raise ValueError("follows: must come with clients of the second kind, who were in that sum")
+        if self.holds and self.sparse:
+            raise ValueError(f"holds = {self.holds}: must come with all others as neighbours (degree)")
+
+    @property
+    def first(self) -> int:
+        """How many clients may be of the first kind, who send values of their own."""
+        return self.clients - self.second
 
     @cached_property
     def digest(self) -> bytes:
@@ -103,7 +128,18 @@ class Params:
             bool(self.roster) + 2 * self.modular + 4 * bool(self.about),
         )
         begin = wire.MAGIC + bytes([wire.VERSION]) + struct.pack("<8Q", *numbers)
+        if self.second or self.least or self.holds:
+            kinds = self.second, self.least, self.holds
+            begin += b"kinds" + struct.pack("<3Q", *kinds) + sha256(self.follows).digest()
         return sha256(begin + self.roster + self.about + self.round).digest()
+
+    def short_of(self, there: Collection[int]) -> str:
+        """What is wrong with a sum of these clients, of whom too few are of one kind; or nothing."""
+        of_first = sum(client < self.first for client in there)
+        for count, kind in ((of_first, "first"), (len(there) - of_first, "second")):
+            if count < self.least and (kind == "first" or self.second):
+                return f"{count} clients of the {kind} kind: must be at least {self.least}"
+        return ""
 
     @property
     def sparse(self) -> bool:
@@ -160,3 +196,23 @@ def statement(params: Params, number: int, keys: bytes) -> bytes:
 def told(params: Params, parties: bytes, everybody: bytes) -> bytes:
     """What a client signs of the sum that it was told of, among whom."""
     return b"rqm sum" + params.digest + parties + everybody
+
+
+def check_parties(
+    params: Params, found: Mapping[int, memoryview], number: int, own: bytes, roster: Roster | None
+) -> None:
+    """That everybody is there once, client ``number`` with its ``own`` keys among them, and in the roster."""
+    if number not in found or bytes(found[number][: len(own)]) != own:
+        raise ProtocolError("this client is not among those who take part, or with other keys than its own")
+    keys, owners = set[bytes](), set[bytes]()
+    for client, body in found.items():
+        for key in (bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])):
+            if key in keys:
+                raise ProtocolError(f"client {client} has a key that somebody has already (reflected or duplicated)")
+            keys.add(key)
+        owner = bytes(body[2 * KEY : 2 * KEY + IDENTITY])
+        if roster is not None and owner not in roster.keys:
+            raise ProtocolError(f"client {client} is not in the roster")
+        if owner in owners:
+            raise ProtocolError(f"client {client} is somebody who takes part already (or this client itself)")
+        owners |= {owner} if params.signed else set()

@@ -1,6 +1,5 @@
 """The server of the protocol."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from random import SystemRandom
@@ -12,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm.kernels.packing import unpack
 from rqm.secagg import masking, sharing, wire
-from rqm.secagg.errors import Aborted, ProtocolError, Spoiled
+from rqm.secagg.errors import Aborted, ProtocolError, Spoiled, likely
 from rqm.secagg.graph import degree_of
+from rqm.secagg.holding import SEALED, Owed, name_of
 from rqm.secagg.masking import ACK, DEALT, KEY, PROMISE, SECRET
 from rqm.secagg.protocol import Masks, Params, statement, told
 from rqm.secagg.roster import IDENTITY, SIGNATURE, Roster, signed, signer
@@ -32,10 +32,16 @@ class Server:
     that can no longer be unmasked, since somebody has dealt wrong shares, is Spoiled: begin another without him.
     """
 
-    def __init__(self, params: Params, roster: Roster | None = None, *, maker: Masks | None = None) -> None:
+    def __init__(
+        self, params: Params, roster: Roster | None = None, *, maker: Masks | None = None, owed: Owed | None = None
+    ) -> None:
+        if (b"" if owed is None else owed.name) != params.follows:
+            raise ValueError("owed: must be what is owed of the sum that this round follows")
         if params.roster and (roster is None or roster.hash != params.roster):
             raise ValueError("a signed round: the roster must be given")
-        self._maker = maker or Masks()
+        self._maker, self._before = maker or Masks(), owed
+        self._noise: dict[int, tuple[bytes, dict[int, memoryview]]] = {}  # seals, and shares of the secrets behind it
+        self._found: dict[int, dict[int, bytes]] = {}  # by place in the sum before: shares of who is gone
         self.params, self._roster = params, roster if params.roster else None
         self._owners: set[bytes] = set()
         self._due = Kind.KEYS
@@ -117,6 +123,8 @@ class Server:
             raise ProtocolError("all messages have been sent: finish")
         if len(here) < self.params.minimum:
             raise Aborted(f"{len(here)} clients are left after {stage.name}: must be at least {self.params.minimum}")
+        if few := self.params.short_of(here):
+            raise Aborted(f"after {stage.name} there are {few}")
         found = answers[stage](here)
         self._expected, self._heard, self._due = set(found), set(), Kind(stage + 2)
         return {client: wire.frame(Kind(stage + 1), self.params.digest, client, body) for client, body in found.items()}
@@ -189,9 +197,9 @@ class Server:
             if len(holders) >= self.params.threshold > len(holders - against):
                 doubted |= {(u, v) for v in against}
         if doubted:
-            likely = _likely(doubted)
-            self.liars |= likely
-            raise Spoiled(likely, proved=False)
+            found = likely(doubted)
+            self.liars |= found
+            raise Spoiled(found, proved=False)
 
     # -- what clients send ----------------------------------------------------------------------
 
@@ -217,11 +225,22 @@ class Server:
     def _take_shares(self, client: int, body: memoryview) -> None:
         seal, found = bytes(body[:SECRET]), body[SECRET:]
         shares, rest = wire.read_entries(found, DEALT, self.params.clients)
+        if self.params.holds and client < self.params.first:
+            rest = self._take_noise(client, rest)
         wire.end(rest)
         wanted = degree_of(len(self._keys), self.params.degree)
         if len(shares) != wanted or client in shares or not shares.keys() <= self._keys.keys():
             raise ProtocolError(f"client {client} has not shared its secrets with {wanted} others who take part")
         self._seals[client], self._shares[client], self._graph[client] = seal, shares, list(shares)
+
+    def _take_noise(self, client: int, body: memoryview) -> memoryview:
+        """The shares of the secret behind a client's noise, and what comes after them."""
+        seal, found = bytes(body[:SECRET]), body[SECRET:]
+        shares, rest = wire.read_entries(found, SEALED, self.params.first)
+        if list(shares) != [v for v in sorted(self._keys) if v < self.params.first and v != client]:
+            raise ProtocolError(f"client {client} has not shared what is behind its noise with all others of its kind")
+        self._noise[client] = seal, shares
+        return rest
 
     def _take_masked(self, client: int, body: memoryview) -> None:
         size = self.params.masked_size
@@ -262,6 +281,10 @@ class Server:
 
     def _take_shares_of_others(self, client: int, body: memoryview) -> None:
         shares, rest = wire.read_entries(body, SECRET, self.params.clients)
+        noise: dict[int, memoryview] = {}
+        if self.params.holds and self._before is not None and client >= self.params.first:
+            noise, rest = wire.read_entries(rest, SECRET, self.params.second)
+            self._before.check(client - self.params.first, noise, self.gone)
         wire.end(rest)
         if list(shares) != [u for u in self._dealers[client] if client not in self._distrust.get(u, ())]:
             raise ProtocolError(f"client {client} has revealed shares of others than its neighbours")
@@ -271,6 +294,41 @@ class Server:
             if masking.promise(bytes(share)) != due:
                 raise ProtocolError(f"client {client} has revealed a share of client {u} that was not dealt to it")
         self._revealed[client] = shares
+        for u, share in noise.items():
+            self._found.setdefault(u, {})[client - self.params.first] = bytes(share)
+
+    # -- noise that is taken back ---------------------------------------------------------------
+
+    @property
+    def gone(self) -> list[int]:
+        """Who was in the sum that this round follows, by place, and has not taken back its noise in this one."""
+        return [u for u in range(self.params.second) if u + self.params.first not in self._alive]
+
+    @property
+    def firsts(self) -> list[int]:
+        """The clients in the sum whose own values it holds."""
+        return [u for u in self._in_sum if u < self.params.first]
+
+    def secrets(self) -> dict[int, bytes | None]:
+        """What is behind the noise of everybody who is ``gone``; None if too few have given their shares of it."""
+        if self._due != Kind.REVEAL:
+            raise ProtocolError(f"not finished: {self._due.name} is due")
+        before = self._before
+        return {} if before is None else {u: before.join(u, self._found.get(u, {})) for u in self.gone}
+
+    def owed(self) -> Owed:
+        """What the next round needs to take back the noise in this sum."""
+        members = tuple(sorted(self.firsts))
+        return Owed(
+            name=name_of(self.params.digest, self._parties, self._agreed),
+            members=members,
+            threshold=self.params.holds,
+            seals={u: self._noise[u][0] for u in members},
+            promises={
+                u: {v: bytes(part[:PROMISE]) for v, part in self._noise[u][1].items() if v in self._alive}
+                for u in members
+            },
+        )
 
     # -- what it answers ------------------------------------------------------------------------
 
@@ -292,8 +350,15 @@ class Server:
         return {
             u: wire.entries((v, bytes(self._shares[v][u])) for v in drew[u])
             + wire.clients(v for v in there[u] if u not in self._shares[v])
+            + self._noise_for(u)
             for u in here
         }
+
+    def _noise_for(self, client: int) -> bytes:
+        """What the others of its kind have dealt to a client of the first kind."""
+        if not self.params.holds or client >= self.params.first:
+            return b""
+        return wire.entries((v, bytes(shares[client])) for v, (_, shares) in sorted(self._noise.items()) if v != client)
 
     def _answer_masked(self, here: list[int]) -> dict[int, bytes]:
         self._promises = {
@@ -317,19 +382,3 @@ class Server:
             u: wire.entries((v, bytes(self._acks[v][u])) for v in self._graph[u] if u in self._acks.get(v, ()))
             for u in here
         }
-
-
-def _likely(doubted: set[tuple[int, int]]) -> dict[int, str]:
-    """Whom to leave out, of pairs who contradict each other: who does so most often, until no pair is left.
-
-    Two who are honest never do, so one liar who accuses all, or deals badly to all, is left out alone. Of two of whom
-    neither has more against him, both are.
-    """
-    found: dict[int, str] = {}
-    while doubted:
-        often = Counter(client for two in doubted for client in two)
-        most = max(often.values())
-        worst = {client for client, count in often.items() if count == most}
-        found |= {u: f"client {u} and {most} neighbours contradict each other about its or their shares" for u in worst}
-        doubted = {two for two in doubted if worst.isdisjoint(two)}
-    return found

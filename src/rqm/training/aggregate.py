@@ -135,11 +135,10 @@ class Secure(Aggregator):
         losses = torch.empty(len(staying), device=self.work.device)
         places = {client: place for place, client in enumerate(staying)}
         self.work.begin(turn)
-        back = {client: place for place, client in enumerate(before.staying)}
 
         def levels(party: int) -> Any:
             if party >= self.plan.clients:
-                return self.mean.take_back(self._held(turn - 1, back[before.there[party - self.plan.clients]]))
+                return self.mean.take_back(self._held(turn - 1, party - self.plan.clients))
             place, found = places[chosen[party]], self._nothing()
             with self.clock.timed("gradients"):
                 losses[place] = self.work.one(self.work.worker, chosen[party], turn)
@@ -151,16 +150,18 @@ class Secure(Aggregator):
         lost = [party for party, client in enumerate(chosen) if client not in places]
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
         silent = {party: STAGES[stage] for party, stage in zip(lost, stages, strict=True)}
+        gone = [place for place, client in enumerate(before.staying) if client in set(before.lost)]
+        silent |= {self.plan.clients + place: STAGES[0] for place in gone}
         try:
-            params = protocol(self.plan, self.mean.coordinates, new_round(), second=len(before.there))
+            params = protocol(self.plan, self.mean.coordinates, new_round(), second=len(before.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.cancel is not None:  # the next round would take back what this one has not revealed
                 raise
             return None
         assert survivors == [party for party in range(params.clients) if party not in silent]
-        for client in before.lost:  # found again through the shares of the others
-            total = (total - self._held(turn - 1, back[client])) % self.mean.modulus
+        for place in gone:  # whose seeds are at hand in a simulation; else through the shares of the others
+            total = (total - self._held(turn - 1, place)) % self.mean.modulus
         return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), losses, cost.bytes_up)
 
     def _held(self, turn: int, place: int) -> Any:

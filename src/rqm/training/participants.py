@@ -86,15 +86,9 @@ class Participants:
         return Before(staying, [client for client, away in zip(staying, gone, strict=True) if not away])
 
     def enough(self, staying: list[int], before: Before) -> bool:
-        """Whether both messages have come from as many as the plan counts on.
-
-        The secure sum knows how many are missing, but not of which message: so no more than of the fewer may.
-        """
-        least, clients = self.plan.survivors or 1, self.plan.clients
-        if not before.staying:
-            return len(staying) >= least
-        few = min(clients, len(before.there))
-        return few >= least and clients - len(staying) <= few - least
+        """Whether both messages have come from as many as the plan counts on."""
+        least = self.plan.survivors or 1
+        return len(staying) >= least and (not before.staying or len(before.there) >= least)
 
     def _discarded(self, turn: int) -> bool:
         for now in range(len(self.discarded), turn + 1):
