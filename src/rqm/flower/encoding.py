@@ -1,5 +1,6 @@
 """What a client sends for the model that it has trained: clipped, rotated, encoded."""
 
+import struct
 from collections.abc import Callable
 from logging import WARNING
 from typing import Any
@@ -9,19 +10,27 @@ import torch
 from flwr.app import Context, Message
 from flwr.supercore import log
 
+from rqm.encoding.private_mean import PrivateMean
 from rqm.flower.records import RECORD, Asked
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.secagg import ProtocolError
-from rqm.training.participants import sampled
-from rqm.training.streams import NOISE
+from rqm.training.participants import Participants, in_order, sampled
+from rqm.training.streams import NOISE, TRANSIENT
 
 Call = Callable[[Message, Context], Message]
+SEEDED = b"rqm, not private"
+"""How the secrets of simulations begin; of others, one in 2¹²⁸."""
 
 
-def levels(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, *, seeded: bool) -> Any:
-    """Train, and encode what comes of it. Whatever goes wrong with the data, a vector is sent: n tells nothing."""
+def levels(
+    asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, *, seeded: bool, secret: bytes = b""
+) -> Any:
+    """Train, and encode what comes of it. Whatever goes wrong with the data, a vector is sent: n tells nothing.
+
+    Noise that will be taken back comes from the ``secret``.
+    """
     start, turn = _model(msg, asked.dim), asked.turn
     del msg.content.config_records[RECORD]
     try:
@@ -39,7 +48,30 @@ def levels(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_n
     source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
     if not bool(mean.add(vector[None].clone(), total, source, round=turn)[0]):
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
-    return np.asarray(total)
+    found = np.asarray(total)
+    return found if mean.cancel is None else (found + noise(mean, secret)) % mean.modulus
+
+
+def taken_back(asked: Asked, settings: Settings, secret: bytes) -> Any:
+    """The second message: the noise of the first, negated."""
+    mean = settings.plan.private_mean(asked.dim)
+    return mean.take_back(noise(mean, secret))
+
+
+def noise(mean: PrivateMean, secret: bytes) -> Any:
+    """The transient noise behind a client's secret, which is a seed in simulations alone."""
+    if not secret.startswith(SEEDED):
+        return mean.held.drawn_from(secret, mean.coordinates)
+    total = torch.zeros(mean.coordinates, dtype=torch.int32)
+    seed, turn, place = struct.unpack_from("<QII", secret, len(SEEDED))
+    mean.held.add(1, total, SeededRandom(seed, TRANSIENT, turn, place))
+    return np.asarray(total).astype(np.int64)
+
+
+def seeded_secret(settings: Settings, ctxt: Context, turn: int) -> bytes:
+    """A secret that everybody knows, for simulations: not private."""
+    path = settings.plan.seed, turn, _place(settings, ctxt, turn)
+    return SEEDED + struct.pack("<QII", *path)
 
 
 def _model(msg: Message, dim: int) -> torch.Tensor:
@@ -54,7 +86,18 @@ def _model(msg: Message, dim: int) -> torch.Tensor:
     return values
 
 
-def _seeded(settings: Settings, ctxt: Context, turn: int) -> SeededRandom:
+def _place(settings: Settings, ctxt: Context, turn: int) -> int:
+    """Where the simulator has this partition among the clients of a round."""
     total, mine = int(ctxt.node_config["num-partitions"]), int(ctxt.node_config["partition-id"])
-    place = sampled(settings.plan, total, turn).index(mine)
-    return SeededRandom(settings.plan.seed, NOISE, turn, place)
+    chosen = (
+        Participants(settings.plan, total).choose(turn)
+        if in_order(settings.plan)
+        else sampled(settings.plan, total, turn)
+    )
+    if mine not in chosen:
+        raise ProtocolError(f"partition {mine}: the simulator has others in round {turn + 1}")
+    return chosen.index(mine)
+
+
+def _seeded(settings: Settings, ctxt: Context, turn: int) -> SeededRandom:
+    return SeededRandom(settings.plan.seed, NOISE, turn, _place(settings, ctxt, turn))

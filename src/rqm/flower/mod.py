@@ -21,9 +21,15 @@ from rqm.flower.records import RECORD, Asked, answer
 from rqm.flower.settings import Settings
 from rqm.plan.policy import NodeGuard
 from rqm.secagg import Client, ProtocolError
-from rqm.secagg.wire import Kind
+from rqm.secagg.holding import Held
+from rqm.secagg.wire import STAGES, Kind
 
 Call = Callable[[Message, Context], Message]
+
+HELD = "rqm-held"
+"""The record of a node's state with what it holds of a sum whose noise it will take back."""
+TAKEN_BACK = 1 + max(STAGES)
+"""The mark, after all stages of the round that it was added in, that noise is being taken back."""
 
 
 def private_mod(msg: Message, ctxt: Context, call_next: Call) -> Message:
@@ -67,29 +73,56 @@ def _answer(msg: Message, ctxt: Context, call_next: Call, seeded: bool, settings
 def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, seeded: bool) -> bytes:
     states, stage = ctxt.state.config_records, Kind(asked.stage)
     guard = None if seeded else NodeGuard.of(ctxt.node_config)
+    # one of the last takes back what it has added to the sum before, and sends no vector
+    later = settings.plan.cancel is not None and asked.number >= settings.plan.clients
     if stage == Kind.KEYS and guard is not None:
-        guard.allow(settings.plan, asked.dim, asked.round)
+        guard.begin(asked.round) if later else guard.allow(settings.plan, asked.dim, asked.round)
     elif stage == Kind.KEYS and not seeded:
         log(WARNING, "rqm: this node's policy trusts the server with everything: that alone says how private it is")
     identity, roster = (guard and guard.credentials) or (None, None)
-    params = settings.params(asked.dim, asked.round, roster.hash if roster else b"")
+    params = settings.params(asked.dim, asked.round, roster.hash if roster else b"", asked.link)
+    held = _held(states) if later else None
     if stage == Kind.KEYS:
-        client = Client(params, asked.number, identity, roster)
+        after, secret = _noise(asked, settings, ctxt, seeded) if asked.link and not later else (b"", b"")
+        client = Client(params, asked.number, identity, roster, held=held, after=after, secret=secret)
     else:
         saved = states.pop(RECORD, None)  # spent, whatever happens now
         known = None if saved is None else saved.get("client")
         if not isinstance(known, bytes):
             raise ProtocolError("this client is in no round, or was lost in it")
-        client = Client.load(params, known, identity, roster)
+        client = Client.load(params, known, identity, roster, held=held)
         spend(client.fingerprint, stage)  # … even if nobody will remember that it was
 
     def values() -> Any:
-        from rqm.flower.encoding import levels  # noqa: PLC0415 (torch, which no other stage waits for)
+        from rqm.flower.encoding import levels, taken_back  # noqa: PLC0415 (torch, which no other stage waits for)
 
+        if held is not None:
+            spend(held.fingerprint, TAKEN_BACK)  # noise is taken back once, or never
+            return taken_back(asked, settings, held.secret)
         if guard is not None:
-            guard.charge(settings.plan, asked.dim, asked.turn)
-        return levels(asked, settings, msg, ctxt, call_next, seeded=seeded)
+            guard.charge(settings.plan, asked.dim, asked.turn, asked.chain)
+        return levels(asked, settings, msg, ctxt, call_next, seeded=seeded, secret=client.secret)
 
     message = client.answer(stage, asked.message, values)
     states[RECORD] = ConfigRecord({"client": client.save()})
+    if client.held is not None:
+        states[HELD] = ConfigRecord({"held": client.held.save()})
     return message
+
+
+def _held(states: Any) -> Held | None:
+    """What this node holds of the sum that it was in last."""
+    record = states.get(HELD)
+    known = None if record is None else record.get("held")
+    return Held.load(known) if isinstance(known, bytes) else None
+
+
+def _noise(asked: Asked, settings: Settings, ctxt: Context, seeded: bool) -> tuple[bytes, bytes]:
+    """What the round that follows must be about; and for simulation, a secret that follows from the seed."""
+    assert asked.link is not None
+    after = asked.link.after(settings.plan.private_mean(asked.dim).kind)
+    if not seeded:
+        return after, b""
+    from rqm.flower.encoding import seeded_secret  # noqa: PLC0415 (torch)
+
+    return after, seeded_secret(settings, ctxt, asked.turn)

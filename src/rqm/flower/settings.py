@@ -6,9 +6,9 @@ from typing import Any, Literal, Self, final
 
 from rqm._util.checks import known_keys, whole
 from rqm.plan.plan import Plan
-from rqm.plan.protocol import protocol
+from rqm.plan.protocol import Link, protocol
 from rqm.plan.sizes import OWN
-from rqm.secagg import Params
+from rqm.secagg import Params, ProtocolError
 
 PREFIX = "rqm."
 
@@ -45,10 +45,14 @@ class Settings:
                 f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "
                 "sample of the population, of which a fraction could be told"
             )
+        if self.plan.separation is not None and self.plan.cancel is None:
+            raise ValueError(
+                f"rqm.separation = {self.plan.separation}: must come with rqm.cancel: otherwise nodes come as they like"
+            )
         if self.plan.cancel is not None:
-            raise ValueError(f"rqm.cancel = {self.plan.cancel:g}: Flower does not carry a second message yet")
-        if self.plan.separation is not None:
-            raise ValueError(f"rqm.separation = {self.plan.separation}: must not be given: nodes come as they like")
+            if self.threshold:
+                raise ValueError(f"rqm.threshold = {self.threshold}: must not be given where noise cancels: it follows")
+            protocol(self.plan, 1, b"rqm", link=Link(b"rqm", 0))  # or says what is wrong with it
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
@@ -73,8 +77,15 @@ class Settings:
             raise ValueError(f"{PREFIX}{error}") from None
         return cls(plan, **own)
 
-    def params(self, dim: int, round_: bytes, roster: bytes = b"") -> Params:
-        """The parameters of a round of secure aggregation; with the hash of a roster, a signed one."""
+    def params(self, dim: int, round_: bytes, roster: bytes = b"", link: Link | None = None) -> Params:
+        """The parameters of a round of secure aggregation; with the hash of a roster, a signed one.
+
+        Where noise is taken back the round has a ``link``, its place in a chain of rounds.
+        """
+        if (link is None) != (self.plan.cancel is None):
+            raise ProtocolError(
+                "a chain of rounds: must be given where noise is taken back (rqm.cancel), and only there"
+            )
         count = self.plan.private_mean(dim).coordinates
-        found: Params = protocol(self.plan, count, round_, self.threshold, roster)
+        found: Params = protocol(self.plan, count, round_, self.threshold, roster, link=link)
         return found

@@ -5,16 +5,15 @@ shares after it. A strategy of Flower's own can be wrapped; it then gets the mea
 answer of one, so that its server optimiser works as ever.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from logging import INFO, WARNING
 from math import inf
 from pathlib import Path
 from secrets import SystemRandom
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -22,24 +21,22 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from rqm._util.checks import shown
-from rqm._util.files import read_json, write_json
+from rqm.flower.beside import LIARS, PARTICIPANTS, tell, told
+from rqm.flower.chain import Chain
 from rqm.flower.grid import PatientGrid
 from rqm.flower.records import RECORD, Asked, answered
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
+from rqm.plan.protocol import Link
 from rqm.plan.sizes import OWN
 from rqm.secagg import Aborted, Roster, Server, Spoiled, new_round
 from rqm.secagg.wire import Kind
 from rqm.training.server import Optimiser
 
-PARTICIPANTS, LIARS = "participants.json", "liars.json"
-"""Beside the ledger: how often each node was chosen, and who was proved to have spoilt a round."""
 STRIKES = 3
 """In so many spoilt rounds a node may be the likely liar before it is not chosen again in this run."""
-Told = TypeVar("Told", int, str)
 
 
 class PrivateStrategy(Strategy):
@@ -88,6 +85,7 @@ class PrivateStrategy(Strategy):
         self._timeout: float | None = None
         self._server: Server | None = None
         self._nodes: list[int] = []
+        self._chain: Chain | None = None
         self._given, self._arrays, self._turn, self._round = RecordDict(), ArrayRecord(), 0, b""
 
     # -- what Flower calls ------------------------------------------------------------------------
@@ -113,6 +111,7 @@ class PrivateStrategy(Strategy):
 
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stopped, self._timeout = False, timeout
+        self._chain = None if self.settings.plan.cancel is None else Chain()
         try:
             grid = PatientGrid(grid)
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate)
@@ -142,6 +141,7 @@ class PrivateStrategy(Strategy):
             self._sample(grid)
         except Aborted as error:
             self.note = str(error)
+            self._break()
             return []
         return self._begin()
 
@@ -154,7 +154,7 @@ class PrivateStrategy(Strategy):
         mean, survivors = self._finish(replies), 0
         if mean is not None:
             assert self._server is not None
-            survivors = len(self._server.survivors)
+            survivors = len(self._server.firsts)
         metrics: dict[str, Any] = {"survivors": survivors, **self._state(server_round)}
         if mean is None:
             assert self.guard is not None
@@ -191,26 +191,14 @@ class PrivateStrategy(Strategy):
             witness=self._witness,
             seeded=self.seeded,
         )
-        self._taken = Counter(self._told(PARTICIPANTS, int))
-        self.liars |= self._told(LIARS, str)
+        self._taken = Counter(told(self.folder / PARTICIPANTS, int))
+        self.liars |= told(self.folder / LIARS, str)
         known, least = self._taken.total(), self._least * len(self.guard.spent)
         if plan.participations is not None and known < least and self.guard.counts_participants:
             raise ValueError(
                 f"{self.folder / PARTICIPANTS}: tells of {known} participations: the ledger beside it was charged for "
                 f"at least {least}; put the file back, or begin another ledger for other users"
             )
-
-    def _told(self, name: str, kind: type[Told]) -> dict[int, Told]:
-        """What a file beside the ledger says of nodes."""
-        path, what = self.folder / name, "how often it took part" if kind is int else "a reason"
-        found = read_json(path, "nodes") if path.exists() else {}
-        for node, value in found.items():
-            if not re.fullmatch("0|[1-9][0-9]{0,19}", node) or type(value) is not kind or str(value).startswith("-"):
-                raise ValueError(f"{path}: is damaged: {shown(node)} = {shown(value)} must be a node and {what}")
-        return {int(node): value for node, value in found.items()}
-
-    def _tell(self, name: str, nodes: Mapping[int, Any]) -> None:
-        write_json(self.folder / name, {str(node): value for node, value in nodes.items()})
 
     def _state(self, server_round: int) -> dict[str, float]:
         """What has been spent, where that means something."""
@@ -241,7 +229,7 @@ class PrivateStrategy(Strategy):
         most = plan.participations or inf
         wanted = self._least if self._taken else plan.clients
         while True:
-            free = [n for n in grid.get_node_ids() if self._taken[n] < most and n not in self.liars]
+            free = [n for n in grid.get_node_ids() if self._taken[n] < most and n not in self.liars and self._apart(n)]
             if len(free) >= wanted or monotonic() > end:
                 break
             sleep(min(1.0, self.stage_timeout / 10))
@@ -251,7 +239,19 @@ class PrivateStrategy(Strategy):
         self._nodes = SystemRandom().sample(free, count)
         self._taken.update(self._nodes)
         if plan.participations is not None:
-            self._tell(PARTICIPANTS, self._taken)
+            tell(self.folder / PARTICIPANTS, self._taken)
+
+    def _apart(self, node: int) -> bool:
+        """Whether a node's last participation is long enough ago."""
+        if self._chain is None:
+            return True
+        assert self.guard is not None
+        return self._chain.free(node, self._turn, self.guard.mean.setting.apart)
+
+    def _break(self) -> None:
+        """Never take back what was added before this."""
+        if self._chain is not None:
+            self._chain.begin()
 
     @property
     def _least(self) -> int:
@@ -270,17 +270,30 @@ class PrivateStrategy(Strategy):
         self.guard.charge(self._turn)
         self._round = new_round()
         signed = b"" if self.roster is None else self.roster.hash
-        server = Server(self.settings.params(self.guard.mean.dim, self._round, signed), self.roster)
+        params = self.settings.params(self.guard.mean.dim, self._round, signed, self._link)
+        server = Server(params, self.roster, owed=None if self._chain is None else self._chain.owed)
+        if self._chain is not None:
+            self._chain.asked(self._nodes, self._turn)
+            self._nodes = [*self._nodes, *[-1] * (params.first - len(self._nodes)), *self._chain.nodes]
+        numbers = [number for number, node in enumerate(self._nodes) if node >= 0]
         try:
-            self._exchange(server, Kind.KEYS, dict.fromkeys(range(len(self._nodes)), b""))
+            self._exchange(server, Kind.KEYS, dict.fromkeys(numbers, b""))
             self._exchange(server, Kind.SHARES, server.advance())
             inbox = server.advance()
         except Aborted as error:
             self.note = str(error)
+            self._break()
             return []
         self._server = server
-        log(INFO, "rqm: %d clients have keys and shares, and are asked to train", len(inbox))
-        return [self._message(number, Kind.MASKED, data, self._given) for number, data in inbox.items()]
+        log(INFO, "rqm: %d clients have keys and shares, and are asked to train", sum(u < params.first for u in inbox))
+        return [
+            self._message(number, Kind.MASKED, data, self._given if number < params.first else None)
+            for number, data in inbox.items()
+        ]
+
+    @property
+    def _link(self) -> Link | None:
+        return None if self._chain is None else self._chain.link(self._turn)
 
     def _finish(self, replies: Iterable[Message]) -> torch.Tensor | None:
         """The mean of the clients' vectors; None if too few are left, or no clients can have sent such a sum.
@@ -300,14 +313,16 @@ class PrivateStrategy(Strategy):
                 self._doubts.update(list(found))
                 self.liars |= {n: reason for n, reason in found.items() if error.proved or self._doubts[n] >= STRIKES}
                 if error.proved:
-                    self._tell(LIARS, {**self._told(LIARS, str), **found})
-                self._nodes = [node for node in nodes if node not in found]
+                    tell(self.folder / LIARS, {**told(self.folder / LIARS, str), **found})
+                self._break()
+                self._nodes = [node for node in nodes[: server.params.first] if node not in found and node >= 0]
                 log(WARNING, "rqm: the round is done again without those who have spoilt it: %s", error)
                 if len(self._nodes) >= self._least:
                     assert self._grid is not None
                     replies = list(self._grid.send_and_receive(self._begin(), timeout=self._timeout))
             except Aborted as error:
                 self._server, self.note = None, str(error)
+                self._break()
             finally:
                 for one, other in server.disputes:
                     log(WARNING, "rqm: of nodes %d and %d one has lied", nodes[one], nodes[other])
@@ -315,19 +330,22 @@ class PrivateStrategy(Strategy):
 
     def _decoded(self, server: Server) -> torch.Tensor | None:
         assert self.guard is not None
-        sums = torch.from_numpy(server.finish())
+        mean, sums = self.guard.mean, torch.from_numpy(server.finish())
+        if self._chain is not None:
+            sums = self._chain.without_lost(sums, server, mean)
+            self._chain.go_on(server, self._nodes)
         try:
-            mean: torch.Tensor = self.guard.mean.decode(sums, len(server.survivors), round=self._turn)
+            found: torch.Tensor = mean.decode(sums, len(server.firsts), round=self._turn)
         except ValueError as error:
             self._server, self.note = None, f"no clients can have sent such a sum ({error})"
             return None
-        return mean
+        return found
 
     def _message(self, number: int, stage: Kind, data: bytes, content: RecordDict | None = None) -> Message:
         assert self.guard is not None
         asked = Asked(
             stage=int(stage), round=self._round, turn=self._turn, dim=self.guard.mean.dim, number=number, message=data
-        )
+        ).at(self._link)
         records = dict(content) if content is not None else {}
         return Message(
             RecordDict({**records, RECORD: asked.record()}),

@@ -32,8 +32,8 @@ IDENTITY = "identity.key"
 """The node's own secret key, beside it too."""
 KNOWN, AHEAD, KEPT = "epsilon.json", 64, 256
 """The file of what releases cost, so many ahead, of so many kinds."""
-BEGUN = "rounds"
-"""The folder of what was begun, an empty file a round."""
+BEGUN, CHAINS = "rounds", "chains"
+"""The folders of what was begun, an empty file a round; and of chains of rounds, with the last one in each."""
 NAMED = "rqm-policy"
 """The key of a node's configuration that names its policy's file."""
 ANY = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
@@ -139,7 +139,8 @@ class Policy:
     def counted(self, mean: PrivateMean) -> PrivateMean:
         """What a round is worth to this owner: his δ, and the noise of the honest clients that he believes in."""
         values = {**mean.to_dict(), "mechanism": mean.mechanism, "delta": self.delta, "participations": None}
-        values |= {"honest": mean.clients - self.corrupt(mean.clients), "population": None, "separation": None}
+        values |= {"honest": mean.clients - self.corrupt(mean.clients), "population": None}
+        values["separation"] = None if mean.cancel is None else mean.setting.apart  # which the node sees to
         values.pop("private_mean")
         return PrivateMean(**values)
 
@@ -208,6 +209,11 @@ class NodeGuard:
                 f"the policy of this node: clients = {plan.clients}: must be at most {most}, who are in the roster"
             )
         self._pay(plan, dim, None)
+        self.begin(round_)
+
+    def begin(self, round_: bytes) -> None:
+        """Refuse a round that was begun before, under the same name. When this returns it is on the disk."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         begun = self.folder / BEGUN
         begun.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self.folder)
@@ -216,11 +222,11 @@ class NodeGuard:
         except FileExistsError:
             raise PolicyError("the policy of this node: a round that it has begun before") from None
 
-    def charge(self, plan: Plan, dim: int, turn: int) -> None:
-        """Pay for this node's vector in a round; when this returns the charge is on the disk."""
-        self._pay(plan, dim, turn)
+    def charge(self, plan: Plan, dim: int, turn: int, chain: bytes = b"") -> None:
+        """Pay for this node's vector in a round, of a chain; when this returns the charge is on the disk."""
+        self._pay(plan, dim, turn, chain)
 
-    def _pay(self, plan: Plan, dim: int, turn: int | None) -> None:
+    def _pay(self, plan: Plan, dim: int, turn: int | None, chain: bytes = b"") -> None:
         """Look at all ledgers of this node; charge one of them, if a turn is given."""
         self.policy.check(plan, plan.private_mean(dim))
         mean = self.policy.counted(plan.private_mean(dim))
@@ -234,12 +240,27 @@ class NodeGuard:
                 if turn is not None and before == counts:  # nobody else has charged since it was found affordable
                     (self.folder / own).mkdir(mode=0o700, exist_ok=True)
                     guard = held.get(own) or stack.enter_context(Guard(mean, self.folder / own, sampling=AVAILABLE))
+                    if chain:
+                        self._come_back(chain, turn, mean.setting.apart)
                     guard.charge(turn)
                     return
             with_this = counts | {own: (mean, counts.get(own, (mean, 0))[1] + 1)}
             self._afford(mean, [(self.policy.counted(kind), count) for kind, count in with_this.values()])
             if turn is None:
                 return
+
+    def _come_back(self, chain: bytes, turn: int, apart: int) -> None:
+        """Refuse to take part again in a chain of rounds too soon: noise of a round protects a node once."""
+        folder = self.folder / CHAINS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / sha256(chain).hexdigest()
+        last = read_json(path, "a chain").get("turn") if path.exists() else None
+        if last is not None and not (isinstance(last, int) and turn >= last + apart):
+            raise PolicyError(
+                f"the policy of this node: round {turn} of a chain in which it took part in round {last}: must be "
+                f"{apart} rounds later"
+            )
+        write_json(path, {"turn": turn})
 
     @contextmanager
     def _ledgers(self) -> Iterator[tuple[dict[str, Guard], ExitStack]]:

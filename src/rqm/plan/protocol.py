@@ -117,7 +117,7 @@ def _holds(clients: int, least: int, bad: int) -> int:
     """
     if 2 * least <= clients + bad:
         raise ValueError(
-            f"survivors = {least}: must be more than {(clients + bad) // 2} of {clients} clients of whom {bad} may work "
-            "with the server where noise cancels, or it could have the same noise taken back in two sums"
+            f"survivors = {least}: must be more than {(clients + bad) // 2} of {clients} clients, {bad} of whom may "
+            "work with the server, where noise cancels, or it could have the same noise taken back in two sums"
         )
     return max(bad + 1, min(2 * least // 3, clients - 1))

@@ -41,8 +41,9 @@ class Client:
     ) -> None:
         self._maker = maker or Masks()
         self.params, self.number = params, whole("number", number, 0, params.clients - 1)
-        self._after, self._before = after, None if self.number < params.first else followed(held, params, self.number)
-        self.secret = (secret or os.urandom(SECRET)) if params.holds and self._before is None else b""
+        later = params.holds and self.number >= params.first
+        self._after, self._before = after, followed(held, params, self.number) if later else None
+        self.secret = (secret or os.urandom(SECRET)) if params.holds and not later else b""
         self._kept: dict[int, bytes] = {}  # shares of the secrets behind the others' noise
         if params.roster and (identity is None or roster is None or roster.hash != params.roster):
             raise ValueError("a signed round: identity (one's own) and the roster of this round must be given")
@@ -206,8 +207,8 @@ class Client:
             (other, masking.deal(self._key(self.number, other, b"shares"), share, self._context(self.number, other)))
             for other, share in zip(self._channels, shares, strict=True)
         ]
-        body = sha256(self._seed).digest(), wire.entries(sealed), *self._share_noise()
-        return self._send(Kind.SHARES, *body, then=Kind.INBOX)
+        own = sha256(self._seed).digest()
+        return self._send(Kind.SHARES, own, wire.entries(sealed), *self._share_noise(), then=Kind.INBOX)
 
     def _share_noise(self) -> list[bytes]:
         """The secret behind this client's noise, shared among the others of its kind."""
