@@ -128,6 +128,18 @@ def kill(process: subprocess.Popen, log: Path, round_: int) -> None:
     os.killpg(process.pid, signal.SIGKILL)
 
 
+def kill_owing(processes: list[subprocess.Popen], logs: list[Path]) -> None:
+    """Kill the first SuperNode that has answered all five messages of a round, and owes its noise to the next."""
+    while True:
+        for process, log in zip(processes, logs, strict=True):
+            if log.exists() and log.read_text().count("Received successfully") >= 5:
+                time.sleep(1.0)  # until its answer is out
+                print(f"*** killing the SuperNode with pid {process.pid} between its two messages", flush=True)
+                os.killpg(process.pid, signal.SIGKILL)
+                return
+        time.sleep(0.05)
+
+
 def arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -141,6 +153,11 @@ def arguments() -> argparse.Namespace:
         action="append",
         default=[],
         help="kill one SuperNode when it is asked to train in this round; may be given again",
+    )
+    parser.add_argument(
+        "--kill-owing",
+        action="store_true",
+        help="kill the first SuperNode that owes noise to the next round (rqm.cancel)",
     )
     parser.add_argument("--policy", type=Path, help="a policy for all nodes, instead of one that allows nearly all")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
@@ -252,6 +269,9 @@ def main() -> int:
             victim = given.nodes - 1 - number
             log = folder / f"flower-supernode-{victim}.log"
             Thread(target=kill, args=(nodes[victim], log, round_), daemon=True).start()
+        if given.kill_owing:
+            logs = [folder / f"flower-supernode-{number}.log" for number in range(given.nodes)]
+            Thread(target=kill_owing, args=(nodes, logs), daemon=True).start()
         return federation.run(given.set, given.limit)
 
 

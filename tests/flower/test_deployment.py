@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
+from rqm.plan.account import account_ledger
+from rqm.verify import verify
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "flower"))
@@ -23,9 +26,8 @@ CONFIG = (
 )
 
 
-def federation(*options):
+def federation(*options, path=ROOT / "examples" / "flower" / "federation.py"):
     """Run the example's federation of four nodes, each with an identity, a policy and the roster."""
-    path = ROOT / "examples" / "flower" / "federation.py"
     command = [sys.executable, path, "--nodes", "4", "--limit", "400", *options]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
@@ -45,6 +47,53 @@ def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(
     assert "for every user against the server, certified, after 2 rounds" in said
     charged = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()[1:]]
     assert [entry["round"] for entry in charged] == [0, 1]
+
+
+CANCELLED = """\
+clients = 3
+survivors = 2
+rounds = 4
+separation = 2
+participations = 2
+cancel = 12.0
+data = "glyphs"
+model = "linear"
+sends = "gradient"
+delta = 1e-5
+seed = 1
+
+[tool.flwr.app.config.rqm.mechanism]
+mechanism = "rounding"
+clip = 0.0452
+margin = 1.0
+levels = 2
+
+[tool.flwr.app.config.rqm.transforms]
+"""
+
+
+@pytest.mark.slow  # four minutes, mostly of waiting
+def test_noise_is_taken_back_and_that_of_a_node_killed_between_its_two_messages_is_found_again(tmp_path):
+    app = tmp_path / "app"
+    shutil.copytree(ROOT / "examples" / "flower", app, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    before, after = (app / "pyproject.toml").read_text().split("[tool.flwr.app.config.rqm]\n")
+    after = after.split("[tool.flwr.app.config.rqm.transforms]\n")[1]
+    (app / "pyproject.toml").write_text(f"{before}[tool.flwr.app.config.rqm]\n{CANCELLED}{after}")
+    (tmp_path / "policy.toml").write_text(EXAMPLE.replace("{nodes}", "3").replace('["rqm"]', '["rounding"]'))
+    options = ["--policy", tmp_path / "policy.toml", "--ledger", tmp_path / "ledger", "--kill-owing"]
+    done = federation(*options, "--nodes", "6", "--limit", "500", path=app / "federation.py")
+    said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
+    assert done.returncode == 0, said[-3000:] + done.stderr[-6000:]
+    assert said.count("between its two messages") == 1
+    assert said.count("is gone, and its noise was found through the others") == 1
+    assert "its noise stays in the model" not in said
+    assert "is discarded" not in said
+    charged = [json.loads(line) for line in (tmp_path / "ledger" / "ledger.jsonl").read_text().splitlines()[1:]]
+    assert [entry["round"] for entry in charged] == [0, 1, 2, 3]
+    told = re.findall(r"\(ε = ([\d.e+]+), δ = 1e-05\) for every user against the server, certified, after 4", said)
+    found, _ = account_ledger(tmp_path / "ledger")
+    assert f"{found.epsilon:.4g}" == told[0]
+    assert found.epsilon <= verify(tmp_path / "ledger" / "ledger.jsonl").epsilon * 1.001
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """A chain of rounds, each of which takes back the noise of the one before, as the server keeps it."""
 
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import final
 
 import torch
@@ -59,5 +59,6 @@ class Chain:
             if secret is None:
                 log(WARNING, "rqm: node %d is gone, and its noise stays in the model", self.nodes[place])
             else:
+                log(INFO, "rqm: node %d is gone, and its noise was found through the others", self.nodes[place])
                 sums = (sums - torch.from_numpy(noise(mean, secret))) % mean.modulus
         return sums
