@@ -129,11 +129,10 @@ def kill(process: subprocess.Popen, log: Path, round_: int) -> None:
 
 
 def kill_owing(processes: list[subprocess.Popen], logs: list[Path]) -> None:
-    """Kill the first SuperNode that has answered all five messages of a round, and owes its noise to the next."""
+    """Kill the first SuperNode that is asked for its second message: the sixth, after the five of its own round."""
     while True:
         for process, log in zip(processes, logs, strict=True):
-            if log.exists() and log.read_text().count("Received successfully") >= 5:
-                time.sleep(1.0)  # until its answer is out
+            if log.exists() and log.read_text().count("Received successfully") >= 6:
                 print(f"*** killing the SuperNode with pid {process.pid} between its two messages", flush=True)
                 os.killpg(process.pid, signal.SIGKILL)
                 return

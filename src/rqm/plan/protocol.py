@@ -80,11 +80,7 @@ def protocol(
     degree = clients - 1
     fewest = (degree + bad) // 2 + 1
     left = (least or clients) - 1  # neighbours of a client at the end
-    if bad and (fewest > left or 0 < threshold < fewest):
-        raise ValueError(
-            f"survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} for "
-            f"{clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
-        )
+    _check_threshold(clients, bad, left, threshold)
     if clients > COMPLETE and not threshold and fewest <= left and link is None:
         stay = minimum or clients - int(min(0.4, 2 * plan.lost + 0.02) * clients)
         degree, threshold, minimum = security(clients, stay, bad)
@@ -107,6 +103,16 @@ def protocol(
         least=of_each,
         holds=holds,
     )
+
+
+def _check_threshold(clients: int, bad: int, left: int, threshold: int) -> None:
+    """Refuse a threshold, given or left by the survivors, that the corrupt ones could come round."""
+    fewest = (clients - 1 + bad) // 2 + 1
+    if bad and (fewest > left or 0 < threshold < fewest):
+        raise ValueError(
+            f"survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} for "
+            f"{clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
+        )
 
 
 def _holds(clients: int, least: int, bad: int) -> int:
