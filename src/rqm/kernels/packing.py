@@ -96,6 +96,14 @@ _left, _right, _or = _native("shl"), _native("lshr"), _native("or_")
 
 
 @compiled
+def _tile(row: int, left: int, columns: int, count: int, bits: np.uint32, width: int) -> Any:  # pragma: no cover
+    """A piece of a row of values: where it begins, its size, and the words and the bit in them where it goes."""
+    start = row * columns + left
+    size = min(TILE, columns - left, count - start)
+    return start, size, row * bits // width * columns + left, _U(row * bits % width)
+
+
+@compiled
 def _pack(values: Array, bits: np.uint32, words: Array) -> Any:  # pragma: no cover (compiled)
     """Fill ``words``, which are zero; return all values or-ed together."""
     width = words.itemsize * 8
@@ -103,12 +111,10 @@ def _pack(values: Array, bits: np.uint32, words: Array) -> Any:  # pragma: no co
     seen = values[0]
     for left in range(0, columns, TILE):
         for row in range(width):
-            start = row * columns + left
-            size = min(TILE, columns - left, len(values) - start)
+            start, size, word, shift = _tile(row, left, columns, len(values), bits, width)
             if size <= 0:
                 break
             source = values[start : start + size]
-            word, shift = row * bits // width * columns + left, _U(row * bits % width)
             low = words[word : word + size]
             for j in range(np.uint64(size)):
                 seen = _or(seen, source[j], values)
@@ -127,12 +133,10 @@ def _unpack(words: Array, bits: np.uint32, values: Array) -> None:  # pragma: no
     mask = _U(0xFFFFFFFF) >> (_U(32) - bits)
     for left in range(0, columns, TILE):
         for row in range(width):
-            start = row * columns + left
-            size = min(TILE, columns - left, len(values) - start)
+            start, size, word, shift = _tile(row, left, columns, len(values), bits, width)
             if size <= 0:
                 break
             target = values[start : start + size]
-            word, shift = row * bits // width * columns + left, _U(row * bits % width)
             low = words[word : word + size]
             if shift + bits > width:
                 high = words[word + columns : word + columns + size]
