@@ -211,6 +211,14 @@ def _between(low: float, high: float, above: float, below: float) -> float:
     return float(low * (high / low) ** part)
 
 
+def best_held(setting: Setting, workload: Workload | None = None) -> float:
+    """Transient noise, in steps of two levels, that suits the coins' for the least noise in a server's iterates."""
+    if setting.apart == 1:
+        raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
+    ratio = gain(workload or Workload(setting.rounds)).best_ratio(setting.apart)
+    return max(ratio / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
+
+
 def best_cancelled(
     epsilon: float,
     setting: Setting,
@@ -224,10 +232,7 @@ def best_cancelled(
 
     ``workload`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
     """
-    if setting.apart == 1:
-        raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
-    ratio = gain(workload or Workload(setting.rounds)).best_ratio(setting.apart)
-    cancel = max(ratio / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
+    cancel = best_held(setting, workload)
     first = model_mechanism("rounding", coordinate_clip(l2_clip, dim, spread), {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
 
