@@ -102,7 +102,8 @@ class Candidate:
 
     ``iterate_noise`` is the noise in a server's models, root mean square over the rounds, over that of a trusted
     server's independent Gaussian noise at the same ε. With ``cancel`` steps of noise that a second message takes back
-    it is less than the error of single rounds makes one think; bits are then those of both ``messages``.
+    it is less than the error of single rounds makes one think; bits are then those of both ``messages``, and the
+    mechanism is private only together with that noise, in a ``PrivateMean``.
     """
 
     name: str

@@ -125,13 +125,14 @@ def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
 @contextmanager
 def _progress(quiet: bool) -> "Iterator[Progress | None]":
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
         return
-    with Progress(BarColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
+    columns = SpinnerColumn(), BarColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
         yield lambda name, number, count: bar.update(task, description=name, completed=number, total=count)
 
