@@ -101,12 +101,13 @@ def alone(request):
         ({"rounds": 5, "observer": "outsider"}, "observer server"),
         ({"rounds": 5, "participations": 1, "honest": 0.8}, "honest = 0.8: must be a number"),
         ({"rounds": 5, "participations": 2}, "separation = None: must be given"),
-        ({"rounds": LONGEST + 1, "participations": 1}, "takes minutes"),
+        ({"rounds": 101, "participations": 1}, "population = 10000: must be at least 10100"),
+        ({"rounds": LONGEST + 1, "participations": 1, "population": 10**6}, "takes minutes"),
         ({"rounds": ROUNDS + 1, "separation": 100}, "takes minutes"),
     ],
 )
 def test_where_it_cannot_be_the_reason_is_given(who, reason):
-    setting = Setting(clients=100, population=10**4, **who)
+    setting = Setting(**{"clients": 100, "population": 10**4, **who})
     with pytest.raises(ValueError, match=reason):
         alone(Request(setting=setting, dim=4096, epsilon=4.0, bits_of_both=32))
 

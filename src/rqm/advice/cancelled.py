@@ -1,6 +1,7 @@
 """Noise that cancels among the candidates: where it can be used, what it costs, and what is left in the models."""
 
 from dataclasses import asdict
+from math import ceil
 
 from rqm.advice.candidates import Candidate, Makers, Request
 from rqm.encoding.memory import check_cancel
@@ -26,6 +27,13 @@ def _fitted(request: Request) -> Candidate:
     setting, epsilon, coins = request.setting, request.epsilon, Rounding(clip=request.clip, levels=2)
     assert epsilon is not None
     check_cancel(1.0, coins, setting)
+    turns = setting.rounds * setting.clients
+    if setting.population is not None and setting.population * setting.releases < turns:
+        raise ValueError(
+            f"population = {setting.population}: must be at least {ceil(turns / setting.releases)}, for "
+            f"{setting.clients} clients in each of {setting.rounds} rounds who take turns, each at most "
+            f"{setting.releases} times"
+        )
     if setting.rounds > ROUNDS or setting.apart > LONGEST:
         raise ValueError(
             f"rounds = {setting.rounds}: must be at most {ROUNDS:,} here, and {LONGEST} from one participation to the "

@@ -101,6 +101,10 @@ def command(
             l2_clip=l2_clip,
             progress=told,
         )
+    _told(advice, plot, as_json)
+
+
+def _told(advice: "Advice", plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         _plot(advice, plot, quiet=as_json)
     if as_json:
