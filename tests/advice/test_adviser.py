@@ -38,7 +38,7 @@ def test_one_client_and_pure_privacy():
 
 
 def test_a_model_against_the_server_needs_one_bit():
-    advice = advise(clients=1000, epsilon=10, **MODEL)
+    advice = advise(clients=1000, epsilon=10, bits=4, **MODEL)
     names = [one.name for one in advice.candidates]
     assert names[-1] == "trusted server's Gaussian"
     one = next(one for one in advice.candidates if one.name == "1 bit")

@@ -2,29 +2,37 @@
 
 Every candidate is brought to the same certified ε in the same setting, and ranked by its worst-case error; or to the
 same error, and ranked by its ε. Nothing is estimated: ε is what ``rqm.account`` would say, the error is computed from
-the mechanism's law.
+the mechanism's law. Where noise is taken back the error of one round says little: what decides then is the noise in the
+models of a server with momentum 0.9 and a rate that falls to zero over the rounds.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from math import sqrt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
 from typing import Any
 
 from rqm._util.checks import whole
+from rqm.advice.cancelled import NAME, cancelled, costs
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
 from rqm.mechanisms.rounding import Rounding
 from rqm.privacy.setting import Neighbours, Observer, Setting
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
+BITS, BITS_OF_BOTH = 4, 32
+"""What a client may send for a coordinate where nobody says; with noise that cancels no more than a float takes."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The candidates, best first; those that need a trusted server stand behind those that do not."""
+    """The candidates, best first; those that need a trusted server stand behind those that do not.
+
+    ``left_out`` says why noise that cancels is not among them, where there are rounds to take it back in.
+    """
 
     request: Request
     candidates: tuple[Candidate, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> Candidate:
@@ -33,10 +41,14 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        return {"request": self.request.to_dict(), "candidates": [one.to_dict() for one in self.candidates]}
+        return {
+            "request": self.request.to_dict(),
+            "candidates": [one.to_dict() for one in self.candidates],
+            "left_out": dict(self.left_out),
+        }
 
 
-def advise(
+def advise(  # noqa: PLR0913 (a request is all of them)
     *,
     clients: int,
     dim: int = 1,
@@ -47,7 +59,8 @@ def advise(
     bits: int | None = None,
     population: int | None = None,
     rounds: int = 1,
-    participations: int = 1,
+    participations: int | None = None,
+    separation: int | None = None,
     honest: int | float | None = None,
     observer: Observer = "server",
     neighbours: Neighbours = "replace",
@@ -56,8 +69,10 @@ def advise(
 ) -> Advice:
     """Rank the mechanisms that reach ε (or a noise on the sum, in units of the L2 clip) within a budget of bits.
 
-    ``clients`` of ``population`` users take part in each of ``rounds`` rounds, a user in at most ``participations``.
-    ``bits`` (or ``levels``, the most outcomes) is what a client may send for a coordinate, before secure aggregation.
+    ``clients`` of ``population`` users take part in each of ``rounds`` rounds, a user in at most ``participations``: 1,
+    or as many as a ``separation`` allows, the least number of rounds from one to the next. ``bits`` (or ``levels``, the
+    most outcomes) is what a client may send for a coordinate, before secure aggregation: 4, and 32 for both messages of
+    noise that cancels (``docs/cancel.md``). That takes seconds to look for, where there are rounds to take it back in.
     Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. For the
     others see ``Setting``: ``honest`` may be a fraction only if the population is given.
 
@@ -69,22 +84,26 @@ def advise(
         if bits is not None:
             raise ValueError(f"levels = {levels}: must not be given with bits, which mean the same")
         bits = whole("levels", levels, 2, 65_536).bit_length() - 1  # never more outcomes than asked for
+    if participations is not None or separation is None:
+        participations = whole("participations", 1 if participations is None else participations, 1, rounds)
     setting = Setting(
         clients=clients,
         rounds=rounds,
         delta=delta,
         population=population,
         observer=observer,
-        participations=whole("participations", participations, 1, rounds) if observer == "server" else None,
+        participations=participations if observer == "server" else None,
         neighbours=neighbours,
         honest=honest,
+        separation=separation,
     )
     request = Request(
         setting=setting,
         dim=dim,
         epsilon=epsilon,
         noise=noise,
-        bits=4 if bits is None else bits,
+        bits=BITS if bits is None else bits,
+        bits_of_both=BITS_OF_BOTH if bits is None else bits,
         l2_clip=l2_clip,
         pure=delta is None and clients == 1 and dim == 1,
     )
@@ -93,58 +112,94 @@ def advise(
 
 def ranked(request: Request, progress: Progress | None = None) -> Advice:
     """All mechanisms that can do what is asked, best first."""
-    makers = list(pure(request) if request.pure else sums(request))
+    makers = list(pure(request) if request.pure else sums(request)) + list(cancelled(request))
     found: list[Candidate] = []
+    left_out = {}
     for number, (name, make) in enumerate(makers):
         if progress is not None:
             progress(name, number, len(makers))
         try:
             candidate = make()
-        except ValueError:
-            continue  # this one cannot do it: some other can, or the error below says what would be possible
-        if candidate is not None and (candidate.trusted_server or candidate.bits_per_coordinate <= request.bits):
+        except ValueError as error:  # this one cannot do it: some other can, or the error below says what can be done
+            if name == NAME:
+                left_out[name] = str(error)
+            continue
+        if candidate is not None and _fits(candidate, request):
             found.append(replace(candidate, name=name))
     if not any(not one.trusted_server for one in found):
         raise ValueError(_impossible(request))
-    by_error = request.epsilon is not None
-    found.sort(key=lambda one: (one.trusted_server, one.mse if by_error else one.epsilon))
-    return Advice(request, tuple(_explained(found, request)))
+    if request.epsilon is not None and not request.pure:
+        found = _in_the_models(found)
+    value = measure(found, request)
+    found.sort(key=lambda one: (one.trusted_server, value(one)))
+    return Advice(request, tuple(_explained(found, request)), left_out)
+
+
+def _fits(one: Candidate, request: Request) -> bool:
+    most = request.bits_of_both if one.cancel else request.bits
+    return one.trusted_server or one.bits_per_coordinate <= most
+
+
+def measure(found: Sequence[Candidate], request: Request) -> Callable[[Candidate], float]:
+    """What these are ranked by: at the same ε the error, or the noise in the models if one of them cancels; else ε."""
+    if request.epsilon is None:
+        return lambda one: one.epsilon
+    if any(one.cancel for one in found):
+        return lambda one: one.iterate_noise or inf
+    return lambda one: one.mse
+
+
+def _in_the_models(found: list[Candidate]) -> list[Candidate]:
+    """With independent noise all models have the noise of a mean times the same number."""
+    trusted = next(one for one in found if one.trusted_server)
+    return [one if one.cancel else replace(one, iterate_noise=sqrt(one.mse / trusted.mse)) for one in found]
 
 
 # -- words ----------------------------------------------------------------------------------------
 
 
 def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
-    by_error = request.epsilon is not None
+    by_error, value = request.epsilon is not None, measure(found, request)
     untrusted = [one for one in found if not one.trusted_server]
-    best = untrusted[0]
-    trusted = next((one for one in found if one.trusted_server), None)
+    best, cancels = untrusted[0], any(one.cancel for one in found)
+    what = "ε" if not by_error else "noise in the models" if cancels else "error"
     for one in found:
         words = []
         if one is best:
-            words.append("least error of all at this ε and these bits" if by_error else "least ε of all at this noise")
-            if len(untrusted) > 1:
-                second = untrusted[1]
-                gap = second.mse / one.mse - 1 if by_error else second.epsilon / one.epsilon - 1
-                words.append(f"{second.name} has {_more(gap)}" if gap > 1e-4 else f"{second.name} ties")
-            fewer = [o for o in untrusted if o.bits_per_coordinate < one.bits_per_coordinate]
-            if fewer:
-                cheap = fewer[0]
-                gap = cheap.mse / one.mse - 1 if by_error else cheap.epsilon / one.epsilon - 1
-                words.append(
-                    f"{cheap.name} needs {cheap.bits_per_coordinate} instead of {one.bits_per_coordinate} bits for "
-                    f"{_more(gap)}"
-                )
+            words.append(f"least {what} of all at this {'ε and these bits' if by_error else 'noise'}")
+            words += _rivals(best, untrusted[1:], value)
         elif one.trusted_server:
             words.append("the server sees every vector: what trust would buy")
+            words += ["with independent noise"] if cancels else []
         else:
-            gap = one.mse / best.mse - 1 if by_error else one.epsilon / best.epsilon - 1
-            words.append(f"{_more(gap)} {'error' if by_error else 'ε'}")
-        if trusted is not None and by_error and not one.trusted_server:
-            words.append(f"noise {sqrt(one.mse / trusted.mse):.4f} times a trusted server's")
+            words.append(f"{_more(value(one) / value(best) - 1)} {what}")
+        if one.iterate_noise is not None and not one.trusted_server:
+            words.append(_noise(one, request))
         if one.mechanism.hides_alone:
             words.append("every client hides alone, the sum needs no protection")
+        if one.cancel:
+            words += costs(one, request)
         yield replace(one, why="; ".join(words))
+
+
+def _rivals(best: Candidate, others: list[Candidate], value: Callable[[Candidate], float]) -> Iterator[str]:
+    """How far behind the second is, and the best of those that need fewer bits."""
+    cheap = next((one for one in others if one.bits_per_coordinate < best.bits_per_coordinate), None)
+    if others and others[0] is not cheap:
+        gap = value(others[0]) / value(best) - 1
+        yield f"{others[0].name} has {_more(gap)}" if gap > 1e-4 else f"{others[0].name} ties"
+    if cheap is not None:
+        bits = f"{cheap.bits_per_coordinate} instead of {best.bits_per_coordinate} bits"
+        yield f"{cheap.name} needs {bits} for {_more(value(cheap) / value(best) - 1)}"
+
+
+def _noise(one: Candidate, request: Request) -> str:
+    if not one.cancel:
+        return f"noise {one.iterate_noise:.4f} times a trusted server's"
+    return (
+        f"noise in the models {one.iterate_noise:.4f} times a trusted server's independent noise's (momentum 0.9, "
+        f"a rate that falls to zero over {request.setting.rounds:,} rounds)"
+    )
 
 
 def _more(gap: float) -> str:
@@ -175,13 +230,16 @@ def _impossible(request: Request) -> str:
 
 
 def pareto(request: Request, epsilons: list[float], progress: Progress | None = None) -> dict[str, list[list[float]]]:
-    """For each mechanism its errors at several ε: pairs of certified ε and ``mse``."""
+    """For each mechanism its errors at several ε: pairs of certified ε and ``mse``.
+
+    Of single rounds: noise that cancels, of which they say little, is not among them.
+    """
     lines: dict[str, list[list[float]]] = {}
     for number, epsilon in enumerate(epsilons):
         if progress is not None:
             progress(f"ε = {epsilon:.3g}", number, len(epsilons))
         try:
-            advice = ranked(replace(request, epsilon=epsilon, noise=None))
+            advice = ranked(replace(request, epsilon=epsilon, noise=None, bits_of_both=0))
         except ValueError:
             continue
         for one in advice.candidates:

@@ -38,7 +38,8 @@ class Request:
     """What is asked for: in a ``setting``, vectors of ``dim`` coordinates within ``l2_clip``, at most ``bits`` each.
 
     ``epsilon`` or ``noise`` (of the sum, in units of the L2 clip) is the target. ``pure``: one client's one coordinate,
-    by pure differential privacy; the setting's δ then means nothing.
+    by pure differential privacy; the setting's δ then means nothing. ``bits_of_both`` is what both messages of noise
+    that cancels may take; 0: it is not looked for.
     """
 
     setting: Setting
@@ -48,6 +49,7 @@ class Request:
     bits: int = 4
     l2_clip: float = 1.0
     pure: bool = False
+    bits_of_both: int = 0
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -63,6 +65,7 @@ class Request:
         if isinstance(self.bits, int) and self.bits < 1:
             raise ValueError(f"bits = {self.bits}: must be at least 1, which is enough for most purposes")
         whole("bits", self.bits, 1, 32)
+        whole("bits_of_both", self.bits_of_both, 0, 32)
         real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
         honest = self.setting.honest
         sure = honest * self.setting.clients if isinstance(honest, float) else honest
@@ -95,7 +98,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mechanism that keeps the request. ``mse`` is the worst-case error of a coordinate of the mean, in clip²."""
+    """A mechanism that keeps the request. ``mse`` is the worst-case error of a coordinate of one mean, in clip².
+
+    ``iterate_noise`` is the noise in a server's models, root mean square over the rounds, over that of a trusted
+    server's independent Gaussian noise at the same ε. With ``cancel`` steps of noise that a second message takes back
+    it is less than the error of single rounds makes one think; bits are then those of both ``messages``, and the
+    mechanism is private only together with that noise, in a ``PrivateMean``.
+    """
 
     name: str
     mechanism: Mechanism
@@ -105,6 +114,9 @@ class Candidate:
     bits_under_secagg: int | None
     trusted_server: bool
     certified: bool
+    iterate_noise: float | None = None
+    messages: int = 1
+    cancel: float | None = None
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:

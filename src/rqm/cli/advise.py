@@ -34,6 +34,16 @@ PureDelta = Annotated[
     float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
 ]
 
+BitsOption = Annotated[
+    int | None, typer.Option(help="Bits that a client may send for a coordinate (4; 32 for two messages).")
+]
+Participations = Annotated[
+    int | None, typer.Option(help="The most rounds that a user takes part in (1, or what the separation allows).")
+]
+Separation = Annotated[
+    int | None, typer.Option(help="Users take turns: the least rounds from one of a user's to his next.")
+]
+
 
 def command(
     clients: Annotated[int, typer.Option(help="n, clients in a round's sum; 1: everybody hides alone.")] = 1,
@@ -41,11 +51,12 @@ def command(
     epsilon: Annotated[float | None, typer.Option(help="The ε to be kept.")] = None,
     noise: Annotated[float | None, typer.Option(help="Instead: the noise of the sum, in units of the L2 clip.")] = None,
     delta: PureDelta = None,
-    bits: Annotated[int | None, typer.Option(help="Bits that a client may send for a coordinate (4).")] = None,
+    bits: BitsOption = None,
     levels: Annotated[int | None, typer.Option(help="The same as the most outcomes: 16 is 4 bits.")] = None,
     population: Annotated[int | None, typer.Option(help="N, users that a round's clients are sampled from.")] = None,
     rounds: Annotated[int, typer.Option(help="T, rounds of training.")] = 1,
-    participations: Annotated[int, typer.Option(help="The most rounds that a user takes part in.")] = 1,
+    participations: Participations = None,
+    separation: Separation = None,
     honest: HonestOption = None,
     observer: Annotated[Observer, typer.Option(help="Whom ε holds against.")] = Observer.server,
     neighbours: Annotated[Neighbours, typer.Option(help="What a neighbour is.")] = Neighbours.REPLACE,
@@ -56,11 +67,14 @@ def command(
     """Rank the mechanisms that reach an ε within some bits, by their worst-case error.
 
     The error (`mse`) is that of one coordinate of the decoded mean, in units of clip²: the clip is 4 C / √d after a
-    rotation, C for a single coordinate.
+    rotation, C for a single coordinate. With several rounds noise that cancels is ranked, too, and all of them by the
+    noise in the models, over a trusted server's: it takes some seconds, and its bits are those of both messages.
 
     Examples:
 
         rqm advise --clients 1000 --population 1000000 --rounds 250 --dim 1048576 --epsilon 10
+
+        rqm advise --clients 100 --population 3400 --rounds 1500 --separation 34 --dim 1048576 --epsilon 10
 
         rqm advise --clients 1 --epsilon 5.4699 --levels 16 --json
 
@@ -80,12 +94,17 @@ def command(
             population=population,
             rounds=rounds,
             participations=participations,
+            separation=separation,
             honest=number_or_share(honest),
             observer=observer.value,
             neighbours=neighbours.value,
             l2_clip=l2_clip,
             progress=told,
         )
+    _told(advice, plot, as_json)
+
+
+def _told(advice: "Advice", plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         _plot(advice, plot, quiet=as_json)
     if as_json:
@@ -110,13 +129,14 @@ def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
 @contextmanager
 def _progress(quiet: bool) -> "Iterator[Progress | None]":
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
         return
-    with Progress(BarColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
+    columns = SpinnerColumn(), BarColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
         yield lambda name, number, count: bar.update(task, description=name, completed=number, total=count)
 
@@ -125,14 +145,17 @@ def _show(advice: "Advice") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    best, by_error = advice.best, advice.request.epsilon is not None
+    from rqm.advice.adviser import measure
+
+    best, value = advice.best, measure(advice.candidates, advice.request)
+    cancels = any(one.cancel for one in advice.candidates)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    heads = ("", "ε", "error, clip²", "over the best", "bits", "under secagg")
+    heads = ("", "ε", "error, clip²", "noise of models" if cancels else "over the best", "bits", "under secagg")
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=number > 0)
     for place, one in enumerate(advice.candidates):
         under = "" if one.bits_under_secagg is None else str(one.bits_under_secagg)
-        over = one.mse / best.mse if by_error else one.epsilon / best.epsilon
+        over = one.iterate_noise if cancels else value(one) / value(best)
         style = "bold" if place == 0 else ("dim" if one.trusted_server else "")
         table.add_row(
             one.name,
@@ -146,11 +169,15 @@ def _show(advice: "Advice") -> None:
     console = Console()
     console.print(table)
     console.print(f"[bold]{best.name}[/bold]: {best.why}.", highlight=False)
+    for name, reason in advice.left_out.items():
+        console.print(f"Not ranked, {name}: {reason}.", highlight=False)
     asked = advice.request.setting
     delta = "pure DP" if advice.request.pure else f"δ = {asked.delta:.3g}"
     console.print(
         f"[dim]Certified for every user, {delta}, against the {asked.observer}; one user's vectors "
         f"{'replaced by others' if asked.neighbours == 'replace' else 'replaced by zero'}.[/dim]"
     )
-    fields = {key: value for key, value in advice.best.mechanism.to_dict().items() if key != "rows"}
+    fields = {key: value for key, value in best.mechanism.to_dict().items() if key != "rows"}
+    if best.cancel is not None:
+        fields["cancel"] = best.cancel
     console.print(f"the best: {fields}", highlight=False)

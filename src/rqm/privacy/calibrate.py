@@ -26,6 +26,8 @@ SMALL = 1e-3
 """Less noise than this, in clips, is no place to begin at."""
 NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
+NARROW, WIDE = 1.02, 1.05
+"""The first step of a search, by a factor; the wider one where each takes seconds."""
 LEAST_HELD = 0.5
 """Steps of transient noise below which there is no use in it."""
 NEAR_ENOUGH = 0.98
@@ -119,11 +121,12 @@ def fitted(
             event = replace(event, cancel=cancel, separation=setting.apart)
         return spent(event, setting, quick=quick).epsilon
 
-    if cancel is not None:  # in steps of two levels: half of one is the deviation of a fair coin
-        noise *= sqrt(gaussian_paths(setting.apart, 4 * cancel**2, 1.0))
-    start = _alike(first, least, (noise * l2_clip) ** 2 / setting.floor().honest)
+    if cancel is None:
+        start, step = _alike(first, least, (noise * l2_clip) ** 2 / setting.floor().honest), NARROW
+    else:
+        start, step = _held(first, least, cancel, setting, noise * l2_clip), WIDE
     try:
-        start = _least(partial(reached, quick=True), epsilon, start)
+        start = _least(partial(reached, quick=True), epsilon, start, step)
         found = _least(partial(reached, quick=False), epsilon, start)  # mostly the same
     except _Unreached as error:
         what = f"epsilon = {epsilon:g}: {first.kind} does not reach it here"
@@ -151,13 +154,28 @@ def _alike(first: Mechanism, least: float, variance: float) -> float:
     return found if found > SMALL else 0.1
 
 
-def _least(reached: Callable[[float], float], target: float, start: float) -> float:
+def _held(first: Mechanism, least: float, cancel: float, setting: Setting, noise: float) -> float:
+    """The same where ``cancel`` steps of noise are taken back, for as much privacy as independent ``noise`` of a sum.
+
+    As if all noise were Gaussian, and the others' inputs at an end of the clip, where coins are least fair.
+    """
+    honest = setting.floor().honest
+
+    def enough(extra: float) -> bool:
+        channel = first.with_noise(least + extra).channel
+        coins, held = float(channel.variance(channel.clip)), (cancel * channel.grid.step) ** 2
+        return gaussian_paths(setting.apart, honest * held, honest * coins) * noise**2 <= 1
+
+    return smallest(enough, 0.1, 1e-3)
+
+
+def _least(reached: Callable[[float], float], target: float, start: float, step: float = NARROW) -> float:
     """The smallest x with ``reached`` below the target, to within some thousandths of it; it falls in x.
 
     What cannot be made raises ValueError, and is taken for too large.
     """
     low, high, at_low, at_high = 0.0, inf, inf, 0.0
-    best, x, step = inf, start, 1.02
+    best, x = inf, start
     for _ in range(80):
         try:
             now = reached(x)
@@ -193,6 +211,14 @@ def _between(low: float, high: float, above: float, below: float) -> float:
     return float(low * (high / low) ** part)
 
 
+def best_held(setting: Setting, workload: Workload | None = None) -> float:
+    """Transient noise, in steps of two levels, that suits the coins' for the least noise in a server's iterates."""
+    if setting.apart == 1:
+        raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
+    ratio = gain(workload or Workload(setting.rounds)).best_ratio(setting.apart)
+    return max(ratio / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
+
+
 def best_cancelled(
     epsilon: float,
     setting: Setting,
@@ -206,10 +232,7 @@ def best_cancelled(
 
     ``workload`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
     """
-    if setting.apart == 1:
-        raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
-    ratio = gain(workload or Workload(setting.rounds)).best_ratio(setting.apart)
-    cancel = max(ratio / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
+    cancel = best_held(setting, workload)
     first = model_mechanism("rounding", coordinate_clip(l2_clip, dim, spread), {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
 
