@@ -75,6 +75,5 @@ class Settings:
 
     def params(self, dim: int, round_: bytes, roster: bytes = b"") -> Params:
         """The parameters of a round of secure aggregation; with the hash of a roster, a signed one."""
-        count = self.plan.private_mean(dim).coordinates
-        found: Params = protocol(self.plan, count, round_, self.threshold, roster)
+        found: Params = protocol(self.plan, dim, round_, self.threshold, roster)
         return found

@@ -152,7 +152,7 @@ class Secure(Aggregator):
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
         silent = {party: STAGES[stage] for party, stage in zip(lost, stages, strict=True)}
         try:
-            params = protocol(self.plan, self.mean.coordinates, new_round(), second=len(before.there))
+            params = protocol(self.plan, self.mean.dim, new_round(), second=len(before.there))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.cancel is not None:  # the next round would take back what this one has not revealed
