@@ -10,7 +10,8 @@ chosen.
 from dataclasses import dataclass
 from functools import lru_cache
 from math import erfc, exp, pi, sqrt
-from typing import Any, final
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,16 @@ from rqm._util.checks import padded, whole
 from rqm.encoding.transforms import Rotation, tensors
 from rqm.randomness import SeededRandom
 
+if TYPE_CHECKING:
+    from rqm.encoding.private_mean import PrivateMean
+
 CHOICE = 8
 """The stream of a seed that the choice of every round is drawn from."""
 ROOM = 3.0
 """Vectors may be longer after the choice than they are on average by so many standard deviations."""
+
+NORMAL = np.array([NormalDist().inv_cdf((j + 0.5) / 1000) for j in range(1000)])
+"""What a thousand rotated coordinates look like, in units of their root mean square."""
 
 
 def second_clip(count: int) -> float:
@@ -47,6 +54,27 @@ def clipped_away_at_most(count: int) -> float:
     """The same at most, for any vector: from the variance of the squared length alone."""
     variance, room = 2 / count, second_clip(count) ** 2 - 1
     return (sqrt(variance + room**2) - room) / 4 / (1 + room)
+
+
+def choice_error(count: int, of: int, length: float) -> float:
+    """What the choice adds to the mean squared error of each value of a decoded mean of this length."""
+    return (of / count - 1) * length**2 / of
+
+
+def expected_error(mean: "PrivateMean", length: float, size: float | None = None) -> float:
+    """The mean squared error of each value that ``mean.decode`` returns, by the choice and by the noise.
+
+    Coordinates of rotated vectors are taken for Gaussian. What clips take away, and sums that wrap around, are not in
+    it.
+    """
+    if mean.l2_clip is None or not mean.rotate:
+        raise ValueError("error: must be asked of vectors that are clipped in L2 and rotated")
+    mech, chosen_ = mean.mechanism, choice_error(mean.coordinates, padded(mean.dim), length)
+    assert mech is not None
+    if not mech.integers:
+        return chosen_ + (mech.on_sum(mean.clients) * mean.bound / mean.clients) ** 2
+    x = (mean.l2_clip if size is None else size) / sqrt(mean.coordinates) * NORMAL
+    return chosen_ + float(mech.channel.variance(x).mean()) / mean.clients
 
 
 @final

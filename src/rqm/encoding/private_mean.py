@@ -17,7 +17,7 @@ import numpy as np
 
 from rqm import kernels
 from rqm._util.checks import inputs, padded, real, shown, whole
-from rqm.encoding.choice import Choice, clipped_away_at_most, second_clip
+from rqm.encoding.choice import Choice, clipped_away_at_most, expected_error, second_clip
 from rqm.encoding.memory import Memory, memory, white
 from rqm.encoding.together import FORMAT, check, find, read, sent
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
@@ -298,6 +298,13 @@ class PrivateMean:
         if self.few and rotation is not None:
             return self.choice(turn).inverse(mean[None], rotation)[0]
         return mean if rotation is None else rotation.inverse(mean[None])[0]
+
+    def error(self, length: float, size: float | None = None) -> float:
+        """The mean squared error to be expected of each value that ``decode`` returns, for a mean of this length.
+
+        The clients' vectors have the root mean square length ``size``, by default C. See ``expected_error``.
+        """
+        return expected_error(self, length, size)
 
     # -- what is promised ---------------------------------------------------------------------
 
