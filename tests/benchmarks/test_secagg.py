@@ -19,7 +19,7 @@ def test_without_a_peer_it_says_so(small):
     result = secagg.bench()
     assert result.ratios == {}
     assert any("Flower was not measured" in note for note in result.notes)
-    assert set(result.entries) == {secagg.OURS, secagg.OURS_ALL}
+    assert set(result.entries) == {secagg.OURS, secagg.OURS_ALL, secagg.OURS_FEW}
 
 
 def test_ratios_are_theirs_over_ours(small, monkeypatch):
@@ -36,7 +36,10 @@ def test_ratios_are_theirs_over_ours(small, monkeypatch):
     monkeypatch.setattr(secagg, "Flower", Peer)
     monkeypatch.setattr(secagg, "peer_python", lambda: "python")
     result = secagg.bench()
-    assert result.to_dict()["ratios"].keys() == {"time", "bytes", "39 shares: time", "39 shares: bytes"}
+    assert result.to_dict()["ratios"].keys() == {
+        *("time", "bytes", "39 shares: time", "39 shares: bytes"),
+        *("few coordinates: time", "few coordinates: bytes"),
+    }
     assert result.ratios["time"] == pytest.approx(100 / result.entries[secagg.OURS].seconds)
     assert result.ratios["bytes"] == pytest.approx(10**9 / secagg.ours(secagg.DERIVED, 40, 500)[1].bytes_up, 0.02)
     assert result.checks[f"time, over {secagg.FLOWER}"]["wanted"] == 2
