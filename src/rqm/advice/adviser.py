@@ -12,6 +12,7 @@ from typing import Any
 
 from rqm._util.checks import whole
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
+from rqm.advice.few import few
 from rqm.mechanisms.rounding import Rounding
 from rqm.privacy.setting import Neighbours, Observer, Setting
 
@@ -36,7 +37,7 @@ class Advice:
         return {"request": self.request.to_dict(), "candidates": [one.to_dict() for one in self.candidates]}
 
 
-def advise(
+def advise(  # noqa: PLR0913 (all that can be asked)
     *,
     clients: int,
     dim: int = 1,
@@ -52,6 +53,8 @@ def advise(
     observer: Observer = "server",
     neighbours: Neighbours = "replace",
     l2_clip: float = 1.0,
+    max_bits_per_parameter: float | None = None,
+    mean_length: float | None = None,
     progress: Progress | None = None,
 ) -> Advice:
     """Rank the mechanisms that reach ε (or a noise on the sum, in units of the L2 clip) within a budget of bits.
@@ -60,6 +63,10 @@ def advise(
     ``bits`` (or ``levels``, the most outcomes) is what a client may send for a coordinate, before secure aggregation.
     Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. For the
     others see ``Setting``: ``honest`` may be a fraction only if the population is given.
+
+    With ``max_bits_per_parameter`` (of a masked vector, under secure aggregation) only so many rotated coordinates are
+    sent as keep to it; with a ``mean_length`` alone (that of the clients' mean, in L2 clips) so many that their choice
+    adds a tenth to the error of the noise. See ``docs/few-coordinates.md``.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
@@ -84,8 +91,10 @@ def advise(
         dim=dim,
         epsilon=epsilon,
         noise=noise,
-        bits=4 if bits is None else bits,
+        bits=bits if bits is not None else 4 if max_bits_per_parameter is None and mean_length is None else 16,
         l2_clip=l2_clip,
+        max_bits_per_parameter=max_bits_per_parameter,
+        mean_length=mean_length,
         pure=delta is None and clients == 1 and dim == 1,
     )
     return ranked(request, progress)
@@ -93,7 +102,8 @@ def advise(
 
 def ranked(request: Request, progress: Progress | None = None) -> Advice:
     """All mechanisms that can do what is asked, best first."""
-    makers = list(pure(request) if request.pure else sums(request))
+    some = request.max_bits_per_parameter is not None or request.mean_length is not None
+    makers = list(pure(request) if request.pure else few(request) if some else sums(request))
     found: list[Candidate] = []
     for number, (name, make) in enumerate(makers):
         if progress is not None:
@@ -128,7 +138,7 @@ def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
                 gap = second.mse / one.mse - 1 if by_error else second.epsilon / one.epsilon - 1
                 words.append(f"{second.name} has {_more(gap)}" if gap > 1e-4 else f"{second.name} ties")
             fewer = [o for o in untrusted if o.bits_per_coordinate < one.bits_per_coordinate]
-            if fewer:
+            if fewer and one.coordinates is None:
                 cheap = fewer[0]
                 gap = cheap.mse / one.mse - 1 if by_error else cheap.epsilon / one.epsilon - 1
                 words.append(

@@ -38,7 +38,8 @@ class Request:
     """What is asked for: in a ``setting``, vectors of ``dim`` coordinates within ``l2_clip``, at most ``bits`` each.
 
     ``epsilon`` or ``noise`` (of the sum, in units of the L2 clip) is the target. ``pure``: one client's one coordinate,
-    by pure differential privacy; the setting's δ then means nothing.
+    by pure differential privacy; the setting's δ then means nothing. With ``max_bits_per_parameter``, or a
+    ``mean_length`` (of the clients' mean, in L2 clips), only some rotated coordinates are sent (``few.py``).
     """
 
     setting: Setting
@@ -48,6 +49,8 @@ class Request:
     bits: int = 4
     l2_clip: float = 1.0
     pure: bool = False
+    max_bits_per_parameter: float | None = None
+    mean_length: float | None = None
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -64,6 +67,11 @@ class Request:
             raise ValueError(f"bits = {self.bits}: must be at least 1, which is enough for most purposes")
         whole("bits", self.bits, 1, 32)
         real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
+        for name in ("max_bits_per_parameter", "mean_length"):
+            if getattr(self, name) is not None:
+                real(name, getattr(self, name), "a positive finite number", 0, inf)
+                if self.pure or self.setting.clients == 1:
+                    raise ValueError(f"{name}: must come with more clients than one, whose sum is sent")
         honest = self.setting.honest
         sure = honest * self.setting.clients if isinstance(honest, float) else honest
         if self.setting.clients > 1 and sure is not None and sure < 2:
@@ -71,6 +79,11 @@ class Request:
                 f"honest = {honest}: must leave at least 2 honest clients in a sum, or it hides nobody; for privacy "
                 "without others ask for clients = 1"
             )
+
+    @property
+    def length(self) -> float:
+        """Of the clients' mean, in L2 clips: of all alike, if nobody says."""
+        return 1.0 if self.mean_length is None else self.mean_length
 
     @property
     def levels(self) -> int:
@@ -106,6 +119,9 @@ class Candidate:
     trusted_server: bool
     certified: bool
     why: str = ""
+    coordinates: int | None = None
+    wire_bits_per_parameter: float | None = None
+    wraps: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -210,7 +226,7 @@ def sums(request: Request) -> Makers:
     setting = request.setting
 
     def of(firsts: list[Mechanism]) -> Callable[[], Candidate]:
-        return lambda: _candidate(tuned(firsts, request), request)
+        return lambda: candidate(tuned(firsts, request), request)
 
     alone = replace(setting, honest=None, survivors=None)
     z = gaussian_noise(alone, request.epsilon) if request.epsilon is not None else request.noise
@@ -230,8 +246,8 @@ def sums(request: Request) -> Makers:
     small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
     if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
         yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
-    yield "local Gaussian", lambda: _gaussian(request, local=True)
-    yield "trusted server's Gaussian", lambda: _gaussian(request, local=False)
+    yield "local Gaussian", lambda: gaussian_of(request, local=True)
+    yield "trusted server's Gaussian", lambda: gaussian_of(request, local=False)
 
 
 def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
@@ -249,7 +265,7 @@ def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
     return first.with_noise(least + smallest(enough, 1.0, 1e-7))
 
 
-def _candidate(mech: Mechanism, request: Request) -> Candidate:
+def candidate(mech: Mechanism, request: Request) -> Candidate:
     """What is guaranteed, and the worst-case error of a coordinate of the mean."""
     clients = request.setting.clients
     found = guarantee(Event(mech, request.dim, request.l2_clip), request.setting)
@@ -269,7 +285,8 @@ def _candidate(mech: Mechanism, request: Request) -> Candidate:
     )
 
 
-def _gaussian(request: Request, *, local: bool) -> Candidate:
+def gaussian_of(request: Request, *, local: bool) -> Candidate:
+    """A Gaussian of floats, to compare with."""
     setting = request.setting
     if request.epsilon is None:
         assert request.noise is not None
@@ -277,7 +294,7 @@ def _gaussian(request: Request, *, local: bool) -> Candidate:
     else:
         # One's own noise must do alone, or that of the sum.
         z = gaussian_noise(replace(setting, honest=None, survivors=None), request.epsilon)
-    return _candidate(Gaussian(z, local), request)
+    return candidate(Gaussian(z, local), request)
 
 
 def _table(request: Request, levels: int) -> Candidate | None:
@@ -301,7 +318,7 @@ def _table(request: Request, levels: int) -> Candidate | None:
     left = budgets[alpha][1]
     for share in (1 - 1e-6, 0.999, 0.99):
         mech = summed_table(alpha, honest, left * share, levels, clip=request.clip)
-        found = _candidate(mech, request)
+        found = candidate(mech, request)
         if found.epsilon <= request.epsilon:
             return found
     return None

@@ -30,6 +30,9 @@ class Neighbours(StrEnum):
     ZERO_OUT = "zero-out"
 
 
+LIMITS = [0.01 * 2**k for k in range(11)] + [32.0]
+"""Bits a parameter between which the front of few coordinates is drawn."""
+
 PureDelta = Annotated[
     float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
 ]
@@ -50,13 +53,23 @@ def command(
     observer: Annotated[Observer, typer.Option(help="Whom ε holds against.")] = Observer.server,
     neighbours: Annotated[Neighbours, typer.Option(help="What a neighbour is.")] = Neighbours.REPLACE,
     l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
-    plot: Annotated[Path | None, typer.Option(help="Draw ε against error, a line a mechanism, into this file.")] = None,
+    max_bits_per_parameter: Annotated[
+        float | None, typer.Option(help="Send only so many coordinates that masked vectors keep to this.")
+    ] = None,
+    mean_length: Annotated[
+        float | None,
+        typer.Option(help="How long the clients' mean is, in L2 clips (1); alone: as many coordinates as that needs."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw error against ε (of few coordinates: against bits) into this file.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rank the mechanisms that reach an ε within some bits, by their worst-case error.
 
     The error (`mse`) is that of one coordinate of the decoded mean, in units of clip²: the clip is 4 C / √d after a
-    rotation, C for a single coordinate.
+    rotation, C for a single coordinate. With few coordinates the error of their choice is in it, for a mean as long as
+    --mean-length says.
 
     Examples:
 
@@ -65,6 +78,8 @@ def command(
         rqm advise --clients 1 --epsilon 5.4699 --levels 16 --json
 
         rqm advise --clients 40 --epsilon 3 --delta 1e-5 --plot pareto.png
+
+        rqm advise --clients 100 --dim 1018174 --epsilon 3 --max-bits-per-parameter 0.03 --mean-length 0.3
     """
     from rqm.advice.adviser import advise
 
@@ -84,6 +99,8 @@ def command(
             observer=observer.value,
             neighbours=neighbours.value,
             l2_clip=l2_clip,
+            max_bits_per_parameter=max_bits_per_parameter,
+            mean_length=mean_length,
             progress=told,
         )
     if plot is not None:
@@ -98,9 +115,14 @@ def command(
 
 def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
     from rqm.advice.adviser import pareto
-    from rqm.report.pareto import draw
+    from rqm.advice.few import front
+    from rqm.report.pareto import draw, draw_front
 
     centre = advice.request.epsilon or advice.best.epsilon
+    if advice.best.coordinates is not None:
+        with _progress(quiet) as told:
+            draw_front(front(advice.request, LIMITS, told), plot)
+        return
     with _progress(quiet) as told:
         asked = replace(advice.request, epsilon=centre, noise=None)
         lines = pareto(asked, [centre * 2**k for k in range(-3, 3)], told)
@@ -126,21 +148,26 @@ def _show(advice: "Advice") -> None:
     from rich.table import Table
 
     best, by_error = advice.best, advice.request.epsilon is not None
+    few = best.coordinates is not None
     table = Table(box=None, padding=(0, 2, 0, 0))
-    heads = ("", "ε", "error, clip²", "over the best", "bits", "under secagg")
+    last: tuple[str, ...] = ("coordinates", "bits", "a parameter") if few else ("bits", "under secagg")
+    heads = ("", "ε", "error, clip²", "over the best", *last)
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=number > 0)
     for place, one in enumerate(advice.candidates):
         under = "" if one.bits_under_secagg is None else str(one.bits_under_secagg)
         over = one.mse / best.mse if by_error else one.epsilon / best.epsilon
+        last = (str(one.bits_per_coordinate), under)
+        if few:
+            wire = 32 if one.wire_bits_per_parameter is None else one.wire_bits_per_parameter
+            last = (f"{one.coordinates or advice.request.dim:,}", under or "32", f"{wire:.3g}")
         style = "bold" if place == 0 else ("dim" if one.trusted_server else "")
         table.add_row(
             one.name,
             f"{one.epsilon:.4g}",
             f"{one.mse:.4g}",
             f"{over:.4g}",
-            str(one.bits_per_coordinate),
-            under,
+            *last,
             style=style,
         )
     console = Console()
@@ -153,4 +180,5 @@ def _show(advice: "Advice") -> None:
         f"{'replaced by others' if asked.neighbours == 'replace' else 'replaced by zero'}.[/dim]"
     )
     fields = {key: value for key, value in advice.best.mechanism.to_dict().items() if key != "rows"}
+    fields |= {"coordinates": best.coordinates} if few else {}
     console.print(f"the best: {fields}", highlight=False)

@@ -208,7 +208,7 @@ class Plan:
             mechanism=self.mechanism,
             l2_clip=self.transforms.l2_clip,
             rotate=self.transforms.rotate,
-            coordinates=self.transforms.coordinates,  # type: ignore[arg-type]  (None: all)
+            coordinates=self.transforms.coordinates,  # type: ignore[arg-type]  # None: all
             clients=self.clients,
             rounds=self.rounds,
             delta=self.delta,
