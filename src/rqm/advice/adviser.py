@@ -64,9 +64,8 @@ def advise(  # noqa: PLR0913 (all that can be asked)
     Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. For the
     others see ``Setting``: ``honest`` may be a fraction only if the population is given.
 
-    With ``max_bits_per_parameter`` (of a masked vector, under secure aggregation) only so many rotated coordinates are
-    sent as keep to it; with a ``mean_length`` alone (that of the clients' mean, in L2 clips) so many that their choice
-    adds a tenth to the error of the noise. See ``docs/few-coordinates.md``.
+    With ``max_bits_per_parameter`` (of a masked vector) only so many rotated coordinates are sent as keep to it; with a
+    ``mean_length`` alone (in L2 clips) so many that their choice adds a tenth to the error of the noise.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048

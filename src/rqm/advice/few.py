@@ -64,7 +64,7 @@ def enough(noise: float, clients: int, dim: int, length: float) -> int:
     ``length`` is that of the mean, in L2 clips.
 
     >>> enough(5.8, 100, 1_018_174, 0.3)
-    264
+    268
     """
     of = padded(dim)
     return ceil(of / (1 + TENTH * of * (noise / clients / length) ** 2))
@@ -122,9 +122,12 @@ def front(
             progress(f"{limit:.3g} bits", number, len(limits))
         for name, make in few(replace(request, max_bits_per_parameter=limit), quick=True):
             try:
-                one = replace(make(), name=name)  # type: ignore[type-var]
+                made = make()
             except ValueError:
                 continue
+            if made is None:
+                continue
+            one = replace(made, name=name)
             if not one.trusted_server and not any(_better(other, one) for other in found):
                 found = [other for other in found if not _better(one, other)] + [one]
     return sorted(found, key=lambda one: one.wire_bits_per_parameter or 0.0)

@@ -37,6 +37,13 @@ PureDelta = Annotated[
     float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
 ]
 
+MaxBits = Annotated[float | None, typer.Option(help="Send only so many coordinates that masked vectors keep to this.")]
+MeanLength = Annotated[
+    float | None,
+    typer.Option(help="How long the clients' mean is, in L2 clips (1); alone: as many coordinates as that needs."),
+]
+Plot = Annotated[Path | None, typer.Option(help="Draw error against ε (few coordinates: against bits) into this file.")]
+
 
 def command(
     clients: Annotated[int, typer.Option(help="n, clients in a round's sum; 1: everybody hides alone.")] = 1,
@@ -53,23 +60,15 @@ def command(
     observer: Annotated[Observer, typer.Option(help="Whom ε holds against.")] = Observer.server,
     neighbours: Annotated[Neighbours, typer.Option(help="What a neighbour is.")] = Neighbours.REPLACE,
     l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
-    max_bits_per_parameter: Annotated[
-        float | None, typer.Option(help="Send only so many coordinates that masked vectors keep to this.")
-    ] = None,
-    mean_length: Annotated[
-        float | None,
-        typer.Option(help="How long the clients' mean is, in L2 clips (1); alone: as many coordinates as that needs."),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw error against ε (of few coordinates: against bits) into this file.")
-    ] = None,
+    max_bits_per_parameter: MaxBits = None,
+    mean_length: MeanLength = None,
+    plot: Plot = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rank the mechanisms that reach an ε within some bits, by their worst-case error.
 
     The error (`mse`) is that of one coordinate of the decoded mean, in units of clip²: the clip is 4 C / √d after a
-    rotation, C for a single coordinate. With few coordinates the error of their choice is in it, for a mean as long as
-    --mean-length says.
+    rotation, C for a single coordinate. Of few coordinates, that of their choice is in it.
 
     Examples:
 
@@ -78,11 +77,10 @@ def command(
         rqm advise --clients 1 --epsilon 5.4699 --levels 16 --json
 
         rqm advise --clients 40 --epsilon 3 --delta 1e-5 --plot pareto.png
-
-        rqm advise --clients 100 --dim 1018174 --epsilon 3 --max-bits-per-parameter 0.03 --mean-length 0.3
     """
     from rqm.advice.adviser import advise
 
+    few = {"max_bits_per_parameter": max_bits_per_parameter, "mean_length": mean_length}
     with _progress(quiet=as_json) as told:
         advice = advise(
             clients=clients,
@@ -99,18 +97,12 @@ def command(
             observer=observer.value,
             neighbours=neighbours.value,
             l2_clip=l2_clip,
-            max_bits_per_parameter=max_bits_per_parameter,
-            mean_length=mean_length,
+            **few,
             progress=told,
         )
     if plot is not None:
         _plot(advice, plot, quiet=as_json)
-    if as_json:
-        typer.echo(json.dumps(advice.to_dict()))
-        return
-    _show(advice)
-    if plot is not None:
-        typer.echo(str(plot))
+    _show(advice, plot, as_json)
 
 
 def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
@@ -143,7 +135,10 @@ def _progress(quiet: bool) -> "Iterator[Progress | None]":
         yield lambda name, number, count: bar.update(task, description=name, completed=number, total=count)
 
 
-def _show(advice: "Advice") -> None:
+def _show(advice: "Advice", plot: Path | None, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(advice.to_dict()))
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -182,3 +177,5 @@ def _show(advice: "Advice") -> None:
     fields = {key: value for key, value in advice.best.mechanism.to_dict().items() if key != "rows"}
     fields |= {"coordinates": best.coordinates} if few else {}
     console.print(f"the best: {fields}", highlight=False)
+    if plot is not None:
+        typer.echo(str(plot))
