@@ -290,10 +290,10 @@ def test_a_mechanism_is_found_for_few_coordinates():
     assert "a public choice of 16,384" in str(guarantee)
     assert f"{guarantee.wire_bits_per_parameter:.4g} bits a parameter" in str(guarantee)
     same = rqm.calibrate(
-        mean.mechanism.kind, levels=mean.mechanism.levels, epsilon=3, delta=1e-5, clients=200, rounds=1, dim=10_000,
-        coordinates=512, l2_clip=2.0,
-    ).private_mean()  # fmt: skip
-    assert same.mechanism == mean.mechanism
+        "pbm", levels=5, epsilon=3, delta=1e-5, clients=200, rounds=1, dim=10_000, coordinates=512, l2_clip=2.0
+    ).private_mean()
+    assert (same.coordinates, same.bound, same.mechanism.clip) == (512, mean.bound, mean.mechanism.clip)
+    assert 2.9 < same.guarantee.epsilon <= 3
     message = mean.encode(np.ones(10_000), SecureRandom())
     assert message.shape == (512,)
     assert mean.decode(200 * message % mean.modulus, clients=200).shape == (10_000,)

@@ -34,9 +34,11 @@ LEVELS = 16
 """Outcomes where nobody asks for another number: four bits."""
 DEFAULTS = (("rounding", 2), ("pbm", LEVELS))
 """What is tried where nobody asks for a mechanism: one bit, and four."""
-FEW = (("rounding", 2), ("pbm", 3), ("pbm", 5), ("pbm", 9), ("pbm", 17))
+FEW = (("rounding", 2), ("pbm", 3), ("pbm", 5))
 """The same for few coordinates, on each of which there is less noise, so that one bit may be too coarse: one trial of a
-client, two, four, … each of which costs a bit of the sum."""
+client, two, four, each of which costs a bit of the sum; and then …"""
+FINER = "discrete-gaussian"
+"""… integer noise, of as few steps as will do."""
 
 
 def coordinate_clip(l2_clip: float, dim: int, spread: float | None = None) -> float:
@@ -222,15 +224,14 @@ def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> t
 
     Both are affine trial by trial, so that they are certified under an L2 budget. No noise is taken back.
     """
-    return _first_of(DEFAULTS, epsilon, setting, dim, l2_clip), None
+    clip = coordinate_clip(l2_clip, dim)
+    firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in DEFAULTS]
+    return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel, None
 
 
 def best_few(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> tuple[Channel, None]:
     """The same for few coordinates of many: the shortest messages that are hardly noisier than a Gaussian."""
-    return _first_of(FEW, epsilon, setting, dim, l2_clip), None
-
-
-def _first_of(kinds: Sequence[tuple[str, int]], epsilon: float, setting: Setting, dim: int, l2_clip: float) -> Channel:
     clip = coordinate_clip(l2_clip, dim)
-    firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in kinds]
-    return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel
+    finer = proposed(FINER, {}, epsilon, setting, dim=dim, l2_clip=l2_clip, clip=clip)
+    firsts = [*(model_mechanism(kind, clip, {"levels": levels}) for kind, levels in FEW), *reversed(finer)]
+    return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel, None
