@@ -2,7 +2,8 @@
 
 All parties of either run in one process, on vectors of the same size: with all others as neighbours; and with as many
 as ``security`` asks for if two may be corrupt and two lost. Flower's shares are one more: a client keeps one itself.
-Then how the cost grows with coordinates, and with clients on a sparse graph.
+Ours once more with few coordinates, a public choice of all (``docs/few-coordinates.md``). Then how the cost grows with
+coordinates, and with clients on a sparse graph.
 """
 
 import subprocess
@@ -22,6 +23,8 @@ CLIENTS, COUNT, LEVELS = 40, 1_018_174, 16
 DERIVED = security(CLIENTS, CLIENTS - 2, 2)
 OURS, FLOWER = f"ours, {DERIVED[0]} neighbours", f"Flower SecAgg+, {DERIVED[0] + 1} shares"
 OURS_ALL, FLOWER_ALL = "ours, 39 shares", "Flower SecAgg+, 39 shares"
+FEW = 2**14
+OURS_FEW = f"ours, {FEW:,} coordinates"
 REPEATS = 3
 COORDINATES, SPARSE = (2**17, 2**20), (64, 512)
 """Sizes between which growth is measured: of the vectors, and of a round on a sparse graph."""
@@ -76,7 +79,7 @@ def ours(graph: tuple[int, int, int], clients: int, count: int) -> tuple[float, 
 
 def bench() -> Result:
     """Rounds in turns, so that a busy moment of the machine hits all."""
-    times: dict[str, list[float]] = {OURS: [], OURS_ALL: []}
+    times: dict[str, list[float]] = {OURS: [], OURS_ALL: [], OURS_FEW: []}
     sizes: dict[str, int] = {}
     notes: list[str] = []
     with ExitStack() as stack:
@@ -92,8 +95,12 @@ def bench() -> Result:
         except ModuleNotFoundError:
             notes.append("Flower was not measured: it is not installed (make peers).")
         for turn in range(REPEATS):
-            for name, graph in ((OURS, DERIVED), (OURS_ALL, (0, 0, 0))):
-                seconds, cost = ours(graph, CLIENTS, COUNT)
+            for name, graph, count in (
+                (OURS, DERIVED, COUNT),
+                (OURS_ALL, (0, 0, 0), COUNT),
+                (OURS_FEW, DERIVED, min(FEW, COUNT)),
+            ):
+                seconds, cost = ours(graph, CLIENTS, count)
                 times[name].append(seconds)
                 sizes[name] = cost.bytes_up
             for name, peer in peers.items():
@@ -104,10 +111,14 @@ def bench() -> Result:
     result = Result("secagg", OURS, [], entries, notes=notes, unit="rounds a second")
     _ratios(result, sizes)
     for name, size in sizes.items():
-        notes.append(f"{name}: a client sends {size / CLIENTS / 1e6:.2f} MB.")
+        notes.append(f"{name}: a client sends {_size(size / CLIENTS)}.")
 
     _growth(result)
     return result
+
+
+def _size(size: float) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def _ratios(result: Result, sizes: dict[str, int]) -> None:
@@ -116,6 +127,11 @@ def _ratios(result: Result, sizes: dict[str, int]) -> None:
         if other in result.entries:
             result.named_ratios[f"{prefix}time"] = result.ratio(one, other)
             result.named_ratios[f"{prefix}bytes"] = sizes[other] / sizes[one]
+    if FLOWER in result.entries:
+        result.named_ratios["few coordinates: time"] = result.ratio(OURS_FEW, FLOWER)
+        result.named_ratios["few coordinates: bytes"] = sizes[FLOWER] / sizes[OURS_FEW]
+        result.check(f"few coordinates: bytes, over {FLOWER}", result.named_ratios["few coordinates: bytes"], 250.0)
+    result.check("few coordinates: bytes, over all of them", sizes[OURS] / sizes[OURS_FEW], 40.0)
     for what, wanted in (("time", 2.0), ("bytes", 6.0)):
         if what in result.named_ratios:
             result.check(f"{what}, over {FLOWER}", result.named_ratios[what], wanted)

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from benchmarks import secagg, secagg_scale
+from benchmarks import secagg, secagg_few, secagg_scale
+from rqm import RQM, PrivateMean, SeededRandom
+from rqm.plan.experiments import find
+from rqm.plan.sweep import Sweep
+from rqm.secagg import Params
+from rqm.secagg.local import aggregate
 
 
 @pytest.fixture
@@ -19,7 +24,7 @@ def test_without_a_peer_it_says_so(small):
     result = secagg.bench()
     assert result.ratios == {}
     assert any("Flower was not measured" in note for note in result.notes)
-    assert set(result.entries) == {secagg.OURS, secagg.OURS_ALL}
+    assert set(result.entries) == {secagg.OURS, secagg.OURS_ALL, secagg.OURS_FEW}
 
 
 def test_ratios_are_theirs_over_ours(small, monkeypatch):
@@ -36,7 +41,10 @@ def test_ratios_are_theirs_over_ours(small, monkeypatch):
     monkeypatch.setattr(secagg, "Flower", Peer)
     monkeypatch.setattr(secagg, "peer_python", lambda: "python")
     result = secagg.bench()
-    assert result.to_dict()["ratios"].keys() == {"time", "bytes", "39 shares: time", "39 shares: bytes"}
+    assert result.to_dict()["ratios"].keys() == {
+        *("time", "bytes", "39 shares: time", "39 shares: bytes"),
+        *("few coordinates: time", "few coordinates: bytes"),
+    }
     assert result.ratios["time"] == pytest.approx(100 / result.entries[secagg.OURS].seconds)
     assert result.ratios["bytes"] == pytest.approx(10**9 / secagg.ours(secagg.DERIVED, 40, 500)[1].bytes_up, 0.02)
     assert result.checks[f"time, over {secagg.FLOWER}"]["wanted"] == 2
@@ -69,3 +77,30 @@ def test_the_picture(tmp_path, monkeypatch):
     found = secagg_scale.study()
     assert [run["clients"] for run in found["model"]] == [20, 30, 40, 1000]
     assert secagg_scale.draw(found, tmp_path / "out.png").stat().st_size > 10_000
+
+
+def test_forty_clients_of_few_coordinates_send_thirty_kilobytes_each():
+    """Messages of a private mean of the paper's model, through the true protocol, and back."""
+    mean = PrivateMean(mechanism=RQM(clip=0.03, margin=20.0), dim=1_018_174, clients=40, coordinates=2**14)
+    x = np.random.default_rng(0).normal(size=1_018_174)
+    two = [mean.simulated(x, SeededRandom(place)) for place in range(2)]
+    params = Params(40, mean.coordinates, 16, b"few", *secagg.DERIVED)
+    total, _, cost = aggregate(params, lambda u: two[u % 2])
+    assert cost.bytes_up / 40 < 30_000
+    assert (total == 20 * (two[0] + two[1])).all()
+    assert mean.decode(total, clients=40).shape == (1_018_174,)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "masked", "everything"),
+    [
+        ("few-coordinates-3400", 0.03, 0.15),
+        pytest.param("few-coordinates", 0.2, 0.35, marks=pytest.mark.slow),
+    ],
+)
+def test_the_shipped_experiments_send_few_bits_a_parameter(experiment, masked, everything):
+    plan = list(Sweep.from_toml(find(experiment)).variants.values())[1]
+    found = secagg_few.one(experiment, secagg_few.params_of(plan), plan.private_mean().dim)
+    assert found["masked_bits_per_parameter"] <= masked
+    assert found["bits_per_parameter"] <= everything
+    assert sum(found["by_kind"].values()) == pytest.approx(found["bytes_up"])

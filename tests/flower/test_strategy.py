@@ -42,7 +42,10 @@ def train(config, app, tmp_path, lose=lambda *_: False, strategy=None, **options
     return private.start(grid, arrays(model())), private, grid
 
 
-@pytest.mark.parametrize("change", [{}, {"rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True}])
+ROTATED = {"rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True}
+
+
+@pytest.mark.parametrize("change", [{}, ROTATED, {**ROTATED, "rqm.transforms.coordinates": 20}])
 def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
     config = {**PLAIN, **change}
     result, _, _ = train(config, gradient_app(seeded_mod), tmp_path, seeded=True)

@@ -89,6 +89,25 @@ def test_rotated_runs_have_the_mean_of_the_cpu(mech):
     assert spread == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize("mech", [Rounding(clip=4e-3, levels=2, margin=5.0), Gaussian(1.0)], ids=repr)
+def test_few_coordinates_are_those_of_the_cpu(mech):
+    few = Transforms(l2_clip=0.05, rotate=True, coordinates=5000)
+    data, plan = pictures(), replace(PLAN, mechanism=mech, transforms=few, survivors=3)
+    quiet = replace(plan, mechanism=Noiseless(clip=1.0))
+    here, there = Trainer(replace(quiet, device="cpu"), data), Trainer(quiet, data)
+    one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
+    assert one.shape == (5000,)
+    assert (one - other).norm() < 1e-4 * one.norm()
+    decoded = [
+        trainer.mean.decode(total.double(), 3, round=0) for trainer, total in ((here, one), (there, other.cuda()))
+    ]
+    assert (decoded[0] - decoded[1].cpu()).norm() < 1e-4 * decoded[0].norm()
+    noisy = Trainer(plan, data)
+    spread = (mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() - one / 3).std()
+    expected = noisy.mean.bound / 3 if isinstance(mech, Gaussian) else 4e-3 * 6 / 3**0.5
+    assert spread == pytest.approx(expected, rel=0.05)
+
+
 def test_a_run_repeats_itself_and_a_broken_client_sends_zero():
     data, plan = pictures(), replace(PLAN, mechanism=RQM(clip=1e-3))
     runs = [Trainer(plan, data) for _ in range(2)]

@@ -47,6 +47,10 @@ mechanism = { mechanism = "rqm", clip = 0.01 }
 [[variants]]
 name = "PBM"
 mechanism = { mechanism = "pbm", clip = 0.01 }
+[[variants]]
+name = "few coordinates"
+mechanism = { mechanism = "discrete-gaussian", clip = 0.1, steps = 5, bits = 10 }
+transforms = { l2_clip = 1.0, rotate = true, coordinates = 500 }
 """
 
 
@@ -86,7 +90,8 @@ def test_a_bare_machine_sweeps(place):
     done = bare(place, place / "plan.toml", "--sweep", "--out", place / "all")
     assert done.returncode == 0, done.stderr
     curves = json.loads(Path(done.stdout.strip()).read_text())
-    assert list(curves) == ["RQM", "PBM"]
+    assert list(curves) == ["RQM", "PBM", "few coordinates"]
+    assert curves["few coordinates"]["plan"]["transforms"]["coordinates"] == 500
     assert np.shape(curves["PBM"]["accuracy"]) == (2, 1)
     assert curves["PBM"]["plan"]["mechanism"]["mechanism"] == "pbm"
 

@@ -25,10 +25,15 @@ from tools.fuzz.target import Target
 
 
 def all_plans() -> list[dict[str, Any]]:
-    """A plan for every mechanism, with all its keys, and one whose noise is taken back."""
+    """A plan for every mechanism, with all its keys, one whose noise is taken back, and one of few coordinates."""
     base = Plan(rounds=3, transforms=Transforms(l2_clip=1.0, rotate=True), population=1000, participations=1)
     cancelled = replace(base, mechanism=Rounding(levels=2, margin=9.0), cancel=5.0, separation=2)
-    return [cancelled.to_dict(), *(replace(base, mechanism=made()).to_dict() for made in kinds().values())]
+    few = replace(base, mechanism=Rounding(levels=2, margin=9.0), transforms=Transforms(1.0, True, 512))
+    return [
+        cancelled.to_dict(),
+        few.to_dict(),
+        *(replace(base, mechanism=made()).to_dict() for made in kinds().values()),
+    ]
 
 
 class Dicts(Target):
@@ -71,7 +76,19 @@ class Toml(Target):
         self.texts = [find(name).read_bytes() for name in names()]
         self.keys = [
             *("rounds", "clients", "seeds", "mechanism.mechanism", "mechanism.keep", "server.rate", "population"),
-            *("transforms.l2_clip", "a.b", "mechanism", "", ".", "dim", "delta", "honest", "variants", "name"),
+            *(
+                "transforms.l2_clip",
+                "transforms.coordinates",
+                "a.b",
+                "mechanism",
+                "",
+                ".",
+                "dim",
+                "delta",
+                "honest",
+                "variants",
+                "name",
+            ),
         ]
 
     def attack(self, rng: Random) -> None:

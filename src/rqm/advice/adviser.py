@@ -14,13 +14,15 @@ from typing import Any
 from rqm._util.checks import whole
 from rqm.advice.cancelled import NAME, cancelled, costs
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
+from rqm.advice.few import few
 from rqm.mechanisms.rounding import Rounding
 from rqm.privacy.setting import Neighbours, Observer, Setting
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
-BITS, BITS_OF_BOTH = 4, 32
-"""What a client may send for a coordinate where nobody says; with noise that cancels no more than a float takes."""
+BITS, FEW_BITS, BITS_OF_BOTH = 4, 16, 32
+"""What a client may send for a coordinate where nobody says, or for one of few; with noise that cancels no more than a
+float takes."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     observer: Observer = "server",
     neighbours: Neighbours = "replace",
     l2_clip: float = 1.0,
+    max_bits_per_parameter: float | None = None,
+    mean_length: float | None = None,
     progress: Progress | None = None,
 ) -> Advice:
     """Rank the mechanisms that reach ε (or a noise on the sum, in units of the L2 clip) within a budget of bits.
@@ -75,6 +79,9 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     noise that cancels (``docs/cancel.md``). That takes seconds to look for, where there are rounds to take it back in.
     Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. For the
     others see ``Setting``: ``honest`` may be a fraction only if the population is given.
+
+    With ``max_bits_per_parameter`` (of a masked vector) only so many rotated coordinates are sent as keep to it; with a
+    ``mean_length`` alone (in L2 clips) so many that their choice adds a tenth to the error of the noise.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
@@ -97,14 +104,17 @@ def advise(  # noqa: PLR0913 (a request is all of them)
         honest=honest,
         separation=separation,
     )
+    some = max_bits_per_parameter is not None or mean_length is not None
     request = Request(
         setting=setting,
         dim=dim,
         epsilon=epsilon,
         noise=noise,
-        bits=BITS if bits is None else bits,
-        bits_of_both=BITS_OF_BOTH if bits is None else bits,
+        bits=bits if bits is not None else FEW_BITS if some else BITS,
+        bits_of_both=0 if some else BITS_OF_BOTH if bits is None else bits,
         l2_clip=l2_clip,
+        max_bits_per_parameter=max_bits_per_parameter,
+        mean_length=mean_length,
         pure=delta is None and clients == 1 and dim == 1,
     )
     return ranked(request, progress)
@@ -112,7 +122,8 @@ def advise(  # noqa: PLR0913 (a request is all of them)
 
 def ranked(request: Request, progress: Progress | None = None) -> Advice:
     """All mechanisms that can do what is asked, best first."""
-    makers = list(pure(request) if request.pure else sums(request)) + list(cancelled(request))
+    makers = list(pure(request) if request.pure else few(request) if request.few else sums(request))
+    makers += list(cancelled(request))
     found: list[Candidate] = []
     left_out = {}
     for number, (name, make) in enumerate(makers):
@@ -184,7 +195,8 @@ def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
 
 def _rivals(best: Candidate, others: list[Candidate], value: Callable[[Candidate], float]) -> Iterator[str]:
     """How far behind the second is, and the best of those that need fewer bits."""
-    cheap = next((one for one in others if one.bits_per_coordinate < best.bits_per_coordinate), None)
+    cheaper = (one for one in others if one.bits_per_coordinate < best.bits_per_coordinate)
+    cheap = next(cheaper, None) if best.coordinates is None else None
     if others and others[0] is not cheap:
         gap = value(others[0]) / value(best) - 1
         yield f"{others[0].name} has {_more(gap)}" if gap > 1e-4 else f"{others[0].name} ties"

@@ -39,7 +39,8 @@ class Request:
 
     ``epsilon`` or ``noise`` (of the sum, in units of the L2 clip) is the target. ``pure``: one client's one coordinate,
     by pure differential privacy; the setting's δ then means nothing. ``bits_of_both`` is what both messages of noise
-    that cancels may take; 0: it is not looked for.
+    that cancels may take; 0: it is not looked for. With ``max_bits_per_parameter``, or a ``mean_length`` (of the
+    clients' mean, in L2 clips), only some rotated coordinates are sent (``few.py``).
     """
 
     setting: Setting
@@ -50,6 +51,13 @@ class Request:
     l2_clip: float = 1.0
     pure: bool = False
     bits_of_both: int = 0
+    max_bits_per_parameter: float | None = None
+    mean_length: float | None = None
+
+    @property
+    def few(self) -> bool:
+        """Whether only some coordinates are sent."""
+        return self.max_bits_per_parameter is not None or self.mean_length is not None
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -67,6 +75,11 @@ class Request:
         whole("bits", self.bits, 1, 32)
         whole("bits_of_both", self.bits_of_both, 0, 32)
         real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
+        for name in ("max_bits_per_parameter", "mean_length"):
+            if getattr(self, name) is not None:
+                real(name, getattr(self, name), "a positive finite number", 0, inf)
+                if self.pure or self.setting.clients == 1:
+                    raise ValueError(f"{name}: must come with more clients than one, whose sum is sent")
         honest = self.setting.honest
         sure = honest * self.setting.clients if isinstance(honest, float) else honest
         if self.setting.clients > 1 and sure is not None and sure < 2:
@@ -74,6 +87,11 @@ class Request:
                 f"honest = {honest}: must leave at least 2 honest clients in a sum, or it hides nobody; for privacy "
                 "without others ask for clients = 1"
             )
+
+    @property
+    def length(self) -> float:
+        """Of the clients' mean, in L2 clips: of all alike, if nobody says."""
+        return 1.0 if self.mean_length is None else self.mean_length
 
     @property
     def levels(self) -> int:
@@ -118,6 +136,9 @@ class Candidate:
     messages: int = 1
     cancel: float | None = None
     why: str = ""
+    coordinates: int | None = None
+    wire_bits_per_parameter: float | None = None
+    wraps: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -222,7 +243,7 @@ def sums(request: Request) -> Makers:
     setting = request.setting
 
     def of(firsts: list[Mechanism]) -> Callable[[], Candidate]:
-        return lambda: _candidate(tuned(firsts, request), request)
+        return lambda: candidate(tuned(firsts, request), request)
 
     alone = replace(setting, honest=None, survivors=None)
     z = gaussian_noise(alone, request.epsilon) if request.epsilon is not None else request.noise
@@ -242,8 +263,8 @@ def sums(request: Request) -> Makers:
     small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
     if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
         yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
-    yield "local Gaussian", lambda: _gaussian(request, local=True)
-    yield "trusted server's Gaussian", lambda: _gaussian(request, local=False)
+    yield "local Gaussian", lambda: gaussian_of(request, local=True)
+    yield "trusted server's Gaussian", lambda: gaussian_of(request, local=False)
 
 
 def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
@@ -261,7 +282,7 @@ def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
     return first.with_noise(least + smallest(enough, 1.0, 1e-7))
 
 
-def _candidate(mech: Mechanism, request: Request) -> Candidate:
+def candidate(mech: Mechanism, request: Request) -> Candidate:
     """What is guaranteed, and the worst-case error of a coordinate of the mean."""
     clients = request.setting.clients
     found = guarantee(Event(mech, request.dim, request.l2_clip), request.setting)
@@ -281,7 +302,8 @@ def _candidate(mech: Mechanism, request: Request) -> Candidate:
     )
 
 
-def _gaussian(request: Request, *, local: bool) -> Candidate:
+def gaussian_of(request: Request, *, local: bool) -> Candidate:
+    """A Gaussian of floats, to compare with."""
     setting = request.setting
     if request.epsilon is None:
         assert request.noise is not None
@@ -289,7 +311,7 @@ def _gaussian(request: Request, *, local: bool) -> Candidate:
     else:
         # One's own noise must do alone, or that of the sum.
         z = gaussian_noise(replace(setting, honest=None, survivors=None), request.epsilon)
-    return _candidate(Gaussian(z, local), request)
+    return candidate(Gaussian(z, local), request)
 
 
 def _table(request: Request, levels: int) -> Candidate | None:
@@ -313,7 +335,7 @@ def _table(request: Request, levels: int) -> Candidate | None:
     left = budgets[alpha][1]
     for share in (1 - 1e-6, 0.999, 0.99):
         mech = summed_table(alpha, honest, left * share, levels, clip=request.clip)
-        found = _candidate(mech, request)
+        found = candidate(mech, request)
         if found.epsilon <= request.epsilon:
             return found
     return None

@@ -58,7 +58,7 @@ def training(
     """Plant canaries in a run of every variant; ``claimed`` is asked of the accountant unless it is given."""
     out, claims = {}, {}
     for name, plan in plans.items():  # all of them first: a plan without an ε is to be refused before hours of training
-        claims[name] = inf if not plan.private_mean(1).private else _claim(plan, delta) if claimed is None else claimed
+        claims[name] = inf if not plan.mechanism.private else _claim(plan, delta) if claimed is None else claimed
     for name, plan in plans.items():
         watch(name)
         found = audit_training(plan, data, claims[name], delta, canaries=canaries, confidence=confidence)

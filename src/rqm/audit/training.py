@@ -63,7 +63,7 @@ def audit_training(
     ``claimed`` is the ε at ``delta`` (by default the plan's) to be tested, as ``rqm.account`` states it for
     ``observer="server"``. ``length`` stretches the canaries beyond what the clip should allow.
     """
-    canaries, delta = whole("canaries", canaries, 10), plan.private_mean(1).with_(delta=delta).setting.delta
+    canaries, delta = whole("canaries", canaries, 10), plan.any_mean.with_(delta=delta).setting.delta
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
     assert delta is not None
     if not claimed >= 0:

@@ -30,6 +30,9 @@ class Neighbours(StrEnum):
     ZERO_OUT = "zero-out"
 
 
+LIMITS = [0.01 * 2**k for k in range(11)] + [32.0]
+"""Bits a parameter between which the front of few coordinates is drawn."""
+
 PureDelta = Annotated[
     float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
 ]
@@ -43,6 +46,12 @@ Participations = Annotated[
 Separation = Annotated[
     int | None, typer.Option(help="Users take turns: the least rounds from one of a user's to his next.")
 ]
+MaxBits = Annotated[float | None, typer.Option(help="Send only so many coordinates that masked vectors keep to this.")]
+MeanLength = Annotated[
+    float | None,
+    typer.Option(help="How long the clients' mean is, in L2 clips (1); alone: as many coordinates as that needs."),
+]
+Plot = Annotated[Path | None, typer.Option(help="Draw error against ε (few coordinates: against bits) into this file.")]
 
 
 def command(
@@ -61,14 +70,17 @@ def command(
     observer: Annotated[Observer, typer.Option(help="Whom ε holds against.")] = Observer.server,
     neighbours: Annotated[Neighbours, typer.Option(help="What a neighbour is.")] = Neighbours.REPLACE,
     l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
-    plot: Annotated[Path | None, typer.Option(help="Draw ε against error, a line a mechanism, into this file.")] = None,
+    max_bits_per_parameter: MaxBits = None,
+    mean_length: MeanLength = None,
+    plot: Plot = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rank the mechanisms that reach an ε within some bits, by their worst-case error.
 
     The error (`mse`) is that of one coordinate of the decoded mean, in units of clip²: the clip is 4 C / √d after a
     rotation, C for a single coordinate. With several rounds noise that cancels is ranked, too, and all of them by the
-    noise in the models, over a trusted server's: it takes some seconds, and its bits are those of both messages.
+    noise in the models, over a trusted server's: it takes some seconds, and its bits are those of both messages. Of few
+    coordinates, the error of their choice is in it.
 
     Examples:
 
@@ -82,6 +94,7 @@ def command(
     """
     from rqm.advice.adviser import advise
 
+    few = {"max_bits_per_parameter": max_bits_per_parameter, "mean_length": mean_length}
     with _progress(quiet=as_json) as told:
         advice = advise(
             clients=clients,
@@ -99,6 +112,7 @@ def command(
             observer=observer.value,
             neighbours=neighbours.value,
             l2_clip=l2_clip,
+            **few,
             progress=told,
         )
     _told(advice, plot, as_json)
@@ -107,19 +121,19 @@ def command(
 def _told(advice: "Advice", plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         _plot(advice, plot, quiet=as_json)
-    if as_json:
-        typer.echo(json.dumps(advice.to_dict()))
-        return
-    _show(advice)
-    if plot is not None:
-        typer.echo(str(plot))
+    _show(advice, plot, as_json)
 
 
 def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
     from rqm.advice.adviser import pareto
-    from rqm.report.pareto import draw
+    from rqm.advice.few import front
+    from rqm.report.pareto import draw, draw_front
 
     centre = advice.request.epsilon or advice.best.epsilon
+    if advice.best.coordinates is not None:
+        with _progress(quiet) as told:
+            draw_front(front(advice.request, LIMITS, told), plot)
+        return
     with _progress(quiet) as told:
         asked = replace(advice.request, epsilon=centre, noise=None)
         lines = pareto(asked, [centre * 2**k for k in range(-3, 3)], told)
@@ -141,29 +155,36 @@ def _progress(quiet: bool) -> "Iterator[Progress | None]":
         yield lambda name, number, count: bar.update(task, description=name, completed=number, total=count)
 
 
-def _show(advice: "Advice") -> None:
+def _show(advice: "Advice", plot: Path | None, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(advice.to_dict()))
+        return
     from rich.console import Console
     from rich.table import Table
 
     from rqm.advice.adviser import measure
 
     best, value = advice.best, measure(advice.candidates, advice.request)
-    cancels = any(one.cancel for one in advice.candidates)
+    cancels, few = any(one.cancel for one in advice.candidates), best.coordinates is not None
     table = Table(box=None, padding=(0, 2, 0, 0))
-    heads = ("", "ε", "error, clip²", "noise of models" if cancels else "over the best", "bits", "under secagg")
+    last: tuple[str, ...] = ("coordinates", "bits", "a parameter") if few else ("bits", "under secagg")
+    heads = ("", "ε", "error, clip²", "noise of models" if cancels else "over the best", *last)
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=number > 0)
     for place, one in enumerate(advice.candidates):
         under = "" if one.bits_under_secagg is None else str(one.bits_under_secagg)
         over = one.iterate_noise if cancels else value(one) / value(best)
+        last = (str(one.bits_per_coordinate), under)
+        if few:
+            wire = 32 if one.wire_bits_per_parameter is None else one.wire_bits_per_parameter
+            last = (f"{one.coordinates or advice.request.dim:,}", under or "32", f"{wire:.3g}")
         style = "bold" if place == 0 else ("dim" if one.trusted_server else "")
         table.add_row(
             one.name,
             f"{one.epsilon:.4g}",
             f"{one.mse:.4g}",
             f"{over:.4g}",
-            str(one.bits_per_coordinate),
-            under,
+            *last,
             style=style,
         )
     console = Console()
@@ -178,6 +199,8 @@ def _show(advice: "Advice") -> None:
         f"{'replaced by others' if asked.neighbours == 'replace' else 'replaced by zero'}.[/dim]"
     )
     fields = {key: value for key, value in best.mechanism.to_dict().items() if key != "rows"}
-    if best.cancel is not None:
-        fields["cancel"] = best.cancel
+    fields |= {"coordinates": best.coordinates} if few else {}
+    fields |= {} if best.cancel is None else {"cancel": best.cancel}
     console.print(f"the best: {fields}", highlight=False)
+    if plot is not None:
+        typer.echo(str(plot))

@@ -285,6 +285,30 @@ def mutants(
         raise typer.Exit(1)
 
 
+@app.command()
+def sketch(
+    draws: Annotated[int, typer.Option(help="Sums that are looked at for each of two vectors, twice.")] = 20_000,
+    as_json: JsonOption = False,
+) -> None:
+    """Are sketches private for free? A published claim, noise with a clip before the sketch, and ours, with one after.
+
+    Each is put before the worst pair of vectors. Exit code 1 if ours is contradicted, or the others are not. Example:
+
+        rqm audit sketch
+    """
+    from rqm.audit.sketch import audit_sketch
+
+    found = audit_sketch(draws=draws)
+    rows = [
+        (one.name, _number(one.claimed), _number(one.measured), "CONTRADICTED" if one.contradicted else "holds")
+        for one in found
+    ]
+    facts = {"sketches": [one.to_dict() for one in found]}
+    _show(facts, as_json, ("sketch", "claimed ε", "measured ε ≥", ""), rows, None, "sketch")
+    if [one.contradicted for one in found] != [True, True, False]:
+        raise typer.Exit(1)
+
+
 @app.command("all")
 def everything(
     out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("out/audit"),

@@ -125,7 +125,7 @@ def _report(folder: Path, data: Path | None) -> None:
 
 def _leak(plan: "Plan") -> str:
     """What one coordinate of one round may leak, certified: all that can be said of a plan without an L2 budget."""
-    if plan.transforms.l2_clip is not None and plan.private_mean(1).private:
+    if plan.transforms.l2_clip is not None and plan.mechanism.private:
         return ""
     from rich.console import Console
 

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rqm._util.checks import padded, real
+from rqm.encoding.choice import second_clip
 from rqm.encoding.private_mean import PrivateMean
+from rqm.encoding.together import sent
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.privacy.calibrate import best_fitted, coordinate_clip, proposed
@@ -36,7 +38,7 @@ class Calibration:
         return self.mean
 
 
-def calibrate(
+def calibrate(  # noqa: PLR0913 (all that a run is)
     mechanism: str = "rqm",
     *,
     epsilon: float,
@@ -52,13 +54,15 @@ def calibrate(
     participations: int | None = 1,
     separation: int | None = None,
     l2_clip: float = 1.0,
+    coordinates: int | None = None,
     spread: float | None = None,
     **options: Any,
 ) -> Calibration:
     """Find the margin (or θ, or the noise) with which a run is (ε, δ)-private for every user.
 
     Vectors of ``dim`` values within ``l2_clip`` (C) are rotated, which pads them to a power of two d; coordinates are
-    then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond.
+    then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond. If only so many
+    ``coordinates`` of them are sent, that is the d here, and their second clip is C (``docs/few-coordinates.md``).
     ``options`` are the mechanism's own: ``levels`` (16) and ``keep`` (0.42) of RQM; ``mechanism="rounding"`` is the
     1-bit mechanism, or with more ``levels`` plain rounding between levels outside the clip; the additive mechanisms
     have ``steps`` between -c and c, and outcomes of ``bits``, which must hold the sum: without these, up to 15 steps
@@ -84,11 +88,12 @@ def calibrate(
                 "neighbours = 'add-remove': must come with the mechanism gaussian and the observer outsider"
             )
         return _poisson(epsilon, Setting(**who))
-    sent = padded(dim)
-    setting, clip = Setting(**who, neighbours=neighbours), coordinate_clip(l2_clip, sent, spread)
-    firsts = proposed(mechanism, options, epsilon, setting, dim=sent, l2_clip=l2_clip, clip=clip)
-    found = best_fitted(firsts, epsilon, setting, dim=sent, l2_clip=l2_clip)
-    mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, **who, neighbours=neighbours)
+    count, setting = sent(dim, True, coordinates), Setting(**who, neighbours=neighbours)
+    bound = l2_clip * second_clip(count) if count < padded(dim) else l2_clip
+    clip = coordinate_clip(bound, count, spread)
+    firsts = proposed(mechanism, options, epsilon, setting, dim=count, l2_clip=bound, clip=clip)
+    found = best_fitted(firsts, epsilon, setting, dim=count, l2_clip=bound)
+    mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, coordinates=count, **who, neighbours=neighbours)
     reached = mean.guarantee
     return Calibration(found, reached.noise_multiplier, reached.epsilon, reached, mean)
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from rqm import kernels
-from rqm._util.checks import inputs, known_keys, padded, real, shown, whole
-from rqm.encoding.memory import Memory, check_cancel, memory, white
+from rqm._util.checks import inputs, padded, real, shown, whole
+from rqm.encoding.choice import Choice, clipped_away_at_most, expected_error, second_clip
+from rqm.encoding.memory import Memory, memory, white
+from rqm.encoding.together import FORMAT, check, find, read, sent
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.transient import Transient
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
@@ -31,12 +32,11 @@ if TYPE_CHECKING:
     from rqm.privacy.factorization import Workload
     from rqm.privacy.guarantee import Guarantee
 
-FORMAT = 1
 ROTATION = 5
 """The stream of a seed that the rotation of every round is drawn from."""
 PUBLIC = ("seed", "rounds")
 """What may differ between two that make the same promise for each release."""
-LATER = ("separation", "cancel")
+LATER = ("separation", "cancel", "coordinates")
 """Written only where it is given: files of before have none."""
 
 
@@ -58,6 +58,9 @@ class PrivateMean:
     With ``cancel`` every client adds transient noise of that deviation to its integers, in steps between two levels,
     and takes it back one round later, by a second message into the next round's sum: the noise of all rounds together
     is then a fraction of what the same ε costs otherwise (``docs/cancel.md``). True finds it, with the mechanism.
+
+    With ``coordinates`` only so many of the rotated ones are sent, a public choice that is drawn anew in every round:
+    the noise of the whole is hardly more, and messages are many times shorter (``docs/few-coordinates.md``).
 
     >>> from rqm import SecureRandom
     >>> mean = PrivateMean(epsilon=1, delta=1e-6, clients=1000, dim=50, l2_clip=1.0)
@@ -84,7 +87,8 @@ class PrivateMean:
     unit: Unit = "user"
     separation: int | None = None
     cancel: float | None = None
-    seed: int = 0  # of the public rotation
+    coordinates: int = None  # type: ignore[assignment]  # integers that a client sends; None: all
+    seed: int = 0  # of the public rotation, and of the choice of coordinates
 
     def __post_init__(self, epsilon: float | None) -> None:
         """Validate everything, and find a mechanism if none is given."""
@@ -93,6 +97,7 @@ class PrivateMean:
             object.__setattr__(self, name, value)
 
         put("dim", whole("dim", self.dim, 1))
+        put("coordinates", sent(self.dim, bool(self.rotate), self.coordinates))
         put("cancel", None if self.cancel is False else self.cancel)
         epsilon = None if epsilon is None else checked_epsilon(epsilon)
         put("seed", whole("seed", self.seed, 0))
@@ -103,22 +108,9 @@ class PrivateMean:
         if not isinstance(self.rotate, bool):
             raise TypeError(f"rotate = {shown(self.rotate)}: must be true or false")
         if self.mechanism is None:
-            for name, value in self._fitted(epsilon).items():
+            for name, value in find(self, epsilon).items():
                 put(name, value)
-        mech = mechanism_of(self.mechanism)
-        if self.cancel is not None:
-            check_cancel(self.cancel, mech, self.setting)
-        if mech.integers and self.modulus > 2**31:
-            raise ValueError(
-                f"clients = {self.clients}: a sum over so many of {mech.channel.levels} levels does not fit 31 bits"
-            )
-        if mech.needs_l2_clip and self.l2_clip is None:
-            raise ValueError(f"l2_clip = None: must be given for the mechanism {mech.kind}, whose noise it scales")
-        if mech.correlation is not None and self.setting.cap != 1 and mech.correlation.bands > (self.separation or 1):
-            raise ValueError(
-                f"mechanism.bands = {mech.correlation.bands}: must be at most {self.separation or 1}, the separation "
-                "of a user's participations, unless each user takes part once (participations = 1)"
-            )
+        check(self, mechanism_of(self.mechanism))
         if epsilon is not None and not self.guarantee.epsilon <= epsilon:
             raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {self.guarantee.epsilon:.4g}, which is more")
 
@@ -127,29 +119,12 @@ class PrivateMean:
         """Who takes part and who watches."""
         return Setting(**{one.name: getattr(self, one.name) for one in fields(Setting)})
 
-    def _fitted(self, epsilon: float | None) -> dict[str, Any]:
-        """The mechanism for ε, and the transient noise that goes with it."""
-        from rqm.privacy.calibrate import best_cancelled, best_fit  # noqa: PLC0415 (takes the compiler, and a second)
-
-        if epsilon is None:
-            raise ValueError("epsilon = None: must be given, or else a mechanism")
-        if self.l2_clip is None or not self.rotate:
-            raise ValueError("mechanism = None: must be given where vectors are not clipped in L2 and rotated")
-        if self.cancel is not None and self.cancel is not True:
-            raise ValueError(f"cancel = {shown(self.cancel)}: must be True where no mechanism is given")
-        fit: Any = best_fit if self.cancel is None else best_cancelled
-        try:
-            mech, cancel = fit(epsilon, self.setting, dim=self.coordinates, l2_clip=self.l2_clip)
-        except ValueError as error:
-            raise ValueError(f"epsilon = {epsilon:g}: no mechanism reaches it here ({error})") from None
-        return {"mechanism": mech, "cancel": cancel}
-
     # -- what is sent -------------------------------------------------------------------------
 
     @property
-    def coordinates(self) -> int:
-        """Integers that a client sends: ``dim``, padded to a power of two if vectors are rotated."""
-        return padded(self.dim) if self.rotate else self.dim
+    def few(self) -> bool:
+        """Whether clients send fewer ``coordinates`` than rotated vectors have: a public choice for each round."""
+        return self.coordinates < sent(self.dim, self.rotate, None)
 
     @property
     def modulus(self) -> int:
@@ -192,9 +167,14 @@ class PrivateMean:
         """What vectors are scaled to: a little less than C, so that rounding pushes none of them over the budget."""
         if self.l2_clip is None:
             return None
+        return (1 - FLOAT_ROOM) * self.l2_clip if self.few and self.last_length else self.last_length
+
+    @cached_property
+    def last_length(self) -> float:
+        """The same for what is encoded: of few coordinates, after they were chosen."""
         if not self.integers:
-            return (1 - FLOAT_ROOM) * self.l2_clip
-        return usable_length(self._mechanism.channel, self.l2_clip, self.coordinates)
+            return (1 - FLOAT_ROOM) * self.bound
+        return usable_length(self._mechanism.channel, self.bound, self.coordinates)
 
     def rotation(self, turn: int) -> Rotation | None:
         """The public rotation of a round."""
@@ -202,6 +182,10 @@ class PrivateMean:
             return None
         fixed = self.cancel is not None or self._mechanism.correlation is not None  # or noise would not cancel
         return Rotation(self.dim, _rotation_seed(self.seed, 0 if fixed else turn))
+
+    def choice(self, turn: int) -> Choice:
+        """The public choice of a round, if ``few`` coordinates are sent."""
+        return Choice(self.dim, self.coordinates, self.seed, turn)
 
     def transient(self, rng: object) -> Any:
         """What one client adds to its message of one round, and takes back in the next: integers, its secret."""
@@ -233,16 +217,21 @@ class PrivateMean:
         row = inputs("x", x) if other is None else other.finite_floats("x", x).clone()
         if tuple(row.shape) != (self.dim,):
             raise ValueError(f"x has shape {tuple(row.shape)}: must be ({self.dim},)")
-        rows, _ = prepare(row[None], self.length, self.rotation(turn))
+        rows, _ = self._prepared(row[None], turn)
         levels = channel.encode(self._within(rows)[0], source)
         message = levels.astype(np.int64) if other is None else levels.long()
         return message if transient is None else self.held.added(message, transient) % self.modulus
+
+    def _prepared(self, rows: Any, turn: int) -> tuple[Any, Any]:
+        """Rows that are clipped, rotated, and of few coordinates clipped again; and which of them were finite."""
+        rows, finite = prepare(rows, self.length, self.rotation(turn))
+        return (prepare(self.choice(turn).pick(rows), self.last_length, None)[0] if self.few else rows), finite
 
     def _within(self, rows: Any) -> Any:
         """The same rows; one that breaks the L2 budget, as the encoder will see it, becomes zero. None should."""
         if self.l2_clip is None:
             return rows
-        over = over_budget(self._mechanism.channel, rows, self.l2_clip)
+        over = over_budget(self._mechanism.channel, rows, self.bound)
         other = tensors(rows)
         if other is None:
             rows[over] = 0.0
@@ -258,7 +247,7 @@ class PrivateMean:
         The others send an encoding of zero. Baselines add up floats. ``rows`` may be overwritten, nothing is checked,
         and nothing waits for a GPU.
         """
-        rows, finite = prepare(rows, self.length, self.rotation(round))
+        rows, finite = self._prepared(rows, round)
         mech = self._mechanism
         if mech.integers:
             mech.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
@@ -280,7 +269,7 @@ class PrivateMean:
         mech = self._mechanism
         if mech.integers:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        scale = mech.on_sum(clients) * (self.l2_clip or 0.0)
+        scale = mech.on_sum(clients) * self.bound if self.l2_clip is not None else 0.0
         if (mech.correlation is not None or self.cancel is not None) and (memory is None or round is None):
             raise ValueError("memory = None: must be given, and the round, where the noise is correlated over rounds")
         if scale:
@@ -306,7 +295,16 @@ class PrivateMean:
         if not isinstance(mean, np.ndarray):
             mean = mean.float()
         rotation = self.rotation(turn)
+        if self.few and rotation is not None:
+            return self.choice(turn).inverse(mean[None], rotation)[0]
         return mean if rotation is None else rotation.inverse(mean[None])[0]
+
+    def error(self, length: float, size: float | None = None) -> float:
+        """The mean squared error to be expected of each value that ``decode`` returns, for a mean of this length.
+
+        The clients' vectors have the root mean square length ``size``, by default C. See ``expected_error``.
+        """
+        return expected_error(self, length, size)
 
     # -- what is promised ---------------------------------------------------------------------
 
@@ -317,10 +315,18 @@ class PrivateMean:
 
     def guarantee_of(self, charges: Mapping[int, int] | None, workload: "Workload | None" = None) -> "Guarantee":
         """What releases charged so often in each round guarantee (None: as planned), stepping by ``workload``."""
-        from rqm.privacy.guarantee import guarantee  # noqa: PLC0415 (takes the compiler)
+        from rqm.privacy.guarantee import Chosen, guarantee  # noqa: PLC0415 (takes the compiler)
 
+        k = self.coordinates
+        chosen = Chosen(padded(self.dim), second_clip(k), clipped_away_at_most(k)) if self.few else None
         return guarantee(
-            self.event, self.setting, charges, parameters=self.dim, under=self.wire_bits, workload=workload
+            self.event,
+            self.setting,
+            charges,
+            parameters=self.dim,
+            under=self.wire_bits,
+            workload=workload,
+            chosen=chosen,
         )
 
     def spent(self, charges: Mapping[int, int]) -> "Spent":
@@ -340,9 +346,9 @@ class PrivateMean:
 
     @property
     def bound(self) -> float:
-        """The L2 bound of what is encoded: C, or what the clip of every coordinate implies."""
+        """The L2 bound of what is encoded: C, of few coordinates the second clip, or what that of every one implies."""
         if self.l2_clip is not None:
-            return self.l2_clip
+            return self.l2_clip * (second_clip(self.coordinates) if self.few else 1)
         return float(self._mechanism.channel.clip * sqrt(self.coordinates))
 
     @property
@@ -357,23 +363,14 @@ class PrivateMean:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON; the guarantee is not among them, it follows."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values["coordinates"] = self.coordinates if self.few else None
         values = {name: value for name, value in values.items() if value is not None or name not in LATER}
         return {"private_mean": FORMAT, **values, "mechanism": self._mechanism.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build what ``to_dict`` described."""
-        if not isinstance(values, Mapping):
-            raise TypeError(f"private_mean = {shown(values)}: must be a table of names and values")
-        values = dict(values)
-        if values.pop("private_mean", None) != FORMAT:
-            raise ValueError(f"private_mean: must be {FORMAT}, the format that this version reads")
-        names = [one.name for one in fields(cls)]
-        known_keys(values, names)
-        missing = [name for name in names if name not in values and name not in LATER]
-        if missing:
-            raise ValueError(f"{missing[0]}: missing; a private mean is written with all of {', '.join(names)}")
-        return cls(**{**values, "mechanism": mechanism_from_dict(values["mechanism"])})
+        return cls(**read(values, [one.name for one in fields(cls)], LATER))
 
     def promises(self) -> dict[str, Any]:
         """All that the guarantee of one release rests on: what two sides, or a run and its ledger, must agree on."""
@@ -388,7 +385,9 @@ class PrivateMean:
     def with_(self, **changes: Any) -> Self:
         """The same with some values changed; those that are None stay. With ``epsilon`` it must keep that."""
         asked = changes.pop("epsilon", None)
-        return replace(self, epsilon=asked, **{name: value for name, value in changes.items() if value is not None})
+        few = {"coordinates": self.coordinates if self.few else None}  # all of another dim are others
+        given = {name: value for name, value in changes.items() if value is not None}
+        return replace(self, epsilon=asked, **{**few, **given})
 
 
 def _asked(_: PrivateMean) -> float:

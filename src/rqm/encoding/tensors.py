@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rqm.encoding import transforms
+from rqm.encoding import choice, transforms
 from rqm.kernels.recipe import Recipe
 from rqm.kernels.tensors import positions
 
@@ -37,6 +37,12 @@ def signs(seed: int, like: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=2)
 def _signs(seed: int, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(transforms.signs(seed, count)).to(device).to(dtype)
+
+
+@lru_cache(maxsize=4)
+def chosen(seed: int, turn: int, count: int, of: int, device: torch.device) -> torch.Tensor:
+    """The places of a public choice, on a device."""
+    return torch.from_numpy(choice.chosen(seed, turn, count, of)).to(device)
 
 
 def hadamard(x: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:

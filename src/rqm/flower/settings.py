@@ -86,6 +86,5 @@ class Settings:
             raise ProtocolError(
                 "a chain of rounds: must be given where noise is taken back (rqm.cancel), and only there"
             )
-        count = self.plan.private_mean(dim).coordinates
-        found: Params = protocol(self.plan, count, round_, self.threshold, roster, link=link)
+        found: Params = protocol(self.plan, dim, round_, self.threshold, roster, link=link)
         return found

@@ -124,7 +124,7 @@ class PrivateStrategy(Strategy):
     def summary(self) -> None:
         """Log what will be guaranteed."""
         plan = self.settings.plan
-        delta = plan.private_mean(1).delta
+        delta = plan.any_mean.delta
         log(INFO, "\t├──> rqm: %s, %d clients a round, δ = %g", plan.mechanism, plan.clients, delta)
         if self.strategy is not None:
             self.strategy.summary()

@@ -65,7 +65,7 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     file = path / LEDGER if path.is_dir() else path
     recorded = recorded_head(file.parent)
     if not file.exists() and (path / PLAN).exists():
-        if not Plan.of_run(path).private_mean(1).private:
+        if not Plan.of_run(path).mechanism.private:
             return None, {}
         if recorded is not None:
             raise LedgerError(f"{path}: its ledger ({LEDGER}) is gone, which ended with {recorded} or later")

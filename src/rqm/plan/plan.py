@@ -56,11 +56,13 @@ class Transforms:
     """What happens to a client's vector before it is encoded, apart from the mechanism's clip of every coordinate.
 
     ``l2_clip`` scales a vector down to that Euclidean norm at most; None leaves it. ``rotate`` flattens it by a
-    random rotation that the server undoes.
+    random rotation that the server undoes. Of the rotated ones, only so many ``coordinates`` are sent, others in every
+    round; None: all.
     """
 
     l2_clip: float | None = None
     rotate: bool = False
+    coordinates: int | None = None
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -68,6 +70,12 @@ class Transforms:
             real("transforms.l2_clip", self.l2_clip, "a positive finite number", 0, float("inf"))
         if not isinstance(self.rotate, bool):
             raise TypeError(f"transforms.rotate = {shown(self.rotate)}: must be true or false")
+        if self.coordinates is not None:
+            whole("transforms.coordinates", self.coordinates, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything; what 0.1.0 did not know only where it is given."""
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in LATER}
 
 
 @final
@@ -159,9 +167,11 @@ class Plan:
         if self.cancel is not None and self.lost and self.survivors is None:
             raise ValueError("survivors = None: must be given where clients may be lost and noise cancels")
         try:
-            mean = self.private_mean(1)  # whoever takes part and watches is looked at there
+            mean = self.any_mean  # whoever takes part and watches is looked at there
+            if self.transforms.coordinates is not None and (known := self.dim or parameters(self.model, self.data)):
+                mean = self.private_mean(known)
         except ValueError as error:
-            raise ValueError(re.sub("^l2_clip", "transforms.l2_clip", str(error))) from None
+            raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", str(error))) from None
         if self.budget_epsilon is not None and not mean.private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
 
@@ -198,6 +208,7 @@ class Plan:
             mechanism=self.mechanism,
             l2_clip=self.transforms.l2_clip,
             rotate=self.transforms.rotate,
+            coordinates=self.transforms.coordinates,  # type: ignore[arg-type]  # None: all
             clients=self.clients,
             rounds=self.rounds,
             delta=self.delta,
@@ -209,6 +220,11 @@ class Plan:
             survivors=self.survivors or (1 if self.lost else None),
             seed=self.seed,
         )
+
+    @property
+    def any_mean(self) -> PrivateMean:
+        """The same for a model of some size: who takes part and watches, and how a coordinate is sent."""
+        return self.private_mean(self.transforms.coordinates or 1)
 
     @property
     def workload(self) -> Workload:
@@ -225,11 +241,11 @@ class Plan:
         """Return the plan as plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in LATER:  # which 0.1.0 did not know
-            if values[name] is None:
+            if values.get(name, 0) is None:
                 values.pop(name)
         return {
             name: value.to_dict()
-            if name == "mechanism"
+            if name in ("mechanism", "transforms")
             else asdict(value)
             if is_dataclass(value) and not isinstance(value, type)
             else value

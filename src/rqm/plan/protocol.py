@@ -18,7 +18,7 @@ def corrupt(plan: Plan) -> int:
     """How many of a round's clients may work for the server: all but those whom the guarantee counts as honest."""
     honest = plan.honest
     if isinstance(honest, float):
-        setting = plan.private_mean(1).setting
+        setting = plan.any_mean.setting
         honest = setting.floor().honest + (0 if setting.survivors is None else plan.clients - setting.survivors)
     return 0 if honest is None else plan.clients - honest
 
@@ -48,7 +48,7 @@ class Link:
 
 def protocol(
     plan: Plan,
-    count: int,
+    dim: int,
     round_: bytes,
     threshold: int = 0,
     roster: bytes = b"",
@@ -56,7 +56,9 @@ def protocol(
     second: int = 0,
     link: Link | None = None,
 ) -> "Params":
-    """The parameters of a round, signed by a roster if its hash is given. All in it encode by the same plan.
+    """The parameters of a round for a model of ``dim`` parameters, signed by a roster if its hash is given.
+
+    All in it encode by the same plan.
 
     Everybody is a neighbour, and the threshold (if none is given) is as many as the plan's survivors leave, else two
     thirds. Twice the threshold is more than all neighbours and the ``corrupt`` ones once more, or a server could unmask
@@ -67,7 +69,7 @@ def protocol(
     """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
-    mean = plan.private_mean(count)
+    mean = plan.private_mean(dim)
     second = second if link is None else link.second
     clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
     of_each = (least or clients) if mean.cancel is not None else 0
@@ -88,7 +90,7 @@ def protocol(
     threshold = threshold or max(fewest, min(degree, left if least else 2 * degree // 3 + 1))
     return Params(
         clients=clients,
-        count=count,
+        count=mean.coordinates,
         levels=plan.mechanism.channel.levels if mean.cancel is None else mean.modulus,
         round=round_,
         degree=degree,

@@ -36,6 +36,11 @@ LEVELS = 16
 """Outcomes where nobody asks for another number: four bits."""
 DEFAULTS = (("rounding", 2), ("pbm", LEVELS))
 """What is tried where nobody asks for a mechanism: one bit, and four."""
+FEW = (("rounding", 2), ("pbm", 3), ("pbm", 5))
+"""The same for few coordinates, on each of which there is less noise, so that one bit may be too coarse: one trial of a
+client, two, four, each of which costs a bit of the sum; and then …"""
+FINER = "discrete-gaussian"
+"""… integer noise, of as few steps as will do."""
 
 
 def coordinate_clip(l2_clip: float, dim: int, spread: float | None = None) -> float:
@@ -244,4 +249,12 @@ def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> t
     """
     clip = coordinate_clip(l2_clip, dim)
     firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in DEFAULTS]
+    return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel, None
+
+
+def best_few(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> tuple[Channel, None]:
+    """The same for few coordinates of many: the shortest messages that are hardly noisier than a Gaussian."""
+    clip = coordinate_clip(l2_clip, dim)
+    finer = proposed(FINER, {}, epsilon, setting, dim=dim, l2_clip=l2_clip, clip=clip)
+    firsts = [*(model_mechanism(kind, clip, {"levels": levels}) for kind, levels in FEW), *reversed(finer)]
     return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel, None

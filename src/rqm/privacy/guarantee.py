@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
 from rqm.privacy.event import Event
@@ -14,6 +14,14 @@ HOPELESS = 100
 """An ε beyond this protects nobody."""
 
 
+class Chosen(NamedTuple):
+    """A public choice of coordinates: of how many, how much longer than C what is sent may be, and what that takes."""
+
+    of: int
+    second_clip: float
+    clipped_away: float
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """(ε, δ)-differential privacy of a user over a whole run, certified: it holds for all inputs of everyone.
@@ -22,7 +30,9 @@ class Guarantee:
     (``pld``) or Rényi divergences (``rdp``, at ``order``). ``dim`` counts the coordinates that are sent,
     ``per_coordinate`` is D₂ of one of them in one round; ``noise_std_over_gaussian`` is the noise of the sum over that
     of a trusted server's Gaussian with the same ε by its exact account. With a ``trusted_server`` it holds against
-    whoever sees only what the server publishes.
+    whoever sees only what the server publishes. Where only some of ``chosen_of`` coordinates are sent, vectors are
+    clipped again, at ``second_clip`` times C, which takes the part ``clipped_away`` of them on average at most; the
+    noise is then that of the whole decoded mean, without the error of the choice.
     """
 
     epsilon: float
@@ -47,6 +57,9 @@ class Guarantee:
     iterate_noise_over_independent: float = 1.0
     separation: int | None = None
     honest_fraction: float | None = None
+    chosen_of: int | None = None
+    second_clip: float | None = None
+    clipped_away: float | None = None
     trusted_server: bool = False
     certified: bool = True
 
@@ -94,6 +107,8 @@ class Guarantee:
                 f"  It assumes that so many deliver both messages, in each of the {self.separation:,} rounds from a "
                 "participation on."
             )
+        if self.chosen_of is not None:
+            lines.append(f"  They are a public choice of {self.chosen_of:,} for each round: nothing rests on which.")
         if self.noise_std_over_gaussian is not None:
             what = "Gaussian at the same ε" if self.separation is None else "Gaussian of the same shape"
             lines.append(f"  The noise is {self.noise_std_over_gaussian:.4f} times a trusted server's {what}.")
@@ -106,6 +121,8 @@ class Guarantee:
                 "  An ε of this size protects nobody: clip in L2, rotate, and widen the margin (rqm.calibrate)."
             )
         under = "" if self.bits_under_secagg is None else f", {self.bits_under_secagg} under secure aggregation"
+        if self.chosen_of is not None and self.wire_bits_per_parameter is not None:
+            under += f": {self.wire_bits_per_parameter:.4g} bits a parameter"
         lines.append(f"  {self.bits_per_coordinate} bits a coordinate{under}.")
         return "\n".join(lines)
 
@@ -118,12 +135,13 @@ def guarantee(
     parameters: int | None = None,
     under: int | None = None,
     workload: Workload | None = None,
+    chosen: Chosen | None = None,
 ) -> Guarantee:
     """What a run of such events guarantees to every user, as planned or of the ``charges`` alone.
 
     ``parameters`` are those of the model: without rotation as many as coordinates are sent; ``under`` are the bits of
     all messages that carry one of them. ``workload`` is how the server steps where noise is taken back: by default with
-    momentum 0.9 and a rate that falls to zero.
+    momentum 0.9 and a rate that falls to zero. ``chosen`` says of how many the coordinates are a public choice.
     """
     mech, dim, setting = event.mechanism, event.dim, setting.charged(charges)
     epsilon, accountant, order = spent(event, setting, charges)
@@ -131,6 +149,8 @@ def guarantee(
     count = releases_of(setting, profile)
     floor = setting.floor(count * event.separation or None)
     noise, over = _noise(event, setting, charges, epsilon)
+    if chosen is not None:  # in units of the first clip, and of the noise of a mean that is sent in full
+        noise, over = noise * chosen.second_clip, None if over is None else over * chosen.second_clip
     if under is None and mech.integers:
         under = mech.channel.sum_bits(setting.clients)
     return Guarantee(
@@ -156,6 +176,9 @@ def guarantee(
         iterate_noise_over_independent=_iterates(event, setting, charges, epsilon, workload),
         separation=event.separation if event.cancel and mech.integers else None,
         honest_fraction=setting.honest if isinstance(setting.honest, float) else None,
+        chosen_of=None if chosen is None else chosen.of,
+        second_clip=None if chosen is None else chosen.second_clip,
+        clipped_away=None if chosen is None else chosen.clipped_away,
         trusted_server=mech.trusted_server,
     )
 

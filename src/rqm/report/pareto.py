@@ -1,8 +1,12 @@
 """ε against error, one line a mechanism."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from rqm.advice.candidates import Candidate
 
 
 def draw(lines: dict[str, list[list[float]]], path: Path, title: str = "") -> Path:
@@ -30,6 +34,28 @@ def draw(lines: dict[str, list[list[float]]], path: Path, title: str = "") -> Pa
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     axes.set_title(title, fontsize=9, loc="right")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def draw_front(found: "list[Candidate]", path: Path) -> Path:
+    """Draw what ``rqm.advice.few.front`` found: the least error for so many bits a parameter, and by whom."""
+    figure = Figure(figsize=(6.8, 4.6), layout="constrained")
+    axes = figure.subplots()
+    bits, errors = [one.wire_bits_per_parameter or 0.0 for one in found], [one.mse for one in found]
+    axes.step(bits, errors, where="post", color="0.6", lw=1.2)
+    kinds = dict.fromkeys(one.mechanism.label for one in found)
+    for number, kind in enumerate(kinds):
+        some = [(x, y) for x, y, one in zip(bits, errors, found, strict=True) if one.mechanism.label == kind]
+        axes.plot(*zip(*some, strict=True), "o", ms=4.5, color=f"C{number % 10}", label=kind)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("bits a parameter of a masked vector")
+    axes.set_ylabel("mean squared error of a value of the mean, clip²")
+    axes.grid(alpha=0.3, which="both", lw=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return path

@@ -153,7 +153,7 @@ class Secure(Aggregator):
         gone = [place for place, client in enumerate(before.staying) if client in set(before.lost)]
         silent |= {self.plan.clients + place: STAGES[0] for place in gone}
         try:
-            params = protocol(self.plan, self.mean.coordinates, new_round(), second=len(before.staying))
+            params = protocol(self.plan, self.mean.dim, new_round(), second=len(before.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.cancel is not None:  # the next round would take back what this one has not revealed

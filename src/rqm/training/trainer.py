@@ -75,7 +75,7 @@ def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) ->
 
 def _validate_order(plan: Plan, users: int) -> None:
     """Refuse turns that come around sooner, or more often, than the plan counts on."""
-    setting = plan.private_mean(1).setting
+    setting = plan.any_mean.setting
     gap, most = users // plan.clients, -(-plan.rounds * plan.clients // users)
     if setting.apart > max(gap, 1) and most > 1:
         raise ValueError(

@@ -79,7 +79,7 @@ def _gaussian(promise: Promise, releases: int) -> tuple[float, float]:
     """Exactly, but for some δ that accountants may keep back; how many clients are honest does not matter here."""
     mu = (1 if promise.zero_out else 2) / promise.mechanism["noise_multiplier"] * sqrt(releases)
     left = promise.floor(releases)[1] * (1 - CUT)
-    return epsilon_of(mu, left)[0], epsilon_of(mu, promise.delta)[1]
+    return epsilon_of(mu, left)[0], epsilon_of(mu * promise.attained, promise.delta)[1]
 
 
 def _certified(promise: Promise, releases: int) -> tuple[float, float]:
@@ -223,7 +223,7 @@ def _at_least(promise: Promise, low: Array, high: Array, sums: int, honest: int)
     The user's vector is flat: in a rotated one signs differ, so the larger variance of the two is taken.
     """
     d, levels = promise.coordinates, np.arange(len(low))
-    a = 0.99 * sqrt(promise.budget / d)
+    a = 0.99 * promise.attained * sqrt(promise.budget / d)
 
     def moments(u: float) -> tuple[float, float]:
         law = ((1 - u) * low + (1 + u) * high) / 2

@@ -1,6 +1,6 @@
 """What one release is, and who takes part: what a ledger's first line promises."""
 
-from math import exp, lgamma
+from math import exp, lgamma, sqrt
 from typing import Any, NamedTuple
 
 from .laws import Unsure
@@ -30,17 +30,32 @@ class Promise(NamedTuple):
     uniform: bool
     cancel: float | None = None
     separation: int | None = None
+    few: int | None = None
 
     @property
     def coordinates(self) -> int:
-        """Integers that a client sends: padded to a power of two if vectors are rotated."""
+        """Integers that a client sends: all, or few of a vector, padded to a power of two if it is rotated."""
+        return self._all if self.few is None else self.few
+
+    @property
+    def _all(self) -> int:
         return 1 << (self.dim - 1).bit_length() if self.rotate else self.dim
+
+    @property
+    def longest(self) -> float:
+        """How long what is sent may be, in units of the L2 clip: of few coordinates the second clip says so."""
+        return 1 if self.few is None else 1 + 3 / sqrt(2 * self.few)
+
+    @property
+    def attained(self) -> float:
+        """How much of that a vector within the L2 clip can reach, which has nothing but what is chosen."""
+        return min(1.0, sqrt(self._all / self.coordinates) / self.longest)
 
     @property
     def budget(self) -> float:
         """(C/c)²: the sum of squares of a vector's coordinates, in units of the clip, at most."""
         most = float(self.coordinates)
-        return most if self.l2_clip is None else min(most, (self.l2_clip / self.mechanism["clip"]) ** 2)
+        return most if self.l2_clip is None else min(most, (self.l2_clip * self.longest / self.mechanism["clip"]) ** 2)
 
     @property
     def _gone(self) -> int:

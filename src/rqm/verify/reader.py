@@ -30,6 +30,8 @@ MEAN = {"private_mean", "dim", "clients", "mechanism", "delta", "l2_clip", "rota
 MEAN |= {"participations", "honest", "survivors", "observer", "neighbours", "unit", "seed"}
 LATER = {"cancel", "separation"}
 """What a mean or a plan holds only where noise is taken back, or users wait."""
+FEW = {"coordinates"}
+"""What a mean or a plan's transforms hold only where not all coordinates are sent."""
 ABOUT = {"mean", "sampling", "plan"}
 TRANSFORMS = {"l2_clip", "rotate"}
 PLAN = {"data", "model", "dropout", "dim", "mechanism", "clients", "population", "examples", "participations", "lost"}
@@ -135,16 +137,19 @@ def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
     transforms = plan.get("transforms")
-    if set(plan) - LATER != PLAN or not isinstance(transforms, dict) or set(transforms) != TRANSFORMS:
+    if set(plan) - LATER != PLAN or not isinstance(transforms, dict) or set(transforms) - FEW != TRANSFORMS:
         raise Unsure(f"{where} does not say what a plan says as this verifier knows it")
-    said = {**dict.fromkeys(LATER & mean.keys()), **plan, **transforms}
+    later = LATER | FEW
+    said = {**dict.fromkeys(later & mean.keys()), **plan, **transforms}
+    if mean.get("coordinates") is None and said.get("coordinates") == _all(mean):
+        said["coordinates"] = None  # all are not few
     if said["survivors"] is None and said["lost"]:
         said["survivors"] = 1  # a round may then end with anybody
     if said["delta"] is None:
         users = _whole(said, "population", 2**62, none=True)
         said["delta"] = min(1e-5, 1 / users) if users else 1e-5
     exact = {"clients", "rounds", "mechanism", "l2_clip", "rotate", "population", "participations", "honest"}
-    for name in sorted({*exact, *LATER & said.keys(), "survivors", "delta", "dim"} & {*mean, *LATER}):
+    for name in sorted({*exact, *later & said.keys(), "survivors", "delta", "dim"} & {*mean, *later}):
         if _differ(name, said[name], mean.get(name)) and not (name == "dim" and said[name] is None):
             report.wrong.append(f"{name} = {shown(mean.get(name))} is charged for: {where} says {shown(said[name])}")
 
@@ -154,7 +159,7 @@ def _promise(about: Row) -> Promise:
     mean = _mean(about)
     if set(about) - {"users"} != ABOUT or about["sampling"] not in ("uniform", "available"):
         raise Unsure(f"the ledger begins with {shown(sorted(about))}, which this verifier does not know")
-    if set(mean) - LATER != MEAN or mean["private_mean"] != 1 or not isinstance(mean["mechanism"], dict):
+    if set(mean) - LATER - FEW != MEAN or mean["private_mean"] != 1 or not isinstance(mean["mechanism"], dict):
         raise Unsure("the ledger does not say what a release is as this verifier knows it")
     if mean["observer"] != "server" or mean["unit"] != "user" or mean["neighbours"] not in ("replace", "zero-out"):
         raise Unsure(f"observer, neighbours = {shown([mean['observer'], mean['neighbours']])}: cannot be verified")
@@ -196,7 +201,22 @@ def _promise(about: Row) -> Promise:
         uniform=about.get("sampling") == "uniform",
         cancel=_cancel(mean),
         separation=_whole({"separation": None, **mean}, "separation", 2**62, none=True),
+        few=_few(mean),
     )
+
+
+def _few(mean: Row) -> int | None:
+    """How many coordinates are sent, where these are not all; checked."""
+    if mean.get("coordinates") is None:
+        return None
+    if not mean["rotate"] or mean["l2_clip"] is None or mean.get("cancel") is not None:
+        raise Unsure("coordinates: few are sent only of vectors that are clipped and rotated, with noise that stays")
+    return int(_whole(mean, "coordinates", _all(mean) - 1))
+
+
+def _all(mean: Row) -> int:
+    """The coordinates of a vector that is rotated, and so padded."""
+    return int(1 << (_whole(mean, "dim", 2**40) - 1).bit_length())
 
 
 def _cancel(mean: Row) -> float | None:

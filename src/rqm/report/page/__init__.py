@@ -148,9 +148,9 @@ def _sent(one: Run) -> str:
     mech = plan.mechanism
     rows = [("bits a coordinate", str(mech.bits))]
     if mech.integers:
-        rows.append(
-            ("bits a coordinate of the secure sum", f"{plan.private_mean(1).wire_bits} ({plan.clients:,} clients)")
-        )
+        rows.append(("bits a coordinate of the secure sum", f"{plan.any_mean.wire_bits} ({plan.clients:,} clients)"))
+    if plan.transforms.coordinates is not None:
+        rows.append(("coordinates, a public choice for each round", f"{plan.transforms.coordinates:,}"))
     rows.append(("all clients, all rounds", _size(bits / 8)))
     if one.lines:
         rows.append(
