@@ -278,6 +278,7 @@ def test_a_second_message_goes_into_no_other_round(change, tmp_path):
         ({"rqm.survivors": 2}, "survivors = 2: must be more than 2 of 4"),
         ({"rqm.threshold": 3}, "rqm.threshold = 3: must not be given"),
         ({"rqm.cancel": 0.1}, "cancel"),
+        ({"rqm.clients": 1100, "rqm.survivors": 1000, "rqm.cancel": 2048.0}, "must be below"),  # in the second round
     ],
 )
 def test_settings_that_protect_nobody_are_refused(change, words):

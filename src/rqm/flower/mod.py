@@ -91,6 +91,8 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
         if not isinstance(known, bytes):
             raise ProtocolError("this client is in no round, or was lost in it")
         client = Client.load(params, known, identity, roster, held=held)
+        if client.number != asked.number:  # which says what a client sends: a vector of its own, or noise
+            raise ProtocolError(f"number = {asked.number}: must be {client.number}, this client's in the round")
         spend(client.fingerprint, stage)  # … even if nobody will remember that it was
 
     def values() -> Any:

@@ -52,7 +52,8 @@ class Settings:
         if self.plan.cancel is not None:
             if self.threshold:
                 raise ValueError(f"rqm.threshold = {self.threshold}: must not be given where noise cancels: it follows")
-            protocol(self.plan, 1, b"rqm", link=Link(b"rqm", 0))  # or says what is wrong with it
+            for link in (Link(b"rqm", 0), Link(b"rqm", 1, self.plan.clients, bytes(32))):
+                protocol(self.plan, 1, b"rqm", link=link)  # or says what is wrong with it, with both kinds of clients
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:

@@ -250,17 +250,22 @@ class NodeGuard:
                 return
 
     def _come_back(self, chain: bytes, turn: int, apart: int) -> None:
-        """Refuse to take part again in a chain of rounds too soon: noise of a round protects a node once."""
+        """Refuse to take part again in a chain of rounds too soon: noise of a round protects a node once.
+
+        How soon, the last participation says, which was paid for so: a server may call the rest of a run a shorter one.
+        """
         folder = self.folder / CHAINS
         folder.mkdir(mode=0o700, exist_ok=True)
         path = folder / sha256(chain).hexdigest()
-        last = read_json(path, "a chain").get("turn") if path.exists() else None
-        if last is not None and not (isinstance(last, int) and turn >= last + apart):
-            raise PolicyError(
-                f"the policy of this node: round {turn} of a chain in which it took part in round {last}: must be "
-                f"{apart} rounds later"
-            )
-        write_json(path, {"turn": turn})
+        known = read_json(path, "a chain") if path.exists() else None
+        if known is not None:
+            last, wait = whole("turn", known.get("turn"), 0), whole("apart", known.get("apart"), 1)
+            if turn < last + wait:
+                raise PolicyError(
+                    f"the policy of this node: round {turn} of a chain in which it took part in round {last}: must be "
+                    f"{wait} rounds later"
+                )
+        write_json(path, {"turn": turn, "apart": apart})
 
     @contextmanager
     def _ledgers(self) -> Iterator[tuple[dict[str, Guard], ExitStack]]:

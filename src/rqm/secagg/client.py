@@ -44,7 +44,8 @@ class Client:
         later = params.holds and self.number >= params.first
         self._after, self._before = after, followed(held, params, self.number) if later else None
         self.secret = (secret or os.urandom(SECRET)) if params.holds and not later else b""
-        self._kept: dict[int, bytes] = {}  # shares of the secrets behind the others' noise
+        self._kept: dict[int, bytes] = {}  # shares of the secrets behind the others' noise, …
+        self._owners: dict[int, bytes] = {}  # … and who all are, if that is known
         if params.roster and (identity is None or roster is None or roster.hash != params.roster):
             raise ValueError("a signed round: identity (one's own) and the roster of this round must be given")
         if identity is not None and roster is not None and identity.public not in roster.keys:
@@ -87,6 +88,7 @@ class Client:
             "told": [self._parties.hex(), self._agreed.hex()],
             "secret": [self.secret.hex(), self._after.hex()],
             "kept": {str(u): share.hex() for u, share in self._kept.items()},
+            "owners": {str(u): owner.hex() for u, owner in self._owners.items()},
         }
         return json.dumps({**state, "check": _check(state)}).encode()
 
@@ -112,9 +114,9 @@ class Client:
             client._identity = Identity(client._throwaway) if client._throwaway else client._identity
             client._channel = X25519PrivateKey.from_private_bytes(channel)
             client._pairs = X25519PrivateKey.from_private_bytes(pairs)
-            client._masks, client._channels, client._held, client._others, client._kept = (
+            client._masks, client._channels, client._held, client._others, client._kept, client._owners = (
                 {int(u): bytes.fromhex(text) for u, text in state[name].items()}
-                for name in ("masks", "channels", "held", "others", "kept")
+                for name in ("masks", "channels", "held", "others", "kept", "owners")
             )
             client.secret, client._after = (bytes.fromhex(text) for text in state["secret"])
             client._alive, client._drawn = ({int(u) for u in state[name]} for name in ("alive", "drawn"))
@@ -194,6 +196,9 @@ class Client:
         own = masking.public(self._channel) + masking.public(self._pairs)
         own += b"" if self._identity is None else self._identity.public
         check_parties(params, found, self.number, own, self._roster)
+        self._owners = holding.owners(params, found) if params.holds else {}
+        if self._before is not None:
+            self._before.check_places(params, self._owners)
         self._parties = sha256(body).digest()
         self._others = {client: bytes(keys) for client, keys in found.items() if client != self.number}
         self._drawn = set(drawn(self._others, wanted))
@@ -359,6 +364,7 @@ class Client:
             shares={place: self._kept[u] for place, u in enumerate(members) if self._kept.get(u)},
             members=len(members),
             fingerprint=self.fingerprint,
+            owners={place: self._owners[u] for place, u in enumerate(members) if self._owners},
         )
 
     def _told_so(self, other: int, said: memoryview) -> bool:

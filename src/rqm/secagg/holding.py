@@ -17,7 +17,8 @@ from cryptography.exceptions import InvalidTag
 
 from rqm.secagg import masking, sharing
 from rqm.secagg.errors import ProtocolError
-from rqm.secagg.masking import NONCE, PROMISE, SECRET
+from rqm.secagg.masking import KEY, NONCE, PROMISE, SECRET
+from rqm.secagg.roster import IDENTITY
 
 if TYPE_CHECKING:
     from rqm.secagg.protocol import Params
@@ -52,14 +53,19 @@ def opened(key: bytes, found: Any, context: bytes) -> bytes:
     return share if masking.promise(share) == bytes(found[:PROMISE]) else b""
 
 
+def owners(params: "Params", parties: Mapping[int, Any]) -> dict[int, bytes]:
+    """Who they are whose keys these are, where a roster knows them."""
+    return {u: bytes(keys[2 * KEY : 2 * KEY + IDENTITY]) for u, keys in parties.items() if params.roster}
+
+
 @final
 @dataclass(frozen=True)
 class Held:
     """What a client keeps of a sum that it is in: secret, for the one round that follows it.
 
     ``name`` is the sum's, ``place`` the client's own among those in it, ``after`` what the round that follows must be
-    about, ``secret`` that of its noise, ``shares`` those of the others' secrets by their place. ``fingerprint`` tells
-    the client of that round from all others.
+    about, ``secret`` that of its noise, ``shares`` those of the others' secrets by their place, ``owners`` who the
+    others are by their place, if a roster says so. ``fingerprint`` tells the client of that round from all others.
     """
 
     name: bytes
@@ -69,6 +75,7 @@ class Held:
     shares: Mapping[int, bytes] = field(repr=False)
     members: int
     fingerprint: str
+    owners: Mapping[int, bytes] = field(default_factory=dict)
 
     def save(self) -> bytes:
         """The same as bytes: secret, and to be kept where the client is."""
@@ -76,7 +83,10 @@ class Held:
             {
                 **{name: getattr(self, name).hex() for name in ("name", "after", "secret")},
                 **{name: getattr(self, name) for name in ("place", "members", "fingerprint")},
-                "shares": {str(place): share.hex() for place, share in self.shares.items()},
+                **{
+                    name: {str(place): value.hex() for place, value in getattr(self, name).items()}
+                    for name in ("shares", "owners")
+                },
             }
         ).encode()
 
@@ -87,10 +97,17 @@ class Held:
             values = json.loads(data)
             for name in ("name", "after", "secret"):
                 values[name] = bytes.fromhex(values[name])
-            values["shares"] = {int(place): bytes.fromhex(share) for place, share in values["shares"].items()}
+            for name in ("shares", "owners"):
+                values[name] = {int(place): bytes.fromhex(value) for place, value in values[name].items()}
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ProtocolError(f"not what a client holds of a round ({type(error).__name__})") from None
+
+    def check_places(self, params: "Params", found: Mapping[int, bytes]) -> None:
+        """Refuse others of the second kind than those who were in the sum, each in his own place."""
+        for client, owner in found.items():
+            if client >= params.first and owner != self.owners.get(client - params.first):
+                raise ProtocolError(f"client {client} was not in the sum that this round follows, in that place")
 
     def of_lost(self, there: Iterable[int]) -> list[tuple[int, bytes]]:
         """Shares of the secrets of all who were in the sum and are not ``there`` now, by their places."""

@@ -1,0 +1,85 @@
+"""What a server could try with noise that cancels: each of these once worked."""
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from rqm.flower import Settings
+from rqm.flower import strategy as of_server
+from rqm.flower.encoding import noise, taken_back
+from rqm.flower.mod import HELD
+from rqm.flower.records import Asked
+from rqm.plan.policy import NodeGuard, Policy, PolicyError
+from rqm.plan.protocol import Link
+from rqm.secagg.holding import Held
+from rqm.secagg.wire import Kind
+from tests.flower.local import arrays
+from tests.flower.test_cancel import CONFIG, Watched, errors
+from tests.training.small import model
+
+
+class Renumbers(of_server.PrivateStrategy):
+    """A server that asks the same nodes for a vector again, in a chain of its own, and when it comes to that calls them
+    by numbers of the second kind."""
+
+    def _sample(self, grid):
+        self._nodes = sorted(grid.get_node_ids())
+        self._chain.begin()
+
+    def _message(self, number, stage, data, content=None):
+        message = super()._message(number, stage, data, content)
+        if self._turn == 1 and stage == Kind.MASKED:
+            message.content.config_records["rqm"]["number"] = number + 4
+        return message
+
+    def _decoded(self, server):
+        self.sums = [*getattr(self, "sums", []), server.finish()]
+        return super()._decoded(server)
+
+
+def test_a_client_that_was_asked_for_a_vector_does_not_send_noise_of_before_instead(tmp_path):
+    """It would go into any sum, once: all members of a sum together would publish its noise, and pay nothing."""
+    config = {**CONFIG, "rqm.rounds": 2, "rqm.separation": 1}
+    grid, held = Watched(config, nodes=4), {}
+
+    def away(told):
+        if told["turn"] == 1 and not held:
+            for node, context in grid.contexts.items():
+                held[node] = Held.load(context.state.config_records[HELD]["held"])
+        return False
+
+    grid.away = away
+    server = Renumbers(Settings.from_run_config(config), folder=tmp_path / "run", stage_timeout=0.2)
+    server.start(grid, arrays(model()))
+    mean = Settings.from_run_config(config).plan.private_mean(len(server.sums[0]))
+    hidden = sum(noise(mean, one.secret) for one in held.values())
+    coins = (server.sums[0] - hidden) % mean.modulus
+    assert coins.max() <= 4  # the enemy would know it
+    assert not any(((one + hidden) % mean.modulus == 0).all() for one in server.sums[1:])
+    assert {f"rqm: number = {4 + u}: must be {u}, this client's in the round" for u in range(4)} == errors(grid)
+
+
+def guard_of(tmp_path):
+    limits = {"epsilon": 1e5, "delta": 1e-4, "release_epsilon": 1e5, "l2_clip": 1.0, "clients": 4}
+    policy = Policy(**limits, participations=2, honest=4, trust_server_with_keys=True)
+    return NodeGuard(policy, tmp_path)
+
+
+def test_a_shorter_run_does_not_bring_a_node_back_sooner_into_the_same_chain(tmp_path):
+    config = {**CONFIG, "rqm.participations": 1, "rqm.separation": 1, "rqm.rounds": 6}
+    long, short = (Settings.from_run_config({**config, "rqm.rounds": rounds}) for rounds in (6, 2))
+    link = Link(b"chain", 2, 4, bytes(32))
+    assert long.params(10, b"round", b"", link).digest == short.params(10, b"round", b"", link).digest
+    guard = guard_of(tmp_path)
+    guard.charge(long.plan, 10, 0, b"chain")
+    with pytest.raises(PolicyError, match="must be 6 rounds later"):
+        guard.charge(short.plan, 10, 2, b"chain")
+
+
+def test_a_second_message_is_sent_whatever_the_noise_is():
+    """Of two coordinates and little noise both are often zero: a client that failed for that would tell."""
+    settings = Settings.from_run_config({**CONFIG, "rqm.cancel": 0.5})
+    mean, asked = settings.plan.private_mean(2), Asked(stage=5, round=b"r", turn=0, dim=2, number=4, message=b"")
+    sent = [(secret, taken_back(asked, settings, secret)) for secret in (bytes([u]) * 32 for u in range(20))]
+    assert any(not second.any() for _, second in sent)
+    assert all(not ((noise(mean, secret) + second) % mean.modulus).any() for secret, second in sent)
