@@ -82,8 +82,8 @@ def bench() -> Result:
         named_ratios=ratios,
         unit="runs a second",
         notes=[
-            "whole commands, start-up included; no answer is kept (RQM_CACHE=off), machine code is (numba's cache): every "
-            "certificate is worked out anew",
+            "whole commands, start-up included; machine code is kept (numba's cache), no answer is (RQM_CACHE=off): "
+            "every certificate is worked out anew",
             "many clients: against the time that 0.1.0 takes for 40, since it does not end for as many",
         ],
     )
