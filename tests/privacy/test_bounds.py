@@ -13,7 +13,7 @@ import pytest
 
 from rqm.mechanisms.registry import BUILT_IN
 from rqm.privacy import accountant
-from rqm.privacy.accountant import gaussian_noise, profile_of, spent
+from rqm.privacy.accountant import Spent, gaussian_noise, profile_of, spent
 from rqm.privacy.calibrate import _alike, coordinate_clip, proposed
 from rqm.privacy.event import Event
 from rqm.privacy.setting import Setting
@@ -65,7 +65,7 @@ def loose(kind, clients, dim, epsilon):
             yield f"{mech!r}, {clients} clients, {dim} coordinates: {vector}, {each}"
 
 
-SAMPLE = [(10, 64, 3, "replace"), (1000, 2**20, 10, "zero-out"), (1000, 1024, 0.5, "replace"), (10, 1, 3, "zero-out")]
+SAMPLE = [(10, 64, 3, "replace"), (40, 2**20, 10, "zero-out"), (10, 1, 0.5, "zero-out")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,7 +84,7 @@ def test_every_statement_is_near_the_best_bound(kind, clients, neighbours):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_of_vectors_leaks_no_more_than_its_coordinates(kind):
-    assert [what for cell in [(10, 64, 3), (1000, 1024, 3)] for what in loose(kind, *cell)] == []
+    assert [what for cell in [(10, 64, 3), (40, 1024, 3)] for what in loose(kind, *cell)] == []
 
 
 @pytest.mark.slow
@@ -95,8 +95,9 @@ def test_no_vector_leaks_more_than_its_coordinates(kind, clients):
 
 
 def test_a_bound_left_out_is_noticed(monkeypatch):
-    """Power: without losses of single coordinates a statement of one bit and few coordinates is too large."""
+    """Power: by the Gaussian certificate alone the statement of one bit and one coordinate is too large."""
     monkeypatch.setattr(accountant, "_by_losses", lambda *_: inf)
+    monkeypatch.setattr(accountant, "_by_divergences", lambda *_: Spent(inf, "rdp", None))
     event, setting = next(releases("randomized-response", 10, 1, 3, "replace"))
     stated = spent(event, setting).epsilon
     monkeypatch.undo()

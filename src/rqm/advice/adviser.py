@@ -17,6 +17,8 @@ from rqm.privacy.setting import Neighbours, Observer, Setting
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
+BETTER = " (of few coordinates a Gaussian is not the best noise)"
+"""Why a mechanism may need less noise than a trusted server's Gaussian."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
             gap = one.mse / best.mse - 1 if by_error else one.epsilon / best.epsilon - 1
             words.append(f"{_more(gap)} {'error' if by_error else 'ε'}")
         if trusted is not None and by_error and not one.trusted_server:
-            words.append(f"noise {sqrt(one.mse / trusted.mse):.4f} times a trusted server's")
+            over = sqrt(one.mse / trusted.mse)
+            words.append(f"noise {over:.4f} times a trusted server's Gaussian{BETTER if over < 1 else ''}")
         if one.mechanism.hides_alone:
             words.append("every client hides alone, the sum needs no protection")
         yield replace(one, why="; ".join(words))
