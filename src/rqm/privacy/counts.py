@@ -153,9 +153,10 @@ def thinning(steps: int, weight: float, block: int) -> FloatArray:
     if weight == 1.0:
         return np.eye(steps + 1)
     if block == 1:
-        return np.array(
-            [[comb(k, c) * weight**c * (1 - weight) ** (k - c) for c in range(steps + 1)] for k in range(steps + 1)]
-        )
+        chosen = np.arange(steps + 1)
+        ways = np.array([[comb(k, c) for c in chosen.tolist()] for k in chosen.tolist()], dtype=np.float64)
+        with np.errstate(under="ignore"):
+            return np.asarray(ways * weight**chosen * (1 - weight) ** np.maximum(chosen[:, None] - chosen, 0))
     from scipy.special import betainc  # noqa: PLC0415 (takes a while)
 
     clients, most = block * np.arange(steps + 1)[:, None], block * np.arange(1, steps + 2) - 1
