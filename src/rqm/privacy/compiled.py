@@ -196,8 +196,7 @@ def _by_squaring(
     for k in range(blocks):
         if peak[k] > 0.0 and eb[k] + order * lift[k] > most:
             best, most = k, eb[k] + order * lift[k]
-    power, base = room[0], room[1]
-    total, least = 0.0, LEAST
+    (power, base), total, least = (room[0], room[1]), 0.0, LEAST
     for turn in range(blocks):
         k = best if turn == 0 else turn - 1 if turn <= best else turn
         below = eb[k] + order * lift[k] - most
@@ -252,8 +251,7 @@ def _of_order(
             top = term
         else:
             total += np.exp(term - top)
-    found: float = top + np.log(total)
-    return found
+    return float(top + np.log(total))
 
 
 @inlined
@@ -263,8 +261,7 @@ def _highest(peak: FloatArray, lift: IntArray) -> float:  # pragma: no cover (co
     for k in range(peak.shape[0]):
         if peak[k] > 0.0 and (lift[k] > power or (lift[k] == power and peak[k] > mantissa)):
             mantissa, power = peak[k], lift[k]
-    found: float = np.log(mantissa) + np.log(2.0) * power
-    return found
+    return float(np.log(mantissa) + np.log(2.0) * power)
 
 
 @compiled
