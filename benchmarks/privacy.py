@@ -81,7 +81,11 @@ def bench() -> Result:
         entries,
         named_ratios=ratios,
         unit="runs a second",
-        notes=["many clients: against the time that 0.1.0 takes for 40, since it does not end for as many"],
+        notes=[
+            "whole commands, start-up included; machine code is kept (numba's cache), no answer is (RQM_CACHE=off): "
+            "every certificate is worked out anew",
+            "many clients: against the time that 0.1.0 takes for 40, since it does not end for as many",
+        ],
     )
     for job, (_, wanted) in JOBS.items():
         result.check(f"{job}, times faster than 0.1.0", ratios[job], wanted)

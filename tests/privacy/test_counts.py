@@ -59,6 +59,13 @@ def test_thinning_is_the_binomial_law():
         assert abs(seen - matrix[steps]).max() < 5e-3
 
 
+def test_almost_certain_shapes_are_no_error():
+    """Powers of what is left over fall below all normal floats, which Python calls an overflow."""
+    matrix = thinning(39, 0.9999999997260477, 1)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=1e-12)
+    assert (np.diag(matrix) > 1 - 1e-7).all()
+
+
 def test_lost_tails_are_paid_for(monkeypatch):
     """With tails cut far too early the bound may get loose, but never falls below the truth."""
     mech = Rounding(levels=2, margin=1.0)

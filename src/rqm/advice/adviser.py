@@ -23,6 +23,8 @@ Progress = Callable[[str, int, int], None]
 BITS, FEW_BITS, BITS_OF_BOTH = 4, 16, 32
 """What a client may send for a coordinate where nobody says, or for one of few; with noise that cancels no more than a
 float takes."""
+BETTER = " (of few coordinates a Gaussian is not the best noise)"
+"""Why a mechanism may need less noise than a trusted server's Gaussian."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ def _rivals(best: Candidate, others: list[Candidate], value: Callable[[Candidate
 
 def _noise(one: Candidate, request: Request) -> str:
     if not one.cancel:
-        return f"noise {one.iterate_noise:.4f} times a trusted server's"
+        better = BETTER if one.iterate_noise is not None and one.iterate_noise < 1 else ""
+        return f"noise {one.iterate_noise:.4f} times a trusted server's Gaussian{better}"
     return (
         f"noise in the models {one.iterate_noise:.4f} times a trusted server's independent noise's (momentum 0.9, "
         f"a rate that falls to zero over {request.setting.rounds:,} rounds)"

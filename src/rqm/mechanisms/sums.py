@@ -10,6 +10,7 @@ from math import ceil, log, sqrt
 import numpy as np
 
 from rqm._util.checks import FloatArray
+from rqm._util.solve import zero
 
 NEGLIGIBLE = 1e-30
 """Probabilities below this are dropped at the ends."""
@@ -88,8 +89,6 @@ def _joined(parts: list[tuple[int, FloatArray]]) -> tuple[FloatArray, int]:
 
 def _around(law: FloatArray, count: int, middle: float, reach: int) -> tuple[int, FloatArray]:
     """The sum's law from ``middle`` − reach to ``middle`` + reach, and where that begins."""
-    from scipy.optimize import brentq  # noqa: PLC0415 (a command's help need not wait for it)
-
     z = np.arange(len(law), dtype=np.float64)
     logs = np.log(np.maximum(law, 1e-320))
 
@@ -108,7 +107,7 @@ def _around(law: FloatArray, count: int, middle: float, reach: int) -> tuple[int
         bound *= 2
         if bound > 1e3:
             raise ArithmeticError("a place beyond the ends")
-    theta = float(brentq(missed, -bound, bound, xtol=1e-14))
+    theta = zero(missed, -bound, bound, xtol=1e-14)
     one, scale = tilted(theta)
     centre = round(float(one @ z))
     deviation = sqrt(count * float(one @ (z - float(one @ z)) ** 2))

@@ -7,8 +7,7 @@ from functools import reduce
 from math import exp, inf, isnan, log, sqrt
 from typing import NamedTuple
 
-from scipy.optimize import brentq
-
+from rqm._util.solve import zero
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.privacy.composition import Rdp, orders_for, without_replacement
 from rqm.privacy.event import Event
@@ -157,10 +156,22 @@ def _mixed(
 
 
 def _by_divergences(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
-    """By Rényi divergences, with the fewest honest clients that a release may hold."""
-    total = composed(event, setting, profile, few=event.dear, quick=quick)
-    epsilon, order = total.epsilon(setting.floor(releases_of(setting, profile)).delta)
-    return Spent(epsilon, "rdp", order)
+    """By Rényi divergences, with the fewest honest clients that a release may hold.
+
+    Where each order is dear, one is left out if what is attained at it makes more of ε than another certifies.
+    """
+    count = releases_of(setting, profile)
+    floor, orders = setting.floor(count), orders_for(setting.observer, event.dear)
+    if setting.observer != "server" or not event.dear:
+        epsilon, best_order = composed(event, setting, profile, orders, quick=quick).epsilon(floor.delta)
+        return Spent(epsilon, "rdp", best_order)
+    least = Rdp(orders, count * event.attained(orders, floor.honest), setting.neighbours).epsilons(floor.delta)
+    best = Spent(inf, "rdp", orders[0])
+    for at_least, order in sorted(zip(least, orders, strict=True)):
+        if at_least < best.epsilon:
+            total = composed(event, setting, profile, (order,), quick=quick)
+            best = min(best, Spent(total.epsilon(floor.delta)[0], "rdp", order), key=lambda one: one.epsilon)
+    return best
 
 
 def _tight(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> bool:
@@ -217,12 +228,11 @@ def _taken(setting: Setting, profile: Mapping[int, int]) -> dict[int, int]:
 
 
 def composed(
-    event: Event, setting: Setting, profile: Mapping[int, int], *, few: bool = False, quick: bool = False
+    event: Event, setting: Setting, profile: Mapping[int, int], orders: Sequence[float], *, quick: bool = False
 ) -> Rdp:
-    """All releases that count for one user, of rounds charged so often; at ``few`` orders where each is dear."""
+    """All releases that count for one user, of rounds charged so often."""
     count = releases_of(setting, profile)
     floor = setting.floor(count)
-    orders = orders_for(setting.observer, few)
     if setting.observer == "server":
         return event.rdp(orders, setting.neighbours, floor.honest, quick=quick).times(count)
     one = event.rdp(orders, "replace", floor.honest, quick=quick)
@@ -244,7 +254,8 @@ def together(parts: Sequence[tuple[Event, Setting]], delta: float) -> Spent:
         mu = event.mu(_neighbours(setting), crowd.honest, LOST * delta / count)
         if mu < inf:
             gaussians.append((sampled(gaussian(mu), crowd.rate), setting.rounds))
-    total = reduce(Rdp.plus, [composed(event, setting, {1: setting.rounds}) for event, setting in parts])
+    each = [composed(event, setting, {1: setting.rounds}, orders_for(setting.observer)) for event, setting in parts]
+    total = reduce(Rdp.plus, each)
     epsilon, order = total.epsilon(delta)
     found = [Spent(epsilon, "rdp", order)]
     if len(gaussians) == len(parts):
@@ -268,7 +279,7 @@ def gaussian_noise(setting: Setting, epsilon: float, charges: Charges | None = N
     low = log(alone)
     while missed(low) <= 0:  # sampling hides something
         low -= 1
-    found = brentq(missed, low, low + 1, xtol=1e-7)
+    found = zero(missed, low, low + 1, xtol=1e-7)
     while missed(found) > 0:
         found += 1e-7
     return exp(found)

@@ -31,6 +31,10 @@ FINE, NEAR, FAR = 16, 12, 1e4
 """Points of a ratio's curve for each of its deviations, up to so many of them; then they spread out up to the last."""
 NOTHING = 1e-35
 """Where a curve is lower than this it may as well end."""
+FEW = 200
+"""Clients up to whom coins may be far from Gaussian: to hold noise longer than is best for Gaussians may tell less."""
+BETTER = 0.999
+"""A holding time that tells this much less is worth another look."""
 PER_ROUND = 1e-9
 """More than the relative errors of the ratios of one round."""
 
@@ -82,8 +86,31 @@ def coordinate(
     quick: bool = False,
 ) -> Coordinate:
     """What a run tells of one coordinate whose coin's law lies between ``ends``, but for ``tail`` at each side."""
+    asked, part = (ends, transient, honest, separation, neighbours, tail, quick), 1.0
+    found = _held(*asked, part)
+    while honest <= FEW and found.per_square < inf:
+        part /= 2
+        other = _held(*asked, part)
+        better = other.per_square < BETTER * found.per_square
+        found = Coordinate(min(found.per_square, other.per_square), min(found.most, other.most))
+        if not better:
+            break
+    return found
+
+
+def _held(
+    ends: tuple[tuple[float, ...], ...],
+    transient: Transient,
+    honest: int,
+    separation: int,
+    neighbours: Neighbours,
+    tail: float,
+    quick: bool,
+    part: float,
+) -> Coordinate:
+    """The same by one law of the holding time: as if the coins' variance were ``part`` of what it is."""
     noise, missing = transient.summed(honest)
-    low, high, lacking, error = view(np.array(ends), noise, honest - 1, separation, quick=quick)
+    low, high, lacking, error = view(np.array(ends), noise, honest - 1, separation, part=part, quick=quick)
     lacking += separation * missing
     if 2 * lacking > tail:
         return Coordinate(inf, inf)
@@ -95,18 +122,19 @@ def coordinate(
 
 
 def view(
-    ends: FloatArray, noise: FloatArray, others: int, separation: int, *, quick: bool = False
+    ends: FloatArray, noise: FloatArray, others: int, separation: int, *, part: float = 1.0, quick: bool = False
 ) -> tuple[FloatArray, FloatArray, float, float]:
     """Two laws that tell the ends of a coin apart at least as well as a whole run does, one participation in it.
 
     ``ends`` holds the coin's law at both ends of the clip, ``noise`` the law of the transient noise of a sum; the
-    ``others`` hold what is worst. Besides, what the laws lack at most, and a relative error of μ².
+    ``others`` hold what is worst. Noise is held as is best if their coins had ``part`` of their variance, and all were
+    Gaussian. Besides, what the laws lack at most, and a relative error of μ².
     """
     ways = list(splits_of_others(ends[0], ends[1], others, quick=quick)) if others else [(np.ones(1), 0.0)]
     least, spread = min(_variance(law) for law, _ in ways), _variance(noise)
     # of splits that are mirror images only one is among the ways: a shift up of the one is a shift down of the other
     coins = ratio([law for law, _ in ways] + [law[::-1] for law, _ in ways], least)
-    found = along(holding(separation, spread, least), coins, ratio([noise], spread))
+    found = along(holding(separation, spread, part * least), coins, ratio([noise], spread))
     low, high = (
         np.append(found.chances * (1 + up * (found.values - 1)), up * found.alone) for up in (ends[0, 1], ends[1, 1])
     )

@@ -204,7 +204,8 @@ class _Asked:
         count, last, block = self.count, self.tier.last, self.tier.block
         middle = len(self.others) // 2
         halves = [group_of(half) for half in (self.others[:middle], self.others[middle:])]
-        look = partial(pair_bounds, halves, laws=self.laws, pairs=self.pairs, orders=orders, alone=alone)
+        tail = min(map(needed_tail, orders, alone))
+        look = partial(pair_bounds, halves, laws=self.laws, pairs=self.pairs, orders=orders, alone=alone, log_tail=tail)
         wanted: Bools = look(block=max(block, 1 + count // 40), count=count) > attained
         if count < last and not self.exact:
             # Those that matter for more clients stay: the bound must not depend on who else is looked at.

@@ -25,6 +25,10 @@ EMPTY = -(2**60)
 LEAST = -1080
 POWERS = np.ldexp(1.0, np.arange(LEAST, 1))
 """2**LEAST, …, 1/2, 1: the smallest is zero."""
+WHOLE = 256
+"""The largest order by squaring: no power of a ratio from 1/2 on is beyond a float."""
+TINY = 1e-270
+"""What floats that are lost below all others do not add to."""
 
 # Sums of positive numbers may be taken in any order; the error bound of ``certificate.outward`` allows for it.
 FAST = {"reassoc", "contract"}
@@ -144,9 +148,9 @@ def _near_kl(
 
 @inlined
 def _ratios(
-    a: FloatArray, ea: IntArray, b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray
+    a: FloatArray, ea: IntArray, b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray, lift: IntArray
 ) -> bool:  # pragma: no cover (compiled)
-    """Write A/B to ``ratio``, scaled so that the largest of a block is 1, and that one's logarithm to ``peak``.
+    """Write A/B to ``ratio``, the largest of a block to ``peak``, in [1/2, 1), all times two to the power of ``lift``.
 
     False if A can be what B cannot.
     """
@@ -161,70 +165,84 @@ def _ratios(
             high = max(high, quotient)
         if impossible:
             return False
-        if high == 0.0:
-            peak[k] = -np.inf
-            continue
+        power = 0
         if high == np.inf:  # beyond a float within one block: by logarithms
             high = -np.inf
             for z in range(BLOCK):
-                ratio[k, z] = np.log(a[k, z]) - np.log(b[k, z]) if a[k, z] > 0.0 else -np.inf
+                ratio[k, z] = np.log2(a[k, z]) - np.log2(b[k, z]) if a[k, z] > 0.0 else -np.inf
                 high = max(high, ratio[k, z])
+            power = int(np.floor(high)) + 1
             for z in range(BLOCK):
-                ratio[k, z] = np.exp(ratio[k, z] - high)
-        else:
-            scale = 1.0 / high
+                ratio[k, z] = np.exp2(ratio[k, z] - power)
+            high = np.exp2(high - power)
+        elif high > 0.0:
+            high, power = frexp(high)
+            scale = ldexp(1.0, -power)
             for z in range(BLOCK):
                 ratio[k, z] *= scale
-            high = np.log(high)
-        peak[k] = high + np.log(2.0) * (ea[k] - eb[k])
+        peak[k], lift[k] = high, ea[k] - eb[k] + power
     return True
 
 
 @inlined
-def _raised(
-    ratio: FloatArray, k: int, alpha: float, power: FloatArray, base: FloatArray
-) -> None:  # pragma: no cover (compiled)
-    """Write ratio[k]**alpha to ``power``: for whole numbers by squaring, without exponentials."""
-    if alpha > 4096 or alpha != np.floor(alpha):
+def _by_squaring(
+    b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray, lift: IntArray, order: int, room: FloatArray
+) -> float:  # pragma: no cover (compiled)
+    """(order − 1) D for a whole order, from the ratios, in powers of two: one logarithm in all.
+
+    Starts with the block that may add most; those that add too little are left out. NaN if floats do not reach so low.
+    """
+    blocks, best, most = peak.shape[0], 0, EMPTY
+    for k in range(blocks):
+        if peak[k] > 0.0 and eb[k] + order * lift[k] > most:
+            best, most = k, eb[k] + order * lift[k]
+    (power, base), total, least = (room[0], room[1]), 0.0, LEAST
+    for turn in range(blocks):
+        k = best if turn == 0 else turn - 1 if turn <= best else turn
+        below = eb[k] + order * lift[k] - most
+        if below < least or peak[k] == 0.0:
+            continue
         for z in range(BLOCK):
-            power[z] = ratio[k, z] ** alpha
-        return
-    for z in range(BLOCK):
-        power[z] = 1.0
-        base[z] = ratio[k, z]
-    n = int(alpha)
-    while True:
-        if n & 1:
+            power[z], base[z] = b[k, z], ratio[k, z]
+        n = order
+        while True:
+            if n & 1:
+                for z in range(BLOCK):
+                    power[z] *= base[z]
+            n >>= 1
+            if n == 0:
+                break
             for z in range(BLOCK):
-                power[z] *= base[z]
-        n >>= 1
-        if n == 0:
-            break
-        for z in range(BLOCK):
-            base[z] *= base[z]
+                base[z] *= base[z]
+        total += power.sum() * POWERS[below - LEAST]
+        if turn == 0 and total > 0.0:  # a block is no more than BLOCK times two to the power of ``below``
+            least = max(LEAST, frexp(total)[1] - 75)
+    return np.log(total) + np.log(2.0) * most if total > TINY else np.nan
 
 
 @inlined
 def _of_order(
-    b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray, alpha: float, room: FloatArray
+    b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray, lift: IntArray, alpha: float
 ) -> float:  # pragma: no cover (compiled)
-    """D_α from the ratios, block by block; blocks that add too little are left out."""
-    blocks = peak.shape[0]
-    best, reach = 0, -np.inf  # a block adds at most BLOCK·exp(reach): start with the most promising one
+    """(α − 1) D_α from the ratios, block by block; blocks that add too little are left out."""
+    blocks, best, reach = (
+        peak.shape[0],
+        0,
+        -np.inf,
+    )  # first the block that may add most
     for k in range(blocks):
-        if peak[k] > -np.inf and np.log(2.0) * eb[k] + alpha * peak[k] > reach:
-            best, reach = k, np.log(2.0) * eb[k] + alpha * peak[k]
-    power, base = room[0], room[1]
+        here = np.log(2.0) * eb[k] + alpha * (np.log(peak[k]) + np.log(2.0) * lift[k])
+        if here > reach:
+            best, reach = k, here
     top, total = -np.inf, 0.0
     for turn in range(blocks):
         k = best if turn == 0 else turn - 1 if turn <= best else turn
-        reach = np.log(2.0) * eb[k] + alpha * peak[k]
-        if reach + 4.0 < top - 50.0 or peak[k] == -np.inf:  # log(BLOCK) < 4: too little to matter
+        reach = np.log(2.0) * eb[k] + alpha * (np.log(peak[k]) + np.log(2.0) * lift[k])
+        if reach + 4.0 < top - 50.0 or peak[k] == 0.0:  # log(BLOCK) < 4: too little to matter
             continue
-        _raised(ratio, k, alpha, power, base)
-        part = 0.0
+        part, scale = 0.0, 1.0 / peak[k]
         for z in range(BLOCK):
-            part += b[k, z] * power[z]
+            part += b[k, z] * (ratio[k, z] * scale) ** alpha
         if part == 0.0:
             continue
         term = np.log(part) + reach
@@ -233,8 +251,17 @@ def _of_order(
             top = term
         else:
             total += np.exp(term - top)
-    found: float = (top + np.log(total)) / (alpha - 1)
-    return found
+    return float(top + np.log(total))
+
+
+@inlined
+def _highest(peak: FloatArray, lift: IntArray) -> float:  # pragma: no cover (compiled)
+    """The logarithm of the largest ratio."""
+    mantissa, power = 0.0, EMPTY
+    for k in range(peak.shape[0]):
+        if peak[k] > 0.0 and (lift[k] > power or (lift[k] == power and peak[k] > mantissa)):
+            mantissa, power = peak[k], lift[k]
+    return float(np.log(mantissa) + np.log(2.0) * power)
 
 
 @compiled
@@ -246,11 +273,12 @@ def divergences(
     An order that is NaN is not wanted: its place gets −∞.
     """
     blocks = a.shape[0]
-    ratio, peak, room = np.empty((blocks, BLOCK)), np.empty(blocks), np.empty((2, BLOCK))
-    if blocks > b.shape[0] or not _ratios(a, ea, b, eb, ratio, peak):
+    ratio, room = np.empty((blocks, BLOCK)), np.empty((2, BLOCK))
+    peak, lift = np.empty(blocks), np.empty(blocks, np.int64)
+    if blocks > b.shape[0] or not _ratios(a, ea, b, eb, ratio, peak, lift):
         out[:] = np.inf
         return
-    highest = peak.max()
+    highest = _highest(peak, lift)
     for order in range(alphas.shape[0]):
         alpha = alphas[order]
         if np.isnan(alpha):
@@ -260,7 +288,10 @@ def divergences(
         elif alpha == 1.0 or (alpha - 1) * highest < 0.5:
             out[order] = _near_kl(a, ea, b, eb, alpha)
         else:
-            out[order] = _of_order(b, eb, ratio, peak, alpha, room)
+            found = np.nan
+            if alpha <= WHOLE and alpha == np.floor(alpha):
+                found = _by_squaring(b, eb, ratio, peak, lift, int(alpha), room)
+            out[order] = (_of_order(b, eb, ratio, peak, lift, alpha) if np.isnan(found) else found) / (alpha - 1)
 
 
 @inlined

@@ -76,12 +76,14 @@ class Rdp:
 
     def epsilon(self, delta: float) -> tuple[float, float]:
         """The smallest ε for δ over all orders, and its order (Canonne, Kamath and Steinke 2020)."""
-        delta = checked_delta(delta)
-        found = [
-            _converted(order, value, delta) for order, value in zip(self.orders, self.values.tolist(), strict=True)
-        ]
+        found = self.epsilons(delta)
         best = int(np.argmin(found))
         return max(0.0, found[best]), float(self.orders[best])
+
+    def epsilons(self, delta: float) -> list[float]:
+        """ε for δ by each order."""
+        delta = checked_delta(delta)
+        return [_converted(order, value, delta) for order, value in zip(self.orders, self.values.tolist(), strict=True)]
 
 
 def _converted(order: float, divergence: float, delta: float) -> float:
@@ -141,7 +143,7 @@ def poisson_gaussian_epsilon(
     return float(accountant.get_epsilon(checked_delta(delta)))
 
 
-def orders_for(observer: Observer, few: bool) -> tuple[float, ...]:
+def orders_for(observer: Observer, few: bool = False) -> tuple[float, ...]:
     """The orders at which a run is accounted for."""
     if observer == "server":
         return (2.0, 8.0, 32.0) if few else ORDERS

@@ -6,7 +6,7 @@ what is known so far gets the counts that weigh most in its mean computed, until
 maximum as if every count had been computed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import product
@@ -17,7 +17,7 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
-from rqm.privacy.compiled import BLOCK, EMPTY, Bools, IntArray, evaluate
+from rqm.privacy.compiled import BLOCK, EMPTY, Blocked, Bools, IntArray, evaluate
 from rqm.privacy.divergence import Sum
 from rqm.privacy.means import large_counts, lower_beyond, spread_means
 from rqm.privacy.shapes import Group
@@ -27,15 +27,13 @@ LATTICE = 10
 ENOUGH = 1e-11
 """The part of a mean that may stay bounded from above only."""
 
-LITTLE = 0.05
+LITTLE = 0.15
 """The part of what is not known exactly in a mean that may wait."""
 AT_ONCE = 100
 """Spreads that are looked at together."""
-NARROW = 0.01
+NARROW = 0.03
 """Those within this part of the way from what is attained to the worst are looked at together."""
 AXES = 4
-
-Count = tuple[int, ...]
 
 
 def stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
@@ -50,13 +48,16 @@ def stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
 
 
 class Shapes:
-    """Sums of so many shapes of each group, in blocks of ``block``: made when asked for, and kept."""
+    """Sums of so many shapes of each group, in blocks of ``block``: made when asked for, and kept.
 
-    def __init__(self, groups: list[Group], block: int, log_tail: float) -> None:
+    A count is looked up in two parts, the sums over the first and over the last half of the groups.
+    """
+
+    def __init__(self, groups: list[Group], block: int, steps: int, log_tail: float) -> None:
         self.log_tail = log_tail
         self.powers = [[Sum.nothing(), group.shape.times(block, log_tail)] for group in groups]
-        self.half = (len(groups) + 1) // 2
-        self.made: dict[tuple[int, Count], Sum] = {}
+        half = (len(groups) + 1) // 2
+        self.halves = [_Half(some, steps, self.part) for some in (slice(half), slice(half, len(groups)))]
 
     def power(self, group: int, count: int) -> Sum:
         """So many blocks of one shape."""
@@ -65,34 +66,27 @@ class Shapes:
             powers.append((powers[-1] + powers[1]).trimmed(self.log_tail))
         return powers[count]
 
-    def part(self, first: int, counts: Count) -> Sum:
-        """The sum of so many blocks of the groups from ``first`` on."""
-        if (first, counts) not in self.made:
-            total = self.power(first, counts[0])
-            for group, count in enumerate(counts[1:], first + 1):
-                total = (total + self.power(group, count)).trimmed(self.log_tail) if count else total
-            self.made[first, counts] = total
-        return self.made[first, counts]
+    def part(self, groups: slice, counts: list[int]) -> Sum:
+        """The sum of so many blocks of some groups."""
+        group, *more = range(len(self.powers))[groups]
+        total = self.power(group, counts[0])
+        for group, count in zip(more, counts[1:], strict=True):
+            total = (total + self.power(group, count)).trimmed(self.log_tail) if count else total
+        return total
 
     def divergences(
-        self, counts: Sequence[Count], laws: list[Sum], pairs: IntArray, asked: FloatArray, *, each: bool = False
+        self, counts: IntArray, laws: list[Sum], pairs: IntArray, asked: FloatArray, *, each: bool = False
     ) -> tuple[FloatArray, FloatArray]:
         """For each count, the largest divergence of a pair (or of ``each``) and the probability that its law lacks.
 
         Of shape (1 or pairs, orders, counts); ``asked`` holds the orders that matter for each pair, else NaN.
         """
-        sides = [(0, self.half), (self.half, len(self.powers))]
-        keys = [[count[a:b] for count in counts] for a, b in sides]
-        known = [{key: k for k, key in enumerate(dict.fromkeys(side))} for side in keys]
-        sums = [[self.part(a, key) for key in side] for (a, _), side in zip(sides, known, strict=True)]
-        at = np.array([[side[key] for key in some] for side, some in zip(known, keys, strict=True)])
-        sizes = [np.array([len(one.exponent) for one in some]) for some in sums]
-        places = np.stack([*at, *(size[k] for size, k in zip(sizes, at, strict=True))], axis=1)
+        at = [half.find(counts) for half in self.halves]
+        first, second = (half.laws for half in self.halves)
+        places = np.stack([*at, *(half.sizes[k] for half, k in zip(self.halves, at, strict=True))], axis=1)
         used = sorted({int(i) for i in pairs.ravel()})
         own, local = stack([laws[i] for i in used]), np.searchsorted(used, pairs)
         table = np.full((len(pairs) if each else 1, asked.shape[1], len(counts)), -inf)
-        first, second = (stack(some) for some in sums)
-
         blocks = first[0].shape[1] + second[0].shape[1]
         least = EMPTY if self.log_tail == -inf else int(self.log_tail / log(2)) - blocks.bit_length() - 6
 
@@ -100,8 +94,42 @@ class Shapes:
             evaluate(places[part], first, second, own, (local, asked), least, table[:, :, part])
 
         in_turns(fill, len(counts))
-        logs = [np.array([one.log_lost for one in some])[k] for some, k in zip(sums, at, strict=True)]
-        return table, np.exp(logs[0]) + np.exp(logs[1]) + np.exp(self.log_tail)
+        lost = sum(half.lost[k] for half, k in zip(self.halves, at, strict=True))
+        return table, np.asarray(lost + np.exp(self.log_tail))
+
+
+class _Half:
+    """Sums of shapes of some groups, each up to ``steps``, as rows of arrays that grow: worked out when asked for."""
+
+    def __init__(self, groups: slice, steps: int, made: Callable[[slice, list[int]], Sum]) -> None:
+        self.groups, self.made = groups, made
+        self.rows = np.full((steps + 1,) * len(range(AXES)[groups]), -1)  # by counts
+        self.laws: Blocked = (np.zeros((0, 0, BLOCK)), np.full((0, 0), EMPTY))
+        self.sizes, self.lost = np.zeros(0, dtype=np.int64), np.zeros(0)
+
+    def find(self, counts: IntArray) -> IntArray:
+        """The rows of some counts of all groups."""
+        mine = counts[:, self.groups]
+        new = np.unique(mine[self.rows[tuple(mine.T)] < 0], axis=0)
+        if len(new):
+            self._add(new)
+        return np.asarray(self.rows[tuple(mine.T)])
+
+    def _add(self, counts: IntArray) -> None:
+        have, now = len(self.sizes), len(self.sizes) + len(counts)
+        self.rows[tuple(counts.T)] = np.arange(have, now)
+        sums = [self.made(self.groups, one) for one in counts.tolist()]
+        (rows, blocks), (mantissa, exponent) = self.laws[1].shape, stack(sums)
+        widest = exponent.shape[1]
+        if now > rows or widest > blocks:
+            size = (max(rows, 2 * now), max(blocks, widest))
+            room = np.zeros((*size, BLOCK)), np.full(size, EMPTY)
+            for fresh, old in zip(room, self.laws, strict=True):
+                fresh[:rows, :blocks] = old
+            self.laws = room
+        self.laws[0][have:now, :widest], self.laws[1][have:now, :widest] = mantissa, exponent
+        self.sizes = np.append(self.sizes, [len(one.exponent) for one in sums])
+        self.lost = np.append(self.lost, np.exp([one.log_lost for one in sums]))
 
 
 def in_turns(fill: Callable[[slice], None], count: int, least: int = 16) -> None:
@@ -125,9 +153,10 @@ def thinning(steps: int, weight: float, block: int) -> FloatArray:
     if weight == 1.0:
         return np.eye(steps + 1)
     if block == 1:
-        return np.array(
-            [[comb(k, c) * weight**c * (1 - weight) ** (k - c) for c in range(steps + 1)] for k in range(steps + 1)]
-        )
+        chosen = np.arange(steps + 1)
+        ways = np.array([[comb(k, c) for c in chosen.tolist()] for k in chosen.tolist()], dtype=np.float64)
+        with np.errstate(under="ignore"):
+            return np.asarray(ways * weight**chosen * (1 - weight) ** np.maximum(chosen[:, None] - chosen, 0))
     from scipy.special import betainc  # noqa: PLC0415 (takes a while)
 
     clients, most = block * np.arange(steps + 1)[:, None], block * np.arange(1, steps + 2) - 1
@@ -162,25 +191,32 @@ class Moments:
 
 
 def pair_bounds(
-    groups: list[Group], block: int, count: int, laws: list[Sum], pairs: IntArray, orders: FloatArray, alone: FloatArray
+    groups: list[Group],
+    block: int,
+    count: int,
+    laws: list[Sum],
+    pairs: IntArray,
+    orders: FloatArray,
+    alone: FloatArray,
+    log_tail: float,
 ) -> FloatArray:
     """A bound for every pair and order, of two groups, all counts computed. ``alone`` is what one client leaks."""
     steps = steps_of(2, block, count)
     if steps <= 0:
         return np.broadcast_to(alone, (len(pairs), len(orders)))
-    counts = [(a, b) for a, b in product(range(steps + 1), repeat=2) if a + b <= steps]
+    counts = np.array([(a, b) for a, b in product(range(steps + 1), repeat=2) if a + b <= steps])
     asked = np.broadcast_to(orders, (len(pairs), len(orders))).copy()
-    table, _ = Shapes(groups, block, -inf).divergences(counts, laws, pairs, asked, each=True)
+    table, lost = Shapes(groups, block, steps, log_tail).divergences(counts, laws, pairs, asked, each=True)
     left, right = (thinning(steps, group.weight, block) for group in groups)
-    a, b = np.array(counts).T
+    a, b = counts.T
     out = np.empty((len(pairs), len(orders)))
     for k, alpha in enumerate(orders):
         if np.isinf(alpha):
             out[:, k] = table[:, k].max(axis=1)  # every count has a positive probability
             continue
-        scale = Moments(float(alpha), float(table[:, k].max()))
+        scale = Moments(float(alpha), float(alone[k]))
         dense = np.zeros((len(pairs), steps + 1, steps + 1))
-        dense[:, a, b] = scale.of(table[:, k], np.zeros(len(counts)))
+        dense[:, a, b] = scale.of(table[:, k], lost)
         # The spread (i, steps − i), for each i.
         out[:, k] = scale.back(np.einsum("ia,pab,ib->pi", left, dense, right[::-1], optimize=True).max(axis=1))
     return out
@@ -208,7 +244,7 @@ class Spread:
         log_tail: float = -inf,
     ) -> None:
         self.steps, self.groups = steps_of(len(groups), block, count), len(groups)
-        self.shapes, self.laws, self.pairs = Shapes(groups, block, log_tail), laws, pairs
+        self.shapes, self.laws, self.pairs = Shapes(groups, block, self.steps, log_tail), laws, pairs
         self.scale, self.far = Moments(alpha, alone), far
         self.first = self.steps // 2 if far else self.steps
         self.thin = np.zeros((AXES, self.steps + 1, self.steps + 1))
@@ -249,14 +285,13 @@ class Spread:
                 worth[k] = self.scale.back(means).max() > attained
             self.pairs, coarse = self.pairs[worth], coarse[worth]
         self.table = np.ascontiguousarray(coarse.max(axis=0, initial=0.0)[near])
-        self.exact: Bools = np.zeros(self.table.shape, dtype=np.bool_)
-        self.exact[tuple(lattice.T)] = True
+        self.open = self.table.copy()  # but nothing where the table is exact
+        self.open[tuple(lattice.T)] = 0.0
         self.bounds = spread_means(self.table, self.thin, self.spreads)
 
     def _compute(self, counts: IntArray, *, each: bool = False) -> FloatArray:
         asked = np.full((len(self.pairs), 1), self.scale.alpha)
-        rows = [tuple(count) for count in counts[:, : self.groups].tolist()]
-        value, lost = self.shapes.divergences(rows, self.laws, self.pairs, asked, each=each)
+        value, lost = self.shapes.divergences(counts, self.laws, self.pairs, asked, each=each)
         return self.scale.of(value[:, 0], lost)
 
     def by_place(self) -> FloatArray:
@@ -271,16 +306,17 @@ class Spread:
         active = np.flatnonzero(places[self.place] & (self.bounds >= limit))
         active = active[np.argsort(-self.bounds[active])[:AT_ONCE]]
         spreads, before = self.spreads[active], self.bounds[active]
-        rest = np.where(self.exact, 0.0, self.table)
-        adds = spread_means(rest, self.thin, spreads)
+        adds = spread_means(self.open, self.thin, spreads)
         # What adds little to what is open waits: perhaps it need not be known.
         least, counts = np.where(adds > ENOUGH * before, LITTLE * adds, inf), np.empty((0, AXES), dtype=np.int64)
         while not len(counts) and least.min(initial=inf) < inf:  # many may be open that add little each
-            counts = large_counts(rest, self.thin, spreads, least)
+            counts = large_counts(self.open, self.thin, spreads, least)
             least = least / 8
         if len(counts):
-            self.exact[tuple(counts.T)] = True
-            lower_beyond(self.table, counts, self._compute(counts)[0], self.stride)
+            values = self._compute(counts)[0]
+            for table in (self.table, self.open):
+                lower_beyond(table, counts, values, self.stride)
+            self.open[tuple(counts.T)] = 0.0
         now = spread_means(self.table, self.thin, spreads)
         self.bounds[active] = np.minimum(before, now)
         return bool(len(counts) or (now < before * (1 - 1e-12)).any())

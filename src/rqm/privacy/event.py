@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import inf
 from typing import final
 
-from rqm._util.checks import real, whole
+from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.transient import Transient
@@ -15,6 +15,7 @@ from rqm.privacy.gaussian import vector_gdp
 from rqm.privacy.holding import gaussian_paths
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.vector import vector_rdp
+from rqm.privacy.worst_case import attained
 
 
 @final
@@ -57,6 +58,10 @@ class Event:
         return _rdp(
             self.mechanism.channel, tuple(map(float, orders)), honest, self.dim, self.l2_clip, neighbours, quick
         )
+
+    def attained(self, orders: Sequence[float], honest: int) -> FloatArray:
+        """Below what no bound by ``rdp`` can be, of releases that are dear: every coordinate at its worst."""
+        return self.dim * attained(self.mechanism.channel, tuple(map(float, orders)), honest, law="sampled")
 
     def mu(self, neighbours: Neighbours, honest: int, lost: float, *, quick: bool = False) -> float:
         """μ for which it is μ-GDP but for outcomes of probability ``lost``, as deployed; infinite if none is known."""

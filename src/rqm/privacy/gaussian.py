@@ -10,10 +10,10 @@ from functools import lru_cache
 from math import inf, sqrt
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from rqm._util.checks import FloatArray, real, whole
+from rqm._util.solve import zero
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.scores import summed_rate
 from rqm.privacy.setting import Neighbours, checked_delta, checked_epsilon
@@ -52,7 +52,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(mu, high) > delta:
         high *= 2
-    found = float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0, high, xtol=1e-12, rtol=1e-12))
+    found = zero(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0, high, xtol=1e-12)
     return found * (1 + 1e-10) + 1e-11
 
 
@@ -62,7 +62,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(high, epsilon) <= delta:
         high *= 2
-    found = brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, high, xtol=1e-13, rtol=1e-12)
+    found = zero(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, high, xtol=1e-13)
     return float(found) * (1 - 1e-10)
 
 

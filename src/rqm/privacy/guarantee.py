@@ -29,10 +29,11 @@ class Guarantee:
     ``accountant`` names the bound that gave ε: the Gaussian certificate (``gaussian``), privacy loss distributions
     (``pld``) or Rényi divergences (``rdp``, at ``order``). ``dim`` counts the coordinates that are sent,
     ``per_coordinate`` is D₂ of one of them in one round; ``noise_std_over_gaussian`` is the noise of the sum over that
-    of a trusted server's Gaussian with the same ε by its exact account. With a ``trusted_server`` it holds against
-    whoever sees only what the server publishes. Where only some of ``chosen_of`` coordinates are sent, vectors are
-    clipped again, at ``second_clip`` times C, which takes the part ``clipped_away`` of them on average at most; the
-    noise is then that of the whole decoded mean, without the error of the choice.
+    of a trusted server's Gaussian with the same ε by its exact account (of few coordinates it may be below 1: there
+    a Gaussian is not the best noise). With a ``trusted_server`` it holds against whoever sees only what the server
+    publishes. Where only some of ``chosen_of`` coordinates are sent, vectors are clipped again, at ``second_clip``
+    times C, which takes the part ``clipped_away`` of them on average at most; the noise is then that of the whole
+    decoded mean, without the error of the choice.
     """
 
     epsilon: float

@@ -10,9 +10,9 @@ from math import ceil, inf, isfinite
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from rqm._util.checks import FloatArray, real
+from rqm._util.solve import zero
 from rqm.privacy.gaussian import gaussian_deltas
 from rqm.privacy.setting import checked_delta
 
@@ -71,7 +71,7 @@ def epsilon_of(one: Profile, delta: float) -> float:
         high *= 2
         if high > FARTHEST:
             return inf
-    found = float(brentq(excess, 0, high, xtol=1e-12, rtol=1e-12))
+    found = zero(excess, 0, high, xtol=1e-12)
     return found * (1 + 1e-10) + 1e-11
 
 

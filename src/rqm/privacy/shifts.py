@@ -21,9 +21,9 @@ from functools import lru_cache
 from math import inf, sqrt
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from rqm._util.checks import FloatArray
+from rqm._util.solve import lowest
 from rqm.mechanisms.additive import Additive
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.tradeoff import Events
@@ -113,8 +113,8 @@ def shifted_rdp(
             return float(price * mean + (gains - price * t).max())
 
         steepest = np.log(max(1e-300, gains[-1] / max(t[-1], 1e-12)))
-        found = minimize_scalar(bound, bounds=(steepest - 8, steepest + 8), method="bounded", options={"xatol": 1e-6})
-        out[column] = dim * min(bound(float(found.x)), bound(-inf), float(table[-1, column]))
+        found = lowest(bound, steepest - 8, steepest + 8, xtol=1e-6)
+        out[column] = dim * min(bound(found), bound(-inf), float(table[-1, column]))
     return out * SLACK
 
 
@@ -159,8 +159,7 @@ def _cheapest(excess: Callable[[float], float], mean: float, about: float) -> fl
         return float(np.exp(log_price)) * mean + excess(float(np.exp(log_price)))
 
     middle = float(np.log(about))
-    found = minimize_scalar(bound, bounds=(middle - 8, middle + 8), method="bounded", options={"xatol": 1e-7})
-    return min(float(found.fun), bound(middle))
+    return min(bound(lowest(bound, middle - 8, middle + 8, xtol=1e-7)), bound(middle))
 
 
 @lru_cache(maxsize=256)
