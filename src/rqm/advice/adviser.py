@@ -89,10 +89,7 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     >>> advice.best.name, advice.best.mse < 0.048
     ('optimal table', True)
     """
-    if levels is not None:
-        if bits is not None:
-            raise ValueError(f"levels = {levels}: must not be given with bits, which mean the same")
-        bits = whole("levels", levels, 2, 65_536).bit_length() - 1  # never more outcomes than asked for
+    bits = _bits(bits, levels)
     if participations is not None or separation is None:
         participations = whole("participations", 1 if participations is None else participations, 1, rounds)
     setting = Setting(
@@ -120,6 +117,15 @@ def advise(  # noqa: PLR0913 (a request is all of them)
         pure=delta is None and clients == 1 and dim == 1,
     )
     return ranked(request, progress)
+
+
+def _bits(bits: int | None, levels: int | None) -> int | None:
+    """Bits as asked for, or as many as never give more outcomes than asked for."""
+    if levels is None:
+        return bits
+    if bits is not None:
+        raise ValueError(f"levels = {levels}: must not be given with bits, which mean the same")
+    return whole("levels", levels, 2, 65_536).bit_length() - 1
 
 
 def ranked(request: Request, progress: Progress | None = None) -> Advice:

@@ -89,8 +89,6 @@ def command(
         rqm advise --clients 100 --population 3400 --rounds 1500 --separation 34 --dim 1048576 --epsilon 10
 
         rqm advise --clients 1 --epsilon 5.4699 --levels 16 --json
-
-        rqm advise --clients 40 --epsilon 3 --delta 1e-5 --plot pareto.png
     """
     from rqm.advice.adviser import advise
 

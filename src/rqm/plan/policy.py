@@ -32,6 +32,8 @@ IDENTITY = "identity.key"
 """The node's own secret key, beside it too."""
 KNOWN, AHEAD, KEPT = "epsilon.json", 64, 256
 """The file of what releases cost, so many ahead, of so many kinds."""
+FARTHEST = 256
+"""Rounds from one participation to the next, of noise that cancels, that a node counts on at most."""
 BEGUN, CHAINS = "rounds", "chains"
 """The folders of what was begun, an empty file a round; and of chains of rounds, with the last one in each."""
 NAMED = "rqm-policy"
@@ -140,7 +142,8 @@ class Policy:
         """What a round is worth to this owner: his δ, and the noise of the honest clients that he believes in."""
         values = {**mean.to_dict(), "mechanism": mean.mechanism, "delta": self.delta, "participations": None}
         values |= {"honest": mean.clients - self.corrupt(mean.clients), "population": None}
-        values["separation"] = None if mean.cancel is None else mean.setting.apart  # which the node sees to
+        # the node itself sees to that; a separation that is longer than is counted on costs hours to work out
+        values["separation"] = None if mean.cancel is None else min(mean.setting.apart, FARTHEST)
         values.pop("private_mean")
         return PrivateMean(**values)
 

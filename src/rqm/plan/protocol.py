@@ -128,4 +128,4 @@ def _holds(clients: int, least: int, bad: int) -> int:
             f"survivors = {least}: must be more than {(clients + bad) // 2} of {clients} clients, {bad} of whom may "
             "work with the server, where noise cancels, or it could have the same noise taken back in two sums"
         )
-    return max(bad + 1, min(2 * least // 3, clients - 1))
+    return max(bad + 1, min(max(2, 2 * least // 3), clients - 1))
