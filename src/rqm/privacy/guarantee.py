@@ -93,11 +93,12 @@ class Guarantee:
             )
         elif self.honest == 1:
             who = "its own device is honest"
+        odds = f"{exp(self.epsilon):,.0f}" if self.epsilon >= 5 else f"{exp(self.epsilon):.3g}"
         return (
             f"Certified for every {self.unit}: whatever {self.whom} makes of all the rounds, it is at most "
-            f"e^ε = {exp(self.epsilon):.3g} times likelier with this {self.unit}'s data than with {other} "
-            f"(ε = {self.epsilon:.4g}), but for a chance of δ = {self.delta:.3g}, if {who} and nobody takes part in more "
-            f"than {self.participations:,} of the {self.rounds:,} rounds"
+            f"e^ε = {odds} times likelier with this {self.unit}'s data than with {other} "
+            f"(ε = {self.epsilon:.4g}), but for a chance of δ = {self.delta:.3g}, if {who} and nobody takes part in "
+            f"more than {self.participations:,} of the {self.rounds:,} rounds"
         )
 
     def __str__(self) -> str:

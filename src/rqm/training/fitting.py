@@ -31,11 +31,8 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     inputs, labels = data.train[first]
     state = torch.get_rng_state()
     try:
-        if loss is None:
-            found = losses(trial, inputs, labels).mean()
-        else:
-            found = loss(trial(images(inputs)), labels).mean()
-        found.backward()  # type: ignore[no-untyped-call]
+        each = losses(trial, inputs, labels) if loss is None else loss(trial(images(inputs)), labels)
+        each.mean().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         reason = str(error).strip().splitlines()
         what = "the cross-entropy (give loss= for another)" if loss is None else "loss"
@@ -48,7 +45,7 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     changed = [name for name, value in trial.named_buffers() if not torch.equal(value, before[name])]
     if changed:
         raise ValueError(
-            f"model: {changed[0]} changes with the users' data in every pass, beside the gradient, and no ε covers that "
+            f"model: {changed[0]} changes with the users' data in every pass, beside the gradient, and no ε covers it "
             "(batch normalisation does so); use GroupNorm or LayerNorm, or track_running_stats=False"
         )
     sparse = [name for name, one in trial.named_parameters() if one.grad is not None and one.grad.is_sparse]

@@ -56,8 +56,8 @@ class Statement:
             found += f"; {self.behind:,} real users stand behind the {self.details.population:,} that are declared"
         if self.seed is not None:
             found = (
-                f"A simulation with seed {self.seed}, whose noise anyone can repeat: it protects nobody; of the same "
-                f"plan with secure randomness this holds: {found[0].lower()}{found[1:]}"
+                f"A simulation (anyone can repeat the noise of seed {self.seed}, so it hides no real data) of what is, "
+                f"deployed with secure randomness, {found[0].lower()}{found[1:]}"
             )
         elif self.here:
             found += "; all clients ran in this process, which has seen their data"

@@ -34,8 +34,8 @@ MODEL, GUARANTEE = "model.pt", "guarantee.json"
 class Trained:
     """A trained ``model``, what its training promises every user, and how it went.
 
-    ``history`` has a table for every round, as in ``metrics.jsonl``: ``loss`` and ``accuracy`` are of the test set, where
-    it was looked at, and are released (no ε covers the people in it); what is marked as not released must stay here.
+    ``history`` has a table for every round, as in ``metrics.jsonl``: ``loss`` and ``accuracy`` are of the test set,
+    where it was looked at, and are released (no ε covers the people in it); what is marked as not released stays here.
     """
 
     model: nn.Module
@@ -77,7 +77,7 @@ class Trained:
         return f"<p>{len(self.history)} rounds</p>{self.guarantee._repr_html_()}"
 
 
-def train(
+def train(  # noqa: PLR0913 (all but three of them follow from rules)
     model: nn.Module,
     data: Any,
     *,
@@ -108,9 +108,9 @@ def train(
     released, and no ε covers the people in it.
 
     In each of the ``rounds`` so many ``clients`` compute a gradient (or take ``local`` steps), which is clipped at
-    ``l2_clip`` (C), rotated, rounded at random and summed; the server steps along the sum at ``rate``. Users take turns
-    in a fixed order. Noise ``cancel``s where that leaves less of it in the model. An infinite ``epsilon`` trains without
-    noise, to compare.
+    ``l2_clip`` (C), rotated, rounded at random and summed; the server steps along the sum at ``rate``. Users take
+    turns in a fixed order. Noise cancels (``cancel``) where that leaves less of it in the model. An infinite
+    ``epsilon`` trains without noise, to compare.
 
     Randomness is the operating system's, and such a run is private; with a ``seed`` it is a simulation that can be
     repeated, and says so. The run is kept in the folder ``out``, where the same call goes on after an interruption.
@@ -188,7 +188,13 @@ def _watched(rounds: int, progress: bool | Callable[[Record], object]) -> Iterat
         return
     try:
         from rich.console import Console  # noqa: PLC0415 (a bare GPU machine has none)
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
     except ModuleNotFoundError:
         yield lambda _: None
         return
