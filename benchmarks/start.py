@@ -23,8 +23,8 @@ REPEATS = 3
 
 def scripts(page: Path = PAGE) -> dict[str, str]:
     """The scripts of the page, by their headings."""
-    found = re.findall(r"^## (.*?)\n(?:(?!^## ).*\n)*?```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.M)
-    return dict(found)
+    parts = (part.split("\n", 1) for part in re.split(r"^## ", page.read_text(), flags=re.M)[1:])
+    return {title: text.split("```python\n")[1].split("```")[0] for title, text in parts}
 
 
 def seconds(code: str) -> float:

@@ -97,7 +97,8 @@ def run_python(page, folder):
     label = page.name
     code = "\n".join(block.text for block in blocks(page) if block.language == "python")
     script = ModuleType("page")
-    with contextlib.chdir(folder), patch.dict(sys.modules, page=script), contextlib.redirect_stdout(io.StringIO()):
+    sys.modules["page"] = script  # and nothing is taken out again that it imports: torch must not be loaded twice
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
         exec(compile(code, label, "exec"), vars(script))
 
 

@@ -65,7 +65,8 @@ def draw(path: Path = PLACE) -> Path:
         axis.set_yticks([])
     found = mean.guarantee
     figure.supxlabel(
-        f"What the server learns hardly depends on any one person: ε = {found.epsilon:.2g}, δ = {found.delta:.0e}, certified",
+        "What the server learns hardly depends on any one person: "
+        f"ε = {found.epsilon:.2g}, δ = {found.delta:.0e}, certified",
         fontsize=10,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
