@@ -7,6 +7,7 @@ updates would: what is drawn is one person's vector, the same from that person's
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ft2font import FT2Font
@@ -20,7 +21,7 @@ WORD = "Hello"
 
 def word() -> Any:
     """The word in ink of 1 on a ground of 0."""
-    font = Path(plt.matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
+    font = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
     face = FT2Font(str(font))
     face.set_size(15, 72)
     face.set_text(WORD)

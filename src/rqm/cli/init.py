@@ -81,6 +81,6 @@ def _flower(folder: Path) -> None:
         f"{folder}: a Flower app for fifty nodes with ε = 8; your model and data go into app/task.py. Simulate it:"
     )
     typer.echo(
-        f"RQM_STATE={folder.absolute()}/simulated FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} local "
-        "--stream --federation-config 'num-supernodes=50 client-resources-num-cpus=1'"
+        f"RQM_STATE={folder.absolute()}/simulated FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} "
+        "local --stream --federation-config 'num-supernodes=50 client-resources-num-cpus=1'"
     )

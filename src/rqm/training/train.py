@@ -88,17 +88,14 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
     users: Any = None,
     loss: Loss | None = None,
     test: Any = None,
-    honest: int | None = None,
-    l2_clip: float = 1.0,
-    rate: float | None = None,
     local: ClientWork | None = None,
-    cancel: bool | None = None,
     seed: int | None = None,
     out: Path | str | None = None,
     resume: bool | None = None,
     evaluate_every: int | None = None,
     device: str = "auto",
     progress: bool | Callable[[Record], object] = True,
+    **rules: Any,
 ) -> Trained:
     """Train a torch model with differential privacy for every user; what is not given follows from public rules.
 
@@ -107,10 +104,9 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
     labels; without one it is the cross-entropy. On ``test``, a data set of your own, the model is evaluated: that is
     released, and no ε covers the people in it.
 
-    In each of the ``rounds`` so many ``clients`` compute a gradient (or take ``local`` steps), which is clipped at
-    ``l2_clip`` (C), rotated, rounded at random and summed; the server steps along the sum at ``rate``. Users take
-    turns in a fixed order. Noise cancels (``cancel``) where that leaves less of it in the model. An infinite
-    ``epsilon`` trains without noise, to compare.
+    In each of the ``rounds`` so many ``clients``, who take turns, compute a gradient (or take ``local`` steps). Other
+    ``rules`` are ``l2_clip`` (1), the server's ``rate``, how many are ``honest`` and whether noise may ``cancel``. An
+    infinite ``epsilon`` trains without noise, to compare.
 
     Randomness is the operating system's, and such a run is private; with a ``seed`` it is a simulation that can be
     repeated, and says so. The run is kept in the folder ``out``, where the same call goes on after an interruption.
@@ -121,21 +117,14 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
     >>> result.guarantee.epsilon <= 3, len(result.history), result.model(torch.ones(2)).argmax().item()
     (True, 20, 0)
     """
-    wanted = Wanted(epsilon, delta, rounds, clients, honest, l2_clip, rate, cancel)
-    federation, work = federated(data, users, test), local or ClientWork()
+    wanted = Wanted(epsilon, delta, rounds, clients, **rules)
+    federation, (folder, kept) = federated(data, users, test), _folder(out)
     check_model(model, federation, loss)
-    folder, kept = _folder(out)
-    plan = plan_for(
-        wanted,
-        len(federation.train),
-        size(model),
-        _public_seed(seed, folder),
-        data=federation.name,
-        client=work,
-        device=device,
-        evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
-        checkpoint_every=rounds if kept else 1,  # a round that is done again is charged again
-    )
+    each = max(1, rounds // 10) if evaluate_every is None else evaluate_every
+    often = rounds if kept else 1  # a round that is done again is charged again
+    others = {"client": local or ClientWork(), "device": device, "evaluate_every": each, "checkpoint_every": often}
+    public = _public_seed(seed, folder)
+    plan = plan_for(wanted, len(federation.train), size(model), public, data=federation.name, **others)
     trainers: list[Trainer] = []
 
     def make(plan: Plan, data: FederatedData) -> Trainer:

@@ -14,7 +14,7 @@ def train(message: Message, context: Context) -> Message:
     from app.task import losses, new_model, own  # noqa: PLC0415 (only this message needs torch)
 
     net = new_model(context.run_config)
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     inputs, labels = own(context.run_config, int(context.node_config["partition-id"]))
     losses(net, inputs, labels).mean().backward()
     gradient = ArrayRecord({name: value.grad for name, value in net.named_parameters()})
