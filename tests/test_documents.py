@@ -131,6 +131,17 @@ def test_readme_python_runs(tmp_path):
     run_python(README, tmp_path)
 
 
+def test_readme_shows_the_sentence_that_it_prints():
+    """All but ε's last digit: what is printed is in the picture of it."""
+    from rqm.training.defaults import Wanted, plan_for
+    from rqm.training.statement import Statement
+
+    plan = plan_for(Wanted(3.0), 1000, 42, seed=0)  # the README's thousand people, and Linear(20, 2)
+    said = str(Statement(plan.private_mean().guarantee))
+    shown = " ".join(README.read_text().replace("\n> ", " ").split())
+    assert said in shown
+
+
 @pytest.mark.parametrize("command", COMMANDS[README])
 def test_readme_commands_run(command, tmp_path):
     assert run_command(tmp_path, command)
