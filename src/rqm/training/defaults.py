@@ -13,7 +13,6 @@ from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.plan.plan import Plan, ServerStep, Transforms
 from rqm.plan.sizes import OWN
-from rqm.privacy.calibrate import pays
 from rqm.privacy.setting import Setting, checked_epsilon, default_delta
 
 FEWEST, MOST, SHARE = 100, 1000, 10
@@ -65,6 +64,8 @@ def turns(wanted: Wanted, users: int) -> dict[str, Any]:
 
 def private_mean(wanted: Wanted, users: int, dim: int) -> PrivateMean:
     """What clients send: one bit with noise that cancels where that leaves less in the model, else the best without."""
+    from rqm.privacy.calibrate import pays  # noqa: PLC0415 (takes the compiler)
+
     delta = default_delta(users) if wanted.delta is None else wanted.delta
     who = turns(wanted, users)
     setting = Setting(**who, delta=delta)

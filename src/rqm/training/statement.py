@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from html import escape
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from rqm.privacy.guarantee import Guarantee
+if TYPE_CHECKING:
+    from rqm.privacy.guarantee import Guarantee
 
 
 @final
@@ -17,7 +18,7 @@ class Statement:
     that was asked for. ``behind`` is how many users there really are behind those who were declared.
     """
 
-    details: Guarantee | None
+    details: "Guarantee | None"
     seed: int | None = None
     here: bool = True
     again: int = 0
