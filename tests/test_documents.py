@@ -70,7 +70,10 @@ def new_commands():
 
 
 COMMANDS = new_commands()
-RUNNING = [page for page in DOCS if COMMANDS[page] or any(b.language == "python" for b in blocks(page))]
+ALONE = ROOT / "docs" / "scripts.md"  # each of its scripts by itself
+RUNNING = [
+    page for page in DOCS if page != ALONE and (COMMANDS[page] or any(b.language == "python" for b in blocks(page)))
+]
 
 
 def name(page):
@@ -91,10 +94,12 @@ def run_command(folder, command):
 
 def run_python(page, folder):
     """All code of a page as one script, in a module of its own."""
+    label = page.name
     code = "\n".join(block.text for block in blocks(page) if block.language == "python")
     script = ModuleType("page")
-    with contextlib.chdir(folder), patch.dict(sys.modules, page=script), contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(code, name(page), "exec"), vars(script))
+    sys.modules["page"] = script  # and nothing is taken out again that it imports: torch must not be loaded twice
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code, label, "exec"), vars(script))
 
 
 def modules():
@@ -126,6 +131,17 @@ def test_readme_python_runs(tmp_path):
     run_python(README, tmp_path)
 
 
+def test_readme_shows_the_sentence_that_it_prints():
+    """All but ε's last digit: what is printed is in the picture of it."""
+    from rqm.training.defaults import Wanted, plan_for
+    from rqm.training.statement import Statement
+
+    plan = plan_for(Wanted(3.0), 1000, 42, seed=0)  # the README's thousand people, and Linear(20, 2)
+    said = str(Statement(plan.private_mean().guarantee))
+    shown = " ".join(README.read_text().replace("\n> ", " ").split())
+    assert said in shown
+
+
 @pytest.mark.parametrize("command", COMMANDS[README])
 def test_readme_commands_run(command, tmp_path):
     assert run_command(tmp_path, command)
@@ -145,6 +161,21 @@ def test_what_a_page_shows_runs(page, tmp_path):
     run_python(page, tmp_path)
     for command in COMMANDS[page]:
         assert run_command(tmp_path, command), f"{command} prints nothing"
+
+
+def test_there_are_five_short_scripts_each_whole():
+    found = [block for block in blocks(ALONE) if block.language == "python"]
+    assert len(found) == 5
+    for block in found:
+        assert len([line for line in block.text.splitlines() if line]) <= 12
+        assert "import rqm" in block.text
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_short_script_runs_alone(number, tmp_path):
+    (tmp_path / "page.md").write_text(f"```python\n{blocks(ALONE)[number].text}```\n")
+    with patch.dict(os.environ, MPLBACKEND="Agg"):
+        run_python(tmp_path / "page.md", tmp_path)
 
 
 def test_every_block_that_is_not_run_says_why():

@@ -24,6 +24,7 @@ from rqm.randomness import SecureRandom, SeededRandom
 
 if TYPE_CHECKING:
     from rqm.advice.adviser import Advice, advise
+    from rqm.data.clients import FederatedData
     from rqm.encoding.calibrate import Calibration, calibrate
     from rqm.encoding.private_mean import PrivateMean
     from rqm.plan.account import account
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
     from rqm.privacy.worst_case import Bound, renyi
     from rqm.training.simulate import simulate
+    from rqm.training.train import train
 
 __version__ = "0.2.0"
 
@@ -41,6 +43,7 @@ __all__ = [
     "Bound",
     "Calibration",
     "Channel",
+    "FederatedData",
     "Gaussian",
     "Guarantee",
     "Mechanism",
@@ -58,6 +61,7 @@ __all__ = [
     "register",
     "renyi",
     "simulate",
+    "train",
 ]
 
 _LAZY = {
@@ -72,6 +76,8 @@ _LAZY = {
     "Plan": "rqm.plan.plan",
     "PrivateMean": "rqm.encoding.private_mean",
     "simulate": "rqm.training.simulate",
+    "FederatedData": "rqm.data.clients",
+    "train": "rqm.training.train",
 }  # these need the compiler or torch: half a second, or one and a half
 
 

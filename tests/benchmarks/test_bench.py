@@ -50,7 +50,19 @@ def test_results_are_saved_as_json_and_a_picture(tmp_path):
 def test_unknown_names_and_missing_peers_are_told(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="nope"):
         run("nope")
-    assert set(BENCHMARKS) == {"divergence", "privacy", "encode", "cuda", "round", "secagg", "flower"}
+    assert set(BENCHMARKS) == {"divergence", "privacy", "encode", "cuda", "round", "secagg", "flower", "start"}
     monkeypatch.setenv("RQM_PEERS", str(tmp_path))
     monkeypatch.setattr("sys.executable", "/bin/false")
     assert opendp() is None
+
+
+def test_the_five_scripts_are_those_of_the_documents(monkeypatch):
+    from benchmarks import start
+
+    found = start.scripts()
+    assert len(found) == 5
+    assert all("import rqm" in code for code in found.values())
+    monkeypatch.setattr(start, "seconds", lambda code: 1.0 if code == start.TORCH else 2.0)
+    result = start.bench(repeats=1)
+    assert set(result.ratios.values()) == {2.0}
+    assert len(result.ratios) == 5

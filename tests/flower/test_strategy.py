@@ -10,6 +10,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+import rqm
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.secagg.wire import Kind
 from rqm.training.trainer import Trainer
@@ -59,6 +60,31 @@ def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
     values.copy_(trainer.values)
     for name, array in result.arrays.items():
         assert (array.numpy() == expected.state_dict()[name].numpy()).all()
+
+
+def test_the_model_of_rqm_train_is_the_plans_and_flowers_bit_for_bit(tmp_path):
+    """Seeded, all nodes in each round."""
+    data = federation(clients=6)
+    own = rqm.train(model(), data, epsilon=100, rounds=4, clients=6, rate=0.5, seed=2, device="cpu", progress=False)
+    simulation = rqm.simulate(own.plan, model(), data)
+    for _ in simulation:
+        pass
+    values = own.plan.to_dict()
+    tables = {
+        f"rqm.{name}.{key}": value
+        for name in ("mechanism", "transforms", "server", "client")
+        for key, value in values[name].items()
+    }
+    plain = {
+        f"rqm.{name}": value for name, value in values.items() if value is not None and not isinstance(value, dict)
+    }
+    config = {**plain, **tables, "rqm.sends": "gradient"}
+    result, private, _ = train(config, gradient_app(seeded_mod), tmp_path, seeded=True)
+    assert private.settings.plan == own.plan
+    for name, array in result.arrays.items():
+        assert (array.numpy() == own.model.state_dict()[name].numpy()).all()
+        assert (array.numpy() == simulation.model.state_dict()[name].numpy()).all()
+    assert any((p != q).any() for p, q in zip(own.model.parameters(), model().parameters(), strict=True))
 
 
 def test_nothing_but_the_protocol_leaves_a_client(tmp_path):

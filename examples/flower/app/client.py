@@ -1,4 +1,4 @@
-"""A client: the gradient of the model on its own writer's characters, made private by one mod."""
+"""A client: the gradient of the model on its own data, made private by one mod."""
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -11,11 +11,11 @@ app = ClientApp(mods=[private_mod])
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One full local gradient, as in the paper's Algorithm 1."""
-    from app.task import losses, new_model, writer  # noqa: PLC0415 (only this message needs torch)
+    from app.task import losses, new_model, own  # noqa: PLC0415 (only this message needs torch)
 
     net = new_model(context.run_config)
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    pictures, labels = writer(context.run_config, int(context.node_config["partition-id"]))
-    losses(net, pictures, labels).mean().backward()
+    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+    inputs, labels = own(context.run_config, int(context.node_config["partition-id"]))
+    losses(net, inputs, labels).mean().backward()
     gradient = ArrayRecord({name: value.grad for name, value in net.named_parameters()})
     return Message(RecordDict({"arrays": gradient}), reply_to=message)

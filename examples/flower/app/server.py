@@ -1,4 +1,4 @@
-"""The server: sees sums, steps, evaluates on held-out characters, and logs ε after every round."""
+"""The server: sees sums, steps, evaluates on data of its own, and logs ε after every round."""
 
 import os
 

@@ -31,7 +31,7 @@ def data(config: Mapping[str, Any]) -> FederatedData:
     return _load(str(config["rqm.data"]))
 
 
-def writer(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
+def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The pictures and labels of one writer."""
     return data(config).train[number]
 

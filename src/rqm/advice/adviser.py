@@ -89,7 +89,6 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     >>> advice.best.name, advice.best.mse < 0.048
     ('optimal table', True)
     """
-    bits = _bits(bits, levels)
     if participations is not None or separation is None:
         participations = whole("participations", 1 if participations is None else participations, 1, rounds)
     setting = Setting(
@@ -103,29 +102,32 @@ def advise(  # noqa: PLR0913 (a request is all of them)
         honest=honest,
         separation=separation,
     )
-    some = max_bits_per_parameter is not None or mean_length is not None
     request = Request(
         setting=setting,
         dim=dim,
         epsilon=epsilon,
         noise=noise,
-        bits=bits if bits is not None else FEW_BITS if some else BITS,
-        bits_of_both=0 if some else BITS_OF_BOTH if bits is None else bits,
         l2_clip=l2_clip,
         max_bits_per_parameter=max_bits_per_parameter,
         mean_length=mean_length,
         pure=delta is None and clients == 1 and dim == 1,
     )
-    return ranked(request, progress)
+    return ranked(replace(request, **_bits(_asked(bits, levels), request.few)), progress)
 
 
-def _bits(bits: int | None, levels: int | None) -> int | None:
+def _asked(bits: int | None, levels: int | None) -> int | None:
     """Bits as asked for, or as many as never give more outcomes than asked for."""
     if levels is None:
         return bits
     if bits is not None:
         raise ValueError(f"levels = {levels}: must not be given with bits, which mean the same")
     return whole("levels", levels, 2, 65_536).bit_length() - 1
+
+
+def _bits(asked: int | None, few: bool) -> dict[str, int]:
+    """What one message, and what both, may take."""
+    both = 0 if few else BITS_OF_BOTH if asked is None else asked
+    return {"bits": asked if asked is not None else FEW_BITS if few else BITS, "bits_of_both": both}
 
 
 def ranked(request: Request, progress: Progress | None = None) -> Advice:

@@ -78,7 +78,7 @@ def audit_membership(
         while trainer.done < plan.rounds:
             trainer.step()
         confidence[model] = _confidence(trainer, everybody)
-        accuracies.append(trainer.evaluate()[1])
+        accuracies.append(trainer.evaluate()[1] or 0.0)
         watch(model)
     scores = likelihood_ratios(confidence, half)
     false, true = curve(scores.ravel(), half.ravel())

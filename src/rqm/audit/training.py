@@ -75,7 +75,7 @@ def audit_training(
         trainer.step()
     scores, coins = crowd.result()
     measured, guesses, correct = one_run_bound(scores, coins, delta, confidence)
-    _, accuracy = trainer.evaluate()
+    accuracy = trainer.evaluate()[1] or 0.0
     return TrainingAudit(
         claimed,
         measured,

@@ -8,6 +8,9 @@ import typer
 
 def command(
     folder: Annotated[Path, typer.Argument(help="Where to write it; made if it is not there.")],
+    flower: Annotated[
+        bool, typer.Option("--flower", help="A Flower app that runs, with a user's ε = 8 against the server.")
+    ] = False,
     policy: Annotated[
         bool, typer.Option("--policy", help="A node's own policy, which it holds against the server.")
     ] = False,
@@ -18,7 +21,10 @@ def command(
         ),
     ] = False,
 ) -> None:
-    """Write a file to start from: the policy of a node, with a line on each of its limits.
+    """Write files to start from: a Flower app, or the policy of a node, with a line on each of its limits.
+
+    The app trains a small model on made-up data, with a user's ε = 8 against the server, and runs at once; your model
+    and data go into app/task.py.
 
     Without a policy a node takes part in nothing. Its owner changes the file as he likes, and names it when he starts
     the SuperNode; without that, the node looks for policy.toml in $RQM_STATE (default ~/.local/state/rqm), where it
@@ -26,19 +32,55 @@ def command(
 
     Examples:
 
+        rqm init --flower mine
+
         rqm init --policy ~/.local/state/rqm
 
         rqm init --policy mine && flower-supernode … --node-config 'rqm-policy="mine/policy.toml"'
     """
-    from rqm._util.files import write_atomically
+    if flower == policy or (trust_server and not policy):
+        raise ValueError("give --flower, or --policy (with --trust-server or without): what to begin")
+    if flower:
+        _flower(folder)
+        return
+    path = _policy(folder, trusting=trust_server)
+    typer.echo(f"{path}: written{'' if trust_server else '; change it to what you allow'}")
+
+
+def _policy(folder: Path, *, trusting: bool) -> Path:
     from rqm.plan.policy import POLICY, TEMPLATE, TRUSTING
 
-    if not policy:
-        raise ValueError("give --policy: what to begin")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / POLICY
+    return _new(folder / POLICY, (TRUSTING if trusting else TEMPLATE).encode())
+
+
+def _new(path: Path, data: bytes) -> Path:
+    """Write a file that is not there yet."""
+    from rqm._util.files import write_atomically
+
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write_atomically(path, (TRUSTING if trust_server else TEMPLATE).encode(), new=True)
+        write_atomically(path, data, new=True)
     except FileExistsError:
         raise ValueError(f"{path}: is there already, and is not overwritten") from None
-    typer.echo(f"{path}: written{'' if trust_server else '; change it to what you allow'}")
+    return path
+
+
+def _flower(folder: Path) -> None:
+    """The app of the package's template, and a policy for those who simulate it."""
+    import rqm
+
+    template = Path(rqm.__file__).parent / "flower" / "template"
+    files = [path for path in sorted(template.rglob("*")) if path.suffix in (".py", ".toml")]
+    for there in (folder / path.relative_to(template) for path in files):
+        if there.exists():
+            raise ValueError(f"{there}: is there already, and is not overwritten")
+    for path in files:
+        _new(folder / path.relative_to(template), path.read_bytes())
+    _policy(folder / "simulated", trusting=True)
+    typer.echo(
+        f"{folder}: a Flower app for fifty nodes with ε = 8; your model and data go into app/task.py. Simulate it:"
+    )
+    typer.echo(
+        f"RQM_STATE={folder.absolute()}/simulated FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} "
+        "local --stream --federation-config 'num-supernodes=50 client-resources-num-cpus=1'"
+    )

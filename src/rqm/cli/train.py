@@ -141,17 +141,18 @@ def _leak(plan: "Plan") -> str:
 
 
 def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, minutes: float | None) -> None:
+    from time import perf_counter
+
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Table
 
-    from rqm._util.stats import mean_and_interval
     from rqm.data import load
     from rqm.plan.experiments import find
     from rqm.plan.sweep import Sweep
     from rqm.report.curves import draw
     from rqm.training import sweep as sweeps
 
+    began = perf_counter()
     plans = Sweep.from_toml(find(experiment), settings)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -167,21 +168,44 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     saved = sweeps.save_curves(plans, out)
     curves = json.loads(saved.read_text())
     if curves:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        for title in ("", "seeds", "accuracy", "loss"):
-            table.add_column(title, justify="left" if not title else "right")
-        for name, entry in curves.items():
-            cells = []
-            for key, form in (("accuracy", "{:.2%}"), ("loss", "{:.4f}")):
-                mean, half = mean_and_interval([values[-1] for values in entry[key]])
-                cells.append(form.format(mean) + (" ± " + form.format(half) if len(entry[key]) > 1 else ""))
-            table.add_row(name, str(len(entry["loss"])), *cells)
-        Console().print(table)
+        _table(curves)
         typer.echo(str(draw(curves, saved.with_suffix(".png"))))
         _report(out, data)
+        _tell(sweeps.save_summary(plans, out, perf_counter() - began))
     if not done:
         typer.echo("rqm: stopped before the end, all saved; the same command goes on", err=True)
         raise typer.Exit(3)
+
+
+def _table(curves: dict[str, Any]) -> None:
+    """The last accuracy and loss of every variant."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from rqm._util.stats import mean_and_interval
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("", "seeds", "accuracy", "loss"):
+        table.add_column(title, justify="left" if not title else "right")
+    for name, entry in curves.items():
+        cells = []
+        for key, form in (("accuracy", "{:.2%}"), ("loss", "{:.4f}")):
+            mean, half = mean_and_interval([values[-1] for values in entry[key]])
+            cells.append(form.format(mean) + (" ± " + form.format(half) if len(entry[key]) > 1 else ""))
+        table.add_row(name, str(len(entry["loss"])), *cells)
+    Console().print(table)
+
+
+def _tell(summary: dict[str, Any] | None) -> None:
+    """What a sweep promises, if it does."""
+    if summary is None:
+        return
+    free = summary["accuracy_noise_free"]
+    beside = "" if free is None else f", {free:.1%} without noise"
+    typer.echo(
+        f"accuracy {summary['accuracy']:.1%} at ε = {summary['epsilon']:.3g}{beside}; {summary['seconds']:.0f} s"
+    )
+    typer.echo(summary["sentence"])
 
 
 def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "Plan":

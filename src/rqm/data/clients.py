@@ -74,12 +74,15 @@ class Clients:
         >>> len(clients.redrawn(1000, examples=2, seed=0)), clients.redrawn(5, 2, 0).sizes.tolist()
         (1000, [2, 2, 2, 2, 2])
         """
-        if self.prepare is not None or self.rows is not None:
-            raise ValueError("clients that are made lazily, or share examples already, cannot be re-drawn")
+        if self.rows is not None:
+            raise ValueError("clients that share examples already cannot be re-drawn")
         rng, held = np.random.default_rng([seed, population]), np.flatnonzero(self.sizes)
-        owner = held[np.arange(population) % len(held)][:, None]
+        owners = held[np.arange(population) % len(held)]
+        owner, make = owners[:, None], self.prepare
         rows = self.offsets[owner] + (rng.random((population, examples)) * self.sizes[owner]).astype(np.int64)
-        return type(self)(self.inputs, self.labels, examples * np.arange(population + 1), rows=rows.reshape(-1))
+        prepare = None if make is None else lambda user: make(int(owners[user]))  # whose pictures these are
+        offsets = examples * np.arange(population + 1)
+        return type(self)(self.inputs, self.labels, offsets, prepare, rows=rows.reshape(-1))
 
     @classmethod
     def by_id(cls, inputs: Any, labels: Any, ids: npt.ArrayLike) -> Self:

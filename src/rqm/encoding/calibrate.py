@@ -39,7 +39,7 @@ class Calibration:
 
 
 def calibrate(  # noqa: PLR0913 (all that a run is)
-    mechanism: str = "rqm",
+    mechanism: str = "rounding",
     *,
     epsilon: float,
     delta: float | None = None,
@@ -59,6 +59,8 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     **options: Any,
 ) -> Calibration:
     """Find the margin (or θ, or the noise) with which a run is (ε, δ)-private for every user.
+
+    This is for those who compare mechanisms. Whoever wants one takes ``rqm.PrivateMean(epsilon=…)``, which chooses.
 
     Vectors of ``dim`` values within ``l2_clip`` (C) are rotated, which pads them to a power of two d; coordinates are
     then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond. If only so many

@@ -28,6 +28,8 @@ NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
 NARROW, WIDE = 1.02, 1.05
 """The first step of a search, by a factor; the wider one where each takes seconds."""
+COARSE = 1.25
+"""Coins must be so many times finer than the noise that stays, or noise that cancels is not worth it."""
 LEAST_HELD = 0.5
 """Steps of transient noise below which there is no use in it."""
 NEAR_ENOUGH = 0.98
@@ -240,6 +242,19 @@ def best_cancelled(
     cancel = best_held(setting, workload)
     first = model_mechanism("rounding", coordinate_clip(l2_clip, dim, spread), {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
+
+
+def pays(epsilon: float, setting: Setting, dim: int) -> bool:
+    """Whether noise that cancels leaves less in the models than independent noise: if coins are not too coarse for it.
+
+    A quick rule, by what a Gaussian of that shape would need; nothing is certified.
+    """
+    if setting.apart == 1:
+        return False
+    cancel = max(gain(Workload(setting.rounds)).best_ratio(setting.apart) / 2, LEAST_HELD)
+    needed = _gaussian(setting, epsilon) * sqrt(gaussian_paths(setting.apart, 4 * cancel**2, 1.0))
+    least = coordinate_clip(1.0, dim) * sqrt(setting.floor().honest)  # of coins whose levels are the ends of the clip
+    return needed > COARSE * least
 
 
 def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> tuple[Channel, None]:

@@ -1,7 +1,7 @@
 """A user's (ε, δ) for a whole run, with all that it means: of events in a setting, as planned or as charged."""
 
 from dataclasses import asdict, dataclass, replace
-from math import sqrt
+from math import exp, sqrt
 from typing import Any, NamedTuple
 
 from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
@@ -87,6 +87,33 @@ class Guarantee:
         """What gave ε, in words."""
         words = {"gaussian": "Gaussian certificate", "pld": "privacy loss distributions", "rdp": "Rényi divergences"}
         return words[self.accountant] + ("" if self.order is None else f", α = {self.order:g}")
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee in one sentence that anybody can read, with all of its conditions."""
+        if self.epsilon > HOPELESS:
+            return (
+                f"An ε of {self.epsilon:.3g} protects nobody, whatever else is true (δ = {self.delta:.3g}, against "
+                f"{self.whom})"
+            )
+        other = {"replace": "any other data in their place", "zero-out": "zeros in their place"}[self.neighbours]
+        crowd = f"all {self.clients:,}" if self.honest == self.clients else f"{self.honest:,} of {self.clients:,}"
+        both = "" if self.separation is None else " and deliver both of their messages"
+        who = f"{crowd} clients of every round are honest{both}"
+        if self.honest_fraction is not None:
+            who = (
+                f"a round's {self.clients:,} clients are drawn at random from {self.population:,} users of whom "
+                f"{self.honest_fraction:.4g} are honest"
+            )
+        elif self.honest == 1:
+            who = "its own device is honest"
+        odds = f"{exp(self.epsilon):,.0f}" if self.epsilon >= 5 else f"{exp(self.epsilon):.3g}"
+        return (
+            f"Certified for every {self.unit}: whatever {self.whom} makes of all the rounds, it is at most "
+            f"e^ε = {odds} times likelier with this {self.unit}'s data than with {other} "
+            f"(ε = {self.epsilon:.4g}), but for a chance of δ = {self.delta:.3g}, if {who} and nobody takes part in "
+            f"more than {self.participations:,} of the {self.rounds:,} rounds"
+        )
 
     def __str__(self) -> str:
         """The guarantee in words, with its conditions."""

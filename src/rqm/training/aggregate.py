@@ -10,7 +10,7 @@ import torch
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
-from rqm.randomness import SeededRandom
+from rqm.randomness import SecureRandom, SeededRandom
 from rqm.training.clock import Clock
 from rqm.training.participants import NOBODY, Before
 from rqm.training.streams import LOSSES, NOISE, TRANSIENT, generator, number
@@ -32,11 +32,24 @@ class Collected:
 
 
 class Aggregator(ABC):
-    """Lets clients work, encodes what they send, and reveals nothing but the sum."""
+    """Lets clients work, encodes what they send, and reveals nothing but the sum.
 
-    def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock) -> None:
-        self.plan, self.mean, self.work, self.clock = plan, mean, work, clock
+    The noise follows from the plan's seed, unless it is ``secure``: then from the operating system's words alone.
+    """
+
+    held: tuple[int, torch.Tensor] | None = None
+    """The last round's number, and its transient noise, summed; where it is secure nobody can draw it again."""
+
+    def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock, *, secure: bool = False) -> None:
+        self.plan, self.mean, self.work, self.clock, self.secure = plan, mean, work, clock, secure
+        if secure and mean.private and not mean.integers:
+            raise ValueError(f"mechanism = {plan.mechanism.kind!r}: must be one that sends integers, or give a seed")
+        if secure and mean.cancel is not None and plan.secagg == "real":
+            raise ValueError("secagg = 'real': must come with a seed where noise cancels")
         self.memory = mean.memory(lambda turn: number(plan.seed, NOISE, turn))
+
+    def _source(self, stream: int, turn: int, place: int) -> SecureRandom | SeededRandom:
+        return SecureRandom() if self.secure else SeededRandom(self.plan.seed, stream, turn, place)
 
     @abstractmethod
     def collect(self, chosen: list[int], staying: list[int], turn: int, before: Before = NOBODY) -> Collected | None:
@@ -52,16 +65,13 @@ class Aggregator(ABC):
     def _add(self, rows: torch.Tensor, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
         """Encode and add; return which rows were finite."""
         with self.clock.timed("clip, rotate, encode", among):
-            source = SeededRandom(self.plan.seed, NOISE, turn, place)
-            finite: torch.Tensor = self.mean.add(rows, total, source, round=turn)
+            finite: torch.Tensor = self.mean.add(rows, total, self._source(NOISE, turn, place), round=turn)
         return finite
 
 
 @final
 class Ideal(Aggregator):
     """Adds up in the clear, and forgets the parts."""
-
-    held: tuple[int, torch.Tensor] | None = None
 
     def collect(self, chosen: list[int], staying: list[int], turn: int, before: Before = NOBODY) -> Collected | None:
         """The sum of the encoded gradients, as a secure aggregator reveals it."""
@@ -82,10 +92,15 @@ class Ideal(Aggregator):
         return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round=turn), losses)
 
     def _cancel(self, total: torch.Tensor, turn: int, clients: int, before: int) -> None:
-        """Add everybody's transient noise, and take back that of the round before: kept, or drawn again."""
-        if before:
-            kept = self.held[1] if self.held is not None and self.held[0] == turn - 1 else None
-            total -= self._transient(turn - 1, before) if kept is None else kept
+        """Add everybody's transient noise, and take back that of the round before: kept, or drawn again.
+
+        What is secure and was not kept stays in: a chain begun anew, as the proof asks of a round that is done again.
+        """
+        last, self.held = self.held, None  # taken back once, or never
+        if before and last is not None and last[0] == turn - 1:
+            total -= last[1]
+        elif before and not self.secure:
+            total -= self._transient(turn - 1, before)
         self.held = turn, self._transient(turn, clients)
         total += self.held[1]
 
@@ -93,7 +108,7 @@ class Ideal(Aggregator):
         total = self._nothing()
         for place in range(0, clients, self.work.group):
             some = min(self.work.group, clients - place)
-            self.mean.held.add(some, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
+            self.mean.held.add(some, total, self._source(TRANSIENT, turn, place))
         return total
 
     def _share_out(
@@ -102,7 +117,8 @@ class Ideal(Aggregator):
         """Let workers do the clients of a round. Integers may be added up in any order, floats are in the clients'."""
         exact = self.mean.integers
         sums: dict[Worker, torch.Tensor] = {}
-        self.work.clients.make(chosen)
+        for _ in workers.map(lambda _, client: self.work.clients.make([client]), chosen):
+            pass  # data that are made lazily, before anything is timed
 
         def work(worker: Worker, place: int) -> Any:
             with self.clock.timed("gradients", workers.count):
@@ -167,7 +183,7 @@ class Secure(Aggregator):
     def _held(self, turn: int, place: int) -> Any:
         """The transient noise of one client of a round."""
         total = self._nothing()
-        self.mean.held.add(1, total, SeededRandom(self.plan.seed, TRANSIENT, turn, place))
+        self.mean.held.add(1, total, self._source(TRANSIENT, turn, place))
         return np.asarray(total.cpu()).astype(np.int64)
 
 

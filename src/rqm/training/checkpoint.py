@@ -7,17 +7,22 @@ import numpy as np
 import torch
 
 from rqm._util.checks import not_finite, whole
-from rqm._util.files import write_atomically
-from rqm._util.safetensors import dump
+from rqm._util.files import parse_table, write_atomically
+from rqm._util.safetensors import dump, parse
 from rqm.plan.folder import CHECKPOINT, METRICS, STATE, read_checkpoint
 from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
 
 TENSORS = ("values", "moments")
+SECRET = "transient.safetensors"
+"""Noise that the next round takes back, where it is secure: readable by its owner alone, and gone at the end."""
+LOW = 12
+"""Bits of an integer in the second of two arrays of floats, both of which hold theirs exactly."""
 
 
 def save(trainer: Trainer, folder: Path, metrics_bytes: int, head: str | None = None) -> None:
     """Write the state of a run, how much of its metrics belongs to it and the head of its ledger, atomically."""
+    _keep_secret(trainer, folder)
     state = {"round": trainer.done, "metrics_bytes": metrics_bytes, "plan": trainer.plan.to_dict(), "ledger_head": head}
     arrays = {name: getattr(trainer, name).cpu().numpy() for name in TENSORS}
     write_atomically(folder / CHECKPOINT, dump(arrays, {STATE: json.dumps(state)}))
@@ -56,3 +61,33 @@ def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
         target.copy_(torch.from_numpy(array))
     trainer.skip_to(done)
     return size, state.get("ledger_head")
+
+
+def _keep_secret(trainer: Trainer, folder: Path) -> None:
+    """Write what the round after this one takes back, before the checkpoint that goes with it."""
+    noise = trainer.secret
+    if noise is None or trainer.done == trainer.plan.rounds:  # what was added last is never taken back
+        (folder / SECRET).unlink(missing_ok=True)
+        return
+    values = noise.cpu().numpy()
+    arrays = {"high": (values >> LOW).astype(np.float32), "low": (values & (2**LOW - 1)).astype(np.float32)}
+    data = dump(arrays, {STATE: json.dumps({"round": trainer.done})})
+    write_atomically(folder / SECRET, data, private=True)
+
+
+def recall(trainer: Trainer, folder: Path) -> None:
+    """Let a trainer whose next round was never begun take back what the last one added, if that was kept."""
+    path = folder / SECRET
+    if not trainer.aggregator.secure or not path.exists():
+        return
+    try:
+        arrays, texts = parse(path.read_bytes())
+        done = whole("round", parse_table(texts[STATE])["round"], 1)
+        high, low = (arrays[name] for name in ("high", "low"))
+        if high.shape != (trainer.coordinates,) or low.shape != high.shape:
+            raise ValueError(f"it holds {high.shape} values: must be {trainer.coordinates}")
+        values = (high.astype(np.int64) << LOW) + low.astype(np.int64)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: is damaged ({error}); delete it, and that noise stays in the model") from None
+    if done == trainer.done:
+        trainer.recall(torch.from_numpy(values.astype(np.int32)))

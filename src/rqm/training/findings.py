@@ -19,7 +19,7 @@ from rqm.plan.account import account, account_ledger
 from rqm.plan.folder import CHECKPOINT, FINDINGS
 from rqm.plan.leak import leak
 from rqm.plan.plan import PLAN, Plan
-from rqm.privacy.ledger import LEDGER
+from rqm.privacy.ledger import LEDGER, LedgerError
 
 SHOWN = 20
 """Pictures of a kind that are shown."""
@@ -64,7 +64,12 @@ def _privacy(plan: Plan, folder: Path) -> dict[str, Any]:
     if not plan.mechanism.private:
         return {"why": "The gradients are summed without noise: there is no differential privacy at all."}
     if (folder / LEDGER).exists():
-        found, charged = account_ledger(folder)
+        try:
+            found, charged = account_ledger(folder)
+        except ValueError as error:
+            if isinstance(error, LedgerError):
+                raise
+            return {"why": f"No ε is stated: {error}."}
         if found is None:
             return {"charged": charged, "why": "Nothing has been charged yet."}
         return {"guarantee": asdict(found), "charged": charged}

@@ -32,6 +32,8 @@ def carry_out(
     certificate: Path | None = None,
     key: Path | None = None,
     witness: str | Path | None = None,
+    make: Callable[[Plan, FederatedData], Trainer] = Trainer,
+    seeded: bool = False,
 ) -> dict[str, Any]:
     """Train to the end of the plan, from the last checkpoint if there is one; return the summary.
 
@@ -39,6 +41,7 @@ def carry_out(
     validated before anything is written. Every round is charged to the ledger in the folder before it begins; when the
     plan's budget does not pay for another round, the run ends. (Who signs and who witnesses it: see ``Guard``.) When
     ``out_of_time`` says so, or at Ctrl-C, it saves after the round and raises TimeoutError or KeyboardInterrupt.
+    ``make`` makes the trainer, and with ``seeded`` the ledger says that its answers came from seeded words.
 
     A checkpoint knows how many bytes of metrics came before it: what a killed process wrote after it is cut off, so a
     run that was interrupted ends with the same files as one that was not (but for the seconds, and the ledger).
@@ -46,14 +49,16 @@ def carry_out(
     new = _is_new(folder, resume)
     if plan.delta is None:
         plan = replace(plan, delta=delta_of(folder) or default_delta(plan.population))
-    trainer = Trainer(plan, data)
+    trainer = make(plan, data)
     plan = trainer.plan
     if not new and not plan.goes_on(Plan.of_run(folder)):
         raise ValueError(f"out = {folder}: holds the run of another plan")
     size, head = checkpoint.restore(trainer, folder)
-    vouched = {"expect_head": expect_head, "certificate": certificate, "key": key, "witness": witness}
+    vouched = {"expect_head": expect_head, "certificate": certificate, "key": key, "witness": witness, "seeded": seeded}
     with _guarded(trainer, folder, new, vouched) as guard:
         guard.check(head, trainer.done, _released(folder, trainer.done))
+        if not guard.spent[trainer.done]:  # else that round has taken it back already, if only in part
+            checkpoint.recall(trainer, folder)
         last = _rounds(trainer, folder, size, watch, out_of_time)
     loss, accuracy = (last.loss, last.accuracy) if last else trainer.evaluate()
     summary = {**_summary(trainer), "loss": loss, "accuracy": accuracy}
@@ -127,7 +132,7 @@ def _rounds(
         metrics.truncate(size)
         while trainer.done < plan.rounds and guard.allows(trainer.done):
             record = trainer.step()
-            last = record if record.accuracy is not None else last
+            last = record if record.loss is not None else last
             metrics.write((json.dumps(line(record)) + "\n").encode())
             metrics.flush()
             watch(replace(record, epsilon=guard.epsilon()) if guard.tells else record)
@@ -148,6 +153,7 @@ def _summary(trainer: Trainer) -> dict[str, Any]:
     plan, guard, mechanism = trainer.plan, trainer.guard, trainer.plan.mechanism
     found: dict[str, Any] = {
         "rounds": trainer.done,
+        "users_behind": trainer.behind,
         "parameters": len(trainer.values),
         "bits_up": trainer.bits_up * trainer.done,
         "bits_per_coordinate": mechanism.bits,

@@ -5,13 +5,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from rqm._util.files import write_json
+from rqm._util.files import read_json, write_json
 from rqm.data.clients import FederatedData
-from rqm.plan.folder import finished, read_metrics
+from rqm.plan.account import account_ledger
+from rqm.plan.folder import SUMMARY, finished, read_metrics
 from rqm.plan.leak import leak
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
 from rqm.training import run
+from rqm.training.statement import Statement
 from rqm.training.trainer import Record, validate
 
 
@@ -88,3 +90,36 @@ def save_curves(sweep: Sweep, folder: Path) -> Path:
             entry["leak"] = None
     write_json(folder / "curves.json", found)
     return folder / "curves.json"
+
+
+def save_summary(sweep: Sweep, folder: Path, seconds: float | None = None) -> dict[str, Any] | None:
+    """Write the summary of a sweep whose first variant promises users something; None where it does not, or not yet.
+
+    Its ε with all conditions in a ``sentence``, and its accuracy beside that of the variant without noise.
+    """
+    runs = list(sweep.runs(folder))
+    name, plan, place = runs[0]
+    if not all(finished(path) for _, _, path in runs) or plan.transforms.l2_clip is None or not plan.mechanism.private:
+        return None
+    details, _ = account_ledger(place)
+    own = read_json(place / SUMMARY, "a summary")
+    if details is None:
+        return None
+    free = [path for _, one, path in runs if not one.mechanism.private]
+    told = Statement(details, plan.seed, behind=own.get("users_behind"))
+    found = {
+        "variant": name,
+        "epsilon": details.epsilon,
+        "delta": details.delta,
+        "accuracy": own["accuracy"],
+        "accuracy_noise_free": read_json(free[0] / SUMMARY, "a summary")["accuracy"] if free else None,
+        "bits_per_coordinate": details.bits_per_coordinate,
+        "bits_under_secagg": details.bits_under_secagg,
+        "users": details.population,
+        "users_behind": own.get("users_behind"),
+        "certified": details.certified,
+        "sentence": str(told),
+        "seconds": seconds,
+    }
+    write_json(folder / SUMMARY, found)
+    return found

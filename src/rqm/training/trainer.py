@@ -24,7 +24,7 @@ from rqm.training.observer import Observer
 from rqm.training.participants import Participants, in_order
 from rqm.training.server import Optimiser
 from rqm.training.streams import START, number
-from rqm.training.work import Work
+from rqm.training.work import Loss, Work
 from rqm.training.workers import Worker
 
 
@@ -92,12 +92,21 @@ class Trainer:
 
     ``plan`` is the plan with the size of the model, ``mean`` what clients send and what that promises. ``guard``
     charges for every round: only in memory, until ``charge_to`` names one with a ledger. An audit is an ``observer``.
+    With a ``loss`` clients minimise that. The noise follows from the plan's seed, unless it is ``secure``.
     """
 
     def __init__(
-        self, plan: Plan, data: FederatedData, model: nn.Module | None = None, *, observer: Observer | None = None
+        self,
+        plan: Plan,
+        data: FederatedData,
+        model: nn.Module | None = None,
+        *,
+        observer: Observer | None = None,
+        loss: Loss | None = None,
+        secure: bool = False,
     ) -> None:
         validate(plan, data, model)
+        self.behind = len(data.train)  # users who really are there, however many are declared
         if plan.population is not None:
             data = replace(data, train=data.train.redrawn(plan.population, plan.examples, plan.seed))
         self.device, own = pick_device(plan.device), model is not None
@@ -118,8 +127,8 @@ class Trainer:
         self.mean.length  # or says that there is no room for the L2 clip  # noqa: B018
         self.guard, self.observer, self.clock, self.done = Guard(self.mean), observer or Observer(), Clock(), 0
         self.participants = Participants(plan, len(data.train))
-        self.work = Work(plan, self.data.train, self.worker, self.observer)
-        self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock)
+        self.work = Work(plan, self.data.train, self.worker, self.observer, loss)
+        self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock, secure=secure)
         self.server = Optimiser(plan.server, plan.rounds, self.values)
 
     def charge_to(self, guard: Guard) -> None:
@@ -137,6 +146,16 @@ class Trainer:
     def moments(self) -> torch.Tensor:
         """What the server's optimiser remembers."""
         return self.server.moments
+
+    @property
+    def secret(self) -> torch.Tensor | None:
+        """Transient noise that the next round takes back, where nobody can draw it again."""
+        held = self.aggregator.held
+        return held[1] if self.aggregator.secure and held is not None and held[0] == self.done - 1 else None
+
+    def recall(self, noise: torch.Tensor) -> None:
+        """Have the transient noise of the last round again."""
+        self.aggregator.held = self.done - 1, noise.to(self.device)
 
     @property
     def coordinates(self) -> int:
@@ -197,8 +216,8 @@ class Trainer:
             parts={part: round(value, 6) for part, value in self.clock.parts.items()},
         )
 
-    def evaluate(self) -> tuple[float, float]:
-        """Loss and accuracy on the test set."""
+    def evaluate(self) -> tuple[float | None, float | None]:
+        """Loss and accuracy on the test set, if there is one."""
         return evaluate(self.work, self.data)
 
 

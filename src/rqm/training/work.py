@@ -1,5 +1,6 @@
 """What clients do: a full local gradient (the paper's Algorithm 1), or local steps of plain SGD."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import final
 
@@ -26,15 +27,24 @@ def losses(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torc
     return functional.cross_entropy(model(images(inputs)), labels, reduction="none")
 
 
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From a model's outputs and the labels: one number, or one for every example."""
+
+
 @final
 class Work:
-    """The clients' part of a run. ``worker`` holds the model that is trained, ``workers`` have copies."""
+    """The clients' part of a run. ``worker`` holds the model that is trained, ``workers`` have copies.
 
-    def __init__(self, plan: Plan, clients: Clients, worker: Worker, observer: Observer) -> None:
-        self.plan, self.clients, self.worker, self.observer = plan, clients, worker, observer
+    A ``loss`` of one's own is given outputs and labels; its mean is what a client minimises.
+    """
+
+    def __init__(
+        self, plan: Plan, clients: Clients, worker: Worker, observer: Observer, loss: Loss | None = None
+    ) -> None:
+        self.plan, self.clients, self.worker, self.observer, self.own = plan, clients, worker, observer, loss
         self.device = worker.values.device
         self.batched: Batched | None = None
-        if self.device.type == "cuda" and plan.client.work == "gradient":
+        if self.device.type == "cuda" and plan.client.work == "gradient" and loss is None:
             batched = Batched(worker.model, worker.values, clients, losses)
             self.batched = batched if batched.agrees() else None
 
@@ -48,9 +58,15 @@ class Work:
             return None
 
         def trial() -> None:
-            losses(self.worker.model, *self.clients[some]).sum().backward()  # type: ignore[no-untyped-call]
+            self.loss(self.worker.model, *self.clients[some]).backward()  # type: ignore[no-untyped-call]
 
         return workers_for(self.worker, trial, shared=self.plan.client.work == "gradient")
+
+    def loss(self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean loss of some examples."""
+        if self.own is None:
+            return losses(model, inputs, labels).mean()
+        return self.own(model(images(inputs)), labels).mean()
 
     @property
     def group(self) -> int:
@@ -85,7 +101,7 @@ class Work:
         inputs, labels = self.clients[client]
         if self.plan.client.work == "gradient":
             worker.gradient.zero_()
-            loss = losses(worker.model, inputs, labels).mean()
+            loss = self.loss(worker.model, inputs, labels)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
         return self._local(worker, inputs, labels, generator(self.plan.seed, LOCAL, turn, client))
@@ -102,7 +118,7 @@ class Work:
             order = torch.from_numpy(rng.permutation(len(labels))).to(self.device)
             for batch in torch.split(order, work.batch):
                 worker.gradient.zero_()
-                loss = losses(worker.model, inputs[batch], labels[batch]).mean()
+                loss = self.loss(worker.model, inputs[batch], labels[batch])
                 loss.backward()  # type: ignore[no-untyped-call]
                 worker.values.sub_(worker.gradient, alpha=work.rate)
                 seen.append(loss.detach())

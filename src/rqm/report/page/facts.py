@@ -56,7 +56,8 @@ class Run:
         """The last that was measured."""
         _, values = self.evaluated("accuracy")
         if self.summary:
-            return float(self.summary["accuracy"])
+            found = self.summary["accuracy"]
+            return None if found is None else float(found)
         return float(values[-1]) if len(values) else None
 
 

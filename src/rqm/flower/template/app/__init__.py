@@ -1,0 +1,1 @@
+"""Private federated training on Flower: put your model and your data into task.py."""

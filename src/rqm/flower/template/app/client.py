@@ -1,0 +1,1 @@
+../../../../../examples/flower/app/client.py

@@ -1,0 +1,68 @@
+"""``make demo``: what it runs, what it leaves, and (slow) how good it is."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rqm.plan.account import account_ledger
+from rqm.plan.experiments import find
+from rqm.plan.sweep import Sweep
+from tests.commands import rqm
+
+ROOT = Path(__file__).parents[2]
+KEYS = {"epsilon", "delta", "accuracy", "accuracy_noise_free", "bits_per_coordinate", "sentence"}
+TINY = ("rounds=2", "separation=2", "clients=6", "population=12", "evaluate_every=2")
+
+
+def carried_out(folder, *settings):
+    changes = [part for setting in settings for part in ("--set", setting)]
+    done = rqm("train", "demo", "--sweep", *changes, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "summary.json").read_text()), done.stdout
+
+
+def test_the_makefile_runs_it_and_the_papers_setting_is_one_command_away():
+    text = (ROOT / "Makefile").read_text()
+    assert "rqm train demo --sweep --out out/demo" in text
+    assert "rqm train glyphs --sweep" in text
+
+
+def test_what_it_runs_is_private():
+    """Certified, for the plan as it is shipped; without noise beside it, and all else alike."""
+    variants = Sweep.from_toml(find("demo")).variants
+    private, free = variants["private"], variants["noise-free"]
+    found = private.private_mean().guarantee
+    assert 7.9 < found.epsilon <= 8
+    assert found.certified
+    assert (found.observer, found.neighbours, found.delta) == ("server", "replace", 1e-5)
+    assert found.bits_per_coordinate == 1
+    assert not free.mechanism.private
+    assert free.server == private.server
+    assert free.transforms.l2_clip == private.transforms.l2_clip
+
+
+def test_a_small_one_leaves_its_summary_and_says_whom_it_stands_for(tmp_path):
+    summary, said = carried_out(tmp_path / "demo", *TINY)
+    assert summary.keys() >= KEYS
+    private = tmp_path / "demo" / "private" / "seed-0"
+    assert summary["epsilon"] == account_ledger(private)[0].epsilon
+    assert summary["accuracy"] == json.loads((private / "summary.json").read_text())["accuracy"]
+    free = tmp_path / "demo" / "noise-free" / "seed-0" / "summary.json"
+    assert summary["accuracy_noise_free"] == json.loads(free.read_text())["accuracy"]
+    assert "the 12 declared users are re-drawn from 3,400 that are there" in summary["sentence"]
+    assert "A simulation (anyone can repeat the noise of seed 0" in summary["sentence"]
+    assert summary["sentence"] in said
+    assert re.search(r"report: .*report\.html", said)
+    assert (tmp_path / "demo" / "report.html").exists()
+    assert summary["seconds"] > 0
+
+
+@pytest.mark.slow  # two minutes on two idle cores
+def test_the_whole_demo(tmp_path):
+    summary, _ = carried_out(tmp_path / "demo")
+    assert 7.9 < summary["epsilon"] <= 8
+    assert summary["accuracy_noise_free"] >= 0.7
+    assert summary["accuracy"] >= summary["accuracy_noise_free"] - 0.05
+    assert "30,000" in summary["sentence"]
