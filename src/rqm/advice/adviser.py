@@ -81,7 +81,6 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     noise that cancels (``docs/cancel.md``). That takes seconds to look for, where there are rounds to take it back in.
     Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. For the
     others see ``Setting``: ``honest`` may be a fraction only if the population is given.
-
     With ``max_bits_per_parameter`` (of a masked vector) only so many rotated coordinates are sent as keep to it; with a
     ``mean_length`` alone (in L2 clips) so many that their choice adds a tenth to the error of the noise.
 
@@ -124,7 +123,7 @@ def _asked(bits: int | None, levels: int | None) -> int | None:
     return whole("levels", levels, 2, 65_536).bit_length() - 1
 
 
-def _bits(asked: int | None, few: bool) -> dict[str, int]:
+def _bits(asked: int | None, few: bool) -> dict[str, Any]:
     """What one message, and what both, may take."""
     both = 0 if few else BITS_OF_BOTH if asked is None else asked
     return {"bits": asked if asked is not None else FEW_BITS if few else BITS, "bits_of_both": both}
