@@ -44,4 +44,5 @@ def bench(repeats: int = REPEATS) -> Result:
     times = {name: [seconds(code) for _ in range(repeats)] for name, code in jobs.items()}
     entries = {name: Entry(median(found), 1) for name, found in times.items()}
     ratios = {f"{name}, over importing torch": entries[name].seconds / entries[TORCH].seconds for name in scripts()}
-    return Result("start", TORCH, [], entries, named_ratios=ratios, unit="runs a second")
+    notes = [f"{name}: {ratio:.3g} times as long" for name, ratio in ratios.items()]
+    return Result("start", TORCH, [], entries, notes=notes, named_ratios=ratios, unit="runs a second")
