@@ -5,7 +5,7 @@ noise of its own. Sizes imitate Federated EMNIST (3,400 writers, 226 ± 89 pictu
 pictures are made when a client is first asked for.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +91,7 @@ def write(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], np
     return (ink.clamp(0, 1) * 255).round().byte().numpy(), labels
 
 
+@lru_cache(maxsize=1)
 def glyphs(seed: int = 0, writers: int = WRITERS, test_writers: int = TEST_WRITERS) -> FederatedData:
     """The generated set: training writers made lazily, and a test set by writers who are not among them."""
     seed = whole("seed", seed, 0)
