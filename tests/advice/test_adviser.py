@@ -55,6 +55,7 @@ def test_the_certified_epsilon_is_the_accounts():
         assert guarantee(Event(again, 2**14, 1.0), setting).epsilon == one.epsilon <= 8
 
 
+@pytest.mark.slow
 def test_with_many_bits_additive_noise_takes_part():
     advice = cached(30)
     names = {one.name for one in advice.candidates}

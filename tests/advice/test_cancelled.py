@@ -131,6 +131,7 @@ def test_where_coins_are_too_coarse_it_stands_behind():
     assert "% more noise in the models" in one.why
 
 
+@pytest.mark.slow
 def test_users_who_come_back_and_clients_who_collude():
     advice = advise(**FEW, rounds=40, separation=10, honest=80)
     assert advice.request.setting.releases == 4

@@ -97,6 +97,7 @@ def test_nothing_fits_no_bits():
     assert [name for name, _ in few(request)] == ["trusted server's Gaussian"]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     asked = ("--clients", 20, "--dim", 2000, "--epsilon", 5, "--max-bits-per-parameter", 0.5)
     facts = json.loads(rqm("advise", *asked, "--json").stdout)

@@ -101,6 +101,7 @@ def test_forty_clients_of_few_coordinates_send_thirty_kilobytes_each():
 def test_the_shipped_experiments_send_few_bits_a_parameter(experiment, masked, everything):
     plan = list(Sweep.from_toml(find(experiment)).variants.values())[1]
     found = secagg_few.one(experiment, secagg_few.params_of(plan), plan.private_mean().dim)
-    assert found["masked_bits_per_parameter"] <= masked
+    assert found["vector_bits_per_parameter"] <= masked
+    assert found["vector_bytes"] < found["masked_bytes"] < 1.25 * found["vector_bytes"]  # with a tag for each neighbour
     assert found["bits_per_parameter"] <= everything
     assert sum(found["by_kind"].values()) == pytest.approx(found["bytes_up"])

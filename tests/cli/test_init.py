@@ -52,6 +52,7 @@ def config(folder):
     return flatten_dict(tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
 
 
+@pytest.mark.slow
 def test_an_app_that_protects_its_users_and_learns(written, tmp_path):
     """All fifty nodes in this process, by the app's own files, with the operating system's randomness."""
     from rqm.flower import PrivateStrategy, Settings

@@ -86,6 +86,7 @@ def test_the_given_model_is_left_alone():
     assert all(torch.equal(*pair) for pair in zip(before, net.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_secure_runs_differ_and_seeded_ones_do_not():
     runs = [rqm.train(model(), people(), **FEW, seed=seed) for seed in (None, None, 3, 3)]
     weights = [torch.cat([p.detach().flatten() for p in one.model.parameters()]) for one in runs]
@@ -128,6 +129,7 @@ def test_three_shapes_of_data_are_one():
     assert again.train[7][1].sort().values.tolist() == sorted(some[7][1].tolist())
 
 
+@pytest.mark.slow
 def test_federated_data_goes_in_as_it_is():
     result = rqm.train(model(), federation(clients=20), epsilon=50, rounds=3, clients=10, progress=False)
     assert result.plan.data == "blobs"
@@ -163,6 +165,7 @@ def test_a_language_model():
     assert result.evaluation["accuracy"] > 0.3  # of twelve words
 
 
+@pytest.mark.slow
 def test_local_steps_and_no_noise():
     result = rqm.train(model(), people(), local=ClientWork("local", 2, 4, 0.1), test=held_out(), **FEW)
     assert result.evaluation["accuracy"] > 0.6
@@ -352,6 +355,7 @@ def killed_and_resumed(folder, seed):
     return torch.load(folder / "weights.pt"), done.stdout
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_weights_and_every_round_is_charged(tmp_path):
     weights, said = killed_and_resumed(tmp_path / "killed", "3")
     whole = rqm.train(
