@@ -65,4 +65,4 @@ def test_the_whole_demo(tmp_path):
     assert 7.9 < summary["epsilon"] <= 8
     assert summary["accuracy_noise_free"] >= 0.7
     assert summary["accuracy"] >= summary["accuracy_noise_free"] - 0.05
-    assert "20,000" in summary["sentence"]
+    assert "21,600" in summary["sentence"]
