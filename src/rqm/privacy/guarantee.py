@@ -108,8 +108,11 @@ class Guarantee:
         elif self.honest == 1:
             who = "its own device is honest"
         odds = f"{exp(self.epsilon):,.0f}" if self.epsilon >= 5 else f"{exp(self.epsilon):.3g}"
+        sums = (
+            "" if self.trusted_server or self.honest == 1 else ", of which it sees the sums alone (secure aggregation)"
+        )
         return (
-            f"Certified for every {self.unit}: whatever {self.whom} makes of all the rounds, it is at most "
+            f"Certified for every {self.unit}: whatever {self.whom} makes of all the rounds{sums}, it is at most "
             f"e^ε = {odds} times likelier with this {self.unit}'s data than with {other} "
             f"(ε = {self.epsilon:.4g}), but for a chance of δ = {self.delta:.3g}, if {who} and nobody takes part in "
             f"more than {self.participations:,} of the {self.rounds:,} rounds"
