@@ -157,6 +157,7 @@ def test_what_cannot_be_is_refused_and_says_what_could(request_, message):
         advise(**request_)
 
 
+@pytest.mark.slow
 def test_lines_of_epsilon_against_error(tmp_path):
     advice = advise(clients=200, epsilon=4, delta=1e-5, dim=2**12)
     lines = pareto(advice.request, [2.0, 4.0, 8.0])

@@ -72,6 +72,7 @@ def test_as_many_as_make_the_choice_a_tenth_of_the_noise():
     assert added < 0.1 * one.mse
 
 
+@pytest.mark.slow
 def test_more_bits_never_have_more_error_and_few_are_not_free():
     request = Request(setting=Setting(clients=50, rounds=1, delta=1e-5), dim=5000, epsilon=3.0, bits=16)
     found = front(request, [0.02, 0.1, 0.5, 4.0])

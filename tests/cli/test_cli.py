@@ -208,15 +208,19 @@ def test_advice_in_json_and_in_words():
     )
     assert "1 bit" in words.stdout
     assert "Certified for every user" in words.stdout
+    bad = rqm("advise", "--clients", "40", "--epsilon", "3", "--honest", "1")
+    assert bad.returncode == 2
+    assert bad.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_noise_that_cancels_is_among_the_advice():
     chain = rqm(
         *("advise", "--clients", "100", "--dim", "4096", "--epsilon", "4"), *("--rounds", "12", "--separation", "4")
     )
     assert "noise that cancels" in chain.stdout
     assert "noise of models" in chain.stdout
     assert "'cancel': " in chain.stdout
-    bad = rqm("advise", "--clients", "40", "--epsilon", "3", "--honest", "1")
-    assert bad.returncode == 2
-    assert bad.stderr.count("\n") == 1
 
 
 def leaves(command, path=()):

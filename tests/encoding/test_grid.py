@@ -37,6 +37,7 @@ def test_the_whole_grid(kind, clients):
     assert [what for cell in product(DIMS, EPSILONS) if (what := missed(kind, clients, *cell))] == []
 
 
+@pytest.mark.slow
 def test_what_is_named_as_possible_is():
     who = {"clients": 1000, "population": 10**6, "rounds": 1, "delta": 1e-6, "dim": 1}
     with pytest.raises(ValueError, match=r"cannot be adjusted so finely; possible is") as refused:

@@ -225,6 +225,7 @@ def test_a_sparse_embedding_is_refused():
 
 
 @pytest.mark.parametrize("users", [50, 150, 900, 5000, 10**6])
+@pytest.mark.slow
 def test_turns_are_what_the_account_counts_on(users):
     """Whatever the number of users, the plan is one that can be carried out, and keeps ε."""
     plan = plan_for(Wanted(4.0, rounds=30, cancel=False), users, 200, seed=0)
