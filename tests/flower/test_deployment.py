@@ -87,7 +87,7 @@ def test_noise_is_taken_back_and_that_of_a_node_killed_between_its_two_messages_
     assert said.count("between its two messages") == 1
     assert said.count("is gone, and its noise was found through the others") == 1
     assert "its noise stays in the model" not in said
-    assert "is discarded" not in said
+    assert "round 2 is discarded" not in said  # a later one may be: who was killed is still listed for a minute
     charged = [json.loads(line) for line in (tmp_path / "ledger" / "ledger.jsonl").read_text().splitlines()[1:]]
     assert [entry["round"] for entry in charged] == [0, 1, 2, 3]
     told = re.findall(r"\(ε = ([\d.e+]+), δ = 1e-05\) for every user against the server, certified, after 4", said)
