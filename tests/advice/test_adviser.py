@@ -101,7 +101,8 @@ def test_the_winner_is_never_dominated(clients, log_dim, epsilon, bits, particip
         assert guarantee(Event(less, 2**log_dim, 1.0), setting).epsilon > epsilon * 0.999
 
 
-@pytest.mark.parametrize("clients", [pytest.param(1, marks=pytest.mark.slow), 30])
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [1, 30])
 def test_predicted_errors_are_what_simulation_finds(clients):
     advice = cached(clients)
     rng = np.random.default_rng(0)

@@ -204,7 +204,7 @@ def test_advice_in_json_and_in_words():
     assert best["mse"] <= 0.0480
     assert best["epsilon"] <= 5.4699
     words = rqm(
-        "advise", "--clients", "200", "--dim", "4096", "--epsilon", "4", "--honest", "0.8", "--population", "9999"
+        "advise", "--clients", "200", "--dim", "4096", "--epsilon", "4", "--honest", "160", "--population", "9999"
     )
     assert "1 bit" in words.stdout
     assert "Certified for every user" in words.stdout

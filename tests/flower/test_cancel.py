@@ -192,6 +192,7 @@ class Early(PrivateStrategy):
         Chain.free = lambda chain, node, turn, apart: node not in chain.nodes and node < 108
 
 
+@pytest.mark.slow
 def test_a_node_refuses_to_come_back_too_soon(policies, tmp_path, monkeypatch):
     monkeypatch.setattr(Chain, "free", Chain.free)  # is put back
     grid = policies(Watched(CONFIG))

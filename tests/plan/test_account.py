@@ -66,7 +66,7 @@ def test_the_outsider_sees_every_round_but_not_who_took_part():
 @pytest.mark.parametrize(
     ("experiment", "count", "observer", "participations", "clients"),
     [
-        ("user-level", 12, "server", 1, 1000),
+        pytest.param("user-level", 12, "server", 1, 1000, marks=pytest.mark.slow),
         pytest.param("user-level-outsider", 9, "outsider", 1500, 100, marks=pytest.mark.slow),
         ("user-level-server", 3, "server", 45, 100),
     ],

@@ -34,7 +34,7 @@ def test_others_at_either_end_are_looked_at():
     assert 0.8 < nearest <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_run_tells_more_than_is_stated(times):
     rng, nearest = np.random.default_rng(11 + times), 0.0
     for _ in range(150):

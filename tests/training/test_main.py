@@ -33,13 +33,17 @@ code = main(sys.argv[1:])
 assert not [name for name in FORBIDDEN if name in sys.modules]
 sys.exit(code)
 """
-PLAN = """
+SMALL = """
 data = "mnist-writers"
 model = "linear"
 clients = 4
 rounds = 3
 evaluate_every = 3
 device = "cpu"
+"""
+PLAN = (
+    SMALL
+    + """\
 seeds = 2
 [[variants]]
 name = "RQM"
@@ -52,6 +56,7 @@ name = "few coordinates"
 mechanism = { mechanism = "discrete-gaussian", clip = 0.1, steps = 5, bits = 10 }
 transforms = { l2_clip = 1.0, rotate = true, coordinates = 500 }
 """
+)
 
 
 @pytest.fixture
@@ -96,16 +101,13 @@ def test_a_bare_machine_sweeps(place):
     assert curves["PBM"]["plan"]["mechanism"]["mechanism"] == "pbm"
 
 
-PRIVATE = """
-data = "mnist-writers"
-model = "linear"
-clients = 4
-rounds = 3
-evaluate_every = 3
-device = "cpu"
+PRIVATE = (
+    SMALL
+    + """\
 transforms = { l2_clip = 0.5, rotate = true }
 mechanism = { mechanism = "rounding", clip = 0.02, levels = 2, margin = 60.0 }
 """
+)
 
 
 def test_a_bare_machine_charges_and_reads_epsilon_from_a_certificate(place):

@@ -15,6 +15,7 @@ points lies above itself.
 
 from functools import lru_cache
 from math import ceil, inf, log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.transient import Transient
 from rqm.privacy.holding import holding
-from rqm.privacy.paths import Ratio, along
+from rqm.privacy.paths import FINE as FINEST
+from rqm.privacy.paths import ROUGH, Ratio, along
 from rqm.privacy.setting import Neighbours, checked_delta
 from rqm.privacy.tradeoff import Coordinate, Events
 from rqm.privacy.vector import end_laws, splits_of_others
@@ -70,47 +72,42 @@ def cancelled_gdp(
         raise ValueError("cancel: must come with a mechanism of two levels, both outside the clip")
     ends = tuple(map(tuple, laws.tolist()))
     tail = 2.0 ** np.floor(np.log2(lost / (2 * dim)))
-    found = coordinate(ends, transient, honest, separation, neighbours, tail, quick)
+    found = coordinate(Asked(ends, transient, honest, separation, neighbours, tail, quick))
     budget = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
     return sqrt(min(budget * found.per_square, dim * found.most))
 
 
+class Asked(NamedTuple):
+    """One coordinate whose coin's law lies between ``ends``, in a run; ``tail`` at each side need not be told."""
+
+    ends: tuple[tuple[float, ...], ...]
+    transient: Transient
+    honest: int
+    separation: int
+    neighbours: Neighbours
+    tail: float
+    quick: bool = False
+
+
 @lru_cache(maxsize=256)
-def coordinate(
-    ends: tuple[tuple[float, ...], ...],
-    transient: Transient,
-    honest: int,
-    separation: int,
-    neighbours: Neighbours,
-    tail: float,
-    quick: bool = False,
-) -> Coordinate:
-    """What a run tells of one coordinate whose coin's law lies between ``ends``, but for ``tail`` at each side."""
-    asked, part = (ends, transient, honest, separation, neighbours, tail, quick), 1.0
-    found = _held(*asked, part)
-    while honest <= FEW and found.per_square < inf:
-        part /= 2
-        other = _held(*asked, part)
-        better = other.per_square < BETTER * found.per_square
-        found = Coordinate(min(found.per_square, other.per_square), min(found.most, other.most))
-        if not better:
+def coordinate(asked: Asked) -> Coordinate:
+    """What a run tells of one coordinate."""
+    if asked.honest > FEW:
+        return _held(asked, 1.0, ROUGH if asked.quick else FINEST)
+    part, rough = 1.0, _held(asked, 1.0, ROUGH)
+    while rough.per_square < inf:
+        other = _held(asked, part / 2, ROUGH)
+        if other.per_square >= BETTER * rough.per_square:
             break
-    return found
+        part, rough = part / 2, other
+    return rough if asked.quick else _held(asked, part, FINEST)
 
 
-def _held(
-    ends: tuple[tuple[float, ...], ...],
-    transient: Transient,
-    honest: int,
-    separation: int,
-    neighbours: Neighbours,
-    tail: float,
-    quick: bool,
-    part: float,
-) -> Coordinate:
+def _held(asked: Asked, part: float, fine: int) -> Coordinate:
     """The same by one law of the holding time: as if the coins' variance were ``part`` of what it is."""
+    ends, transient, honest, separation, neighbours, tail, quick = asked
     noise, missing = transient.summed(honest)
-    low, high, lacking, error = view(np.array(ends), noise, honest - 1, separation, part=part, quick=quick)
+    low, high, lacking, error = view(np.array(ends), noise, honest - 1, separation, part=part, fine=fine, quick=quick)
     lacking += separation * missing
     if 2 * lacking > tail:
         return Coordinate(inf, inf)
@@ -122,7 +119,14 @@ def _held(
 
 
 def view(
-    ends: FloatArray, noise: FloatArray, others: int, separation: int, *, part: float = 1.0, quick: bool = False
+    ends: FloatArray,
+    noise: FloatArray,
+    others: int,
+    separation: int,
+    *,
+    part: float = 1.0,
+    fine: int = FINEST,
+    quick: bool = False,
 ) -> tuple[FloatArray, FloatArray, float, float]:
     """Two laws that tell the ends of a coin apart at least as well as a whole run does, one participation in it.
 
@@ -134,7 +138,7 @@ def view(
     least, spread = min(_variance(law) for law, _ in ways), _variance(noise)
     # of splits that are mirror images only one is among the ways: a shift up of the one is a shift down of the other
     coins = ratio([law for law, _ in ways] + [law[::-1] for law, _ in ways], least)
-    found = along(holding(separation, spread, part * least), coins, ratio([noise], spread))
+    found = along(holding(separation, spread, part * least), coins, ratio([noise], spread), fine)
     low, high = (
         np.append(found.chances * (1 + up * (found.values - 1)), up * found.alone) for up in (ends[0, 1], ends[1, 1])
     )
