@@ -71,7 +71,7 @@ def _combined(one: Ratio, other: Ratio, how: tuple[float, float, float], spread:
 
 
 def _seldom_told(found: Ratio) -> Ratio:
-    """A ratio that tells a little more: values that hardly ever come are split between 0 and what the shift alone gives.
+    """A ratio that tells a little more: values that hardly ever come become 0, or what the shift alone gives.
 
     That keeps chances and means, and most values of a grid are such: far from 1.
     """
