@@ -1,5 +1,7 @@
 """Noise in a server's iterates, predicted and simulated."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -41,3 +43,12 @@ def test_the_best_ratio_has_the_least_noise():
     for other in (0.8, 1.25):
         assert found.over_independent(250, 1.0, other * best) > found.over_independent(250, 1.0, best)
     assert gain(Workload(1500)).over_independent(34, 1.0, 51.4) == pytest.approx(0.194, rel=0.01)
+
+
+def test_many_rounds_take_little_memory():
+    tracemalloc.start()
+    found = gain(Workload(5000))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.goes < found.stays
+    assert most < 2**21  # the matrix alone would take 200 MB

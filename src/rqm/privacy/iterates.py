@@ -46,6 +46,12 @@ def gain(workload: Workload) -> Gain:
     >>> gain(Workload(2, momentum=0.0, schedule="constant"))  # after one round and after two
     Gain(stays=1.5, goes=1.0)
     """
-    weights = workload.matrix
-    changes = weights - np.pad(weights[:, 1:], ((0, 0), (0, 1)))
-    return Gain(*(float(np.square(part).sum() / workload.rounds) for part in (weights, changes)))
+    rounds, powers = workload.rounds, workload.momentum ** np.arange(workload.rounds)
+    stays = goes = 0.0
+    after = np.zeros(0)  # of the round that follows
+    for turn in range(rounds - 1, -1, -1):  # one column at a time: of many rounds the matrix is large
+        weights = np.cumsum(workload.rates[turn:] * powers[: rounds - turn])
+        stays += float(weights @ weights)
+        goes += float(weights[0] ** 2 + np.square(weights[1:] - after).sum())
+        after = weights
+    return Gain(stays / rounds, goes / rounds)
