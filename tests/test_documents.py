@@ -276,10 +276,18 @@ def test_the_table_of_mechanisms_is_the_registrys():
 
 
 def test_what_examples_benchmarks_and_tools_import_is_there():
-    """Some of them run only where their peers or a federation are."""
-    for path in [path for folder in ("examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]:
+    """Some of them run only where their peers or a federation are, as does the server that attacks the example's."""
+    example, paths = ROOT / "examples" / "flower", [ROOT / "tests" / "flower" / "malicious_server.py"]
+    paths += [path for folder in ("examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("rqm", "benchmarks"):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            names = [one.name for one in node.names]
+            if (node.module or "").startswith("app."):  # read, not imported: every app of Flower has this name
+                there = ast.parse((example / f"{node.module.replace('.', '/')}.py").read_text()).body
+                assert set(names) <= {one.name for one in there if isinstance(one, ast.FunctionDef)}, path
+            elif (node.module or "").split(".")[0] in ("rqm", "benchmarks"):
                 module = importlib.import_module(node.module)
-                for one in node.names:
-                    assert hasattr(module, one.name) or find_spec(f"{node.module}.{one.name}"), f"{path}: {one.name}"
+                for one in names:
+                    assert hasattr(module, one) or find_spec(f"{node.module}.{one}"), f"{path}: {one}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import numpy as np
-from app.task import losses, new_model, writer
+from app.task import losses, new_model, own
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 
@@ -173,7 +173,7 @@ def two_stories(attacker):
 def gradient(attacker, number):
     """A writer's true gradient, clipped and rotated as its node does."""
     net = new_model(attacker.config)
-    losses(net, *writer(attacker.config, number)).mean().backward()
+    losses(net, *own(attacker.config, number)).mean().backward()
     return flat(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
 
 
