@@ -26,17 +26,8 @@ def draw(lines: dict[str, list[list[float]]], path: Path, title: str = "") -> Pa
             color="0.45" if trusted else f"C{number % 10}",
             ls="--" if trusted else "-",
         )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("certified ε")
-    axes.set_ylabel("worst-case mean squared error of a coordinate, clip²")
-    axes.grid(alpha=0.3, which="both", lw=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
     axes.set_title(title, fontsize=9, loc="right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
+    return _saved(figure, path, "certified ε", "worst-case mean squared error of a coordinate, clip²")
 
 
 def draw_front(found: "list[Candidate]", path: Path) -> Path:
@@ -49,10 +40,18 @@ def draw_front(found: "list[Candidate]", path: Path) -> Path:
     for number, kind in enumerate(kinds):
         some = [(x, y) for x, y, one in zip(bits, errors, found, strict=True) if one.mechanism.label == kind]
         axes.plot(*zip(*some, strict=True), "o", ms=4.5, color=f"C{number % 10}", label=kind)
+    return _saved(
+        figure, path, "bits a parameter of a masked vector", "mean squared error of a value of the mean, clip²"
+    )
+
+
+def _saved(figure: Figure, path: Path, across: str, up: str) -> Path:
+    """A picture of its only axes, both by logarithms."""
+    (axes,) = figure.axes
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("bits a parameter of a masked vector")
-    axes.set_ylabel("mean squared error of a value of the mean, clip²")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
     axes.grid(alpha=0.3, which="both", lw=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
