@@ -1,0 +1,163 @@
+"""Noise of which a part stays: what a run tells of one coin that is hidden by both parts together.
+
+A client adds a = m e + f and takes back a − e one round later: f goes, e stays, and e is first sent m times as large.
+So the server sees y_t = R_t + A_t − A_{t−1} + E_{t−1}, A = m E + F. A change of one coin is, to whoever sees all y, a
+shift of A by one step in every round until E takes it over: (E, F) by (0, 1) in a round that hands it on, by
+(1, 1 − m) in the last. So the ratio of likelihoods obeys
+
+    Y_t = c ρ_E ρ_{1−m} + (1 − c) ρ_1 Y_{t+1},
+
+c the chance to end here, ρ_E the ratio for E one step higher, and ρ_k that for F higher by k; the last two are of one
+F (``docs/proofs/cancel.md``). Beyond the last round there is nothing to tell, Y = 1, and others' coins are not counted on.
+"""
+
+from math import inf, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from rqm._util.checks import FloatArray
+from rqm.privacy.paths import Ratio
+
+FAR = 10
+"""Deviations of F up to which its outcomes are told apart; what lies beyond counts as if it told all."""
+CELLS, FINE = 2, 50
+"""Cells of F's outcomes, and points of the ratio, in a deviation each."""
+BELOW, ABOVE = 12, 24
+"""Deviations of the ratio below and above 1 up to which it has points."""
+LEAST = 1e-26
+"""Chances too small to be carried on: split between 0 and what only the shift shows."""
+
+
+class Sheet(NamedTuple):
+    """Points (ρ_1, ρ_{1−m}) with their chances; what only a shifted F gives, for either shift; the variance of F."""
+
+    one: FloatArray
+    back: FloatArray
+    chances: FloatArray
+    alone: float
+    alone_back: float
+    variance: float
+
+
+def sheet(law: FloatArray, times: int) -> Sheet:
+    """Both ratios of F on few points that tell no less, F of this law.
+
+    The points (ρ_1, ρ_{1−m}) of all outcomes lie on a bent line. It is cut into pieces, and each outcome of a piece is
+    split between three corners that enclose the piece, with both means kept: its ends, and a point beyond the bend.
+    """
+    law, z = law / law.sum(), np.arange(len(law))
+    middle = float(law @ z)
+    deviation = sqrt(float(law @ (z - middle) ** 2))
+    first, last = max(1, int(middle - FAR * deviation)), min(len(law) - times, int(middle + FAR * deviation) + 1)
+    if last - first < 2:
+        return Sheet(np.zeros(1), np.zeros(1), np.ones(1), 1.0, 1.0, deviation**2)
+    here = law[first : last + 1]
+    one, back = law[first - 1 : last] / here, law[first + times - 1 : last + times] / here
+    cuts = np.unique(np.append(np.arange(0, len(here), max(1, int(deviation / CELLS))), len(here) - 1))
+    at_cuts, corners = np.zeros(len(cuts)), []
+    for k, (a, b) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
+        some = slice(a, b + (b == cuts[-1]))
+        weights, corner = _split(one[some], back[some], (one[a], one[b]), (back[a], back[b]))
+        mass = weights @ here[some]
+        at_cuts[k : k + 2] += mass[:2]
+        corners.append((*corner, mass[2]))
+    beyond = np.array(corners).T
+    outside = float(law[:first].sum() + law[last + 1 :].sum())
+    return Sheet(
+        np.concatenate([one[cuts], beyond[0], [0.0]]),
+        np.concatenate([back[cuts], beyond[1], [0.0]]),
+        np.concatenate([at_cuts, beyond[2], [outside]]),
+        float(law[: first - 1].sum() + law[last:].sum()),
+        float(law[: first + times - 1].sum() + law[last + times :].sum()),
+        deviation**2,
+    )
+
+
+def _split(
+    x: FloatArray, y: FloatArray, ends: tuple[float, float], heights: tuple[float, float]
+) -> tuple[FloatArray, tuple[float, float]]:
+    """The weights of a piece's outcomes at its ends and at a corner beyond the bend; the corner.
+
+    Halfway along, and so deep that a straight line from either end to it passes by all outcomes.
+    """
+    along = (x - ends[0]) / (ends[1] - ends[0])
+    depth = heights[0] + along * (heights[1] - heights[0]) - y
+    inner = np.minimum(along, 1 - along)
+    depth = np.where(inner > 0, depth, 0.0)
+    if inner.min() < 0 or (depth.min() < 0 < depth.max() and -depth.min() > 1e-9 * depth.max()):
+        raise ArithmeticError("the ratios of a sum do not lie on a bent line")
+    bend = float((abs(depth[inner > 0]) / (2 * inner[inner > 0])).max(initial=0.0)) * (1 + 1e-9)
+    side = 1.0 if depth.sum() >= 0 else -1.0
+    third = np.clip(side * depth / bend, 0.0, 1.0) if bend else np.zeros(len(x))
+    second = np.clip(along - third / 2, 0.0, 1.0 - third)
+    return np.stack([1 - second - third, second, third]), (sum(ends) / 2, sum(heights) / 2 - side * bend)
+
+
+def hazard(stays: float, goes: float, times: int, later: float) -> tuple[float, float]:
+    """How likely to end a path here, the best if all were Gaussian of these variances; μ² of a shift by one step.
+
+    ``later`` is the μ² of what follows if it is handed on.
+    """
+    chance = (times / goes + later) / (1 / stays + times**2 / goes + later)
+    return chance, chance**2 / stays + (1 - times * chance) ** 2 / goes + later * (1 - chance) ** 2
+
+
+class _Law(NamedTuple):
+    """Chances of the whole numbers of steps from ``first`` on."""
+
+    first: int
+    chances: FloatArray
+
+    @classmethod
+    def of(cls, values: FloatArray, chances: FloatArray) -> "_Law":
+        """Values in steps, each split between the two whole numbers around it: that keeps means, and tells more."""
+        left = np.floor(values).astype(np.int64)
+        first, part = int(left.min()), values - left
+        found = np.bincount(left - first, chances * (1 - part), int(left.max()) - first + 2)
+        found[1:] += np.bincount(left - first, chances * part)
+        return cls(first, found)
+
+
+def handed_on(stays: Ratio, variance: float, goes: Sheet, times: int, rounds: int, fine: int = FINE) -> Ratio:
+    """The ratio for a coin in a run that shows ``rounds`` rounds from its own on; E has this ``variance``."""
+    (now, step), zero, alone, later = (_Law(1, np.ones(1)), 1.0), 0.0, 0.0, 0.0
+    used = goes.chances > LEAST
+    points = list(zip(*(part[used].tolist() for part in goes[:3]), strict=True))
+    never = float(goes.chances[~used].sum())
+    missed, missed_back = (
+        more + float(goes.chances[~used] @ ratio[~used])
+        for more, ratio in ((goes.alone, goes.one), (goes.alone_back, goes.back))
+    )
+    for _ in range(rounds):
+        end, later = hazard(variance, goes.variance, times, later)
+        before, step = step, min(sqrt(later), 1 / 3) / fine
+        lowest, highest = max(1, round(1 / step) - BELOW * fine), round(1 / step) + ABOVE * fine
+        found, nothing, lost = np.zeros(highest - lowest + 1), zero + never, 0.0
+        held = before / step * (now.first + np.arange(len(now.chances)))
+        for one, back, chance in points:
+            handed = _Law.of((1 - end) * one * held, chance * now.chances)
+            ended = _Law.of(end * back / step * stays.values, stays.chances)
+            sums = np.convolve(handed.chances, ended.chances)
+            places = handed.first + ended.first + np.arange(len(sums))
+            inside = (places >= lowest) & (places <= highest)
+            start = max(int(places[0]), lowest) - lowest
+            found[start : start + np.count_nonzero(inside)] += sums[inside]
+            nothing += float(sums[~inside].sum())
+            lost += step * float(sums[~inside] @ places[~inside])
+        lost += zero * end * float(goes.back @ goes.chances) * float(stays.values @ stays.chances)
+        alone = lost + end * _either(stays.alone, missed_back) + (1 - end) * _either(missed, alone)
+        kept = np.flatnonzero(found > LEAST)
+        seldom = np.ones(len(found), dtype=np.bool_)
+        seldom[kept[0] : kept[-1] + 1] = False
+        zero = nothing + float(found[seldom].sum())
+        alone += step * float(found[seldom] @ (lowest + np.flatnonzero(seldom)))
+        now = _Law(lowest + int(kept[0]), found[kept[0] : kept[-1] + 1])
+    return Ratio(
+        np.append(0.0, step * (now.first + np.arange(len(now.chances)))), np.append(zero, now.chances), alone
+    )
+
+
+def _either(one: float, other: float) -> float:
+    """The chance of one or the other."""
+    return one + other - one * other
