@@ -8,12 +8,12 @@ from typing import Any, Protocol, final
 from rqm import kernels
 from rqm._util.checks import real
 from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.transient import Transient
+from rqm.mechanisms.transient import Cancel, Transient
 from rqm.privacy.factorization import Strategy, Workload, banded
 from rqm.privacy.setting import Setting
 
 
-def check_cancel(cancel: float, mech: Mechanism, setting: Setting) -> None:
+def check_cancel(cancel: Cancel, mech: Mechanism, setting: Setting) -> None:
     """Refuse to take back noise where the proof does not cover it."""
     if setting.observer != "server":
         raise ValueError("cancel: must come with the observer server; an outsider sees no more than he does")
@@ -26,7 +26,11 @@ def check_cancel(cancel: float, mech: Mechanism, setting: Setting) -> None:
     if mech.integers:
         if mech.channel.levels != 2 or not mech.channel.affine:
             raise ValueError("cancel: must come with two levels outside the clip (mechanism rounding, levels = 2)")
-        Transient(cancel)
+        if Transient.of(cancel).stays and setting.cap != 1:
+            raise ValueError(
+                f"cancel = {list(cancel)}: must be one number where a user takes part more than once: a part that stays "  # type: ignore[arg-type]
+                "hides a participation in all rounds that follow"
+            )
     elif mech.gaussian_multiplier is None or not mech.trusted_server or mech.correlation is not None:
         raise ValueError(f"cancel: must come with two levels, or a trusted server's Gaussian; not with {mech.kind}")
     else:
@@ -40,12 +44,12 @@ class Memory(Protocol):
         """The noise of a round, for a sum like this one."""
 
 
-def memory(mech: Mechanism, cancel: float | None, rounds: int, seeds: Callable[[int], int]) -> Memory | None:
+def memory(mech: Mechanism, cancel: Cancel | None, rounds: int, seeds: Callable[[int], int]) -> Memory | None:
     """What a trusted server remembers with this mechanism, by the seed of every round; None: nothing."""
     shape = mech.correlation
     if shape is not None:
         return Banded(banded(Workload(rounds, shape.momentum, shape.schedule), shape.bands), seeds)
-    return None if cancel is None else TakenBack(cancel / mech.on_sum(1), seeds)
+    return None if cancel is None or isinstance(cancel, tuple) else TakenBack(cancel / mech.on_sum(1), seeds)
 
 
 def white(like: Any, seed: int) -> Any:

@@ -22,7 +22,7 @@ from rqm.encoding.memory import Memory, memory, white
 from rqm.encoding.together import FORMAT, check, find, read, sent
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.transient import Transient
+from rqm.mechanisms.transient import Cancel, Transient
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
@@ -86,7 +86,7 @@ class PrivateMean:
     neighbours: Neighbours = "replace"
     unit: Unit = "user"
     separation: int | None = None
-    cancel: float | None = None
+    cancel: Cancel | None = None
     coordinates: int = None  # type: ignore[assignment]  # integers that a client sends; None: all
     seed: int = 0  # of the public rotation, and of the choice of coordinates
 
@@ -98,7 +98,7 @@ class PrivateMean:
 
         put("dim", whole("dim", self.dim, 1))
         put("coordinates", sent(self.dim, bool(self.rotate), self.coordinates))
-        put("cancel", None if self.cancel is False else self.cancel)
+        put("cancel", None if self.cancel is False else tuple(self.cancel) if isinstance(self.cancel, list) else self.cancel)
         epsilon = None if epsilon is None else checked_epsilon(epsilon)
         put("seed", whole("seed", self.seed, 0))
         for one in fields(Setting):
@@ -145,7 +145,7 @@ class PrivateMean:
         """The noise that is taken back."""
         if self.cancel is None:
             raise ValueError("cancel = None: no noise is taken back here")
-        return Transient(self.cancel)
+        return Transient.of(self.cancel)
 
     @property
     def private(self) -> bool:
@@ -193,7 +193,7 @@ class PrivateMean:
 
     def take_back(self, transient: Any) -> Any:
         """The second message, for the round after: it holds no input, and is sent once or never."""
-        return -self.held.checked(transient, self.coordinates) % self.modulus
+        return -self.held.both(self.held.checked(transient, self.coordinates))[1] % self.modulus
 
     def encode(self, x: Any, rng: object, *, round: int = 0, transient: Any = None) -> Any:
         """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.

@@ -60,5 +60,5 @@ class Chain:
                 log(WARNING, "rqm: node %d is gone, and its noise stays in the model", self.nodes[place])
             else:
                 log(INFO, "rqm: node %d is gone, and its noise was found through the others", self.nodes[place])
-                sums = (sums - torch.from_numpy(noise(mean, secret))) % mean.modulus
+                sums = (sums - torch.from_numpy(noise(mean, secret)[1])) % mean.modulus
         return sums

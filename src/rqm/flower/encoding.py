@@ -49,23 +49,23 @@ def levels(
     if not bool(mean.add(vector[None].clone(), total, source, round=turn)[0]):
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     found = np.asarray(total)
-    return found if mean.cancel is None else (found + noise(mean, secret)) % mean.modulus
+    return found if mean.cancel is None else (found + noise(mean, secret)[0]) % mean.modulus
 
 
 def taken_back(asked: Asked, settings: Settings, secret: bytes) -> Any:
     """The second message: the noise of the first, negated."""
     mean = settings.plan.private_mean(asked.dim)
-    return -noise(mean, secret) % mean.modulus  # whatever it is, even zero: who is lost must not depend on it
+    return -noise(mean, secret)[1] % mean.modulus  # whatever it is, even zero: who is lost must not depend on it
 
 
-def noise(mean: PrivateMean, secret: bytes) -> Any:
-    """The transient noise behind a client's secret, which is a seed in simulations alone."""
+def noise(mean: PrivateMean, secret: bytes) -> tuple[Any, Any]:
+    """What a client adds by its secret, and what it takes back; in simulations alone the secret is a seed."""
     if not secret.startswith(SEEDED):
-        return mean.held.drawn_from(secret, mean.coordinates)
-    total = torch.zeros(mean.coordinates, dtype=torch.int32)
+        return mean.held.both(mean.held.drawn_from(secret, mean.coordinates))
     seed, turn, place = struct.unpack_from("<QII", secret, len(SEEDED))
-    mean.held.add(1, total, SeededRandom(seed, TRANSIENT, turn, place))
-    return np.asarray(total).astype(np.int64)
+    like = torch.zeros(mean.coordinates, dtype=torch.int32)
+    added, back = mean.held.drawn_for(1, like, SeededRandom(seed, TRANSIENT, turn, place))
+    return np.asarray(added).astype(np.int64), np.asarray(back).astype(np.int64)
 
 
 def seeded_secret(settings: Settings, ctxt: Context, turn: int) -> bytes:

@@ -25,23 +25,61 @@ TOGETHER = 2**28
 """Coordinates of all clients whose noise is drawn at once."""
 SAFE = 6.0
 """Deviations of the noise that came and went in a round that the modulus has room for, to each side."""
+MOST_TIMES = 1024
+"""How many times as large the part that stays is sent at first, at most."""
+
+Cancel = float | tuple[float, float, int]
+"""The deviation of noise of which all goes; or that of what goes, that of what stays, and how many times it is sent."""
 
 
 @final
 @dataclass(frozen=True)
 class Transient:
-    """Noise of standard deviation ``deviation`` (σ), in steps between two levels of what it is added to.
+    """Noise f of standard deviation ``deviation`` (σ), in steps between two levels of what it is added to.
+
+    With ``stays``, the deviation of another noise e, a client adds ``times`` · e + f and takes back all but e: the part
+    that stays is sent ``times`` as large at first.
 
     >>> Transient(2.0).units[-3:].tolist(), Transient(2.0).reach  # of 2⁴⁰; nobody draws more than 14 steps
     ([3340, 147, 5], 14)
+    >>> Transient.of((30.0, 1.5, 50)).variance ** 0.5  # much as if e were sent alone
+    80.777472107017545
     """
 
     deviation: float
+    stays: float = 0.0
+    times: int = 1
 
     def __post_init__(self) -> None:
         """Validate σ."""
         value = real("cancel", self.deviation, f"from 0.5 to {WIDEST:g} steps", 0.5, WIDEST, closed="[]")
         object.__setattr__(self, "deviation", value)
+        if self.stays == 0.0 and self.times == 1:
+            return
+        object.__setattr__(self, "stays", real("cancel", self.stays, f"from 0.5 to {WIDEST:g} steps", 0.5, WIDEST, closed="[]"))
+        object.__setattr__(self, "times", whole("cancel", self.times, 2, MOST_TIMES))
+
+    @classmethod
+    def of(cls, cancel: Any) -> "Transient":
+        """From what plans say: a number, or three of them."""
+        if isinstance(cancel, list | tuple):
+            if len(cancel) != 3:
+                raise ValueError(
+                    f"cancel = {list(cancel)}: must be the deviation of noise that goes, or three numbers: that, the "
+                    "deviation of noise that stays, and how many times as large it is sent at first"
+                )
+            return cls(*cancel)
+        return cls(cancel)
+
+    @property
+    def cancel(self) -> Cancel:
+        """What plans say."""
+        return (self.deviation, self.stays, self.times) if self.stays else self.deviation
+
+    @cached_property
+    def left(self) -> "Transient":
+        """The part that stays, alone."""
+        return Transient(self.stays)
 
     @cached_property
     def units(self) -> IntArray:
@@ -62,11 +100,12 @@ class Transient:
 
     @property
     def variance(self) -> float:
-        """As it is sampled, in steps²."""
-        return float(self.units @ np.arange(-self.reach, self.reach + 1) ** 2.0) / 2.0**TABLE_BITS
+        """Of what is added, as it is sampled, in steps²."""
+        goes = float(self.units @ np.arange(-self.reach, self.reach + 1) ** 2.0) / 2.0**TABLE_BITS
+        return goes + (self.times**2 * self.left.variance if self.stays else 0.0)
 
     def summed(self, clients: int) -> tuple[FloatArray, float]:
-        """The law of the sum of so many clients' noise, outcome by outcome, and what it lacks at its ends at most."""
+        """The law of the sum of so many clients' noise that goes, by outcomes, and what it lacks at its ends at most."""
         law, _ = summed(self.units / 2.0**TABLE_BITS, whole("clients", clients, 1))
         return law / law.sum(), 4 * clients * len(self.units) * NEGLIGIBLE
 
@@ -76,32 +115,64 @@ class Transient:
 
     def checked(self, drawn: Any, count: int) -> IntArray:
         """What ``draw`` has given, or raise."""
-        values = np.asarray(drawn)
-        if values.shape != (count,) or not np.issubdtype(values.dtype, np.signedinteger):
+        values, shape = np.asarray(drawn), (2, count) if self.stays else (count,)
+        if values.shape != shape or not np.issubdtype(values.dtype, np.signedinteger):
             raise ValueError(
-                f"transient is of shape {values.shape} and type {values.dtype}: must be {count} integers, as drawn"
+                f"transient is of shape {values.shape} and type {values.dtype}: must be integers of shape {shape}, as drawn"
             )
-        if abs(values).max() > self.reach or not values.any():
-            raise ValueError(f"transient: must be as drawn, each within {self.reach} of zero and not all zero")
-        return values.astype(np.int64)
+        values = values.astype(np.int64)
+        parts = [(self, values)]
+        if self.stays:
+            left = values[0] - values[1]
+            parts = [(self, values[0] - self.times * left), (self.left, left)]
+        for one, part in parts:
+            if abs(part).max() > one.reach or not part.any():
+                raise ValueError(f"transient: must be as drawn, each within {one.reach} of zero and not all zero")
+        return values
 
     def added(self, message: Any, drawn: Any) -> Any:
         """A message, in its library, with what was drawn for it."""
-        values = self.checked(drawn, len(message))
+        values = self.both(self.checked(drawn, len(message)))[0]
         return message + (values if kernels.backend(message) is None else message.new_tensor(values))
 
+    def both(self, drawn: Any) -> tuple[Any, Any]:
+        """What is added of what was drawn, and what is taken back."""
+        return (drawn[0], drawn[1]) if self.stays else (drawn, drawn)
+
+    def _joined(self, goes: Any, stays: Any) -> Any:
+        """Both rows: what is added, and what is taken back."""
+        back = goes + (self.times - 1) * stays
+        return np.stack([back + stays, back])
+
     def draw(self, count: int, rng: object) -> IntArray:
-        """So many integers, one client's."""
+        """One client's integers, so many; where a part stays, a row that is added and a row that is taken back."""
         drawn = kernels.encode(self.recipe, np.full(count, -1.0, np.float32), rng, None)
-        return np.asarray(drawn.astype(np.int64) - self.reach)
+        goes = np.asarray(drawn.astype(np.int64) - self.reach)
+        return np.asarray(self._joined(goes, self.left.draw(count, rng)) if self.stays else goes)
 
     def drawn_from(self, secret: bytes, count: int) -> IntArray:
-        """So many integers of the same law from a secret of 32 bytes: whoever is given it draws the same."""
-        words = expanded(secret, whole("count", count, 1)) >> np.uint64(64 - TABLE_BITS)
+        """The same from a secret of 32 bytes: whoever is given it draws the same."""
+        words = expanded(secret, whole("count", count, 1) * (2 if self.stays else 1)) >> np.uint64(64 - TABLE_BITS)
+        goes = self._looked_up(words[:count])
+        return np.asarray(self._joined(goes, self.left._looked_up(words[count:])) if self.stays else goes)
+
+    def _looked_up(self, words: Any) -> IntArray:
         return np.asarray(np.searchsorted(np.cumsum(self.units), words.astype(np.int64), side="right") - self.reach)
 
-    def add(self, clients: int, total: Any, rng: object) -> None:
-        """Add the noise of so many clients to a sum, a torch tensor of 32-bit integers."""
+    def drawn_for(self, clients: int, like: Any, rng: object) -> tuple[Any, Any]:
+        """What so many clients add to a sum like this, a torch tensor of 32-bit integers, and what they take back."""
+        torch = kernels.backend(like).torch  # type: ignore[union-attr]
+        goes = torch.zeros_like(like)
+        self._add(clients, goes, rng)
+        if not self.stays:
+            return goes, goes
+        stays = torch.zeros_like(like)
+        self.left._add(clients, stays, rng)
+        back = goes + (self.times - 1) * stays
+        return back + stays, back
+
+    def _add(self, clients: int, total: Any, rng: object) -> None:
+        """Add the noise of so many clients that goes."""
         torch = kernels.backend(total).torch  # type: ignore[union-attr]
         width = min(clients, max(1, TOGETHER // len(total)))
         rows = torch.full((width, len(total)), -1.0, device=total.device)

@@ -23,13 +23,15 @@ from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.transient import Transient
 from rqm.privacy.holding import holding
+from rqm.privacy.kept import FINE as HANDED
+from rqm.privacy.kept import handed_on, sheet
 from rqm.privacy.paths import FINE as FINEST
 from rqm.privacy.paths import ROUGH, Ratio, along
 from rqm.privacy.setting import Neighbours, checked_delta
 from rqm.privacy.tradeoff import Coordinate, Events
 from rqm.privacy.vector import end_laws, splits_of_others
 
-FINE, NEAR, FAR = 16, 12, 1e4
+FINE, WIDER, NEAR, FAR = 16, 8, 12, 1e4
 """Points of a ratio's curve for each of its deviations, up to so many of them; then they spread out up to the last."""
 NOTHING = 1e-35
 """Where a curve is lower than this it may as well end."""
@@ -92,6 +94,8 @@ class Asked(NamedTuple):
 @lru_cache(maxsize=256)
 def coordinate(asked: Asked) -> Coordinate:
     """What a run tells of one coordinate."""
+    if asked.transient.stays:
+        return _handed(asked, HANDED // 2 if asked.quick else HANDED)
     if asked.honest > FEW:
         return _held(asked, 1.0, ROUGH if asked.quick else FINEST)
     part, rough = 1.0, _held(asked, 1.0, ROUGH)
@@ -105,17 +109,45 @@ def coordinate(asked: Asked) -> Coordinate:
 
 def _held(asked: Asked, part: float, fine: int) -> Coordinate:
     """The same by one law of the holding time: as if the coins' variance were ``part`` of what it is."""
-    ends, transient, honest, separation, neighbours, tail, quick = asked
+    ends, transient, honest, separation, _, _, quick = asked
     noise, missing = transient.summed(honest)
     low, high, lacking, error = view(np.array(ends), noise, honest - 1, separation, part=part, fine=fine, quick=quick)
-    lacking += separation * missing
-    if 2 * lacking > tail:
+    return _told((low, high), lacking + separation * missing, error, asked)
+
+
+def _handed(asked: Asked, fine: int) -> Coordinate:
+    """The same where a part of the noise stays (``kept.py``): whatever the others' coins are."""
+    found, lacking = _path(asked.transient, asked.honest, asked.separation, fine)
+    error = 2 * PER_ROUND * asked.separation / sqrt(found.variance) if found.variance else inf
+    return _told(_at_ends(found, np.array(asked.ends)), lacking, error, asked)
+
+
+@lru_cache(maxsize=64)
+def _path(transient: Transient, honest: int, rounds: int, fine: int) -> tuple[Ratio, float]:
+    """The ratio for one coin, and what it lacks: of no coordinate in particular."""
+    (goes, missing), (stays, more) = transient.summed(honest), transient.left.summed(honest)
+    spread = _variance(stays)
+    end = ratio([stays], spread, WIDER)
+    return handed_on(end, spread, sheet(goes, transient.times), transient.times, rounds, fine), rounds * (missing + more)
+
+
+def _told(laws: tuple[FloatArray, FloatArray], lacking: float, error: float, asked: Asked) -> Coordinate:
+    """What two laws tell, of which so much is lacking, with a relative error of μ²."""
+    if 2 * lacking > asked.tail:
         return Coordinate(inf, inf)
-    events = Events.of(low, high, tail - lacking)
+    events = Events.of(*laws, asked.tail - lacking)
     if events is None:
         return Coordinate(0.0, 0.0)
-    found = events.worst(Coordinate(0.0, 0.0), neighbours)
+    found = events.worst(Coordinate(0.0, 0.0), asked.neighbours)
     return Coordinate(found.per_square * (1 + error), found.most * (1 + error))
+
+
+def _at_ends(found: Ratio, ends: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The laws of what is seen with a coin at either end; last what it alone shows."""
+    low, high = (
+        np.append(found.chances * (1 + up * (found.values - 1)), up * found.alone) for up in (ends[0, 1], ends[1, 1])
+    )
+    return low, high
 
 
 def view(
@@ -139,19 +171,17 @@ def view(
     # of splits that are mirror images only one is among the ways: a shift up of the one is a shift down of the other
     coins = ratio([law for law, _ in ways] + [law[::-1] for law, _ in ways], least)
     found = along(holding(separation, spread, part * least), coins, ratio([noise], spread), fine)
-    low, high = (
-        np.append(found.chances * (1 + up * (found.values - 1)), up * found.alone) for up in (ends[0, 1], ends[1, 1])
-    )
+    low, high = _at_ends(found, ends)
     error = 2 * PER_ROUND * separation / sqrt(found.variance) if found.variance else inf
     return low, high, separation * max(lacks for _, lacks in ways), error
 
 
-def ratio(laws: list[FloatArray], variance: float) -> Ratio:
+def ratio(laws: list[FloatArray], variance: float, fine: int = FINE) -> Ratio:
     """The ratio for noise one step higher and noise: it tells no less than that of each of these laws.
 
     Its curve is the highest of theirs at points as fine as suits noise of this variance, and straight in between.
     """
-    points = _points(min(1 / sqrt(variance), 1.0) / FINE if variance else 1 / FINE)
+    points = _points(min(1 / sqrt(variance), 1.0) / fine if variance else 1 / fine, fine)
     puts, calls = np.zeros(len(points)), np.zeros(len(points))
     for law in laws:
         noise, moved = np.append(law, 0.0), np.append(0.0, law)
@@ -166,11 +196,11 @@ def ratio(laws: list[FloatArray], variance: float) -> Ratio:
     return _of_curves(points, puts, calls)
 
 
-def _points(step: float) -> FloatArray:
+def _points(step: float, fine: int) -> FloatArray:
     """Points for a curve: 0, even steps around 1, and beyond them steps that grow by their distance from 1."""
-    below = np.arange(-min(NEAR * FINE, int((1 - 1e-9) / step)), 0) * step
-    near = np.arange(1, NEAR * FINE + 1) * step
-    growth = 1 + 1 / (NEAR * FINE)
+    below = np.arange(-min(NEAR * fine, int((1 - 1e-9) / step)), 0) * step
+    near = np.arange(1, NEAR * fine + 1) * step
+    growth = 1 + 1 / (NEAR * fine)
     far = near[-1] * growth ** np.arange(1, ceil(log(FAR / near[-1]) / log(growth)) + 1)
     return np.concatenate([[0.0], 1 + below, [1.0], 1 + near, 1 + far])
 

@@ -9,10 +9,10 @@ from typing import final
 from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.channel import Channel
-from rqm.mechanisms.transient import Transient
+from rqm.mechanisms.transient import Cancel, Transient
 from rqm.privacy.composition import Rdp, gaussian_rdp
 from rqm.privacy.gaussian import vector_gdp
-from rqm.privacy.holding import gaussian_paths
+from rqm.privacy.holding import gaussian_handed, gaussian_paths
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.vector import vector_rdp
 from rqm.privacy.worst_case import attained
@@ -31,7 +31,7 @@ class Event:
     mechanism: Mechanism
     dim: int
     l2_clip: float
-    cancel: float | None = None
+    cancel: Cancel | None = None
     separation: int = 1
 
     def __post_init__(self) -> None:
@@ -85,15 +85,17 @@ class Event:
 
     def least_mu(self, neighbours: Neighbours, honest: int) -> float:
         """What μ would be if the noise at zero were Gaussian: no certificate for vectors under a budget is below."""
-        z, taken_back = self.mechanism.gaussian_multiplier, self.cancel or 0.0
+        z, far = self.mechanism.gaussian_multiplier, 2.0 if neighbours == "replace" else 1.0
+        goes, stays, times = self.cancel if isinstance(self.cancel, tuple) else (self.cancel or 0.0, 0.0, 1)
         if z is None:
             channel = self.mechanism.channel
             longest = min(self.l2_clip, channel.clip * self.dim**0.5)  # the clip of every coordinate may bind first
             variance = float(channel.variance(0.0)) if channel.additive is None else channel.additive.near
             z = (honest * variance) ** 0.5 / longest
-            taken_back *= honest**0.5 * channel.grid.step / longest
-        far = 2.0 if neighbours == "replace" else 1.0
-        return far * (gaussian_paths(self.separation, taken_back**2, z**2) ** 0.5 if taken_back else 1 / z)
+            goes, stays = (one * honest**0.5 * channel.grid.step / longest for one in (goes, stays))
+        if stays:
+            return float(far * gaussian_handed(self.separation, goes**2, stays**2, times) ** 0.5)
+        return float(far * (gaussian_paths(self.separation, goes**2, z**2) ** 0.5 if goes else 1 / z))
 
     def _cancelled(self, neighbours: Neighbours, honest: int, lost: float, quick: bool) -> float:
         from rqm.privacy.cancel import cancelled_gdp  # noqa: PLC0415 (takes the compiler)
@@ -101,7 +103,7 @@ class Event:
         assert self.cancel is not None
         return cancelled_gdp(
             self.mechanism.channel,
-            Transient(self.cancel),
+            Transient.of(self.cancel),
             honest=honest,
             separation=self.separation,
             dim=self.dim,

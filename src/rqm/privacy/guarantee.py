@@ -233,7 +233,9 @@ def _cancelled(event: Event, setting: Setting, charges: Charges | None) -> tuple
     profile = profile_of(setting, charges)
     count = releases_of(setting, profile)
     floor = setting.floor(count * event.separation or None)
-    noise = sqrt(setting.clients * float(event.mechanism.channel.variance(0.0))) / event.l2_clip
+    channel = event.mechanism.channel
+    left = event.cancel[1] * channel.grid.step if isinstance(event.cancel, tuple) else 0.0
+    noise = sqrt(setting.clients * (float(channel.variance(0.0)) + left**2)) / event.l2_clip
     spent_mu = event.mu(setting.neighbours, floor.honest, lost_of(event, setting, profile))
     return noise, spent_mu / event.least_mu(setting.neighbours, setting.clients)
 
@@ -248,16 +250,17 @@ def _iterates(
         return banded(workload, shape.bands).over_independent(workload)  # whoever comes back, for either
     if not event.cancel or not 0 < epsilon < 1e6:
         return 1.0
-    held, persistent = event.cancel, event.mechanism.on_sum(setting.clients)
+    persistent = event.mechanism.on_sum(setting.clients)
+    goes, left, times = event.cancel if isinstance(event.cancel, tuple) else (event.cancel, 0.0, 1)
     if event.mechanism.integers:
         channel = event.mechanism.channel
-        held, persistent = (
+        persistent, goes, left = (
             sqrt(setting.clients) * one / event.l2_clip
-            for one in (held * channel.grid.step, sqrt(float(channel.variance(0.0))))
+            for one in (sqrt(float(channel.variance(0.0))), goes * channel.grid.step, left * channel.grid.step)
         )
     gains = gain(workload or Workload(setting.rounds))
     alone = gaussian_noise(replace(setting, honest=None, survivors=None), epsilon, charges)
-    return gains.noise(persistent, held) / gains.noise(alone, 0.0)
+    return gains.noise(persistent, goes, left, times) / gains.noise(alone, 0.0)
 
 
 def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:

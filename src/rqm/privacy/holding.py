@@ -1,4 +1,4 @@
-"""How long to hold transient noise on the way of a shift (``cancel.py``): the best law where all noise is Gaussian."""
+"""How long to hold transient noise on the way of a shift (``cancel.py``, ``kept.py``): the best if all were Gaussian."""
 
 from math import asinh, expm1, sqrt
 
@@ -28,3 +28,20 @@ def gaussian_paths(rounds: int, transient: float, others: float) -> float:
     w = holding(rounds, transient, others)
     longer = 1 - np.cumsum(w)[:-1]
     return float((longer**2).sum() / transient + (w**2).sum() / others)
+
+
+def hazard(stays: float, goes: float, times: int, later: float) -> tuple[float, float]:
+    """How likely to end a path here, the best if all were Gaussian of these variances; μ² of a shift by one step.
+
+    ``later`` is the μ² of what follows if it is handed on.
+    """
+    chance = (times / goes + later) / (1 / stays + times**2 / goes + later)
+    return chance, chance**2 / stays + (1 - times * chance) ** 2 / goes + later * (1 - chance) ** 2
+
+
+def gaussian_handed(rounds: int, goes: float, stays: float, times: int) -> float:
+    """The same where a part stays (``kept.py``), for noise of these variances; others' coins are not counted on."""
+    found = 0.0
+    for _ in range(rounds):
+        found = hazard(stays, goes, times, found)[1]
+    return found

@@ -15,14 +15,23 @@ from rqm.privacy.holding import gaussian_paths
 
 
 class Gain(NamedTuple):
-    """Mean squares of the iterates' noise for noise of unit variance in every round: one that stays, one that goes."""
+    """Mean squares of the iterates' noise for noise of unit variance in every round: one that stays, one that goes.
+
+    ``common`` is the mean of their product, if both are one noise.
+    """
 
     stays: float
     goes: float
+    common: float
 
-    def noise(self, persistent: float, transient: float) -> float:
-        """The root mean square of the iterates' noise, for noise of these deviations in every round."""
-        return sqrt(self.stays * persistent**2 + self.goes * transient**2)
+    def noise(self, persistent: float, transient: float, left: float = 0.0, times: int = 1) -> float:
+        """The root mean square of the iterates' noise, for noise of these deviations in every round.
+
+        Besides, noise of the deviation ``left`` stays that was ``times`` as large at first.
+        """
+        more = times - 1
+        of_left = self.stays + 2 * more * self.common + more**2 * self.goes
+        return sqrt(self.stays * persistent**2 + self.goes * transient**2 + of_left * left**2)
 
     def over_independent(self, separation: int, persistent: float, transient: float) -> float:
         """The same over that of independent Gaussian noise which tells as much of a participation."""
@@ -44,14 +53,16 @@ def gain(workload: Workload) -> Gain:
     """What noise does to the iterates of a server that steps so.
 
     >>> gain(Workload(2, momentum=0.0, schedule="constant"))  # after one round and after two
-    Gain(stays=1.5, goes=1.0)
+    Gain(stays=1.5, goes=1.0, common=1.0)
     """
     rounds, powers = workload.rounds, workload.momentum ** np.arange(workload.rounds)
-    stays = goes = 0.0
+    stays = goes = common = 0.0
     after = np.zeros(0)  # of the round that follows
     for turn in range(rounds - 1, -1, -1):  # one column at a time: of many rounds the matrix is large
         weights = np.cumsum(workload.rates[turn:] * powers[: rounds - turn])
+        change = weights - np.append(0.0, after)
         stays += float(weights @ weights)
-        goes += float(weights[0] ** 2 + np.square(weights[1:] - after).sum())
+        goes += float(change @ change)
+        common += float(weights @ change)
         after = weights
-    return Gain(stays / rounds, goes / rounds)
+    return Gain(stays / rounds, goes / rounds, common / rounds)

@@ -11,12 +11,13 @@ c the chance to end here, ρ_E the ratio for E one step higher, and ρ_k that fo
 F (``docs/proofs/cancel.md``). Beyond the last round there is nothing to tell, Y = 1, and others' coins are not counted on.
 """
 
-from math import inf, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from rqm._util.checks import FloatArray
+from rqm.privacy.holding import hazard
 from rqm.privacy.paths import Ratio
 
 FAR = 10
@@ -92,15 +93,6 @@ def _split(
     third = np.clip(side * depth / bend, 0.0, 1.0) if bend else np.zeros(len(x))
     second = np.clip(along - third / 2, 0.0, 1.0 - third)
     return np.stack([1 - second - third, second, third]), (sum(ends) / 2, sum(heights) / 2 - side * bend)
-
-
-def hazard(stays: float, goes: float, times: int, later: float) -> tuple[float, float]:
-    """How likely to end a path here, the best if all were Gaussian of these variances; μ² of a shift by one step.
-
-    ``later`` is the μ² of what follows if it is handed on.
-    """
-    chance = (times / goes + later) / (1 / stays + times**2 / goes + later)
-    return chance, chance**2 / stays + (1 - times * chance) ** 2 / goes + later * (1 - chance) ** 2
 
 
 class _Law(NamedTuple):

@@ -100,16 +100,19 @@ class Ideal(Aggregator):
         if before and last is not None and last[0] == turn - 1:
             total -= last[1]
         elif before and not self.secure:
-            total -= self._transient(turn - 1, before)
-        self.held = turn, self._transient(turn, clients)
-        total += self.held[1]
+            total -= self._transient(turn - 1, before)[1]
+        added, back = self._transient(turn, clients)
+        self.held = turn, back
+        total += added
 
-    def _transient(self, turn: int, clients: int) -> torch.Tensor:
-        total = self._nothing()
+    def _transient(self, turn: int, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the clients of a round add, and what they take back in the next."""
+        added, back = self._nothing(), self._nothing()
         for place in range(0, clients, self.work.group):
             some = min(self.work.group, clients - place)
-            self.mean.held.add(some, total, self._source(TRANSIENT, turn, place))
-        return total
+            parts = self.mean.held.drawn_for(some, added, self._source(TRANSIENT, turn, place))
+            added, back = added + parts[0], back + parts[1]
+        return added, back
 
     def _share_out(
         self, workers: Workers, chosen: list[int], turn: int, total: torch.Tensor, losses: torch.Tensor
@@ -154,14 +157,14 @@ class Secure(Aggregator):
 
         def levels(party: int) -> Any:
             if party >= self.plan.clients:
-                return self.mean.take_back(self._held(turn - 1, party - self.plan.clients))
+                return -self._held(turn - 1, party - self.plan.clients)[1] % self.mean.modulus
             place, found = places[chosen[party]], self._nothing()
             with self.clock.timed("gradients"):
                 losses[place] = self.work.one(self.work.worker, chosen[party], turn)
             if not self._add(self.work.worker.gradient[None], found, turn, place)[0]:
                 losses[place] = torch.nan
             first = np.asarray(found.cpu())
-            return first if self.mean.cancel is None else (first + self._held(turn, place)) % self.mean.modulus
+            return first if self.mean.cancel is None else (first + self._held(turn, place)[0]) % self.mean.modulus
 
         lost = [party for party, client in enumerate(chosen) if client not in places]
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
@@ -177,14 +180,13 @@ class Secure(Aggregator):
             return None
         assert survivors == [party for party in range(params.clients) if party not in silent]
         for place in gone:  # whose seeds are at hand in a simulation; else through the shares of the others
-            total = (total - self._held(turn - 1, place)) % self.mean.modulus
+            total = (total - self._held(turn - 1, place)[1]) % self.mean.modulus
         return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), losses, cost.bytes_up)
 
-    def _held(self, turn: int, place: int) -> Any:
-        """The transient noise of one client of a round."""
-        total = self._nothing()
-        self.mean.held.add(1, total, self._source(TRANSIENT, turn, place))
-        return np.asarray(total.cpu()).astype(np.int64)
+    def _held(self, turn: int, place: int) -> list[Any]:
+        """What one client of a round adds, and takes back in the next."""
+        parts = self.mean.held.drawn_for(1, self._nothing(), self._source(TRANSIENT, turn, place))
+        return [np.asarray(part.cpu()).astype(np.int64) for part in parts]
 
 
 AGGREGATORS: dict[SecAgg, type[Aggregator]] = {"ideal": Ideal, "real": Secure}
