@@ -10,12 +10,13 @@ from rqm._util.checks import real, whole
 from rqm.mechanisms.base import Ask, Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.registry import model_mechanism
+from rqm.mechanisms.transient import Cancel, Transient
 from rqm.privacy.accountant import gaussian_noise, spent
 from rqm.privacy.composition import smallest
 from rqm.privacy.event import Event
 from rqm.privacy.factorization import Workload
-from rqm.privacy.holding import gaussian_paths
-from rqm.privacy.iterates import gain
+from rqm.privacy.holding import gaussian_handed, gaussian_paths
+from rqm.privacy.iterates import Gain, gain
 from rqm.privacy.setting import Setting, checked_epsilon
 
 SPREAD = 4.0
@@ -30,6 +31,12 @@ NARROW, WIDE = 1.02, 1.05
 """The first step of a search, by a factor; the wider one where each takes seconds."""
 COARSE = 1.25
 """Coins must be so many times finer than the noise that stays, or noise that cancels is not worth it."""
+FAIR = 0.25
+"""The variance of a fair coin, in steps²."""
+KEPT = (0.5, 0.7, 1.0, 1.25, 1.5, 2.0)
+"""Deviations, in steps, of noise that stays, from which the best is taken …"""
+WIDE_BITS = 16
+"""… such that sums have room in so many bits."""
 LEAST_HELD = 0.5
 """Steps of transient noise below which there is no use in it."""
 NEAR_ENOUGH = 0.98
@@ -107,7 +114,7 @@ def _gaussian(setting: Setting, epsilon: float) -> float:
 
 
 def fitted(
-    first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float, cancel: float | None = None
+    first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float, cancel: Cancel | None = None
 ) -> Mechanism:
     """The mechanism ``first`` with the least noise that makes a run (ε, δ)-private for every user.
 
@@ -161,7 +168,7 @@ def _alike(first: Mechanism, least: float, variance: float) -> float:
     return found if found > SMALL else 0.1
 
 
-def _held(first: Mechanism, least: float, cancel: float, setting: Setting, noise: float) -> float:
+def _held(first: Mechanism, least: float, cancel: Cancel, setting: Setting, noise: float) -> float:
     """The same where ``cancel`` steps of noise are taken back, for as much privacy as independent ``noise`` of a sum.
 
     As if all noise were Gaussian, and the others' inputs at an end of the clip, where coins are least fair.
@@ -170,8 +177,8 @@ def _held(first: Mechanism, least: float, cancel: float, setting: Setting, noise
 
     def enough(extra: float) -> bool:
         channel = first.with_noise(least + extra).channel
-        coins, held = float(channel.variance(channel.clip)), (cancel * channel.grid.step) ** 2
-        return gaussian_paths(setting.apart, honest * held, honest * coins) * noise**2 <= 1
+        coins, one = float(channel.variance(channel.clip)), honest * channel.grid.step**2
+        return _as_gaussian(cancel, setting.apart, coins * honest / one) / one * noise**2 <= 1
 
     return smallest(enough, 0.1, 1e-3)
 
@@ -218,12 +225,53 @@ def _between(low: float, high: float, above: float, below: float) -> float:
     return float(low * (high / low) ** part)
 
 
-def best_held(setting: Setting, workload: Workload | None = None) -> float:
-    """Transient noise, in steps of two levels, that suits the coins' for the least noise in a server's iterates."""
+def _as_gaussian(cancel: Cancel, apart: int, coins: float) -> float:
+    """μ² of a shift by one step, for one client of this variance of its coin, if all noise were Gaussian."""
+    if isinstance(cancel, tuple):
+        goes, stays, times = cancel
+        return gaussian_handed(apart, goes**2, stays**2, times)
+    return gaussian_paths(apart, cancel**2, coins)
+
+
+def best_held(setting: Setting, workload: Workload | None = None, *, coarse: float = 0.0) -> Cancel:
+    """Transient noise, in steps of two levels, that suits the coins' for the least noise in a server's iterates.
+
+    Where every user takes part once, a part of it stays, if that is better: whatever the others' coins are. ``coarse``
+    is the μ² of a shift by one step that a client's noise must at least allow for, as steps cannot be finer.
+    """
     if setting.apart == 1:
         raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
-    ratio = gain(workload or Workload(setting.rounds)).best_ratio(setting.apart)
-    return max(ratio / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
+    gains = gain(workload or Workload(setting.rounds))
+    goes = max(gains.best_ratio(setting.apart) / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
+    kept = [_best_kept(setting, gains, stays) for stays in KEPT] if setting.cap == 1 else []
+    fine = [one for one in kept if one is not None and _as_gaussian(one, setting.apart, FAIR) >= coarse]
+    return min([goes, *fine], key=lambda one: _predicted(one, setting, gains))
+
+
+def _predicted(cancel: Cancel, setting: Setting, gains: Gain) -> float:
+    """The noise of the iterates over that of independent noise, if it were Gaussian but for how paths are drawn."""
+    goes, stays, times = cancel if isinstance(cancel, tuple) else (cancel, 0.0, 1)
+    told = _as_gaussian(cancel, setting.apart, FAIR)
+    if stays:  # a path ends in one round or another: to draw which tells more, the less clients there are
+        told += (1 / stays**2 + times**2 / goes**2) ** 2 / (4 * times * setting.floor().honest)
+    return gains.noise(sqrt(FAIR), goes, stays, times) * sqrt(told) / gains.noise(1.0, 0.0)
+
+
+def _best_kept(setting: Setting, gains: Gain, stays: float) -> Cancel | None:
+    """Noise of which ``stays`` steps stay, within WIDE_BITS: the best of some, then of those around it."""
+    best: tuple[float, float, int] | None = None
+    tried = [(shape, times) for shape in (0.4, 0.6, 0.8, 1.1) for times in range(8, 129, 8)]
+    for _ in range(2):
+        found = [(round(shape * times, 4), stays, times) for shape, times in tried if shape * times >= LEAST_HELD]
+        found = [one for one in found if Transient(*one).bits(setting.clients, setting.clients) <= WIDE_BITS]
+        if not found:
+            return best
+        best = min(found, key=lambda one: _predicted(one, setting, gains))
+        goes, _, middle = best
+        tried = [
+            (by * goes / middle, times) for by in (0.9, 1.0, 1.1) for times in range(max(2, middle - 7), middle + 8)
+        ]
+    return best
 
 
 def best_cancelled(
@@ -234,13 +282,15 @@ def best_cancelled(
     l2_clip: float,
     workload: Workload | None = None,
     spread: float | None = None,
-) -> tuple[Channel, float]:
+) -> tuple[Channel, Cancel]:
     """One bit and transient noise, in steps, that reach ε with the least noise in a server's iterates.
 
     ``workload`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
     """
-    cancel = best_held(setting, workload)
-    first = model_mechanism("rounding", coordinate_clip(l2_clip, dim, spread), {"levels": 2})
+    clip = coordinate_clip(l2_clip, dim, spread)
+    noise = _gaussian(setting, epsilon) * l2_clip
+    cancel = best_held(setting, workload, coarse=setting.floor().honest * (2 * COARSE * clip / noise) ** 2)
+    first = model_mechanism("rounding", clip, {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
 
 

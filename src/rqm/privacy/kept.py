@@ -18,7 +18,7 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm.privacy.holding import hazard
-from rqm.privacy.paths import Ratio
+from rqm.privacy.paths import Ratio, seldom_told
 
 FAR = 10
 """Deviations of F up to which its outcomes are told apart; what lies beyond counts as if it told all."""
@@ -114,7 +114,7 @@ class _Law(NamedTuple):
 def handed_on(stays: Ratio, variance: float, goes: Sheet, times: int, rounds: int, fine: int = FINE) -> Ratio:
     """The ratio for a coin in a run that shows ``rounds`` rounds from its own on; E has this ``variance``."""
     (now, step), zero, alone, later = (_Law(1, np.ones(1)), 1.0), 0.0, 0.0, 0.0
-    used = goes.chances > LEAST
+    stays, used = seldom_told(stays), goes.chances > LEAST
     points = list(zip(*(part[used].tolist() for part in goes[:3]), strict=True))
     never = float(goes.chances[~used].sum())
     missed, missed_back = (

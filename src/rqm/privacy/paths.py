@@ -41,7 +41,7 @@ def along(w: FloatArray, coins: Ratio, held: Ratio, fine: int = FINE) -> Ratio:
     From the last round back, each time divided by the chance to come so far: its mean and ``alone`` add up to 1.
     """
     come = np.cumsum(w[::-1])[::-1]
-    coins, held = _seldom_told(coins), _seldom_told(held)
+    coins, held = seldom_told(coins), seldom_told(held)
     found, spread = coins, coins.variance
     for time in range(len(w) - 2, -1, -1):
         if come[time] == 0:
@@ -67,10 +67,10 @@ def _combined(one: Ratio, other: Ratio, how: tuple[float, float, float], spread:
     # what only the shift can give: in one, in the other, or in both
     mean, whole = float(one.chances @ one.values), float(other.chances @ other.values)
     alone = p * one.alone + s * other.alone + q * (one.alone * (whole + other.alone) + mean * other.alone)
-    return _seldom_told(Ratio(points, chances, alone + lost))
+    return seldom_told(Ratio(points, chances, alone + lost))
 
 
-def _seldom_told(found: Ratio) -> Ratio:
+def seldom_told(found: Ratio) -> Ratio:
     """A ratio that tells a little more: values that hardly ever come become 0, or what the shift alone gives.
 
     That keeps chances and means, and most values of a grid are such: far from 1.

@@ -223,6 +223,8 @@ def _cancel(mean: Row) -> float | None:
     """Steps of noise that is taken back, checked."""
     if mean.get("cancel") is None:
         return None
+    if isinstance(mean["cancel"], list):
+        raise Unsure(f"cancel = {shown(mean['cancel'])}: this verifier has no bound for noise of which a part stays")
     _real(mean, "cancel", WIDEST)
     mech = mean["mechanism"]
     if (mech.get("mechanism"), mech.get("levels")) != ("rounding", 2) or mean["cancel"] < 0.5:
