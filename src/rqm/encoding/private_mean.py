@@ -98,7 +98,10 @@ class PrivateMean:
 
         put("dim", whole("dim", self.dim, 1))
         put("coordinates", sent(self.dim, bool(self.rotate), self.coordinates))
-        put("cancel", None if self.cancel is False else tuple(self.cancel) if isinstance(self.cancel, list) else self.cancel)
+        put(
+            "cancel",
+            None if self.cancel is False else tuple(self.cancel) if isinstance(self.cancel, list) else self.cancel,
+        )
         epsilon = None if epsilon is None else checked_epsilon(epsilon)
         put("seed", whole("seed", self.seed, 0))
         for one in fields(Setting):

@@ -56,7 +56,9 @@ class Transient:
         object.__setattr__(self, "deviation", value)
         if self.stays == 0.0 and self.times == 1:
             return
-        object.__setattr__(self, "stays", real("cancel", self.stays, f"from 0.5 to {WIDEST:g} steps", 0.5, WIDEST, closed="[]"))
+        object.__setattr__(
+            self, "stays", real("cancel", self.stays, f"from 0.5 to {WIDEST:g} steps", 0.5, WIDEST, closed="[]")
+        )
         object.__setattr__(self, "times", whole("cancel", self.times, 2, MOST_TIMES))
 
     @classmethod

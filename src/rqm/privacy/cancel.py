@@ -128,7 +128,9 @@ def _path(transient: Transient, honest: int, rounds: int, fine: int) -> tuple[Ra
     (goes, missing), (stays, more) = transient.summed(honest), transient.left.summed(honest)
     spread = _variance(stays)
     end = ratio([stays], spread, WIDER)
-    return handed_on(end, spread, sheet(goes, transient.times), transient.times, rounds, fine), rounds * (missing + more)
+    return handed_on(end, spread, sheet(goes, transient.times), transient.times, rounds, fine), rounds * (
+        missing + more
+    )
 
 
 def _told(laws: tuple[FloatArray, FloatArray], lacking: float, error: float, asked: Asked) -> Coordinate:

@@ -145,9 +145,7 @@ def handed_on(stays: Ratio, variance: float, goes: Sheet, times: int, rounds: in
         zero = nothing + float(found[seldom].sum())
         alone += step * float(found[seldom] @ (lowest + np.flatnonzero(seldom)))
         now = _Law(lowest + int(kept[0]), found[kept[0] : kept[-1] + 1])
-    return Ratio(
-        np.append(0.0, step * (now.first + np.arange(len(now.chances)))), np.append(zero, now.chances), alone
-    )
+    return Ratio(np.append(0.0, step * (now.first + np.arange(len(now.chances)))), np.append(zero, now.chances), alone)
 
 
 def _either(one: float, other: float) -> float:
