@@ -126,8 +126,8 @@ def test_it_has_less_noise_than_where_nothing_stays():
     noise, more = (one.guarantee.iterate_noise_over_independent for one in (kept, plain))
     assert plain.guarantee.epsilon <= 1
     assert noise < 0.97 * more
+    twice = {**who, "participations": 2, "separation": 5}
     with pytest.raises(ValueError, match="one number where a user takes part more than once"):
-        twice = {**who, "participations": 2, "separation": 5}
         PrivateMean(mechanism=kept.mechanism, cancel=kept.cancel, l2_clip=1.0, **twice)
     with pytest.raises(ValueError, match="or three numbers"):
         PrivateMean(mechanism=kept.mechanism, cancel=(3.0, 1.0), l2_clip=1.0, **who)

@@ -8,6 +8,7 @@ from rqm.encoding.memory import check_cancel
 from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.transient import Cancel
 from rqm.privacy.calibrate import best_cancelled, best_held
 
 NAME = "noise that cancels"
@@ -60,7 +61,7 @@ def _fitted(request: Request) -> Candidate:
     )
 
 
-def _mean(request: Request, mechanism: Mechanism, held: float) -> PrivateMean:
+def _mean(request: Request, mechanism: Mechanism, held: Cancel) -> PrivateMean:
     """What would be deployed, of coordinates that are rotated already."""
     who = asdict(request.setting)
     return PrivateMean(dim=request.dim, mechanism=mechanism, cancel=held, l2_clip=request.l2_clip, rotate=False, **who)

@@ -19,6 +19,7 @@ from rqm.mechanisms.registry import kinds, model_mechanism
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
+from rqm.mechanisms.transient import Cancel
 from rqm.privacy.accountant import gaussian_noise
 from rqm.privacy.calibrate import best_fitted, coordinate_clip
 from rqm.privacy.composition import smallest
@@ -134,7 +135,7 @@ class Candidate:
     certified: bool
     iterate_noise: float | None = None
     messages: int = 1
-    cancel: float | None = None
+    cancel: Cancel | None = None
     why: str = ""
     coordinates: int | None = None
     wire_bits_per_parameter: float | None = None

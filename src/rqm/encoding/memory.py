@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Protocol, final
 
 from rqm import kernels
-from rqm._util.checks import real
+from rqm._util.checks import real, shown
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.transient import Cancel, Transient
 from rqm.privacy.factorization import Strategy, Workload, banded
@@ -28,8 +28,8 @@ def check_cancel(cancel: Cancel, mech: Mechanism, setting: Setting) -> None:
             raise ValueError("cancel: must come with two levels outside the clip (mechanism rounding, levels = 2)")
         if Transient.of(cancel).stays and setting.cap != 1:
             raise ValueError(
-                f"cancel = {list(cancel)}: must be one number where a user takes part more than once: a part that stays "  # type: ignore[arg-type]
-                "hides a participation in all rounds that follow"
+                f"cancel = {shown(cancel)}: must be one number where a user takes part more than once: a part that "
+                "stays hides a participation in all rounds that follow"
             )
     elif mech.gaussian_multiplier is None or not mech.trusted_server or mech.correlation is not None:
         raise ValueError(f"cancel: must come with two levels, or a trusted server's Gaussian; not with {mech.kind}")

@@ -107,7 +107,7 @@ class Transient:
         return goes + (self.times**2 * self.left.variance if self.stays else 0.0)
 
     def summed(self, clients: int) -> tuple[FloatArray, float]:
-        """The law of the sum of so many clients' noise that goes, by outcomes, and what it lacks at its ends at most."""
+        """The law of the sum of so many clients' noise that goes, and what it lacks at its ends at most."""
         law, _ = summed(self.units / 2.0**TABLE_BITS, whole("clients", clients, 1))
         return law / law.sum(), 4 * clients * len(self.units) * NEGLIGIBLE
 
@@ -120,7 +120,7 @@ class Transient:
         values, shape = np.asarray(drawn), (2, count) if self.stays else (count,)
         if values.shape != shape or not np.issubdtype(values.dtype, np.signedinteger):
             raise ValueError(
-                f"transient is of shape {values.shape} and type {values.dtype}: must be integers of shape {shape}, as drawn"
+                f"transient is of shape {values.shape} and type {values.dtype}: must be integers of shape {shape}"
             )
         values = values.astype(np.int64)
         parts = [(self, values)]

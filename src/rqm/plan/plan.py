@@ -14,6 +14,7 @@ from rqm.encoding.private_mean import LATER, PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
+from rqm.mechanisms.transient import Cancel
 from rqm.plan.sizes import PARAMETERS, parameters
 from rqm.privacy.factorization import Workload
 from rqm.privacy.setting import checked_delta, checked_epsilon
@@ -123,7 +124,7 @@ class Plan:
     dropout: float = 0.0  # of the paper's CNN: 1 gives the original's .25 and .5
     dim: int | None = None  # the model's parameters; None: those of the model that comes with the package
     mechanism: Mechanism = field(default_factory=RQM)
-    cancel: float | None = None  # deviation, in steps, of noise that clients add and take back one round later
+    cancel: Cancel | None = None  # deviation, in steps, of noise that clients add and take back one round later
     clients: int = 40  # n, sampled without replacement each round
     population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
     examples: int = 10  # … with so many of their examples each
@@ -147,6 +148,8 @@ class Plan:
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
         self._check_types()
+        if isinstance(self.cancel, list):
+            object.__setattr__(self, "cancel", tuple(self.cancel))
         for name in ("clients", "rounds", "evaluate_every", "checkpoint_every", "examples"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)

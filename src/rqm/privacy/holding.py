@@ -1,4 +1,4 @@
-"""How long to hold transient noise on the way of a shift (``cancel.py``, ``kept.py``): the best if all were Gaussian."""
+"""How long to hold transient noise on the way of a shift (``cancel.py``, ``kept.py``): the best for Gaussians."""
 
 from math import asinh, expm1, sqrt
 

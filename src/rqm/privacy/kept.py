@@ -8,7 +8,7 @@ shift of A by one step in every round until E takes it over: (E, F) by (0, 1) in
     Y_t = c ρ_E ρ_{1−m} + (1 − c) ρ_1 Y_{t+1},
 
 c the chance to end here, ρ_E the ratio for E one step higher, and ρ_k that for F higher by k; the last two are of one
-F (``docs/proofs/cancel.md``). Beyond the last round there is nothing to tell, Y = 1, and others' coins are not counted on.
+F (``docs/proofs/cancel.md``). Beyond the last round there is nothing to tell, Y = 1. Others' coins are not counted on.
 """
 
 from math import sqrt
@@ -108,7 +108,7 @@ class _Law(NamedTuple):
         first, part = int(left.min()), values - left
         found = np.bincount(left - first, chances * (1 - part), int(left.max()) - first + 2)
         found[1:] += np.bincount(left - first, chances * part)
-        return cls(first, found)
+        return cls(first, found.astype(np.float64))
 
 
 def handed_on(stays: Ratio, variance: float, goes: Sheet, times: int, rounds: int, fine: int = FINE) -> Ratio:
