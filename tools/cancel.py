@@ -29,10 +29,16 @@ def spread(workload: Workload, covariance: np.ndarray) -> np.ndarray:
 def simulated(plan: Plan, seed: int = 0) -> np.ndarray:
     """The same of drawn integers, over the L2 clip."""
     rng, channel, rounds = np.random.default_rng(seed), plan.mechanism.channel, plan.rounds
-    law, _ = Transient(plan.cancel or 0.5).summed(plan.clients)
-    held = rng.choice(len(law), p=law, size=(rounds, WIDTH)) - len(law) // 2
-    coins = rng.binomial(plan.clients, 0.5, size=held.shape) - plan.clients / 2
-    noise = coins + held - np.vstack([np.zeros(WIDTH, dtype=int), held[:-1]])
+    drawn = Transient.of(plan.cancel or 0.5)
+
+    def sums(one: Transient) -> np.ndarray:
+        law, _ = one.summed(plan.clients)
+        return np.asarray(rng.choice(len(law), p=law, size=(rounds, WIDTH)) - len(law) // 2)
+
+    goes, stays = sums(drawn), sums(drawn.left) if drawn.stays else 0
+    back = goes + (drawn.times - 1) * stays
+    coins = rng.binomial(plan.clients, 0.5, size=back.shape) - plan.clients / 2
+    noise = coins + back + stays - np.vstack([np.zeros(WIDTH, dtype=int), back[:-1]])
     models = plan.workload.matrix @ noise * channel.grid.step / (plan.transforms.l2_clip or 1.0)
     return np.asarray(models.std(axis=1))
 
@@ -45,7 +51,10 @@ def main() -> None:
     alone = gaussian_noise(mean.setting, mean.guarantee.epsilon)
     taken = np.eye(rounds) - np.eye(rounds, k=-1)
     scale = plan.clients**0.5 * channel.grid.step / clip
-    ours = scale**2 * (np.eye(rounds) / 4 + (plan.cancel or 0) ** 2 * taken @ taken.T)
+    held = mean.held
+    amplified = np.eye(rounds) + (held.times - 1) * taken  # how the part that stays comes and goes
+    ours = np.eye(rounds) / 4 + held.deviation**2 * taken @ taken.T + held.stays**2 * amplified @ amplified.T
+    ours = scale**2 * ours
     inverse = np.linalg.inv(banded(workload, 64).matrix)
     lines = {
         "independent noise": (alone**2 * np.eye(rounds), "C3"),

@@ -32,11 +32,20 @@ PLAN = Plan(
 
 SOME_LOST = replace(PLAN, clients=6, separation=2, participations=5, lost=0.1, survivors=5)
 
+KEPT = replace(PLAN, rounds=3, separation=None, participations=1, cancel=(9.0, 2.0, 5), evaluate_every=3)
+
 
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, replace(PLAN, lost=0.15, survivors=2), SOME_LOST, replace(SOME_LOST, survivors=4)],
-    ids=["all stay", "some are lost", "few may be lost", "more may be lost"],
+    [
+        PLAN,
+        replace(PLAN, lost=0.15, survivors=2),
+        SOME_LOST,
+        replace(SOME_LOST, survivors=4),
+        KEPT,
+        replace(KEPT, lost=0.15, survivors=2),
+    ],
+    ids=["all stay", "some are lost", "few may be lost", "more may be lost", "a part stays", "of the lost too"],
 )
 def test_real_and_ideal_are_the_same(plan):
     ideal, real = (Trainer(replace(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
@@ -86,6 +95,22 @@ def test_what_clients_add_is_gone_but_for_the_last():
     step = PLAN.mechanism.grid.step
     assert one_round == pytest.approx(2**0.5 * 12 * step / 2, rel=0.3)  # both halves, over √4 clients
     assert together < 0.9 * one_round  # the last round's alone; nine times that would be 2.1 times as much
+
+
+def test_what_stays_is_there_to_the_end():
+    """Planted: who took back all of it would leave the coins and the last round alone."""
+    many = replace(KEPT, clients=12, rounds=2, population=40, cancel=(0.5, 2.0, 8), server=ServerStep(rate=1e-12))
+    trainer = Trainer(many, federation(), model())
+    plain = Trainer(replace(many, cancel=None), federation(), model())
+    learned = {one: [] for one in (trainer, plain)}
+    for one, means in learned.items():
+        one.observer.learns = lambda turn, mean, means=means: means.append(mean.clone())
+        one.step()
+        one.step()
+    noise = torch.stack(learned[trainer]) - torch.stack(learned[plain])
+    step = PLAN.mechanism.grid.step / 12**0.5
+    assert noise[0].std().item() == pytest.approx(16 * step, rel=0.3)
+    assert noise.sum(0).std().item() == pytest.approx((16**2 + 2**2) ** 0.5 * step, rel=0.3)
 
 
 def test_a_round_without_enough_second_messages_is_discarded_and_the_next_begins_anew():

@@ -22,7 +22,7 @@ from rqm.encoding.memory import Memory, memory, white
 from rqm.encoding.together import FORMAT, check, find, read, sent
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.transient import Cancel, Transient
+from rqm.mechanisms.transient import Cancel, Transient, cancel_of
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
@@ -98,10 +98,7 @@ class PrivateMean:
 
         put("dim", whole("dim", self.dim, 1))
         put("coordinates", sent(self.dim, bool(self.rotate), self.coordinates))
-        put(
-            "cancel",
-            None if self.cancel is False else tuple(self.cancel) if isinstance(self.cancel, list) else self.cancel,
-        )
+        put("cancel", None if self.cancel is False else cancel_of(self.cancel))
         epsilon = None if epsilon is None else checked_epsilon(epsilon)
         put("seed", whole("seed", self.seed, 0))
         for one in fields(Setting):

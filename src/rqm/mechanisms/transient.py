@@ -5,6 +5,7 @@ is known exactly. Outcomes that are rarer than half a unit of the table do not o
 holds no input.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from rqm import kernels
-from rqm._util.checks import FloatArray, real, whole
+from rqm._util.checks import FloatArray, known_keys, real, shown, whole
 from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.randomness import expanded
@@ -30,6 +31,24 @@ MOST_TIMES = 1024
 
 Cancel = float | tuple[float, float, int]
 """The deviation of noise of which all goes; or that of what goes, that of what stays, and how many times it is sent."""
+
+
+PARTS = ["goes", "stays", "times"]
+
+
+def cancel_of(value: Any) -> Any:
+    """What a file or a caller says of noise that is taken back: a list or a table of three as a tuple.
+
+    >>> cancel_of({"goes": 39.2, "stays": 2.0, "times": 49}), cancel_of([39.2, 2.0, 49]), cancel_of(25.4)
+    ((39.2, 2.0, 49), (39.2, 2.0, 49), 25.4)
+    """
+    if isinstance(value, Mapping):
+        known_keys(value, PARTS, "cancel.")
+        missing = [name for name in PARTS if name not in value]
+        if missing:
+            raise ValueError(f"cancel.{missing[0]}: missing; must come with all of {', '.join(PARTS)}")
+        return tuple(value[name] for name in PARTS)
+    return tuple(value) if isinstance(value, list) else value
 
 
 @final
@@ -64,14 +83,15 @@ class Transient:
     @classmethod
     def of(cls, cancel: Any) -> "Transient":
         """From what plans say: a number, or three of them."""
-        if isinstance(cancel, list | tuple):
-            if len(cancel) != 3:
-                raise ValueError(
-                    f"cancel = {list(cancel)}: must be the deviation of noise that goes, or three numbers: that, the "
-                    "deviation of noise that stays, and how many times as large it is sent at first"
-                )
-            return cls(*cancel)
-        return cls(cancel)
+        value = cancel_of(cancel)
+        if not isinstance(value, tuple):
+            return cls(value)
+        if len(value) != len(PARTS):
+            raise ValueError(
+                f"cancel = {shown(cancel)}: must be the deviation of noise that goes, or three numbers: that, the "
+                "deviation of noise that stays, and how many times as large it is sent at first"
+            )
+        return cls(*value)
 
     @property
     def cancel(self) -> Cancel:

@@ -14,7 +14,7 @@ from rqm.encoding.private_mean import LATER, PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
-from rqm.mechanisms.transient import Cancel
+from rqm.mechanisms.transient import Cancel, cancel_of
 from rqm.plan.sizes import PARAMETERS, parameters
 from rqm.privacy.factorization import Workload
 from rqm.privacy.setting import checked_delta, checked_epsilon
@@ -148,8 +148,7 @@ class Plan:
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
         self._check_types()
-        if isinstance(self.cancel, list):
-            object.__setattr__(self, "cancel", tuple(self.cancel))
+        object.__setattr__(self, "cancel", cancel_of(self.cancel))
         for name in ("clients", "rounds", "evaluate_every", "checkpoint_every", "examples"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)
