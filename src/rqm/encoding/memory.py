@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Protocol, final
 
 from rqm import kernels
-from rqm._util.checks import real, shown
+from rqm._util.checks import real
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.transient import Cancel, Transient
 from rqm.privacy.factorization import Strategy, Workload, banded
@@ -26,11 +26,7 @@ def check_cancel(cancel: Cancel, mech: Mechanism, setting: Setting) -> None:
     if mech.integers:
         if mech.channel.levels != 2 or not mech.channel.affine:
             raise ValueError("cancel: must come with two levels outside the clip (mechanism rounding, levels = 2)")
-        if Transient.of(cancel).stays and setting.cap != 1:
-            raise ValueError(
-                f"cancel = {shown(cancel)}: must be one number where a user takes part more than once: a part that "
-                "stays hides a participation in all rounds that follow"
-            )
+        Transient.of(cancel)
     elif mech.gaussian_multiplier is None or not mech.trusted_server or mech.correlation is not None:
         raise ValueError(f"cancel: must come with two levels, or a trusted server's Gaussian; not with {mech.kind}")
     else:

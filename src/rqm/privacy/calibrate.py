@@ -33,10 +33,16 @@ COARSE = 1.25
 """Coins must be so many times finer than the noise that stays, or noise that cancels is not worth it."""
 FAIR = 0.25
 """The variance of a fair coin, in steps²."""
-KEPT = (0.5, 0.7, 1.0, 1.25, 1.5, 2.0)
+KEPT = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Deviations, in steps, of noise that stays, from which the best is taken …"""
 WIDE_BITS = 16
-"""… such that sums have room in so many bits."""
+"""… such that sums have room in so many bits, …"""
+TAME = 15.0
+"""… and that the sum's deviation is at least so many steps: a path that ends at random tells much in narrower tails."""
+AS_GOOD = 1.015
+"""Of those that leave hardly more noise than this times the least, the one with the shortest messages is taken."""
+SHAPES = (0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
+"""Noise that goes over the part that stays as it is first sent, from which the best is taken."""
 LEAST_HELD = 0.5
 """Steps of transient noise below which there is no use in it."""
 NEAR_ENOUGH = 0.98
@@ -229,23 +235,24 @@ def _as_gaussian(cancel: Cancel, apart: int, coins: float) -> float:
     """μ² of a shift by one step, for one client of this variance of its coin, if all noise were Gaussian."""
     if isinstance(cancel, tuple):
         goes, stays, times = cancel
-        return gaussian_handed(apart, goes**2, stays**2, times)
+        return gaussian_handed(apart, goes**2, stays**2, times, coins)
     return gaussian_paths(apart, cancel**2, coins)
 
 
 def best_held(setting: Setting, workload: Workload | None = None, *, coarse: float = 0.0) -> Cancel:
     """Transient noise, in steps of two levels, that suits the coins' for the least noise in a server's iterates.
 
-    Where every user takes part once, a part of it stays, if that is better: whatever the others' coins are. ``coarse``
-    is the μ² of a shift by one step that a client's noise must at least allow for, as steps cannot be finer.
+    A part of it stays, if that is better. ``coarse`` is the μ² of a shift by one step that a client's noise must at least allow for, as steps cannot be finer.
     """
     if setting.apart == 1:
         raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
     gains = gain(workload or Workload(setting.rounds))
     goes = max(gains.best_ratio(setting.apart) / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
-    kept = [_best_kept(setting, gains, stays) for stays in KEPT] if setting.cap == 1 else []
+    kept = [_best_kept(setting, gains, stays) for stays in KEPT]
     fine = [one for one in kept if one is not None and _as_gaussian(one, setting.apart, FAIR) >= coarse]
-    return min([goes, *fine], key=lambda one: _predicted(one, setting, gains))
+    noise = {one: _predicted(one, setting, gains) for one in (goes, *fine)}
+    good = [one for one in noise if noise[one] <= AS_GOOD * min(noise.values())]
+    return min(good, key=lambda one: Transient.of(one).bits(setting.clients, setting.clients))
 
 
 def _predicted(cancel: Cancel, setting: Setting, gains: Gain) -> float:
@@ -260,9 +267,10 @@ def _predicted(cancel: Cancel, setting: Setting, gains: Gain) -> float:
 def _best_kept(setting: Setting, gains: Gain, stays: float) -> Cancel | None:
     """Noise of which ``stays`` steps stay, within WIDE_BITS: the best of some, then of those around it."""
     best: tuple[float, float, int] | None = None
-    tried = [(shape, times) for shape in (0.4, 0.6, 0.8, 1.1) for times in range(8, 129, 8)]
+    least = TAME / sqrt(setting.floor().honest)
+    tried = [(shape * stays, times) for shape in SHAPES for times in range(8, 129, 8)] if stays >= least else []
     for _ in range(2):
-        found = [(round(shape * times, 4), stays, times) for shape, times in tried if shape * times >= LEAST_HELD]
+        found = [(round(one * times, 4), stays, times) for one, times in tried if one >= max(least, LEAST_HELD)]
         found = [one for one in found if Transient(*one).bits(setting.clients, setting.clients) <= WIDE_BITS]
         if not found:
             return best

@@ -22,7 +22,7 @@ import numpy as np
 from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.transient import Transient
-from rqm.privacy.holding import holding
+from rqm.privacy.holding import handed_for, holding
 from rqm.privacy.kept import FINE as HANDED
 from rqm.privacy.kept import handed_on, sheet
 from rqm.privacy.paths import FINE as FINEST
@@ -116,21 +116,25 @@ def _held(asked: Asked, part: float, fine: int) -> Coordinate:
 
 
 def _handed(asked: Asked, fine: int) -> Coordinate:
-    """The same where a part of the noise stays (``kept.py``): whatever the others' coins are."""
-    found, lacking = _path(asked.transient, asked.honest, asked.separation, fine)
-    error = 2 * PER_ROUND * asked.separation / sqrt(found.variance) if found.variance else inf
-    return _told(_at_ends(found, np.array(asked.ends)), lacking, error, asked)
-
-
-@lru_cache(maxsize=64)
-def _path(transient: Transient, honest: int, rounds: int, fine: int) -> tuple[Ratio, float]:
-    """The ratio for one coin, and what it lacks: of no coordinate in particular."""
-    (goes, missing), (stays, more) = transient.summed(honest), transient.left.summed(honest)
+    """The same where a part of the noise stays (``kept.py``)."""
+    noise, honest, ends = asked.transient, asked.honest, np.array(asked.ends)
+    (goes, missing), (stays, more) = noise.summed(honest), noise.left.summed(honest)
+    coins, least, lacking = _coins(ends, honest - 1, asked.quick)
     spread = _variance(stays)
+    rounds, _ = handed_for(asked.separation, _variance(goes), spread, noise.times, least)
     end = ratio([stays], spread, WIDER)
-    return handed_on(end, spread, sheet(goes, transient.times), transient.times, rounds, fine), rounds * (
-        missing + more
-    )
+    found = handed_on(end, coins, (spread, least), sheet(goes, noise.times), noise.times, rounds, fine)
+    error = 2 * PER_ROUND * rounds / sqrt(found.variance) if found.variance else inf
+    return _told(_at_ends(found, ends), rounds * (missing + more + lacking), error, asked)
+
+
+def _coins(ends: FloatArray, others: int, quick: bool) -> tuple[Ratio, float, float]:
+    """The ratio for others' coins that hold what is worst, their least variance, and what their laws lack at most."""
+    ways = list(splits_of_others(ends[0], ends[1], others, quick=quick)) if others else [(np.ones(1), 0.0)]
+    least = min(_variance(law) for law, _ in ways)
+    # of splits that are mirror images only one is among the ways: a shift up of the one is a shift down of the other
+    coins = ratio([law for law, _ in ways] + [law[::-1] for law, _ in ways], least)
+    return coins, least, max(lacks for _, lacks in ways)
 
 
 def _told(laws: tuple[FloatArray, FloatArray], lacking: float, error: float, asked: Asked) -> Coordinate:
@@ -168,14 +172,11 @@ def view(
     ``others`` hold what is worst. Noise is held as is best if their coins had ``part`` of their variance, and all were
     Gaussian. Besides, what the laws lack at most, and a relative error of μ².
     """
-    ways = list(splits_of_others(ends[0], ends[1], others, quick=quick)) if others else [(np.ones(1), 0.0)]
-    least, spread = min(_variance(law) for law, _ in ways), _variance(noise)
-    # of splits that are mirror images only one is among the ways: a shift up of the one is a shift down of the other
-    coins = ratio([law for law, _ in ways] + [law[::-1] for law, _ in ways], least)
+    (coins, least, lacking), spread = _coins(ends, others, quick), _variance(noise)
     found = along(holding(separation, spread, part * least), coins, ratio([noise], spread), fine)
     low, high = _at_ends(found, ends)
     error = 2 * PER_ROUND * separation / sqrt(found.variance) if found.variance else inf
-    return low, high, separation * max(lacks for _, lacks in ways), error
+    return low, high, separation * lacking, error
 
 
 def ratio(laws: list[FloatArray], variance: float, fine: int = FINE) -> Ratio:

@@ -94,7 +94,7 @@ class Event:
             z = (honest * variance) ** 0.5 / longest
             goes, stays = (one * honest**0.5 * channel.grid.step / longest for one in (goes, stays))
         if stays:
-            return float(far * gaussian_handed(self.separation, goes**2, stays**2, times) ** 0.5)
+            return float(far * gaussian_handed(self.separation, goes**2, stays**2, times, z**2) ** 0.5)
         return float(far * (gaussian_paths(self.separation, goes**2, z**2) ** 0.5 if goes else 1 / z))
 
     def _cancelled(self, neighbours: Neighbours, honest: int, lost: float, quick: bool) -> float:

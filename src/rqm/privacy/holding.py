@@ -1,6 +1,7 @@
 """How long to hold transient noise on the way of a shift (``cancel.py``, ``kept.py``): the best for Gaussians."""
 
-from math import asinh, expm1, sqrt
+from math import asinh, expm1, inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,18 +31,57 @@ def gaussian_paths(rounds: int, transient: float, others: float) -> float:
     return float((longer**2).sum() / transient + (w**2).sum() / others)
 
 
-def hazard(stays: float, goes: float, times: int, later: float) -> tuple[float, float]:
-    """How likely to end a path here, the best if all were Gaussian of these variances; μ² of a shift by one step.
+class Shares(NamedTuple):
+    """How likely a path ends here, by noise that stays or by coins, and goes on; μ² of a shift by one step."""
 
-    ``later`` is the μ² of what follows if it is handed on.
+    ends: float
+    coins: float
+    goes_on: float
+    told: float
+
+
+def shares(stays: float, goes: float, times: int, coins: float, later: float) -> Shares:
+    """The best if all were Gaussian of these variances, and μ² ``later`` if the path goes on; infinite: it must end.
+
+    It minimises e²/stays + (1 − c − times · e)²/goes + c²/coins + later (1 − e − c)², for e and c that end it here.
     """
-    chance = (times / goes + later) / (1 / stays + times**2 / goes + later)
-    return chance, chance**2 / stays + (1 - times * chance) ** 2 / goes + later * (1 - chance) ** 2
+    own, least = 1 / stays + times**2 / goes, 1 / coins if coins else inf
+
+    def at(e: float, c: float) -> Shares:
+        on = 1 - e - c if later < inf else 0.0
+        told = e**2 / stays + (1 - c - times * e) ** 2 / goes + (c**2 * least if c else 0.0)
+        return Shares(e, c, on, told + (later * on**2 if on else 0.0))
+
+    def must_end() -> Shares:
+        e = 1.0 if not coins else least / (1 / stays + (times - 1) ** 2 / goes + least)
+        return at(e, 1 - e)
+
+    if later == inf:
+        return must_end()
+    across, only = times / goes + later, 1 / goes + later
+    alone = at(min(1.0, across / (own + later)), 0.0)
+    if not coins:
+        return alone
+    slope = only + least
+    found = (own + later) * slope - across**2
+    e, c = (across * slope - across * only) / found, ((own + later) * only - across**2) / found
+    if c <= 0:
+        return alone
+    return at(e, c) if e + c <= 1 else must_end()
 
 
-def gaussian_handed(rounds: int, goes: float, stays: float, times: int) -> float:
-    """The same where a part stays (``kept.py``), for noise of these variances; others' coins are not counted on."""
-    found = 0.0
-    for _ in range(rounds):
-        found = hazard(stays, goes, times, found)[1]
-    return found
+def gaussian_handed(rounds: int, goes: float, stays: float, times: int, coins: float) -> float:
+    """The same where a part stays (``kept.py``), for noise of these variances."""
+    return handed_for(rounds, goes, stays, times, coins, 0.0)[1]
+
+
+def handed_for(
+    rounds: int, goes: float, stays: float, times: int, coins: float, more: float = 1e-4
+) -> tuple[int, float]:
+    """For how many of so many rounds a shift is worth handing on: less than ``more`` is gained by others; its μ²."""
+    found, before, after = inf, inf, 0
+    while after < rounds:
+        found, before, after = shares(stays, goes, times, coins, found).told, found, after + 1
+        if before - found <= max(more / after, 1e-12) * found:
+            break
+    return after, found

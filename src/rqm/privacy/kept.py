@@ -2,22 +2,23 @@
 
 A client adds a = m e + f and takes back a − e one round later: f goes, e stays, and e is first sent m times as large.
 So the server sees y_t = R_t + A_t − A_{t−1} + E_{t−1}, A = m E + F. A change of one coin is, to whoever sees all y, a
-shift of A by one step in every round until E takes it over: (E, F) by (0, 1) in a round that hands it on, by
-(1, 1 − m) in the last. So the ratio of likelihoods obeys
+shift of A by one step in every round until E, or others' coins, take it over: (E, F) by (0, 1) in a round that hands it
+on, by (1, 1 − m) in the last, or there the coins by one. So the ratio of likelihoods obeys
 
-    Y_t = c ρ_E ρ_{1−m} + (1 − c) ρ_1 Y_{t+1},
+    Y_t = e ρ_E ρ_{1−m} + c ρ_coins + (1 − e − c) ρ_1 Y_{t+1},
 
-c the chance to end here, ρ_E the ratio for E one step higher, and ρ_k that for F higher by k; the last two are of one
-F (``docs/proofs/cancel.md``). Beyond the last round there is nothing to tell, Y = 1. Others' coins are not counted on.
+e and c the chances to end here, ρ_E and ρ_coins the ratios for one step more, and ρ_k that for F higher by k; two of
+them are of one F (``docs/proofs/cancel.md``). In the last round in which a user may not take part again it ends.
 """
 
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from rqm._util.checks import FloatArray
-from rqm.privacy.holding import hazard
+from rqm.privacy.holding import shares
 from rqm.privacy.paths import Ratio, seldom_told
 
 FAR = 10
@@ -110,44 +111,95 @@ class _Law(NamedTuple):
         found[1:] += np.bincount(left - first, chances * part)
         return cls(first, found.astype(np.float64))
 
+    @property
+    def values(self) -> FloatArray:
+        """The whole numbers, as floats."""
+        return self.first + np.arange(float(len(self.chances)))
 
-def handed_on(stays: Ratio, variance: float, goes: Sheet, times: int, rounds: int, fine: int = FINE) -> Ratio:
-    """The ratio for a coin in a run that shows ``rounds`` rounds from its own on; E has this ``variance``."""
-    (now, step), zero, alone, later = (_Law(1, np.ones(1)), 1.0), 0.0, 0.0, 0.0
-    stays, used = seldom_told(stays), goes.chances > LEAST
-    points = list(zip(*(part[used].tolist() for part in goes[:3]), strict=True))
+    def plus(self, other: "_Law") -> "_Law":
+        """The law of the sum of two."""
+        return _Law(self.first + other.first, np.convolve(self.chances, other.chances))
+
+    def within(self, lowest: int, highest: int) -> tuple["_Law", float, float]:
+        """Of it what lies between; the chance of the rest, and its mean times that."""
+        a, b = max(lowest - self.first, 0), max(highest + 1 - self.first, 0)
+        rest = self.chances.copy()
+        rest[a:b] = 0.0
+        return _Law(max(lowest, self.first), self.chances[a:b]), float(rest.sum()), float(rest @ self.values)
+
+
+def handed_on(
+    stays: Ratio, coins: Ratio, variances: tuple[float, float], goes: Sheet, times: int, rounds: int, fine: int = FINE
+) -> Ratio:
+    """The ratio for a coin that is handed on for less than ``rounds`` rounds; ``variances`` of E and others' coins."""
+    (now, step), zero, alone, later = (_Law(1, np.ones(1)), 1.0), 0.0, 0.0, inf
+    stays, coins, used = seldom_told(stays), seldom_told(coins), goes.chances > LEAST
     never = float(goes.chances[~used].sum())
     missed, missed_back = (
         more + float(goes.chances[~used] @ ratio[~used])
         for more, ratio in ((goes.alone, goes.one), (goes.alone_back, goes.back))
     )
     for _ in range(rounds):
-        end, later = hazard(variance, goes.variance, times, later)
+        end, by_coins, on, later = shares(variances[0], goes.variance, times, variances[1], later)
         before, step = step, min(sqrt(later), 1 / 3) / fine
         lowest, highest = max(1, round(1 / step) - BELOW * fine), round(1 / step) + ABOVE * fine
-        found, nothing, lost = np.zeros(highest - lowest + 1), zero + never, 0.0
-        held = before / step * (now.first + np.arange(len(now.chances)))
-        for one, back, chance in points:
-            handed = _Law.of((1 - end) * one * held, chance * now.chances)
-            ended = _Law.of(end * back / step * stays.values, stays.chances)
-            sums = np.convolve(handed.chances, ended.chances)
-            places = handed.first + ended.first + np.arange(len(sums))
-            inside = (places >= lowest) & (places <= highest)
-            start = max(int(places[0]), lowest) - lowest
-            found[start : start + np.count_nonzero(inside)] += sums[inside]
-            nothing += float(sums[~inside].sum())
-            lost += step * float(sums[~inside] @ places[~inside])
+        found, nothing = np.zeros(highest + 1), zero + never
+        handed, ended = on * before / step * now.values, end / step * stays.values
+        rare, lost = _spread(*(part[used] for part in goes[:3]), handed, now.chances, ended, stays.chances, found)
+        nothing += rare
+        others = _Law.of(by_coins / step * coins.values, coins.chances)
+        first = int(np.flatnonzero(found)[0])
+        now, rare, far = _Law(first, found[first:]).plus(others).within(lowest, highest)
+        lost = step * (lost + far) + nothing * by_coins * float(coins.values @ coins.chances)
         lost += zero * end * float(goes.back @ goes.chances) * float(stays.values @ stays.chances)
-        alone = lost + end * _either(stays.alone, missed_back) + (1 - end) * _either(missed, alone)
-        kept = np.flatnonzero(found > LEAST)
-        seldom = np.ones(len(found), dtype=np.bool_)
-        seldom[kept[0] : kept[-1] + 1] = False
-        zero = nothing + float(found[seldom].sum())
-        alone += step * float(found[seldom] @ (lowest + np.flatnonzero(seldom)))
-        now = _Law(lowest + int(kept[0]), found[kept[0] : kept[-1] + 1])
-    return Ratio(np.append(0.0, step * (now.first + np.arange(len(now.chances)))), np.append(zero, now.chances), alone)
+        alone = lost + end * _either(stays.alone, missed_back) + on * _either(missed, alone) + by_coins * coins.alone
+        now, zero, far = _often(now, nothing + rare)
+        alone += step * far
+    return Ratio(np.append(0.0, step * now.values), np.append(zero, now.chances), alone)
+
+
+def _often(found: _Law, zero: float) -> tuple[_Law, float, float]:
+    """Without its ends, too rare to be carried on: now 0, or what the shift alone shows."""
+    kept = np.flatnonzero(found.chances > LEAST)
+    often, rare, far = found.within(found.first + int(kept[0]), found.first + int(kept[-1]))
+    return often, zero + rare, far
 
 
 def _either(one: float, other: float) -> float:
     """The chance of one or the other."""
     return one + other - one * other
+
+
+@njit(cache=True)
+def _spread(ones, backs, weights, handed, chances, ended, others, out):  # type: ignore[no-untyped-def]
+    """Add the law of one · x + back · y to ``out``, x and y of two laws and (one, back) of a third.
+
+    Returns the chance of what lies beyond the last point, and its mean times that.
+    """
+    rare, lost, top = 0.0, 0.0, len(out) - 1
+    for k in range(len(ones)):
+        near, first = _on_points(backs[k], ended, others, 1.0)
+        far, start = _on_points(ones[k], handed, chances, weights[k])
+        for i in range(len(far)):
+            chance, base = far[i], start + i + first
+            inside = min(len(near), max(top + 1 - base, 0))
+            part = out[base : base + inside]
+            for j in range(inside):
+                part[j] += chance * near[j]
+            for j in range(inside, len(near)):
+                rare += chance * near[j]
+                lost += chance * near[j] * (base + j)
+    return rare, lost
+
+
+@njit(cache=True)
+def _on_points(scale, values, chances, weight):  # type: ignore[no-untyped-def]
+    """Scaled values that rise, each split between the two whole numbers around it; and the first of these."""
+    first = int(scale * values[0])
+    found = np.zeros(int(scale * values[-1]) - first + 2)
+    for i in range(len(values)):
+        left = int(scale * values[i])
+        part = scale * values[i] - left
+        found[left - first] += weight * chances[i] * (1 - part)
+        found[left - first + 1] += weight * chances[i] * part
+    return found, first
