@@ -6,9 +6,9 @@ from math import inf
 from typing import Any, Protocol, final
 
 from rqm import kernels
-from rqm._util.checks import real
+from rqm._util.checks import real, whole
 from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.transient import Cancel, Transient
+from rqm.mechanisms.transient import MOST_TIMES, Cancel, Transient
 from rqm.privacy.factorization import Strategy, Workload, banded
 from rqm.privacy.setting import Setting
 
@@ -30,7 +30,10 @@ def check_cancel(cancel: Cancel, mech: Mechanism, setting: Setting) -> None:
     elif mech.gaussian_multiplier is None or not mech.trusted_server or mech.correlation is not None:
         raise ValueError(f"cancel: must come with two levels, or a trusted server's Gaussian; not with {mech.kind}")
     else:
-        real("cancel", cancel, "a positive finite number of L2 clips", 0, inf)
+        *parts, times = cancel if isinstance(cancel, tuple) else (cancel, 1)
+        for one in parts:
+            real("cancel", one, "a positive finite number of L2 clips", 0, inf)
+        whole("cancel", times, 1, MOST_TIMES)
 
 
 class Memory(Protocol):
@@ -45,7 +48,10 @@ def memory(mech: Mechanism, cancel: Cancel | None, rounds: int, seeds: Callable[
     shape = mech.correlation
     if shape is not None:
         return Banded(banded(Workload(rounds, shape.momentum, shape.schedule), shape.bands), seeds)
-    return None if cancel is None or isinstance(cancel, tuple) else TakenBack(cancel / mech.on_sum(1), seeds)
+    if cancel is None:
+        return None
+    goes, stays, times = cancel if isinstance(cancel, tuple) else (cancel, 0.0, 1)
+    return TakenBack(goes / mech.on_sum(1), stays / mech.on_sum(1), times, seeds)
 
 
 def white(like: Any, seed: int) -> Any:
@@ -86,12 +92,22 @@ class Banded:
 
 @final
 class TakenBack:
-    """Noise of which one part stays and another, ``share`` times as wide, is taken back in the next round."""
+    """Noise of which one part stays and another, ``goes`` times as wide, is taken back in the next round.
 
-    def __init__(self, share: float, seeds: Callable[[int], int]) -> None:
-        self.share, self.seeds = share, seeds
+    Besides, noise ``stays`` times as wide stays that was ``times`` as large at first.
+    """
+
+    def __init__(self, goes: float, stays: float, times: int, seeds: Callable[[int], int]) -> None:
+        self.goes, self.stays, self.times, self.seeds = goes, stays, times, seeds
 
     def noise(self, turn: int, like: Any) -> Any:
         """The noise of a round, for a sum like this one."""
-        found = white(like, self.seeds(turn)).add_(white(like, self.seeds(turn) ^ 1), alpha=self.share)
-        return found.sub_(white(like, self.seeds(turn - 1) ^ 1), alpha=self.share) if turn else found
+        found = self._held(white(like, self.seeds(turn)), turn, 1.0, self.times)
+        return self._held(found, turn - 1, -1.0, self.times - 1) if turn else found
+
+    def _held(self, found: Any, turn: int, sign: float, times: int) -> Any:
+        """Add a round's transient noise, with the part that stays so many times as large."""
+        found.add_(white(found, self.seeds(turn) ^ 1), alpha=sign * self.goes)
+        if self.stays:
+            found.add_(white(found, self.seeds(turn) ^ 2), alpha=sign * times * self.stays)
+        return found

@@ -33,7 +33,7 @@ COARSE = 1.25
 """Coins must be so many times finer than the noise that stays, or noise that cancels is not worth it."""
 FAIR = 0.25
 """The variance of a fair coin, in steps²."""
-KEPT = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0)
+KEPT = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Deviations, in steps, of noise that stays, from which the best is taken …"""
 WIDE_BITS = 16
 """… such that sums have room in so many bits, …"""
@@ -252,7 +252,7 @@ def best_held(setting: Setting, workload: Workload | None = None, *, coarse: flo
     fine = [one for one in kept if one is not None and _as_gaussian(one, setting.apart, FAIR) >= coarse]
     noise = {one: _predicted(one, setting, gains) for one in (goes, *fine)}
     good = [one for one in noise if noise[one] <= AS_GOOD * min(noise.values())]
-    return min(good, key=lambda one: Transient.of(one).bits(setting.clients, setting.clients))
+    return min(good, key=lambda one: (Transient.of(one).bits(setting.clients, setting.clients), noise[one]))
 
 
 def _predicted(cancel: Cancel, setting: Setting, gains: Gain) -> float:

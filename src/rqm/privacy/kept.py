@@ -134,6 +134,7 @@ def handed_on(
     """The ratio for a coin that is handed on for less than ``rounds`` rounds; ``variances`` of E and others' coins."""
     (now, step), zero, alone, later = (_Law(1, np.ones(1)), 1.0), 0.0, 0.0, inf
     stays, coins, used = seldom_told(stays), seldom_told(coins), goes.chances > LEAST
+    one, back, weights = (part[used] for part in goes[:3])
     never = float(goes.chances[~used].sum())
     missed, missed_back = (
         more + float(goes.chances[~used] @ ratio[~used])
@@ -145,7 +146,7 @@ def handed_on(
         lowest, highest = max(1, round(1 / step) - BELOW * fine), round(1 / step) + ABOVE * fine
         found, nothing = np.zeros(highest + 1), zero + never
         handed, ended = on * before / step * now.values, end / step * stays.values
-        rare, lost = _spread(*(part[used] for part in goes[:3]), handed, now.chances, ended, stays.chances, found)
+        rare, lost = _spread(one, back, weights, handed, now.chances, ended, stays.chances, found)
         nothing += rare
         others = _Law.of(by_coins / step * coins.values, coins.chances)
         first = int(np.flatnonzero(found)[0])
