@@ -89,7 +89,7 @@ def test_it_is_found_for_an_epsilon():
         epsilon=1, delta=1e-6, clients=1000, dim=60_000, rounds=30, participations=1, population=10**5, cancel=True
     )
     assert 0.98 < mean.guarantee.epsilon <= 1
-    assert mean.cancel > 2
+    assert min(mean.cancel) > 0.5
     assert mean.guarantee.iterate_noise_over_independent < 0.6
     assert mean.guarantee.noise_std_over_gaussian < 1.05
 

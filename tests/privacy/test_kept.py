@@ -28,7 +28,7 @@ ALONE = np.ones(1)
 
 
 def seen(stays, goes, times, coins, users):
-    """The law of all sums that a server sees, of a user whose coins are these, a round each; ``coins`` of the others."""
+    """The law of all sums that a server sees, of a user with these coins, a round each; ``coins`` of the others."""
     found = {}
     wide, narrow = len(goes) // 2, len(stays) // 2
     draws = [

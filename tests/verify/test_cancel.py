@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from rqm import PrivateMean, Rounding
+from rqm.privacy.holding import gaussian_handed
 from rqm.verify import bound, reader, verify
 from rqm.verify.cancel import holding, mu_cancelled, transient
 from rqm.verify.gaussian import epsilon_of
+from rqm.verify.kept import corners, handed
+from tests.privacy.test_kept import POINTS, binomial, in_rounds, wide
 from tests.privacy.views import Scheme, always, coins, seen, smallest_mu, taken_back
 from tests.verify.ledgers import about, written
 
@@ -41,6 +44,35 @@ def test_wide_noise_is_nearly_gaussian(margin, cancel, clients, near):
     promise = promised(Rounding(clip=4 / 1024, levels=2, margin=margin), cancel, 34, clients=clients)
     found = mu_cancelled(promise, clients, 3, 1e-10)
     assert 1 < found / gaussian(promise, clients, 34) < near
+
+
+KEPT = [(1000, 2.27, [27.0, 1.0, 50]), (100, 7.4, [54.0, 1.5, 16])]
+
+
+@pytest.mark.parametrize(("clients", "margin", "cancel"), KEPT)
+def test_so_is_noise_of_which_a_part_stays(clients, margin, cancel):
+    promise = promised(Rounding(clip=4 / 1024, levels=2, margin=margin), cancel, 34, clients=clients)
+    goes, stays, times = cancel
+    exact = gaussian_handed(34, clients * goes**2, clients * stays**2, times, clients / 4)
+    found = mu_cancelled(promise, clients, 3, 1e-10) / (sqrt(exact * promise.budget) / (1 + margin))
+    assert 1 < found < 1.04
+
+
+@pytest.mark.parametrize("others", [0.5, 0.35])
+def test_no_run_tells_more_of_a_coin_than_a_path_whose_noise_stays_in_part(others):
+    stays, goes, coins = wide(2.0, 8), wide(8.0, 32), binomial(2, others)
+    ratios = [(law, np.append(0.0, law[:-1]) / law) for law in (stays, coins)]
+    parts = [(values, law, law[-1]) for law, values in ratios]
+    spreads = [float(law @ (np.arange(len(law)) - len(law) // 2) ** 2) for law in (stays, goes, coins)]
+    values, chances, alone = handed(*parts, corners(goes, 4), (*spreads, 4, 2))
+    assert chances.sum() == pytest.approx(1, abs=1e-9)
+    assert chances @ values + alone == pytest.approx(1, abs=1e-9)
+    bound = np.array([np.maximum(values - q, 0) @ chances + alone for q in POINTS])
+    n, w = (in_rounds(stays, goes, 4, coins, (coin, 0), shown=True) for coin in (0, 1))
+    exact = np.array([np.maximum(w - q * n, 0).sum() for q in POINTS])
+    assert (exact <= bound + 1e-9).all()
+    near = (POINTS > 0.94) & (POINTS < 1.01)
+    assert (exact[near] > 0.85 * bound[near]).all()
 
 
 @pytest.mark.parametrize(
@@ -75,6 +107,8 @@ def test_a_ledger_of_such_a_run(check):
         assert report.participations == most
     mu = mu_cancelled(promised(separation=12, clients=150, cancel=5.0), 150, 3, bound.FARTHEST * 1e-6 / 3)
     assert report.epsilon == pytest.approx(epsilon_of(sqrt(3) * mu, 1e-6)[0], rel=0.01)
+    kept = check(written(range(30), said(separation=12, clients=150, cancel=[20.0, 1.5, 5])))
+    assert (kept.status, kept.participations) == ("verified", 3)
     alone = check(written(range(30), said(cancel=None, separation=12, clients=150)))
     assert alone.participations == 3
     assert alone.epsilon > 2 * report.epsilon
@@ -86,6 +120,10 @@ def test_a_ledger_of_such_a_run(check):
         {"cancel": 0.1},
         {"cancel": 1e9},
         {"cancel": "much"},
+        {"cancel": [26.0, 1.0]},
+        {"cancel": [26.0, 0.1, 20]},
+        {"cancel": [26.0, 1.0, 1]},
+        {"cancel": [26.0, 1.0, 5000]},
         {"separation": 0},
         {"honest": 0.5, "population": 10**4},
         {"mech": Rounding(clip=4 / 1024, levels=4, margin=33.0), "clients": 20},

@@ -242,7 +242,8 @@ def _as_gaussian(cancel: Cancel, apart: int, coins: float) -> float:
 def best_held(setting: Setting, workload: Workload | None = None, *, coarse: float = 0.0) -> Cancel:
     """Transient noise, in steps of two levels, that suits the coins' for the least noise in a server's iterates.
 
-    A part of it stays, if that is better. ``coarse`` is the μ² of a shift by one step that a client's noise must at least allow for, as steps cannot be finer.
+    A part of it stays, if that is better. ``coarse`` is the μ² of a shift by one step that a client's noise must at
+    least allow for, as steps cannot be finer.
     """
     if setting.apart == 1:
         raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")

@@ -4,12 +4,14 @@ What a run tells of one coin, noise tells that was shifted along a random path. 
 on a grid, round after round; ``docs/verify.md`` has the proof.
 """
 
+from collections.abc import Iterator
 from math import asinh, ceil, exp, inf, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from .gaussian import apart, best_tests
+from .kept import LASTING, corners, handed
 from .laws import FAR, LONG, TAIL, Array, Unsure, ends, others, power
 from .laws import UNITS as TABLE
 from .promise import Promise
@@ -26,6 +28,8 @@ FEW = 200
 """Honest clients up to whom their coins may be far from Gaussian, and noise is better held longer."""
 WIDEST = 2.0**11
 """Deviations of transient noise beyond which no encoder has it."""
+MOST_TIMES = 1024
+"""How many times as large the part that stays is at first, at most."""
 LARGE = 10**5
 """Outcomes of a sum of transient noise beyond which it takes too long."""
 
@@ -47,28 +51,53 @@ def mu_cancelled(promise: Promise, honest: int, participations: int, lost: float
         raise Unsure("cancel: this verifier knows it for rounding to two levels only")
     if honest == 1:
         return inf
+    once = participations == 1 or promise.participations == 1  # others are of a chain begun anew
+    smallest = inf
     with np.errstate(all="ignore"):
-        noise, dropped = transient(promise.cancel, honest)
-        held, stays = _variance(noise), (honest - 1) * min(low[0] * low[1], high[0] * high[1])
-        longest = ceil(ENOUGH * sqrt(held / stays)) + 1
-        once = participations == 1 or promise.participations == 1  # others are of a chain begun anew
-        rounds = longest if once else min(longest, promise.separation or 1)
-        points = _points(1 / sqrt(held), COARSE)
-        moved, still = _told(points, *_shift(noise, points)), coins(low, high, honest - 1)
-        dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
-        tail, smallest = lost / (2 * promise.coordinates) - dropped, inf
-        for part in (1, 1 / 2, 1 / 4, 1 / 8) if honest <= FEW else (1,):  # any law of the holding time is right
-            found = along(holding(rounds, held, part * stays), still, moved)
+        for found, dropped in _kept(promise, honest, once) if promise.left else _paths(promise, honest, once):
             masses = found.chances.sum(), found.chances @ found.values + found.alone
             if not all(abs(mass - 1) < 1e-6 for mass in masses):
                 raise Unsure(f"cancel = {promise.cancel}: probabilities of a path add up to {masses}, not to 1")
             bottom, top = (_at(found, float(v)) for v in (low[1], high[1]))
+            tail = lost / (2 * promise.coordinates) - dropped
             best = best_tests(bottom, top, tail, dropped) if tail > 0 else None
             mu = inf if best is None else apart(best, promise.zero_out).mu(promise)
             if mu >= smallest:
                 break
             smallest = mu
     return smallest
+
+
+def _paths(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, float]]:
+    """What a path tells by one law of the holding time after another, any of which is right; and what it lacks."""
+    assert promise.cancel is not None
+    low, high, _ = ends(promise.mechanism)
+    noise, dropped = transient(promise.cancel, honest)
+    held, stays = _variance(noise), (honest - 1) * min(low[0] * low[1], high[0] * high[1])
+    longest = ceil(ENOUGH * sqrt(held / stays)) + 1
+    rounds = longest if once else min(longest, promise.separation or 1)
+    points = _points(1 / sqrt(held), COARSE)
+    moved, still = _told(points, *_shift(noise, points)), coins(low, high, honest - 1)
+    dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
+    for part in (1, 1 / 2, 1 / 4, 1 / 8) if honest <= FEW else (1,):
+        yield along(holding(rounds, held, part * stays), still, moved), dropped
+
+
+def _kept(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, float]]:
+    """The same where a part of the noise stays (``kept.py``)."""
+    assert promise.cancel is not None
+    low, high, _ = ends(promise.mechanism)
+    (goes, dropped), (left, more) = transient(promise.cancel, honest), transient(promise.left, honest)
+    points = _points(1 / sqrt(_variance(left)), COARSE)
+    end, still = _told(points, *_shift(left, points)), coins(low, high, honest - 1)
+    longest = LASTING * promise.times
+    rounds = longest if once else min(longest, promise.separation or 1)
+    spreads = _variance(left), _variance(goes), (honest - 1) * min(low[0] * low[1], high[0] * high[1])
+    values, chances, alone = handed(end[:3], still[:3], corners(goes, promise.times), (*spreads, promise.times, rounds))
+    seen = chances > 0
+    spread = sqrt(float(chances @ (values - chances @ values) ** 2))
+    found = Ratio(values[seen], chances[seen], alone, spread)
+    yield found, rounds * (dropped + more + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
 
 
 def _at(found: Ratio, chance: float) -> Array:

@@ -29,6 +29,8 @@ class Promise(NamedTuple):
     zero_out: bool
     uniform: bool
     cancel: float | None = None
+    left: float = 0.0
+    times: int = 1
     separation: int | None = None
     few: int | None = None
 

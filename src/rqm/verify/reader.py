@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .bound import epsilon
-from .cancel import WIDEST
+from .cancel import MOST_TIMES, WIDEST
 from .chain import Report, Row, chain, content, heads, is_folder, parsed, shown, signatures
 from .laws import Unsure
 from .promise import Promise
@@ -186,6 +186,7 @@ def _promise(about: Row) -> Promise:
     population = _whole(mean, "population", 2**62, none=True)
     if population is not None and population < clients:
         raise Unsure(f"population = {population}: must be at least {clients}, a round's clients")
+    cancel, left, times = _cancel(mean)
     return Promise(
         mechanism=_mechanism(mean["mechanism"], mean["l2_clip"]),
         dim=_whole(mean, "dim", 2**40) or 1,
@@ -199,7 +200,9 @@ def _promise(about: Row) -> Promise:
         survivors=_whole(mean, "survivors", clients, none=True),
         zero_out=mean["neighbours"] == "zero-out",
         uniform=about.get("sampling") == "uniform",
-        cancel=_cancel(mean),
+        cancel=cancel,
+        left=left,
+        times=times,
         separation=_whole({"separation": None, **mean}, "separation", 2**62, none=True),
         few=_few(mean),
     )
@@ -219,17 +222,22 @@ def _all(mean: Row) -> int:
     return int(1 << (_whole(mean, "dim", 2**40) - 1).bit_length())
 
 
-def _cancel(mean: Row) -> float | None:
-    """Steps of noise that is taken back, checked."""
-    if mean.get("cancel") is None:
-        return None
-    if isinstance(mean["cancel"], list):
-        raise Unsure(f"cancel = {shown(mean['cancel'])}: this verifier has no bound for noise of which a part stays")
-    _real(mean, "cancel", WIDEST)
+def _cancel(mean: Row) -> tuple[float | None, float, int]:
+    """Steps of noise that is taken back; of which a part stays, so many steps, and was so often as large; checked."""
+    value = mean.get("cancel")
+    if value is None:
+        return None, 0.0, 1
+    parts = dict(zip(("cancel", "stays", "times"), value if isinstance(value, list) else [value], strict=False))
     mech = mean["mechanism"]
-    if (mech.get("mechanism"), mech.get("levels")) != ("rounding", 2) or mean["cancel"] < 0.5:
-        raise Unsure(f"cancel = {shown(mean['cancel'])}: must come with rounding to two levels, and be at least 0.5")
-    return float(mean["cancel"])
+    if (mech.get("mechanism"), mech.get("levels")) != ("rounding", 2) or (isinstance(value, list) and len(value) != 3):
+        raise Unsure(f"cancel = {shown(value)}: must come with rounding to two levels, and be a number, or three")
+    for name in [one for one in parts if one != "times"]:
+        _real(parts, name, WIDEST)
+        if parts[name] < 0.5:
+            raise Unsure(f"cancel = {shown(value)}: must be at least 0.5")
+    if "times" in parts and _whole(parts, "times", MOST_TIMES) < 2:
+        raise Unsure(f"cancel = {shown(value)}: what stays must be at least twice as large at first")
+    return float(parts["cancel"]), float(parts.get("stays", 0.0)), int(parts.get("times", 1))
 
 
 def _mechanism(mech: Row, l2_clip: float | None) -> Row:
