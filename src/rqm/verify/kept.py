@@ -16,7 +16,7 @@ import numpy as np
 
 from .laws import Array, Unsure
 
-DENSE = 48
+DENSE = 36
 """Points of the grid in a deviation of the ratio."""
 HIGHEST = 80
 """Deviations above 1 up to which there are points."""
@@ -24,7 +24,7 @@ WIDTH, REACH = 0.5, 10.0
 """Cells of F's outcomes, and how far from their middle they are told apart, in deviations."""
 RARE = 1e-32
 """Chances that are not carried on: they become 0, and what is seen in one world only."""
-LASTING = 3
+LASTING = 4
 """A shift is handed on for at most so many times m rounds: more gains nothing."""
 
 
