@@ -40,6 +40,8 @@ CONFIG = {
     "rqm.sends": "gradient",
     "rqm.device": "cpu",
 }
+KEPT = {name: value for name, value in CONFIG.items() if name != "rqm.cancel"}
+KEPT |= {"rqm.cancel.goes": 9.0, "rqm.cancel.stays": 2.0, "rqm.cancel.times": 5}
 
 
 class InTurn(LocalGrid):
@@ -66,9 +68,10 @@ def run(tmp_path, config=CONFIG, lose=lambda *_: False, grid=None, **options):
     return strategy.start(grid, arrays(model())), strategy, grid
 
 
-def test_the_model_is_the_simulators_bit_for_bit(tmp_path):
-    result, _, grid = run(tmp_path, grid=InTurn(CONFIG), seeded=True)
-    trainer = Trainer(Settings.from_run_config(CONFIG).plan, federation(), model())
+@pytest.mark.parametrize("config", [CONFIG, KEPT], ids=["all goes", "a part stays"])
+def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
+    result, _, grid = run(tmp_path, config, grid=InTurn(config), seeded=True)
+    trainer = Trainer(Settings.from_run_config(config).plan, federation(), model())
     for _ in range(6):
         trainer.step()
     assert (values_of(result.arrays) == trainer.values).all()
@@ -76,12 +79,16 @@ def test_the_model_is_the_simulators_bit_for_bit(tmp_path):
     assert len(second) == 4 * 6 + 4 * 5
 
 
-@pytest.mark.parametrize("stage", [Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL])
-def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, tmp_path):
-    whole, _, _ = run(tmp_path / "whole", grid=InTurn(CONFIG), seeded=True)
-    someone = 100 + Participants(Settings.from_run_config(CONFIG).plan, NODES).choose(2)[1]
-    grid = InTurn(CONFIG, lambda node, now, turn: node == someone and turn == 3 and now >= stage)
-    result, _, _ = run(tmp_path / "lost", grid=grid, seeded=True)
+@pytest.mark.parametrize(
+    ("stage", "config"),
+    [(stage, CONFIG) for stage in (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)]
+    + [(Kind.MASKED, KEPT)],
+)
+def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):
+    whole, _, _ = run(tmp_path / "whole", config, grid=InTurn(config), seeded=True)
+    someone = 100 + Participants(Settings.from_run_config(config).plan, NODES).choose(2)[1]
+    grid = InTurn(config, lambda node, now, turn: node == someone and turn == 3 and now >= stage)
+    result, _, _ = run(tmp_path / "lost", config, grid=grid, seeded=True)
     assert (values_of(result.arrays) == values_of(whole.arrays)).all()
 
 
@@ -119,8 +126,9 @@ def second(number):
     return number >= 4
 
 
-def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_the_separation(tmp_path):
-    result, _, grid = run(tmp_path, grid=Watched(CONFIG))
+@pytest.mark.parametrize("config", [CONFIG, KEPT], ids=["all goes", "a part stays"])
+def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_the_separation(config, tmp_path):
+    result, _, grid = run(tmp_path, config, grid=Watched(config))
     first, again = grid.turns(), grid.turns(kind=second)
     assert again == [set(), *first[:5]]
     for turn in range(5):

@@ -32,7 +32,7 @@ PLAN = Plan(
 
 SOME_LOST = replace(PLAN, clients=6, separation=2, participations=5, lost=0.1, survivors=5)
 
-KEPT = replace(PLAN, rounds=3, separation=None, participations=1, cancel=(9.0, 2.0, 5), evaluate_every=3)
+KEPT = replace(PLAN, cancel=(9.0, 2.0, 5))
 
 
 @pytest.mark.parametrize(
