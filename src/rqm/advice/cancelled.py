@@ -40,12 +40,14 @@ def _fitted(request: Request) -> Candidate:
             f"rounds = {setting.rounds}: must be at most {ROUNDS:,} here, and {LONGEST} from one participation to the "
             "next, or a certificate takes minutes; rqm.PrivateMean(cancel=True) waits for it"
         )
-    bits = _mean(request, coins, best_held(setting)).wire_bits or 0
-    if bits > request.bits_of_both:
-        raise ValueError(f"bits = {request.bits_of_both}: must be at least {bits}, for both messages")
-    channel, held = best_cancelled(epsilon, setting, dim=request.dim, l2_clip=request.l2_clip)
+    most = request.bits_of_both // 2
+    least = _mean(request, coins, best_held(setting, bits=most)).wire_bits or 0
+    if least > request.bits_of_both:
+        raise ValueError(f"bits = {request.bits_of_both}: must be at least {least}, for both messages")
+    channel, held = best_cancelled(epsilon, setting, dim=request.dim, l2_clip=request.l2_clip, bits=most)
     mean = _mean(request, channel, held)
-    came_and_went = 2 * mean.held.variance * (channel.grid.step / channel.clip) ** 2 / setting.clients
+    bits, variance = mean.wire_bits or 0, mean.held.variance + mean.held.back_variance
+    came_and_went = variance * (channel.grid.step / channel.clip) ** 2 / setting.clients
     return Candidate(
         name=NAME,
         mechanism=channel,

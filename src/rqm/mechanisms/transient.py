@@ -123,8 +123,17 @@ class Transient:
     @property
     def variance(self) -> float:
         """Of what is added, as it is sampled, in steps²."""
+        return self._variance(self.times)
+
+    @property
+    def back_variance(self) -> float:
+        """Of what is taken back."""
+        return self._variance(self.times - 1)
+
+    def _variance(self, times: int) -> float:
+        """Of the part that goes, and that which stays so many times."""
         goes = float(self.units @ np.arange(-self.reach, self.reach + 1) ** 2.0) / 2.0**TABLE_BITS
-        return goes + (self.times**2 * self.left.variance if self.stays else 0.0)
+        return goes + (times**2 * self.left.variance if self.stays else 0.0)
 
     def summed(self, clients: int) -> tuple[FloatArray, float]:
         """The law of the sum of so many clients' noise that goes, and what it lacks at its ends at most."""

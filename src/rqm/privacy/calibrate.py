@@ -36,9 +36,10 @@ FAIR = 0.25
 KEPT = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Deviations, in steps, of noise that stays, from which the best is taken …"""
 WIDE_BITS = 16
-"""… such that sums have room in so many bits, …"""
-TAME = 15.0
-"""… and that the sum's deviation is at least so many steps: a path that ends at random tells much in narrower tails."""
+"""… such that sums have room in so many bits, unless others are asked for, …"""
+TAME = (20.0, 15.0)
+"""… and that a sum of what stays, and of what goes over how often that is sent, deviates by at least so many steps: a
+path that ends at random tells much in narrower tails."""
 AS_GOOD = 1.015
 """Of those that leave hardly more noise than this times the least, the one with the shortest messages is taken."""
 SHAPES = (0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
@@ -239,17 +240,19 @@ def _as_gaussian(cancel: Cancel, apart: int, coins: float) -> float:
     return gaussian_paths(apart, cancel**2, coins)
 
 
-def best_held(setting: Setting, workload: Workload | None = None, *, coarse: float = 0.0) -> Cancel:
+def best_held(
+    setting: Setting, workload: Workload | None = None, *, coarse: float = 0.0, bits: int = WIDE_BITS
+) -> Cancel:
     """Transient noise, in steps of two levels, that suits the coins' for the least noise in a server's iterates.
 
-    A part of it stays, if that is better. ``coarse`` is the μ² of a shift by one step that a client's noise must at
-    least allow for, as steps cannot be finer.
+    A part of it stays, if that is better, and sums have room in so many ``bits``. ``coarse`` is the μ² of a shift by
+    one step that a client's noise must at least allow for, as steps cannot be finer.
     """
     if setting.apart == 1:
         raise ValueError("separation = None: must be given, or participations = 1: else nothing can be taken back")
     gains = gain(workload or Workload(setting.rounds))
     goes = max(gains.best_ratio(setting.apart) / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
-    kept = [_best_kept(setting, gains, stays) for stays in KEPT]
+    kept = [_best_kept(setting, gains, stays, bits) for stays in KEPT]
     fine = [one for one in kept if one is not None and _as_gaussian(one, setting.apart, FAIR) >= coarse]
     noise = {one: _predicted(one, setting, gains) for one in (goes, *fine)}
     good = [one for one in noise if noise[one] <= AS_GOOD * min(noise.values())]
@@ -265,14 +268,14 @@ def _predicted(cancel: Cancel, setting: Setting, gains: Gain) -> float:
     return gains.noise(sqrt(FAIR), goes, stays, times) * sqrt(told) / gains.noise(1.0, 0.0)
 
 
-def _best_kept(setting: Setting, gains: Gain, stays: float) -> Cancel | None:
-    """Noise of which ``stays`` steps stay, within WIDE_BITS: the best of some, then of those around it."""
+def _best_kept(setting: Setting, gains: Gain, stays: float, bits: int) -> Cancel | None:
+    """Noise of which ``stays`` steps stay, within so many ``bits``: the best of some, then of those around it."""
     best: tuple[float, float, int] | None = None
-    least = TAME / sqrt(setting.floor().honest)
-    tried = [(shape * stays, times) for shape in SHAPES for times in range(8, 129, 8)] if stays >= least else []
+    enough, least = (one / sqrt(setting.floor().honest) for one in TAME)
+    tried = [(shape * stays, times) for shape in SHAPES for times in range(8, 129, 8)] if stays >= enough else []
     for _ in range(2):
         found = [(round(one * times, 4), stays, times) for one, times in tried if one >= max(least, LEAST_HELD)]
-        found = [one for one in found if Transient(*one).bits(setting.clients, setting.clients) <= WIDE_BITS]
+        found = [one for one in found if Transient(*one).bits(setting.clients, setting.clients) <= bits]
         if not found:
             return best
         best = min(found, key=lambda one: _predicted(one, setting, gains))
@@ -291,6 +294,7 @@ def best_cancelled(
     l2_clip: float,
     workload: Workload | None = None,
     spread: float | None = None,
+    bits: int = WIDE_BITS,
 ) -> tuple[Channel, Cancel]:
     """One bit and transient noise, in steps, that reach ε with the least noise in a server's iterates.
 
@@ -298,7 +302,7 @@ def best_cancelled(
     """
     clip = coordinate_clip(l2_clip, dim, spread)
     noise = _gaussian(setting, epsilon) * l2_clip
-    cancel = best_held(setting, workload, coarse=setting.floor().honest * (2 * COARSE * clip / noise) ** 2)
+    cancel = best_held(setting, workload, coarse=setting.floor().honest * (2 * COARSE * clip / noise) ** 2, bits=bits)
     first = model_mechanism("rounding", clip, {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
 
