@@ -18,8 +18,9 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
+from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
-from rqm.privacy.counts import Spread, pair_bounds, stack, steps_of, worst_spread
+from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
 from rqm.privacy.shapes import Group, group_of, partition
 from rqm.privacy.splits import Splits
@@ -289,7 +290,7 @@ def _all_counts(asked: _Asked, orders: FloatArray, attained: FloatArray, wanted:
     local, orders_asked = np.searchsorted(used, pairs), np.where(wanted, orders, np.nan)
     shapes, own, powers = stack(units[:-1]), stack([asked.laws[i] for i in used]), stack(rest)
     size = (shapes[0].shape[1] + 1) * steps + own[0].shape[1] + powers[0].shape[1] + 4
-    table = np.full((1, len(orders), steps + 1), -inf)
+    table = np.full((steps + 1, 1, len(orders)), -inf)
 
     def fill(c0: int) -> None:
         start = units[0].times(c0)
@@ -298,4 +299,4 @@ def _all_counts(asked: _Asked, orders: FloatArray, attained: FloatArray, wanted:
 
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         list(pool.map(fill, range(steps + 1)))
-    return np.asarray(table[0].max(axis=1))
+    return np.asarray(table.max(axis=(0, 1)))

@@ -7,6 +7,7 @@ convolution stays plain multiplication and addition of positive numbers: no canc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 
 import numpy as np
@@ -50,6 +51,7 @@ class Sum:
         return bool(smallest < 2.0**-500)
 
     @staticmethod
+    @cache
     def nothing() -> "Sum":
         """The law of the constant 0: the sum over nobody."""
         return Sum.of(np.zeros(1))
