@@ -277,8 +277,7 @@ class Spread:
             least = least / 8
         if len(counts):
             values = self._compute(counts)[0]
-            for table in (self.table, self.open):
-                lower_beyond(table, counts, values, self.stride)
+            lower_beyond(self.table, self.open, counts, values, self.stride)
         now = spread_means(self.table, self.thin, spreads)
         self.bounds[active] = np.minimum(before, now)
         return bool(len(counts) or (now < before * (1 - 1e-12)).any())

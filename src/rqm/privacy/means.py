@@ -70,11 +70,15 @@ def take_large(
 
 @compiled
 def lower_beyond(
-    table: FloatArray, counts: IntArray, values: FloatArray, stride: int
+    table: FloatArray, opened: FloatArray, counts: IntArray, values: FloatArray, stride: int
 ) -> None:  # pragma: no cover (compiled)
-    """Put in the values of some counts; those with a few shapes more are no larger."""
+    """Put the values of some counts into both tables; those with a few shapes more are no larger."""
+    many = table.shape
     for s in range(counts.shape[0]):
-        a, b, c, d = counts[s]
-        beyond = table[a : a + stride, b : b + stride, c : c + stride, d : d + stride]
-        for i in np.ndindex(beyond.shape):
-            beyond[i] = min(beyond[i], values[s])
+        value, (a, b, c, d) = values[s], counts[s]
+        for i in range(a, min(a + stride, many[0])):
+            for j in range(b, min(b + stride, many[1])):
+                for k in range(c, min(c + stride, many[2])):
+                    for m in range(d, min(d + stride, many[3])):
+                        table[i, j, k, m] = min(table[i, j, k, m], value)
+                        opened[i, j, k, m] = min(opened[i, j, k, m], value)
