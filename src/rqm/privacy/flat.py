@@ -13,7 +13,7 @@ from rqm.privacy.compiled import BLOCK, EMPTY, FAST, POWERS, WHOLE, Blocked, Int
 
 SMALLEST = 2.0**-900
 """Sums from here on have lost nothing that counts: what underflows in them is less than 2**-1000."""
-REACH = 600
+REACH = 1000
 """Powers of two between the largest and the smallest block of a law that is tried."""
 TAPS = 8
 """Outcomes of one law that are added to all of the other in one turn."""
