@@ -73,6 +73,25 @@ def test_what_floats_do_not_reach_is_left_to_the_blocks(log_law, order):
     assert not cells.flat  # and is not tried again
 
 
+def far_apart(near):
+    """So many outcomes of which each is a 32nd of the one before, and sixteen more from 2**-700 on."""
+    return Sum.of(np.log(2) * np.array([*range(0, -5 * near, -5), *range(-700, -780, -5)]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (far_apart(16), far_apart(17)),  # the last block of their sum is zero in floats, and no tail to be cut
+        (Sum.of(np.log(2) * np.array([*np.linspace(0, -850, 41), -1190])), Sum.nothing()),  # the last outcome is
+    ],
+)
+def test_a_tail_that_floats_lose_is_not_taken_for_the_end(first, second):
+    own = random_laws(np.random.default_rng(1), 2, 5)
+    blocks, flat = both([first], [second], own, np.array([2.0]), log_tail=-1500.0)
+    assert np.isnan(flat).all()
+    assert np.isfinite(blocks).all()
+
+
 def test_a_table_is_the_same_whoever_fills_it():
     """RQM's own laws, many cells: several threads; the largest of all pairs is that of each."""
     own = [Sum.of(row) for row in RQM().knot_laws("paper")]

@@ -11,7 +11,8 @@ from numba import njit
 from rqm._util.checks import FloatArray
 from rqm.privacy.compiled import BLOCK, EMPTY, FAST, POWERS, WHOLE, Blocked, IntArray, compiled
 
-SMALLEST = 2.0**-900
+DEEPEST = -900
+SMALLEST = 2.0**DEEPEST
 """Sums from here on have lost nothing that counts: what underflows in them is less than 2**-1000."""
 REACH = 1000
 """Powers of two between the largest and the smallest block of a law that is tried."""
@@ -51,9 +52,8 @@ def _flatten(mantissa: FloatArray, exponent: IntArray, top: int, out: FloatArray
             return 0
         scale = 0.0 if exponent[k] == EMPTY else POWERS[POWERS.shape[0] - 1 + below]
         for z in range(BLOCK):
-            value = mantissa[k, z] * scale
-            out[TAPS + BLOCK * k + z] = value
-            if value > 0.0:
+            out[TAPS + BLOCK * k + z] = mantissa[k, z] * scale
+            if mantissa[k, z] > 0.0:  # be it lost as a float
                 size = BLOCK * k + z + 1
     out[:TAPS] = 0.0
     out[TAPS + size : TAPS + size + 2 * TAPS] = 0.0
@@ -192,7 +192,8 @@ def evaluate_flat(
         good = sx > 0 and sy > 0 and sizes.min() > 0 and sizes.min() == sizes.max()
         if good:
             size = _convolve(x, sx, y, sy, base)
-            lowest = 0.0 if least <= EMPTY else 2.0 ** max(-1074.0, float(least - 1 - top_x - top_y))
+            below = least - 1 - top_x - top_y
+            lowest = 2.0 ** float(below) if below > DEEPEST else 0.0  # no tail is cut that floats may have lost
             start, stop = _without_tails(base, size, lowest)
             base[start : start + TAPS] = 0.0
             base[TAPS + stop : TAPS + stop + 2 * TAPS] = 0.0
