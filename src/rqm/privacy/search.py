@@ -15,6 +15,9 @@ from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
 MANY = 256
 """Others from which on a search tries few splits, and moves many of them at once."""
 
+AT_ONCE = 2048
+"""Ways to spread the others that are looked at together."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -57,8 +60,9 @@ class _Search:
 
     def consider(self, tried: Sequence[tuple[int, ...]], pairs: IntArray) -> bool:
         """Try so many other clients at each knot, one way after the other; whether some order gets better."""
-        if not tried:
-            return False
+        if not tried or len(tried) > AT_ONCE:
+            better = [self.consider(tried[k : k + AT_ONCE], pairs) for k in range(0, len(tried), AT_ONCE)]
+            return any(better)
         parts = [self._halves(counts) for counts in tried]
         rows = [{sums: k for k, sums in enumerate(dict.fromkeys(half))} for half in zip(*parts, strict=True)]
         laws = [[self._total(one) for one in half] for half in rows]
@@ -67,13 +71,13 @@ class _Search:
         places = np.column_stack([at, *sizes])
         asked = np.broadcast_to(self.orders, (len(pairs), len(self.orders))).copy()
         values = self.cells.table(places, (stack(laws[0]), stack(laws[1])), self.laws, pairs, asked)
-        better = False
+        improved = False
         for a, most in enumerate(values.max(axis=0)):
             for k in np.flatnonzero(most > self.best[a].value * (1 + 1e-12)).tolist():
                 if most[k] > self.best[a].value * (1 + 1e-12):
                     self.best[a] = Found(float(most[k]), _named(values[:, a, k], pairs), tried[k])
-                    better = True
-        return better
+                    improved = True
+        return improved
 
     def split(self, at: dict[int, int]) -> tuple[int, ...]:
         """So many at some knots, nobody at the others."""
