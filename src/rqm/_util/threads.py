@@ -1,7 +1,9 @@
 """How many threads to use, and how to wait without being in others' way."""
 
 import os
-from functools import cache
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
 from pathlib import Path
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -24,3 +26,19 @@ def wait_quietly() -> None:
     A thread that spins for work takes a core from whoever has some. What the user has set stays.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def in_turns(fill: Callable[[slice], None], count: int, least: int = 16) -> None:
+    """Fill so many cells, some on each core where there are enough."""
+    cores = usable_cores()
+    if cores == 1 or count < 2 * least:
+        fill(slice(0, count))
+        return
+    step = max(least, -(-count // (4 * cores)))
+    list(_pool(cores, os.getpid()).map(fill, [slice(k, min(k + step, count)) for k in range(0, count, step)]))
+
+
+@lru_cache(maxsize=1)
+def _pool(cores: int, process: int) -> ThreadPoolExecutor:
+    """Threads that are kept: there are thousands of turns. A process that was forked has its own."""
+    return ThreadPoolExecutor(max_workers=cores)

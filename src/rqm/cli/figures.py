@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from rqm._util.compiler import start_lean
+
 
 def command(
     names: Annotated[
@@ -21,6 +23,7 @@ def command(
 
         rqm figures renyi-theta25 --out out/figures
     """
+    start_lean()
     from rqm.privacy.figures import FIGURES
     from rqm.report.figures import draw, save
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm._util.compiler import start_lean
 from rqm.cli.options import JsonOption, with_mechanism
 from rqm.mechanisms.channel import Channel
 
@@ -57,6 +58,7 @@ def command(
 
         rqm privacy --mechanism discrete-gaussian --scale 2 --clients 40
     """
+    start_lean()
     from rqm import renyi
 
     with _spinner(quiet=as_json or clients < 3):

@@ -18,8 +18,9 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
+from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
-from rqm.privacy.counts import Spread, pair_bounds, stack, steps_of, worst_spread
+from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
 from rqm.privacy.shapes import Group, group_of, partition
 from rqm.privacy.splits import Splits
@@ -193,7 +194,7 @@ class _Asked:
             return np.maximum(attained, _two_ends(self, orders, alone, attained))
         wanted = self._wanted(orders, alone, attained)
         if self.exact:
-            return np.maximum(attained, _all_counts(self, orders, attained, wanted))
+            return np.maximum(attained, _all_counts(self, orders, alone, attained, wanted))
         with ThreadPoolExecutor(max_workers=usable_cores()) as pool:  # no order knows of another
             return np.maximum(attained, list(pool.map(self._spread, orders, alone, attained, wanted.T)))
 
@@ -275,21 +276,34 @@ def _two_ends(asked: _Asked, orders: FloatArray, alone: FloatArray, attained: Fl
         return np.asarray(np.max(list(pool.map(stretch, pairwise(cuts))), axis=0))
 
 
-def _all_counts(asked: _Asked, orders: FloatArray, attained: FloatArray, wanted: Bools) -> FloatArray:
-    """The largest divergence over all counts of others at the knots, for the pairs that are ``wanted``."""
-    pairs, wanted = asked.pairs[wanted.any(axis=1)], wanted[wanted.any(axis=1)]
-    if not len(pairs):
-        return attained
-    steps = asked.count
+def _all_counts(
+    asked: _Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray, wanted: Bools
+) -> FloatArray:
+    """The largest divergence over all counts of others at the knots, for the pairs that are ``wanted``.
+
+    Pairs that leak no more beside fewer others than all others at one knot leave are not looked at any further.
+    """
+    reached = np.maximum(attained, _all_equal(asked.laws, asked.others, asked.count, asked.pairs, orders, alone))
+    for fewer in (asked.count // 4, asked.count // 2):
+        wanted &= _each_pair(asked, fewer, orders, wanted) > reached
+    return np.asarray(np.maximum(reached, _each_pair(asked, asked.count, orders, wanted).max(axis=0)))
+
+
+def _each_pair(asked: _Asked, steps: int, orders: FloatArray, wanted: Bools) -> FloatArray:
+    """The largest divergence of each wanted pair over all counts of ``steps`` others at the knots; −∞ of all others."""
+    values, some = np.full(wanted.shape, -inf), wanted.any(axis=1)
+    if not some.any():
+        return values
+    pairs = asked.pairs[some]
     units = [Sum.of(row) for row in asked.others]
     rest = [Sum.nothing()]  # the last count is what the others leave
     for _ in range(steps):
         rest.append(rest[-1] + units[-1])
     used = sorted({int(i) for i in pairs.ravel()})
-    local, orders_asked = np.searchsorted(used, pairs), np.where(wanted, orders, np.nan)
+    local, orders_asked = np.searchsorted(used, pairs), np.where(wanted[some], orders, np.nan)
     shapes, own, powers = stack(units[:-1]), stack([asked.laws[i] for i in used]), stack(rest)
     size = (shapes[0].shape[1] + 1) * steps + own[0].shape[1] + powers[0].shape[1] + 4
-    table = np.full((1, len(orders), steps + 1), -inf)
+    table = np.full((steps + 1, len(pairs), len(orders)), -inf)
 
     def fill(c0: int) -> None:
         start = units[0].times(c0)
@@ -298,4 +312,5 @@ def _all_counts(asked: _Asked, orders: FloatArray, attained: FloatArray, wanted:
 
     with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         list(pool.map(fill, range(steps + 1)))
-    return np.asarray(table[0].max(axis=1))
+    values[some] = table.max(axis=0)
+    return values

@@ -225,11 +225,7 @@ def _of_order(
     b: FloatArray, eb: IntArray, ratio: FloatArray, peak: FloatArray, lift: IntArray, alpha: float
 ) -> float:  # pragma: no cover (compiled)
     """(α − 1) D_α from the ratios, block by block; blocks that add too little are left out."""
-    blocks, best, reach = (
-        peak.shape[0],
-        0,
-        -np.inf,
-    )  # first the block that may add most
+    blocks, best, reach = peak.shape[0], 0, -np.inf  # first the block that may add most
     for k in range(blocks):
         here = np.log(2.0) * eb[k] + alpha * (np.log(peak[k]) + np.log(2.0) * lift[k])
         if here > reach:
@@ -313,9 +309,9 @@ def _all_pairs(
     for k in range(pairs.shape[0]):
         i, j = pairs[k, 0], pairs[k, 1]
         divergences(law[i, : used[i]], elaw[i, : used[i]], law[j, : used[j]], elaw[j, : used[j]], orders[k], values)
-        row = table[k] if table.shape[0] > 1 else table[0]
+        row = table[cell, k] if table.shape[1] > 1 else table[cell, 0]
         for order in range(orders.shape[1]):
-            row[order, cell] = max(row[order, cell], values[order])
+            row[order] = max(row[order], values[order])
 
 
 @inlined
@@ -335,7 +331,7 @@ def evaluate(
     least: int,
     table: FloatArray,
 ) -> None:  # pragma: no cover (compiled)
-    """Fill the table: the divergence of every pair beside ``first[i] + second[j]``, one cell for each of the places.
+    """Fill the table: the divergence of every pair beside ``first[i] + second[j]``, one row for each of the places.
 
     A place is i, j and how many blocks the two laws have; ``asked`` are pairs and orders. Blocks at both ends of a sum
     are left out whose largest probability is below 2**least.

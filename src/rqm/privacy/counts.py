@@ -7,19 +7,16 @@ maximum as if every count had been computed.
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from itertools import product
-from math import comb, inf, log
-from os import getpid
+from math import comb, inf, prod
 
 import numpy as np
 
 from rqm._util.checks import FloatArray
-from rqm._util.threads import usable_cores
-from rqm.privacy.compiled import BLOCK, EMPTY, Blocked, Bools, IntArray, evaluate
+from rqm.privacy.cells import Cells, stack
+from rqm.privacy.compiled import BLOCK, EMPTY, Blocked, Bools, IntArray
 from rqm.privacy.divergence import Sum
-from rqm.privacy.means import large_counts, lower_beyond, spread_means
+from rqm.privacy.means import lower_beyond, spread_means, take_large
 from rqm.privacy.shapes import Group
 
 LATTICE = 10
@@ -36,17 +33,6 @@ NARROW = 0.03
 AXES = 4
 
 
-def stack(sums: list[Sum]) -> tuple[FloatArray, IntArray]:
-    """Pad some laws to the same number of blocks."""
-    blocks = max(len(s.exponent) for s in sums)
-    mantissa = np.zeros((len(sums), blocks, BLOCK))
-    exponent = np.full((len(sums), blocks), EMPTY, dtype=np.int64)
-    for k, s in enumerate(sums):
-        mantissa[k, : len(s.exponent)] = s.mantissa
-        exponent[k, : len(s.exponent)] = s.exponent
-    return mantissa, exponent
-
-
 class Shapes:
     """Sums of so many shapes of each group, in blocks of ``block``: made when asked for, and kept.
 
@@ -54,7 +40,7 @@ class Shapes:
     """
 
     def __init__(self, groups: list[Group], block: int, steps: int, log_tail: float) -> None:
-        self.log_tail = log_tail
+        self.log_tail, self.cells = log_tail, Cells(log_tail)
         self.powers = [[Sum.nothing(), group.shape.times(block, log_tail)] for group in groups]
         half = (len(groups) + 1) // 2
         self.halves = [_Half(some, steps, self.part) for some in (slice(half), slice(half, len(groups)))]
@@ -82,20 +68,12 @@ class Shapes:
         Of shape (1 or pairs, orders, counts); ``asked`` holds the orders that matter for each pair, else NaN.
         """
         at = [half.find(counts) for half in self.halves]
-        first, second = (half.laws for half in self.halves)
         places = np.stack([*at, *(half.sizes[k] for half, k in zip(self.halves, at, strict=True))], axis=1)
-        used = sorted({int(i) for i in pairs.ravel()})
-        own, local = stack([laws[i] for i in used]), np.searchsorted(used, pairs)
-        table = np.full((len(pairs) if each else 1, asked.shape[1], len(counts)), -inf)
-        blocks = first[0].shape[1] + second[0].shape[1]
-        least = EMPTY if self.log_tail == -inf else int(self.log_tail / log(2)) - blocks.bit_length() - 6
-
-        def fill(part: slice) -> None:
-            evaluate(places[part], first, second, own, (local, asked), least, table[:, :, part])
-
-        in_turns(fill, len(counts))
-        lost = sum(half.lost[k] for half, k in zip(self.halves, at, strict=True))
-        return table, np.asarray(lost + np.exp(self.log_tail))
+        first, second = self.halves
+        table = (self.cells.table if each else self.cells.largest)(
+            places, (first.laws, second.laws), laws, pairs, asked
+        )
+        return table, first.lost[at[0]] + second.lost[at[1]] + np.exp(self.log_tail)
 
 
 class _Half:
@@ -103,21 +81,22 @@ class _Half:
 
     def __init__(self, groups: slice, steps: int, made: Callable[[slice, list[int]], Sum]) -> None:
         self.groups, self.made = groups, made
-        self.rows = np.full((steps + 1,) * len(range(AXES)[groups]), -1)  # by counts
+        self.shape = (steps + 1,) * len(range(AXES)[groups])
+        self.rows = np.full(prod(self.shape), -1)  # by counts
         self.laws: Blocked = (np.zeros((0, 0, BLOCK)), np.full((0, 0), EMPTY))
         self.sizes, self.lost = np.zeros(0, dtype=np.int64), np.zeros(0)
 
     def find(self, counts: IntArray) -> IntArray:
         """The rows of some counts of all groups."""
-        mine = counts[:, self.groups]
-        new = np.unique(mine[self.rows[tuple(mine.T)] < 0], axis=0)
+        at = np.ravel_multi_index(tuple(counts[:, self.groups].T), self.shape)
+        new = np.unique(at[self.rows[at] < 0])
         if len(new):
-            self._add(new)
-        return np.asarray(self.rows[tuple(mine.T)])
+            self.rows[new] = np.arange(len(self.sizes), len(self.sizes) + len(new))
+            self._add(np.stack(np.unravel_index(new, self.shape), axis=1))
+        return np.asarray(self.rows[at])
 
     def _add(self, counts: IntArray) -> None:
         have, now = len(self.sizes), len(self.sizes) + len(counts)
-        self.rows[tuple(counts.T)] = np.arange(have, now)
         sums = [self.made(self.groups, one) for one in counts.tolist()]
         (rows, blocks), (mantissa, exponent) = self.laws[1].shape, stack(sums)
         widest = exponent.shape[1]
@@ -130,22 +109,6 @@ class _Half:
         self.laws[0][have:now, :widest], self.laws[1][have:now, :widest] = mantissa, exponent
         self.sizes = np.append(self.sizes, [len(one.exponent) for one in sums])
         self.lost = np.append(self.lost, np.exp([one.log_lost for one in sums]))
-
-
-def in_turns(fill: Callable[[slice], None], count: int, least: int = 16) -> None:
-    """Fill so many cells, some on each core where there are enough."""
-    cores = usable_cores()
-    if cores == 1 or count < 2 * least:
-        fill(slice(0, count))
-        return
-    step = max(least, -(-count // (4 * cores)))
-    list(_pool(cores, getpid()).map(fill, [slice(k, min(k + step, count)) for k in range(0, count, step)]))
-
-
-@lru_cache(maxsize=1)
-def _pool(cores: int, process: int) -> ThreadPoolExecutor:
-    """Threads that are kept: there are thousands of turns. A process that was forked has its own."""
-    return ThreadPoolExecutor(max_workers=cores)
 
 
 def thinning(steps: int, weight: float, block: int) -> FloatArray:
@@ -273,8 +236,7 @@ class Spread:
         lattice = self._counts(self.stride)
         few = self.groups == 2
         values = self._compute(lattice, each=few)
-        many = [self.first + 1 if self.far == 1 else self.steps + 1, *[self.steps + 1] * (self.groups - 1)]
-        many += [1] * (AXES - self.groups)
+        many = [self.first + 1] * self.far + [self.steps + 1] * (self.groups - self.far) + [1] * (AXES - self.groups)
         near = np.ix_(*(np.arange(n) // self.stride for n in many))
         coarse = np.zeros((len(values), *(-(-n // self.stride) for n in many)))
         coarse[:, *(lattice.T // self.stride)] = values
@@ -285,6 +247,7 @@ class Spread:
                 worth[k] = self.scale.back(means).max() > attained
             self.pairs, coarse = self.pairs[worth], coarse[worth]
         self.table = np.ascontiguousarray(coarse.max(axis=0, initial=0.0)[near])
+        self.most = float(self.table.max())
         self.open = self.table.copy()  # but nothing where the table is exact
         self.open[tuple(lattice.T)] = 0.0
         self.bounds = spread_means(self.table, self.thin, self.spreads)
@@ -310,13 +273,11 @@ class Spread:
         # What adds little to what is open waits: perhaps it need not be known.
         least, counts = np.where(adds > ENOUGH * before, LITTLE * adds, inf), np.empty((0, AXES), dtype=np.int64)
         while not len(counts) and least.min(initial=inf) < inf:  # many may be open that add little each
-            counts = large_counts(self.open, self.thin, spreads, least)
+            counts = take_large(self.open, self.thin, spreads, least, self.most)
             least = least / 8
         if len(counts):
             values = self._compute(counts)[0]
-            for table in (self.table, self.open):
-                lower_beyond(table, counts, values, self.stride)
-            self.open[tuple(counts.T)] = 0.0
+            lower_beyond(self.table, self.open, counts, values, self.stride)
         now = spread_means(self.table, self.thin, spreads)
         self.bounds[active] = np.minimum(before, now)
         return bool(len(counts) or (now < before * (1 - 1e-12)).any())

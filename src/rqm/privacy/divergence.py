@@ -7,7 +7,8 @@ convolution stays plain multiplication and addition of positive numbers: no canc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from functools import cache
+from math import exp, inf, log, log1p
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from rqm._util.checks import FloatArray
 from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, convolve, divergences
 
 UNIT_ROUNDOFF = 2.0**-53
+LOG2 = log(2)
 LONG = 8
 """Blocks from which on a law has tails worth leaving out."""
 
@@ -50,6 +52,7 @@ class Sum:
         return bool(smallest < 2.0**-500)
 
     @staticmethod
+    @cache
     def nothing() -> "Sum":
         """The law of the constant 0: the sum over nobody."""
         return Sum.of(np.zeros(1))
@@ -74,15 +77,12 @@ class Sum:
         """Without the blocks at each end whose probability is together at most ``exp(log_tail)``, if it is long."""
         if log_tail == -inf or len(self.exponent) < LONG:
             return self
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.mantissa.sum(axis=1)) + np.log(2) * self.exponent.astype(np.float64)
-        below, above = (np.logaddexp.accumulate(side) for side in (logs, logs[::-1]))
-        first, last = (int(np.searchsorted(side, log_tail, side="right")) for side in (below, above))
+        first, below = _tail(self.mantissa, self.exponent, log_tail)
+        last, above = _tail(self.mantissa[::-1], self.exponent[::-1], log_tail)
         if not first + last:
             return self
-        kept = slice(first, len(logs) - last)
-        cut = [side[cuts - 1] for side, cuts in ((below, first), (above, last)) if cuts]
-        lost = float(np.logaddexp.reduce([self.log_lost, *cut])) + 1e-9
+        kept = slice(first, len(self.exponent) - last)
+        lost = float(np.logaddexp.reduce([self.log_lost, below, above])) + 1e-9
         return Sum(self.mantissa[kept], self.exponent[kept], lost)
 
     def log_law(self, outcomes: int) -> FloatArray:
@@ -90,6 +90,21 @@ class Sum:
         with np.errstate(divide="ignore"):
             logs = np.log(self.mantissa) + np.log(2) * self.exponent[:, None].astype(np.float64)
         return np.asarray(np.where(self.mantissa > 0, logs, -inf).ravel()[:outcomes])
+
+
+def _tail(mantissa: FloatArray, exponent: IntArray, log_tail: float) -> tuple[int, float]:
+    """How many of the first blocks have together at most ``exp(log_tail)``, and the logarithm of what they have."""
+    cut, total = 0, -inf
+    for power in exponent.tolist():
+        if (power - 1) * LOG2 > log_tail:  # already its largest outcome is more
+            break
+        mass = float(mantissa[cut].sum()) if power != EMPTY else 0.0
+        here = log(mass) + power * LOG2 if mass else -inf
+        more = max(total, here) + log1p(exp(-abs(total - here))) if min(total, here) > -inf else max(total, here)
+        if more > log_tail:
+            break
+        cut, total = cut + 1, more
+    return cut, total
 
 
 def renyi_divergence(log_p: FloatArray, log_q: FloatArray, alphas: Sequence[float]) -> FloatArray:

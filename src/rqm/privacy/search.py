@@ -7,12 +7,16 @@ from itertools import combinations
 import numpy as np
 
 from rqm._util.checks import FloatArray
+from rqm.privacy.cells import Cells, stack
 from rqm.privacy.certificate import needed_tail
 from rqm.privacy.compiled import IntArray
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
 
 MANY = 256
 """Others from which on a search tries few splits, and moves many of them at once."""
+
+AT_ONCE = 2048
+"""Ways to spread the others that are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,13 @@ def best_pairs(
 ) -> tuple[FloatArray, list[tuple[int, int]]]:
     """For each order, the largest divergence over the pairs and the pair that attains it."""
     values = pair_divergences(base, laws, pairs, orders)
-    best = values.max(axis=0)
-    # Mirror images tie but for rounding: name the last, the one with the larger x.
-    at = [int(np.flatnonzero(column >= top * (1 - 1e-12))[-1]) for column, top in zip(values.T, best, strict=True)]
-    return best, [(int(pairs[k][0]), int(pairs[k][1])) for k in at]
+    return values.max(axis=0), [_named(column, pairs) for column in values.T]
+
+
+def _named(values: FloatArray, pairs: IntArray) -> tuple[int, int]:
+    """The pair with the largest value. Mirror images tie but for rounding: the last, the one with the larger x."""
+    i, j = pairs[np.flatnonzero(values >= values.max() * (1 - 1e-12))[-1]].tolist()
+    return i, j
 
 
 class _Search:
@@ -48,26 +55,53 @@ class _Search:
         self.laws, self.orders = [Sum.of(row) for row in own], orders
         self.tail = tail_of(self.laws, orders)
         self.best = [Found(-1.0, (0, 1), (0,) * len(own))] * len(orders)
+        self.cells = Cells(self.tail)
         self._powers: dict[tuple[int, int], Sum] = {}
 
-    def consider(self, counts: tuple[int, ...], pairs: IntArray) -> bool:
-        """Try so many other clients at each knot; whether some order gets better."""
-        base = Sum.nothing()
-        for v, times in enumerate(counts):
-            base = (base + self._power(v, times)).trimmed(self.tail) if times else base
-        value, pair = best_pairs(base, self.laws, pairs, self.orders)
-        better = [a for a in range(len(self.orders)) if value[a] > self.best[a].value * (1 + 1e-12)]
-        for a in better:
-            self.best[a] = Found(float(value[a]), pair[a], counts)
-        return bool(better)
+    def consider(self, tried: Sequence[tuple[int, ...]], pairs: IntArray) -> bool:
+        """Try so many other clients at each knot, one way after the other; whether some order gets better."""
+        if not tried or len(tried) > AT_ONCE:
+            better = [self.consider(tried[k : k + AT_ONCE], pairs) for k in range(0, len(tried), AT_ONCE)]
+            return any(better)
+        parts = [self._halves(counts) for counts in tried]
+        rows = [{sums: k for k, sums in enumerate(dict.fromkeys(half))} for half in zip(*parts, strict=True)]
+        laws = [[self._total(one) for one in half] for half in rows]
+        at = np.array([[half[one] for half, one in zip(rows, part, strict=True)] for part in parts])
+        sizes = [np.array([len(law.exponent) for law in half])[k] for half, k in zip(laws, at.T, strict=True)]
+        places = np.column_stack([at, *sizes])
+        asked = np.broadcast_to(self.orders, (len(pairs), len(self.orders))).copy()
+        values = self.cells.table(places, (stack(laws[0]), stack(laws[1])), self.laws, pairs, asked)
+        improved = False
+        for a, most in enumerate(values.max(axis=0)):
+            for k in np.flatnonzero(most > self.best[a].value * (1 + 1e-12)).tolist():
+                if most[k] > self.best[a].value * (1 + 1e-12):
+                    self.best[a] = Found(float(most[k]), _named(values[:, a, k], pairs), tried[k])
+                    improved = True
+        return improved
 
-    def only(self, at: dict[int, int], pairs: IntArray) -> bool:
-        """Try some knots, nobody at the others."""
-        return self.consider(tuple(at.get(v, 0) for v in range(len(self.laws))), pairs)
+    def split(self, at: dict[int, int]) -> tuple[int, ...]:
+        """So many at some knots, nobody at the others."""
+        return tuple(at.get(v, 0) for v in range(len(self.laws)))
+
+    @staticmethod
+    def _halves(counts: tuple[int, ...]) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+        """The knots with some clients and how many there are, the last of them by itself."""
+        some = tuple((v, times) for v, times in enumerate(counts) if times)
+        return some[:-1], some[-1:]
+
+    def _total(self, some: tuple[tuple[int, int], ...]) -> Sum:
+        total = Sum.nothing()
+        for k, (v, times) in enumerate(some):
+            total = (total + self._power(v, times)).trimmed(self.tail) if k else self._power(v, times)
+        return total
 
     def _power(self, v: int, times: int) -> Sum:
         if (v, times) not in self._powers:
-            self._powers[v, times] = self.laws[v].times(times, self.tail)
+            before = self._powers.get((v, times - 1))
+            law = self.laws[v]
+            self._powers[v, times] = (
+                law.times(times, self.tail) if before is None else (before + law).trimmed(self.tail)
+            )
         return self._powers[v, times]
 
 
@@ -80,7 +114,7 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[Found]:
     pairs = all_pairs(knots)
     ranked = []
     for v in reversed(range(knots)):
-        found.only({v: count}, pairs)
+        found.consider([found.split({v: count})], pairs)
         ranked.append((max(one.value for one in found.best), v))
     if count == 0:
         return found.best
@@ -89,15 +123,13 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[Found]:
     splits = sorted({int(k) for k in np.linspace(1, count - 1, min(count - 1, tried))})
     most = 16 if count < MANY else 4
     knots_tried = range(knots) if knots <= most else sorted(v for _, v in sorted(ranked)[-max(4, most // 2) :])
-    for u, v in combinations(knots_tried, 2):
-        for k in splits:
-            found.only({u: k, v: count - k}, promising)
+    two = combinations(knots_tried, 2)
+    found.consider([found.split({u: k, v: count - k}) for u, v in two for k in splits], promising)
     size = 1 if count < MANY else count // 4
     for _ in range(min(count, MANY)):
         starts = {one.counts for one in found.best}
         moved = {many for start in starts for many in _moves(start, knots_tried, size)}
-        improved = [found.consider(many, promising) for many in sorted(moved)]
-        if not any(improved):
+        if not found.consider(sorted(moved), promising):
             if size <= max(1, count // MANY):
                 break
             size = max(1, size // 4)
