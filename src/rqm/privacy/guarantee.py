@@ -1,4 +1,4 @@
-"""A user's (ε, δ) for a whole run, with all that it means: of events in a setting, as planned or as charged."""
+"""A user's or a record's (ε, δ) for a whole run, with all that it means: of events in a setting, planned or charged."""
 
 from dataclasses import asdict, dataclass, replace
 from math import exp, sqrt
@@ -33,7 +33,8 @@ class Guarantee:
     a Gaussian is not the best noise). With a ``trusted_server`` it holds against whoever sees only what the server
     publishes. Where only some of ``chosen_of`` coordinates are sent, vectors are clipped again, at ``second_clip``
     times C, which takes the part ``clipped_away`` of them on average at most; the noise is then that of the whole
-    decoded mean, without the error of the choice.
+    decoded mean, without the error of the choice. Where the ``unit`` is a record, clients are silos, the noise is in
+    units of ``record_clip``, and with a ``record_rate`` each round's records are drawn by their silo in secret.
     """
 
     epsilon: float
@@ -63,6 +64,8 @@ class Guarantee:
     clipped_away: float | None = None
     trusted_server: bool = False
     certified: bool = True
+    record_clip: float | None = None
+    record_rate: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -80,7 +83,11 @@ class Guarantee:
     @property
     def changed(self) -> str:
         """What may differ between neighbours, in words."""
-        return {"replace": "replaced by another", "zero-out": "replaced by zero"}[self.neighbours]
+        return {
+            "replace": "replaced by another",
+            "zero-out": "replaced by zero",
+            "add-remove": "added or removed",
+        }[self.neighbours]
 
     @property
     def bound(self) -> str:
@@ -96,6 +103,8 @@ class Guarantee:
                 f"An ε of {self.epsilon:.3g} protects nobody, whatever else is true (δ = {self.delta:.3g}, against "
                 f"{self.whom})"
             )
+        if self.unit == "record":
+            return self._of_record
         other = {"replace": "any other data in their place", "zero-out": "zeros in their place"}[self.neighbours]
         crowd = f"all {self.clients:,}" if self.honest == self.clients else f"{self.honest:,} of {self.clients:,}"
         both = "" if self.separation is None else " and deliver both of their messages"
@@ -118,14 +127,43 @@ class Guarantee:
             f"more than {self.participations:,} of the {self.rounds:,} rounds"
         )
 
+    @property
+    def _of_record(self) -> str:
+        """The sentence for a record of a silo."""
+        other = {"replace": "with any other in its place", "add-remove": "without it"}[self.neighbours]
+        silos = f"all {self.clients:,}" if self.honest == self.clients else f"{self.honest:,} of the {self.clients:,}"
+        who = "its own silo is" if self.honest == 1 else f"{silos} silos of every round, its own among them, are"
+        drawn = (
+            f"is in no more than {self.participations:,} of the {self.rounds:,} rounds"
+            if self.record_rate in (None, 1)
+            else f"is drawn for each of the {self.rounds:,} rounds with a chance of {self.record_rate:.4g}, which only "
+            "its silo sees"
+        )
+        sums = (
+            "" if self.trusted_server or self.honest == 1 else ", of which they see the sums alone (secure aggregation)"
+        )
+        against = self.whom if self.trusted_server else "the server and other silos"
+        odds = f"{exp(self.epsilon):,.0f}" if self.epsilon >= 5 else f"{exp(self.epsilon):.3g}"
+        return (
+            f"Certified for every record: whatever {against} make of all the rounds{sums}, it is at most e^ε = {odds} "
+            f"times likelier with this record than {other}, or the other way round (ε = {self.epsilon:.4g}), but for a "
+            f"chance of δ = {self.delta:.3g}, if {who} honest and the record {drawn}"
+        )
+
     def __str__(self) -> str:
         """The guarantee in words, with its conditions."""
+        a = {"user": "a user's vectors", "record": "a record"}[self.unit]
+        whom = self.whom if self.unit == "user" or self.trusted_server else "the server and other silos"
+        who = {"user": "clients", "record": "silos"}[self.unit]
         lines = [
-            f"({self.epsilon:.4g}, {self.delta:.3g})-DP for every {self.unit} against {self.whom}, certified;",
-            f"  a {self.unit}'s vectors {self.changed} in up to {self.participations:,} of {self.rounds:,} rounds,",
-            f"  {self.honest:,} of {self.clients:,} clients of a round honest, {self.dim:,} coordinates "
-            f"({self.bound}).",
+            f"({self.epsilon:.4g}, {self.delta:.3g})-DP for every {self.unit} against {whom}, certified;",
+            f"  {a} {self.changed} in up to {self.participations:,} of {self.rounds:,} rounds,",
+            f"  {self.honest:,} of {self.clients:,} {who} of a round honest, {self.dim:,} coordinates ({self.bound}).",
         ]
+        if self.record_rate is not None:
+            lines.append(
+                f"  Its silo draws each round's records in secret, each with a chance of {self.record_rate:.4g}."
+            )
         if self.honest_fraction is not None:
             lines.append(
                 f"  It assumes that a round's clients are drawn at random from {self.population:,} users, of whom "
@@ -211,6 +249,8 @@ def guarantee(
         second_clip=None if chosen is None else chosen.second_clip,
         clipped_away=None if chosen is None else chosen.clipped_away,
         trusted_server=mech.trusted_server,
+        record_clip=event.record_clip,
+        record_rate=setting.record_rate,
     )
 
 
@@ -222,7 +262,7 @@ def _noise(event: Event, setting: Setting, charges: Charges | None, epsilon: flo
         return noise, noise / mech.gaussian_multiplier
     if event.cancel:
         return _cancelled(event, setting, charges)
-    noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / event.l2_clip
+    noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / (event.record_clip or event.l2_clip)
     if not 0 < epsilon < 1e6:
         return noise, None
     return noise, noise / gaussian_noise(replace(setting, honest=None, survivors=None), epsilon, charges)
@@ -262,7 +302,7 @@ def _iterates(
 
 def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:
     """D₂ of one coordinate in one round."""
-    if not event.mechanism.integers or event.cancel:
+    if not event.mechanism.integers or event.cancel or event.record_clip is not None:
         return None
     one = Event(event.mechanism, 1, event.mechanism.channel.clip)
     return float(one.rdp((2.0,), setting.neighbours, floor.honest).values[0])

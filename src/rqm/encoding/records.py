@@ -1,0 +1,107 @@
+"""Records of a silo: what it sends is the sum of their vectors, each clipped, and no record moves that sum by more.
+
+Nothing else leaves the silo: no number of records, no mean over them. The sum is scaled down to a public bound, which
+brings no two of them further apart, so all that the guarantee rests on is the clip of every record
+(``docs/proofs/silos.md``). Sums are of float64, in which what they lose is far below a record's clip.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from rqm._util.checks import floats, shown
+from rqm.encoding.transforms import FLOAT_ROOM, prepare, tensors
+
+if TYPE_CHECKING:
+    from rqm.encoding.private_mean import PrivateMean
+    from rqm.mechanisms.base import Mechanism
+
+MOST = 2**17
+"""Records that one sum may hold, so that float64 loses less of it than ``FLOAT_ROOM`` of a record …"""
+LARGEST = 2**14
+"""… and the public bound over a record's clip, for the same reason when it is scaled and rotated."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """The sum of so many records' vectors, each within the record's clip; it does not leave the silo as it is."""
+
+    total: Any
+    records: int
+
+
+def record_length(mean: "PrivateMean") -> float:
+    """What a record's vector is scaled to: a little less than C, since sums are rounded to the encoder's positions."""
+    assert mean.record_clip is not None
+    assert mean.mechanism is not None
+    length = (1 - FLOAT_ROOM) * mean.record_clip
+    if mean.mechanism.integers:
+        channel, recipe = mean.mechanism.channel, mean.mechanism.channel.recipe
+        room = mean.record_clip / channel.clip * (recipe.high - recipe.low) / 2 - sqrt(mean.coordinates)
+        length = min(length, (1 - FLOAT_ROOM) * room / recipe.scale)
+    if not length > mean.record_clip / 2:
+        raise ValueError(
+            f"record_clip = {mean.record_clip:g}: is no more than some of the encoder's positions: must be larger, or "
+            "the mechanism's clip smaller"
+        )
+    return length
+
+
+def gather(mean: "PrivateMean", rows: Any, before: Gathered | None = None) -> Gathered:
+    """Clip so many records' vectors, a row each, and add them to those ``before``. Tensors may be overwritten.
+
+    A record whose vector is not finite counts as zero.
+    """
+    if mean.unit != "record":
+        raise ValueError("unit = 'user': records are gathered where the unit is a record")
+    other = tensors(rows)
+    rows = floats("rows", rows).astype(np.float64) if other is None else rows
+    if rows.ndim != 2 or rows.shape[1] != mean.dim:
+        raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {mean.dim})")
+    count = len(rows) + (0 if before is None else before.records)
+    if count > MOST:
+        raise ValueError(f"rows: more than {MOST} records in one sum; encode by samples or batches of fewer")
+    clipped, _ = prepare(rows, record_length(mean), None)
+    total = clipped.sum(axis=0) if other is None else other.total(clipped)
+    return Gathered(total if before is None else before.total + total, count)
+
+
+def stacked(rows: Sequence[Gathered]) -> Any:
+    """The sums of some silos, a row each."""
+    if not all(isinstance(one, Gathered) for one in rows):
+        raise TypeError("rows: must be what PrivateMean.gather returned, one for each silo, where the unit is a record")
+    totals = [one.total for one in rows]
+    other = tensors(totals[0])
+    return np.stack(totals) if other is None else other.rows(totals)
+
+
+def check(mean: "PrivateMean", mech: "Mechanism | None") -> None:
+    """Refuse what does not go with records, or what no bound is known for; the mechanism, once it is there."""
+    if mean.unit == "user":
+        if mean.record_clip is not None:
+            raise ValueError(f"record_clip = {shown(mean.record_clip)}: must come with unit = 'record'")
+        return
+    if mean.record_clip is None or mean.l2_clip is None:
+        name = "record_clip" if mean.record_clip is None else "l2_clip"
+        raise ValueError(
+            f"{name} = None: must be given for records: their own clip, and a public bound on a silo's sum"
+        )
+    if not mean.record_clip <= mean.l2_clip <= LARGEST * mean.record_clip:
+        raise ValueError(
+            f"l2_clip = {mean.l2_clip:g}: must be from 1 to {LARGEST} times a record's clip ({mean.record_clip:g})"
+        )
+    for name, given in (("cancel", mean.cancel), ("coordinates", mean.coordinates if mean.few else None)):
+        if given is not None:
+            raise ValueError(f"{name} = {shown(given)}: no bound is known for records; leave it out")
+    if mech is None:
+        return
+    if mech.correlation is not None or (mech.integers and not mech.channel.budgeted):
+        raise ValueError(
+            f"mechanism = {mech.kind!r}: no bound is known for records; must be integer noise (discrete-gaussian, "
+            "skellam, binomial), levels outside the clip, or gaussian"
+        )
+    record_length(mean)
