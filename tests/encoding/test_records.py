@@ -109,7 +109,7 @@ def test_what_was_not_gathered_is_refused():
         MEAN.add(torch.zeros(1, DIM), torch.zeros(MEAN.coordinates, dtype=torch.int32), SeededRandom(0), round=0)
     with pytest.raises(ValueError, match="rows have shape \\(100,\\): must be \\(records, 100\\)"):
         MEAN.encode(np.zeros(DIM), SecureRandom())
-    with pytest.raises(ValueError, match="more than 131072 records"):
+    with pytest.raises(ValueError, match="records = 131073: one sum may hold 131072"):
         MEAN.gather(records(1, 1.0), Gathered(np.zeros(DIM), MOST))
     users = PrivateMean(epsilon=1, clients=100, dim=DIM)
     with pytest.raises(ValueError, match="unit = 'user'"):

@@ -62,11 +62,15 @@ def gather(mean: "PrivateMean", rows: Any, before: Gathered | None = None) -> Ga
     rows = floats("rows", rows).astype(np.float64) if other is None else rows
     if rows.ndim != 2 or rows.shape[1] != mean.dim:
         raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {mean.dim})")
-    count = len(rows) + (0 if before is None else before.records)
-    if count > MOST:
-        raise ValueError(f"rows: more than {MOST} records in one sum; encode by samples or batches of fewer")
     clipped, _ = prepare(rows, record_length(mean), None)
-    total = clipped.sum(axis=0) if other is None else other.total(clipped)
+    return joined(clipped.sum(axis=0) if other is None else other.total(clipped), len(rows), before)
+
+
+def joined(total: Any, records: int, before: Gathered | None) -> Gathered:
+    """A sum of so many records' clipped vectors, in float64, and those ``before``."""
+    count = records + (0 if before is None else before.records)
+    if count > MOST:
+        raise ValueError(f"records = {count}: one sum may hold {MOST}; encode by samples or batches of fewer")
     return Gathered(total if before is None else before.total + total, count)
 
 
