@@ -14,10 +14,8 @@ from rqm._util.solve import zero
 from rqm.privacy.gaussian import gaussian_epsilon
 from rqm.privacy.profiles import TRANSFORMS
 
-GAP, ROUGH = 1e-4, 1e-3
-"""Privacy losses are rounded up to multiples of this; and where a search asks."""
-LOSSES = 2e6
-"""Multiples of it, up to which a loss is looked for: beyond, the grid is made coarser."""
+FINE, ROUGH = 30_000, 4_000
+"""Into so many parts the range of a release's privacy loss is cut; and where a search asks."""
 
 
 def record_epsilon(
@@ -63,23 +61,24 @@ def sampled_noise(epsilon: float, rate: float, profile: Mapping[int, int], delta
 
 @lru_cache(maxsize=256)
 def _sampled(mu: float, rate: float, profile: tuple[tuple[int, int], ...], delta: float, quick: bool) -> float:
+    largest = mu * sqrt(profile[-1][0])
+    gap = largest * (largest / 2 + 10) / (ROUGH if quick else FINE)  # all of the loss, but for what is hardly ever seen
     parts = []
     for times, rounds in profile:
-        parts.append(_loss(mu, rate, quick).self_compose(times * rounds))
+        parts.append(_loss(mu, rate, gap).self_compose(times * rounds))
         if times > 1:  # as one release on a sample that stays the same
-            parts.append(_loss(mu * sqrt(times), rate, quick).self_compose(rounds))
+            parts.append(_loss(mu * sqrt(times), rate, gap).self_compose(rounds))
     return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
 
 
-def _loss(mu: float, rate: float, quick: bool) -> Any:
+def _loss(mu: float, rate: float, gap: float) -> Any:
     """The loss of a Gaussian pair that is sampled, a record added or removed (Zhu, Dong and Wang 2022)."""
     from dp_accounting import NeighboringRelation  # noqa: PLC0415 (takes a second)
     from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
 
-    widest = mu * (mu / 2 + 10)
     return pld.from_gaussian_mechanism(
         standard_deviation=1 / mu,
         sampling_prob=rate,
-        value_discretization_interval=max(ROUGH if quick else GAP, widest / LOSSES),
+        value_discretization_interval=gap,
         neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
     )

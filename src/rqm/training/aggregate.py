@@ -13,7 +13,7 @@ from rqm.plan.protocol import protocol
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.training.clock import Clock
 from rqm.training.participants import NOBODY, Before
-from rqm.training.streams import LOSSES, NOISE, TRANSIENT, generator, number
+from rqm.training.streams import LOSSES, NOISE, RECORDS, TRANSIENT, generator, number
 from rqm.training.work import Work
 from rqm.training.workers import Worker, Workers
 
@@ -62,7 +62,13 @@ class Aggregator(ABC):
         kind = torch.int32 if self.mean.integers else torch.float64
         return torch.zeros(self.mean.coordinates, dtype=kind, device=self.work.device)
 
-    def _add(self, rows: torch.Tensor, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
+    def _silo(self, silo: int, total: torch.Tensor, turn: int, place: int) -> None:
+        """Encode and add what a silo sends."""
+        with self.clock.timed("gradients"):
+            found = self.work.records(silo, turn, self._source(RECORDS, turn, silo).words)
+        self._add([found], total, turn, place)
+
+    def _add(self, rows: Any, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
         """Encode and add; return which rows were finite."""
         with self.clock.timed("clip, rotate, encode", among):
             finite: torch.Tensor = self.mean.add(rows, total, self._source(NOISE, turn, place), round=turn)
@@ -77,7 +83,11 @@ class Ideal(Aggregator):
         """The sum of the encoded gradients, as a secure aggregator reveals it."""
         total, losses = self._nothing(), torch.empty(len(staying), device=self.work.device)
         self.work.begin(turn)
-        if self.work.workers is not None and not self.work.observer.plants:
+        if self.work.per_record is not None:
+            losses = losses[:0]  # nobody computes them for all records
+            for place, silo in enumerate(staying):
+                self._silo(silo, total, turn, place)
+        elif self.work.workers is not None and not self.work.observer.plants:
             self._share_out(self.work.workers, staying, turn, total, losses)
         else:
             for place in range(0, len(staying), self.work.group):
@@ -156,6 +166,9 @@ class Secure(Aggregator):
             if party >= self.plan.clients:
                 return self.mean.take_back(self._held(turn - 1, party - self.plan.clients))
             place, found = places[chosen[party]], self._nothing()
+            if self.work.per_record is not None:
+                self._silo(chosen[party], found, turn, place)
+                return np.asarray(found.cpu())
             with self.clock.timed("gradients"):
                 losses[place] = self.work.one(self.work.worker, chosen[party], turn)
             if not self._add(self.work.worker.gradient[None], found, turn, place)[0]:
@@ -178,7 +191,8 @@ class Secure(Aggregator):
         assert survivors == [party for party in range(params.clients) if party not in silent]
         for place in gone:  # whose seeds are at hand in a simulation; else through the shares of the others
             total = (total - self._held(turn - 1, place)) % self.mean.modulus
-        return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), losses, cost.bytes_up)
+        own = losses if self.work.per_record is None else losses[:0]
+        return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), own, cost.bytes_up)
 
     def _held(self, turn: int, place: int) -> Any:
         """The transient noise of one client of a round."""

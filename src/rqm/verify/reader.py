@@ -272,6 +272,8 @@ def _real(values: Row, name: str, most: float) -> None:
 
 def _account(about: Row, spent: Counter[int], report: Report) -> None:
     """ε of all that was charged, by this verifier's own bound."""
+    if _mean(about).get("unit") == "record":
+        raise Unsure("unit = 'record': this verifier has no bound for the records of silos")
     promise = _promise(about)
     report.delta = promise.delta
     report.participations = sum(count for _, count in spent.most_common(_most(promise, spent)))
