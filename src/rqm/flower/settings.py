@@ -40,6 +40,10 @@ class Settings:
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
         whole("rqm.clients", self.plan.clients, 2)
+        if self.plan.records is not None:
+            raise ValueError(
+                "rqm.records: must not be given: records of silos are not clipped here yet; no ε covers them"
+            )
         if isinstance(self.plan.honest, float):
             raise ValueError(
                 f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "

@@ -193,6 +193,8 @@ class Guarantee:
         if self.chosen_of is not None and self.wire_bits_per_parameter is not None:
             under += f": {self.wire_bits_per_parameter:.4g} bits a parameter"
         lines.append(f"  {self.bits_per_coordinate} bits a coordinate{under}.")
+        if self.unit == "record":
+            lines.append(f"  {self.sentence}.")
         return "\n".join(lines)
 
 
