@@ -49,6 +49,8 @@ BETWEEN = 2.0
 """By how much the certificate of noise that is so many steps wide exceeds a Gaussian's, times the steps, about."""
 HARDLY_MORE = 0.01
 """A bit less is worth that much more noise."""
+OWN_STEPS = 6.0
+"""Steps of noise of a silo that counts on nobody else: of finer ones the table's own rounding shows, far out."""
 MOST_BITS = 16
 """Bits of a sum, at most."""
 
@@ -295,6 +297,8 @@ def best_of_records(
     noise = _gaussian(setting, checked_epsilon(epsilon)) * record_clip / clip
     own = noise / sqrt(setting.floor().honest)
     grids = sorted({min(round(1.1**power) | 1, MOST_STEPS) for power in range(102)})
+    if setting.floor().honest == 1:
+        grids = [min(int(2 * OWN_STEPS / own) | 1, MOST_STEPS)]
     sizes = [(steps, _bits(setting.clients, steps, own)) for steps in grids]
     each = [(_excess(steps, bits, own, noise), steps, bits) for steps, bits in sizes if bits <= MOST_BITS]
     if not each:
