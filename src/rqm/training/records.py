@@ -10,11 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import nn
 
 from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.records import Gathered, joined, record_length
+from rqm.plan.records import Records
 from rqm.training.batched import Loss, conv_gradients, plain_layers
 
 RECORDS, FLOATS = 128, 2**26
@@ -24,6 +26,16 @@ TOLERANCE = 1e-3
 
 Way = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 """From records and a clip to the sum of their clipped gradients, in float64."""
+
+
+def taken(plan: Records, count: int, turn: int, coins: Callable[[int], Any]) -> Any:
+    """Which of a silo's records take part in a round: drawn by its ``coins``, in a fixed order, or all.
+
+    ``coins`` gives so many words of 64 bits, which nobody else knows.
+    """
+    if plan.rate is not None and plan.rate < 1:
+        return coins(count) < np.uint64(plan.rate * 2.0**64)
+    return np.arange(count) % (plan.batches or 1) == turn % (plan.batches or 1)
 
 
 @final

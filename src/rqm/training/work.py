@@ -15,7 +15,7 @@ from rqm.encoding.records import Gathered
 from rqm.plan.plan import Plan
 from rqm.training.batched import Batched
 from rqm.training.observer import Observer
-from rqm.training.records import PerRecord
+from rqm.training.records import PerRecord, taken
 from rqm.training.streams import DROPOUT, LOCAL, generator, number
 from rqm.training.workers import Worker, Workers, workers_for
 
@@ -72,18 +72,12 @@ class Work:
         return PerRecord(self.worker.model, each, mean, (inputs[:8], labels[:8]))
 
     def records(self, silo: int, turn: int, coins: Callable[[int], Any]) -> Gathered:
-        """What a silo's records of a round come to: drawn by its coins, in a fixed order, or all; clipped, and summed.
-
-        ``coins`` gives so many words of 64 bits.
-        """
+        """What a silo's records of a round come to: those that are ``taken``, clipped, and summed."""
         assert self.plan.records is not None
         assert self.per_record is not None
         inputs, labels = self.clients[silo]
-        count, rate, batches = len(labels), self.plan.records.rate, self.plan.records.batches
-        taken = np.ones(count, dtype=bool) if batches is None else np.arange(count) % batches == turn % batches
-        if rate is not None and rate < 1:
-            taken = coins(count) < np.uint64(rate * 2.0**64)
-        some = torch.from_numpy(np.flatnonzero(taken)).to(self.device)
+        drawn = taken(self.plan.records, len(labels), turn, coins)
+        some = torch.from_numpy(np.flatnonzero(drawn)).to(self.device)
         return self.per_record.gather(inputs[some], labels[some])
 
     @cached_property
