@@ -35,6 +35,8 @@ def test_a_plan_of_silos_protects_a_record():
     assert 0 < found.epsilon < 8
     assert found.sentence.startswith("Certified for every record: whatever the server and other silos make")
     assert "4 of 4 silos of a round honest" in str(found)
+    assert found.fixed_order_noise > 1
+    assert "That takes less: in a fixed order" in str(found)
     alone = account(plan(), honest=1)
     assert alone.epsilon > found.epsilon
     assert "if its own silo is honest" in alone.sentence or alone.epsilon > 100

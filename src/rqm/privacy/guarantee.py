@@ -1,7 +1,7 @@
 """A user's or a record's (ε, δ) for a whole run, with all that it means: of events in a setting, planned or charged."""
 
 from dataclasses import asdict, dataclass, replace
-from math import exp, sqrt
+from math import ceil, exp, sqrt
 from typing import Any, NamedTuple
 
 from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
@@ -34,7 +34,8 @@ class Guarantee:
     publishes. Where only some of ``chosen_of`` coordinates are sent, vectors are clipped again, at ``second_clip``
     times C, which takes the part ``clipped_away`` of them on average at most; the noise is then that of the whole
     decoded mean, without the error of the choice. Where the ``unit`` is a record, clients are silos, the noise is in
-    units of ``record_clip``, and with a ``record_rate`` each round's records are drawn by their silo in secret.
+    units of ``record_clip``, and with a ``record_rate`` each round's records are drawn by their silo in secret; in a
+    fixed order, each as often, a Gaussian would take ``fixed_order_noise`` times as much for the same ε.
     """
 
     epsilon: float
@@ -66,6 +67,7 @@ class Guarantee:
     certified: bool = True
     record_clip: float | None = None
     record_rate: float | None = None
+    fixed_order_noise: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -164,6 +166,12 @@ class Guarantee:
             lines.append(
                 f"  Its silo draws each round's records in secret, each with a chance of {self.record_rate:.4g}."
             )
+        if self.fixed_order_noise is not None:
+            better = "less" if self.fixed_order_noise > 1 else "more: take a fixed order"
+            lines.append(
+                f"  That takes {better}: in a fixed order, as often, a record needs {self.fixed_order_noise:.3g} times "
+                "the noise."
+            )
         if self.honest_fraction is not None:
             lines.append(
                 f"  It assumes that a round's clients are drawn at random from {self.population:,} users, of whom "
@@ -253,7 +261,17 @@ def guarantee(
         trusted_server=mech.trusted_server,
         record_clip=event.record_clip,
         record_rate=setting.record_rate,
+        fixed_order_noise=_fixed_order(setting, charges, epsilon),
     )
+
+
+def _fixed_order(setting: Setting, charges: Charges | None, epsilon: float) -> float | None:
+    """Noise of a Gaussian on records in a fixed order, each in as many rounds as are expected, over sampled ones'."""
+    if setting.record_rate in (None, 1) or not 0 < epsilon < HOPELESS:
+        return None
+    rate, rounds = setting.record_rate or 1.0, sum(profile_of(setting, charges).values())
+    fixed = replace(setting, record_rate=None, participations=max(1, ceil(rate * rounds)), rounds=rounds)
+    return gaussian_noise(fixed, epsilon) / gaussian_noise(setting, epsilon, charges)
 
 
 def _noise(event: Event, setting: Setting, charges: Charges | None, epsilon: float) -> tuple[float, float | None]:

@@ -80,7 +80,7 @@ class PerRecord:
 
     def _clipped(self, rows: torch.Tensor, clip: float) -> torch.Tensor:
         """The sum of some gradients, a row each."""
-        return factors(torch.linalg.vector_norm(rows, dim=1), clip, rows).sum(dim=0, dtype=torch.float64)
+        return factors(_squares(rows).sqrt(), clip, rows).sum(dim=0, dtype=torch.float64)
 
     def _by_one(self, inputs: torch.Tensor, labels: torch.Tensor, clip: float) -> torch.Tensor:
         total = torch.zeros(self.mean.dim, dtype=torch.float64, device=self.parameters[0].device)
@@ -139,7 +139,7 @@ class _Layer:
     def of(cls, layer: Any, given: torch.Tensor, error: torch.Tensor) -> "_Layer":
         bias = layer.bias is not None
         if isinstance(layer, nn.Linear) and given.dim() == 2:
-            squares = error.square().sum(dim=1) * (given.square().sum(dim=1) + bias)
+            squares = _squares(error) * (_squares(given) + bias)
             return cls([error, given], squares, product=True, bias=bias)
         if isinstance(layer, nn.Linear):  # sequences: outer products add up
             error, given = (part.flatten(1, -2) for part in (error, given))
@@ -147,7 +147,7 @@ class _Layer:
         else:
             parts = list(conv_gradients(layer, given, error))
         parts = parts if bias else parts[:1]
-        squares = torch.stack([part.square().sum(dim=1) for part in parts]).sum(dim=0)
+        squares = torch.stack([_squares(part) for part in parts]).sum(dim=0)
         return cls(parts, squares, product=False, bias=bias)
 
     def summed(self, length: torch.Tensor, clip: float) -> list[torch.Tensor]:
@@ -159,9 +159,14 @@ class _Layer:
         return [error.T @ given, *([error.sum(dim=0)] if self.bias else [])]
 
 
+def _squares(rows: torch.Tensor) -> torch.Tensor:
+    """The sum of squares of each row, added up in float64: how a length is clipped rests on it."""
+    return rows.square().sum(dim=1, dtype=torch.float64)
+
+
 def factors(length: torch.Tensor, clip: float, rows: torch.Tensor) -> torch.Tensor:
     """Rows scaled so that one of that length is within the clip; zero where the length is not finite."""
-    scaled = rows * torch.where(length > clip, clip / length, 1.0)[:, None]
+    scaled = rows * torch.where(length > clip, clip / length, 1.0).to(rows.dtype)[:, None]
     return scaled.masked_fill_(~torch.isfinite(length)[:, None], 0)
 
 
