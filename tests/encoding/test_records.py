@@ -123,3 +123,15 @@ def test_a_record_clip_that_is_lost_among_positions_is_refused():
     with pytest.raises(ValueError, match="some of the encoder's positions"):
         PrivateMean(mechanism=Rounding(clip=1000.0, levels=2, margin=1e4), neighbours="add-remove", **tiny)
     assert 0.999 < record_length(MEAN) < 1
+
+
+def test_the_better_of_two_orders_is_taken_and_it_says_why():
+    from rqm.encoding.calibrate import calibrate_records
+
+    silos = {"clients": 3, "dim": 20, "delta": 1e-6, "l2_clip": 16.0, "record_clip": 1.0}
+    found = {rounds: calibrate_records(epsilon=8, rate=0.5, rounds=rounds, **silos) for rounds in (2, 400)}
+    assert found[2].mean.participations == 1
+    assert found[2].why.startswith("A fixed order, each record in 1 of 2 rounds, takes 0.")
+    assert found[400].mean.record_rate == 0.5
+    assert found[400].why.startswith("Secret draws take 0.")
+    assert all(one.mean.guarantee.epsilon <= 8 for one in found.values())
