@@ -91,6 +91,14 @@ def test_what_is_not_finite_counts_as_no_record():
     np.testing.assert_allclose(MEAN.gather(rows).total, rows[[0, 2]].sum(axis=0), rtol=1e-6)
 
 
+def test_rows_are_left_as_they_are_whatever_their_kind():
+    rows = torch.ones(2, DIM)
+    for one in (rows, rows.half(), rows.int(), rows.double()):
+        before = one.clone()
+        assert MEAN.gather(one).total.norm() == pytest.approx(2.0, rel=1e-3)
+        assert torch.equal(one, before)
+
+
 def test_an_empty_sample_sends_as_much_as_a_full_one():
     assert MEAN.encode(np.empty((0, DIM)), SecureRandom()).shape == MEAN.encode(records(9, 1.0), SecureRandom()).shape
 

@@ -177,7 +177,7 @@ class PrivateMean:
         return usable_length(self._mechanism.channel, self.bound, self.coordinates)
 
     def gather(self, rows: Any, before: Gathered | None = None) -> Gathered:
-        """A silo's records, a row each, clipped and added to those ``before``; for ``encode``. Overwrites rows."""
+        """A silo's records, a row each, clipped and added to those ``before``; for ``encode``."""
         return gather(self, rows, before)
 
     def rotation(self, turn: int) -> Rotation | None:

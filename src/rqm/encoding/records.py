@@ -52,14 +52,14 @@ def record_length(mean: "PrivateMean") -> float:
 
 
 def gather(mean: "PrivateMean", rows: Any, before: Gathered | None = None) -> Gathered:
-    """Clip so many records' vectors, a row each, and add them to those ``before``. Tensors may be overwritten.
+    """Clip so many records' vectors, a row each, and add them to those ``before``.
 
     A record whose vector is not finite counts as zero.
     """
     if mean.unit != "record":
         raise ValueError("unit = 'user': records are gathered where the unit is a record")
     other = tensors(rows)
-    rows = floats("rows", rows).astype(np.float64) if other is None else rows
+    rows = floats("rows", rows).astype(np.float64) if other is None else other.copied(rows)
     if rows.ndim != 2 or rows.shape[1] != mean.dim:
         raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {mean.dim})")
     clipped, _ = prepare(rows, record_length(mean), None)
