@@ -24,6 +24,9 @@ PLAN = {
 }
 
 
+IN_ORDER = {"clip": 1.0, "batch": 200, "batches": 10, "silos": 4}
+
+
 def plan(**changes):
     return Plan.from_dict(PLAN | changes)
 
@@ -56,6 +59,31 @@ def test_a_fixed_order_counts_epochs():
     fixed = plan(records={"clip": 1.0, "batch": 200, "batches": 10, "neighbours": "replace"})
     assert account(fixed).participations == 2
     assert account(fixed).accountant == "gaussian"
+
+
+def test_a_fixed_order_with_noise_that_cancels_says_so_and_its_ledger_too(tmp_path):
+    noise = NOISE | {"scale": 0.2, "bits": 15}
+    alone, both = (account(plan(records=IN_ORDER, mechanism=noise, cancel=cancel)) for cancel in (None, 400.0))
+    assert both.epsilon < 0.6 * alone.epsilon
+    assert (both.participations, both.separation, both.bits_under_secagg) == (2, 10, 15)  # one message a round
+    assert both.iterate_noise_over_independent < 1
+    assert "2 of the 20 rounds, 10 apart" in both.sentence
+    assert "so many are there, in each of the 10 rounds" in str(both)
+    one = plan(records=IN_ORDER, mechanism=noise, cancel=400.0, dim=7850)
+    with Guard(one.private_mean(), tmp_path, plan=one, users=4, budget=100.0) as guard:
+        for turn in range(12):
+            assert guard.allows(turn)
+            guard.charge(turn)
+        assert guard.epsilon() == pytest.approx(account(one).epsilon)  # a record may have come twice
+    assert account_ledger(tmp_path)[0].epsilon == pytest.approx(account(one).epsilon)
+    assert verify(tmp_path).status == "unsure"
+
+
+def test_a_silo_that_may_be_away_is_missing_in_the_noise_of_two_rounds():
+    noise = NOISE | {"scale": 0.2, "bits": 15}
+    of = {"records": IN_ORDER | {"silos": 8}, "mechanism": noise, "cancel": 400.0, "clients": 8}
+    lost, fewer = account(plan(**of, survivors=7)), account(plan(**of, honest=6))
+    assert lost.epsilon == fewer.epsilon > account(plan(**of)).epsilon
 
 
 def test_the_ledger_of_silos_is_accounted_for_and_verified(tmp_path):
@@ -91,7 +119,6 @@ def test_no_certificate_is_written_for_sampled_records():
         ({"records": {"clip": 0, "batch": 1}}, "records.clip = 0"),
         ({"records": {"clip": 1.0, "batch": 1, "epochs": 3}}, "records.epochs"),
         ({"records": {"clip": 1.0, "batch": 1, "rate": 0.1, "batches": 3}}, "records.batches = 3: must come without"),
-        ({"records": {"clip": 1.0, "batch": 1, "batches": 3}}, "must be replace with records.batches"),
         (
             {"records": {"clip": 1.0, "batch": 1, "rate": 0.1, "neighbours": "replace"}},
             "must be add-remove with a record_rate",
@@ -102,7 +129,13 @@ def test_no_certificate_is_written_for_sampled_records():
         ({"population": 40}, "population = 40: must not be given with"),
         ({"participations": 4}, "participations = 4: must not be given with"),
         ({"client": {"work": "local"}}, "client.work = 'local': must be 'gradient'"),
-        ({"cancel": 2.0, "mechanism": {"mechanism": "rounding", "levels": 2, "margin": 3.0}}, "cancel = 2.0: no bound"),
+        ({"cancel": 2.0}, "records.batches = None: must be given where noise cancels"),
+        (
+            {"cancel": 2.0, "records": IN_ORDER, "mechanism": {"mechanism": "rounding", "levels": 2, "margin": 30.0}},
+            "mechanism = 'rounding': must be integer noise",
+        ),
+        ({"cancel": 2.0, "records": IN_ORDER | {"batches": 1}}, "separation = None: must be given"),
+        ({"cancel": 0.1, "records": IN_ORDER}, "cancel = 0.1: must be from 0.5"),
         ({"mechanism": {"mechanism": "rqm"}}, "mechanism = 'rqm': no bound is known for records"),
     ],
 )

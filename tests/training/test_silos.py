@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from rqm import Plan, simulate
+from rqm.training.records import taken
 from rqm.training.trainer import Trainer
 from tests.training.small import federation, model
 
@@ -105,3 +106,69 @@ def test_models_that_mix_records_are_refused_before_anything_is_done():
 def test_more_silos_than_users_are_refused():
     with pytest.raises(ValueError, match="silos = 40: must be at most 12"):
         trainer(plan(records=PLAN["records"] | {"silos": 40}))
+
+
+ORDER = {"clip": 1.0, "batch": 60, "batches": 4, "silos": 3}
+HELD = {"records": ORDER, "cancel": 40.0, "mechanism": NOISE | {"bits": 14}}
+
+
+def test_in_an_order_of_their_own_records_move_no_others():
+    made = trainer(plan(records=ORDER))
+    counts = [made.work.records(1, turn, lambda _: None).records for turn in range(8)]
+    assert sum(counts[:4]) == made.data.train.sizes[1]
+    assert counts[:4] == counts[4:]
+    words = np.arange(40, dtype=np.uint64) ** 2  # a record's own, whoever else is there
+    batch = [set(words[taken(made.plan.records, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
+    fewer = np.delete(words, 7)
+    less = [set(fewer[taken(made.plan.records, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
+    assert sum(len(one - other) for one, other in zip(batch, less, strict=True)) == 1
+
+
+def rounds_of(made, count):
+    """The sums of so many rounds, as they are revealed, and those of the same inputs without transient noise."""
+    seen = []
+    for turn in range(count):
+        chosen = made.participants.choose(turn)
+        staying, before = made.participants.survive(chosen, turn), made.participants.before(turn)
+        seen.append(made.aggregator.collect(chosen, staying, turn, before).total.long())
+        made.done += 1
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_silo_takes_its_noise_back_in_its_next_message(secure):
+    held = trainer(plan(**HELD, rounds=6), secure=secure)
+    modulus = held.mean.modulus
+    if secure:  # nobody can draw it again
+        rounds_of(held, 2)
+        assert held.secret.shape == (3, held.coordinates)
+        return
+    plain = trainer(plan(**HELD | {"cancel": None}, rounds=6))
+    apart = (rounds_of(held, 6) - rounds_of(plain, 6)) % modulus
+    noise = torch.stack([sum(held.aggregator._own(turn, silo) for silo in range(3)) for turn in range(6)]).long()
+    assert torch.equal(apart.cumsum(dim=0) % modulus, noise % modulus)  # of all that was added only the last is left
+    assert noise.float().std() == pytest.approx(40 * 3**0.5, rel=0.1)
+
+
+def test_a_silo_that_is_away_leaves_its_noise_in_and_begins_anew():
+    held = trainer(plan(**HELD, rounds=6, lost=0.3, survivors=1))
+    plain = trainer(plan(**HELD | {"cancel": None}, rounds=6, lost=0.3, survivors=1))
+    there = [set(held.participants.survive(held.participants.choose(turn), turn)) for turn in range(6)]
+    assert any(len(one) < 3 for one in there)
+    apart = (rounds_of(held, 6) - rounds_of(plain, 6)) % held.mean.modulus
+    for turn in range(6):
+        expected = sum(held.aggregator._own(turn, silo) for silo in there[turn]).long()
+        for silo in there[turn] & there[turn - 1] if turn else ():
+            expected = expected - held.aggregator._own(turn - 1, silo)
+        assert torch.equal(apart[turn], expected % held.mean.modulus)
+
+
+def test_the_true_protocol_takes_noise_back_in_one_message():
+    made, ideal = (trainer(plan(**HELD, rounds=3, secagg=how)) for how in ("real", "ideal"))
+    assert torch.equal(rounds_of(made, 3), rounds_of(ideal, 3))
+
+
+def test_silos_learn_with_noise_that_cancels(tmp_path):
+    run = simulate(plan(**HELD, rounds=16), model(), federation(), folder=tmp_path)
+    assert list(run)[-1].accuracy > 0.7
+    assert run.guarantee.separation == 4

@@ -23,7 +23,9 @@ def check_cancel(cancel: float, mech: Mechanism, setting: Setting) -> None:
         )
     if isinstance(cancel, bool):
         raise ValueError("cancel = True: must be a number of steps where a mechanism is given")
-    if mech.integers:
+    if mech.integers and setting.unit == "record":
+        Transient(cancel)
+    elif mech.integers:
         if mech.channel.levels != 2 or not mech.channel.affine:
             raise ValueError("cancel: must come with two levels outside the clip (mechanism rounding, levels = 2)")
         Transient(cancel)

@@ -134,11 +134,16 @@ class PrivateMean:
     @property
     def wire_bits(self) -> int | None:
         """Bits of all messages of a participation under secure aggregation, a coordinate; None: floats."""
-        return None if not self.integers else self._sum_bits(self.clients) * (1 if self.cancel is None else 2)
+        return None if not self.integers else self._sum_bits(self.clients) * (2 if self.second else 1)
 
     def _sum_bits(self, clients: int) -> int:
         channel = self._mechanism.channel
-        return channel.sum_bits(clients) if self.cancel is None else self.held.bits(self.clients, self.clients)
+        return self.held.bits(self.clients, self.clients) if self.second else channel.sum_bits(clients)
+
+    @property
+    def second(self) -> bool:
+        """Whether noise is taken back by a second message; a silo, there in every round, does so in its next one."""
+        return self.cancel is not None and self.record_clip is None
 
     @cached_property
     def held(self) -> Transient:
@@ -287,7 +292,7 @@ class PrivateMean:
         total = inputs("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
-        if self.cancel is not None and self.integers:  # what wraps around the modulus is nearest to the middle
+        if self.second and self.integers:  # what wraps around the modulus is nearest to the middle
             half = self.modulus // 2
             total, check = (total - clients // 2 + half) % self.modulus - half + clients // 2, False
         mean = self._mechanism.decode(total, clients, check=check)
@@ -339,9 +344,8 @@ class PrivateMean:
         """What one round releases."""
         from rqm.privacy.event import Event  # noqa: PLC0415
 
-        if self.cancel is None:
-            return Event(self._mechanism, self.coordinates, self.bound, record_clip=self.record_clip)
-        return Event(self._mechanism, self.coordinates, self.bound, self.cancel, self.setting.apart)
+        apart = 1 if self.cancel is None else self.setting.apart
+        return Event(self._mechanism, self.coordinates, self.bound, self.cancel, apart, self.record_clip)
 
     @property
     def bound(self) -> float:

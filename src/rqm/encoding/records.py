@@ -98,9 +98,10 @@ def check(mean: "PrivateMean", mech: "Mechanism | None") -> None:
         raise ValueError(
             f"l2_clip = {mean.l2_clip:g}: must be from 1 to {LARGEST} times a record's clip ({mean.record_clip:g})"
         )
-    for name, given in (("cancel", mean.cancel), ("coordinates", mean.coordinates if mean.few else None)):
-        if given is not None:
-            raise ValueError(f"{name} = {shown(given)}: no bound is known for records; leave it out")
+    if mean.few:
+        raise ValueError(f"coordinates = {mean.coordinates}: no bound is known for records; leave it out")
+    if mean.cancel is not None:
+        _check_order(mean, mech)
     if mech is None:
         return
     if mech.correlation is not None or (mech.integers and not mech.channel.budgeted):
@@ -109,3 +110,15 @@ def check(mean: "PrivateMean", mech: "Mechanism | None") -> None:
             "skellam, binomial), levels outside the clip, or gaussian"
         )
     record_length(mean)
+
+
+def _check_order(mean: "PrivateMean", mech: "Mechanism | None") -> None:
+    """Refuse to take back noise over records that are drawn, or where it is of no use."""
+    if mean.record_rate is not None:
+        raise ValueError("record_rate: must not be given where noise cancels (cancel), for records in a fixed order")
+    if mean.setting.apart == 1:
+        raise ValueError("separation = None: must be given where noise cancels: a record comes back after so many")
+    if mech is not None and mech.integers and mech.channel.additive is None:
+        raise ValueError(
+            f"mechanism = {mech.kind!r}: must be integer noise of the silo's own (discrete-gaussian) where noise cancels"
+        )

@@ -71,7 +71,8 @@ def _check_few(mean: "PrivateMean", mech: Mechanism | None) -> None:
 
 def find(mean: "PrivateMean", epsilon: float | None) -> dict[str, Any]:
     """The mechanism for ε, and the transient noise that goes with it."""
-    from rqm.privacy.calibrate import best_cancelled, best_few, best_fit, best_of_records  # noqa: PLC0415 (compiler)
+    from rqm.privacy.calibrate import best_cancelled, best_few, best_fit  # noqa: PLC0415 (compiler)
+    from rqm.privacy.silos import best_in_order, best_of_records  # noqa: PLC0415
 
     if epsilon is None:
         raise ValueError("epsilon = None: must be given, or else a mechanism")
@@ -84,7 +85,7 @@ def find(mean: "PrivateMean", epsilon: float | None) -> dict[str, Any]:
         raise ValueError(f"cancel = {shown(mean.cancel)}: must be True where no mechanism is given")
     fit: Any = best_cancelled if mean.cancel is not None else best_few if mean.few else best_fit
     if mean.record_clip is not None:
-        fit = partial(best_of_records, record_clip=mean.record_clip)
+        fit = partial(best_of_records if mean.cancel is None else best_in_order, record_clip=mean.record_clip)
     try:
         mech, cancel = fit(epsilon, mean.setting, dim=mean.coordinates, l2_clip=mean.bound)
     except ValueError as error:

@@ -18,8 +18,9 @@ class Records:
 
     The server divides the sum of all silos by ``batch``, a public number: about as many records as a round takes. With
     a ``rate`` each silo draws every round's records in secret, each with that chance; with ``batches`` it takes them
-    in a fixed order, one in so many a round; else all of them. Users of the data are put together to so many ``silos``
-    (None: each is one).
+    in a fixed order, one in so many a round; else all of them. If records may be added or removed, each of them has
+    its batch by a throw of its own, so that none moves another. Users of the data are put together to so many
+    ``silos`` (None: each is one).
     """
 
     clip: float
@@ -42,11 +43,6 @@ class Records:
             raise ValueError(f"records.neighbours = {shown(self.neighbours)}: must be one of add-remove, replace")
         if self.batches is not None and self.rate is not None:
             raise ValueError(f"records.batches = {self.batches}: must come without records.rate: drawn, or in order")
-        if self.batches is not None and self.neighbours != "replace":
-            raise ValueError(
-                "records.neighbours = 'add-remove': must be replace with records.batches: a record that is removed "
-                "would move others to other batches"
-            )
 
     def of_mean(self) -> dict[str, Any]:
         """What it says of a private mean."""
@@ -72,6 +68,8 @@ def check_records(plan: "Plan") -> None:
     for name in ("population", "participations", "separation"):
         if getattr(plan, name) is not None:
             raise ValueError(f"{name} = {getattr(plan, name)}: must not be given with [records]: silos take every turn")
+    if plan.cancel is not None and plan.records.batches is None:
+        raise ValueError("records.batches = None: must be given where noise cancels (cancel): a fixed order of so many")
     if plan.client.work != "gradient":
         raise ValueError(f"client.work = {plan.client.work!r}: must be 'gradient' with [records], clipped one by one")
     if plan.delta is None:

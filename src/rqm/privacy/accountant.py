@@ -68,12 +68,30 @@ def _of_record(event: Event, setting: Setting, profile: Mapping[int, int], quick
     """By the Gaussian certificate of a record, sampled by privacy loss distributions; infinite if there is none."""
     if setting.unit != "record" or event.record_clip is None:
         raise ValueError(f"record_clip = {event.record_clip}: must be given for records, and only there")
+    if event.cancel:
+        return _in_order(event, setting, profile, quick)
     count, floor = releases_of(setting, profile), setting.floor()
     lost = lost_of(event, setting, profile)
     mu = event.mu(setting.neighbours, floor.honest, lost, quick=quick)
     taken, rate = _taken(setting, profile), setting.record_rate
     found = record_epsilon(mu, rate, taken, floor.delta - lost * count, quick=quick)
     return Spent(found, "gaussian" if rate in (None, 1) else "pld", None)
+
+
+def _in_order(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
+    """By the certificate of records in a fixed order and noise that cancels; without one, as if that noise were known.
+
+    A silo that misses a round takes back nothing there, and begins anew: it is missing in two rounds' noise.
+    """
+    count, floor = releases_of(setting, profile), setting.floor()
+    if event.mechanism.gaussian_multiplier is not None:
+        mu = event.mu(setting.neighbours, floor.honest, 0.0) * sqrt(count)
+        return Spent(gaussian_epsilon(mu, floor.delta), "gaussian", None)
+    gone = 0 if setting.survivors is None else setting.clients - setting.survivors
+    found = event.in_order(setting.neighbours, max(1, floor.honest - gone), count, floor.delta, quick=quick)
+    if found < inf:
+        return Spent(found, "gaussian", None)
+    return _of_record(replace(event, cancel=None, separation=1), setting, profile, quick)
 
 
 def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:

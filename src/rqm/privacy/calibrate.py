@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil, inf, isfinite, log, log2, sqrt
+from math import inf, isfinite, log, sqrt
 from typing import Any
 
 from rqm._util.checks import real, whole
-from rqm.kernels.recipe import TABLE_BITS
-from rqm.mechanisms.additive import MOST_STEPS
 from rqm.mechanisms.base import Ask, Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.registry import model_mechanism
@@ -45,14 +43,6 @@ FEW = (("rounding", 2), ("pbm", 3), ("pbm", 5))
 client, two, four, each of which costs a bit of the sum; and then …"""
 FINER = "discrete-gaussian"
 """… integer noise, of as few steps as will do."""
-BETWEEN = 2.0
-"""By how much the certificate of noise that is so many steps wide exceeds a Gaussian's, times the steps, about."""
-HARDLY_MORE = 0.01
-"""A bit less is worth that much more noise."""
-OWN_STEPS = 6.0
-"""Steps of noise of a silo that counts on nobody else: of finer ones the table's own rounding shows, far out."""
-MOST_BITS = 16
-"""Bits of a sum, at most."""
 
 
 def coordinate_clip(l2_clip: float, dim: int, spread: float | None = None) -> float:
@@ -283,45 +273,6 @@ def best_fit(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> t
     clip = coordinate_clip(l2_clip, dim)
     firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in DEFAULTS]
     return best_fitted(firsts, epsilon, setting, dim=dim, l2_clip=l2_clip).channel, None
-
-
-def best_of_records(
-    epsilon: float, setting: Setting, *, dim: int, l2_clip: float, record_clip: float
-) -> tuple[Channel, None]:
-    """Integer noise that hides a record of any silo: in steps so fine that rounding adds hardly any noise of its own.
-
-    Few silos do not hide each other, and the public bound on a silo's sum is many times a record's clip: coins between
-    two levels that far apart would be far too coarse.
-    """
-    clip = coordinate_clip(l2_clip, dim)
-    noise = _gaussian(setting, checked_epsilon(epsilon)) * record_clip / clip
-    own = noise / sqrt(setting.floor().honest)
-    grids = sorted({min(round(1.1**power) | 1, MOST_STEPS) for power in range(102)})
-    if setting.floor().honest == 1:
-        grids = [min(int(2 * OWN_STEPS / own) | 1, MOST_STEPS)]
-    sizes = [(steps, _bits(setting.clients, steps, own)) for steps in grids]
-    each = [(_excess(steps, bits, own, noise), steps, bits) for steps, bits in sizes if bits <= MOST_BITS]
-    if not each:
-        raise ValueError(f"epsilon = {epsilon:g}: takes sums of more than {MOST_BITS} bits: must be larger")
-    enough = min(each)[0] + HARDLY_MORE  # the shortest messages that are about as good as any
-    _, steps, bits = next(one for one in each if one[0] <= enough)
-    first = model_mechanism(FINER, clip, {"steps": steps, "bits": bits, "scale": own})
-    return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, record_clip=record_clip).channel, None
-
-
-def _excess(steps: int, bits: int, own: float, noise: float) -> float:
-    """By how much noise in so many steps will exceed a Gaussian, about; deviations of a silo and of the sum, in clips.
-
-    Rounding adds a quarter of a step squared; outcomes of one unit of the table, few and far out, add theirs; and
-    between two steps the law of the sum is a mixture, which far out in its tails tells more than a Gaussian.
-    """
-    added = 0.25 + 2.0 ** (3 * bits - TABLE_BITS) / 12
-    return sqrt(1 + added / (own * steps / 2) ** 2) * (1 + BETWEEN / (noise * steps / 2)) - 1
-
-
-def _bits(clients: int, steps: int, own: float) -> int:
-    """Bits that hold any sum of so many silos, six deviations of their noise besides, a tenth to spare."""
-    return max(5, ceil(log2(steps * (clients + 6.6 * own * sqrt(clients)) + 1)))
 
 
 def best_few(epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> tuple[Channel, None]:

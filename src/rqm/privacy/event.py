@@ -47,8 +47,6 @@ class Event:
         whole("separation", self.separation, 1)
         if self.record_clip is not None:
             real("record_clip", self.record_clip, "a positive finite number", 0, inf)
-            if self.cancel:
-                raise ValueError(f"cancel = {self.cancel:g}: no bound is known for noise that cancels and records")
 
     @property
     def dear(self) -> bool:
@@ -79,7 +77,8 @@ class Event:
         if z is not None:
             return self.least_mu(neighbours, honest)
         if self.cancel:
-            return self._cancelled(neighbours, honest, lost, quick)
+            known = self._cancelled if self.record_clip is None else self._ordered
+            return known(neighbours, honest, lost, quick)
         if not self.mechanism.channel.budgeted:
             return inf
         return vector_gdp(
@@ -124,6 +123,36 @@ class Event:
             l2_clip=self.l2_clip,
             lost=lost,
             neighbours=neighbours,
+            quick=quick,
+        )
+
+
+    def _ordered(self, neighbours: Neighbours, honest: int, _: float, quick: bool) -> float:
+        """But for tails, which are charged for in ``in_order``."""
+        from rqm.privacy.ordered import rise  # noqa: PLC0415 (takes the compiler)
+
+        mech, far = self.mechanism.channel.additive, self.moved(neighbours)
+        assert mech is not None
+        assert far is not None
+        found = rise(mech, Transient(self.cancel or 0), honest, self.separation, quick=quick)
+        return found * far / mech.clip * mech.steps / 2
+
+    def in_order(self, neighbours: Neighbours, honest: int, count: int, delta: float, *, quick: bool = False) -> float:
+        """ε of a record that is in ``count`` such releases, of noise that is taken back."""
+        from rqm.privacy.ordered import ordered_epsilon  # noqa: PLC0415 (takes the compiler)
+
+        mech, far = self.mechanism.channel.additive, self.moved(neighbours)
+        assert mech is not None
+        assert far is not None
+        return ordered_epsilon(
+            mech,
+            Transient(self.cancel or 0),
+            honest=honest,
+            separation=self.separation,
+            dim=self.dim,
+            moved=far,
+            count=count,
+            delta=delta,
             quick=quick,
         )
 

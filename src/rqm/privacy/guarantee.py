@@ -135,8 +135,9 @@ class Guarantee:
         other = {"replace": "with any other in its place", "add-remove": "without it"}[self.neighbours]
         silos = f"all {self.clients:,}" if self.honest == self.clients else f"{self.honest:,} of the {self.clients:,}"
         who = "its own silo is" if self.honest == 1 else f"{silos} silos of every round, its own among them, are"
+        apart = "" if self.separation is None else f", {self.separation:,} apart"
         drawn = (
-            f"is in no more than {self.participations:,} of the {self.rounds:,} rounds"
+            f"is in no more than {self.participations:,} of the {self.rounds:,} rounds{apart}"
             if self.record_rate in (None, 1)
             else f"is drawn for each of the {self.rounds:,} rounds with a chance of {self.record_rate:.4g}, which only "
             "its silo sees"
@@ -180,9 +181,9 @@ class Guarantee:
         if self.per_coordinate is not None:
             lines.append(f"  D₂ of one coordinate in one round: {self.per_coordinate:.4g}.")
         if self.separation is not None:
+            both = "deliver both messages" if self.unit == "user" else "are there"
             lines.append(
-                f"  It assumes that so many deliver both messages, in each of the {self.separation:,} rounds from a "
-                "participation on."
+                f"  It assumes that so many {both}, in each of the {self.separation:,} rounds from a participation on."
             )
         if self.chosen_of is not None:
             lines.append(f"  They are a public choice of {self.chosen_of:,} for each round: nothing rests on which.")
@@ -293,7 +294,7 @@ def _cancelled(event: Event, setting: Setting, charges: Charges | None) -> tuple
     profile = profile_of(setting, charges)
     count = releases_of(setting, profile)
     floor = setting.floor(count * event.separation or None)
-    noise = sqrt(setting.clients * float(event.mechanism.channel.variance(0.0))) / event.l2_clip
+    noise = sqrt(setting.clients * float(event.mechanism.channel.variance(0.0))) / (event.record_clip or event.l2_clip)
     spent_mu = event.mu(setting.neighbours, floor.honest, lost_of(event, setting, profile))
     return noise, spent_mu / event.least_mu(setting.neighbours, setting.clients)
 
@@ -312,7 +313,7 @@ def _iterates(
     if event.mechanism.integers:
         channel = event.mechanism.channel
         held, persistent = (
-            sqrt(setting.clients) * one / event.l2_clip
+            sqrt(setting.clients) * one / (event.record_clip or event.l2_clip)
             for one in (held * channel.grid.step, sqrt(float(channel.variance(0.0))))
         )
     gains = gain(workload or Workload(setting.rounds))

@@ -38,7 +38,8 @@ class Aggregator(ABC):
     """
 
     held: tuple[int, torch.Tensor] | None = None
-    """The last round's number, and its transient noise, summed; where it is secure nobody can draw it again."""
+    """The last round's number, and its transient noise, summed; of silos, a row each. If it is secure, nobody can draw
+    it again."""
 
     def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock, *, secure: bool = False) -> None:
         self.plan, self.mean, self.work, self.clock, self.secure = plan, mean, work, clock, secure
@@ -67,6 +68,12 @@ class Aggregator(ABC):
         with self.clock.timed("gradients"):
             found = self.work.records(silo, turn, self._source(RECORDS, turn, silo).words)
         self._add([found], total, turn, place)
+
+    def _own(self, turn: int, silo: int) -> torch.Tensor:
+        """One silo's transient noise of a round."""
+        total = self._nothing()
+        self.mean.held.add(1, total, self._source(TRANSIENT, turn, silo))
+        return total
 
     def _add(self, rows: Any, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
         """Encode and add; return which rows were finite."""
@@ -97,7 +104,10 @@ class Ideal(Aggregator):
                 losses[part].masked_fill_(~self._add(rows, total, turn, place), torch.nan)
         if self.mean.cancel and self.mean.integers:
             with self.clock.timed("clip, rotate, encode"):
-                self._cancel(total, turn, len(staying), len(before.staying))
+                if self.mean.second:
+                    self._cancel(total, turn, len(staying), len(before.staying))
+                else:
+                    self._replace(total, turn, staying, before.there)
         seed = number(self.plan.seed, NOISE, turn)
         return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round=turn), losses)
 
@@ -113,6 +123,18 @@ class Ideal(Aggregator):
             total -= self._transient(turn - 1, before)
         self.held = turn, self._transient(turn, clients)
         total += self.held[1]
+
+    def _replace(self, total: torch.Tensor, turn: int, staying: list[int], before: list[int]) -> None:
+        """Add every silo's transient noise, and in the same message take back its own of the round before."""
+        last, self.held = self.held, None
+        kept = last is not None and last[0] == turn - 1
+        for silo in before if kept or not self.secure else []:
+            total -= last[1][silo] if kept and last is not None else self._own(turn - 1, silo)
+        rows = torch.zeros((self.plan.clients, len(total)), dtype=total.dtype, device=total.device)
+        for silo in staying:
+            rows[silo] = self._own(turn, silo)
+        self.held = turn, rows
+        total += rows.sum(dim=0, dtype=total.dtype)
 
     def _transient(self, turn: int, clients: int) -> torch.Tensor:
         total = self._nothing()
@@ -168,7 +190,10 @@ class Secure(Aggregator):
             place, found = places[chosen[party]], self._nothing()
             if self.work.per_record is not None:
                 self._silo(chosen[party], found, turn, place)
-                return np.asarray(found.cpu())
+                if self.mean.cancel is not None:
+                    found += self._own(turn, chosen[party])
+                    found -= self._own(turn - 1, chosen[party]) if chosen[party] in before.there else 0
+                return np.asarray(found.cpu()) % self.mean.modulus
             with self.clock.timed("gradients"):
                 losses[place] = self.work.one(self.work.worker, chosen[party], turn)
             if not self._add(self.work.worker.gradient[None], found, turn, place)[0]:
@@ -179,10 +204,11 @@ class Secure(Aggregator):
         lost = [party for party, client in enumerate(chosen) if client not in places]
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
         silent = {party: STAGES[stage] for party, stage in zip(lost, stages, strict=True)}
-        gone = [place for place, client in enumerate(before.staying) if client in set(before.lost)]
+        second = before if self.mean.second else NOBODY  # a silo takes its noise back in its own message
+        gone = [place for place, client in enumerate(second.staying) if client in set(second.lost)]
         silent |= {self.plan.clients + place: STAGES[0] for place in gone}
         try:
-            params = protocol(self.plan, self.mean.dim, new_round(), second=len(before.staying))
+            params = protocol(self.plan, self.mean.dim, new_round(), second=len(second.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.cancel is not None:  # the next round would take back what this one has not revealed

@@ -69,7 +69,7 @@ def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) ->
             f"participations = {plan.participations}: {plan.rounds} rounds of {plan.clients} clients are more than "
             f"the {places} turns that {users} users have"
         )
-    if in_order(plan):
+    if in_order(plan) and plan.records is None:
         _validate_order(plan, users)
     if model is None and plan.model not in MODELS:
         raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
@@ -173,7 +173,7 @@ class Trainer:
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
         bits = self.plan.mechanism.bits
-        if self.mean.integers and self.mean.cancel:  # both messages of a participation
+        if self.mean.integers and self.mean.second:  # both messages of a participation
             bits = 2 * (self.mean.modulus.bit_length() - 1)
         return self.plan.clients * self.coordinates * bits
 

@@ -13,10 +13,11 @@ from rqm.data.clients import Clients
 from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.records import Gathered
 from rqm.plan.plan import Plan
+from rqm.randomness import SeededRandom
 from rqm.training.batched import Batched
 from rqm.training.observer import Observer
 from rqm.training.records import PerRecord, taken
-from rqm.training.streams import DROPOUT, LOCAL, generator, number
+from rqm.training.streams import DROPOUT, LOCAL, ORDER, generator, number
 from rqm.training.workers import Worker, Workers, workers_for
 
 
@@ -76,7 +77,9 @@ class Work:
         assert self.plan.records is not None
         assert self.per_record is not None
         inputs, labels = self.clients[silo]
-        drawn = taken(self.plan.records, len(labels), turn, coins)
+        removed = self.plan.records.neighbours == "add-remove"
+        own = SeededRandom(self.plan.seed, ORDER, silo).words(len(labels)) if removed else None  # a record's, for good
+        drawn = taken(self.plan.records, len(labels), turn, coins, own)
         some = torch.from_numpy(np.flatnonzero(drawn)).to(self.device)
         return self.per_record.gather(inputs[some], labels[some])
 
