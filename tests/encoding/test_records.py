@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from rqm import Gaussian, PrivateMean, SecureRandom, SeededRandom
+from rqm.encoding.calibrate import calibrate_records
 from rqm.encoding.records import MOST, Gathered, record_length
+from rqm.privacy.factorization import Workload
 
 DIM = 100
 SILOS = {"unit": "record", "clients": 3, "delta": 1e-6, "dim": DIM, "l2_clip": 16.0, "record_clip": 1.0}
@@ -133,13 +135,19 @@ def test_a_record_clip_that_is_lost_among_positions_is_refused():
     assert 0.999 < record_length(MEAN) < 1
 
 
-def test_the_better_of_two_orders_is_taken_and_it_says_why():
-    from rqm.encoding.calibrate import calibrate_records
-
-    silos = {"clients": 3, "dim": 20, "delta": 1e-6, "l2_clip": 16.0, "record_clip": 1.0}
-    found = {rounds: calibrate_records(epsilon=8, rate=0.5, rounds=rounds, **silos) for rounds in (2, 400)}
-    assert found[2].mean.participations == 1
-    assert found[2].why.startswith("A fixed order, each record in 1 of 2 rounds, takes 0.")
-    assert found[400].mean.record_rate == 0.5
-    assert found[400].why.startswith("Secret draws take 0.")
-    assert all(one.mean.guarantee.epsilon <= 8 for one in found.values())
+def test_of_secret_draws_and_fixed_orders_the_one_with_the_least_noise_in_the_models_is_taken():
+    silos = {"clients": 4, "dim": 20, "delta": 1e-6, "l2_clip": 16.0, "record_clip": 1.0}
+    asked = {
+        "rare": {"rate": 0.001, "rounds": 400},
+        "often": {"rate": 0.1, "rounds": 40},
+        "all": {"rate": 1.0, "rounds": 3},
+    }
+    found = {name: calibrate_records(epsilon=8, **one, **silos) for name, one in asked.items()}
+    assert found["rare"].mean.record_rate == 0.001
+    assert found["rare"].why.startswith("Secret draws: the least noise in the models; a fixed order of 400 batches ")
+    assert (found["often"].mean.separation, found["often"].mean.cancel > 1) == (10, True)
+    assert "; secret draws 1." in found["often"].why
+    assert found["all"].mean.cancel is None
+    assert all(0.95 * 8 < one.mean.guarantee.epsilon <= 8 for one in found.values())
+    other = calibrate_records(epsilon=8, **asked["often"], **silos, workload=Workload(40, 0.0, "constant"))
+    assert other.mean.cancel != found["often"].mean.cancel  # what is best depends on how the server steps

@@ -210,7 +210,10 @@ def test_sampling_in_secret_buys_much_of_the_noise():
         ({"record_rate": 0.1}, "neighbours = 'replace': must be add-remove with a record_rate"),
         ({"record_rate": 0.1, "neighbours": "add-remove", "participations": 1}, "record_rate: must come without"),
         ({"record_rate": 1.5, "neighbours": "add-remove"}, "record_rate = 1.5"),
-        ({"cancel": True, "record_rate": 0.5, "rounds": 5}, "record_rate: must not be given where noise cancels"),
+        (
+            {"cancel": True, "record_rate": 0.5, "rounds": 5, "neighbours": "add-remove"},
+            "record_rate: must not be given where noise cancels",
+        ),
         ({"cancel": True, "rounds": 5}, "separation = None: must be given where noise cancels"),
         ({"coordinates": 64}, "coordinates = 64: no bound is known for records"),
         ({"unit": "user"}, "record_clip = 1.0: must come with unit = 'record'"),

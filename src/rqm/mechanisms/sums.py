@@ -22,9 +22,7 @@ AGREE = 1e-10
 """Where two places meet, their relative difference at most."""
 
 
-def summed(
-    law: FloatArray, count: int, negligible: float = NEGLIGIBLE, *, few: int = FEW
-) -> tuple[FloatArray, int]:
+def summed(law: FloatArray, count: int, negligible: float = NEGLIGIBLE, *, few: int = FEW) -> tuple[FloatArray, int]:
     """The law of a sum of ``count`` copies without its negligible ends, and the value of its first outcome.
 
     The first outcome of ``law`` is 0. What is dropped has a probability of at most 4 · count · len(law) · negligible.

@@ -126,7 +126,6 @@ class Event:
             quick=quick,
         )
 
-
     def _ordered(self, neighbours: Neighbours, honest: int, _: float, quick: bool) -> float:
         """But for tails, which are charged for in ``in_order``."""
         from rqm.privacy.ordered import rise  # noqa: PLC0415 (takes the compiler)
