@@ -1,4 +1,4 @@
-"""Records in a fixed order and noise that is taken back: the certificate against whole runs of few silos, enumerated."""
+"""Records in a fixed order and noise that is taken back: the certificate against enumerated runs of few silos."""
 
 from math import inf
 

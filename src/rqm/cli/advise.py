@@ -30,6 +30,13 @@ class Neighbours(StrEnum):
     ZERO_OUT = "zero-out"
 
 
+class Unit(StrEnum):
+    """What is protected."""
+
+    user = "user"
+    record = "record"
+
+
 LIMITS = [0.01 * 2**k for k in range(11)] + [32.0]
 """Bits a parameter between which the front of few coordinates is drawn."""
 
@@ -72,6 +79,7 @@ def command(
     l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
     max_bits_per_parameter: MaxBits = None,
     mean_length: MeanLength = None,
+    unit: Annotated[Unit, typer.Option(help="What is protected; of records: rqm.calibrate_records.")] = Unit.user,
     plot: Plot = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -111,6 +119,7 @@ def command(
             neighbours=neighbours.value,
             l2_clip=l2_clip,
             **few,
+            unit=unit.value,
             progress=told,
         )
     _told(advice, plot, as_json)

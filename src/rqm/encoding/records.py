@@ -120,5 +120,5 @@ def _check_order(mean: "PrivateMean", mech: "Mechanism | None") -> None:
         raise ValueError("separation = None: must be given where noise cancels: a record comes back after so many")
     if mech is not None and mech.integers and mech.channel.additive is None:
         raise ValueError(
-            f"mechanism = {mech.kind!r}: must be integer noise of the silo's own (discrete-gaussian) where noise cancels"
+            f"mechanism = {mech.kind!r}: must be integer noise of the silo's own (discrete-gaussian) with cancel"
         )
