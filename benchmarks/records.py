@@ -116,7 +116,8 @@ def in_turns(runs: dict[str, Callable[[], float]]) -> dict[str, Entry]:
 
 def bench() -> Result:
     """Measure both, on every device that is here."""
-    threads, entries, notes = torch.get_num_threads(), {}, []
+    threads, notes = torch.get_num_threads(), []
+    entries: dict[str, Entry] = {}
     for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
         ours, peer = Ours(device), Opacus(peer_python() or Path(sys.executable), device)
         try:
