@@ -62,14 +62,25 @@ def test_it_learns_at_an_epsilon_of_eight_and_its_ledger_is_verified(tmp_path):
     assert 7 < found.epsilon <= 8
     report = verify(tmp_path)
     assert (report.status, report.unit) == ("verified", "record")
-    assert found.epsilon <= report.epsilon <= 8.5
+    assert report.epsilon == pytest.approx(found.epsilon, rel=0.02)  # by another bound
 
 
 @pytest.mark.slow  # five minutes, mostly of waiting
 def test_a_killed_silo_is_survived(tmp_path):
     """Live: a SuperLink and four SuperNodes with TLS, keys, and policies that allow ε ≤ 8 a record."""
     command = [sys.executable, ROOT / "examples" / "flower" / "federation.py", "--app", EXAMPLE, "--nodes", "4"]
-    command += ["--policy", EXAMPLE / "policy.toml", "--ledger", tmp_path, "--kill", "2", "--limit", "560"]
+    command += [
+        "--policy",
+        EXAMPLE / "policy.toml",
+        "--ledger",
+        tmp_path,
+        "--kill",
+        "2",
+        "--limit",
+        "560",
+        "--set",
+        "rqm.rounds=3",
+    ]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert done.returncode == 0, said[-3000:] + done.stderr[-6000:]
@@ -79,6 +90,6 @@ def test_a_killed_silo_is_survived(tmp_path):
     assert accuracies[-1] > accuracies[0] + 0.1
     assert "for every record against the server" in said
     charged = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()[1:]]
-    assert [entry["round"] for entry in charged] == [0, 1, 2, 3, 4]
+    assert [entry["round"] for entry in charged] == [0, 1, 2]
     assert account_ledger(tmp_path)[0].epsilon <= 8
     assert verify(tmp_path).status == "verified"

@@ -16,7 +16,7 @@ from rqm.advice.cancelled import NAME, cancelled, costs
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
 from rqm.advice.few import few
 from rqm.mechanisms.rounding import Rounding
-from rqm.privacy.setting import Neighbours, Observer, Setting, Unit
+from rqm.privacy.setting import Neighbours, Observer, Setting
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
@@ -71,7 +71,6 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     l2_clip: float = 1.0,
     max_bits_per_parameter: float | None = None,
     mean_length: float | None = None,
-    unit: Unit = "user",
     progress: Progress | None = None,
 ) -> Advice:
     """Rank the mechanisms that reach ε (or a noise on the sum, in units of the L2 clip) within a budget of bits.
@@ -84,17 +83,11 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     others see ``Setting``: ``honest`` may be a fraction only if the population is given.
     With ``max_bits_per_parameter`` (of a masked vector) only so many rotated coordinates are sent as keep to it; with a
     ``mean_length`` alone (in L2 clips) so many that their choice adds a tenth to the error of the noise.
-    The ``unit`` is a user: for records of silos see ``calibrate_records``.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
     ('optimal table', True)
     """
-    if unit != "user":
-        raise ValueError(
-            f"unit = {unit!r}: must be user; for records of silos rqm.calibrate_records finds the noise, and whether they "
-            "are drawn in secret or taken in a fixed order"
-        )
     if participations is not None or separation is None:
         participations = whole("participations", 1 if participations is None else participations, 1, rounds)
     setting = Setting(
