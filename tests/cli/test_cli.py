@@ -244,5 +244,5 @@ def test_colours_are_off_when_piped():
 
 def test_advice_for_records_names_who_knows():
     said = rqm("advise", "--unit", "record", "--clients", "4", "--epsilon", "3")
-    assert said.exit_code == 2
-    assert "unit record: must be user; for records of silos rqm.calibrate_records" in said.output
+    assert said.returncode == 2
+    assert "unit record: must be user; for records of silos rqm.calibrate_records" in said.stderr

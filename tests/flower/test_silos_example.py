@@ -39,6 +39,7 @@ def config():
     return dict(flat(tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]))
 
 
+@pytest.mark.slow  # half a minute
 def test_it_learns_at_an_epsilon_of_eight_and_its_ledger_is_verified(tmp_path):
     own, values = task(), config()
     silos = [own.silo(values, number) for number in range(4)]
