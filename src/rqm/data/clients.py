@@ -88,7 +88,7 @@ class Clients:
         """The same examples in fewer hands: neighbouring clients put together to so many silos, about as many each.
 
         >>> Clients.by_id(np.arange(6.0), [0, 1, 0, 1, 0, 1], ids=[1, 1, 1, 2, 2, 3]).merged(2).sizes.tolist()
-        [3, 3]
+        [5, 1]
         """
         ends = np.linspace(0, len(self), whole("silos", silos, 1, len(self)) + 1).round().astype(int)
         make = self.prepare
