@@ -19,8 +19,8 @@ from rqm.encoding.records import Gathered, joined, record_length
 from rqm.plan.records import Records
 from rqm.training.batched import Loss, conv_gradients, plain_layers
 
-RECORDS, FLOATS = 128, 2**26
-"""Records of a virtual batch, and floats of their gradients, at most."""
+RECORDS, FLOATS = {"cpu": 128, "cuda": 1024}, 2**26
+"""Records of a virtual batch by device, and floats of their gradients where those are made one by one, at most."""
 TOLERANCE = 1e-3
 """Two ways to the same sum differ by less, and so does a record's loss in two batches, in float32."""
 
@@ -53,9 +53,10 @@ class PerRecord:
     ) -> None:
         self.model, self.losses, self.mean, self.length = model, losses, mean, record_length(mean)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.size = max(1, min(RECORDS, FLOATS // mean.dim))
         check_apart(model, losses, *trial)
         self.name, self.way = self._best(*trial)
+        most = RECORDS.get(self.parameters[0].device.type, RECORDS["cpu"])
+        self.size = most if self.name == "layers" else max(1, min(most, FLOATS // mean.dim))
 
     def gather(self, inputs: torch.Tensor, labels: torch.Tensor) -> Gathered:
         """The sum of so many records' clipped gradients."""
