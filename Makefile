@@ -52,6 +52,7 @@ bench: setup peers  ## every benchmark, each as a ratio to a peer in the same ru
 	$(BIN)/rqm bench divergence
 	$(BIN)/rqm bench encode
 	$(BIN)/rqm bench round
+	$(BIN)/rqm bench records
 	$(BIN)/rqm bench secagg
 	$(BIN)/rqm bench flower
 

@@ -285,7 +285,8 @@ def test_what_examples_benchmarks_and_tools_import_is_there():
                 continue
             names = [one.name for one in node.names]
             if (node.module or "").startswith("app."):  # read, not imported: every app of Flower has this name
-                there = ast.parse((example / f"{node.module.replace('.', '/')}.py").read_text()).body
+                home = path.parents[1] if path.parent.name == "app" else example
+                there = ast.parse((home / f"{node.module.replace('.', '/')}.py").read_text()).body
                 assert set(names) <= {one.name for one in there if isinstance(one, ast.FunctionDef)}, path
             elif (node.module or "").split(".")[0] in ("rqm", "benchmarks"):
                 module = importlib.import_module(node.module)

@@ -68,7 +68,9 @@ def main() -> None:
         axes.plot(np.arange(1, rounds + 1), spread(workload, covariance) / unit, color=colour, label=name)
     some = slice(9, None, 20)
     dots = simulated(plan)[some] / unit
-    axes.plot(np.arange(1, rounds + 1)[some], dots, "o", ms=4, color="C0", label="noise that cancels, simulated integers")
+    axes.plot(
+        np.arange(1, rounds + 1)[some], dots, "o", ms=4, color="C0", label="noise that cancels, simulated integers"
+    )
     axes.set(xlabel="round", ylabel="noise in the model", xlim=(0, rounds), ylim=(0, None))
     axes.set_title("The same ε = 1 for every user: what is left of its noise in the model", fontsize=10)
     axes.grid(alpha=0.3)

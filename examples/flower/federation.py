@@ -143,6 +143,7 @@ def arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--app", type=Path, default=HERE, help="the folder of the app; this one if none is given")
     parser.add_argument("--set", default="", help="the run's configuration, as flwr run --run-config takes it")
     parser.add_argument("--ledger", type=Path, default=Path("rqm-ledger"), help="the folder of the ledger")
     parser.add_argument(
@@ -233,9 +234,9 @@ class Federation:
         about = ["--node-config", f"partition-id={number} num-partitions={nodes}{named}"]
         return self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about)
 
-    def run(self, config: str, limit: float) -> int:
+    def run(self, config: str, limit: float, app: Path = HERE) -> int:
         """Run the app, and show what it says; 0 if it came to its end."""
-        command = [str(TOOLS / "flwr"), "run", str(HERE), "here", "--stream"]
+        command = [str(TOOLS / "flwr"), "run", str(app), "here", "--stream"]
         command += ["--run-config", config] if config else []
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
         run = subprocess.Popen(command, env=self.environment, **options)
@@ -271,7 +272,7 @@ def main() -> int:
         if given.kill_owing:
             logs = [folder / f"flower-supernode-{number}.log" for number in range(given.nodes)]
             Thread(target=kill_owing, args=(nodes, logs), daemon=True).start()
-        return federation.run(given.set, given.limit)
+        return federation.run(given.set, given.limit, given.app.absolute())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from rqm.randomness import SecureRandom, SeededRandom
 if TYPE_CHECKING:
     from rqm.advice.adviser import Advice, advise
     from rqm.data.clients import FederatedData
-    from rqm.encoding.calibrate import Calibration, calibrate
+    from rqm.encoding.calibrate import Calibration, calibrate, calibrate_records
     from rqm.encoding.private_mean import PrivateMean
     from rqm.plan.account import account
     from rqm.plan.plan import Plan
@@ -57,6 +57,7 @@ __all__ = [
     "account",
     "advise",
     "calibrate",
+    "calibrate_records",
     "mechanism_from_dict",
     "register",
     "renyi",
@@ -73,6 +74,7 @@ _LAZY = {
     "account": "rqm.plan.account",
     "Calibration": "rqm.encoding.calibrate",
     "calibrate": "rqm.encoding.calibrate",
+    "calibrate_records": "rqm.encoding.calibrate",
     "Plan": "rqm.plan.plan",
     "PrivateMean": "rqm.encoding.private_mean",
     "simulate": "rqm.training.simulate",

@@ -50,7 +50,17 @@ def test_results_are_saved_as_json_and_a_picture(tmp_path):
 def test_unknown_names_and_missing_peers_are_told(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="nope"):
         run("nope")
-    assert set(BENCHMARKS) == {"divergence", "privacy", "encode", "cuda", "round", "secagg", "flower", "start"}
+    assert set(BENCHMARKS) == {
+        "divergence",
+        "privacy",
+        "encode",
+        "cuda",
+        "round",
+        "records",
+        "secagg",
+        "flower",
+        "start",
+    }
     monkeypatch.setenv("RQM_PEERS", str(tmp_path))
     monkeypatch.setattr("sys.executable", "/bin/false")
     assert opendp() is None

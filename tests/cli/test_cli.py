@@ -240,3 +240,9 @@ def test_colours_are_off_when_piped():
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "encoder" in done.stdout
+
+
+def test_advice_for_records_names_who_knows():
+    said = rqm("advise", "--unit", "record", "--clients", "4", "--epsilon", "3")
+    assert said.returncode == 2
+    assert "unit record: must be user; for records of silos rqm.calibrate_records" in said.stderr

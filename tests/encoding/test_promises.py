@@ -26,7 +26,7 @@ from tests.encoding.test_private_mean import mean_of, mechanisms, sent_rows, squ
         ({"delta": 1.0}, "delta = 1.0"),
         ({"rounds": 0}, "rounds = 0"),
         ({"observer": "nobody"}, "observer = 'nobody'"),
-        ({"unit": "record"}, "unit = 'record'"),
+        ({"unit": "patient"}, "unit = 'patient'"),
         ({"population": 2}, "population = 2: must be at least 3"),
         ({"survivors": 4}, "survivors = 4"),
         ({"honest": 4}, "honest = 4"),

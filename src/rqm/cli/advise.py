@@ -30,6 +30,13 @@ class Neighbours(StrEnum):
     ZERO_OUT = "zero-out"
 
 
+class Unit(StrEnum):
+    """What is protected."""
+
+    user = "user"
+    record = "record"
+
+
 LIMITS = [0.01 * 2**k for k in range(11)] + [32.0]
 """Bits a parameter between which the front of few coordinates is drawn."""
 
@@ -54,6 +61,21 @@ MeanLength = Annotated[
 Plot = Annotated[Path | None, typer.Option(help="Draw error against ε (few coordinates: against bits) into this file.")]
 
 
+def _of_users(unit: Unit) -> Unit:
+    """Refuse records, which have their own way."""
+    if unit is not Unit.user:
+        raise ValueError(
+            f"unit = {unit.value}: must be user; for records of silos rqm.calibrate_records finds the noise, and "
+            "whether they are drawn in secret or taken in a fixed order"
+        )
+    return unit
+
+
+UnitOption = Annotated[
+    Unit, typer.Option(help="What is protected; for a record: rqm.calibrate_records.", callback=_of_users)
+]
+
+
 def command(
     clients: Annotated[int, typer.Option(help="n, clients in a round's sum; 1: everybody hides alone.")] = 1,
     dim: Annotated[int, typer.Option(help="d, coordinates of a client's vector (padded, if rotated).")] = 1,
@@ -72,6 +94,7 @@ def command(
     l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
     max_bits_per_parameter: MaxBits = None,
     mean_length: MeanLength = None,
+    unit: UnitOption = Unit.user,
     plot: Plot = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,8 +102,7 @@ def command(
 
     The error (`mse`) is that of one coordinate of the decoded mean, in units of clip²: the clip is 4 C / √d after a
     rotation, C for a single coordinate. With several rounds noise that cancels is ranked, too, and all of them by the
-    noise in the models, over a trusted server's: it takes some seconds, and its bits are those of both messages. Of few
-    coordinates, the error of their choice is in it.
+    noise in the models, over a trusted server's; its bits are those of both messages. Of few, their choice's is in it.
 
     Examples:
 

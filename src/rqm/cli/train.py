@@ -266,9 +266,10 @@ def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
         typer.echo(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
     if "epsilon" in summary:
         spent = "the budget is spent: " if summary["budget_spent"] else ""
+        unit = "record" if "records" in summary["plan"] else "user"
         typer.echo(
-            f"privacy: {spent}({summary['epsilon']:.4g}, {summary['delta']:.3g})-DP for every user against the server, "
-            f"certified, after {summary['rounds']} rounds (rqm account {folder}). "
+            f"privacy: {spent}({summary['epsilon']:.4g}, {summary['delta']:.3g})-DP for every {unit} against "
+            f"the server, certified, after {summary['rounds']} rounds (rqm account {folder}). "
             "This simulation's randomness is seeded: not private"
         )
     elif leak == "not private":

@@ -68,7 +68,7 @@ def _say(found: "Report") -> str:
         lines.append(f"{found.charges} charges for {found.rounds} rounds; the ledger ends with {found.head}.")
     if found.epsilon is not None and found.delta is not None:
         lines.append(
-            f"ε ≤ {found.epsilon:.4g} at δ = {found.delta:g}, by this verifier's own bound, for a user in "
+            f"ε ≤ {found.epsilon:.4g} at δ = {found.delta:g}, by this verifier's own bound, for a {found.unit} in "
             f"{found.participations} releases with {found.honest} honest clients."
         )
     return "\n".join([*lines, f"{found.path}: {found.status}"])

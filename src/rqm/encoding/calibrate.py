@@ -1,6 +1,7 @@
 """``calibrate``: the parameters with which a mechanism of a wanted kind reaches a wanted ε."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import floor
 from typing import Any, Literal
 
 from rqm._util.checks import padded, real
@@ -9,10 +10,14 @@ from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.together import sent
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
+from rqm.privacy.accountant import gaussian_noise
 from rqm.privacy.calibrate import best_fitted, coordinate_clip, proposed
 from rqm.privacy.composition import poisson_gaussian_epsilon, smallest
+from rqm.privacy.factorization import Workload
 from rqm.privacy.guarantee import Guarantee
+from rqm.privacy.iterates import gain
 from rqm.privacy.setting import Neighbours, Observer, Setting, checked_epsilon
+from rqm.privacy.silos import best_in_order
 
 
 @dataclass(frozen=True)
@@ -111,3 +116,53 @@ def _poisson(epsilon: float, setting: Setting) -> Calibration:
 
     z = smallest(lambda z: reached(z) <= epsilon, 1.0)
     return Calibration(Gaussian(z), z, reached(z), None, None)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a silo should take its records: what reaches ε with the least noise in the models, and ``why``."""
+
+    mean: PrivateMean
+    why: str
+
+
+def calibrate_records(
+    *, epsilon: float, rate: float, rounds: int, workload: Workload | None = None, **who: Any
+) -> Order:
+    """Records drawn in secret with a chance of ``rate`` a round, or as often in a fixed order, without or with noise
+    that is taken back in a silo's next message: the one with the least noise in the server's models.
+
+    For records that are added or removed; the order must then be each record's own (by a hash of it, say), so that one
+    more or less moves no other. ``workload`` is how the server steps, by default with momentum 0.9 and a rate that
+    falls to zero. ``who`` is what ``PrivateMean`` takes besides: ``clients``, ``dim``, ``delta``, ``record_clip``,
+    ``l2_clip``, ``honest``. They are compared as a trusted server's Gaussian noise; what is returned is certified.
+
+    >>> silos = {"clients": 4, "dim": 50, "delta": 1e-6, "record_clip": 1.0, "l2_clip": 9.0}
+    >>> found = calibrate_records(epsilon=8, rate=0.1, rounds=40, **silos)
+    >>> found.mean.separation, found.why.split(":")[0]
+    (10, 'A fixed order of 10 batches, with noise that cancels')
+    """
+    rate = real("rate", rate, "above 0 and at most 1", 0, 1, closed="]")
+    both = {"unit": "record", "neighbours": "add-remove", "rounds": rounds, **who}
+    batches = min(max(1, floor(1 / rate)), rounds)
+    setting = Setting(clients=who["clients"], rounds=rounds, delta=who["delta"], unit="record", neighbours="add-remove")
+    order = replace(setting, separation=batches)
+    drawn, fixed = (
+        gaussian_noise(one, checked_epsilon(epsilon)) for one in (replace(setting, record_rate=rate), order)
+    )
+    noise = {"secret draws": drawn, f"a fixed order of {batches} batches": fixed}
+    if order.apart > 1:
+        gains = gain(workload or Workload(rounds))
+        part = gains.over_independent(order.apart, 1.0, gains.best_ratio(order.apart))
+        noise[f"a fixed order of {batches} batches, with noise that cancels"] = part * fixed
+    way = min(noise, key=lambda one: noise[one])
+    others = ", ".join(f"{one} {value / noise[way]:.2f} times as much" for one, value in noise.items() if one != way)
+    why = f"{way[0].upper()}{way[1:]}: the least noise in the models; {others}."
+    if way == "secret draws":
+        return Order(PrivateMean(**both, epsilon=epsilon, record_rate=rate), why)
+    if "cancels" not in way:
+        return Order(PrivateMean(**both, epsilon=epsilon, separation=batches), why)
+    first = PrivateMean(**both, mechanism=Gaussian(1.0), separation=batches)  # who takes part, and the coordinates
+    clips = {"l2_clip": first.bound, "record_clip": float(who["record_clip"])}
+    mech, held = best_in_order(epsilon, first.setting, dim=first.coordinates, **clips, workload=workload)
+    return Order(PrivateMean(**both, epsilon=epsilon, mechanism=mech, cancel=held, separation=batches), why)

@@ -72,7 +72,7 @@ def expected_error(mean: "PrivateMean", length: float, size: float | None = None
     mech, chosen_ = mean.mechanism, choice_error(mean.coordinates, padded(mean.dim), length)
     assert mech is not None
     if not mech.integers:
-        return chosen_ + (mech.on_sum(mean.clients) * mean.bound / mean.clients) ** 2
+        return chosen_ + (mech.on_sum(mean.clients) * (mean.record_clip or mean.bound) / mean.clients) ** 2
     x = (mean.l2_clip if size is None else size) / sqrt(mean.coordinates) * NORMAL
     return chosen_ + float(mech.channel.variance(x).mean()) / mean.clients
 

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Protocol, final
 
 from rqm import kernels
-from rqm._util.checks import real, whole
+from rqm._util.checks import real, shown, whole
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.transient import MOST_TIMES, Cancel, Transient
 from rqm.privacy.factorization import Strategy, Workload, banded
@@ -23,7 +23,11 @@ def check_cancel(cancel: Cancel, mech: Mechanism, setting: Setting) -> None:
         )
     if isinstance(cancel, bool):
         raise ValueError("cancel = True: must be a number of steps where a mechanism is given")
-    if mech.integers:
+    if setting.unit == "record" and isinstance(cancel, tuple):
+        raise ValueError(f"cancel = {shown(cancel)}: must be one number for records: all of a silo's noise goes")
+    if mech.integers and setting.unit == "record":
+        Transient.of(cancel)
+    elif mech.integers:
         if mech.channel.levels != 2 or not mech.channel.affine:
             raise ValueError("cancel: must come with two levels outside the clip (mechanism rounding, levels = 2)")
         Transient.of(cancel)

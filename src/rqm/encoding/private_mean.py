@@ -8,7 +8,7 @@ user's own loop, the ledger and the reports all use it. Encoding and decoding ne
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import sha256
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Self, final
@@ -19,8 +19,9 @@ from rqm import kernels
 from rqm._util.checks import inputs, padded, real, shown, whole
 from rqm.encoding.choice import Choice, clipped_away_at_most, expected_error, second_clip
 from rqm.encoding.memory import Memory, memory, white
+from rqm.encoding.records import Gathered, gather, stacked
 from rqm.encoding.together import FORMAT, check, find, read, sent
-from rqm.encoding.transforms import FLOAT_ROOM, Rotation, over_budget, prepare, tensors, usable_length
+from rqm.encoding.transforms import FLOAT_ROOM, Rotation, prepare, rotation_seed, usable_length, within
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.transient import Cancel, Transient, cancel_of
 from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
@@ -32,17 +33,10 @@ if TYPE_CHECKING:
     from rqm.privacy.factorization import Workload
     from rqm.privacy.guarantee import Guarantee
 
-ROTATION = 5
-"""The stream of a seed that the rotation of every round is drawn from."""
 PUBLIC = ("seed", "rounds")
 """What may differ between two that make the same promise for each release."""
-LATER = ("separation", "cancel", "coordinates")
+LATER = ("separation", "cancel", "coordinates", "record_clip", "record_rate")
 """Written only where it is given: files of before have none."""
-
-
-@lru_cache(maxsize=8)
-def _rotation_seed(seed: int, turn: int) -> int:
-    return int(SeededRandom(seed, ROTATION, turn).words(1)[0] >> np.uint64(1))
 
 
 @final
@@ -61,6 +55,9 @@ class PrivateMean:
 
     With ``coordinates`` only so many of the rotated ones are sent, a public choice that is drawn anew in every round:
     the noise of the whole is hardly more, and messages are many times shorter (``docs/few-coordinates.md``).
+
+    With ``unit="record"`` clients are silos, and a record is protected: ``encode`` takes the vectors of a silo's
+    records, a row each, clips each at ``record_clip``, and sends their sum within ``l2_clip`` (``docs/silos.md``).
 
     >>> from rqm import SecureRandom
     >>> mean = PrivateMean(epsilon=1, delta=1e-6, clients=1000, dim=50, l2_clip=1.0)
@@ -88,6 +85,8 @@ class PrivateMean:
     separation: int | None = None
     cancel: Cancel | None = None
     coordinates: int = None  # type: ignore[assignment]  # integers that a client sends; None: all
+    record_clip: float | None = None
+    record_rate: float | None = None
     seed: int = 0  # of the public rotation, and of the choice of coordinates
 
     def __post_init__(self, epsilon: float | None) -> None:
@@ -103,8 +102,9 @@ class PrivateMean:
         put("seed", whole("seed", self.seed, 0))
         for one in fields(Setting):
             put(one.name, getattr(self.setting, one.name))
-        if self.l2_clip is not None:
-            put("l2_clip", real("l2_clip", self.l2_clip, "a positive finite number", 0, inf))
+        for name in ("l2_clip", "record_clip"):
+            if getattr(self, name) is not None:
+                put(name, real(name, getattr(self, name), "a positive finite number", 0, inf))
         if not isinstance(self.rotate, bool):
             raise TypeError(f"rotate = {shown(self.rotate)}: must be true or false")
         if self.mechanism is None:
@@ -134,11 +134,16 @@ class PrivateMean:
     @property
     def wire_bits(self) -> int | None:
         """Bits of all messages of a participation under secure aggregation, a coordinate; None: floats."""
-        return None if not self.integers else self._sum_bits(self.clients) * (1 if self.cancel is None else 2)
+        return None if not self.integers else self._sum_bits(self.clients) * (2 if self.second else 1)
 
     def _sum_bits(self, clients: int) -> int:
         channel = self._mechanism.channel
-        return channel.sum_bits(clients) if self.cancel is None else self.held.bits(self.clients, self.clients)
+        return self.held.bits(self.clients, self.clients) if self.second else channel.sum_bits(clients)
+
+    @property
+    def second(self) -> bool:
+        """Whether noise is taken back by a second message; a silo, there in every round, does so in its next one."""
+        return self.cancel is not None and self.record_clip is None
 
     @cached_property
     def held(self) -> Transient:
@@ -165,8 +170,8 @@ class PrivateMean:
     @cached_property
     def length(self) -> float | None:
         """What vectors are scaled to: a little less than C, so that rounding pushes none of them over the budget."""
-        if self.l2_clip is None:
-            return None
+        if self.l2_clip is None or self.record_clip is not None:  # which no budget on the sum helps
+            return self.l2_clip
         return (1 - FLOAT_ROOM) * self.l2_clip if self.few and self.last_length else self.last_length
 
     @cached_property
@@ -176,12 +181,16 @@ class PrivateMean:
             return (1 - FLOAT_ROOM) * self.bound
         return usable_length(self._mechanism.channel, self.bound, self.coordinates)
 
+    def gather(self, rows: Any, before: Gathered | None = None) -> Gathered:
+        """A silo's records, a row each, clipped and added to those ``before``; for ``encode``."""
+        return gather(self, rows, before)
+
     def rotation(self, turn: int) -> Rotation | None:
         """The public rotation of a round."""
         if not self.rotate:
             return None
         fixed = self.cancel is not None or self._mechanism.correlation is not None  # or noise would not cancel
-        return Rotation(self.dim, _rotation_seed(self.seed, 0 if fixed else turn))
+        return Rotation(self.dim, rotation_seed(self.seed, 0 if fixed else turn))
 
     def choice(self, turn: int) -> Choice:
         """The public choice of a round, if ``few`` coordinates are sent."""
@@ -213,6 +222,7 @@ class PrivateMean:
         turn = whole("round", round, 0, self.rounds - 1)
         if (transient is None) != (self.cancel is None):
             raise ValueError("transient: must be given where noise is taken back (cancel), and only there")
+        x = x if self.record_clip is None else (x if isinstance(x, Gathered) else self.gather(x)).total
         other = kernels.backend(x)
         row = inputs("x", x) if other is None else other.finite_floats("x", x).clone()
         if tuple(row.shape) != (self.dim,):
@@ -229,15 +239,9 @@ class PrivateMean:
 
     def _within(self, rows: Any) -> Any:
         """The same rows; one that breaks the L2 budget, as the encoder will see it, becomes zero. None should."""
-        if self.l2_clip is None:
+        if self.l2_clip is None or self.record_clip is not None:
             return rows
-        over = over_budget(self._mechanism.channel, rows, self.bound)
-        other = tensors(rows)
-        if other is None:
-            rows[over] = 0.0
-        else:
-            other.silence(rows, over)
-        return rows
+        return within(self._mechanism.channel, rows, self.bound)
 
     # -- a simulation's clients ---------------------------------------------------------------
 
@@ -245,9 +249,9 @@ class PrivateMean:
         """Add the messages of many clients, a row of a torch tensor each, to their sum; return which rows were finite.
 
         The others send an encoding of zero. Baselines add up floats. ``rows`` may be overwritten, nothing is checked,
-        and nothing waits for a GPU.
+        and nothing waits for a GPU. Where the unit is a record, a row is what ``gather`` returned.
         """
-        rows, finite = self._prepared(rows, round)
+        rows, finite = self._prepared(rows if self.record_clip is None else stacked(rows), round)
         mech = self._mechanism
         if mech.integers:
             mech.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
@@ -269,7 +273,7 @@ class PrivateMean:
         mech = self._mechanism
         if mech.integers:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        scale = mech.on_sum(clients) * self.bound if self.l2_clip is not None else 0.0
+        scale = mech.on_sum(clients) * (self.record_clip or self.bound) if self.l2_clip is not None else 0.0
         if (mech.correlation is not None or self.cancel is not None) and (memory is None or round is None):
             raise ValueError("memory = None: must be given, and the round, where the noise is correlated over rounds")
         if scale:
@@ -288,7 +292,7 @@ class PrivateMean:
         total = inputs("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
-        if self.cancel is not None and self.integers:  # what wraps around the modulus is nearest to the middle
+        if self.second and self.integers:  # what wraps around the modulus is nearest to the middle
             half = self.modulus // 2
             total, check = (total - clients // 2 + half) % self.modulus - half + clients // 2, False
         mean = self._mechanism.decode(total, clients, check=check)
@@ -310,7 +314,7 @@ class PrivateMean:
 
     @cached_property
     def guarantee(self) -> "Guarantee":
-        """What all rounds as planned guarantee to every user, certified."""
+        """What all rounds as planned guarantee to every user, or record, certified."""
         return self.guarantee_of(None)
 
     def guarantee_of(self, charges: Mapping[int, int] | None, workload: "Workload | None" = None) -> "Guarantee":
@@ -340,9 +344,8 @@ class PrivateMean:
         """What one round releases."""
         from rqm.privacy.event import Event  # noqa: PLC0415
 
-        if self.cancel is None:
-            return Event(self._mechanism, self.coordinates, self.bound)
-        return Event(self._mechanism, self.coordinates, self.bound, self.cancel, self.setting.apart)
+        apart = 1 if self.cancel is None else self.setting.apart
+        return Event(self._mechanism, self.coordinates, self.bound, self.cancel, apart, self.record_clip)
 
     @property
     def bound(self) -> float:

@@ -118,6 +118,21 @@ def silence(x: torch.Tensor, rows: torch.Tensor) -> None:
         x.masked_fill_(rows[:, None], 0.0)
 
 
+def copied(x: torch.Tensor) -> torch.Tensor:
+    """The same values, in float32 or float64, to be overwritten."""
+    return x.clone() if x.dtype in (torch.float32, torch.float64) else x.double()
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    """The sum of all rows, in float64."""
+    return x.sum(dim=0, dtype=torch.float64)
+
+
+def rows(some: list[torch.Tensor]) -> torch.Tensor:
+    """Some vectors, a row each."""
+    return torch.stack(some)
+
+
 def squares(recipe: Recipe, x: torch.Tensor, shift: int) -> torch.Tensor:
     """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
     if _kernels_run(x):

@@ -1,9 +1,11 @@
 """What goes together in a ``PrivateMean``, and the mechanism that it finds where none is given."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rqm._util.checks import known_keys, padded, shown, whole
+from rqm.encoding import records
 from rqm.encoding.memory import check_cancel
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.registry import mechanism_from_dict
@@ -36,6 +38,7 @@ def read(values: Mapping[str, Any], names: list[str], later: Collection[str]) ->
 
 def check(mean: "PrivateMean", mech: Mechanism) -> None:
     """Refuse a mechanism that does not go with the rest."""
+    records.check(mean, mech)
     if mean.cancel is not None:
         check_cancel(mean.cancel, mech, mean.setting)
     if mean.few:
@@ -68,10 +71,12 @@ def _check_few(mean: "PrivateMean", mech: Mechanism | None) -> None:
 
 def find(mean: "PrivateMean", epsilon: float | None) -> dict[str, Any]:
     """The mechanism for ε, and the transient noise that goes with it."""
-    from rqm.privacy.calibrate import best_cancelled, best_few, best_fit  # noqa: PLC0415 (takes the compiler)
+    from rqm.privacy.calibrate import best_cancelled, best_few, best_fit  # noqa: PLC0415 (compiler)
+    from rqm.privacy.silos import best_in_order, best_of_records  # noqa: PLC0415
 
     if epsilon is None:
         raise ValueError("epsilon = None: must be given, or else a mechanism")
+    records.check(mean, None)
     if mean.few:
         _check_few(mean, None)
     if mean.l2_clip is None or not mean.rotate:
@@ -79,6 +84,8 @@ def find(mean: "PrivateMean", epsilon: float | None) -> dict[str, Any]:
     if mean.cancel is not None and mean.cancel is not True:
         raise ValueError(f"cancel = {shown(mean.cancel)}: must be True where no mechanism is given")
     fit: Any = best_cancelled if mean.cancel is not None else best_few if mean.few else best_fit
+    if mean.record_clip is not None:
+        fit = partial(best_of_records if mean.cancel is None else best_in_order, record_clip=mean.record_clip)
     try:
         mech, cancel = fit(epsilon, mean.setting, dim=mean.coordinates, l2_clip=mean.bound)
     except ValueError as error:

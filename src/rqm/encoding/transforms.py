@@ -22,6 +22,8 @@ from rqm.kernels.recipe import Recipe
 from rqm.mechanisms.channel import Channel
 from rqm.randomness import SeededRandom
 
+ROTATION = 5
+"""The stream of a seed that the rotation of every round is drawn from."""
 RADIX_BITS = 5
 """The transform multiplies by Hadamard matrices of 2**5 rows, one factor after the other."""
 FLOAT_ROOM = 2.0**-15
@@ -63,6 +65,12 @@ class Rotation:
         other = tensors(y)
         own = signs(self.seed, self.padded) if other is None else other.signs(self.seed, y)
         return (hadamard(y) * own)[:, : self.dim]
+
+
+@lru_cache(maxsize=8)
+def rotation_seed(seed: int, turn: int) -> int:
+    """The seed of a round's rotation."""
+    return int(SeededRandom(seed, ROTATION, turn).words(1)[0] >> np.uint64(1))
 
 
 def tensors(x: Any) -> Any:
@@ -185,6 +193,16 @@ def over_budget(mech: Channel, x: Any, bound: float) -> Any:
     else:
         found = squares(mech.recipe, mech.recipe.position(x), shift)
     return found > limit(mech, bound, count)
+
+
+def within(mech: Channel, rows: Any, bound: float) -> Any:
+    """The same rows; one that breaks the L2 budget becomes zero. None should."""
+    over, other = over_budget(mech, rows, bound), tensors(rows)
+    if other is None:
+        rows[over] = 0.0
+    else:
+        other.silence(rows, over)
+    return rows
 
 
 def squares(recipe: Recipe, positions: Any, shift: int) -> Any:

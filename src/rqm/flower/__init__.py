@@ -13,14 +13,25 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
+    from rqm.flower.silo import gathered
     from rqm.flower.strategy import PrivateStrategy
 
-__all__ = ["DiscreteAccountant", "DiscreteEvent", "PrivateStrategy", "Settings", "mod_for", "private_mod", "seeded_mod"]
+__all__ = [
+    "DiscreteAccountant",
+    "DiscreteEvent",
+    "PrivateStrategy",
+    "Settings",
+    "gathered",
+    "mod_for",
+    "private_mod",
+    "seeded_mod",
+]
 
 _LAZY = {
     "DiscreteAccountant": "rqm.flower.accountant",
     "DiscreteEvent": "rqm.flower.accountant",
     "PrivateStrategy": "rqm.flower.strategy",
+    "gathered": "rqm.flower.silo",
 }  # the server's, with torch: a client's process starts without
 
 

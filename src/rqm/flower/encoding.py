@@ -11,8 +11,10 @@ from flwr.app import Context, Message
 from flwr.supercore import log
 
 from rqm.encoding.private_mean import PrivateMean
+from rqm.encoding.records import Gathered
 from rqm.flower.records import RECORD, Asked
 from rqm.flower.settings import Settings
+from rqm.flower.silo import read_gathered
 from rqm.flower.vectors import flat
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.secagg import ProtocolError
@@ -36,6 +38,8 @@ def levels(
     try:
         reply = call_next(msg, ctxt)
         (after,) = reply.content.array_records.values()
+        if settings.plan.records is not None:
+            return _silo(read_gathered(after, asked.dim), settings, ctxt, turn, seeded)
         vector = flat(after)
         vector = vector if settings.sends == "gradient" else vector - start
         if vector.shape != start.shape:
@@ -43,6 +47,8 @@ def levels(
     except Exception as error:
         log(WARNING, "rqm: training failed here (%s): an encoding of zero is sent", error)
         vector = torch.zeros_like(start)
+        if settings.plan.records is not None:
+            return _silo(Gathered(vector.double(), 0), settings, ctxt, turn, seeded)
     mean = settings.plan.private_mean(len(vector))
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
     source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
@@ -50,6 +56,14 @@ def levels(
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     found = np.asarray(total)
     return found if mean.cancel is None else (found + noise(mean, secret)[0]) % mean.modulus
+
+
+def _silo(found: Gathered, settings: Settings, ctxt: Context, turn: int, seeded: bool) -> Any:
+    """What a silo sends for the sum of its records."""
+    mean = settings.plan.private_mean(len(found.total))
+    total = torch.zeros(mean.coordinates, dtype=torch.int32)
+    mean.add([found], total, _seeded(settings, ctxt, turn) if seeded else SecureRandom(), round=turn)
+    return np.asarray(total)
 
 
 def taken_back(asked: Asked, settings: Settings, secret: bytes) -> Any:

@@ -40,6 +40,9 @@ class Settings:
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
         whole("rqm.clients", self.plan.clients, 2)
+        if self.plan.records is not None and (self.sends != "gradient" or self.plan.records.batches is not None):
+            what = "sends = 'update'" if self.sends != "gradient" else f"records.batches = {self.plan.records.batches}"
+            raise ValueError(f"rqm.{what}: must be 'gradient', and drawn by a rate or all, where rqm.records is given")
         if isinstance(self.plan.honest, float):
             raise ValueError(
                 f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "

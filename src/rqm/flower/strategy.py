@@ -211,9 +211,10 @@ class PrivateStrategy(Strategy):
         else:
             log(
                 INFO,
-                "rqm: (ε = %.4g, δ = %.3g) for every user against the server, certified, after %d rounds",
+                "rqm: (ε = %.4g, δ = %.3g) for every %s against the server, certified, after %d rounds",
                 epsilon,
                 self.guard.mean.delta,
+                self.guard.mean.unit,
                 server_round,
             )
         return {} if epsilon is None else {"epsilon": epsilon}
@@ -339,7 +340,8 @@ class PrivateStrategy(Strategy):
         except ValueError as error:
             self._server, self.note = None, f"no clients can have sent such a sum ({error})"
             return None
-        return found
+        records = self.settings.plan.records  # whose sum is divided by a public number of them
+        return found if records is None else found * (len(server.firsts) / records.batch)
 
     def _message(self, number: int, stage: Kind, data: bytes, content: RecordDict | None = None) -> Message:
         assert self.guard is not None

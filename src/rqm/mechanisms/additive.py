@@ -32,6 +32,8 @@ MANY = 1000
 """Of so many clients, many steps take long."""
 FINE = 10_000
 """Up to so many coins, their number and not the wanted deviation says which law it is."""
+MOST_STEPS = 16_383
+"""Steps from -clip to clip, at most; the tables of all levels' laws are made only where somebody asks for them."""
 AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 """Parameters at which tails can be measured."""
 
@@ -53,7 +55,7 @@ class Additive(Tabled):
         object.__setattr__(self, "bits", whole("bits", self.bits, 2, 16))
         object.__setattr__(self, "levels", 2**self.bits)
         self._validate()
-        steps = whole("steps", self.steps, 1, min(self.levels - 1, 1023))
+        steps = whole("steps", self.steps, 1, min(self.levels - 1, MOST_STEPS))
         if steps % 2 == 0:
             raise ValueError(f"steps = {steps}: must be odd, so that levels and outcomes have a common centre")
         object.__setattr__(self, "steps", steps)

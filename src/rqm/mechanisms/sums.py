@@ -22,41 +22,41 @@ AGREE = 1e-10
 """Where two places meet, their relative difference at most."""
 
 
-def summed(law: FloatArray, count: int) -> tuple[FloatArray, int]:
+def summed(law: FloatArray, count: int, negligible: float = NEGLIGIBLE, *, few: int = FEW) -> tuple[FloatArray, int]:
     """The law of a sum of ``count`` copies without its negligible ends, and the value of its first outcome.
 
-    The first outcome of ``law`` is 0. What is dropped has a probability of at most 4 · count · len(law) · NEGLIGIBLE.
+    The first outcome of ``law`` is 0. What is dropped has a probability of at most 4 · count · len(law) · negligible.
 
     >>> found, first = summed(np.array([0.5, 0.5]), 3)
     >>> found.tolist(), first
     ([0.125, 0.375, 0.375, 0.125], 0)
     """
-    if count > FEW and count * (len(law) - 1) >= SHORT:
+    if count > few and count * (len(law) - 1) >= SHORT:
         try:
-            return _by_places(law, count)
+            return _by_places(law, count, negligible)
         except ArithmeticError:  # a law of another kind: the slow way
             pass
-    return _by_products(law, count)
+    return _by_products(law, count, negligible)
 
 
-def _by_products(law: FloatArray, count: int) -> tuple[FloatArray, int]:
+def _by_products(law: FloatArray, count: int, negligible: float) -> tuple[FloatArray, int]:
     out, begin, square, start = np.ones(1), 0, law, 0
     while count:
         if count & 1:
-            out, begin = trimmed(np.convolve(out, square), begin + start)
+            out, begin = trimmed(np.convolve(out, square), begin + start, negligible)
         count >>= 1
         if count:
-            square, start = trimmed(np.convolve(square, square), 2 * start)
+            square, start = trimmed(np.convolve(square, square), 2 * start, negligible)
     return out, begin
 
 
-def trimmed(law: FloatArray, begin: int) -> tuple[FloatArray, int]:
+def trimmed(law: FloatArray, begin: int, negligible: float = NEGLIGIBLE) -> tuple[FloatArray, int]:
     """A law that begins at ``begin``, without its negligible ends."""
-    seen = np.flatnonzero(law > NEGLIGIBLE)
+    seen = np.flatnonzero(law > negligible)
     return law[seen[0] : seen[-1] + 1], begin + int(seen[0])
 
 
-def _by_places(law: FloatArray, count: int) -> tuple[FloatArray, int]:
+def _by_places(law: FloatArray, count: int, negligible: float) -> tuple[FloatArray, int]:
     z = np.arange(len(law), dtype=np.float64)
     mean = float(law @ z)
     deviation = sqrt(count * float(law @ (z - mean) ** 2))
@@ -66,14 +66,14 @@ def _by_places(law: FloatArray, count: int) -> tuple[FloatArray, int]:
         while True:
             middle = count * mean + 2 * APART * place * deviation
             found = _around(law, count, middle, ceil(APART * deviation) + 1)
-            if found[1].max() < NEGLIGIBLE:
+            if found[1].max() < negligible:
                 break
             parts[place] = found
             place += side
-    return _joined([parts[place] for place in sorted(parts)])
+    return _joined([parts[place] for place in sorted(parts)], negligible)
 
 
-def _joined(parts: list[tuple[int, FloatArray]]) -> tuple[FloatArray, int]:
+def _joined(parts: list[tuple[int, FloatArray]], negligible: float) -> tuple[FloatArray, int]:
     """One law from pieces that overlap a little."""
     begin, out = parts[0]
     for start, piece in parts[1:]:
@@ -84,7 +84,7 @@ def _joined(parts: list[tuple[int, FloatArray]]) -> tuple[FloatArray, int]:
         if (abs(here - there) > AGREE * here).any():
             raise ArithmeticError("two places do not agree")
         out = np.concatenate([out, piece[shared:]])
-    return trimmed(out, begin)
+    return trimmed(out, begin, negligible)
 
 
 def _around(law: FloatArray, count: int, middle: float, reach: int) -> tuple[int, FloatArray]:

@@ -81,9 +81,10 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
         raise ValueError(f"{file}: was charged for answers from seeded words, which anyone can repeat: not private")
     mean = charged_mean(about)
     users = about.get("users")
-    if mean.separation is not None and isinstance(users, int) and mean.separation > users // mean.clients:
+    apart = None if mean.unit == "record" else mean.separation  # a record's is its silo's own order
+    if apart is not None and isinstance(users, int) and apart > users // mean.clients:
         raise ValueError(
-            f"{file}: counts on {mean.separation} rounds between two participations, but {mean.clients} of {users} "
+            f"{file}: counts on {apart} rounds between two participations, but {mean.clients} of {users} "
             "users a round come back sooner"
         )
     _same_population(mean.population or about.get("users"), changes.get("population"))

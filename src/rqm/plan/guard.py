@@ -189,6 +189,10 @@ def delta_of(folder: Path) -> float | None:
 
 def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
     """ε for every number of releases that a run of this may come to, for machines without an accountant."""
+    if mean.record_rate is not None:
+        raise ValueError(
+            "record_rate: ε of sampled records does not follow from the number of releases; no certificate"
+        )
     releases = mean.setting.releases
     counts = range(1, releases + max(10, releases // 4) + 1)  # some rounds may be done again
     return {

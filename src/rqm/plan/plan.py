@@ -15,6 +15,7 @@ from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.transient import Cancel, cancel_of
+from rqm.plan.records import Records, check_records
 from rqm.plan.sizes import PARAMETERS, parameters
 from rqm.privacy.factorization import Workload
 from rqm.privacy.setting import checked_delta, checked_epsilon
@@ -144,6 +145,7 @@ class Plan:
     transforms: Transforms = field(default_factory=Transforms)
     client: ClientWork = field(default_factory=ClientWork)
     server: ServerStep = field(default_factory=ServerStep)
+    records: Records | None = None  # clients are silos, and a record is protected; None: a user, who is a client
 
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
@@ -161,6 +163,7 @@ class Plan:
             checked_delta(self.delta)
         if self.budget_epsilon is not None:
             checked_epsilon(self.budget_epsilon, "budget_epsilon")
+        check_records(self)
         _one_of("secagg", self.secagg, SecAgg)
         if self.secagg == "real" and not self.mechanism.integers:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
@@ -173,7 +176,8 @@ class Plan:
             if self.transforms.coordinates is not None and (known := self.dim or parameters(self.model, self.data)):
                 mean = self.private_mean(known)
         except ValueError as error:
-            raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", str(error))) from None
+            said = re.sub("^record_(clip|rate)", r"records.\1", str(error))
+            raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", said)) from None
         if self.budget_epsilon is not None and not mean.private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
 
@@ -216,11 +220,11 @@ class Plan:
             delta=self.delta,
             population=self.population,
             participations=self.participations,
-            separation=self.separation,
             cancel=self.cancel,
             honest=self.honest,
             survivors=self.survivors or (1 if self.lost else None),
             seed=self.seed,
+            **({"separation": self.separation} if self.records is None else self.records.of_mean()),
         )
 
     @property
@@ -242,12 +246,12 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in LATER:  # which 0.1.0 did not know
+        for name in (*LATER, "records"):  # which 0.1.0 did not know
             if values.get(name, 0) is None:
                 values.pop(name)
         return {
             name: value.to_dict()
-            if name in ("mechanism", "transforms")
+            if name in ("mechanism", "transforms", "records")
             else asdict(value)
             if is_dataclass(value) and not isinstance(value, type)
             else value
@@ -263,7 +267,7 @@ class Plan:
         known_keys(values, [f.name for f in fields(cls)])
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, kind in PARTS.items():
+        for name, kind in {**PARTS, "records": Records}.items():
             if name in values:
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])

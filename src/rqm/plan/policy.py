@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final, get_args
 
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.disk import lock, state_folder, sync_folder
@@ -21,7 +21,7 @@ from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan, read_toml
 from rqm.plan.protocol import corrupt
 from rqm.privacy.ledger import LEDGER, read
-from rqm.privacy.setting import checked_delta, checked_epsilon
+from rqm.privacy.setting import Unit, checked_delta, checked_epsilon
 
 if TYPE_CHECKING:
     from rqm.secagg import Identity, Roster
@@ -55,6 +55,7 @@ roster = "roster.txt"    # who may be among them: public keys, a line each (rqm 
 # trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
 participations = 10      # releases, for ever
 mechanisms = ["rqm", "rounding", "pbm"]
+# unit = "record"        # this node is a silo, and ε a record's: without this line it is for all that the node holds
 """
 TRUSTING = """\
 # This node takes what the server says: noise, clients, keys, how often. Nothing is checked, nothing is counted here.
@@ -74,7 +75,8 @@ class Policy:
     """The owner's limits. ε is this node's own: against the server and all clients of a round who are not ``honest``.
 
     ``honest`` is a number of them or a part, lost ones included: the server says who is lost. With a ``roster`` all
-    clients of a round are in it, each once; their keys are signed.
+    clients of a round are in it, each once; their keys are signed. ε is for all that the node holds, unless the owner
+    says that its ``unit`` is a record: then the node is a silo, and ``l2_clip`` that of each of its records.
 
     >>> limits = {"epsilon": 8.0, "delta": 1e-6, "release_epsilon": 2.0, "l2_clip": 1.0, "clients": 20}
     >>> Policy(**limits, participations=10, honest=0.8, trust_server_with_keys=True).corrupt(100)
@@ -91,6 +93,7 @@ class Policy:
     roster: Path | None = None
     trust_server_with_keys: bool = False
     mechanisms: tuple[str, ...] = ANY
+    unit: Unit = "user"
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -114,6 +117,8 @@ class Policy:
         if not isinstance(self.mechanisms, tuple | list) or not all(isinstance(one, str) for one in self.mechanisms):
             raise ValueError(f"mechanisms = {shown(self.mechanisms)}: must be a list of names")
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit = {shown(self.unit)}: must be one of {', '.join(get_args(Unit))}")
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -122,7 +127,7 @@ class Policy:
             values = read_toml(path)
             names = [one.name for one in fields(cls)]
             known_keys(values, names)
-            needed = [name for name in names if name not in ("roster", "trust_server_with_keys")]
+            needed = [name for name in names if name not in ("roster", "trust_server_with_keys", "unit")]
             missing = [name for name in needed if name not in values]
             if missing:
                 raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(needed)}")
@@ -150,12 +155,13 @@ class Policy:
     def check(self, plan: Plan, mean: PrivateMean) -> None:
         """Refuse what no count of releases could make good."""
         least, bad = plan.survivors or (1 if plan.lost else plan.clients), self.corrupt(plan.clients)
-        name = plan.mechanism.to_dict()["mechanism"]
+        name, clip = plan.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
         for good, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
             (mean.quick, f"clients = {plan.clients}: ε of this mechanism takes too long to work out"),
             (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
-            ((mean.l2_clip or 0) <= self.l2_clip, f"l2_clip = {mean.l2_clip}: must be at most {self.l2_clip}"),
+            (mean.unit == self.unit, f"unit = {mean.unit}: must be {self.unit}, whom its ε is to protect"),
+            (clip <= self.l2_clip, f"l2_clip = {clip}: must be at most {self.l2_clip}"),
             (plan.clients >= self.clients, f"clients = {plan.clients}: must be at least {self.clients}"),
             (least > bad, f"survivors = {least}: must be more than {bad}, who may work with the server"),
             (
@@ -297,6 +303,8 @@ class NodeGuard:
         path, most = self.folder / KNOWN, max(releases, min(self.policy.participations, AHEAD))
         known = read_json(path, "ε") if path.exists() else {}
         mean = mean.with_(delta=delta)
+        if mean.record_rate is not None:  # drawn anew for every message: so many rounds
+            return mean.spent(dict.fromkeys(range(releases), 1)).epsilon if releases else 0.0
         key = _file(mean)
         found = known.get(key)
         if not isinstance(found, list) or len(found) < releases:

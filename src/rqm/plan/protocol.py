@@ -72,7 +72,7 @@ def protocol(
     mean = plan.private_mean(dim)
     second = second if link is None else link.second
     clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
-    of_each = (least or clients) if mean.cancel is not None else 0
+    of_each = (least or clients) if mean.second else 0
     holds = 0 if link is None else _holds(clients, of_each, bad)
     if second:
         least = least and 2 * least

@@ -16,6 +16,7 @@ VARIES = [
     "transforms",
     "client",
     "server",
+    "records",
     "model",
     "data",
     "dim",

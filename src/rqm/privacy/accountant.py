@@ -14,6 +14,7 @@ from rqm.privacy.event import Event
 from rqm.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from rqm.privacy.losses import coordinates
 from rqm.privacy.profiles import Profile, composed_epsilon, gaussian, mixed, sampled
+from rqm.privacy.records import record_epsilon, sampled_noise
 from rqm.privacy.setting import Crowd, Neighbours, Setting
 
 FEW_RELEASES = 1000
@@ -22,6 +23,8 @@ SMALL = 64
 """Users up to whom a coordinate of a random sample is accounted for exactly."""
 LOST = 1e-3
 """The part of δ that pays for outcomes far out in the tails, which the Gaussian certificate leaves out."""
+RECORD_LOST = 0.02
+"""The same for records: noise of few silos is not a Gaussian's so far out, and who looks there is told more."""
 TIGHT = 1.01
 """A certified μ within this of what the variance implies is not compared with other bounds."""
 
@@ -49,6 +52,8 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     setting, profile = setting.charged(charges), profile_of(setting, charges)
     if not profile:
         return Spent(0.0, "gaussian", None)
+    if setting.unit == "record" or event.record_clip is not None:
+        return _of_record(event, setting, profile, quick)
     if event.cancel:
         return _cancelled(event, setting, profile, charges, quick)
     found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
@@ -57,6 +62,36 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
         if found[1].epsilon == inf or not _exact(event, setting):
             found.append(_by_divergences(event, setting, profile, quick))
     return min(found, key=lambda one: one.epsilon)
+
+
+def _of_record(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
+    """By the Gaussian certificate of a record, sampled by privacy loss distributions; infinite if there is none."""
+    if setting.unit != "record" or event.record_clip is None:
+        raise ValueError(f"record_clip = {event.record_clip}: must be given for records, and only there")
+    if event.cancel:
+        return _in_order(event, setting, profile, quick)
+    count, floor = releases_of(setting, profile), setting.floor()
+    lost = lost_of(event, setting, profile)
+    mu = event.mu(setting.neighbours, floor.honest, lost, quick=quick)
+    taken, rate = _taken(setting, profile), setting.record_rate
+    found = record_epsilon(mu, rate, taken, floor.delta - lost * count, quick=quick)
+    return Spent(found, "gaussian" if rate in (None, 1) else "pld", None)
+
+
+def _in_order(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
+    """By the certificate of records in a fixed order and noise that cancels; without one, as if that noise were known.
+
+    A silo that misses a round takes back nothing there, and begins anew: it is missing in two rounds' noise.
+    """
+    count, floor = releases_of(setting, profile), setting.floor()
+    if event.mechanism.gaussian_multiplier is not None:
+        mu = event.mu(setting.neighbours, floor.honest, 0.0) * sqrt(count)
+        return Spent(gaussian_epsilon(mu, floor.delta), "gaussian", None)
+    gone = 0 if setting.survivors is None else setting.clients - setting.survivors
+    found = event.in_order(setting.neighbours, max(1, floor.honest - gone), count, floor.delta, quick=quick)
+    if found < inf:
+        return Spent(found, "gaussian", None)
+    return _of_record(replace(event, cancel=None, separation=1), setting, profile, quick)
 
 
 def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
@@ -198,7 +233,8 @@ def lost_of(event: Event, setting: Setting, profile: Mapping[int, int]) -> float
     assert setting.delta is not None
     if event.mechanism.gaussian_multiplier is not None:
         return 0.0
-    return LOST * setting.delta / releases_of(setting, profile)
+    part = LOST if event.record_clip is None else RECORD_LOST
+    return part * setting.delta / releases_of(setting, profile)
 
 
 def _neighbours(setting: Setting) -> Neighbours:
@@ -269,6 +305,8 @@ def gaussian_noise(setting: Setting, epsilon: float, charges: Charges | None = N
     far = 2.0 if _neighbours(setting) == "replace" else 1.0
     assert setting.delta is not None
     alone = far * sqrt(releases_of(setting, profile)) / gaussian_mu(epsilon, setting.delta) * (1 + 1e-9)
+    if setting.record_rate not in (None, 1):
+        return sampled_noise(epsilon, setting.record_rate or 1, profile, setting.delta, alone)
     if setting.observer == "server":
         return alone
 

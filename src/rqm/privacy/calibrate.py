@@ -121,13 +121,20 @@ def _gaussian(setting: Setting, epsilon: float) -> float:
 
 
 def fitted(
-    first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float, cancel: Cancel | None = None
+    first: Mechanism,
+    epsilon: float,
+    setting: Setting,
+    *,
+    dim: int,
+    l2_clip: float,
+    cancel: Cancel | None = None,
+    record_clip: float | None = None,
 ) -> Mechanism:
     """The mechanism ``first`` with the least noise that makes a run (ε, δ)-private for every user.
 
     ``dim`` counts the coordinates that are sent, and vectors are within ``l2_clip``. What it reaches, as it will be
     reported, is between 99.5 and 100 % of ε; where nothing does, the error names the best that is possible. With
-    ``cancel`` the noise of that many steps is taken back a round later.
+    ``cancel`` the noise of that many steps is taken back a round later. With ``record_clip`` it is every record's.
     """
     epsilon, dim, least = checked_epsilon(epsilon), whole("dim", dim, 1), first.least_noise
     if least is None:
@@ -137,13 +144,14 @@ def fitted(
         return first.with_noise(noise)
 
     def reached(extra: float, *, quick: bool) -> float:
-        event = Event(first.with_noise(least + extra), dim, l2_clip)
+        event = Event(first.with_noise(least + extra), dim, l2_clip, record_clip=record_clip)
         if cancel is not None:
             event = replace(event, cancel=cancel, separation=setting.apart)
         return spent(event, setting, quick=quick).epsilon
 
     if cancel is None:
-        start, step = _alike(first, least, (noise * l2_clip) ** 2 / setting.floor().honest), NARROW
+        start = _alike(first, least, (noise * (record_clip or l2_clip)) ** 2 / setting.floor().honest)
+        step = NARROW
     else:
         start, step = _held(first, least, cancel, setting, noise * l2_clip), WIDE
     try:

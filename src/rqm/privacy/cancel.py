@@ -179,7 +179,7 @@ def view(
     return low, high, separation * lacking, error
 
 
-def ratio(laws: list[FloatArray], variance: float, fine: int = FINE) -> Ratio:
+def ratio(laws: list[FloatArray], variance: float, fine: int = FINE, nothing: float = NOTHING) -> Ratio:
     """The ratio for noise one step higher and noise: it tells no less than that of each of these laws.
 
     Its curve is the highest of theirs at points as fine as suits noise of this variance, and straight in between.
@@ -196,7 +196,7 @@ def ratio(laws: list[FloatArray], variance: float, fine: int = FINE) -> Ratio:
         over = [np.append(np.cumsum(part[::-1])[::-1], 0.0)[at] for part in (noise, moved)]
         puts = np.maximum(puts, points * under[0] - under[1])
         calls = np.maximum(calls, over[1] - points * over[0])
-    return _of_curves(points, puts, calls)
+    return _of_curves(points, puts, calls, nothing)
 
 
 def _points(step: float, fine: int) -> FloatArray:
@@ -208,13 +208,13 @@ def _points(step: float, fine: int) -> FloatArray:
     return np.concatenate([[0.0], 1 + below, [1.0], 1 + near, 1 + far])
 
 
-def _of_curves(points: FloatArray, puts: FloatArray, calls: FloatArray) -> Ratio:
+def _of_curves(points: FloatArray, puts: FloatArray, calls: FloatArray, nothing: float) -> Ratio:
     """The ratio ρ whose E max(q − ρ, 0) below 1, and E max(ρ − q, 0) above, are as given; 1 is one of the points."""
     middle = int(np.searchsorted(points, 1.0))
     rises = np.diff(puts[: middle + 1]) / np.diff(points[: middle + 1])  # chances to lie below
     falls = np.append(-np.diff(calls[middle:]) / np.diff(points[middle:]), 0.0)  # chances to lie above
     chances = np.concatenate([rises[:1], np.diff(rises), [1 - rises[-1] - falls[0]], falls[:-1] - falls[1:]])
-    last = int(np.flatnonzero(np.append(True, calls[:-1] > NOTHING))[-1])  # beyond, there is nothing to tell
+    last = int(np.flatnonzero(np.append(True, calls[:-1] > nothing))[-1])  # beyond, there is nothing to tell
     return Ratio(points[: last + 1], np.maximum(chances[: last + 1], 0.0), float(calls[last]))
 
 

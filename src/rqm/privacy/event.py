@@ -26,6 +26,9 @@ class Event:
     With ``cancel`` every client adds noise of that deviation and takes it back one round later: in steps of a channel's
     levels, or, where a trusted server does it, of the sum in L2 clips. Then what one release tells of a user comes out
     in up to ``separation`` rounds, in which he takes part once.
+
+    With a ``record_clip`` a client is a silo: what is protected is a record, whose vector is within that clip, and
+    which moves the silo's vector by no more, wherever it lies.
     """
 
     mechanism: Mechanism
@@ -33,6 +36,7 @@ class Event:
     l2_clip: float
     cancel: Cancel | None = None
     separation: int = 1
+    record_clip: float | None = None
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -41,6 +45,8 @@ class Event:
         whole("dim", self.dim, 1)
         real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
         whole("separation", self.separation, 1)
+        if self.record_clip is not None:
+            real("record_clip", self.record_clip, "a positive finite number", 0, inf)
 
     @property
     def dear(self) -> bool:
@@ -55,6 +61,8 @@ class Event:
         z = self.mechanism.gaussian_multiplier
         if z is not None:
             return gaussian_rdp(z, orders, neighbours)
+        if self.record_clip is not None:
+            raise ValueError("record_clip: Rényi divergences are not computed for records")
         return _rdp(
             self.mechanism.channel, tuple(map(float, orders)), honest, self.dim, self.l2_clip, neighbours, quick
         )
@@ -69,7 +77,8 @@ class Event:
         if z is not None:
             return self.least_mu(neighbours, honest)
         if self.cancel:
-            return self._cancelled(neighbours, honest, lost, quick)
+            known = self._cancelled if self.record_clip is None else self._ordered
+            return known(neighbours, honest, lost, quick)
         if not self.mechanism.channel.budgeted:
             return inf
         return vector_gdp(
@@ -77,11 +86,16 @@ class Event:
             honest=honest,
             dim=self.dim,
             l2_clip=self.l2_clip,
+            moved=self.moved(neighbours),
             lost=lost,
             neighbours=neighbours,
             law="sampled",
             quick=quick,
         )
+
+    def moved(self, neighbours: Neighbours) -> float | None:
+        """How far one record moves a silo's vector; None: what is protected is the whole vector."""
+        return None if self.record_clip is None else (2 if neighbours == "replace" else 1) * self.record_clip
 
     def least_mu(self, neighbours: Neighbours, honest: int) -> float:
         """What μ would be if the noise at zero were Gaussian: no certificate for vectors under a budget is below."""
@@ -90,6 +104,7 @@ class Event:
         if z is None:
             channel = self.mechanism.channel
             longest = min(self.l2_clip, channel.clip * self.dim**0.5)  # the clip of every coordinate may bind first
+            longest = longest if self.record_clip is None else self.record_clip
             variance = float(channel.variance(0.0)) if channel.additive is None else channel.additive.near
             z = (honest * variance) ** 0.5 / longest
             goes, stays = (one * honest**0.5 * channel.grid.step / longest for one in (goes, stays))
@@ -110,6 +125,35 @@ class Event:
             l2_clip=self.l2_clip,
             lost=lost,
             neighbours=neighbours,
+            quick=quick,
+        )
+
+    def _ordered(self, neighbours: Neighbours, honest: int, _: float, quick: bool) -> float:
+        """But for tails, which are charged for in ``in_order``."""
+        from rqm.privacy.ordered import rise  # noqa: PLC0415 (takes the compiler)
+
+        mech, far = self.mechanism.channel.additive, self.moved(neighbours)
+        assert mech is not None
+        assert far is not None
+        found = rise(mech, Transient.of(self.cancel or 0), honest, self.separation, quick=quick)
+        return found * far / mech.clip * mech.steps / 2
+
+    def in_order(self, neighbours: Neighbours, honest: int, count: int, delta: float, *, quick: bool = False) -> float:
+        """ε of a record that is in ``count`` such releases, of noise that is taken back."""
+        from rqm.privacy.ordered import ordered_epsilon  # noqa: PLC0415 (takes the compiler)
+
+        mech, far = self.mechanism.channel.additive, self.moved(neighbours)
+        assert mech is not None
+        assert far is not None
+        return ordered_epsilon(
+            mech,
+            Transient.of(self.cancel or 0),
+            honest=honest,
+            separation=self.separation,
+            dim=self.dim,
+            moved=far,
+            count=count,
+            delta=delta,
             quick=quick,
         )
 

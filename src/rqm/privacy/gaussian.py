@@ -17,7 +17,7 @@ from rqm._util.solve import zero
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.scores import summed_rate
 from rqm.privacy.setting import Neighbours, checked_delta, checked_epsilon
-from rqm.privacy.shifts import shifted_gdp, shifts_of
+from rqm.privacy.shifts import moved_gdp, shifted_gdp, shifts_of
 from rqm.privacy.tradeoff import Coordinate, Events
 from rqm.privacy.vector import end_laws, splits_of_others
 
@@ -76,8 +76,11 @@ def vector_gdp(
     neighbours: Neighbours = "replace",
     law: Law = "paper",
     quick: bool = False,
+    moved: float | None = None,
 ) -> float:
     """Certified μ of the sum over ``honest`` clients of ``dim`` coordinates, one client's vector changed.
+
+    If it may lie anywhere, and is ``moved`` so far at most, neither ``l2_clip`` nor ``neighbours`` matters.
 
     For laws that are affine on the clip, or made of trials that are, and for additive noise as it is sampled; but for
     outcomes of probability ``lost``. Infinite where there is no such μ. ``quick`` looks at few inputs of the others:
@@ -91,6 +94,8 @@ def vector_gdp(
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     l2_clip, lost = real("l2_clip", l2_clip, "a positive finite number", 0, inf), checked_delta(lost)
     if mech.additive is not None:
+        if moved is not None:
+            return moved_gdp(mech.additive, honest=honest, dim=dim, moved=moved)
         furthest, squared = shifts_of(mech.additive, l2_clip, neighbours)
         return shifted_gdp(mech.additive, honest=honest, dim=dim, furthest=furthest, squared=squared, lost=lost)
     if not mech.affine:
@@ -98,12 +103,38 @@ def vector_gdp(
     laws, trials = end_laws(mech, law)
     ends = tuple(map(tuple, laws.tolist()))
     tail = lost / (2 * dim * trials) / SLACK
+    if moved is not None:
+        return _moved(ends, honest - 1, dim, trials, (moved / mech.clip) ** 2, 2.0 ** np.floor(np.log2(tail)), quick)
     found = coordinate(ends, honest - 1, neighbours, 2.0 ** np.floor(np.log2(tail)), quick)
     budget = (l2_clip / mech.clip) ** 2
     far = 4 if neighbours == "replace" else 1
     squared = trials * min(far * budget * found.per_square, dim * found.most)
     longest = trials * min(budget, dim)
     return sqrt(min(squared, far * longest * summed_rate(ends, honest - 1, longest)))
+
+
+def _moved(
+    ends: tuple[tuple[float, ...], ...], others: int, dim: int, trials: int, squared: float, tail: float, quick: bool
+) -> float:
+    """The same for two vectors anywhere, so far apart in clips: by the steepest slope, or by scores of many."""
+    one = min(4.0, squared)  # of a coordinate
+    longest = trials * min(squared, 4 * dim)
+    found = longest * min(steepest(ends, others, tail, quick), summed_rate(ends, others, longest / one))
+    return sqrt(min(found, trials * dim * coordinate(ends, others, "replace", tail, quick).most))
+
+
+@lru_cache(maxsize=256)
+def steepest(laws: tuple[tuple[float, ...], ...], others: int, tail: float, quick: bool = False) -> float:
+    """μ² of a coordinate over the squared distance of two inputs, in clips, wherever these lie."""
+    low, high = (np.array(law) for law in laws)
+    worst = 0.0
+    for base, missing in splits_of_others(low, high, others, quick=quick):
+        if 2 * missing > tail:
+            return inf
+        events = Events.of(np.convolve(low, base), np.convolve(high, base), tail - missing)
+        if events is not None:
+            worst = max(worst, events.steepest())
+    return worst**2 * SLACK
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
-"""A user's (ε, δ) for a whole run, with all that it means: of events in a setting, as planned or as charged."""
+"""A user's or a record's (ε, δ) for a whole run, with all that it means: of events in a setting, planned or charged."""
 
 from dataclasses import asdict, dataclass, replace
-from math import exp, sqrt
+from math import ceil, exp, sqrt
 from typing import Any, NamedTuple
 
 from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
@@ -33,7 +33,9 @@ class Guarantee:
     a Gaussian is not the best noise). With a ``trusted_server`` it holds against whoever sees only what the server
     publishes. Where only some of ``chosen_of`` coordinates are sent, vectors are clipped again, at ``second_clip``
     times C, which takes the part ``clipped_away`` of them on average at most; the noise is then that of the whole
-    decoded mean, without the error of the choice.
+    decoded mean, without the error of the choice. Where the ``unit`` is a record, clients are silos, the noise is in
+    units of ``record_clip``, and with a ``record_rate`` each round's records are drawn by their silo in secret; in a
+    fixed order, each as often, a Gaussian would take ``fixed_order_noise`` times as much for the same ε.
     """
 
     epsilon: float
@@ -63,6 +65,9 @@ class Guarantee:
     clipped_away: float | None = None
     trusted_server: bool = False
     certified: bool = True
+    record_clip: float | None = None
+    record_rate: float | None = None
+    fixed_order_noise: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -80,7 +85,11 @@ class Guarantee:
     @property
     def changed(self) -> str:
         """What may differ between neighbours, in words."""
-        return {"replace": "replaced by another", "zero-out": "replaced by zero"}[self.neighbours]
+        return {
+            "replace": "replaced by another",
+            "zero-out": "replaced by zero",
+            "add-remove": "added or removed",
+        }[self.neighbours]
 
     @property
     def bound(self) -> str:
@@ -96,6 +105,8 @@ class Guarantee:
                 f"An ε of {self.epsilon:.3g} protects nobody, whatever else is true (δ = {self.delta:.3g}, against "
                 f"{self.whom})"
             )
+        if self.unit == "record":
+            return self._of_record
         other = {"replace": "any other data in their place", "zero-out": "zeros in their place"}[self.neighbours]
         crowd = f"all {self.clients:,}" if self.honest == self.clients else f"{self.honest:,} of {self.clients:,}"
         both = "" if self.separation is None else " and deliver both of their messages"
@@ -118,14 +129,50 @@ class Guarantee:
             f"more than {self.participations:,} of the {self.rounds:,} rounds"
         )
 
+    @property
+    def _of_record(self) -> str:
+        """The sentence for a record of a silo."""
+        other = {"replace": "with any other in its place", "add-remove": "without it"}[self.neighbours]
+        silos = f"all {self.clients:,}" if self.honest == self.clients else f"{self.honest:,} of the {self.clients:,}"
+        who = "its own silo is" if self.honest == 1 else f"{silos} silos of every round, its own among them, are"
+        apart = "" if self.separation is None else f", {self.separation:,} apart"
+        drawn = (
+            f"is in no more than {self.participations:,} of the {self.rounds:,} rounds{apart}"
+            if self.record_rate in (None, 1)
+            else f"is drawn for each of the {self.rounds:,} rounds with a chance of {self.record_rate:.4g}, which only "
+            "its silo sees"
+        )
+        sums = (
+            "" if self.trusted_server or self.honest == 1 else ", of which they see the sums alone (secure aggregation)"
+        )
+        against = self.whom if self.trusted_server else "the server and other silos"
+        odds = f"{exp(self.epsilon):,.0f}" if self.epsilon >= 5 else f"{exp(self.epsilon):.3g}"
+        return (
+            f"Certified for every record: whatever {against} make of all the rounds{sums}, it is at most e^ε = {odds} "
+            f"times likelier with this record than {other}, or the other way round (ε = {self.epsilon:.4g}), but for a "
+            f"chance of δ = {self.delta:.3g}, if {who} honest and the record {drawn}"
+        )
+
     def __str__(self) -> str:
         """The guarantee in words, with its conditions."""
+        a = {"user": "a user's vectors", "record": "a record"}[self.unit]
+        whom = self.whom if self.unit == "user" or self.trusted_server else "the server and other silos"
+        who = {"user": "clients", "record": "silos"}[self.unit]
         lines = [
-            f"({self.epsilon:.4g}, {self.delta:.3g})-DP for every {self.unit} against {self.whom}, certified;",
-            f"  a {self.unit}'s vectors {self.changed} in up to {self.participations:,} of {self.rounds:,} rounds,",
-            f"  {self.honest:,} of {self.clients:,} clients of a round honest, {self.dim:,} coordinates "
-            f"({self.bound}).",
+            f"({self.epsilon:.4g}, {self.delta:.3g})-DP for every {self.unit} against {whom}, certified;",
+            f"  {a} {self.changed} in up to {self.participations:,} of {self.rounds:,} rounds,",
+            f"  {self.honest:,} of {self.clients:,} {who} of a round honest, {self.dim:,} coordinates ({self.bound}).",
         ]
+        if self.record_rate is not None:
+            lines.append(
+                f"  Its silo draws each round's records in secret, each with a chance of {self.record_rate:.4g}."
+            )
+        if self.fixed_order_noise is not None:
+            better = "less" if self.fixed_order_noise > 1 else "more: take a fixed order"
+            lines.append(
+                f"  That takes {better}: in a fixed order, as often, a record needs {self.fixed_order_noise:.3g} times "
+                "the noise."
+            )
         if self.honest_fraction is not None:
             lines.append(
                 f"  It assumes that a round's clients are drawn at random from {self.population:,} users, of whom "
@@ -134,9 +181,9 @@ class Guarantee:
         if self.per_coordinate is not None:
             lines.append(f"  D₂ of one coordinate in one round: {self.per_coordinate:.4g}.")
         if self.separation is not None:
+            both = "deliver both messages" if self.unit == "user" else "are there"
             lines.append(
-                f"  It assumes that so many deliver both messages, in each of the {self.separation:,} rounds from a "
-                "participation on."
+                f"  It assumes that so many {both}, in each of the {self.separation:,} rounds from a participation on."
             )
         if self.chosen_of is not None:
             lines.append(f"  They are a public choice of {self.chosen_of:,} for each round: nothing rests on which.")
@@ -155,6 +202,8 @@ class Guarantee:
         if self.chosen_of is not None and self.wire_bits_per_parameter is not None:
             under += f": {self.wire_bits_per_parameter:.4g} bits a parameter"
         lines.append(f"  {self.bits_per_coordinate} bits a coordinate{under}.")
+        if self.unit == "record":
+            lines.append(f"  {self.sentence}.")
         return "\n".join(lines)
 
 
@@ -211,7 +260,19 @@ def guarantee(
         second_clip=None if chosen is None else chosen.second_clip,
         clipped_away=None if chosen is None else chosen.clipped_away,
         trusted_server=mech.trusted_server,
+        record_clip=event.record_clip,
+        record_rate=setting.record_rate,
+        fixed_order_noise=_fixed_order(setting, charges, epsilon),
     )
+
+
+def _fixed_order(setting: Setting, charges: Charges | None, epsilon: float) -> float | None:
+    """Noise of a Gaussian on records in a fixed order, each in as many rounds as are expected, over sampled ones'."""
+    if setting.record_rate in (None, 1) or not 0 < epsilon < HOPELESS:
+        return None
+    rate, rounds = setting.record_rate or 1.0, sum(profile_of(setting, charges).values())
+    fixed = replace(setting, record_rate=None, participations=max(1, ceil(rate * rounds)), rounds=rounds)
+    return gaussian_noise(fixed, epsilon) / gaussian_noise(setting, epsilon, charges)
 
 
 def _noise(event: Event, setting: Setting, charges: Charges | None, epsilon: float) -> tuple[float, float | None]:
@@ -222,7 +283,7 @@ def _noise(event: Event, setting: Setting, charges: Charges | None, epsilon: flo
         return noise, noise / mech.gaussian_multiplier
     if event.cancel:
         return _cancelled(event, setting, charges)
-    noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / event.l2_clip
+    noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / (event.record_clip or event.l2_clip)
     if not 0 < epsilon < 1e6:
         return noise, None
     return noise, noise / gaussian_noise(replace(setting, honest=None, survivors=None), epsilon, charges)
@@ -235,7 +296,7 @@ def _cancelled(event: Event, setting: Setting, charges: Charges | None) -> tuple
     floor = setting.floor(count * event.separation or None)
     channel = event.mechanism.channel
     left = event.cancel[1] * channel.grid.step if isinstance(event.cancel, tuple) else 0.0
-    noise = sqrt(setting.clients * (float(channel.variance(0.0)) + left**2)) / event.l2_clip
+    noise = sqrt(setting.clients * (float(channel.variance(0.0)) + left**2)) / (event.record_clip or event.l2_clip)
     spent_mu = event.mu(setting.neighbours, floor.honest, lost_of(event, setting, profile))
     return noise, spent_mu / event.least_mu(setting.neighbours, setting.clients)
 
@@ -255,7 +316,7 @@ def _iterates(
     if event.mechanism.integers:
         channel = event.mechanism.channel
         persistent, goes, left = (
-            sqrt(setting.clients) * one / event.l2_clip
+            sqrt(setting.clients) * one / (event.record_clip or event.l2_clip)
             for one in (sqrt(float(channel.variance(0.0))), goes * channel.grid.step, left * channel.grid.step)
         )
     gains = gain(workload or Workload(setting.rounds))
@@ -265,7 +326,7 @@ def _iterates(
 
 def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:
     """D₂ of one coordinate in one round."""
-    if not event.mechanism.integers or event.cancel:
+    if not event.mechanism.integers or event.cancel or event.record_clip is not None:
         return None
     one = Event(event.mechanism, 1, event.mechanism.channel.clip)
     return float(one.rdp((2.0,), setting.neighbours, floor.honest).values[0])

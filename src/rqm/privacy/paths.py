@@ -35,26 +35,28 @@ class Ratio(NamedTuple):
         return float(self.chances @ (self.values - self.chances @ self.values) ** 2)
 
 
-def along(w: FloatArray, coins: Ratio, held: Ratio, fine: int = FINE) -> Ratio:
+def along(w: FloatArray, coins: Ratio, held: Ratio, fine: int = FINE, seldom: float = SELDOM) -> Ratio:
     """The ratio for noise shifted along a path: held for a time drawn by ``w``, then by coins.
 
     From the last round back, each time divided by the chance to come so far: its mean and ``alone`` add up to 1.
     """
     come = np.cumsum(w[::-1])[::-1]
-    coins, held = seldom_told(coins), seldom_told(held)
+    coins, held = seldom_told(coins, seldom), seldom_told(held, seldom)
     found, spread = coins, coins.variance
     for time in range(len(w) - 2, -1, -1):
         if come[time] == 0:
             continue
         share = w[time] / come[time]
         spread = held.variance + (1 + held.variance) * spread
-        product = _combined(found, held, (0.0, 1.0, 0.0), spread, fine)
+        product = _combined(found, held, (0.0, 1.0, 0.0), spread, fine, seldom)
         spread = share**2 * coins.variance + (1 - share) ** 2 * spread
-        found = _combined(product, coins, (1 - share, 0.0, share), spread, fine)
+        found = _combined(product, coins, (1 - share, 0.0, share), spread, fine, seldom)
     return found
 
 
-def _combined(one: Ratio, other: Ratio, how: tuple[float, float, float], spread: float, dense: int) -> Ratio:
+def _combined(
+    one: Ratio, other: Ratio, how: tuple[float, float, float], spread: float, dense: int, seldom: float
+) -> Ratio:
     """The law of x (p + q y) + s y, for independent x and y of these laws, on points that suit its variance."""
     p, q, s = how
     deviation = min(sqrt(spread), 1 / 3)
@@ -67,15 +69,15 @@ def _combined(one: Ratio, other: Ratio, how: tuple[float, float, float], spread:
     # what only the shift can give: in one, in the other, or in both
     mean, whole = float(one.chances @ one.values), float(other.chances @ other.values)
     alone = p * one.alone + s * other.alone + q * (one.alone * (whole + other.alone) + mean * other.alone)
-    return seldom_told(Ratio(points, chances, alone + lost))
+    return seldom_told(Ratio(points, chances, alone + lost), seldom)
 
 
-def seldom_told(found: Ratio) -> Ratio:
+def seldom_told(found: Ratio, limit: float = SELDOM) -> Ratio:
     """A ratio that tells a little more: values that hardly ever come become 0, or what the shift alone gives.
 
     That keeps chances and means, and most values of a grid are such: far from 1.
     """
-    seldom = found.chances < SELDOM
+    seldom = found.chances < limit
     seldom[0] = False  # the value 0, on every grid
     chances, values = found.chances[~seldom], found.values[~seldom]
     chances[0] += found.chances[seldom].sum()

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from rqm._util.checks import real, shown, whole
 
 Observer = Literal["server", "outsider"]
-Neighbours = Literal["replace", "zero-out"]
-Unit = Literal["user"]
+Neighbours = Literal["replace", "zero-out", "add-remove"]
+Unit = Literal["user", "record"]
 
 MANY_USERS = 10**8
 """Beyond so many, a sample's luck is bounded, not computed."""
@@ -67,6 +67,11 @@ class Setting:
     For the outsider sampling hides who took part; but not if some may be lost: whoever can foresee who that will be
     learns of the sample from how many are left.
 
+    The ``unit`` is what is protected: a user, who is a client, or a record, of which a client (a silo) holds many. Then
+    neighbours add or remove a record, or replace it; ``participations`` and ``separation`` are a record's; and with
+    a ``record_rate`` every round's records are drawn by the silo's own coins, of that chance each, which nobody else
+    sees (None: all are in every round, or in a fixed order). Whoever sees less than the server is told less.
+
     Colluders know when they took part. So for the outsider the honest clients of a round are a sample of the honest
     users, and of the number of honest clients alone nothing follows: there ``honest`` must be a fraction.
     """
@@ -82,6 +87,7 @@ class Setting:
     survivors: int | None = None
     unit: Unit = "user"
     separation: int | None = None
+    record_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Validate what does not depend on a mechanism."""
@@ -95,6 +101,8 @@ class Setting:
             put("population", whole("population", self.population, 1))
             if self.population < self.clients:
                 raise ValueError(f"population = {self.population}: must be at least {self.clients}, a round's clients")
+        if self.unit == "record" and self.delta is None:
+            raise ValueError("delta = None: must be given for records: well below one over the number of all of them")
         put("delta", checked_delta(default_delta(self.population) if self.delta is None else self.delta))
         for name, kinds in (("observer", Observer), ("neighbours", Neighbours), ("unit", Unit)):
             if getattr(self, name) not in get_args(kinds):
@@ -107,6 +115,7 @@ class Setting:
         if self.survivors is not None:
             put("survivors", whole("survivors", self.survivors, 1, self.clients))
         self._validate_honest()
+        self._validate_unit()
         if self.observer == "outsider":
             self._validate_outsider()
 
@@ -120,6 +129,28 @@ class Setting:
                 )
         elif self.honest is not None:
             object.__setattr__(self, "honest", whole("honest", self.honest, 1, self.clients))
+
+    def _validate_unit(self) -> None:
+        if self.unit == "user":
+            if self.neighbours == "add-remove" or self.record_rate is not None:
+                what = "neighbours = 'add-remove'" if self.record_rate is None else f"record_rate = {self.record_rate}"
+                raise ValueError(f"{what}: must come with unit = 'record'; a user's vector is replaced, or zeroed out")
+            return
+        if self.neighbours == "zero-out":
+            raise ValueError("neighbours = 'zero-out': must be add-remove or replace where the unit is a record")
+        if self.observer != "server" or isinstance(self.honest, float):
+            what = f"observer = {self.observer}" if self.observer != "server" else f"honest = {self.honest}"
+            raise ValueError(f"{what}: must be the server, and a number of honest silos, where the unit is a record")
+        if self.record_rate is None:
+            return
+        rate = real("record_rate", self.record_rate, "above 0 and at most 1", 0, 1, closed="]")
+        object.__setattr__(self, "record_rate", rate)
+        if self.neighbours != "add-remove":
+            raise ValueError(
+                "neighbours = 'replace': must be add-remove with a record_rate, whose bound holds for that"
+            )
+        if self.participations is not None or self.separation is not None:
+            raise ValueError("record_rate: must come without participations and separation: each round draws anew")
 
     def _validate_order(self) -> None:
         users = (self.population or 0) // self.clients

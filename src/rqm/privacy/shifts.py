@@ -30,6 +30,8 @@ from rqm.privacy.tradeoff import Events
 
 SLACK = 1 + 1e-6
 """More than the errors of laws of sums, and of sums of terms that are not negative."""
+LOOKED_AT = 8
+"""Steps up to which every shift is looked at; of more, every so many'th part of them."""
 FINE = 64
 """Between two steps the bound is looked at so many times; each time for the whole stretch up to the next."""
 
@@ -124,6 +126,40 @@ def shifts_of(mech: Additive, l2_clip: float, neighbours: Neighbours) -> tuple[f
     return mech.steps / (1 if replaced else 2), (4 if replaced else 1) * (l2_clip / mech.clip * mech.steps / 2) ** 2
 
 
+def moved_gdp(mech: Additive, *, honest: int, dim: int, moved: float) -> float:
+    """Certified μ of ``dim`` coordinates where a vector, wherever it lies, is moved so far at most.
+
+    By the law of the sum modulo M, of which every outcome has its unit: no outcome is left out.
+    """
+    steps = moved / mech.clip * mech.steps / 2
+    furthest = min(float(mech.steps), steps)
+    return _under_budget(_turned(mech, honest, -int(-furthest // 1)), dim, furthest, steps**2)
+
+
+@lru_cache(maxsize=256)
+def _turned(mech: Additive, honest: int, most: int) -> tuple[FloatArray, FloatArray]:
+    """μ(k) for k = 0, …, ``most``, and the steepest slope within a step: between turns of one law on its circle.
+
+    Some k are looked at; the others are reached in two turns.
+    """
+    law = mech.summed(honest)
+
+    def events(k: int) -> Events:
+        found = Events.of(law, np.roll(law, k), 0.0)
+        assert found is not None
+        return found
+
+    slope = 2 * events(1).steepest()
+    mu = np.zeros(most + 1)
+    last = 0
+    for k in range(1, most + 1):
+        if k <= LOOKED_AT or k >= last + last // LOOKED_AT or k == most:
+            mu[k], last = events(k).apart(), k
+        else:
+            mu[k] = mu[last] + mu[k - last]
+    return np.maximum.accumulate(np.minimum(mu, np.arange(most + 1) * slope)), np.full(most, slope)
+
+
 def shifted_gdp(mech: Additive, *, honest: int, dim: int, furthest: float, squared: float, lost: float) -> float:
     """Certified μ of such coordinates, but for outcomes of probability ``lost``; infinite where noise is too narrow.
 
@@ -133,9 +169,13 @@ def shifted_gdp(mech: Additive, *, honest: int, dim: int, furthest: float, squar
     """
     most = min(mech.steps, -int(-furthest // 1))
     found = _whole_steps(mech, honest, most, 2.0 ** np.floor(np.log2(lost / (2 * dim))))
-    if found is None:
-        return inf
+    return inf if found is None else _under_budget(found, dim, furthest, squared)
+
+
+def _under_budget(found: tuple[FloatArray, FloatArray], dim: int, furthest: float, squared: float) -> float:
+    """μ of ``dim`` coordinates from μ(k) and slopes: differences up to ``furthest`` each, ``squared`` in all."""
     mu, slope = found
+    most = len(slope)
     k, base, last = np.arange(most), mu[:-1], np.full(most, 1.0)
     last[-1] = min(1.0, furthest - (most - 1))
     with np.errstate(divide="ignore", invalid="ignore"):

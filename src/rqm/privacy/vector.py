@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, exp, inf, log
-from typing import get_args
 
 import numpy as np
 
@@ -39,6 +38,8 @@ MILD, LEAST = 500.0, -700.0
 """Where no outcome counts for more than exp(MILD), probabilities below exp(LEAST) may be left out."""
 LARGE = 40.0
 """From here on exp(x) − 1 is exp(x), and terms of the first order do not matter; they are left in."""
+WHOLE: tuple[Neighbours, ...] = ("replace", "zero-out")
+"""What may happen to the whole of a client's vector."""
 SLACK = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
 
@@ -122,8 +123,8 @@ def vector_rdp(
     alphas = np.array([order(a) for a in orders])
     if ((alphas == 1) | (alphas > 2) & (alphas < 3) | np.isinf(alphas)).any():
         raise ValueError(f"orders = {list(orders)}: must lie in (1, 2] or [3, ∞)")
-    if neighbours not in get_args(Neighbours):
-        raise ValueError(f"neighbours = {shown(neighbours)}: must be one of {', '.join(get_args(Neighbours))}")
+    if neighbours not in WHOLE:
+        raise ValueError(f"neighbours = {shown(neighbours)}: must be one of {', '.join(WHOLE)}")
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, inf)
     additive = mech.additive

@@ -13,7 +13,7 @@ from rqm.plan.protocol import protocol
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.training.clock import Clock
 from rqm.training.participants import NOBODY, Before
-from rqm.training.streams import LOSSES, NOISE, TRANSIENT, generator, number
+from rqm.training.streams import LOSSES, NOISE, RECORDS, TRANSIENT, generator, number
 from rqm.training.work import Work
 from rqm.training.workers import Worker, Workers
 
@@ -38,7 +38,8 @@ class Aggregator(ABC):
     """
 
     held: tuple[int, torch.Tensor] | None = None
-    """The last round's number, and its transient noise, summed; where it is secure nobody can draw it again."""
+    """The last round's number, and its transient noise, summed; of silos, a row each. If it is secure, nobody can draw
+    it again."""
 
     def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock, *, secure: bool = False) -> None:
         self.plan, self.mean, self.work, self.clock, self.secure = plan, mean, work, clock, secure
@@ -62,7 +63,18 @@ class Aggregator(ABC):
         kind = torch.int32 if self.mean.integers else torch.float64
         return torch.zeros(self.mean.coordinates, dtype=kind, device=self.work.device)
 
-    def _add(self, rows: torch.Tensor, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
+    def _silo(self, silo: int, total: torch.Tensor, turn: int, place: int) -> None:
+        """Encode and add what a silo sends."""
+        with self.clock.timed("gradients"):
+            found = self.work.records(silo, turn, self._source(RECORDS, turn, silo).words)
+        self._add([found], total, turn, place)
+
+    def _own(self, turn: int, silo: int) -> torch.Tensor:
+        """One silo's transient noise of a round."""
+        found: torch.Tensor = self.mean.held.drawn_for(1, self._nothing(), self._source(TRANSIENT, turn, silo))[0]
+        return found
+
+    def _add(self, rows: Any, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
         """Encode and add; return which rows were finite."""
         with self.clock.timed("clip, rotate, encode", among):
             finite: torch.Tensor = self.mean.add(rows, total, self._source(NOISE, turn, place), round=turn)
@@ -77,7 +89,11 @@ class Ideal(Aggregator):
         """The sum of the encoded gradients, as a secure aggregator reveals it."""
         total, losses = self._nothing(), torch.empty(len(staying), device=self.work.device)
         self.work.begin(turn)
-        if self.work.workers is not None and not self.work.observer.plants:
+        if self.work.per_record is not None:
+            losses = losses[:0]  # nobody computes them for all records
+            for place, silo in enumerate(staying):
+                self._silo(silo, total, turn, place)
+        elif self.work.workers is not None and not self.work.observer.plants:
             self._share_out(self.work.workers, staying, turn, total, losses)
         else:
             for place in range(0, len(staying), self.work.group):
@@ -87,7 +103,10 @@ class Ideal(Aggregator):
                 losses[part].masked_fill_(~self._add(rows, total, turn, place), torch.nan)
         if self.mean.cancel and self.mean.integers:
             with self.clock.timed("clip, rotate, encode"):
-                self._cancel(total, turn, len(staying), len(before.staying))
+                if self.mean.second:
+                    self._cancel(total, turn, len(staying), len(before.staying))
+                else:
+                    self._replace(total, turn, staying, before.there)
         seed = number(self.plan.seed, NOISE, turn)
         return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round=turn), losses)
 
@@ -104,6 +123,18 @@ class Ideal(Aggregator):
         added, back = self._transient(turn, clients)
         self.held = turn, back
         total += added
+
+    def _replace(self, total: torch.Tensor, turn: int, staying: list[int], before: list[int]) -> None:
+        """Add every silo's transient noise, and in the same message take back its own of the round before."""
+        last, self.held = self.held, None
+        kept = last is not None and last[0] == turn - 1
+        for silo in before if kept or not self.secure else []:
+            total -= last[1][silo] if kept and last is not None else self._own(turn - 1, silo)
+        rows = torch.zeros((self.plan.clients, len(total)), dtype=total.dtype, device=total.device)
+        for silo in staying:
+            rows[silo] = self._own(turn, silo)
+        self.held = turn, rows
+        total += rows.sum(dim=0, dtype=total.dtype)
 
     def _transient(self, turn: int, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What the clients of a round add, and what they take back in the next."""
@@ -159,6 +190,12 @@ class Secure(Aggregator):
             if party >= self.plan.clients:
                 return -self._held(turn - 1, party - self.plan.clients)[1] % self.mean.modulus
             place, found = places[chosen[party]], self._nothing()
+            if self.work.per_record is not None:
+                self._silo(chosen[party], found, turn, place)
+                if self.mean.cancel is not None:
+                    found += self._own(turn, chosen[party])
+                    found -= self._own(turn - 1, chosen[party]) if chosen[party] in before.there else 0
+                return np.asarray(found.cpu()) % self.mean.modulus
             with self.clock.timed("gradients"):
                 losses[place] = self.work.one(self.work.worker, chosen[party], turn)
             if not self._add(self.work.worker.gradient[None], found, turn, place)[0]:
@@ -169,10 +206,11 @@ class Secure(Aggregator):
         lost = [party for party, client in enumerate(chosen) if client not in places]
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
         silent = {party: STAGES[stage] for party, stage in zip(lost, stages, strict=True)}
-        gone = [place for place, client in enumerate(before.staying) if client in set(before.lost)]
+        second = before if self.mean.second else NOBODY  # a silo takes its noise back in its own message
+        gone = [place for place, client in enumerate(second.staying) if client in set(second.lost)]
         silent |= {self.plan.clients + place: STAGES[0] for place in gone}
         try:
-            params = protocol(self.plan, self.mean.dim, new_round(), second=len(before.staying))
+            params = protocol(self.plan, self.mean.dim, new_round(), second=len(second.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.cancel is not None:  # the next round would take back what this one has not revealed
@@ -181,7 +219,8 @@ class Secure(Aggregator):
         assert survivors == [party for party in range(params.clients) if party not in silent]
         for place in gone:  # whose seeds are at hand in a simulation; else through the shares of the others
             total = (total - self._held(turn - 1, place)[1]) % self.mean.modulus
-        return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), losses, cost.bytes_up)
+        own = losses if self.work.per_record is None else losses[:0]
+        return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), own, cost.bytes_up)
 
     def _held(self, turn: int, place: int) -> list[Any]:
         """What one client of a round adds, and takes back in the next."""

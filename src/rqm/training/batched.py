@@ -40,7 +40,7 @@ class Batched:
 
     def __init__(self, model: nn.Module, values: torch.Tensor, clients: Clients, loss: Loss) -> None:
         self.model, self.values, self.clients, self.loss = model, values, clients, loss
-        self.layers = _layers(model)
+        self.layers = plain_layers(model)
         mean = max(1.0, float(clients.sizes.mean()))
         self.chunk = int(np.clip(2 ** int(np.log2(mean / 4 + 1)), *CHUNKS))
         self.whole = bool(clients.sizes.min() > 0) and int(clients.sizes.max()) <= CHUNKS[1]
@@ -182,7 +182,7 @@ class Batched:
         return graph, places, losses
 
 
-def _layers(model: nn.Module) -> list[tuple[nn.Module, int]]:
+def plain_layers(model: nn.Module) -> list[tuple[nn.Module, int]]:
     """Every layer with parameters, and where they begin in the flat vector; empty if one is of another kind."""
     found, start = [], 0
     for layer in model.modules():
@@ -209,12 +209,16 @@ def _segments(part: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 def _conv(layer: Any, given: torch.Tensor, error: torch.Tensor, at: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    return [_segments(part, at["sizes"]) for part in conv_gradients(layer, given, error)]
+
+
+def conv_gradients(layer: Any, given: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of a convolution's weight and bias, a row for every example."""
     (rows, columns), (down, right), (top, left) = layer.kernel_size, layer.stride, layer.padding
     given = functional.pad(given, (left, left, top, top)).unfold(2, rows, down).unfold(3, columns, right)
     patches = given.permute(0, 1, 4, 5, 2, 3).reshape(len(given), -1, given.shape[2] * given.shape[3])
     error = error.flatten(2)
-    weight = torch.bmm(error, patches.transpose(1, 2)).flatten(1)
-    return [_segments(part, at["sizes"]) for part in (weight, error.sum(2))]
+    return torch.bmm(error, patches.transpose(1, 2)).flatten(1), error.sum(2)
 
 
 def _round_up(count: int, step: int) -> int:

@@ -84,8 +84,9 @@ def recall(trainer: Trainer, folder: Path) -> None:
         arrays, texts = parse(path.read_bytes())
         done = whole("round", parse_table(texts[STATE])["round"], 1)
         high, low = (arrays[name] for name in ("high", "low"))
-        if high.shape != (trainer.coordinates,) or low.shape != high.shape:
-            raise ValueError(f"it holds {high.shape} values: must be {trainer.coordinates}")
+        wanted = (trainer.coordinates,) if trainer.mean.second else (trainer.plan.clients, trainer.coordinates)
+        if high.shape != wanted or low.shape != wanted:
+            raise ValueError(f"it holds {high.shape} values: must be {wanted}")
         values = (high.astype(np.int64) << LOW) + low.astype(np.int64)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path}: is damaged ({error}); delete it, and that noise stays in the model") from None

@@ -23,7 +23,7 @@ def in_order(plan: Plan) -> bool:
 class Before(NamedTuple):
     """Clients of the round before who were ``staying`` at its end: some are ``there`` with a second message.
 
-    The others' noise is found again through the shares of those, and subtracted.
+    The others' noise is found again through the shares of those, and subtracted; that of a silo stays in.
     """
 
     staying: list[int]
@@ -82,12 +82,17 @@ class Participants:
         if self.plan.cancel is None or not turn or self._discarded(turn - 1):
             return NOBODY
         staying = self.survive(self.choose(turn - 1), turn - 1)
+        if self.plan.records is not None:  # a silo that is away takes nothing back, and begins anew
+            now = set(self.survive(self.choose(turn), turn))
+            return Before(staying, [silo for silo in staying if silo in now])
         gone = generator(self.plan.seed, LOSSES, turn, 2).random(len(staying)) < self.plan.lost
         return Before(staying, [client for client, away in zip(staying, gone, strict=True) if not away])
 
     def enough(self, staying: list[int], before: Before) -> bool:
         """Whether both messages have come from as many as the plan counts on."""
         least = self.plan.survivors or 1
+        if self.plan.records is not None:
+            return len(staying) >= least
         return len(staying) >= least and (not before.staying or len(before.there) >= least)
 
     def _discarded(self, turn: int) -> bool:

@@ -55,7 +55,12 @@ class Record:
 
 def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) -> None:
     """Refuse a plan that cannot be carried out on these data, before anything is made or written."""
+    if plan.records is not None and (plan.records.silos or 1) > len(data.train):
+        raise ValueError(
+            f"records.silos = {plan.records.silos}: must be at most {len(data.train)}, users of {data.name}"
+        )
     users = len(data.train) if plan.population is None else plan.population
+    users = users if plan.records is None else plan.records.silos or users
     if plan.clients > users:
         raise ValueError(f"clients = {plan.clients}: must be at most {users}, all that {data.name} has")
     places = (plan.participations or plan.rounds) * users
@@ -64,7 +69,7 @@ def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) ->
             f"participations = {plan.participations}: {plan.rounds} rounds of {plan.clients} clients are more than "
             f"the {places} turns that {users} users have"
         )
-    if in_order(plan):
+    if in_order(plan) and plan.records is None:
         _validate_order(plan, users)
     if model is None and plan.model not in MODELS:
         raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
@@ -109,6 +114,8 @@ class Trainer:
         self.behind = len(data.train)  # users who really are there, however many are declared
         if plan.population is not None:
             data = replace(data, train=data.train.redrawn(plan.population, plan.examples, plan.seed))
+        if plan.records is not None and plan.records.silos is not None:
+            data = replace(data, train=data.train.merged(plan.records.silos))
         self.device, own = pick_device(plan.device), model is not None
         self.data = data.to(self.device) if self.device.type != "cpu" else data
         if self.device.type == "cpu":
@@ -127,7 +134,7 @@ class Trainer:
         self.mean.length  # or says that there is no room for the L2 clip  # noqa: B018
         self.guard, self.observer, self.clock, self.done = Guard(self.mean), observer or Observer(), Clock(), 0
         self.participants = Participants(plan, len(data.train))
-        self.work = Work(plan, self.data.train, self.worker, self.observer, loss)
+        self.work = Work(plan, self.data.train, self.worker, self.observer, loss, self.mean)
         self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock, secure=secure)
         self.server = Optimiser(plan.server, plan.rounds, self.values)
 
@@ -166,7 +173,7 @@ class Trainer:
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
         bits = self.plan.mechanism.bits
-        if self.mean.integers and self.mean.cancel:  # both messages of a participation
+        if self.mean.integers and self.mean.second:  # both messages of a participation
             bits = 2 * (self.mean.modulus.bit_length() - 1)
         return self.plan.clients * self.coordinates * bits
 
@@ -184,6 +191,8 @@ class Trainer:
         if found is not None:
             with self.clock.timed("server"):
                 mean = self.mean.decode(found.total, len(staying), round=turn, check=False)
+                if self.plan.records is not None:  # the sum over all records, over a public number of them
+                    mean = mean * (len(staying) / self.plan.records.batch)
                 self.observer.learns(turn, mean)
                 self.server.move(mean.to(self.values), turn)
         self.done += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -10,10 +10,14 @@ from torch import nn
 from torch.nn import functional
 
 from rqm.data.clients import Clients
+from rqm.encoding.private_mean import PrivateMean
+from rqm.encoding.records import Gathered
 from rqm.plan.plan import Plan
+from rqm.randomness import SeededRandom
 from rqm.training.batched import Batched
 from rqm.training.observer import Observer
-from rqm.training.streams import DROPOUT, LOCAL, generator, number
+from rqm.training.records import PerRecord, taken
+from rqm.training.streams import DROPOUT, LOCAL, ORDER, generator, number
 from rqm.training.workers import Worker, Workers, workers_for
 
 
@@ -39,19 +43,50 @@ class Work:
     """
 
     def __init__(
-        self, plan: Plan, clients: Clients, worker: Worker, observer: Observer, loss: Loss | None = None
+        self,
+        plan: Plan,
+        clients: Clients,
+        worker: Worker,
+        observer: Observer,
+        loss: Loss | None = None,
+        mean: PrivateMean | None = None,
     ) -> None:
         self.plan, self.clients, self.worker, self.observer, self.own = plan, clients, worker, observer, loss
         self.device = worker.values.device
         self.batched: Batched | None = None
+        self.per_record = None if plan.records is None or mean is None else self._per_record(mean)
+        if self.per_record is not None:
+            return
         if self.device.type == "cuda" and plan.client.work == "gradient" and loss is None:
             batched = Batched(worker.model, worker.values, clients, losses)
             self.batched = batched if batched.agrees() else None
 
+    def _per_record(self, mean: PrivateMean) -> PerRecord:
+        """How the gradients of records are found, tried on those of the largest silo."""
+        if self.observer.plants:
+            raise ValueError("records: audits do not plant gradients in silos; must be a plan of users")
+        inputs, labels = self.clients[int(self.clients.sizes.argmax())]
+
+        def each(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return losses(model, x, y) if self.own is None else self.own(model(images(x)), y)
+
+        return PerRecord(self.worker.model, each, mean, (inputs[:8], labels[:8]))
+
+    def records(self, silo: int, turn: int, coins: Callable[[int], Any]) -> Gathered:
+        """What a silo's records of a round come to: those that are ``taken``, clipped, and summed."""
+        assert self.plan.records is not None
+        assert self.per_record is not None
+        inputs, labels = self.clients[silo]
+        removed = self.plan.records.neighbours == "add-remove"
+        own = SeededRandom(self.plan.seed, ORDER, silo).words(len(labels)) if removed else None  # a record's, for good
+        drawn = taken(self.plan.records, len(labels), turn, coins, own)
+        some = torch.from_numpy(np.flatnonzero(drawn)).to(self.device)
+        return self.per_record.gather(inputs[some], labels[some])
+
     @cached_property
     def workers(self) -> Workers | None:
         """Threads that share the work on a CPU, where the model allows it."""
-        if self.device.type != "cpu" or self.plan.dropout:
+        if self.device.type != "cpu" or self.plan.dropout or self.per_record is not None:
             return None
         some = next(iter(np.flatnonzero(self.clients.sizes).tolist()), None)
         if some is None:

@@ -35,6 +35,7 @@ class Report:
     rounds: int = 0
     participations: int = 0
     honest: int | None = None
+    unit: str = "user"
     head: str | None = None
     key: str | None = None
 

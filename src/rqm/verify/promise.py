@@ -3,6 +3,7 @@
 from math import exp, lgamma, sqrt
 from typing import Any, NamedTuple
 
+from .chain import shown
 from .laws import Unsure
 
 UNLUCKY, RARE = 0.1, 1e-3
@@ -111,3 +112,20 @@ def _from(chances: tuple[int, list[float]], rare: float) -> tuple[int, list[floa
         if below > rare:
             return least + index, each[index:]
     return least + len(each) - 1, each[-1:]
+
+
+def whole(values: dict[str, Any], name: str, most: int | None, *, none: bool = False) -> Any:
+    """A value that must be a whole number from 1 to so many; or none, if that is allowed."""
+    value = values[name]
+    if (value is None and not none) or (
+        value is not None and (type(value) is not int or not 1 <= value <= (most or 1))
+    ):
+        raise Unsure(f"{name} = {shown(value)}: must be a whole number from 1 to {most}")
+    return value
+
+
+def real(values: dict[str, Any], name: str, most: float) -> None:
+    """A value that must be a number above 0, and at most so much."""
+    value = values[name]
+    if type(value) not in (int, float) or not 0 < value <= most or not value >= 1e-300:
+        raise Unsure(f"{name} = {shown(value)}: must be a number above 0, and at most {most:g}")

@@ -20,7 +20,9 @@ from .bound import epsilon
 from .cancel import MOST_TIMES, WIDEST
 from .chain import Report, Row, chain, content, heads, is_folder, parsed, shown, signatures
 from .laws import Unsure
-from .promise import Promise
+from .promise import Promise, real, whole
+from .silos import KEYS, of_plan
+from .silos import epsilon as of_records
 
 LOOSE = 1.10
 """This bound exceeds the accountant's by no more."""
@@ -137,16 +139,21 @@ def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
     transforms = plan.get("transforms")
-    if set(plan) - LATER != PLAN or not isinstance(transforms, dict) or set(transforms) - FEW != TRANSFORMS:
+    if (
+        set(plan) - LATER - {"records"} != PLAN
+        or not isinstance(transforms, dict)
+        or set(transforms) - FEW != TRANSFORMS
+    ):
         raise Unsure(f"{where} does not say what a plan says as this verifier knows it")
     later = LATER | FEW
-    said = {**dict.fromkeys(later & mean.keys()), **plan, **transforms}
+    later |= KEYS | {"unit", "neighbours"} if "records" in plan or mean.get("unit") == "record" else set()
+    said = {**dict.fromkeys(later & mean.keys()), **plan, **transforms, **of_plan(plan)}
     if mean.get("coordinates") is None and said.get("coordinates") == _all(mean):
         said["coordinates"] = None  # all are not few
     if said["survivors"] is None and said["lost"]:
         said["survivors"] = 1  # a round may then end with anybody
     if said["delta"] is None:
-        users = _whole(said, "population", 2**62, none=True)
+        users = whole(said, "population", 2**62, none=True)
         said["delta"] = min(1e-5, 1 / users) if users else 1e-5
     exact = {"clients", "rounds", "mechanism", "l2_clip", "rotate", "population", "participations", "honest"}
     for name in sorted({*exact, *later & said.keys(), "survivors", "delta", "dim"} & {*mean, *later}):
@@ -165,45 +172,45 @@ def _promise(about: Row) -> Promise:
         raise Unsure(f"observer, neighbours = {shown([mean['observer'], mean['neighbours']])}: cannot be verified")
     if not isinstance(mean["rotate"], bool):
         raise Unsure(f"rotate = {shown(mean['rotate'])}: must be true or false")
-    clients = _whole(mean, "clients", 2**31)
+    clients = whole(mean, "clients", 2**31)
     honest = mean["honest"]
     if isinstance(honest, float):
-        _real(mean, "honest", 1)
+        real(mean, "honest", 1)
     else:
-        honest = _whole(mean, "honest", clients, none=True)
-    _real(mean, "delta", 1)
+        honest = whole(mean, "honest", clients, none=True)
+    real(mean, "delta", 1)
     if mean["delta"] == 1:
         raise Unsure("delta = 1: must be below 1, for it promises nothing")
-    _whole(mean, "rounds", 2**62, none=True)
+    whole(mean, "rounds", 2**62, none=True)
     if type(mean["seed"]) is not int:
         raise Unsure(f"seed = {shown(mean['seed'])}: must be a whole number")
-    if "users" in about and not _whole(about, "users", 2**62) >= clients:
+    if "users" in about and not whole(about, "users", 2**62) >= clients:
         raise Unsure(f"users = {about['users']}: must be at least {clients}, a round's clients")
     if mean["population"] not in (None, about.get("users", mean["population"])):
         raise Unsure(f"users = {about['users']}: the population is {shown(mean['population'])}")
     if mean["l2_clip"] is not None:
-        _real(mean, "l2_clip", 1e300)
-    population = _whole(mean, "population", 2**62, none=True)
+        real(mean, "l2_clip", 1e300)
+    population = whole(mean, "population", 2**62, none=True)
     if population is not None and population < clients:
         raise Unsure(f"population = {population}: must be at least {clients}, a round's clients")
     cancel, left, times = _cancel(mean)
     return Promise(
         mechanism=_mechanism(mean["mechanism"], mean["l2_clip"]),
-        dim=_whole(mean, "dim", 2**40) or 1,
+        dim=whole(mean, "dim", 2**40) or 1,
         clients=clients or 1,
         delta=mean["delta"],
         l2_clip=mean["l2_clip"],
         rotate=mean["rotate"],
         population=population,
-        participations=_whole(mean, "participations", 2**62, none=True),
+        participations=whole(mean, "participations", 2**62, none=True),
         honest=honest,
-        survivors=_whole(mean, "survivors", clients, none=True),
+        survivors=whole(mean, "survivors", clients, none=True),
         zero_out=mean["neighbours"] == "zero-out",
         uniform=about.get("sampling") == "uniform",
         cancel=cancel,
         left=left,
         times=times,
-        separation=_whole({"separation": None, **mean}, "separation", 2**62, none=True),
+        separation=whole({"separation": None, **mean}, "separation", 2**62, none=True),
         few=_few(mean),
     )
 
@@ -214,12 +221,12 @@ def _few(mean: Row) -> int | None:
         return None
     if not mean["rotate"] or mean["l2_clip"] is None or mean.get("cancel") is not None:
         raise Unsure("coordinates: few are sent only of vectors that are clipped and rotated, with noise that stays")
-    return int(_whole(mean, "coordinates", _all(mean) - 1))
+    return int(whole(mean, "coordinates", _all(mean) - 1))
 
 
 def _all(mean: Row) -> int:
     """The coordinates of a vector that is rotated, and so padded."""
-    return int(1 << (_whole(mean, "dim", 2**40) - 1).bit_length())
+    return int(1 << (whole(mean, "dim", 2**40) - 1).bit_length())
 
 
 def _cancel(mean: Row) -> tuple[float | None, float, int]:
@@ -232,15 +239,15 @@ def _cancel(mean: Row) -> tuple[float | None, float, int]:
     if (mech.get("mechanism"), mech.get("levels")) != ("rounding", 2) or (isinstance(value, list) and len(value) != 3):
         raise Unsure(f"cancel = {shown(value)}: must come with rounding to two levels, and be a number, or three")
     for name in [one for one in parts if one != "times"]:
-        _real(parts, name, WIDEST)
+        real(parts, name, WIDEST)
         if parts[name] < 0.5:
             raise Unsure(f"cancel = {shown(value)}: must be at least 0.5")
-    if "times" in parts and _whole(parts, "times", MOST_TIMES) < 2:
+    if "times" in parts and whole(parts, "times", MOST_TIMES) < 2:
         raise Unsure(f"cancel = {shown(value)}: what stays must be at least twice as large at first")
     return float(parts["cancel"]), float(parts.get("stays", 0.0)), int(parts.get("times", 1))
 
 
-def _mechanism(mech: Row, l2_clip: float | None) -> Row:
+def _mechanism(mech: Row, l2_clip: float | None, most_steps: int = 1023) -> Row:
     """The parameters of a mechanism, checked."""
     kind = mech.get("mechanism")
     if not isinstance(kind, str) or kind not in PARAMETERS:
@@ -249,10 +256,10 @@ def _mechanism(mech: Row, l2_clip: float | None) -> Row:
         raise Unsure(f"mechanism: has the parameters {shown(sorted(mech))}, which are not those of {kind}")
     for name, most in {"clip": 1e280, "margin": 1e300, "theta": 0.5, "scale": 1e300, "noise_multiplier": 1e150}.items():
         if name in mech and not (name == "margin" and type(mech[name]) in (int, float) and mech[name] == 0):
-            _real(mech, name, most)
-    for name, largest in {"levels": 1024 if kind == "rqm" else 2**16, "steps": 1023, "bits": 16}.items():
+            real(mech, name, most)
+    for name, largest in {"levels": 1024 if kind == "rqm" else 2**16, "steps": most_steps, "bits": 16}.items():
         if name in mech:
-            _whole(mech, name, largest)
+            whole(mech, name, largest)
     if kind == "rqm":
         one = not isinstance(mech["keep"], list)
         keeps = [mech["keep"]] if one else mech["keep"]
@@ -265,23 +272,11 @@ def _mechanism(mech: Row, l2_clip: float | None) -> Row:
     return mech
 
 
-def _whole(values: Row, name: str, most: int | None, *, none: bool = False) -> Any:
-    value = values[name]
-    if (value is None and not none) or (
-        value is not None and (type(value) is not int or not 1 <= value <= (most or 1))
-    ):
-        raise Unsure(f"{name} = {shown(value)}: must be a whole number from 1 to {most}")
-    return value
-
-
-def _real(values: Row, name: str, most: float) -> None:
-    value = values[name]
-    if type(value) not in (int, float) or not 0 < value <= most or not value >= 1e-300:
-        raise Unsure(f"{name} = {shown(value)}: must be a number above 0, and at most {most:g}")
-
-
 def _account(about: Row, spent: Counter[int], report: Report) -> None:
     """ε of all that was charged, by this verifier's own bound."""
+    if _mean(about).get("unit") == "record":
+        _records(about, spent, report)
+        return
     promise = _promise(about)
     report.delta = promise.delta
     report.participations = sum(count for _, count in spent.most_common(_most(promise, spent)))
@@ -293,6 +288,19 @@ def _account(about: Row, spent: Counter[int], report: Report) -> None:
     report.epsilon, report.lower = epsilon(promise, report.participations)
     if promise.mechanism["mechanism"] == "gaussian" and not promise.mechanism["local"]:
         report.notes.append("the noise is the server's: ε holds against those who see only what it publishes")
+
+
+def _records(about: Row, spent: Counter[int], report: Report) -> None:
+    """The same for a record of a silo."""
+    mean = _mean(about)
+    if set(about) - {"users"} != ABOUT or set(mean) - LATER - FEW - KEYS != MEAN or mean["private_mean"] != 1:
+        raise Unsure("the ledger does not say what a release of silos is as this verifier knows it")
+    if not isinstance(mean["mechanism"], dict) or mean["rotate"] not in (True, False):
+        raise Unsure("the ledger does not say what a silo's vector is encoded by")
+    mech = _mechanism(mean["mechanism"], mean["l2_clip"], most_steps=2**14)
+    report.epsilon, report.participations, report.honest = of_records(mean, mech, spent)
+    report.delta, report.lower, report.unit = mean["delta"], 0.0, "record"
+    report.notes.append("ε is a record's: that each was clipped, and drawn in secret, its silo alone knows")
 
 
 def _most(promise: Promise, spent: Counter[int]) -> int | None:

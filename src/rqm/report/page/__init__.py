@@ -90,15 +90,16 @@ def _privacy(one: Run) -> str:
     verdict = f'<p class="warn">{escape(about["why"])}</p>' if found is None else ""
     if found is not None:
         verdict = (
-            f"<p>Deployed with secure randomness, this gives every user <b>({found.epsilon:.4g}, {found.delta:.3g})-"
-            f"differential privacy</b> against {found.whom}.</p>"
+            f"<p>Deployed with secure randomness, this gives every {found.unit} <b>("
+            f"{found.epsilon:.4g}, {found.delta:.3g})-differential privacy</b> against {found.whom}.</p>"
         )
         if found.epsilon > HOPELESS:
             verdict += '<p class="warn">An ε of this size protects nobody.</p>'
+        what = "record" if found.unit == "record" else "user's vectors"
         rows += [
-            ("neighbours", f"one {found.unit}'s vectors {found.changed}"),
+            ("neighbours", f"one {what} {found.changed}"),
             ("threat model", f"keeps to the protocol; {found.honest:,} of {found.clients:,} clients a round honest"),
-            ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a user"),
+            ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a {found.unit}"),
             (
                 "certificate",
                 f"holds for all inputs of everyone; {found.accountant.upper()}, of the deployed "

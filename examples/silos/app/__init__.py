@@ -1,0 +1,1 @@
+"""An example of private federated training on Flower."""

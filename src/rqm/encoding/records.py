@@ -1,0 +1,124 @@
+"""Records of a silo: what it sends is the sum of their vectors, each clipped, and no record moves that sum by more.
+
+Nothing else leaves the silo: no number of records, no mean over them. The sum is scaled down to a public bound, which
+brings no two of them further apart, so all that the guarantee rests on is the clip of every record
+(``docs/proofs/silos.md``). Sums are of float64, in which what they lose is far below a record's clip.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from rqm._util.checks import floats, shown
+from rqm.encoding.transforms import FLOAT_ROOM, prepare, tensors
+
+if TYPE_CHECKING:
+    from rqm.encoding.private_mean import PrivateMean
+    from rqm.mechanisms.base import Mechanism
+
+MOST = 2**17
+"""Records that one sum may hold, so that float64 loses less of it than ``FLOAT_ROOM`` of a record …"""
+LARGEST = 2**14
+"""… and the public bound over a record's clip, for the same reason when it is scaled and rotated."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """The sum of so many records' vectors, each within the record's clip; it does not leave the silo as it is."""
+
+    total: Any
+    records: int
+
+
+def record_length(mean: "PrivateMean") -> float:
+    """What a record's vector is scaled to: a little less than C, since sums are rounded to the encoder's positions."""
+    assert mean.record_clip is not None
+    assert mean.mechanism is not None
+    length = (1 - FLOAT_ROOM) * mean.record_clip
+    if mean.mechanism.integers:
+        channel, recipe = mean.mechanism.channel, mean.mechanism.channel.recipe
+        room = mean.record_clip / channel.clip * (recipe.high - recipe.low) / 2 - sqrt(mean.coordinates)
+        length = min(length, (1 - FLOAT_ROOM) * room / recipe.scale)
+    if not length > mean.record_clip / 2:
+        raise ValueError(
+            f"record_clip = {mean.record_clip:g}: is no more than some of the encoder's positions: must be larger, or "
+            "the mechanism's clip smaller"
+        )
+    return length
+
+
+def gather(mean: "PrivateMean", rows: Any, before: Gathered | None = None) -> Gathered:
+    """Clip so many records' vectors, a row each, and add them to those ``before``.
+
+    A record whose vector is not finite counts as zero.
+    """
+    if mean.unit != "record":
+        raise ValueError("unit = 'user': records are gathered where the unit is a record")
+    other = tensors(rows)
+    rows = floats("rows", rows).astype(np.float64) if other is None else other.copied(rows)
+    if rows.ndim != 2 or rows.shape[1] != mean.dim:
+        raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {mean.dim})")
+    clipped, _ = prepare(rows, record_length(mean), None)
+    return joined(clipped.sum(axis=0) if other is None else other.total(clipped), len(rows), before)
+
+
+def joined(total: Any, records: int, before: Gathered | None) -> Gathered:
+    """A sum of so many records' clipped vectors, in float64, and those ``before``."""
+    count = records + (0 if before is None else before.records)
+    if count > MOST:
+        raise ValueError(f"records = {count}: one sum may hold {MOST}; encode by samples or batches of fewer")
+    return Gathered(total if before is None else before.total + total, count)
+
+
+def stacked(rows: Sequence[Gathered]) -> Any:
+    """The sums of some silos, a row each."""
+    if not all(isinstance(one, Gathered) for one in rows):
+        raise TypeError("rows: must be what PrivateMean.gather returned, one for each silo, where the unit is a record")
+    totals = [one.total for one in rows]
+    other = tensors(totals[0])
+    return np.stack(totals) if other is None else other.rows(totals)
+
+
+def check(mean: "PrivateMean", mech: "Mechanism | None") -> None:
+    """Refuse what does not go with records, or what no bound is known for; the mechanism, once it is there."""
+    if mean.unit == "user":
+        if mean.record_clip is not None:
+            raise ValueError(f"record_clip = {shown(mean.record_clip)}: must come with unit = 'record'")
+        return
+    if mean.record_clip is None or mean.l2_clip is None:
+        name = "record_clip" if mean.record_clip is None else "l2_clip"
+        raise ValueError(
+            f"{name} = None: must be given for records: their own clip, and a public bound on a silo's sum"
+        )
+    if not mean.record_clip <= mean.l2_clip <= LARGEST * mean.record_clip:
+        raise ValueError(
+            f"l2_clip = {mean.l2_clip:g}: must be from 1 to {LARGEST} times a record's clip ({mean.record_clip:g})"
+        )
+    if mean.few:
+        raise ValueError(f"coordinates = {mean.coordinates}: no bound is known for records; leave it out")
+    if mean.cancel is not None:
+        _check_order(mean, mech)
+    if mech is None:
+        return
+    if mech.correlation is not None or (mech.integers and not mech.channel.budgeted):
+        raise ValueError(
+            f"mechanism = {mech.kind!r}: no bound is known for records; must be integer noise (discrete-gaussian, "
+            "skellam, binomial), levels outside the clip, or gaussian"
+        )
+    record_length(mean)
+
+
+def _check_order(mean: "PrivateMean", mech: "Mechanism | None") -> None:
+    """Refuse to take back noise over records that are drawn, or where it is of no use."""
+    if mean.record_rate is not None:
+        raise ValueError("record_rate: must not be given where noise cancels (cancel), for records in a fixed order")
+    if mean.setting.apart == 1:
+        raise ValueError("separation = None: must be given where noise cancels: a record comes back after so many")
+    if mech is not None and mech.integers and mech.channel.additive is None:
+        raise ValueError(
+            f"mechanism = {mech.kind!r}: must be integer noise of the silo's own (discrete-gaussian) with cancel"
+        )
