@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rqm import PrivateMean, Rounding
+from rqm import PrivateMean, Rounding, SecureRandom
 from rqm.mechanisms.transient import Transient
 from rqm.privacy.calibrate import fitted
 from rqm.privacy.cancel import ratio
@@ -166,6 +166,32 @@ def test_it_is_a_gaussians_where_noise_is_wide(clients, noise):
     assert exact <= found.variance <= 1.03 * exact
 
 
+@pytest.mark.parametrize(
+    ("noise", "clients", "rounds"),
+    [
+        ((4.0, 1.0, 144), 3, 3),  # m is far beyond the sum of what goes
+        ((2.0, 1.0, 100), 100, 5),
+        ((0.5, 1.0, 300), 1000, 5),
+        ((30.0, 2.0, 1024), 100, 3),
+        ((8.0, 1.0, 30), 10, 5),  # ratios far above all points
+        ((40.0, 2.0, 50), 2, 5),  # tails of the table, which do not bend
+        ((40.0, 2.0, 50), 1, 2),
+        ((10.0, 1.0, 5), 100_000, 5),  # hardly bent at all
+        ((100.0, 1.0, 2), 1000, 5),
+    ],
+)
+def test_odd_parameters_have_a_bound_too_and_quickly(noise, clients, rounds):
+    drawn = Transient(*noise)
+    (goes, _), (stays, _) = drawn.summed(clients), drawn.left.summed(clients)
+    found = handed(stays, goes, drawn.times, rounds, binomial(min(clients, 200) - 1, 0.5))
+    assert found.chances.min() >= 0
+    assert found.alone >= 0
+    here = sheet(goes, drawn.times)
+    for ratio_, alone in ((here.one, here.alone), (here.back, here.alone_back)):
+        assert ratio_.min() >= 0
+        assert ratio_ @ here.chances + alone == pytest.approx(1, abs=1e-9)
+
+
 def test_it_has_less_noise_than_where_nothing_stays():
     who = {"clients": 1000, "population": 10**6, "participations": 1, "rounds": 40, "delta": 1e-6, "dim": 2**16}
     kept = PrivateMean(epsilon=1, cancel=True, **who)
@@ -177,8 +203,22 @@ def test_it_has_less_noise_than_where_nothing_stays():
     noise, more = (one.guarantee.iterate_noise_over_independent for one in (kept, plain))
     assert plain.guarantee.epsilon <= 1
     assert noise < 0.97 * more
-    with pytest.raises(ValueError, match="or three numbers"):
-        PrivateMean(mechanism=kept.mechanism, cancel=(3.0, 1.0), l2_clip=1.0, **who)
+    for wrong in ((3.0, 1.0), (3.0, 0.0, 1), (3.0, False, True), (3.0, 1.0, 2.5), (3.0, float("nan"), 2)):
+        with pytest.raises((ValueError, TypeError), match="cancel"):
+            PrivateMean(mechanism=kept.mechanism, cancel=wrong, l2_clip=1.0, **who)
+    same = [
+        PrivateMean(mechanism=kept.mechanism, cancel=one, l2_clip=1.0, **who) for one in ((30, 2, 5), (30.0, 2.0, 5))
+    ]
+    assert same[0].kind == same[1].kind
+
+
+def test_what_was_drawn_is_taken_though_all_of_it_may_be_zero():
+    mean = PrivateMean(dim=8, clients=4, rounds=4, separation=2, mechanism=Rounding(levels=2), cancel=(20.0, 0.5, 8))
+    for _ in range(60):  # one in ten has no e at all
+        mean.encode(np.zeros(8), SecureRandom(), transient=mean.transient(SecureRandom()))
+    wide = PrivateMean(dim=800, clients=4, rounds=4, separation=2, mechanism=Rounding(levels=2), cancel=(20.0, 0.5, 8))
+    with pytest.raises(ValueError, match="as drawn"):
+        wide.take_back(np.zeros((2, wide.coordinates), dtype=np.int64))
 
 
 def fitted_to(goes, who):

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, log2
+from math import ceil, log2, nan
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -48,7 +49,10 @@ def cancel_of(value: Any) -> Any:
         if missing:
             raise ValueError(f"cancel.{missing[0]}: missing; must come with all of {', '.join(PARTS)}")
         return tuple(value[name] for name in PARTS)
-    return tuple(value) if isinstance(value, list) else value
+    if not isinstance(value, list | tuple):
+        return value
+    plain = len(value) == len(PARTS) and not any(isinstance(one, bool | str) for one in value)
+    return (*(float(one) if isinstance(one, Real) else one for one in value[:2]), value[2]) if plain else tuple(value)
 
 
 @final
@@ -91,7 +95,7 @@ class Transient:
                 f"cancel = {shown(cancel)}: must be the deviation of noise that goes, or three numbers: that, the "
                 "deviation of noise that stays, and how many times as large it is sent at first"
             )
-        return cls(*value)
+        return cls(value[0], value[1] or nan, value[2])
 
     @property
     def cancel(self) -> Cancel:
@@ -157,7 +161,8 @@ class Transient:
             left = values[0] - values[1]
             parts = [(self, values[0] - self.times * left), (self.left, left)]
         for one, part in parts:
-            if abs(part).max() > one.reach or not part.any():
+            rare = count * (TABLE_BITS - log2(one.units[one.reach])) > TABLE_BITS  # that all are zero
+            if abs(part).max() > one.reach or (rare and not part.any()):
                 raise ValueError(f"transient: must be as drawn, each within {one.reach} of zero and not all zero")
         return values
 

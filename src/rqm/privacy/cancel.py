@@ -124,6 +124,9 @@ def _handed(asked: Asked, fine: int) -> Coordinate:
     rounds, _ = handed_for(asked.separation, _variance(goes), spread, noise.times, least)
     end = ratio([stays], spread, WIDER)
     found = handed_on(end, coins, (spread, least), sheet(goes, noise.times), noise.times, rounds, fine)
+    masses = found.chances.sum(), found.chances @ found.values + found.alone
+    if found.chances.min() < 0 or not all(abs(mass - 1) < rounds * PER_ROUND for mass in masses):
+        return Coordinate(inf, inf)  # no certificate
     error = 2 * PER_ROUND * rounds / sqrt(found.variance) if found.variance else inf
     return _told(_at_ends(found, ends), rounds * (missing + more + lacking), error, asked)
 

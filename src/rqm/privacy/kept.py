@@ -25,8 +25,10 @@ FAR = 10
 """Deviations of F up to which its outcomes are told apart; what lies beyond counts as if it told all."""
 CELLS, FINE = 2, 50
 """Cells of F's outcomes, and points of the ratio, in a deviation each."""
-BELOW, ABOVE = 12, 24
+BELOW, ABOVE = 12, 80
 """Deviations of the ratio below and above 1 up to which it has points."""
+ROUNDED = 1e-12
+"""By how much ratios may be off the line that they lie on: less than is charged for the rounding errors of a round."""
 LEAST = 1e-26
 """Chances too small to be carried on: split between 0 and what only the shift shows."""
 
@@ -45,8 +47,9 @@ class Sheet(NamedTuple):
 def sheet(law: FloatArray, times: int) -> Sheet:
     """Both ratios of F on few points that tell no less, F of this law.
 
-    The points (ρ_1, ρ_{1−m}) of all outcomes lie on a bent line. It is cut into pieces, and each outcome of a piece is
-    split between three corners that enclose the piece, with both means kept: its ends, and a point beyond the bend.
+    As ρ_1 rises ρ_{1−m} falls, ever more slowly. That line is cut into pieces, and each outcome of a piece is split
+    between three corners that enclose the piece, with both means kept: its ends, and the corner below them. Where the
+    line bends otherwise, as in the last tails of a table, outcomes count as if they told all.
     """
     law, z = law / law.sum(), np.arange(len(law))
     middle = float(law @ z)
@@ -56,44 +59,40 @@ def sheet(law: FloatArray, times: int) -> Sheet:
         return Sheet(np.zeros(1), np.zeros(1), np.ones(1), 1.0, 1.0, deviation**2)
     here = law[first : last + 1]
     one, back = law[first - 1 : last] / here, law[first + times - 1 : last + times] / here
-    cuts = np.unique(np.append(np.arange(0, len(here), max(1, int(deviation / CELLS))), len(here) - 1))
-    at_cuts, corners = np.zeros(len(cuts)), []
-    for k, (a, b) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
-        some = slice(a, b + (b == cuts[-1]))
-        weights, corner = _split(one[some], back[some], (one[a], one[b]), (back[a], back[b]))
-        mass = weights @ here[some]
-        at_cuts[k : k + 2] += mass[:2]
-        corners.append((*corner, mass[2]))
-    beyond = np.array(corners).T
     outside = float(law[:first].sum() + law[last + 1 :].sum())
-    return Sheet(
-        np.concatenate([one[cuts], beyond[0], [0.0]]),
-        np.concatenate([back[cuts], beyond[1], [0.0]]),
-        np.concatenate([at_cuts, beyond[2], [outside]]),
-        float(law[: first - 1].sum() + law[last:].sum()),
-        float(law[: first + times - 1].sum() + law[last + times :].sum()),
-        deviation**2,
-    )
+    alone = float(law[: first - 1].sum() + law[last:].sum())
+    alone_back = float(law[: first + times - 1].sum() + law[last + times :].sum())
+    cuts = np.unique(np.append(np.arange(0, len(here), max(1, int(deviation / CELLS))), len(here) - 1))
+    points: list[tuple[float, float, float]] = []
+    for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        some = slice(a, b + (b == cuts[-1]))
+        weights = _weights(one[some], back[some], (one[a], one[b]), (back[a], back[b]))
+        if weights is None:
+            outside += float(here[some].sum())
+            alone += float(here[some] @ one[some])
+            alone_back += float(here[some] @ back[some])
+        else:
+            places = (one[a], back[a]), (one[b], back[b]), (one[a], back[b])
+            points += [(x, y, mass) for (x, y), mass in zip(places, (weights @ here[some]).tolist(), strict=True)]
+    found = np.array([*points, (0.0, 0.0, outside)]).T
+    return Sheet(found[0], found[1], found[2], alone, alone_back, deviation**2)
 
 
-def _split(
+def _weights(
     x: FloatArray, y: FloatArray, ends: tuple[float, float], heights: tuple[float, float]
-) -> tuple[FloatArray, tuple[float, float]]:
-    """The weights of a piece's outcomes at its ends and at a corner beyond the bend; the corner.
-
-    Halfway along, and so deep that a straight line from either end to it passes by all outcomes.
-    """
-    along = (x - ends[0]) / (ends[1] - ends[0])
-    depth = heights[0] + along * (heights[1] - heights[0]) - y
-    inner = np.minimum(along, 1 - along)
-    depth = np.where(inner > 0, depth, 0.0)
-    if inner.min() < 0 or (depth.min() < 0 < depth.max() and -depth.min() > 1e-9 * depth.max()):
-        raise ArithmeticError("the ratios of a sum do not lie on a bent line")
-    bend = float((abs(depth[inner > 0]) / (2 * inner[inner > 0])).max(initial=0.0)) * (1 + 1e-9)
-    side = 1.0 if depth.sum() >= 0 else -1.0
-    third = np.clip(side * depth / bend, 0.0, 1.0) if bend else np.zeros(len(x))
-    second = np.clip(along - third / 2, 0.0, 1.0 - third)
-    return np.stack([1 - second - third, second, third]), (sum(ends) / 2, sum(heights) / 2 - side * bend)
+) -> FloatArray | None:
+    """The weights of a piece's outcomes at its ends and at the corner below; None if they are not within these."""
+    wide, high = ends[1] - ends[0], heights[0] - heights[1]
+    if not (0 < wide < inf and 0 < high < inf):
+        return None
+    second, first = (x - ends[0]) / wide, (y - heights[1]) / high
+    third = 1 - first - second
+    off = max(-wide * float(second.min()) / ends[1], -high * float(min(first.min(), third.min())) / heights[0])
+    if not off <= ROUNDED:
+        return None
+    second, third = np.clip(second, 0.0, 1.0), np.clip(third, 0.0, 1.0)
+    third = np.minimum(third, 1 - second)
+    return np.stack([1 - second - third, second, third])
 
 
 class _Law(NamedTuple):
@@ -149,6 +148,8 @@ def handed_on(
         rare, lost = _spread(one, back, weights, handed, now.chances, ended, stays.chances, found)
         nothing += rare
         others = _Law.of(by_coins / step * coins.values, coins.chances)
+        if not found.any():
+            return Ratio(np.zeros(1), np.ones(1), 1.0)  # all of it is told
         first = int(np.flatnonzero(found)[0])
         now, rare, far = _Law(first, found[first:]).plus(others).within(lowest, highest)
         lost = step * (lost + far) + nothing * by_coins * float(coins.values @ coins.chances)
@@ -161,8 +162,8 @@ def handed_on(
 
 def _often(found: _Law, zero: float) -> tuple[_Law, float, float]:
     """Without its ends, too rare to be carried on: now 0, or what the shift alone shows."""
-    kept = np.flatnonzero(found.chances > LEAST)
-    often, rare, far = found.within(found.first + int(kept[0]), found.first + int(kept[-1]))
+    kept = np.append(np.flatnonzero(found.chances > LEAST), int(found.chances.argmax()))
+    often, rare, far = found.within(found.first + int(kept.min()), found.first + int(kept.max()))
     return often, zero + rare, far
 
 
@@ -179,8 +180,17 @@ def _spread(ones, backs, weights, handed, chances, ended, others, out):  # type:
     """
     rare, lost, top = 0.0, 0.0, len(out) - 1
     for k in range(len(ones)):
-        near, first = _on_points(backs[k], ended, others, 1.0)
-        far, start = _on_points(ones[k], handed, chances, weights[k])
+        near, first, beyond, rest = _on_points(backs[k], ended, others, 1.0, top)
+        far, start, gone, missed = _on_points(ones[k], handed, chances, weights[k], top)
+        mass, mean, whole, moment = 0.0, 0.0, gone, missed
+        for j in range(len(near)):
+            mass += near[j]
+            mean += near[j] * (first + j)
+        for i in range(len(far)):
+            whole += far[i]
+            moment += far[i] * (start + i)
+        rare += whole * beyond + gone * mass
+        lost += whole * rest + beyond * moment + gone * mean + missed * mass
         for i in range(len(far)):
             chance, base = far[i], start + i + first
             inside = min(len(near), max(top + 1 - base, 0))
@@ -194,13 +204,22 @@ def _spread(ones, backs, weights, handed, chances, ended, others, out):  # type:
 
 
 @njit(cache=True)
-def _on_points(scale, values, chances, weight):  # type: ignore[no-untyped-def]
-    """Scaled values that rise, each split between the two whole numbers around it; and the first of these."""
-    first = int(scale * values[0])
-    found = np.zeros(int(scale * values[-1]) - first + 2)
+def _on_points(scale, values, chances, weight, top):  # type: ignore[no-untyped-def]
+    """Scaled values that rise, none negative, each split between the two whole numbers around it; the first of these.
+
+    Besides, the chance of those beyond ``top``, and their mean times that.
+    """
+    first = int(min(scale * values[0], top))
+    found = np.zeros(int(min(scale * values[-1], top)) - first + 2)
+    beyond, rest = 0.0, 0.0
     for i in range(len(values)):
-        left = int(scale * values[i])
-        part = scale * values[i] - left
+        value = scale * values[i]
+        if value > top:
+            beyond += weight * chances[i]
+            rest += weight * chances[i] * value
+            continue
+        left = int(value)
+        part = value - left
         found[left - first] += weight * chances[i] * (1 - part)
         found[left - first + 1] += weight * chances[i] * part
-    return found, first
+    return found, first, beyond, rest

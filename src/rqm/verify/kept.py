@@ -57,7 +57,8 @@ def corners(law: Array, times: int) -> Corners:
         cell = slice(first, last + (last == len(here) - 1))
         u = (one[cell] - one[first]) / (one[last] - one[first])
         v = (back[cell] - back[last]) / (back[first] - back[last])
-        if not (u.min() >= 0 and v.min() >= 0 and (u + v).max() <= 1 + 1e-6):
+        tall = (back[first] - back[last]) / back[first]
+        if not (u.min() >= 0 and v.min() >= 0 and tall * ((u + v).max() - 1) <= 1e-11):
             raise Unsure(f"times = {times}: the ratios of noise that goes do not bend one way")
         below = np.maximum(1 - u - v, 0.0)
         points += [
@@ -126,30 +127,42 @@ def handed(
         ended = e / step * stays[0]
         sums, beyond, lost = np.zeros(top + 1), none, none * back_mean * float(ended @ stays[1])
         for one, back, chance in points:
-            line = _sum(_line(on * one * before / step * found.values(), found.chances), _line(back * ended, stays[1]))
-            inside, rare, far = _cut(line, 0, top)
+            first, missed, more = _line(on * one * before / step * found.values(), found.chances, top)
+            second, rest, much = _line(back * ended, stays[1], top)
+            beyond += chance * (missed + rest)
+            lost += chance * (more + much + missed * float(back * ended @ stays[1]) + rest * first.mean())
+            inside, rare, far = _cut(_sum(first, second), 0, top)
             sums[inside.first : inside.first + len(inside.chances)] += chance * inside.chances
             beyond, lost = beyond + chance * rare, lost + chance * far
-        first = int(np.flatnonzero(sums)[0])
-        third = _line(c / step * coins[0], coins[1])
-        lost += beyond * third.mean()
-        line = _sum(_Line(first, sums[first:]), third)
-        often = line.first + np.flatnonzero(line.chances > RARE)
-        found, rare, far = _cut(line, int(often[0]), min(int(often[-1]), top))
+        if not sums.any():
+            return np.zeros(1), np.ones(1), 1.0
+        start = int(np.flatnonzero(sums)[0])
+        third, rest, much = _line(c / step * coins[0], coins[1], top)
+        lost += beyond * float(c / step * coins[0] @ coins[1]) + much + rest * float(sums @ np.arange(top + 1))
+        line = _sum(_Line(start, sums[start:]), third)
+        beyond += rest
+        often = line.first + np.append(np.flatnonzero(line.chances > RARE), int(line.chances.argmax()))
+        found, rare, far = _cut(line, int(often.min()), min(int(often.max()), top))
         none = beyond + rare
         gone = c * coins[2] + on * _either(gone, both.gone) + step * (lost + far)
         gone += e * _either(stays[2], both.gone_back)
     return np.append(0.0, step * found.values()), np.append(none, found.chances), gone
 
 
-def _line(values: Array, chances: Array) -> _Line:
-    """Values in steps, each split between the two points around it: its mean is kept."""
+def _line(values: Array, chances: Array, top: int) -> tuple[_Line, float, float]:
+    """Values in steps, each split between the two points around it: its mean is kept.
+
+    Besides, the chance of those beyond ``top``, and the sum of these values times their chances.
+    """
+    far = values > top
+    missed, more = float(chances[far].sum()), float(values[far] @ chances[far])
+    values, chances = np.where(far, top, values), np.where(far, 0.0, chances)
     left = values.astype(np.int64)
     part, first = values - left, int(left.min())
     left -= first
     size = int(left.max()) + 2
     found = np.bincount(left, chances * (1 - part), size) + np.bincount(left + 1, chances * part, size)
-    return _Line(first, found.astype(np.float64))
+    return _Line(first, found.astype(np.float64)), missed, more
 
 
 def _either(one: float, other: float) -> float:
