@@ -19,6 +19,7 @@ from rqm.mechanisms.registry import kinds, model_mechanism
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
+from rqm.mechanisms.vqsgd import VQSGD
 from rqm.privacy.accountant import gaussian_noise
 from rqm.privacy.calibrate import best_fitted, coordinate_clip
 from rqm.privacy.composition import smallest
@@ -263,6 +264,8 @@ def sums(request: Request) -> Makers:
     small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
     if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
         yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
+    if setting.floor().honest > 1:
+        yield "vqSGD", of([VQSGD()])
     yield "local Gaussian", lambda: gaussian_of(request, local=True)
     yield "trusted server's Gaussian", lambda: gaussian_of(request, local=False)
 
@@ -286,7 +289,9 @@ def candidate(mech: Mechanism, request: Request) -> Candidate:
     """What is guaranteed, and the worst-case error of a coordinate of the mean."""
     clients = request.setting.clients
     found = guarantee(Event(mech, request.dim, request.l2_clip), request.setting)
-    if mech.integers:
+    if mech.whole is not None:
+        mse = mech.whole.variance(mech.slots(request.dim)) / clients * (request.l2_clip / request.clip) ** 2
+    elif mech.integers:
         mse = mech.channel.mean_error(clients, request.typical)
     else:
         mse = (found.noise_multiplier * request.l2_clip / request.clip / clients) ** 2

@@ -14,6 +14,7 @@ from rqm._util.schedules import Schedule
 
 if TYPE_CHECKING:
     from rqm.mechanisms.channel import Channel
+    from rqm.mechanisms.vqsgd import VQSGD
 
 
 def option(default: Any, words: str, *, flag: bool = True) -> Any:
@@ -103,6 +104,19 @@ class Mechanism(ABC):
         raise TypeError(
             f"{type(self).__name__} sends floats, not integers: it has no law, and is there to compare with"
         )
+
+    @property
+    def whole(self) -> "VQSGD | None":
+        """The mechanism itself, if it encodes a vector as a whole, in units of its L2 clip; else every coordinate."""
+        return None
+
+    def slots(self, coordinates: int) -> int:
+        """Integers that are sent for so many coordinates."""
+        return coordinates
+
+    def told(self, dim: int, l2_clip: float) -> tuple["Mechanism", int, float]:
+        """What the accountant accounts for: the mechanism of that which differs, how much of it, and its L2 bound."""
+        return self, dim, l2_clip
 
     @property
     def gaussian_multiplier(self) -> float | None:

@@ -23,6 +23,7 @@ from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
+from rqm.mechanisms.vqsgd import VQSGD
 
 GROUP = "rqm.mechanisms"
 
@@ -53,6 +54,7 @@ BUILT_IN = (
     Skellam,
     Binomial,
     Table,
+    VQSGD,
     Noiseless,
     Gaussian,
     BandedGaussian,
