@@ -100,12 +100,33 @@ class ServerStep:
         return self.rate * rate_factor(self.schedule, turn, rounds)
 
 
+@final
+@dataclass(frozen=True)
+class Adapt:
+    """A clip that follows a quantile of the clients' norms, by one bit of each (Andrew et al. 2021).
+
+    The bit takes the ``share`` (s) of the L2 budget and the vector √(1 − s²): both are sent, and accounted for, as one.
+    """
+
+    quantile: float = 0.5
+    rate: float = 0.2
+    start: float = 0.1
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Validate every value."""
+        real("adapt.quantile", self.quantile, "from 0 to 1", 0, 1, closed="[]")
+        real("adapt.share", self.share, "between 0 and 1", 0, 1)
+        for name in ("rate", "start"):
+            real(f"adapt.{name}", getattr(self, name), "a positive finite number", 0, float("inf"))
+
+
 PARTS: dict[str, type[Transforms | ClientWork | ServerStep]] = {
     "transforms": Transforms,
     "client": ClientWork,
     "server": ServerStep,
 }
-"""The tables inside a plan, but for the mechanism's."""
+"""The tables inside a plan, but for the mechanism's and those that may be missing."""
 
 
 @final
@@ -143,6 +164,7 @@ class Plan:
     transforms: Transforms = field(default_factory=Transforms)
     client: ClientWork = field(default_factory=ClientWork)
     server: ServerStep = field(default_factory=ServerStep)
+    adapt: Adapt | None = None  # the clip follows a quantile of the norms; None: it is the L2 clip
 
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
@@ -164,6 +186,8 @@ class Plan:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.clients < 2:
             raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
+        if self.adapt is not None:
+            self._check_adapt()
         if self.cancel is not None and self.lost and self.survivors is None:
             raise ValueError("survivors = None: must be given where clients may be lost and noise cancels")
         try:
@@ -181,9 +205,22 @@ class Plan:
         for name, kind in PARTS.items():
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {kind.__name__}")
+        if not isinstance(self.adapt, Adapt | None):
+            raise TypeError(f"adapt = {shown(self.adapt)}: must be {Adapt.__name__}")
         for name in ("data", "model", "device"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a string")
+
+    def _check_adapt(self) -> None:
+        """Refuse a clip that moves where what is sent is not scaled, or must stay as it is."""
+        if self.transforms.l2_clip is None or (self.mechanism.integers and not self.transforms.rotate):
+            raise ValueError("adapt: must come with transforms.l2_clip, and with transforms.rotate for integers")
+        if self.cancel is not None or self.mechanism.correlation is not None:
+            raise ValueError("adapt: must come without noise that is taken back in rounds of another clip")
+
+    def width(self, dim: int) -> int:
+        """Values that a client of a model of so many parameters sends."""
+        return dim + (self.adapt is not None)
 
     def check_size(self, dim: int) -> None:
         """Refuse a number of parameters that a model of the package does not have."""
@@ -204,7 +241,7 @@ class Plan:
             what = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{what}: its size is not known here; give dim, the number of the model's parameters")
         return PrivateMean(
-            dim=dim or known or 1,
+            dim=self.width(dim or known or 1),
             mechanism=self.mechanism,
             l2_clip=self.transforms.l2_clip,
             rotate=self.transforms.rotate,
@@ -240,7 +277,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in LATER:  # which 0.1.0 did not know
+        for name in (*LATER, "adapt"):  # which 0.1.0 did not know
             if values.get(name, 0) is None:
                 values.pop(name)
         return {
@@ -261,8 +298,8 @@ class Plan:
         known_keys(values, [f.name for f in fields(cls)])
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, kind in PARTS.items():
-            if name in values:
+        for name, kind in (*PARTS.items(), ("adapt", Adapt)):
+            if values.get(name, ...) is not None and name in values:
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])
         return cls(**values)

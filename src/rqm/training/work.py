@@ -13,6 +13,7 @@ from rqm.data.clients import Clients
 from rqm.plan.plan import Plan
 from rqm.training.batched import Batched
 from rqm.training.observer import Observer
+from rqm.training.quantile import Quantile
 from rqm.training.streams import DROPOUT, LOCAL, generator, number
 from rqm.training.workers import Worker, Workers, workers_for
 
@@ -43,6 +44,7 @@ class Work:
     ) -> None:
         self.plan, self.clients, self.worker, self.observer, self.own = plan, clients, worker, observer, loss
         self.device = worker.values.device
+        self.quantile: Quantile | None = None
         self.batched: Batched | None = None
         if self.device.type == "cuda" and plan.client.work == "gradient" and loss is None:
             batched = Batched(worker.model, worker.values, clients, losses)
@@ -83,14 +85,23 @@ class Work:
         if self.batched is None:
             (client,) = some
             loss = self.one(self.worker, client, turn)
-            return self.worker.gradient[None], loss
+            return self.message(self.worker), loss
         gradients, own = self.batched.gradients(some)
         if self.observer.plants:
             for row, client in enumerate(some):
                 planted = self.observer.sends(client, turn)
                 if planted is not None:
                     gradients[row] = planted
-        return gradients, own
+        return gradients if self.quantile is None else self.quantile.message(gradients), own
+
+    def message(self, worker: Worker) -> torch.Tensor:
+        """What the client sends whose vector a worker holds, as one row."""
+        row = worker.gradient[None]
+        return row if self.quantile is None else self.quantile.message(row)
+
+    def take(self, mean: torch.Tensor) -> torch.Tensor:
+        """What the server steps along, from the mean of what was sent."""
+        return mean if self.quantile is None else self.quantile.take(mean)
 
     def one(self, worker: Worker, client: int, turn: int) -> torch.Tensor:
         """Write what one client sends into the worker's gradient; return its loss."""
