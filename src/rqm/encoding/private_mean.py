@@ -253,11 +253,11 @@ class PrivateMean:
         rows, finite = self._prepared(rows, round)
         mech = self._mechanism
         if mech.whole is not None:
-            mech.whole.encode_sum(rows / self.bound, rng, total, threads=1)  # type: ignore[arg-type]
+            mech.whole.encode_sum(rows / self.bound, require(rng), total, threads=1)
         elif mech.integers:
             mech.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
         else:
-            total += mech.clipped(rows).sum(dim=0, dtype=total.dtype)
+            total += mech.sends(rows, require(rng)).sum(dim=0, dtype=total.dtype)
         return finite
 
     def memory(self, seeds: Callable[[int], int]) -> Memory | None:

@@ -15,6 +15,7 @@ from rqm._util.schedules import Schedule
 if TYPE_CHECKING:
     from rqm.mechanisms.channel import Channel
     from rqm.mechanisms.vqsgd import VQSGD
+    from rqm.randomness import SecureRandom, SeededRandom
 
 
 def option(default: Any, words: str, *, flag: bool = True) -> Any:
@@ -159,6 +160,10 @@ class Mechanism(ABC):
     def clipped(self, rows: Any) -> Any:
         """What clients who send floats send for these rows."""
         return rows
+
+    def sends(self, rows: Any, rng: "SecureRandom | SeededRandom") -> Any:
+        """The same where it is drawn at random."""
+        return self.clipped(rows)
 
     def on_sum(self, clients: int) -> float:
         """The deviation of the noise that is added to a sum of floats, in units of the L2 clip."""

@@ -19,6 +19,7 @@ from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.qsgd import QSGD
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
@@ -56,6 +57,7 @@ BUILT_IN = (
     Table,
     VQSGD,
     Noiseless,
+    QSGD,
     Gaussian,
     BandedGaussian,
 )

@@ -39,7 +39,7 @@ class VQSGD(Mechanism):
     secure sum over others tells as much as two coordinates of randomized response do.
 
     >>> VQSGD(epsilon=4.0).law(np.array([0.6, 0.0])).round(4).tolist()
-    [0.5682, 0.1439, 0.1439, 0.1439]
+    [0.5519, 0.2288, 0.2288, 0.2288]
     """
 
     kind: ClassVar[str] = "vqsgd"

@@ -38,10 +38,10 @@ def account(
     mean = planned_mean(plan, dim, **asked)
     if not mean.private:
         raise TypeError(f"{type(plan.mechanism).__name__} adds no noise: there is no privacy to account for")
-    return _per_parameter(mean.guarantee_of(None, plan.workload), mean, plan, dim)
+    return per_parameter(mean.guarantee_of(None, plan.workload), mean, plan, dim)
 
 
-def _per_parameter(found: "Guarantee", mean: PrivateMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
+def per_parameter(found: "Guarantee", mean: PrivateMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
     """The same with the bits of a parameter of the model, where a client sends more values than there are of them."""
     model = None if plan is None else dim or plan.dim or parameters(plan.model, plan.data)
     if model in (None, mean.dim) or found.wire_bits_per_parameter is None:
@@ -107,7 +107,7 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
         return None, charged
     plan = _plan(about)
     found = mean.with_(**changes).guarantee_of(spent, None if plan is None else plan.workload)
-    return _per_parameter(found, mean, plan), charged
+    return per_parameter(found, mean, plan), charged
 
 
 def _plan(about: dict[str, Any]) -> Plan | None:
