@@ -11,6 +11,7 @@ import numpy as np
 from rqm._util.checks import real, whole
 from rqm.advice.design import level_keeps, private_table, pure_loss, single_keep
 from rqm.advice.lattice import lattice_variance, summed_table
+from rqm.advice.mvu import own_alphabet
 from rqm.mechanisms.base import Ask, Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.gaussian import Gaussian
@@ -164,6 +165,7 @@ def pure(request: Request) -> Makers:
 
     yield "optimal table", of(lambda: _exact(private_table(each, levels, clip=clip)))
     yield "MVU, evenly spaced", of(lambda: _exact(private_table(each, levels, clip=clip, average=True)))
+    yield "MVU, own alphabet", of(lambda: _exact(own_alphabet(each, levels, clip=clip)))
     yield "randomized response", of(lambda: _response(each, levels, clip))
     yield "1 bit", of(lambda: _response(each, 2, clip))
     yield "PBM", of(lambda: _binomial(each, levels, clip))

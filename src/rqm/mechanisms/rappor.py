@@ -24,11 +24,11 @@ Bits = npt.NDArray[np.bool_]
 class Rappor:
     """RAPPOR (Erlingsson, Pihur and Korolova 2014): counts of values, not means of vectors; private by itself.
 
-    A value sets ``hashes`` (h) different ones of ``bits`` (k), others in each of ``cohorts``, one of which every user
-    has. The permanent response keeps a bit with probability 1 − f, and else is fair; it is drawn once for a value, and kept. Of
-    it the instantaneous response is drawn anew for every report: 1 with probability ``q`` where its bit is set, and
-    ``p`` where not. Any number of reports of one value is ``epsilon_infinity``-differentially private, one
-    ``epsilon_one``. (With k = h = 1 and p = 0, q = 1 it is the one bit of ``randomized-response``.)
+    A value sets ``hashes`` (h) different ones of ``bits`` (k), others in each of ``cohorts``, one of which every
+    user has. The permanent response keeps a bit with probability 1 − f, and else is fair; it is drawn once for a
+    value, and kept. Of it the instantaneous response is drawn anew for every report: 1 with probability ``q`` where
+    its bit is set, and ``p`` where not. Any number of reports of one value is ``epsilon_infinity``-differentially
+    private, one ``epsilon_one``. (With k = h = 1 and p = 0, q = 1 it is the one bit of ``randomized-response``.)
 
     >>> rappor = Rappor(bits=32, hashes=2, cohorts=8, f=0.5, p=0.5, q=0.75)
     >>> round(rappor.epsilon_infinity, 4), round(rappor.epsilon_one, 4), round(rappor.epsilon(10), 4)
