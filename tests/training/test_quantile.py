@@ -120,9 +120,9 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
         return again[0]
 
     carry_out(plan, federation(), tmp_path / "run", make=kept)
-    assert torch.equal(again[0].state, straight.state)
+    assert torch.equal(again[0].clip, straight.clip)
     assert torch.equal(again[0].values, straight.values)
-    assert float(straight.state) != pytest.approx(log(0.5))
+    assert float(straight.clip) != pytest.approx(log(0.5))
 
 
 def test_both_aggregators_reveal_the_same_sum():

@@ -18,7 +18,7 @@ from rqm.plan.sizes import PARAMETERS, parameters
 from rqm.privacy.factorization import Workload
 from rqm.privacy.setting import checked_delta, checked_epsilon
 
-Work = Literal["gradient", "local"]
+Work = Literal["gradient", "local", "fedcomgate", "fedaq"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 SecAgg = Literal["ideal", "real"]
 
@@ -34,20 +34,32 @@ promise is compared by the ledger."""
 class ClientWork:
     """What a client sends: its full local gradient (the paper's Algorithm 1), or the change after local steps.
 
-    The change is divided by ``rate``, so that both are of the size of a gradient.
+    The change is divided by ``rate``, so that both are of the size of a gradient. With ``steps`` (τ) a client takes so
+    many, each on a ``batch`` of its examples in a new order; without, as many as ``epochs`` hold. ``fedcomgate`` and
+    ``fedaq`` are local steps that are corrected, or accelerated for a strong ``convexity`` (μ).
     """
 
     work: Work = "gradient"
     epochs: int = 1
     batch: int = 20
     rate: float = 0.03
+    steps: int | None = None
+    convexity: float = 0.1
 
     def __post_init__(self) -> None:
         """Validate every value."""
         _one_of("client.work", self.work, Work)
+        if self.steps is not None:
+            whole("client.steps", self.steps, 1)
+        real("client.convexity", self.convexity, "a positive finite number", 0, float("inf"))
         whole("client.epochs", self.epochs, 1)
         whole("client.batch", self.batch, 1)
         real("client.rate", self.rate, "a positive finite number", 0, float("inf"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything; what 0.1.0 did not know only where it differs."""
+        new = {"steps": None, "convexity": ClientWork.convexity}
+        return {name: value for name, value in asdict(self).items() if name not in new or value != new[name]}
 
 
 @final
@@ -186,8 +198,7 @@ class Plan:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.clients < 2:
             raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
-        if self.adapt is not None:
-            self._check_adapt()
+        self._check_method()
         if self.cancel is not None and self.lost and self.survivors is None:
             raise ValueError("survivors = None: must be given where clients may be lost and noise cancels")
         try:
@@ -211,8 +222,12 @@ class Plan:
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a string")
 
-    def _check_adapt(self) -> None:
-        """Refuse a clip that moves where what is sent is not scaled, or must stay as it is."""
+    def _check_method(self) -> None:
+        """Refuse two sequences of which one steps otherwise, and a clip that moves where it must stay as it is."""
+        if self.client.work == "fedaq" and self.server.optimizer != "sgd":
+            raise ValueError(f"server.optimizer = {self.server.optimizer!r}: must be 'sgd' with client.work = 'fedaq'")
+        if self.adapt is None:
+            return
         if self.transforms.l2_clip is None or (self.mechanism.integers and not self.transforms.rotate):
             raise ValueError("adapt: must come with transforms.l2_clip, and with transforms.rotate for integers")
         if self.cancel is not None or self.mechanism.correlation is not None:
@@ -220,7 +235,7 @@ class Plan:
 
     def width(self, dim: int) -> int:
         """Values that a client of a model of so many parameters sends."""
-        return dim + (self.adapt is not None)
+        return dim * (2 if self.client.work == "fedaq" else 1) + (self.adapt is not None)
 
     def check_size(self, dim: int) -> None:
         """Refuse a number of parameters that a model of the package does not have."""
@@ -282,7 +297,7 @@ class Plan:
                 values.pop(name)
         return {
             name: value.to_dict()
-            if name in ("mechanism", "transforms")
+            if name in ("mechanism", "transforms", "client")
             else asdict(value)
             if is_dataclass(value) and not isinstance(value, type)
             else value

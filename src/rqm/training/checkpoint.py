@@ -13,8 +13,8 @@ from rqm.plan.folder import CHECKPOINT, METRICS, STATE, read_checkpoint
 from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
 
-TENSORS = ("values", "moments", "state")
-"""What a checkpoint holds; the last only of methods that remember something."""
+TENSORS = ("values", "moments", "clip", "state")
+"""What a checkpoint holds; the last two only of plans whose clip moves, and of methods that remember something."""
 SECRET = "transient.safetensors"
 """Noise that the next round takes back, where it is secure: readable by its owner alone, and gone at the end."""
 LOW = 12

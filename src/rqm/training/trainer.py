@@ -151,9 +151,14 @@ class Trainer:
         return self.server.moments
 
     @property
-    def state(self) -> torch.Tensor | None:
-        """What a method remembers besides: the logarithm of a clip that moves."""
+    def clip(self) -> torch.Tensor | None:
+        """The logarithm of a clip that moves."""
         return None if self.work.quantile is None else self.work.quantile.state
+
+    @property
+    def state(self) -> torch.Tensor | None:
+        """What a method's clients, or its server, remember besides."""
+        return None if self.work.method is None else self.work.method.state
 
     @property
     def secret(self) -> torch.Tensor | None:
@@ -191,7 +196,8 @@ class Trainer:
             found = self.aggregator.collect(chosen, staying, turn, before)
         if found is not None:
             with self.clock.timed("server"):
-                mean = self.work.take(self.mean.decode(found.total, len(staying), round=turn, check=False))
+                mean = self.mean.decode(found.total, len(staying), round=turn, check=False)
+                mean = self.work.take(mean, turn)
                 self.observer.learns(turn, mean)
                 self.server.move(mean.to(self.values), turn)
         self.done += 1
