@@ -12,7 +12,8 @@ from rqm.data.clients import Clients, FederatedData
 from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.training.run import carry_out
 from rqm.training.trainer import Trainer
-from tests.training.small import federation, model
+from tests.training.small import federation, model, pictures
+from tools.methods import Run
 
 USERS, STEPS, RATE = 4, 6, 0.05
 PLAN = Plan(
@@ -212,3 +213,25 @@ def test_what_does_not_go_together_is_refused():
     values = replace(PLAN, client=quick).to_dict()
     assert Plan.from_dict(values).client == quick
     assert ClientWork().to_dict().keys() == {"work", "epochs", "batch", "rate"}  # as 0.1.0 wrote it
+
+
+@pytest.mark.parametrize("work", ["local", "fedcomgate", "fedaq"])
+def test_all_clients_at_once_are_each_of_them_alone(work):
+    """What the tables of docs/methods.md are made with does what a trainer does."""
+    data = pictures(clients=4, each=10, classes=10)
+    plan = replace(
+        PLAN,
+        data="noise",
+        model="linear",
+        client=ClientWork(work=work, rate=0.1, steps=3, batch=5),
+        server=ServerStep(optimizer="sgd", rate=0.1),
+        transforms=Transforms(l2_clip=2.0, rotate=True),
+        rounds=3,
+        dim=7850,
+    )
+    alone, together = Trainer(plan, data), Run(plan, data)
+    for _ in range(3):
+        alone.step()
+        together.step()
+    assert together.values.numpy() == pytest.approx(alone.values.numpy(), abs=1e-5)
+    assert together.evaluate() == pytest.approx(alone.evaluate(), abs=1e-4)

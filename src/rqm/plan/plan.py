@@ -314,7 +314,7 @@ class Plan:
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
         for name, kind in (*PARTS.items(), ("adapt", Adapt)):
-            if values.get(name, ...) is not None and name in values:
+            if name in values and (name != "adapt" or values[name] is not None):
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])
         return cls(**values)

@@ -17,6 +17,8 @@ from rqm.training.workers import Worker
 
 Gradient = Callable[[torch.Tensor], None]
 """Write the gradient of some examples at a worker's values into its gradient."""
+Who = int | tuple[int, ...]
+"""A client; or several at once, for whom a worker has a row each."""
 MOST_STATE = 2**28
 """Numbers that all clients of a simulation may remember together."""
 
@@ -37,7 +39,7 @@ class Method(ABC):
 
     @abstractmethod
     def steps(
-        self, worker: Worker, client: int, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """Take steps from the worker's values on; return what is sent: changes over the rate."""
 
@@ -51,7 +53,7 @@ class Local(Method):
     """Local steps of plain SGD: FedAvg (McMahan et al. 2017), and with few levels FedPAQ (Reisizadeh et al. 2020)."""
 
     def steps(
-        self, worker: Worker, client: int, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """w ← w − η ∇f_i(w)."""
         before = worker.values.clone()
@@ -78,20 +80,20 @@ class Gate(Method):
                 f"client.work = 'fedcomgate': {users} users remember {len(values)} numbers each, more than fit here"
             )
         self.state = values.new_zeros((users, len(values)))
-        self.own: dict[int, tuple[torch.Tensor, int]] = {}
+        self.own: dict[Who, tuple[torch.Tensor, int]] = {}
 
     def begin(self) -> None:
         """Forget what was sent in a round of which no mean came."""
         self.own.clear()
 
     def steps(
-        self, worker: Worker, client: int, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """w ← w − η (∇f_i(w) − δ_i)."""
         before, count = worker.values.clone(), 0
         for batch in batches:
             gradient(batch)
-            worker.values.sub_(worker.gradient - self.state[client], alpha=self.client.rate)
+            worker.values.sub_(worker.gradient - self.state[torch.as_tensor(client)], alpha=self.client.rate)
             count += 1
         sent = (before - worker.values).div_(self.client.rate)
         self.own[client] = sent.clone(), count
@@ -101,8 +103,9 @@ class Gate(Method):
         """δ_i ← δ_i + (own − mean) / τ of those who have sent."""
         bound = self.plan.transforms.l2_clip
         for client, (own, count) in self.own.items():
-            within = 1.0 if bound is None or self.plan.adapt else min(1.0, bound / max(float(own.norm()), 1e-30))
-            self.state[client] += (within * own - mean.to(own)) / count
+            if bound is not None and self.plan.adapt is None:
+                own.mul_((bound / own.norm(dim=-1, keepdim=True)).clamp(max=1.0))  # of zero it is infinite, and 1
+            self.state[torch.as_tensor(client)] += (own - mean.to(own)) / count
         return mean
 
 
@@ -121,7 +124,7 @@ class Accelerated(Method):
         self.state = values.clone()
 
     def steps(
-        self, worker: Worker, client: int, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """Steps of both sequences; w comes after a."""
         all_of_them = list(batches)
