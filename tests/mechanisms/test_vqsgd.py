@@ -191,7 +191,8 @@ def test_it_trains_and_is_charged_for(secagg):
 
 
 def test_the_adviser_knows_it():
-    advice = advise(clients=20, dim=16, epsilon=8, bits=1)
+    advice = advise(clients=20, dim=16, epsilon=8, bits=2)
     found = next(one for one in advice.candidates if one.name == "vqSGD")
     assert found.epsilon <= 8
     assert found.mse > advice.best.mse
+    assert found.bits_per_coordinate == 2

@@ -297,13 +297,14 @@ def candidate(mech: Mechanism, request: Request) -> Candidate:
         mse = mech.channel.mean_error(clients, request.typical)
     else:
         mse = (found.noise_multiplier * request.l2_clip / request.clip / clients) ** 2
+    each, under = mech.slots(1), found.bits_under_secagg
     return Candidate(
         name="",
         mechanism=mech,
         epsilon=found.epsilon,
         mse=mse,
-        bits_per_coordinate=found.bits_per_coordinate,
-        bits_under_secagg=found.bits_under_secagg,
+        bits_per_coordinate=each * found.bits_per_coordinate,
+        bits_under_secagg=None if under is None else each * under,
         trusted_server=found.trusted_server,
         certified=True,
     )
