@@ -128,6 +128,7 @@ def test_no_certificate_is_written_for_sampled_records():
         ),
         ({"records": {"clip": 1.0, "batch": 1, "neighbours": "zero-out"}}, "records.neighbours = 'zero-out'"),
         ({"records": {"clip": 100.0, "batch": 1}}, "transforms.l2_clip = 22.6: must be from 1 to 16384"),
+        ({"adapt": {}}, "adapt: must not be given with"),
         ({"delta": None}, "delta = None: must be given"),
         ({"population": 40}, "population = 40: must not be given with"),
         ({"participations": 4}, "participations = 4: must not be given with"),

@@ -11,6 +11,7 @@ import numpy as np
 from rqm._util.checks import real, whole
 from rqm.advice.design import level_keeps, private_table, pure_loss, single_keep
 from rqm.advice.lattice import lattice_variance, summed_table
+from rqm.advice.mvu import own_alphabet
 from rqm.mechanisms.base import Ask, Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.gaussian import Gaussian
@@ -20,6 +21,7 @@ from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
 from rqm.mechanisms.transient import Cancel
+from rqm.mechanisms.vqsgd import VQSGD
 from rqm.privacy.accountant import gaussian_noise
 from rqm.privacy.calibrate import best_fitted, coordinate_clip
 from rqm.privacy.composition import smallest
@@ -164,6 +166,7 @@ def pure(request: Request) -> Makers:
 
     yield "optimal table", of(lambda: _exact(private_table(each, levels, clip=clip)))
     yield "MVU, evenly spaced", of(lambda: _exact(private_table(each, levels, clip=clip, average=True)))
+    yield "MVU, own alphabet", of(lambda: _exact(own_alphabet(each, levels, clip=clip)))
     yield "randomized response", of(lambda: _response(each, levels, clip))
     yield "1 bit", of(lambda: _response(each, 2, clip))
     yield "PBM", of(lambda: _binomial(each, levels, clip))
@@ -264,6 +267,8 @@ def sums(request: Request) -> Makers:
     small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
     if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
         yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
+    if setting.floor().honest > 1:
+        yield "vqSGD", of([VQSGD()])
     yield "local Gaussian", lambda: gaussian_of(request, local=True)
     yield "trusted server's Gaussian", lambda: gaussian_of(request, local=False)
 
@@ -287,17 +292,20 @@ def candidate(mech: Mechanism, request: Request) -> Candidate:
     """What is guaranteed, and the worst-case error of a coordinate of the mean."""
     clients = request.setting.clients
     found = guarantee(Event(mech, request.dim, request.l2_clip), request.setting)
-    if mech.integers:
+    if mech.whole is not None:
+        mse = mech.whole.variance(mech.slots(request.dim)) / clients * (request.l2_clip / request.clip) ** 2
+    elif mech.integers:
         mse = mech.channel.mean_error(clients, request.typical)
     else:
         mse = (found.noise_multiplier * request.l2_clip / request.clip / clients) ** 2
+    each, under = mech.slots(1), found.bits_under_secagg
     return Candidate(
         name="",
         mechanism=mech,
         epsilon=found.epsilon,
         mse=mse,
-        bits_per_coordinate=found.bits_per_coordinate,
-        bits_under_secagg=found.bits_under_secagg,
+        bits_per_coordinate=each * found.bits_per_coordinate,
+        bits_under_secagg=None if under is None else each * under,
         trusted_server=found.trusted_server,
         certified=True,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, exp, inf, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, linprog, minimize
@@ -75,8 +75,8 @@ def _private_table(epsilon: float, levels: int, clip: float, rows: int, average:
     widest = 1.2 * (exp(epsilon) + 1) / (exp(epsilon) - 1)  # that of the 1-bit mechanism, and some
 
     def cost(reach: float) -> float:
-        found = _program(epsilon, levels, reach, rows, average)
-        return inf if found is None else found[0]
+        found = program(epsilon, np.linspace(-reach, reach, levels), rows, average)
+        return inf if found is None else found.value
 
     grid = np.sort(np.append(np.geomspace(1.0, max(widest, 1.5), 13), widest / 1.2))
     at = int(np.argmin([cost(reach) for reach in grid]))
@@ -84,20 +84,28 @@ def _private_table(epsilon: float, levels: int, clip: float, rows: int, average:
     reach = min([grid[at], *finer], key=cost)
     slack = 1e-9
     while slack < 0.1:  # rounding to integers moves the ratios by some billionths
-        found = _program(epsilon * (1 - slack), levels, reach, rows, average)
+        found = program(epsilon * (1 - slack), np.linspace(-reach, reach, levels), rows, average)
         if found is None:
             reach *= 1 + 10 * slack  # it was the narrowest there is
         else:
-            mech = Table(clip=clip, margin=reach - 1, rows=tuple(map(tuple, found[1].tolist())))
+            mech = Table(clip=clip, margin=reach - 1, rows=tuple(map(tuple, found.rows.tolist())))
             if pure_loss(mech) <= epsilon:
                 return mech
         slack *= 4
     raise ValueError(f"epsilon = {epsilon:g}: no unbiased table of {levels} levels is that private")
 
 
-def _program(epsilon: float, m: int, reach: float, k: int, average: bool) -> tuple[float, FloatArray] | None:
-    """The smallest largest variance, in clip², and the rows. Variables: the rows, a floor a column, the bound."""
-    outcomes, levels = np.linspace(-reach, reach, m), np.linspace(-1, 1, k)
+class Solved(NamedTuple):
+    """The least variance, in clip², the rows, and by how much it grows as each outcome moves (for the average)."""
+
+    value: float
+    rows: FloatArray
+    slopes: FloatArray
+
+
+def program(epsilon: float, outcomes: FloatArray, k: int, average: bool) -> Solved | None:
+    """The smallest largest variance, or average, and the rows. Variables: the rows, a floor a column, the bound."""
+    m, levels = len(outcomes), np.linspace(-1, 1, k)
     identity: Any = eye_array(k * m)
     stacked: Any = kron(np.ones((k, 1)), eye_array(m))
     low, part = np.divmod(np.arange((k - 1) * len(BETWEEN)), len(BETWEEN))
@@ -133,7 +141,12 @@ def _program(epsilon: float, m: int, reach: float, k: int, average: bool) -> tup
     if found.status != 0:
         return None
     rows = np.maximum(found.x[: k * m].reshape(k, m), 0)
-    return float(found.fun), rows / rows.sum(axis=1, keepdims=True)
+    prices = found.eqlin.marginals[k:]  # of the means: moving an outcome moves them
+    return Solved(
+        float(found.fun),
+        rows / rows.sum(axis=1, keepdims=True),
+        (rows * (2 * outcomes / k - prices[:, None])).sum(axis=0),
+    )
 
 
 # -- RQM with a keep probability for each level ---------------------------------------------------

@@ -87,7 +87,7 @@ def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: 
     from rich.console import Console
 
     from rqm._util.files import write_json
-    from rqm.plan.account import planned_mean
+    from rqm.plan.account import per_parameter, planned_mean
     from rqm.plan.experiments import find
     from rqm.plan.guard import CERTIFICATE, certificate
     from rqm.plan.sweep import Sweep
@@ -100,7 +100,7 @@ def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: 
             continue
         with Console(stderr=True).status(f"accounting for {name}"):
             mean = planned_mean(plan, **changes)
-            found[name] = mean.guarantee_of(None, plan.workload), {}
+            found[name] = per_parameter(mean.guarantee_of(None, plan.workload), mean, plan, changes.get("dim")), {}
             if save is not None:
                 if mean.observer != "server" or mean.neighbours != "replace":
                     raise ValueError(

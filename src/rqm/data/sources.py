@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rqm.data.clients import Clients, FederatedData, dirichlet
+from rqm.data.clients import Clients, FederatedData, by_class, dirichlet
 from rqm.data.readers import (
     ByWriter,
     Images,
@@ -80,6 +80,13 @@ def _pool(read: Callable[[Path], ByWriter], paths: Sequence[Path], classes: int)
 
 def _archive(ids: str, name: str, classes: int, paths: Sequence[Path]) -> FederatedData:
     return read_npz(paths[0], name, ids, classes)
+
+
+def _shards(clients: int, name: str, classes: int, paths: Sequence[Path]) -> FederatedData:
+    """The same pictures without their writers: dealt out by label, two shards a client."""
+    found = read_npz(paths[0], name, "writers", classes)
+    owner = by_class(found.train.labels.numpy(), clients, 2, seed=0)
+    return replace(found, train=Clients.by_id(found.train.inputs, found.train.labels, owner))
 
 
 def _split(
@@ -177,6 +184,16 @@ SOURCES = {
                 "MNIST with the true NIST writer of each digit, QMNIST, Yadav and Bottou 2019: arrays images (uint8, "
                 "28×28), labels, writers and is_test",
                 partial(_archive, "writers"),
+            ),
+        ),
+    ),
+    "mnist-shards": Source(
+        10,
+        (
+            Layout(
+                (("mnist-writers.npz",),),
+                "the same file, dealt out to 100 synthetic clients of two labels each",
+                partial(_shards, 100),
             ),
         ),
     ),

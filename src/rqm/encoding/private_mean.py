@@ -110,7 +110,8 @@ class PrivateMean:
         if self.mechanism is None:
             for name, value in find(self, epsilon).items():
                 put(name, value)
-        check(self, mechanism_of(self.mechanism))
+        put("coordinates", mechanism_of(self.mechanism).slots(self.coordinates))
+        check(self, self._mechanism)
         if epsilon is not None and not self.guarantee.epsilon <= epsilon:
             raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {self.guarantee.epsilon:.4g}, which is more")
 
@@ -177,7 +178,7 @@ class PrivateMean:
     @cached_property
     def last_length(self) -> float:
         """The same for what is encoded: of few coordinates, after they were chosen."""
-        if not self.integers:
+        if not self.integers or self._mechanism.whole is not None:
             return (1 - FLOAT_ROOM) * self.bound
         return usable_length(self._mechanism.channel, self.bound, self.coordinates)
 
@@ -228,7 +229,9 @@ class PrivateMean:
         if tuple(row.shape) != (self.dim,):
             raise ValueError(f"x has shape {tuple(row.shape)}: must be ({self.dim},)")
         rows, _ = self._prepared(row[None], turn)
-        levels = channel.encode(self._within(rows)[0], source)
+        vector = self._mechanism.whole
+        rows = self._within(rows) if vector is None else rows / self.bound
+        levels = (vector or channel).encode(rows[0], source)
         message = levels.astype(np.int64) if other is None else levels.long()
         return message if transient is None else self.held.added(message, transient) % self.modulus
 
@@ -253,10 +256,12 @@ class PrivateMean:
         """
         rows, finite = self._prepared(rows if self.record_clip is None else stacked(rows), round)
         mech = self._mechanism
-        if mech.integers:
+        if mech.whole is not None:
+            mech.whole.encode_sum(rows / self.bound, require(rng), total, threads=1)
+        elif mech.integers:
             mech.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
         else:
-            total += mech.clipped(rows).sum(dim=0, dtype=total.dtype)
+            total += mech.sends(rows, require(rng)).sum(dim=0, dtype=total.dtype)
         return finite
 
     def memory(self, seeds: Callable[[int], int]) -> Memory | None:
@@ -296,6 +301,7 @@ class PrivateMean:
             half = self.modulus // 2
             total, check = (total - clients // 2 + half) % self.modulus - half + clients // 2, False
         mean = self._mechanism.decode(total, clients, check=check)
+        mean = mean if self._mechanism.whole is None else mean * self.bound
         if not isinstance(mean, np.ndarray):
             mean = mean.float()
         rotation = self.rotation(turn)
@@ -323,15 +329,8 @@ class PrivateMean:
 
         k = self.coordinates
         chosen = Chosen(padded(self.dim), second_clip(k), clipped_away_at_most(k)) if self.few else None
-        return guarantee(
-            self.event,
-            self.setting,
-            charges,
-            parameters=self.dim,
-            under=self.wire_bits,
-            workload=workload,
-            chosen=chosen,
-        )
+        about: dict[str, Any] = {"parameters": self.dim, "under": self.wire_bits, "workload": workload}
+        return guarantee(self.event, self.setting, charges, **about, chosen=chosen)
 
     def spent(self, charges: Mapping[int, int]) -> "Spent":
         """ε of the releases that were charged: the same number, in less time."""

@@ -47,6 +47,10 @@ def check(mean: "PrivateMean", mech: Mechanism) -> None:
         raise ValueError(
             f"clients = {mean.clients}: a sum over so many of {mech.channel.levels} levels does not fit 31 bits"
         )
+    if mech.whole is not None and (mean.few or mean.cancel is not None):
+        raise ValueError(f"mechanism = {mech.kind!r}: must come without cancel, and with all coordinates")
+    if mech.hides_alone and mech.integers and mean.honest != 1:
+        raise ValueError(f"honest = {mean.honest}: must be 1, since a client's message is accounted for by itself")
     if mech.needs_l2_clip and mean.l2_clip is None:
         raise ValueError(f"l2_clip = None: must be given for the mechanism {mech.kind}, whose noise it scales")
     if mech.correlation is not None and mean.setting.cap != 1 and mech.correlation.bands > (mean.separation or 1):

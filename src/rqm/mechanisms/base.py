@@ -14,6 +14,8 @@ from rqm._util.schedules import Schedule
 
 if TYPE_CHECKING:
     from rqm.mechanisms.channel import Channel
+    from rqm.mechanisms.vqsgd import VQSGD
+    from rqm.randomness import SecureRandom, SeededRandom
 
 
 def option(default: Any, words: str, *, flag: bool = True) -> Any:
@@ -105,6 +107,19 @@ class Mechanism(ABC):
         )
 
     @property
+    def whole(self) -> "VQSGD | None":
+        """The mechanism itself, if it encodes a vector as a whole, in units of its L2 clip; else every coordinate."""
+        return None
+
+    def slots(self, coordinates: int) -> int:
+        """Integers that are sent for so many coordinates."""
+        return coordinates
+
+    def told(self, dim: int, l2_clip: float) -> tuple["Mechanism", int, float]:
+        """What the accountant accounts for: the mechanism of that which differs, how much of it, and its L2 bound."""
+        return self, dim, l2_clip
+
+    @property
     def gaussian_multiplier(self) -> float | None:
         """If the noise is exactly Gaussian: its deviation in what an observer sees, over the L2 clip."""
         return None
@@ -145,6 +160,10 @@ class Mechanism(ABC):
     def clipped(self, rows: Any) -> Any:
         """What clients who send floats send for these rows."""
         return rows
+
+    def sends(self, rows: Any, rng: "SecureRandom | SeededRandom") -> Any:
+        """The same where it is drawn at random."""
+        return self.clipped(rows)
 
     def on_sum(self, clients: int) -> float:
         """The deviation of the noise that is added to a sum of floats, in units of the L2 clip."""

@@ -19,10 +19,12 @@ from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.qsgd import QSGD
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
+from rqm.mechanisms.vqsgd import VQSGD
 
 GROUP = "rqm.mechanisms"
 
@@ -53,7 +55,9 @@ BUILT_IN = (
     Skellam,
     Binomial,
     Table,
+    VQSGD,
     Noiseless,
+    QSGD,
     Gaussian,
     BandedGaussian,
 )

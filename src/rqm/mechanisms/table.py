@@ -63,6 +63,16 @@ class Table(Tabled):
         object.__setattr__(self, "rows", tuple(map(tuple, (rows / totals[:, None]).tolist())))
 
     @property
+    def outcomes(self) -> tuple[int, ...]:
+        """Levels that are possible: the others only keep the spaces even."""
+        return tuple(np.flatnonzero(np.array(self.rows).max(axis=0)).tolist())
+
+    @property
+    def bits(self) -> int:
+        """Bits that say which of the possible outcomes it is."""
+        return (len(self.outcomes) - 1).bit_length()
+
+    @property
     def input_levels(self) -> int:
         """One for each row."""
         return len(self.rows)

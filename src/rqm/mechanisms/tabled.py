@@ -177,8 +177,22 @@ def integer_row(log_row: FloatArray, mean: Fraction) -> IntArray:
         if rest:  # one unit goes the rest of the way, between two outcomes that are possible
             apart = [i for i in index.tolist() if 0 <= i + sign * rest < len(units) and units[i] > 1]
             giver = next((i for i in (giver, *apart) if units[i + sign * rest] > 0), -1)
-            if giver < 0:
-                raise ValueError("a row of the table cannot have its mean in integers: give more outcomes some chance")
-            units[giver] -= 1
-            units[giver + sign * rest] += 1
+            for one, other in [(giver, giver + sign * rest)] if giver >= 0 else _way(units, sign * rest):
+                units[one] -= 1
+                units[other] += 1
     return units
+
+
+def _way(units: IntArray, rest: int) -> list[tuple[int, int]]:
+    """Moves of single units between outcomes that are possible, as few as may be, that go so far together."""
+    able = np.flatnonzero(units > len(units)).tolist()
+    steps = {j - i: (i, j) for i in able for j in able if i != j}
+    found: dict[int, list[tuple[int, int]]] = {0: []}
+    edge = [0]
+    while edge and rest not in found:
+        ways = {at + step: [*found[at], pair] for at in edge for step, pair in steps.items()}
+        edge = [at for at in ways if abs(at) <= len(units) and at not in found]
+        found |= {at: ways[at] for at in edge}
+    if rest not in found:
+        raise ValueError("a row of the table cannot have its mean in integers: give more outcomes some chance")
+    return found[rest]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.folder import recorded_head
 from rqm.plan.plan import PLAN, Plan
+from rqm.plan.sizes import parameters
 from rqm.privacy.ledger import LEDGER, LedgerError, holds, read
 from rqm.privacy.setting import Neighbours, Observer
 
 if TYPE_CHECKING:
-    from rqm.privacy.factorization import Workload
     from rqm.privacy.guarantee import Guarantee
 
 
@@ -38,7 +38,15 @@ def account(
     mean = planned_mean(plan, dim, **asked)
     if not mean.private:
         raise TypeError(f"{type(plan.mechanism).__name__} adds no noise: there is no privacy to account for")
-    return mean.guarantee_of(None, plan.workload)
+    return per_parameter(mean.guarantee_of(None, plan.workload), mean, plan, dim)
+
+
+def per_parameter(found: "Guarantee", mean: PrivateMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
+    """The same with the bits of a parameter of the model, where a client sends more values than there are of them."""
+    model = None if plan is None else dim or plan.dim or parameters(plan.model, plan.data)
+    if model in (None, mean.dim) or found.wire_bits_per_parameter is None:
+        return found
+    return replace(found, wire_bits_per_parameter=found.wire_bits_per_parameter * mean.dim / (model or 1))
 
 
 def planned_mean(plan: Plan, dim: int | None = None, **asked: Any) -> PrivateMean:
@@ -98,13 +106,15 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     charged = {"head": head, "charges": sum(spent.values()), "rounds_charged": len(spent)}
     if not spent:
         return None, charged
-    return mean.with_(**changes).guarantee_of(spent, _workload(about)), charged
+    plan = _plan(about)
+    found = mean.with_(**changes).guarantee_of(spent, None if plan is None else plan.workload)
+    return per_parameter(found, mean, plan), charged
 
 
-def _workload(about: dict[str, Any]) -> "Workload | None":
-    """How the server of a ledger's plan steps, if there is one that can be read."""
+def _plan(about: dict[str, Any]) -> Plan | None:
+    """A ledger's plan, if there is one that can be read."""
     try:
-        return Plan.from_dict(about["plan"]).workload
+        return Plan.from_dict(about["plan"])
     except (KeyError, TypeError, ValueError):
         return None
 

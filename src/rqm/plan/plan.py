@@ -20,7 +20,7 @@ from rqm.plan.sizes import PARAMETERS, parameters
 from rqm.privacy.factorization import Workload
 from rqm.privacy.setting import checked_delta, checked_epsilon
 
-Work = Literal["gradient", "local"]
+Work = Literal["gradient", "local", "fedcomgate", "fedaq"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 SecAgg = Literal["ideal", "real"]
 
@@ -36,20 +36,32 @@ promise is compared by the ledger."""
 class ClientWork:
     """What a client sends: its full local gradient (the paper's Algorithm 1), or the change after local steps.
 
-    The change is divided by ``rate``, so that both are of the size of a gradient.
+    The change is divided by ``rate``, so that both are of the size of a gradient. With ``steps`` (τ) a client takes so
+    many, each on a ``batch`` of its examples in a new order; without, as many as ``epochs`` hold. ``fedcomgate`` and
+    ``fedaq`` are local steps that are corrected, or accelerated for a strong ``convexity`` (μ).
     """
 
     work: Work = "gradient"
     epochs: int = 1
     batch: int = 20
     rate: float = 0.03
+    steps: int | None = None
+    convexity: float = 0.1
 
     def __post_init__(self) -> None:
         """Validate every value."""
         _one_of("client.work", self.work, Work)
+        if self.steps is not None:
+            whole("client.steps", self.steps, 1)
+        real("client.convexity", self.convexity, "a positive finite number", 0, float("inf"))
         whole("client.epochs", self.epochs, 1)
         whole("client.batch", self.batch, 1)
         real("client.rate", self.rate, "a positive finite number", 0, float("inf"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything; what 0.1.0 did not know only where it differs."""
+        new = {"steps": None, "convexity": ClientWork.convexity}
+        return {name: value for name, value in asdict(self).items() if name not in new or value != new[name]}
 
 
 @final
@@ -102,12 +114,33 @@ class ServerStep:
         return self.rate * rate_factor(self.schedule, turn, rounds)
 
 
+@final
+@dataclass(frozen=True)
+class Adapt:
+    """A clip that follows a quantile of the clients' norms, by one bit of each (Andrew et al. 2021).
+
+    The bit takes the ``share`` (s) of the L2 budget and the vector √(1 − s²): both are sent, and accounted for, as one.
+    """
+
+    quantile: float = 0.5
+    rate: float = 0.2
+    start: float = 0.1
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Validate every value."""
+        real("adapt.quantile", self.quantile, "from 0 to 1", 0, 1, closed="[]")
+        real("adapt.share", self.share, "between 0 and 1", 0, 1)
+        for name in ("rate", "start"):
+            real(f"adapt.{name}", getattr(self, name), "a positive finite number", 0, float("inf"))
+
+
 PARTS: dict[str, type[Transforms | ClientWork | ServerStep]] = {
     "transforms": Transforms,
     "client": ClientWork,
     "server": ServerStep,
 }
-"""The tables inside a plan, but for the mechanism's."""
+"""The tables inside a plan, but for the mechanism's and those that may be missing."""
 
 
 @final
@@ -146,6 +179,7 @@ class Plan:
     client: ClientWork = field(default_factory=ClientWork)
     server: ServerStep = field(default_factory=ServerStep)
     records: Records | None = None  # clients are silos, and a record is protected; None: a user, who is a client
+    adapt: Adapt | None = None  # the clip follows a quantile of the norms; None: it is the L2 clip
 
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
@@ -169,6 +203,7 @@ class Plan:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.clients < 2:
             raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
+        self._check_method()
         if self.cancel is not None and self.lost and self.survivors is None:
             raise ValueError("survivors = None: must be given where clients may be lost and noise cancels")
         try:
@@ -187,9 +222,26 @@ class Plan:
         for name, kind in PARTS.items():
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {kind.__name__}")
+        if not isinstance(self.adapt, Adapt | None):
+            raise TypeError(f"adapt = {shown(self.adapt)}: must be {Adapt.__name__}")
         for name in ("data", "model", "device"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a string")
+
+    def _check_method(self) -> None:
+        """Refuse two sequences of which one steps otherwise, and a clip that moves where it must stay as it is."""
+        if self.client.work == "fedaq" and self.server.optimizer != "sgd":
+            raise ValueError(f"server.optimizer = {self.server.optimizer!r}: must be 'sgd' with client.work = 'fedaq'")
+        if self.adapt is None:
+            return
+        if self.transforms.l2_clip is None or (self.mechanism.integers and not self.transforms.rotate):
+            raise ValueError("adapt: must come with transforms.l2_clip, and with transforms.rotate for integers")
+        if self.cancel is not None or self.mechanism.correlation is not None:
+            raise ValueError("adapt: must come without noise that is taken back in rounds of another clip")
+
+    def width(self, dim: int) -> int:
+        """Values that a client of a model of so many parameters sends."""
+        return dim * (2 if self.client.work == "fedaq" else 1) + (self.adapt is not None)
 
     def check_size(self, dim: int) -> None:
         """Refuse a number of parameters that a model of the package does not have."""
@@ -210,7 +262,7 @@ class Plan:
             what = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{what}: its size is not known here; give dim, the number of the model's parameters")
         return PrivateMean(
-            dim=dim or known or 1,
+            dim=self.width(dim or known or 1),
             mechanism=self.mechanism,
             l2_clip=self.transforms.l2_clip,
             rotate=self.transforms.rotate,
@@ -246,12 +298,12 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, ready for TOML or JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in (*LATER, "records"):  # which 0.1.0 did not know
+        for name in (*LATER, "records", "adapt"):  # which 0.1.0 did not know
             if values.get(name, 0) is None:
                 values.pop(name)
         return {
             name: value.to_dict()
-            if name in ("mechanism", "transforms", "records")
+            if name in ("mechanism", "transforms", "records", "client")
             else asdict(value)
             if is_dataclass(value) and not isinstance(value, type)
             else value
@@ -267,8 +319,8 @@ class Plan:
         known_keys(values, [f.name for f in fields(cls)])
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, kind in {**PARTS, "records": Records}.items():
-            if name in values:
+        for name, kind in (*PARTS.items(), ("records", Records), ("adapt", Adapt)):
+            if name in values and (name in PARTS or values[name] is not None):
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])
         return cls(**values)

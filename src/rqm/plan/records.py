@@ -72,5 +72,7 @@ def check_records(plan: "Plan") -> None:
         raise ValueError("records.batches = None: must be given where noise cancels (cancel): a fixed order of so many")
     if plan.client.work != "gradient":
         raise ValueError(f"client.work = {plan.client.work!r}: must be 'gradient' with [records], clipped one by one")
+    if plan.adapt is not None:
+        raise ValueError("adapt: must not be given with [records]: the clip of a record stays")
     if plan.delta is None:
         raise ValueError("delta = None: must be given with [records]: well below one over the number of all records")

@@ -13,6 +13,7 @@ CLASSES = {
     "emnist-byclass-test": 62,
     "mnist": 10,
     "mnist-writers": 10,
+    "mnist-shards": 10,
 }
 
 

@@ -49,7 +49,7 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     ``charges`` says how often each round was released: more than once where it was interrupted and done again.
     ``quick`` looks at few inputs of the others: good enough to search with, but it certifies nothing.
     """
-    setting, profile = setting.charged(charges), profile_of(setting, charges)
+    event, setting, profile = event.told, setting.charged(charges), profile_of(setting, charges)
     if not profile:
         return Spent(0.0, "gaussian", None)
     if setting.unit == "record" or event.record_clip is not None:
@@ -281,6 +281,7 @@ def composed(
 
 def together(parts: Sequence[tuple[Event, Setting]], delta: float) -> Spent:
     """ε of several kinds of releases, seen by the same observer; each setting's rounds are all of its kind."""
+    parts = [(event.told, setting) for event, setting in parts]
     if len(parts) == 1:
         return spent(parts[0][0], replace(parts[0][1], delta=delta))
     count = sum(setting.rounds for _, setting in parts)

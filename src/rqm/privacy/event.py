@@ -1,7 +1,7 @@
 """An event says what happened: one release of a sum. What it costs is the accountant's to say."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 from typing import final
@@ -47,6 +47,12 @@ class Event:
         whole("separation", self.separation, 1)
         if self.record_clip is not None:
             real("record_clip", self.record_clip, "a positive finite number", 0, inf)
+
+    @property
+    def told(self) -> "Event":
+        """The same as the accountant sees it: of a vector that is sent as a whole, what can differ."""
+        mechanism, dim, l2_clip = self.mechanism.told(self.dim, self.l2_clip)
+        return self if mechanism is self.mechanism else replace(self, mechanism=mechanism, dim=dim, l2_clip=l2_clip)
 
     @property
     def dear(self) -> bool:

@@ -283,7 +283,10 @@ def _noise(event: Event, setting: Setting, charges: Charges | None, epsilon: flo
         return noise, noise / mech.gaussian_multiplier
     if event.cancel:
         return _cancelled(event, setting, charges)
-    noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / (event.record_clip or event.l2_clip)
+    if mech.whole is not None:
+        noise = sqrt(setting.clients * mech.whole.variance(event.dim))
+    else:
+        noise = sqrt(setting.clients * float(mech.channel.variance(0.0))) / (event.record_clip or event.l2_clip)
     if not 0 < epsilon < 1e6:
         return noise, None
     return noise, noise / gaussian_noise(replace(setting, honest=None, survivors=None), epsilon, charges)
@@ -328,5 +331,6 @@ def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:
     """D₂ of one coordinate in one round."""
     if not event.mechanism.integers or event.cancel or event.record_clip is not None:
         return None
-    one = Event(event.mechanism, 1, event.mechanism.channel.clip)
+    mech = event.told.mechanism
+    one = Event(mech, 1, mech.channel.clip)
     return float(one.rdp((2.0,), setting.neighbours, floor.honest).values[0])

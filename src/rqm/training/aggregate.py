@@ -158,9 +158,9 @@ class Ideal(Aggregator):
             with self.clock.timed("gradients", workers.count):
                 losses[place] = self.work.one(worker, chosen[place], turn)
             if not exact:
-                return worker.gradient.clone()
+                return self.work.message(worker)[0].clone()
             mine = sums.setdefault(worker, torch.zeros_like(total))
-            return self._add(worker.gradient[None], mine, turn, place, workers.count)
+            return self._add(self.work.message(worker), mine, turn, place, workers.count)
 
         some = len(chosen) if exact else 4 * workers.count  # of floats, few are to be held at once
         for start in range(0, len(chosen), some):
@@ -198,7 +198,7 @@ class Secure(Aggregator):
                 return np.asarray(found.cpu()) % self.mean.modulus
             with self.clock.timed("gradients"):
                 losses[place] = self.work.one(self.work.worker, chosen[party], turn)
-            if not self._add(self.work.worker.gradient[None], found, turn, place)[0]:
+            if not self._add(self.work.message(self.work.worker), found, turn, place)[0]:
                 losses[place] = torch.nan
             first = np.asarray(found.cpu())
             return first if self.mean.cancel is None else (first + self._held(turn, place)[0]) % self.mean.modulus
@@ -210,7 +210,7 @@ class Secure(Aggregator):
         gone = [place for place, client in enumerate(second.staying) if client in set(second.lost)]
         silent |= {self.plan.clients + place: STAGES[0] for place in gone}
         try:
-            params = protocol(self.plan, self.mean.dim, new_round(), second=len(second.staying))
+            params = protocol(self.plan, len(self.work.worker.values), new_round(), second=len(second.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.cancel is not None:  # the next round would take back what this one has not revealed

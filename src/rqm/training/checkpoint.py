@@ -13,7 +13,8 @@ from rqm.plan.folder import CHECKPOINT, METRICS, STATE, read_checkpoint
 from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
 
-TENSORS = ("values", "moments")
+TENSORS = ("values", "moments", "clip", "state")
+"""What a checkpoint holds; the last two only of plans whose clip moves, and of methods that remember something."""
 SECRET = "transient.safetensors"
 """Noise that the next round takes back, where it is secure: readable by its owner alone, and gone at the end."""
 LOW = 12
@@ -24,7 +25,7 @@ def save(trainer: Trainer, folder: Path, metrics_bytes: int, head: str | None = 
     """Write the state of a run, how much of its metrics belongs to it and the head of its ledger, atomically."""
     _keep_secret(trainer, folder)
     state = {"round": trainer.done, "metrics_bytes": metrics_bytes, "plan": trainer.plan.to_dict(), "ledger_head": head}
-    arrays = {name: getattr(trainer, name).cpu().numpy() for name in TENSORS}
+    arrays = {name: getattr(trainer, name).cpu().numpy() for name in _tensors(trainer)}
     write_atomically(folder / CHECKPOINT, dump(arrays, {STATE: json.dumps(state)}))
 
 
@@ -39,8 +40,8 @@ def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
     arrays, state = found
     metrics = folder / METRICS
     try:
-        if arrays.keys() != set(TENSORS):
-            raise ValueError(f"it holds {', '.join(arrays) or 'nothing'}: must be {' and '.join(TENSORS)}")
+        if arrays.keys() != set(_tensors(trainer)):
+            raise ValueError(f"it holds {', '.join(arrays) or 'nothing'}: must be {' and '.join(_tensors(trainer))}")
         plan = Plan.from_dict(state.get("plan"))  # type: ignore[arg-type]
         for name, array in arrays.items():
             if not np.isfinite(array).all():
@@ -61,6 +62,10 @@ def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
         target.copy_(torch.from_numpy(array))
     trainer.skip_to(done)
     return size, state.get("ledger_head")
+
+
+def _tensors(trainer: Trainer) -> list[str]:
+    return [name for name in TENSORS if getattr(trainer, name) is not None]
 
 
 def _keep_secret(trainer: Trainer, folder: Path) -> None:

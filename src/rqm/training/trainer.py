@@ -22,6 +22,7 @@ from rqm.training.evaluation import evaluate
 from rqm.training.models import MODELS
 from rqm.training.observer import Observer
 from rqm.training.participants import Participants, in_order
+from rqm.training.quantile import Quantile
 from rqm.training.server import Optimiser
 from rqm.training.streams import START, number
 from rqm.training.work import Loss, Work
@@ -129,12 +130,14 @@ class Trainer:
         if plan.dim is None and (own or data.name != plan.data or parameters(plan.model, plan.data) is None):
             plan = replace(plan, dim=len(self.values), model=OWN if own else plan.model, data=data.name)
         self.plan, self.mean = plan, plan.private_mean()
-        if self.mean.dim != len(self.values):
+        if self.mean.dim != plan.width(len(self.values)):
             raise ValueError(f"the model has {len(self.values)} parameters: {self.mean.dim} are accounted for")
-        self.mean.length  # or says that there is no room for the L2 clip  # noqa: B018
+        length = self.mean.length  # or says that there is no room for the L2 clip
         self.guard, self.observer, self.clock, self.done = Guard(self.mean), observer or Observer(), Clock(), 0
         self.participants = Participants(plan, len(data.train))
         self.work = Work(plan, self.data.train, self.worker, self.observer, loss, self.mean)
+        if plan.adapt is not None and length is not None:
+            self.work.quantile = Quantile(plan.adapt, length, self.device)
         self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock, secure=secure)
         self.server = Optimiser(plan.server, plan.rounds, self.values)
 
@@ -153,6 +156,16 @@ class Trainer:
     def moments(self) -> torch.Tensor:
         """What the server's optimiser remembers."""
         return self.server.moments
+
+    @property
+    def clip(self) -> torch.Tensor | None:
+        """The logarithm of a clip that moves."""
+        return None if self.work.quantile is None else self.work.quantile.state
+
+    @property
+    def state(self) -> torch.Tensor | None:
+        """What a method's clients, or its server, remember besides."""
+        return None if self.work.method is None else self.work.method.state
 
     @property
     def secret(self) -> torch.Tensor | None:
@@ -193,6 +206,7 @@ class Trainer:
                 mean = self.mean.decode(found.total, len(staying), round=turn, check=False)
                 if self.plan.records is not None:  # the sum over all records, over a public number of them
                     mean = mean * (len(staying) / self.plan.records.batch)
+                mean = self.work.take(mean, turn)
                 self.observer.learns(turn, mean)
                 self.server.move(mean.to(self.values), turn)
         self.done += 1

@@ -1,6 +1,6 @@
-"""What clients do: a full local gradient (the paper's Algorithm 1), or local steps of plain SGD."""
+"""What clients do: a full local gradient (the paper's Algorithm 1), or local steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, final
 
@@ -15,7 +15,9 @@ from rqm.encoding.records import Gathered
 from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
 from rqm.training.batched import Batched
+from rqm.training.methods import METHODS
 from rqm.training.observer import Observer
+from rqm.training.quantile import Quantile
 from rqm.training.records import PerRecord, taken
 from rqm.training.streams import DROPOUT, LOCAL, ORDER, generator, number
 from rqm.training.workers import Worker, Workers, workers_for
@@ -53,6 +55,9 @@ class Work:
     ) -> None:
         self.plan, self.clients, self.worker, self.observer, self.own = plan, clients, worker, observer, loss
         self.device = worker.values.device
+        self.quantile: Quantile | None = None
+        made = METHODS.get(plan.client.work)
+        self.method = None if made is None else made(plan, len(clients), worker.values)
         self.batched: Batched | None = None
         self.per_record = None if plan.records is None or mean is None else self._per_record(mean)
         if self.per_record is not None:
@@ -110,6 +115,8 @@ class Work:
 
     def begin(self, turn: int) -> None:
         """Begin a round."""
+        if self.method is not None:
+            self.method.begin()
         if self.plan.dropout:
             torch.manual_seed(number(self.plan.seed, DROPOUT, turn))
 
@@ -118,20 +125,31 @@ class Work:
         if self.batched is None:
             (client,) = some
             loss = self.one(self.worker, client, turn)
-            return self.worker.gradient[None], loss
+            return self.message(self.worker), loss
         gradients, own = self.batched.gradients(some)
         if self.observer.plants:
             for row, client in enumerate(some):
                 planted = self.observer.sends(client, turn)
                 if planted is not None:
                     gradients[row] = planted
-        return gradients, own
+        return gradients if self.quantile is None else self.quantile.message(gradients), own
+
+    def message(self, worker: Worker) -> torch.Tensor:
+        """What the client sends whose vectors a worker holds, as one row."""
+        row = torch.cat([worker.gradient, *worker.others])[None] if worker.others else worker.gradient[None]
+        return row if self.quantile is None else self.quantile.message(row)
+
+    def take(self, mean: torch.Tensor, turn: int) -> torch.Tensor:
+        """What the server steps along, from the mean of what was sent."""
+        mean = mean if self.quantile is None else self.quantile.take(mean)
+        return mean if self.method is None else self.method.take(mean, turn)
 
     def one(self, worker: Worker, client: int, turn: int) -> torch.Tensor:
         """Write what one client sends into the worker's gradient; return its loss."""
         planted = self.observer.sends(client, turn) if self.observer.plants else None
         if planted is not None:
             worker.gradient.copy_(planted)
+            worker.others = [torch.zeros_like(planted)] if self.plan.client.work == "fedaq" else []
             return torch.zeros((), device=self.device)
         inputs, labels = self.clients[client]
         if self.plan.client.work == "gradient":
@@ -139,24 +157,35 @@ class Work:
             loss = self.loss(worker.model, inputs, labels)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
-        return self._local(worker, inputs, labels, generator(self.plan.seed, LOCAL, turn, client))
+        return self._local(worker, client, inputs, labels, generator(self.plan.seed, LOCAL, turn, client))
 
     def _local(
-        self, worker: Worker, inputs: torch.Tensor, labels: torch.Tensor, rng: np.random.Generator
+        self, worker: Worker, client: int, inputs: torch.Tensor, labels: torch.Tensor, rng: np.random.Generator
     ) -> torch.Tensor:
-        """Local steps of plain SGD (FedAvg, FedPAQ); what is sent is the change over the rate."""
-        work, start = self.plan.client, self.worker.values
-        before = start if worker is not self.worker else start.clone()
+        """Local steps; what is sent are changes over the rate."""
+        assert self.method is not None
+        before = self.worker.values if worker is not self.worker else self.worker.values.clone()
         worker.values.copy_(before)
         seen: list[torch.Tensor] = []
-        for _ in range(work.epochs):
-            order = torch.from_numpy(rng.permutation(len(labels))).to(self.device)
-            for batch in torch.split(order, work.batch):
-                worker.gradient.zero_()
-                loss = self.loss(worker.model, inputs[batch], labels[batch])
-                loss.backward()  # type: ignore[no-untyped-call]
-                worker.values.sub_(worker.gradient, alpha=work.rate)
-                seen.append(loss.detach())
-        torch.sub(before, worker.values, out=worker.gradient).div_(work.rate)
+
+        def gradient(batch: torch.Tensor) -> None:
+            worker.gradient.zero_()
+            loss = self.loss(worker.model, inputs[batch], labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
+            seen.append(loss.detach())
+
+        sent, *others = self.method.steps(worker, client, self._batches(len(labels), rng), gradient)
+        worker.gradient.copy_(sent)
+        worker.others = others
         worker.values.copy_(before)
         return torch.stack(seen).mean()
+
+    def _batches(self, count: int, rng: np.random.Generator) -> Iterator[torch.Tensor]:
+        """The examples of a client's steps: all of them for so many epochs, or so many batches."""
+        work, left = self.plan.client, self.plan.client.steps
+        for _ in range(work.epochs if left is None else left):
+            for batch in torch.split(torch.from_numpy(rng.permutation(count)).to(self.device), work.batch):
+                if left == 0:
+                    return
+                yield batch
+                left = None if left is None else left - 1

@@ -23,11 +23,12 @@ MOST_FLOATS = 2**28
 
 @final
 class Worker:
-    """A model, the flat vector of its parameters, and a gradient of its own."""
+    """A model, the flat vector of its parameters, a gradient of its own, and ``others`` that are sent with it."""
 
     def __init__(self, model: nn.Module, values: torch.Tensor | None = None) -> None:
         self.model = model
         self.values, self.gradient = flatten(model, values)
+        self.others: list[torch.Tensor] = []
 
 
 @final

@@ -1,0 +1,101 @@
+"""QSGD: its law against enumeration, its published bounds, its code; and that it is not private."""
+
+from itertools import product
+from math import log2, sqrt
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rqm import Plan, PrivateMean, SeededRandom, account, simulate
+from rqm.mechanisms.qsgd import QSGD, omega, omega_bits, packed, packed_bits, unpacked
+from tests.goodness import p_value
+from tests.training.small import federation, model
+
+V = np.array([0.5, -1.2, 0.0])
+
+
+def law(v, s):
+    """Of all levels of a vector, by their definition."""
+    norm, found = np.linalg.norm(v), {}
+    for ups in product((0, 1), repeat=len(v)):
+        place = np.abs(v) / norm * s
+        chance = np.prod(np.where(ups, place % 1, 1 - place % 1))
+        if chance:
+            found[tuple((np.sign(v) * (np.floor(place) + ups)).astype(int))] = chance
+    return found
+
+
+def test_levels_have_the_law_that_was_enumerated():
+    mech, source = QSGD(levels=3), SeededRandom(2)
+    known = law(V, 3)
+    outcomes = list(known)
+    drawn = [outcomes.index(tuple(mech.quantized(V, source)[1].tolist())) for _ in range(20_000)]
+    observed = np.bincount(drawn, minlength=len(outcomes))
+    assert p_value(observed, list(known.values())) > 1e-6
+    other = law(V + np.array([0.04, 0, 0]), 3)
+    assert p_value(observed, [other[one] for one in outcomes]) < 1e-6  # another vector is seen
+    mean = sum(p * np.linalg.norm(V) / 3 * np.array(one) for one, p in known.items())
+    assert mean == pytest.approx(V)
+    spread = sum(p * ((np.linalg.norm(V) / 3 * np.array(one) - V) ** 2).sum() for one, p in known.items())
+    assert mech.variance(V) == pytest.approx(spread)
+
+
+@pytest.mark.parametrize(("d", "s"), [(1000, 1), (1000, 4), (1000, 32), (64, 256)])
+def test_the_published_bounds(d, s):
+    """Lemma 3.1 and Theorem 3.2: variance, how many levels are not zero, and bits; within Monte Carlo error."""
+    mech, source, draws = QSGD(levels=s), SeededRandom(d, s), 200
+    v = np.random.default_rng(s).normal(size=d)
+    found = [mech.quantized(v, source) for _ in range(draws)]
+    errors = np.array([((mech.value(*one) - v) ** 2).sum() for one in found])
+    deviation = errors.std() / sqrt(draws)
+    assert abs(errors.mean() - mech.variance(v)) < 5 * deviation
+    assert abs(errors.mean() - 1.2 * mech.variance(v)) > 5 * deviation
+    assert mech.variance(v) <= min(d / s**2, sqrt(d) / s) * (v @ v)
+    filled = np.mean([np.count_nonzero(levels) for _, levels in found])
+    assert filled <= min(d, s * (s + sqrt(d))) * 1.02
+    if s * s + s * sqrt(d) < d / 2:  # where the code of gaps is the published one
+        bits = np.mean([packed_bits(levels) for _, levels in found])
+        sparse = s * (s + sqrt(d))
+        bound = (3 + 1.5 * log2(2 * (s**2 + d) / sparse)) * sparse + 32
+        assert 0.6 * bound < bits <= bound
+
+
+@given(st.lists(st.integers(-300, 300), max_size=60), st.floats(0, 2.0**100, width=32))
+def test_a_message_holds_all_of_it(levels, norm):
+    levels = np.array(levels, dtype=np.int64)
+    message = packed(norm, levels)
+    assert unpacked(message, len(levels))[0] == norm
+    assert np.array_equal(unpacked(message, len(levels))[1], levels)
+    assert len(message) == 4 + -(-(packed_bits(levels) - 32) // 8)
+
+
+def test_elias_omega():
+    assert omega(1) == "0"
+    assert omega(16) == "10100100000"
+    numbers = np.arange(1, 3000)
+    assert [len(omega(number)) for number in numbers.tolist()] == omega_bits(numbers).tolist()
+    with pytest.raises(ValueError, match="must be one of 1 coordinates"):
+        unpacked(packed(1.0, np.array([0, 0, 0, 5])), 1)
+
+
+def test_it_is_not_private_and_says_so():
+    assert not QSGD().private
+    with pytest.raises(TypeError, match="sends floats"):
+        _ = QSGD().channel
+    with pytest.raises(TypeError, match="QSGD adds no noise: there is no privacy"):
+        account(Plan(mechanism=QSGD()))
+
+
+def test_it_trains_as_a_baseline():
+    mean = PrivateMean(mechanism=QSGD(levels=4), dim=3, clients=500, l2_clip=None, rotate=False)
+    total = torch.zeros(3, dtype=torch.float64)
+    mean.add(torch.from_numpy(np.tile(V, (500, 1))), total, SeededRandom(1), round=0)
+    error = 5 * sqrt(QSGD(levels=4).variance(V) / 500)
+    assert np.linalg.norm(mean.decode(total, 500).numpy() - V) < error
+    plan = Plan(mechanism=QSGD(levels=4), clients=6, rounds=10, evaluate_every=10)
+    runs = [[one.loss for one in simulate(plan, model(), federation())][-1] for _ in range(2)]
+    assert runs[0] == runs[1]  # by the seed
+    assert runs[0] < 0.9

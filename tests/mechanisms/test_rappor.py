@@ -1,0 +1,140 @@
+"""RAPPOR: both responses against enumeration, ε exactly, decoding, and what memory leaks."""
+
+from itertools import product
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+
+from rqm import SecureRandom, SeededRandom
+from rqm.mechanisms.rappor import Rappor
+from rqm.mechanisms.response import RandomizedResponse
+from tests.goodness import p_value
+
+SMALL = Rappor(bits=3, hashes=1, cohorts=2, f=0.4, p=0.3, q=0.8)
+
+
+def law(rappor, bloom, reports):
+    """Of so many reports of one value: over all permanent responses, by their definition."""
+    outcomes = list(product((False, True), repeat=len(bloom)))
+    found = {}
+    for permanent in outcomes:
+        chance = np.prod([1 - rappor.f / 2 if a == b else rappor.f / 2 for a, b in zip(permanent, bloom, strict=True)])
+        for seen in product(outcomes, repeat=reports):
+            each = chance
+            for report in seen:
+                for bit, kept in zip(report, permanent, strict=True):
+                    one = rappor.q if kept else rappor.p
+                    each *= one if bit else 1 - one
+            found[seen] = found.get(seen, 0.0) + each
+    return found
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_epsilon_is_that_of_all_reports_enumerated(reports):
+    laws = [law(SMALL, np.eye(3, dtype=bool)[j], reports) for j in range(3)]
+    worst = max(log(p[seen] / q[seen]) for p in laws for q in laws for seen in p)
+    assert SMALL.epsilon(reports) == pytest.approx(worst, abs=1e-9)
+
+
+def test_the_published_epsilons():
+    """Erlingsson et al. 2014: ε∞ = 2h ln((1 − f/2)/(f/2)), ε₁ = h ln(q*(1 − p*)/(p*(1 − q*)))."""
+    rappor = Rappor(f=0.5, p=0.5, q=0.75, hashes=2)
+    low, high = rappor.told
+    assert (low, high) == (0.5625, 0.6875)
+    assert rappor.epsilon_infinity == pytest.approx(4 * log(3))
+    assert rappor.epsilon_one == pytest.approx(2 * log(high * (1 - low) / (low * (1 - high))))
+    many = [rappor.epsilon(reports) for reports in (1, 2, 5, 20, 100, 2000)]
+    assert many == sorted(many)
+    assert many[0] < many[-1] <= rappor.epsilon_infinity  # however many
+    assert many[-1] == pytest.approx(rappor.epsilon_infinity, rel=1e-6)
+    assert rappor.epsilon(2000, values=3) == pytest.approx(3 * rappor.epsilon_infinity, rel=1e-6)  # who changes pays
+
+
+def test_one_bit_of_it_is_randomized_response():
+    bit = Rappor(bits=1, hashes=1, cohorts=1, f=0.5, p=0.0, q=1.0)
+    low, high = bit.told
+    assert [1 - high, high] == pytest.approx(RandomizedResponse(levels=2, epsilon=log(3)).pmf(1.0), abs=1e-9)
+    assert low == pytest.approx(0.25)
+
+
+def test_reports_have_the_law_that_was_enumerated():
+    source, value = SeededRandom(4), "blue"
+    bloom = SMALL.bloom(value, 1)
+    known = law(SMALL, bloom, 2)
+    outcomes = {seen: k for k, seen in enumerate(known)}
+    drawn = []
+    for _ in range(15_000):
+        kept = SMALL.permanent(value, 1, source)
+        drawn.append(outcomes[tuple(tuple(SMALL.report(kept, source).tolist()) for _ in range(2))])
+    observed = np.bincount(drawn, minlength=len(outcomes))
+    assert p_value(observed, list(known.values())) > 1e-6
+    alone = law(SMALL, bloom, 1)  # as if nothing were kept between two reports
+    apart = [alone[(first,)] * alone[(second,)] for first, second in known]
+    assert p_value(observed, apart) < 1e-6
+
+
+def test_counts_are_unbiased_with_the_published_variance():
+    rappor, users, truth, runs = Rappor(bits=8, hashes=1, cohorts=1), 100, 30, 200
+    mine, other = rappor.bloom("a", 0), rappor.bloom("c", 0)
+    assert (mine != other).sum() == 2
+    source, found = SeededRandom(9), []
+    for _ in range(runs):
+        values = ["a"] * truth + ["c"] * (users - truth)
+        sums = sum(rappor.report(rappor.permanent(one, 0, source), source).astype(int) for one in values)
+        found.append(rappor.counts(sums[None], [users])[0])
+    found = np.array(found)
+    wanted = np.where(mine, truth, np.where(other, users - truth, 0))
+    spread = np.array([rappor.variance(count, users) for count in wanted])
+    assert np.abs(found.mean(axis=0) - wanted).max() < 5 * sqrt(spread.max() / runs)
+    ratio = (found.var(axis=0) / spread).mean()
+    assert abs(ratio - 1) < 5 * sqrt(2 / (8 * runs))
+    careless = rappor.variance(0, users) * (1 - rappor.f) ** 2  # that of the instantaneous response alone
+    assert abs((found.var(axis=0) / careless).mean() - 1) > 5 * sqrt(2 / (8 * runs))
+
+
+def test_values_are_decoded_through_their_hashes():
+    rappor = Rappor(bits=32, hashes=2, cohorts=4, f=0.25, p=0.35, q=0.65)
+    truth = {"a": 3000, "b": 1500, "c": 500, "d": 0, "e": 0}
+    rng, source = np.random.default_rng(0), SeededRandom(1)
+    sums, many = np.zeros((4, 32), dtype=int), np.zeros(4, dtype=int)
+    for value in (one for one, count in truth.items() for _ in range(count)):
+        cohort = int(rng.integers(4))
+        sums[cohort] += rappor.report(rappor.permanent(value, cohort, source), source)
+        many[cohort] += 1
+    found = rappor.decode(sums, many, list(truth))
+    deviation = sqrt(rappor.variance(1500, 5000))
+    assert all(abs(found[one] - count) < 4 * deviation for one, count in truth.items())
+    assert found["a"] > found["b"] + deviation
+
+
+def test_what_is_kept_is_a_name():
+    """Users of one and the same value are told apart, and found again, by their permanent responses."""
+    rappor, users, reports = Rappor(bits=128, f=0.5, p=0.5, q=0.75, cohorts=1), 60, 40
+    source = SeededRandom(2)
+
+    def days(kept):
+        return [sum(rappor.report(one, source).astype(int) for _ in range(reports)) for one in kept]
+
+    kept = [rappor.permanent("the same", 0, source) for _ in range(users)]
+    first, second = np.array(days(kept)), np.array(days(kept))
+    apart = np.abs(first[:, None] - second[None]).sum(axis=2)
+    assert (apart.argmin(axis=1) == np.arange(users)).mean() > 0.95
+    fresh = np.array(days([rappor.permanent("the same", 0, source) for _ in range(users)]))
+    apart = np.abs(first[:, None] - fresh[None]).sum(axis=2)
+    assert (apart.argmin(axis=1) == np.arange(users)).mean() < 0.1  # where nothing is kept, by chance alone
+    guessed = (first > reports * (rappor.p + rappor.q) / 2) == np.array(kept)
+    assert guessed.mean() == pytest.approx(rappor.recovered(reports), abs=0.02)
+    assert rappor.recovered(0) == 0.5
+    assert rappor.recovered(1) == pytest.approx(0.625)
+
+
+def test_values_are_checked():
+    with pytest.raises(ValueError, match=r"q = 0.3: must be larger than p = 0.5"):
+        Rappor(p=0.5, q=0.3)
+    with pytest.raises(ValueError, match="hashes = 9"):
+        Rappor(bits=8, hashes=9)
+    rappor = Rappor()
+    assert rappor.report(rappor.permanent("x", 0, SecureRandom()), SecureRandom()).shape == (128,)
+    assert rappor.bloom("x", 3).sum() == 2
+    assert exp(rappor.epsilon(0)) == 1

@@ -1,0 +1,198 @@
+"""vqSGD: its law and its privacy against enumeration, its variance against the published formulas."""
+
+from itertools import product
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from rqm import Plan, PrivateMean, SeededRandom, advise, simulate
+from rqm.mechanisms.vqsgd import VQSGD
+from rqm.plan.plan import Transforms
+from tests.goodness import p_value
+from tests.training.small import federation, model
+
+V = np.array([0.5, -0.6])
+BITS = [np.array(bits) for bits in product((0, 1), repeat=4)]
+
+
+def corners(d):
+    return sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
+
+
+def one_hot_law(mech, shares):
+    """Of all 2^(2d) messages, by their definition."""
+    flip = 1 / (1 + exp(mech.epsilon / 2))
+    found = np.zeros(len(BITS))
+    for vertex, share in enumerate(shares):
+        for k, bits in enumerate(BITS):
+            wrong = (bits != np.eye(4)[vertex]).sum()
+            found[k] += share * flip**wrong * (1 - flip) ** (4 - wrong)
+    return found
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_a_vector_is_a_mean_of_the_corners_whatever_its_norm(d):
+    rng = np.random.default_rng(d)
+    for length in (0.0, 0.3, 1.0):
+        v = rng.normal(size=d)
+        v *= length / np.linalg.norm(v)
+        shares = VQSGD().shares(v)
+        assert shares.min() >= 0
+        assert shares.sum() == pytest.approx(1, abs=1e-12)
+        assert shares @ corners(d) == pytest.approx(v, abs=1e-12)
+        for local in (False, True):  # and so is what is decoded, on average
+            mech = VQSGD(epsilon=3.0, local=local)
+            assert mech.decode(mech.law(v), 1, check=False) == pytest.approx(v, abs=1e-9)
+
+
+def test_messages_have_the_law_that_was_enumerated():
+    mech, source = VQSGD(epsilon=2.0), SeededRandom(3)
+    rows = np.tile(V, (12_000, 1))
+    observed = np.zeros(16, dtype=np.int64)
+    for row in rows:
+        observed[int(mech.encode(row, source) @ (8, 4, 2, 1))] += 1
+    law = one_hot_law(mech, mech.shares(V))
+    assert p_value(observed, law) > 1e-6
+    assert p_value(observed, one_hot_law(mech, mech.shares(0.75 * V))) < 1e-6  # another norm is seen
+    assert [law[[bits[slot] == 1 for bits in BITS]].sum() for slot in range(4)] == pytest.approx(mech.law(V), abs=1e-9)
+
+
+def test_indices_have_the_law_that_was_enumerated():
+    mech, source = VQSGD(epsilon=2.0, local=True), SeededRandom(3)
+    observed = mech.encode_sum(np.tile(V, (100_000, 1)), source, np.zeros(4, dtype=np.int64))
+    keep = exp(2) / (exp(2) + 3)
+    law = keep * mech.shares(V) + (1 - keep) / 3 * (1 - mech.shares(V))
+    assert p_value(observed, law) > 1e-6
+    assert p_value(observed, VQSGD(epsilon=2.1, local=True).law(V)) < 1e-6
+
+
+def test_epsilon_of_a_message_is_exact():
+    mech = VQSGD(epsilon=2.0)
+    laws = [one_hot_law(mech, np.eye(4)[vertex]) for vertex in range(4)]
+    worst = max(log((p / q).max()) for p in laws for q in laws)
+    assert worst == pytest.approx(2.0, abs=1e-12)
+    true, other = mech.channel.units
+    assert 2 * log(true / other) <= worst
+    local = VQSGD(epsilon=2.0, local=True)
+    true, other = local.units(64)
+    assert true + 63 * other == 2**40
+    assert 2.0 - 1e-9 < log(true / other) <= 2.0
+
+
+def test_epsilon_of_a_sum_is_that_of_the_worst_others():
+    """Three clients, d = 2: every outcome of all four sums, whatever the two others hold."""
+    delta, mech = 0.01, VQSGD(epsilon=3.0)
+    mean = PrivateMean(mechanism=mech, dim=2, clients=3, delta=delta)
+    flip = 1 / (1 + exp(1.5))
+
+    def law(held):
+        each = []
+        for slot in range(4):
+            sums = np.ones(1)
+            for vertex in held:
+                on = 1 - flip if vertex == slot else flip
+                sums = np.convolve(sums, (1 - on, on))
+            each.append(sums)
+        return np.einsum("a,b,c,d->abcd", *each).ravel()
+
+    def spare(epsilon):
+        others = product(range(4), repeat=2)
+        pairs = ((law((0, *rest)), law((vertex, *rest))) for rest in others for vertex in (1, 2))
+        return max(np.maximum(p - exp(epsilon) * q, 0).sum() for p, q in pairs)
+
+    assert spare(mean.guarantee.epsilon) <= delta
+    assert spare(0.995 * mean.guarantee.epsilon) > delta  # and hardly less would be wrong
+
+
+def test_an_index_is_accounted_for_by_itself():
+    mech = VQSGD(epsilon=3.0, local=True)
+    mean = PrivateMean(mechanism=mech, dim=4, clients=100, delta=1e-3, honest=1, rounds=3)
+    p, q = (units / 2**40 for units in mech.units(8))
+    one = np.array([p, 1 - p - q, q])
+    first, second = np.ones(1), np.ones(1)
+    for _ in range(3):
+        first, second = np.outer(first, one).ravel(), np.outer(second, one[::-1]).ravel()
+
+    def spare(epsilon):
+        return np.maximum(first - exp(epsilon) * second, 0).sum()
+
+    assert spare(mean.guarantee.epsilon) <= 1e-3 < spare(0.99 * mean.guarantee.epsilon)
+    assert mean.guarantee.honest == 1
+    with pytest.raises(ValueError, match="honest = None: must be 1"):
+        PrivateMean(mechanism=mech, dim=4, clients=100)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_the_published_variance(local):
+    """Gandikota et al. 2021: d without privacy, × ((e^ε + 2d − 1)/(e^ε − 1))² told by randomized response."""
+    d, draws, mech = 8, 3000, VQSGD(epsilon=3.0, local=local)
+    v = np.linspace(-0.3, 0.4, d)
+    source = SeededRandom(5)
+    found = np.array([mech.decode(mech.encode(v, source), 1) for _ in range(draws)])
+    squares = ((found - v) ** 2).sum(axis=1)
+
+    def expected(epsilon):
+        if local:
+            return d * ((exp(epsilon) + 2 * d - 1) / (exp(epsilon) - 1)) ** 2 - v @ v
+        flip = 1 / (1 + exp(epsilon / 2))
+        return d - v @ v + 2 * d**2 * flip * (1 - flip) / (1 - 2 * flip) ** 2
+
+    error = squares.std() / sqrt(draws)
+    assert abs(squares.mean() - expected(3.0)) < 5 * error
+    assert abs(squares.mean() - expected(3.5)) > 5 * error  # another ε is seen
+    assert d * mech.variance(2 * d) - v @ v == pytest.approx(expected(3.0), rel=1e-6)
+    assert abs(found.mean(axis=0) - v).max() < 5 * found.std() / sqrt(draws)
+
+
+def test_it_needs_the_square_root_of_d_more_noise():
+    found = [
+        PrivateMean(mechanism=VQSGD(epsilon=0.3), dim=d, clients=1000, delta=1e-5).guarantee.noise_std_over_gaussian
+        for d in (16, 1024)
+    ]
+    assert found[0] == pytest.approx(sqrt(16), rel=0.05)
+    assert found[1] == pytest.approx(sqrt(1024), rel=0.05)
+
+
+def test_a_private_mean_of_vectors_in_both_libraries():
+    mean = PrivateMean(mechanism=VQSGD(epsilon=12.0), dim=6, clients=1000, l2_clip=2.0)
+    assert mean.coordinates == 16
+    assert PrivateMean.from_dict(mean.to_dict()) == mean
+    x = np.linspace(-1, 1, 6)
+    total = torch.zeros(16, dtype=torch.int32)
+    mean.add(torch.from_numpy(np.tile(x, (1000, 1))).float(), total, SeededRandom(1), round=0)
+    clipped = x * min(1, 2 / np.linalg.norm(x))
+    error = 5 * 2 * sqrt(mean.mechanism.variance(16) / 1000)
+    assert abs(mean.decode(total, 1000).numpy() - clipped).max() < error
+    for one in (x, torch.from_numpy(x)):
+        message = mean.simulated(one, SeededRandom(2))
+        assert message.shape == (16,)
+        assert 0 <= message.min() <= message.max() <= 1
+    with pytest.raises(ValueError, match="must come without cancel"):
+        PrivateMean(mechanism=VQSGD(), dim=6, clients=4, cancel=2.0, separation=2, rounds=4)
+
+
+@pytest.mark.parametrize("secagg", ["ideal", "real"])
+def test_it_trains_and_is_charged_for(secagg):
+    plan = Plan(
+        mechanism=VQSGD(epsilon=20.0),
+        clients=6,
+        rounds=2,
+        secagg=secagg,
+        evaluate_every=2,
+        transforms=Transforms(l2_clip=1.0, rotate=True),
+    )
+    run = simulate(plan, model(), federation())
+    last = list(run)[-1]
+    assert last.loss is not None
+    assert last.bits_up == 6 * 2 * 64
+    assert 0 < run.guarantee.epsilon <= 40  # two releases, each of 20 at most
+
+
+def test_the_adviser_knows_it():
+    advice = advise(clients=20, dim=16, epsilon=8, bits=2)
+    found = next(one for one in advice.candidates if one.name == "vqSGD")
+    assert found.epsilon <= 8
+    assert found.mse > advice.best.mse
+    assert found.bits_per_coordinate == 2
