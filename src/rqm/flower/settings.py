@@ -40,8 +40,8 @@ class Settings:
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
         whole("rqm.clients", self.plan.clients, 2)
-        if self.plan.adapt is not None:
-            raise ValueError("rqm.adapt: must not be given: on Flower the clip is the L2 clip")
+        if self.plan.adapt is not None or self.plan.client.work in ("fedcomgate", "fedaq"):
+            raise ValueError("rqm.adapt, rqm.client.work: must not be given: on Flower an app sends its own vector")
         if isinstance(self.plan.honest, float):
             raise ValueError(
                 f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "
