@@ -176,6 +176,7 @@ def test_a_client_whose_training_fails_sends_zero(tmp_path):
         ({"rqm.budget_epsilon": -1.0}, "rqm.budget_epsilon"),
         ({"rqm.clients": 1}, "rqm.clients = 1"),
         ({"rqm.rouns": 1}, "rqm.rouns"),
+        ({"rqm.client.work": "fedcomgate"}, "an app sends its own vector"),
         ({"rqm.clients.more": 3}, "rqm.clients must be a table, or a value, not both"),
     ],
 )

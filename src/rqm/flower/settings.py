@@ -43,8 +43,8 @@ class Settings:
         if self.plan.records is not None and (self.sends != "gradient" or self.plan.records.batches is not None):
             what = "sends = 'update'" if self.sends != "gradient" else f"records.batches = {self.plan.records.batches}"
             raise ValueError(f"rqm.{what}: must be 'gradient', and drawn by a rate or all, where rqm.records is given")
-        if self.plan.adapt is not None:
-            raise ValueError("rqm.adapt: must not be given: on Flower the clip is the L2 clip")
+        if self.plan.adapt is not None or self.plan.client.work in ("fedcomgate", "fedaq"):
+            raise ValueError("rqm.adapt, rqm.client.work: must not be given: on Flower an app sends its own vector")
         if isinstance(self.plan.honest, float):
             raise ValueError(
                 f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "
