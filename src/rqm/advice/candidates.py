@@ -32,6 +32,8 @@ from rqm.privacy.worst_case import renyi
 
 MOST_BITS = 6
 """Outcomes beyond 64 cost time and buy nothing."""
+CORNERS = 2**16
+"""Coordinates up to which vqSGD is a candidate: two bits for each, and its noise grows with their root."""
 TABLE_CLIENTS, TABLE_COORDINATES, TABLE_LEVELS = 64, 16, 16
 """Up to so many clients and coordinates a table is optimised for the sum, with so many outcomes at most."""
 
@@ -267,7 +269,7 @@ def sums(request: Request) -> Makers:
     small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
     if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
         yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
-    if setting.floor().honest > 1:
+    if setting.floor().honest > 1 and request.epsilon is not None and request.dim <= CORNERS:
         yield "vqSGD", of([VQSGD()])
     yield "local Gaussian", lambda: gaussian_of(request, local=True)
     yield "trusted server's Gaussian", lambda: gaussian_of(request, local=False)

@@ -65,8 +65,8 @@ class Transient:
 
     >>> Transient(2.0).units[-3:].tolist(), Transient(2.0).reach  # of 2⁴⁰; nobody draws more than 14 steps
     ([3340, 147, 5], 14)
-    >>> Transient.of((30.0, 1.5, 50)).variance ** 0.5  # much as if e were sent alone
-    80.777472107017545
+    >>> round(Transient.of((30.0, 1.5, 50)).variance ** 0.5, 2)  # much as if e were sent alone
+    80.78
     """
 
     deviation: float
