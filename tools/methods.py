@@ -86,7 +86,8 @@ class Run:
         work, offsets = self.plan.client, self.data.train.offsets
         rows = []
         for client in chosen:
-            rng, taken = generator(self.plan.seed, LOCAL, self.turn, client), []
+            rng = generator(self.plan.seed, LOCAL, self.turn, client)
+            taken: list[int] = []
             while len(taken) < (work.steps or 1) * work.batch:
                 taken += rng.permutation(int(self.data.train.sizes[client])).tolist()
             rows.append(offsets[client] + np.array(taken[: (work.steps or 1) * work.batch]))
