@@ -78,7 +78,7 @@ class Ours:
             unit="record", neighbours="add-remove", dim=dim, clients=1, delta=1e-6, mechanism=Gaussian(1.0),
             record_clip=CLIP, l2_clip=RECORDS * CLIP,
         )  # fmt: skip
-        self.every = PerRecord(model, losses, mean, (self.x[:8], self.y[:8]))
+        self.every = PerRecord(model, losses, mean, (self.x, self.y), alone=True)
 
     def total(self) -> torch.Tensor:
         """The sum of clipped gradients."""

@@ -65,11 +65,11 @@ def size_of(model):
     return sum(p.numel() for p in model.parameters())
 
 
-def per_record(model, clip=1.0, each=losses, count=5):
+def per_record(model, clip=1.0, each=losses, count=5, alone=True):
     mean = PrivateMean(
         unit="record", mechanism=Noiseless(), clients=2, delta=1e-6, dim=size_of(model), l2_clip=100.0, record_clip=clip
     )
-    return PerRecord(model, each, mean, data(count, seed=9))
+    return PerRecord(model, each, mean, data(count, seed=9), alone=alone)
 
 
 def plainly(model, inputs, labels, clip):
@@ -184,3 +184,97 @@ def test_memory_is_bounded_by_the_virtual_batch():
     wide = nn.Sequential(nn.Flatten(), nn.Linear(784, 2**14), nn.LayerNorm(2**14), nn.Linear(2**14, 10))
     assert per_record(wide).name != "layers"
     assert per_record(wide).size == 2**26 // size_of(wide)
+
+
+def moved(model, extra, *, alone=False, place=40, each=losses):
+    """How far one record more moves the sum of 40, in clips."""
+    inputs, labels = data(40)
+    model.eval()
+    every = per_record(model, 1.0, each, alone=alone)
+    with_it = [torch.cat([part[:place], one, part[place:]]) for part, one in zip((inputs, labels), extra, strict=True)]
+    return float((every.gather(*with_it).total - every.gather(inputs, labels).total).norm())
+
+
+class Scaled(nn.Module):
+    """Divides by the largest value of its batch, or leaves it: as many do with pictures."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(784, 10)
+
+    def forward(self, x):
+        return self.out((x / 255 if x.max() > 1.5 else x).flatten(1))
+
+
+class Rows(nn.Module):
+    """Sees 28 rows of each picture as if they were records."""
+
+    def __init__(self):
+        super().__init__()
+        self.row = nn.Linear(28, 10)
+
+    def forward(self, x):
+        return self.row(x.reshape(-1, 28)).reshape(len(x), -1, 10).sum(1)
+
+
+@pytest.mark.parametrize("make", [Scaled, Rows, lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10))])
+@pytest.mark.parametrize("value", [1.0, 255.0, float("nan"), 3e38])
+@pytest.mark.parametrize("place", [0, 40])
+def test_one_record_more_moves_a_sum_by_its_clip_at_most_whatever_the_model_does(make, value, place):
+    torch.manual_seed(0)
+    extra = torch.full((1, 1, 28, 28), value), torch.zeros(1, dtype=torch.int64)
+    assert moved(make(), extra, place=place) <= 1 + 1e-6
+
+
+def test_a_record_that_cannot_be_differentiated_counts_as_zero():
+    torch.manual_seed(0)
+    wrong = torch.rand(1, 1, 28, 28), torch.full((1,), 77)  # no such class
+    for alone in (False, True):
+        assert moved(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), wrong, alone=alone) <= 1e-5
+
+
+def test_layers_that_see_other_rows_than_records_are_not_taken_together():
+    assert per_record(Rows(), alone=True).name == "vmap"
+
+
+def test_a_model_that_remembers_is_refused():
+    class Remembers(nn.Linear):
+        def __init__(self):
+            super().__init__(784, 10)
+            self.register_buffer("seen", torch.zeros(784))
+
+        def forward(self, x):
+            x = x.flatten(1)
+            self.seen.add_(1e-4 * x.mean(0).detach())
+            return super().forward(x - self.seen)
+
+    with pytest.raises(ValueError, match="remembers"):
+        per_record(Remembers())
+
+
+def test_what_a_model_draws_itself_does_not_depend_on_a_public_seed():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10))
+    every, found = per_record(model), []
+    for _ in range(2):
+        torch.manual_seed(7)
+        model.train()
+        found.append(every.gather(*data(9)).total)
+    assert (found[0] != found[1]).any()
+    assert (every.gather(*data(9), seed=1).total == every.gather(*data(9), seed=1).total).all()
+
+
+def test_the_batch_of_a_record_is_its_own():
+    inputs, labels = data(50)
+    whole, less = records.own_words(inputs, labels), records.own_words(inputs[1:], labels[1:])
+    assert (whole[1:] == less).all()
+    assert len(set((whole % 5).tolist())) == 5
+
+
+def test_lengths_of_tiny_and_huge_parts_are_not_lost():
+    wide = nn.Linear(784, 10)
+    with torch.no_grad():
+        wide.weight.fill_(1e-30)
+    each = lambda net, x, y: (net(x.flatten(1) * 1e18) * 1e-24).sum(1)  # noqa: E731
+    every = per_record(nn.Sequential(wide), 0.01, each)
+    inputs, labels = data(1)
+    assert float(every.gather(inputs, labels).total.norm()) <= 0.01 * (1 + 1e-6)

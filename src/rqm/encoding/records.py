@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rqm.encoding.private_mean import PrivateMean
     from rqm.mechanisms.base import Mechanism
 
-MOST = 2**17
-"""Records that one sum may hold, so that float64 loses less of it than ``FLOAT_ROOM`` of a record …"""
+GROUP = 128
+"""Records that are added up together, and then these sums: so float64 loses less than ``FLOAT_ROOM`` of a record …"""
 LARGEST = 2**14
 """… and the public bound over a record's clip, for the same reason when it is scaled and rotated."""
 
@@ -59,18 +59,21 @@ def gather(mean: "PrivateMean", rows: Any, before: Gathered | None = None) -> Ga
     if mean.unit != "record":
         raise ValueError("unit = 'user': records are gathered where the unit is a record")
     other = tensors(rows)
-    rows = floats("rows", rows).astype(np.float64) if other is None else other.copied(rows)
+    rows = floats("rows", rows).astype(np.float64) if other is None else other.copied(rows).double()
     if rows.ndim != 2 or rows.shape[1] != mean.dim:
         raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {mean.dim})")
     clipped, _ = prepare(rows, record_length(mean), None)
-    return joined(clipped.sum(axis=0) if other is None else other.total(clipped), len(rows), before)
+    for start in range(0, len(rows), GROUP):  # in groups, and so nearly exact
+        some = clipped[start : start + GROUP]
+        before = joined(some.sum(axis=0) if other is None else other.total(some), len(some), before)
+    if before is None:
+        return Gathered(clipped.sum(axis=0) if other is None else other.total(clipped), 0)
+    return before
 
 
 def joined(total: Any, records: int, before: Gathered | None) -> Gathered:
     """A sum of so many records' clipped vectors, in float64, and those ``before``."""
     count = records + (0 if before is None else before.records)
-    if count > MOST:
-        raise ValueError(f"records = {count}: one sum may hold {MOST}; encode by samples or batches of fewer")
     return Gathered(total if before is None else before.total + total, count)
 
 

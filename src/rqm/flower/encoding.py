@@ -39,7 +39,13 @@ def levels(
         reply = call_next(msg, ctxt)
         (after,) = reply.content.array_records.values()
         if settings.plan.records is not None:
-            return _silo(read_gathered(after, asked.dim), settings, ctxt, turn, seeded)
+            return _silo(
+                read_gathered(after, asked.dim, settings.plan.private_mean(asked.dim).kind),
+                settings,
+                ctxt,
+                turn,
+                seeded,
+            )
         vector = flat(after)
         vector = vector if settings.sends == "gradient" else vector - start
         if vector.shape != start.shape:

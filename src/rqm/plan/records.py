@@ -72,6 +72,10 @@ def check_records(plan: "Plan") -> None:
         raise ValueError("records.batches = None: must be given where noise cancels (cancel): a fixed order of so many")
     if plan.client.work != "gradient":
         raise ValueError(f"client.work = {plan.client.work!r}: must be 'gradient' with [records], clipped one by one")
+    if plan.cancel is not None and plan.records.silos not in (None, plan.clients):
+        raise ValueError(
+            f"clients = {plan.clients}: must be all {plan.records.silos} silos where noise cancels (cancel)"
+        )
     if plan.adapt is not None:
         raise ValueError("adapt: must not be given with [records]: the clip of a record stays")
     if plan.delta is None:

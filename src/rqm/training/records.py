@@ -8,6 +8,7 @@ differentiated record by record, by ``torch.func`` where it can, else one after 
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from typing import Any, final
 
 import numpy as np
@@ -17,12 +18,15 @@ from torch import nn
 from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.records import Gathered, joined, record_length
 from rqm.plan.records import Records
+from rqm.randomness import SecureRandom
 from rqm.training.batched import Loss, conv_gradients, plain_layers
 
 RECORDS, FLOATS = {"cpu": 128, "cuda": 1024}, 2**26
 """Records of a virtual batch by device, and floats of their gradients where those are made one by one, at most."""
 TOLERANCE = 1e-3
 """Two ways to the same sum differ by less, and so does a record's loss in two batches, in float32."""
+
+KEY = b"rqm, the batch of a record"
 
 Way = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 """From records and a clip to the sum of their clipped gradients, in float64."""
@@ -40,34 +44,67 @@ def taken(plan: Records, count: int, turn: int, coins: Callable[[int], Any], own
     return places % (plan.batches or 1) == turn % (plan.batches or 1)
 
 
+def own_words(inputs: torch.Tensor, labels: torch.Tensor) -> Any:
+    """A word of 64 bits for every record that depends on it alone: one record more or less changes no other's."""
+    rows = zip(inputs.cpu().contiguous().numpy(), labels.cpu().contiguous().numpy(), strict=True)
+    found = [blake2b(x.tobytes() + y.tobytes(), digest_size=8, key=KEY).digest() for x, y in rows]
+    return np.frombuffer(b"".join(found), dtype="<u8")
+
+
 @final
 class PerRecord:
     """The clipped gradients of a model's records. ``losses`` gives one number for every record, of it alone.
 
-    A model that mixes records, as batch normalisation does, has no gradient of one record, and is refused: tried on
-    the records of ``trial``, which are public or thrown away.
+    Each record is differentiated by itself, whatever the model and the loss do with others beside it, by ``torch.func``
+    or one after the other. If they are known to treat every record ``alone``, all of a batch go through the model
+    together, which is many times faster: then what is stated rests on that. ``like`` are inputs and labels of the
+    records' shapes and types; their values, which are private, are not looked at.
     """
 
     def __init__(
-        self, model: nn.Module, losses: Loss, mean: PrivateMean, trial: tuple[torch.Tensor, torch.Tensor]
+        self,
+        model: nn.Module,
+        losses: Loss,
+        mean: PrivateMean,
+        like: tuple[torch.Tensor, torch.Tensor],
+        *,
+        alone: bool = False,
     ) -> None:
         self.model, self.losses, self.mean, self.length = model, losses, mean, record_length(mean)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        trial = made_up(*like)
         check_apart(model, losses, *trial)
-        self.name, self.way = self._best(*trial)
+        self.name, self.way = self._best(*trial, alone=alone)
         most = RECORDS.get(self.parameters[0].device.type, RECORDS["cpu"])
         self.size = most if self.name == "layers" else max(1, min(most, FLOATS // mean.dim))
 
-    def gather(self, inputs: torch.Tensor, labels: torch.Tensor) -> Gathered:
-        """The sum of so many records' clipped gradients."""
-        found = Gathered(torch.zeros(self.mean.dim, dtype=torch.float64, device=self.parameters[0].device), 0)
-        for some in torch.split(torch.arange(len(labels), device=labels.device), self.size):
-            found = joined(self.way(inputs[some], labels[some], self.length), len(some), found)
+    def gather(self, inputs: torch.Tensor, labels: torch.Tensor, seed: int | None = None) -> Gathered:
+        """The sum of so many records' clipped gradients. One that raises counts as zero, as one that is not finite.
+
+        What the model draws itself, as dropout does, is drawn from a secret, or in simulations from a ``seed``.
+        """
+        device = self.parameters[0].device
+        found = Gathered(torch.zeros(self.mean.dim, dtype=torch.float64, device=device), 0)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(int(SecureRandom().words(1)[0]) >> 1 if seed is None else seed)
+            for some in torch.split(torch.arange(len(labels), device=labels.device), self.size):
+                if len(some):
+                    found = joined(self._sum(inputs[some], labels[some]), len(some), found)
         return found
 
-    def _best(self, inputs: torch.Tensor, labels: torch.Tensor) -> tuple[str, Way]:
+    def _sum(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.way(inputs, labels, self.length)
+        except Exception:
+            if len(labels) == 1:
+                return torch.zeros(self.mean.dim, dtype=torch.float64, device=self.parameters[0].device)
+            each = [self._sum(inputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))]
+            return torch.stack(each).sum(dim=0)
+
+    def _best(self, inputs: torch.Tensor, labels: torch.Tensor, *, alone: bool) -> tuple[str, Way]:
         """The fastest way that comes to the same as one record after the other, tried on some."""
-        ways: dict[str, Way] = {"layers": self._by_layers, "vmap": self._by_vmap}
+        ways: dict[str, Way] = {"layers": self._by_layers} if alone else {}
+        ways["vmap"] = self._by_vmap
         training = self.model.training
         self.model.eval()  # dropout would differ
         try:
@@ -123,6 +160,8 @@ class PerRecord:
                 hook.remove()
         if not layers or sorted(number for number, *_ in seen) != list(range(len(layers))):
             raise NotImplementedError("a layer of another kind, or one that is used twice")
+        if any(len(given) != len(labels) for _, given, _ in seen):
+            raise NotImplementedError("a layer that sees other rows than records")
         errors = torch.autograd.grad(losses.sum(), [output for *_, output in seen])
         found = {
             number: _Layer.of(layers[number][0], given, error)
@@ -157,14 +196,14 @@ class _Layer:
         """The sum over all records, each scaled as its whole gradient is; in float64."""
         if not self.product:
             return [factors(length, clip, part).sum(dim=0, dtype=torch.float64) for part in self.parts]
-        error, given = factors(length, clip, self.parts[0]).double(), self.parts[1]
+        error, given = factors(length, clip, self.parts[0].double()), self.parts[1]
         given = given.masked_fill(~torch.isfinite(length)[:, None], 0).double()
         return [error.T @ given, *([error.sum(dim=0)] if self.bias else [])]
 
 
 def _squares(rows: torch.Tensor) -> torch.Tensor:
     """The sum of squares of each row, added up in float64: how a length is clipped rests on it."""
-    return rows.square().sum(dim=1, dtype=torch.float64)
+    return rows.double().square().sum(dim=1)
 
 
 def factors(length: torch.Tensor, clip: float, rows: torch.Tensor) -> torch.Tensor:
@@ -176,8 +215,17 @@ def factors(length: torch.Tensor, clip: float, rows: torch.Tensor) -> torch.Tens
 def _agrees(way: Callable[[], torch.Tensor], one: torch.Tensor) -> bool:
     try:
         return bool((way() - one).norm() <= TOLERANCE * one.norm())
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError):  # a model that this way is not for
+    except Exception:  # a model that this way is not for
         return False
+
+
+def made_up(inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four records of these shapes and types, made of nothing that is private."""
+    rng = torch.Generator().manual_seed(0)
+    shape, kind = (4, *inputs.shape[1:]), inputs.dtype
+    values = torch.rand(shape, generator=rng)
+    values = values.to(kind) if kind.is_floating_point else (255 * values * (kind == torch.uint8)).to(kind)
+    return values.to(inputs.device), torch.zeros((4, *labels.shape[1:]), dtype=labels.dtype, device=labels.device)
 
 
 def check_apart(model: nn.Module, losses: Loss, inputs: torch.Tensor, labels: torch.Tensor) -> None:
@@ -187,8 +235,7 @@ def check_apart(model: nn.Module, losses: Loss, inputs: torch.Tensor, labels: to
     )
     if mixing is not None:
         raise ValueError(f"model: {mixing} (batch normalisation) mixes records; use GroupNorm or LayerNorm")
-    if len(labels) < 3:
-        raise ValueError(f"trial: has {len(labels)} records: must be at least 3, to see whether the model mixes them")
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
     state, dropouts = (
         torch.get_rng_state(),
         [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)],
@@ -203,6 +250,8 @@ def check_apart(model: nn.Module, losses: Loss, inputs: torch.Tensor, labels: to
         for one, before in zip(dropouts, training, strict=True):
             one.train(before)
         torch.set_rng_state(state)
+    if any(not torch.equal(value, buffers[name]) for name, value in model.named_buffers()):
+        raise ValueError("model: remembers what it has seen (a buffer changes); no record may be in another's gradient")
     if any(one.dim() != 1 or len(one) != count for one, count in zip(together, (2, 2, 1), strict=True)):
         raise ValueError("loss: must give one number for every record, not their mean (reduction='none')")
     first = torch.stack([one[0] for one in together])

@@ -13,13 +13,13 @@ from rqm.data.clients import Clients
 from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.records import Gathered
 from rqm.plan.plan import Plan
-from rqm.randomness import SeededRandom
 from rqm.training.batched import Batched
 from rqm.training.methods import METHODS
+from rqm.training.models import MODELS
 from rqm.training.observer import Observer
 from rqm.training.quantile import Quantile
-from rqm.training.records import PerRecord, taken
-from rqm.training.streams import DROPOUT, LOCAL, ORDER, generator, number
+from rqm.training.records import PerRecord, own_words, taken
+from rqm.training.streams import DROPOUT, LOCAL, generator, number
 from rqm.training.workers import Worker, Workers, workers_for
 
 
@@ -59,6 +59,7 @@ class Work:
         made = METHODS.get(plan.client.work)
         self.method = None if made is None else made(plan, len(clients), worker.values)
         self.batched: Batched | None = None
+        self.orders: dict[int, Any] = {}
         self.per_record = None if plan.records is None or mean is None else self._per_record(mean)
         if self.per_record is not None:
             return
@@ -67,7 +68,7 @@ class Work:
             self.batched = batched if batched.agrees() else None
 
     def _per_record(self, mean: PrivateMean) -> PerRecord:
-        """How the gradients of records are found, tried on those of the largest silo."""
+        """How the gradients of records are found: models and losses of ours treat every record alone."""
         if self.observer.plants:
             raise ValueError("records: audits do not plant gradients in silos; must be a plan of users")
         inputs, labels = self.clients[int(self.clients.sizes.argmax())]
@@ -75,18 +76,22 @@ class Work:
         def each(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return losses(model, x, y) if self.own is None else self.own(model(images(x)), y)
 
-        return PerRecord(self.worker.model, each, mean, (inputs[:8], labels[:8]))
+        alone = self.own is None and self.plan.model in MODELS
+        return PerRecord(self.worker.model, each, mean, (inputs, labels), alone=alone)
 
     def records(self, silo: int, turn: int, coins: Callable[[int], Any]) -> Gathered:
         """What a silo's records of a round come to: those that are ``taken``, clipped, and summed."""
         assert self.plan.records is not None
         assert self.per_record is not None
         inputs, labels = self.clients[silo]
-        removed = self.plan.records.neighbours == "add-remove"
-        own = SeededRandom(self.plan.seed, ORDER, silo).words(len(labels)) if removed else None  # a record's, for good
+        own = None
+        if self.plan.records.neighbours == "add-remove" and self.plan.records.batches is not None:
+            if silo not in self.orders:
+                self.orders[silo] = own_words(inputs, labels)
+            own = self.orders[silo]
         drawn = taken(self.plan.records, len(labels), turn, coins, own)
         some = torch.from_numpy(np.flatnonzero(drawn)).to(self.device)
-        return self.per_record.gather(inputs[some], labels[some])
+        return self.per_record.gather(inputs[some], labels[some], int(coins(1)[0]) >> 1)
 
     @cached_property
     def workers(self) -> Workers | None:
