@@ -16,4 +16,6 @@ def train(message: Message, context: Context) -> Message:
     net = new_model(context.run_config)
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     inputs, labels = silo(context.run_config, int(context.node_config["partition-id"]))
-    return gathered(message, context, net, losses, inputs, labels, alone=True)  # a small CNN: nothing in it mixes records
+    return gathered(
+        message, context, net, losses, inputs, labels, alone=True
+    )  # a small CNN: nothing in it mixes records
