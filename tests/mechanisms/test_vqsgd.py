@@ -190,6 +190,7 @@ def test_it_trains_and_is_charged_for(secagg):
     assert 0 < run.guarantee.epsilon <= 40  # two releases, each of 20 at most
 
 
+@pytest.mark.slow
 def test_the_adviser_knows_it():
     advice = advise(clients=20, dim=16, epsilon=8, bits=2)
     found = next(one for one in advice.candidates if one.name == "vqSGD")
