@@ -82,7 +82,7 @@ def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
 @pytest.mark.parametrize(
     ("stage", "config"),
     [(stage, CONFIG) for stage in (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)]
-    + [(Kind.MASKED, KEPT)],
+    + [pytest.param(Kind.MASKED, KEPT, marks=pytest.mark.slow)],
 )
 def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):
     whole, _, _ = run(tmp_path / "whole", config, grid=InTurn(config), seeded=True)

@@ -46,7 +46,7 @@ def test_wide_noise_is_nearly_gaussian(margin, cancel, clients, near):
     assert 1 < found / gaussian(promise, clients, 34) < near
 
 
-KEPT = [(1000, 2.27, [27.0, 1.0, 50]), (100, 7.4, [54.0, 1.5, 16])]
+KEPT = [pytest.param(1000, 2.27, [27.0, 1.0, 50], marks=pytest.mark.slow), (100, 7.4, [54.0, 1.5, 16])]
 
 
 @pytest.mark.parametrize(("clients", "margin", "cancel"), KEPT)
