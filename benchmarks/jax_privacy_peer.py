@@ -11,9 +11,9 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax_privacy.matrix_factorization import banded, streaming_matrix  # noqa: E402
+import jax.numpy as jnp  # noqa: E402 (after the setting above)
+import numpy as np  # noqa: E402 (the same)
+from jax_privacy.matrix_factorization import banded, streaming_matrix  # noqa: E402 (the same)
 
 
 def main() -> None:

@@ -25,10 +25,8 @@ def check_cancel(cancel: Cancel, mech: Mechanism, setting: Setting) -> None:
         raise ValueError("cancel = True: must be a number of steps where a mechanism is given")
     if setting.unit == "record" and isinstance(cancel, tuple):
         raise ValueError(f"cancel = {shown(cancel)}: must be one number for records: all of a silo's noise goes")
-    if mech.integers and setting.unit == "record":
-        Transient.of(cancel)
-    elif mech.integers:
-        if mech.channel.levels != 2 or not mech.channel.affine:
+    if mech.integers:
+        if setting.unit == "user" and (mech.channel.levels != 2 or not mech.channel.affine):
             raise ValueError("cancel: must come with two levels outside the clip (mechanism rounding, levels = 2)")
         Transient.of(cancel)
     elif mech.gaussian_multiplier is None or not mech.trusted_server or mech.correlation is not None:

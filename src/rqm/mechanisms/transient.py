@@ -48,7 +48,7 @@ def cancel_of(value: Any) -> Any:
         missing = [name for name in PARTS if name not in value]
         if missing:
             raise ValueError(f"cancel.{missing[0]}: missing; must come with all of {', '.join(PARTS)}")
-        return tuple(value[name] for name in PARTS)
+        value = [value[name] for name in PARTS]
     if not isinstance(value, list | tuple):
         return value
     plain = len(value) == len(PARTS) and not any(isinstance(one, bool | str) for one in value)
@@ -95,12 +95,7 @@ class Transient:
                 f"cancel = {shown(cancel)}: must be the deviation of noise that goes, or three numbers: that, the "
                 "deviation of noise that stays, and how many times as large it is sent at first"
             )
-        return cls(value[0], value[1] or nan, value[2])
-
-    @property
-    def cancel(self) -> Cancel:
-        """What plans say."""
-        return (self.deviation, self.stays, self.times) if self.stays else self.deviation
+        return cls(value[0], value[1] or nan, value[2])  # none is no number of steps
 
     @cached_property
     def left(self) -> "Transient":

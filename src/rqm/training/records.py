@@ -159,9 +159,9 @@ class PerRecord:
             for hook in hooks:
                 hook.remove()
         if not layers or sorted(number for number, *_ in seen) != list(range(len(layers))):
-            raise NotImplementedError("a layer of another kind, or one that is used twice")
+            raise ValueError("a layer of another kind, or one that is used twice")
         if any(len(given) != len(labels) for _, given, _ in seen):
-            raise NotImplementedError("a layer that sees other rows than records")
+            raise ValueError("a layer that sees other rows than records")
         errors = torch.autograd.grad(losses.sum(), [output for *_, output in seen])
         found = {
             number: _Layer.of(layers[number][0], given, error)

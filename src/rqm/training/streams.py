@@ -6,9 +6,9 @@ import numpy as np
 
 from rqm.randomness import SeededRandom
 
-SAMPLING, NOISE, START, LOCAL, DROPOUT, LOSSES, TRANSIENT, RECORDS, ORDER = 0, 1, 2, 3, 4, 6, 7, 8, 9
+SAMPLING, NOISE, START, LOCAL, DROPOUT, LOSSES, TRANSIENT, RECORDS = 0, 1, 2, 3, 4, 6, 7, 8
 """Who takes part, the mechanism, the initial model, the order of local steps, dropout, who is lost, noise that is taken
-back, a silo's draws of records, the batches that its records belong to. (5 is the public rotation's.)"""
+back, a silo's draws of records. (5 is the public rotation's.)"""
 
 
 def number(seed: int, *path: int) -> int:
