@@ -21,6 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm import SecureRandom
 from rqm.flower import PrivateStrategy, Settings, private_mod
+from rqm.flower.records import REFUSED
 from rqm.plan.policy import KNOWN, PAID, POLICY, NodeGuard, Policy
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.training.small import federation, model
@@ -94,15 +95,17 @@ class CrashingGrid(LocalGrid):
         for node, context in self.contexts.items():
             context.node_config["rqm-policy"] = str(folder / f"home-{node}" / POLICY)
             if (folder / str(node)).exists():
-                saved = bytes.fromhex((folder / str(node)).read_text())
-                context.state = RecordDict({"rqm": ConfigRecord({"client": saved})})
+                saved = json.loads((folder / str(node)).read_text())
+                context.state = RecordDict({"rqm": ConfigRecord({n: bytes.fromhex(one) for n, one in saved.items()})})
 
     def send_and_receive(self, messages, *, timeout=None):
         replies = []
         for message in messages:
-            told, node = message.content.config_records["rqm"], message.metadata.dst_node_id
-            asked = {"stage": told["stage"], "turn": told["turn"], "round": told["round"].hex()}
-            self.events.leaves(self.folder / "wire", by="server", node=node, **asked)
+            node = message.metadata.dst_node_id
+            for told in message.content.config_records.values():
+                if "stage" in told:
+                    asked = {"stage": told["stage"], "turn": told["turn"], "round": told["round"].hex()}
+                    self.events.leaves(self.folder / "wire", by="server", node=node, **asked)
             reply = self.ask(node, message.content)
             replies += [] if reply is None else [reply]
         return replies
@@ -110,17 +113,17 @@ class CrashingGrid(LocalGrid):
     def ask(self, node: int, content: RecordDict):
         """What a node answers; it leaves, then the node's state is written."""
         context = self.contexts[node]
-        told = content.config_records["rqm"]
         reply = self.app(Message(RecordDict(dict(content)), dst_node_id=node, message_type="train"), context)
         if reply.has_error():
             return None
-        body = reply.content.config_records["rqm"]["message"]
-        digest = hashlib.sha256(body).hexdigest()
-        about = {"stage": told["stage"], "round": told["round"].hex(), "digest": digest}
-        self.events.leaves(self.folder / "wire", by="client", node=node, **about)
-        saved = context.state.config_records["rqm"]["client"]
+        for name, record in reply.content.config_records.items():
+            if REFUSED not in record:
+                told, digest = content.config_records[name], hashlib.sha256(record["message"]).hexdigest()
+                about = {"stage": told["stage"], "round": told["round"].hex(), "digest": digest}
+                self.events.leaves(self.folder / "wire", by="client", node=node, **about)
+        saved = {name: bytes(one).hex() for name, one in context.state.config_records["rqm"].items()}
         part = self.folder / f"{node}.part"
-        part.write_text(bytes(saved).hex())
+        part.write_text(json.dumps(saved))
         os.replace(part, self.folder / str(node))
         return reply
 
@@ -133,17 +136,20 @@ def go(folder: Path, point: int | None) -> int:
     for node in grid.contexts:  # a server that asks again, with a model of its own making
         last = folder / f"last-{node}"
         if last.exists():
-            record = json.loads(last.read_text())
-            record |= {name: bytes.fromhex(record[name]) for name in ("round", "message")}
-            if record["stage"] > 1:
-                grid.ask(node, RecordDict({"rqm": ConfigRecord(record), "arrays": arrays(model())}))
+            records = json.loads(last.read_text())
+            for record in records.values():
+                record |= {name: bytes.fromhex(record[name]) for name in ("round", "message")}
+            if records["rqm"]["stage"] > 1:
+                told = {name: ConfigRecord(record) for name, record in records.items()}
+                grid.ask(node, RecordDict({**told, "arrays": arrays(model())}))
     real = grid.send_and_receive
 
     def noted(messages, *, timeout=None):
         messages = list(messages)
         for message in messages:
-            told = dict(message.content.config_records["rqm"])
-            told |= {name: told[name].hex() for name in ("round", "message")}
+            told = {name: dict(one) for name, one in message.content.config_records.items() if "stage" in one}
+            for record in told.values():
+                record |= {name: record[name].hex() for name in ("round", "message")}
             (folder / f"last-{message.metadata.dst_node_id}").write_text(json.dumps(told))
         return real(messages)
 

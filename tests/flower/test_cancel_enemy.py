@@ -12,7 +12,6 @@ from rqm.flower.records import Asked
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
 from rqm.plan.protocol import Link
 from rqm.secagg.holding import Held
-from rqm.secagg.wire import Kind
 from tests.flower.local import arrays
 from tests.flower.test_cancel import CONFIG, Watched, errors
 from tests.training.small import model
@@ -22,19 +21,19 @@ class Renumbers(of_server.PrivateStrategy):
     """A server that asks the same nodes for a vector again, in a chain of its own, and when it comes to that calls them
     by numbers of the second kind."""
 
-    def _sample(self, grid):
-        self._nodes = sorted(grid.get_node_ids())
+    def _sample(self, grid, turn):
         self._chain.begin()
+        return sorted(grid.get_node_ids())
 
-    def _message(self, number, stage, data, content=None):
-        message = super()._message(number, stage, data, content)
-        if self._turn == 1 and stage == Kind.MASKED:
-            message.content.config_records["rqm"]["number"] = number + 4
-        return message
+    def _begin(self, ready):
+        messages = super()._begin(ready)
+        for message in messages if self._turn == 1 else ():
+            message.content.config_records["rqm"]["number"] += 4
+        return messages
 
-    def _decoded(self, server):
-        self.sums = [*getattr(self, "sums", []), server.finish()]
-        return super()._decoded(server)
+    def _decoded(self, now):
+        self.sums = [*getattr(self, "sums", []), now.server.finish()]
+        return super()._decoded(now)
 
 
 def test_a_client_that_was_asked_for_a_vector_does_not_send_noise_of_before_instead(tmp_path):

@@ -9,6 +9,7 @@ answered with an error. A SuperNode starts a process for each message, so only t
 """
 
 from collections.abc import Callable
+from hashlib import sha256
 from logging import WARNING
 from typing import Any
 
@@ -17,7 +18,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from rqm.flower.marks import spend
-from rqm.flower.records import RECORD, Asked, answer
+from rqm.flower.records import NEXT, RECORD, REFUSED, Asked, answer
 from rqm.flower.settings import Settings
 from rqm.plan.policy import NodeGuard
 from rqm.secagg import Client, ProtocolError
@@ -58,20 +59,29 @@ def mod_for(settings: Settings, *, seeded: bool = False) -> Callable[[Message, C
 def _answer(msg: Message, ctxt: Context, call_next: Call, seeded: bool, settings: Settings | None = None) -> Message:
     if seeded:
         log(WARNING, "rqm: seeded randomness, NOT PRIVATE: for simulation only")
-    try:
-        if msg.metadata.message_type != MessageType.TRAIN or RECORD not in msg.content.config_records:
-            raise ProtocolError("not a message of a private round: its answer would leave the client unprotected")
-        asked = Asked.of(msg)
-        settings = settings or Settings.from_run_config(ctxt.run_config)
-        body = _step(asked, settings, msg, ctxt, call_next, seeded)
-    except (ProtocolError, ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
-        # The reason is of the protocol, of the settings or of this machine's disk, never of the data.
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"rqm: {error}"), reply_to=msg)
-    return Message(RecordDict({RECORD: answer(body, seeded=seeded)}), reply_to=msg)
+    records = msg.content.config_records
+    if msg.metadata.message_type != MessageType.TRAIN or RECORD not in records:
+        told = "rqm: not a message of a private round: its answer would leave the client unprotected"
+        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, told), reply_to=msg)
+    answers: dict[str, Any] = {}
+    for name in (RECORD, NEXT) if NEXT in records else (RECORD,):
+        try:
+            asked = Asked.of(msg, name)
+            if asked.stage == Kind.MASKED and NEXT in records:
+                raise ProtocolError("a vector: must be asked for by itself")
+            settings = settings or Settings.from_run_config(ctxt.run_config)
+            answers[name] = answer(_step(asked, settings, msg, ctxt, call_next, seeded), seeded=seeded)
+        except (ProtocolError, ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
+            # The reason is of the protocol, of the settings or of this machine's disk, never of the data.
+            if NEXT not in records:
+                return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"rqm: {error}"), reply_to=msg)
+            answers[name] = ConfigRecord({REFUSED: f"rqm: {error}"})
+    return Message(RecordDict(answers), reply_to=msg)
 
 
 def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_next: Call, seeded: bool) -> bytes:
     states, stage = ctxt.state.config_records, Kind(asked.stage)
+    saved, own = states.setdefault(RECORD, ConfigRecord()), sha256(asked.round).hexdigest()
     guard = None if seeded else NodeGuard.of(ctxt.node_config)
     # one of the last takes back what it has added to the sum before, and sends no vector
     later = settings.plan.cancel is not None and asked.number >= settings.plan.clients
@@ -86,8 +96,7 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
         after, secret = _noise(asked, settings, ctxt, seeded) if asked.link and not later else (b"", b"")
         client = Client(params, asked.number, identity, roster, held=held, after=after, secret=secret)
     else:
-        saved = states.pop(RECORD, None)  # spent, whatever happens now
-        known = None if saved is None else saved.get("client")
+        known = saved.pop(own, None)  # spent, whatever happens now
         if not isinstance(known, bytes):
             raise ProtocolError("this client is in no round, or was lost in it")
         client = Client.load(params, known, identity, roster, held=held)
@@ -106,10 +115,19 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
         return levels(asked, settings, msg, ctxt, call_next, seeded=seeded, secret=client.secret)
 
     message = client.answer(stage, asked.message, values)
-    states[RECORD] = ConfigRecord({"client": client.save()})
+    _save(client, stage, saved, own, alone=settings.plan.cancel is not None)
     if client.held is not None:
         states[HELD] = ConfigRecord({"held": client.held.save()})
     return message
+
+
+def _save(client: Client, stage: Kind, saved: ConfigRecord, own: str, *, alone: bool) -> None:
+    """Keep what a client knows until its last message; beside it, unless it is ``alone``, that of one other round."""
+    if stage == Kind.KEYS:
+        for name in list(saved)[: len(saved) - (not alone)]:
+            del saved[name]
+    if stage != Kind.REVEAL:
+        saved[own] = client.save()
 
 
 def _held(states: Any) -> Held | None:

@@ -12,11 +12,19 @@ from rqm.secagg.wire import STAGES
 
 RECORD = "rqm"
 """The record of a message that belongs to the protocol, and of a node's state."""
+NEXT = "rqm-next"
+"""The record beside it that belongs to another round, the one that follows."""
+REFUSED = "refused"
+"""In place of an answer, beside another: why there is none."""
 SEEDED = "seeded"
 """Beside an answer that rests on seeded words, and is not private."""
 MOST = {"stage": max(STAGES), "turn": 2**31 - 1, "dim": 2**31, "number": 2**31 - 1, "second": 2**31 - 1}
 LATER = {"chain": b"", "second": 0, "follows": b""}
 """What is asked only where noise is taken back, and else is not there."""
+
+
+class RefusalError(ProtocolError):
+    """A node has said that it does not take part, and why."""
 
 
 @final
@@ -53,9 +61,9 @@ class Asked:
         return Link(self.chain, self.turn, self.second, self.follows) if self.chain else None
 
     @classmethod
-    def of(cls, msg: Message) -> Self:
-        """What a message asks; ProtocolError if it is not one of a private round."""
-        told = dict(msg.content.config_records[RECORD])
+    def of(cls, msg: Message, record: str = RECORD) -> Self:
+        """What a record of a message asks; ProtocolError if it is not one of a private round."""
+        told = dict(msg.content.config_records[record])
         values: dict[str, Any] = {}
         for name in cls.__dataclass_fields__:
             value = told.get(name, LATER.get(name))
@@ -77,11 +85,13 @@ def answer(body: bytes, *, seeded: bool) -> ConfigRecord:
     return ConfigRecord({"message": body, **({SEEDED: True} if seeded else {})})
 
 
-def answered(reply: Message, *, seeded: bool) -> bytes:
+def answered(reply: Message, name: str = RECORD, *, seeded: bool) -> bytes:
     """The protocol's message in a client's answer; ProtocolError if there is none, or not of the kind that is asked."""
     if reply.has_error():
-        raise ProtocolError(f"it says {shown(str(reply.error.reason))}")
-    record = reply.content.config_records.get(RECORD)
+        raise RefusalError(f"it says {shown(str(reply.error.reason))}")
+    record = reply.content.config_records.get(name)
+    if record is not None and REFUSED in record:
+        raise RefusalError(f"it says {shown(str(record[REFUSED]))}")
     body = None if record is None else record.get("message")
     if not isinstance(body, bytes):
         raise ProtocolError(f"an answer of type {type(body).__name__}: must be bytes")

@@ -1,8 +1,8 @@
 """The server's side: a strategy that sees only sums, charges the ledger before each, and stops at the budget.
 
 It runs secure aggregation over the grid around a round of training: keys and shares before it, acknowledgements and
-shares after it. A strategy of Flower's own can be wrapped; it then gets the mean of all clients as if it were the
-answer of one, so that its server optimiser works as ever.
+shares after it, together with the keys and shares of the next round. A strategy of Flower's own can be wrapped; it then
+gets the mean of all clients as if it were the answer of one, so that its server optimiser works as ever.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
@@ -24,12 +24,12 @@ from flwr.supercore import log
 from rqm.flower.beside import LIARS, PARTICIPANTS, tell, told
 from rqm.flower.chain import Chain
 from rqm.flower.grid import PatientGrid
-from rqm.flower.records import RECORD, Asked, answered
+from rqm.flower.records import RECORD, RefusalError
+from rqm.flower.rounds import Round, as_one_answer, exchange
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
 from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
-from rqm.plan.protocol import Link
 from rqm.plan.sizes import OWN
 from rqm.secagg import Aborted, Roster, Server, Spoiled, new_round
 from rqm.secagg.wire import Kind
@@ -83,10 +83,10 @@ class PrivateStrategy(Strategy):
         self._doubts: Counter[int] = Counter()
         self._grid: Grid | None = None
         self._timeout: float | None = None
-        self._server: Server | None = None
-        self._nodes: list[int] = []
+        self._now: Round | None = None
+        self._next: Round | None = None
         self._chain: Chain | None = None
-        self._given, self._arrays, self._turn, self._round = RecordDict(), ArrayRecord(), 0, b""
+        self._given, self._arrays, self._turn, self._rounds = RecordDict(), ArrayRecord(), 0, 0
 
     # -- what Flower calls ------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class PrivateStrategy(Strategy):
             return None if self.stopped or evaluate_fn is None else evaluate_fn(turn, arrays)
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.stopped, self._timeout = False, timeout
+        self.stopped, self._timeout, self._rounds, self._next = False, timeout, num_rounds, None
         self._chain = None if self.settings.plan.cancel is None else Chain()
         try:
             grid = PatientGrid(grid)
@@ -133,28 +133,33 @@ class PrivateStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample clients, charge, and exchange keys and shares; return the messages that ask for training."""
-        self._server, self._grid, self._arrays, self._turn = None, grid, arrays, server_round - 1
+        self._now, self._grid, self._arrays, self._turn = None, grid, arrays, server_round - 1
         config["server-round"] = server_round
         self._given = RecordDict({"arrays": arrays, "config": config})
         self._open(arrays)
+        ready, self._next = self._next, None
         try:
-            self._sample(grid)
+            if ready is None:
+                self._wait(grid)
+                ready = self._prepared(self._sample(grid, self._turn), self._turn)
+            elif not self.liars.keys().isdisjoint(ready.nodes):
+                ready = self._prepared([node for node in ready.nodes if node not in self.liars], self._turn)
         except Aborted as error:
             self.note = str(error)
             self._break()
             return []
-        return self._begin()
+        return self._begin(ready)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finish the round: unmask, decode, step. A round with too few clients is discarded; it was charged."""
-        if self.stopped and self._server is None:
+        if self.stopped and self._now is None:
             return None, None
         mean, survivors = self._finish(replies), 0
         if mean is not None:
-            assert self._server is not None
-            survivors = len(self._server.firsts)
+            assert self._now is not None
+            survivors = len(self._now.server.firsts)
         metrics: dict[str, Any] = {"survivors": survivors, **self._state(server_round)}
         if mean is None:
             assert self.guard is not None
@@ -219,35 +224,40 @@ class PrivateStrategy(Strategy):
             )
         return {} if epsilon is None else {"epsilon": epsilon}
 
-    def _sample(self, grid: Grid) -> None:
+    def _free(self, grid: Grid, turn: int) -> list[int]:
+        """The nodes that are there and may take part in a round."""
+        most = self.settings.plan.participations or inf
+        nodes = grid.get_node_ids()
+        return [n for n in nodes if self._taken[n] < most and n not in self.liars and self._apart(n, turn)]
+
+    def _wait(self, grid: Grid) -> None:
+        """Wait for nodes that are not there yet; after the first round for no more than the plan's ``survivors``."""
+        wanted, end = self._least if self._taken else self.settings.plan.clients, monotonic() + self.stage_timeout
+        while len(self._free(grid, self._turn)) < wanted and monotonic() <= end:
+            sleep(min(1.0, self.stage_timeout / 10))
+
+    def _sample(self, grid: Grid, turn: int) -> list[int]:
         """Choose a round's nodes, in random order, among those who have not used up their participations.
 
-        Waits for nodes that are not there yet. A round goes on with fewer, down to the plan's ``survivors``: the
-        others are as good as lost before they sent their keys. After the first round nobody waits for more than those.
-        Who was chosen is on the disk before anybody is asked for anything.
+        A round goes on with fewer, down to the plan's ``survivors``: the others are as good as lost before they sent
+        their keys. Who was chosen is on the disk before anybody is asked for anything.
         """
-        plan, end = self.settings.plan, monotonic() + self.stage_timeout
-        most = plan.participations or inf
-        wanted = self._least if self._taken else plan.clients
-        while True:
-            free = [n for n in grid.get_node_ids() if self._taken[n] < most and n not in self.liars and self._apart(n)]
-            if len(free) >= wanted or monotonic() > end:
-                break
-            sleep(min(1.0, self.stage_timeout / 10))
+        plan, free = self.settings.plan, self._free(grid, turn)
         count = min(len(free), plan.clients)
         if count < self._least:
             raise Aborted(f"{count} nodes may take part: must be at least {self._least}")
-        self._nodes = SystemRandom().sample(free, count)
-        self._taken.update(self._nodes)
+        nodes = SystemRandom().sample(free, count)
+        self._taken.update(nodes)
         if plan.participations is not None:
             tell(self.folder / PARTICIPANTS, self._taken)
+        return nodes
 
-    def _apart(self, node: int) -> bool:
+    def _apart(self, node: int, turn: int) -> bool:
         """Whether a node's last participation is long enough ago."""
         if self._chain is None:
             return True
         assert self.guard is not None
-        return self._chain.free(node, self._turn, self.guard.mean.setting.apart)
+        return self._chain.free(node, turn, self.guard.mean.setting.apart)
 
     def _break(self) -> None:
         """Never take back what was added before this."""
@@ -258,10 +268,22 @@ class PrivateStrategy(Strategy):
     def _least(self) -> int:
         return self.settings.plan.survivors or self.settings.plan.clients
 
-    def _begin(self) -> list[Message]:
-        """Charge for a sum of the chosen nodes, then exchange keys and shares; return the messages that ask to train.
+    def _prepared(self, nodes: list[int], turn: int) -> Round:
+        """A round of these nodes, of which nothing has been asked yet."""
+        assert self.guard is not None
+        name, link = new_round(), None if self._chain is None else self._chain.link(turn)
+        signed = b"" if self.roster is None else self.roster.hash
+        params = self.settings.params(self.guard.mean.dim, name, signed, link)
+        server = Server(params, self.roster, owed=None if self._chain is None else self._chain.owed)
+        if self._chain is not None:
+            self._chain.asked(nodes, turn)
+            nodes = [*nodes, *[-1] * (params.first - len(nodes)), *self._chain.nodes]
+        return Round(server, nodes, turn, name, self.guard.mean.dim, link)
 
-        The charge is on the disk before anybody is asked for anything.
+    def _begin(self, ready: Round) -> list[Message]:
+        """Charge for a round, then exchange keys and shares, as far as that is not done; ask for training.
+
+        The charge is on the disk before anybody is asked for a vector.
         """
         assert self.guard is not None
         if not self.guard.allows(self._turn):
@@ -269,127 +291,110 @@ class PrivateStrategy(Strategy):
             log(WARNING, "rqm: the budget ε = %s is spent: no more rounds", self.guard.budget)
             return []
         self.guard.charge(self._turn)
-        self._round = new_round()
-        signed = b"" if self.roster is None else self.roster.hash
-        params = self.settings.params(self.guard.mean.dim, self._round, signed, self._link)
-        server = Server(params, self.roster, owed=None if self._chain is None else self._chain.owed)
-        if self._chain is not None:
-            self._chain.asked(self._nodes, self._turn)
-            self._nodes = [*self._nodes, *[-1] * (params.first - len(self._nodes)), *self._chain.nodes]
-        numbers = [number for number, node in enumerate(self._nodes) if node >= 0]
         try:
-            self._exchange(server, Kind.KEYS, dict.fromkeys(numbers, b""))
-            self._exchange(server, Kind.SHARES, server.advance())
-            inbox = server.advance()
+            while not ready.begun:
+                self._exchange(ready)
+                ready.advance()
         except Aborted as error:
             self.note = str(error)
             self._break()
             return []
-        self._server = server
-        log(INFO, "rqm: %d clients have keys and shares, and are asked to train", sum(u < params.first for u in inbox))
-        return [
-            self._message(number, Kind.MASKED, data, self._given if number < params.first else None)
-            for number, data in inbox.items()
-        ]
+        self._now, first = ready, ready.server.params.first
+        log(INFO, "rqm: %d clients have keys and shares, and are asked to train", sum(u < first for u in ready.inbox))
+        return ready.training(self._given)
 
-    @property
-    def _link(self) -> Link | None:
-        return None if self._chain is None else self._chain.link(self._turn)
+    def _ahead(self) -> None:
+        """Prepare the next round beside the end of this one, if there will be one, and nodes for it are there.
+
+        Where noise is taken back the next round is about who is in this one's sum, and must wait for it.
+        """
+        assert self.guard is not None
+        assert self._grid is not None
+        turn = self._turn + 1
+        if self._next is None and self._chain is None and turn < self._rounds and self.guard.allows(turn):
+            try:
+                self._next = self._prepared(self._sample(self._grid, turn), turn)
+            except Aborted as error:
+                log(INFO, "rqm: the next round waits for its nodes: %s", error)
 
     def _finish(self, replies: Iterable[Message]) -> torch.Tensor | None:
         """The mean of the clients' vectors; None if too few are left, or no clients can have sent such a sum.
 
         A round that somebody has spoilt is done again without him, and charged again.
         """
-        while self._server is not None:
-            server, nodes = self._server, self._nodes
+        while self._now is not None:
+            now, server, nodes = self._now, self._now.server, self._now.nodes
             try:
-                self._take(server, replies)
-                self._exchange(server, Kind.ACKS, server.advance())
-                self._exchange(server, Kind.REVEAL, server.advance())
-                return self._decoded(server)
+                for reply in replies:
+                    now.take(reply, RECORD, self._lost, seeded=self.seeded)
+                self._ahead()
+                for _ in (Kind.ACKS, Kind.REVEAL):
+                    now.advance()
+                    self._exchange(now, self._next)
+                return self._decoded(now)
             except Spoiled as error:
-                self._server, self.note = None, str(error)
+                self._now, self.note = None, str(error)
                 found = {nodes[number]: reason for number, reason in error.liars.items()}
                 self._doubts.update(list(found))
                 self.liars |= {n: reason for n, reason in found.items() if error.proved or self._doubts[n] >= STRIKES}
                 if error.proved:
                     tell(self.folder / LIARS, {**told(self.folder / LIARS, str), **found})
                 self._break()
-                self._nodes = [node for node in nodes[: server.params.first] if node not in found and node >= 0]
+                left = [node for node in nodes[: server.params.first] if node not in found and node >= 0]
                 log(WARNING, "rqm: the round is done again without those who have spoilt it: %s", error)
-                if len(self._nodes) >= self._least:
+                if len(left) >= self._least:
                     assert self._grid is not None
-                    replies = list(self._grid.send_and_receive(self._begin(), timeout=self._timeout))
+                    messages = self._begin(self._prepared(left, self._turn))
+                    replies = list(self._grid.send_and_receive(messages, timeout=self._timeout))
             except Aborted as error:
-                self._server, self.note = None, str(error)
+                self._now, self.note = None, str(error)
                 self._break()
             finally:
                 for one, other in server.disputes:
                     log(WARNING, "rqm: of nodes %d and %d one has lied", nodes[one], nodes[other])
         return None
 
-    def _decoded(self, server: Server) -> torch.Tensor | None:
+    def _decoded(self, now: Round) -> torch.Tensor | None:
         assert self.guard is not None
-        mean, sums = self.guard.mean, torch.from_numpy(server.finish())
+        mean, server, sums = self.guard.mean, now.server, torch.from_numpy(now.server.finish())
         if self._chain is not None:
             sums = self._chain.without_lost(sums, server, mean)
-            self._chain.go_on(server, self._nodes)
+            self._chain.go_on(server, now.nodes)
         try:
             found: torch.Tensor = mean.decode(sums, len(server.firsts), round=self._turn)
         except ValueError as error:
-            self._server, self.note = None, f"no clients can have sent such a sum ({error})"
+            self._now, self.note = None, f"no clients can have sent such a sum ({error})"
             return None
         records = self.settings.plan.records  # whose sum is divided by a public number of them
         return found if records is None else found * (len(server.firsts) / records.batch)
 
-    def _message(self, number: int, stage: Kind, data: bytes, content: RecordDict | None = None) -> Message:
-        assert self.guard is not None
-        asked = Asked(
-            stage=int(stage), round=self._round, turn=self._turn, dim=self.guard.mean.dim, number=number, message=data
-        ).at(self._link)
-        records = dict(content) if content is not None else {}
-        return Message(
-            RecordDict({**records, RECORD: asked.record()}),
-            dst_node_id=self._nodes[number],
-            message_type=MessageType.TRAIN,
-        )
-
-    def _exchange(self, server: Server, stage: Kind, inbox: dict[int, bytes]) -> None:
-        """Ask for the clients' messages of a stage, and hand them to the server."""
+    def _exchange(self, now: Round, following: Round | None = None) -> None:
+        """Ask for the messages of a round's stage; and of the next one's, which then goes on by itself."""
         assert self._grid is not None
-        messages = [self._message(number, stage, data) for number, data in inbox.items()]
-        self._take(server, self._grid.send_and_receive(messages, timeout=self.stage_timeout))
-
-    def _take(self, server: Server, replies: Iterable[Message]) -> None:
-        """Hand answers to the server. Whatever a node has sent, it costs nobody but that node its place."""
-        numbers = {node: number for number, node in enumerate(self._nodes)}
-        for reply in replies:
-            node = reply.metadata.src_node_id
+        rounds = [now] if following is None or following.begun else [now, following]
+        exchange(self._grid, rounds, self._lost, timeout=self.stage_timeout, seeded=self.seeded)
+        for one in rounds[1:]:
             try:
-                server.receive(answered(reply, seeded=self.seeded), numbers[node])
-            except Exception as error:  # a reply is bytes that anybody can have made
-                log(WARNING, "rqm: node %d is lost in this round: %s", node, error or type(error).__name__)
-                if reply.has_error():
-                    self.refused[node] = str(error)
+                one.advance()
+            except Aborted as error:
+                log(WARNING, "rqm: the next round is prepared anew: %s", error)
+                self._next = None
+
+    def _lost(self, node: int, error: Exception) -> None:
+        """Say that a node is lost in a round."""
+        log(WARNING, "rqm: node %d is lost in this round: %s", node, error or type(error).__name__)
+        if isinstance(error, RefusalError):
+            self.refused[node] = str(error)
 
     def _step(self, server_round: int, mean: torch.Tensor) -> ArrayRecord | None:
         """Move the model along the decoded mean."""
         values = flat(self._arrays)
         if self.strategy is not None:
             moved = values + mean if self.settings.sends == "update" else values - mean
-            return self._wrapped(server_round, unflat(moved, self._arrays))
+            assert self._now is not None
+            return as_one_answer(self.strategy, server_round, unflat(moved, self._arrays), self._now.nodes[0])
         if self._optimiser is None:
             self._optimiser = Optimiser(self.settings.plan.server, self.settings.plan.rounds, values.clone())
         self._optimiser.values.copy_(values)
         self._optimiser.move(mean if self.settings.sends == "gradient" else -mean, server_round - 1)
         return unflat(self._optimiser.values, self._arrays)
-
-    def _wrapped(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord | None:
-        """What Flower's strategy makes of one answer: the mean of all."""
-        assert self.strategy is not None
-        key = getattr(self.strategy, "weighted_by_key", "num-examples")
-        asked = Message(RecordDict(), dst_node_id=self._nodes[0], message_type=MessageType.TRAIN)
-        answer = Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({key: 1})}), reply_to=asked)
-        found, _ = self.strategy.aggregate_train(server_round, [answer])
-        return found
