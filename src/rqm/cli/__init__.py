@@ -1,19 +1,15 @@
 """The command line: one thin file a command, each parses, calls one public function and prints."""
 
 import gc
-import re
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rqm import __version__
-from rqm._util.extras import how_to_install
 from rqm._util.threads import wait_quietly
 from rqm.cli import account, advise, audit, bench, doctor, explore, figures, init, keys, privacy, report, train, verify
-
-REFUSED: Any = typer.BadParameter.__mro__[2]
-"""The base of all errors of usage: click's, or that of the copy of click that typer brings."""
+from rqm.cli.errors import ANSWERED, told
 
 app = typer.Typer(
     name="rqm",
@@ -63,27 +59,8 @@ def main() -> None:
     wait_quietly()
     gc.set_threshold(20_000, 20, 20)  # importing makes many objects and no rubbish: a tenth of a short command's time
     try:
-        code = app(standalone_mode=False)
-    except typer.Abort:
-        _fail("stopped by the user", 130)
-    except REFUSED as error:
-        _fail(error.format_message(), error.exit_code)
-    except (ValueError, TypeError) as error:
-        _fail(_as_option(str(error)), 2)
-    except (ArithmeticError, RecursionError, MemoryError) as error:
-        _fail(f"a value is beyond what can be computed with ({type(error).__name__}: {error})", 2)
-    except ModuleNotFoundError as error:
-        _fail(str(how_to_install(error)), 1)
-    except (OSError, ImportError) as error:
-        _fail(str(error), 1)
+        code = app(prog_name="rqm", standalone_mode=False)
+    except ANSWERED as error:
+        message, code = told(error, typer.main.get_command(app), sys.argv[1:])
+        typer.echo("rqm: " + " ".join(message.split()), err=True)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _as_option(message: str) -> str:
-    """Turn the library's "keep = 2: must be …" into the command line's "--keep 2: must be …"."""
-    return re.sub(r"^([a-z_]+) = (.*?): ", lambda m: f"--{m[1].replace('_', '-')} {m[2]}: ", message)
-
-
-def _fail(message: str, code: int) -> None:
-    typer.echo("rqm: " + " ".join(message.split()), err=True)
-    sys.exit(code)
