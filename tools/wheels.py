@@ -13,7 +13,9 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "linux_x86_64")
+PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(36, 4, -1)]
+PLATFORMS += [f"{kind}_x86_64" for kind in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
+"""What a Linux machine of 2023 takes."""
 EXTRAS = ("report", "train", "data", "flower", "docs", "dev")
 
 
