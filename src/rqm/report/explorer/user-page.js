@@ -104,7 +104,7 @@
       ['margin', 'The 1-bit mechanism with that noise', found.margin > 0 ? `margin Δ = ${plain(found.margin)}` : 'has more noise than that',
         found.margin > 0 ? `levels at ±${plain(1 + found.margin)} clips of a coordinate, after a rotation to ${plain(found.coordinates)} numbers` : 'more bits are needed: rqm.PrivateMean takes four of PBM', found.margin],
       ['bits', 'Bits of a masked number', `${found.sumBits}`, `${bytes(found.bytes)} a client and round`, found.sumBits],
-      ['known', 'The same, certified for integers', `<code>${command(p)}</code>`, 'what integers need beyond Gaussian noise, mostly below a per cent, it proves', ''],
+      ['known', 'The same, certified for integers', `<code>${command(p)}</code>`, 'what integers need beyond Gaussian noise, it proves', ''],
     ].filter((row) => !(row[0] === 'margin' && p.bits !== 1));
   }
 
