@@ -7,7 +7,7 @@ PEERS := .venv-peers
 COMPILE := import numpy, rqm; rqm.renyi(rqm.RQM(), 2, clients=12); [rqm.RQM().encode_sum(rqm.RQM().encode(numpy.zeros((2, 9), d), r).astype(d), r) for d in ("f", "d") for r in (rqm.SeededRandom(0), rqm.SecureRandom())]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all fuzz lint format docs bench peers clean
+.PHONY: help setup demo test test-all fuzz lint format docs bench peers wheel wheels-resolve sbom advisories clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -47,6 +47,19 @@ format: setup  ## rewrite the code in the house style
 
 docs: setup  ## the documentation, as a site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: setup  ## the package, as a wheel in dist/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+wheels-resolve: setup  ## is every dependency there as a wheel, for every Python that is promised?
+	$(BIN)/python -m tools.wheels
+
+sbom: setup  ## what the package brings along, with versions and licences, as CycloneDX in dist/sbom.json
+	$(BIN)/python -m tools.sbom dist/sbom.json
+
+advisories: setup  ## known weaknesses of the pinned dependencies (asks a public database)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip
 
 bench: setup peers  ## every benchmark, each as a ratio to a peer in the same run
 	$(BIN)/rqm bench divergence

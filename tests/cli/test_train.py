@@ -39,8 +39,8 @@ def test_the_resolved_plan_is_printed():
     [
         (("glyphs", "--set", "ronds=3"), "did you mean rounds?"),
         (("glyphs", "--set", "mechanism.keap=3"), "did you mean mechanism.keep?"),
-        (("glyphs", "--set", "server.rate=-1"), "server.rate = -1: must be a positive finite number"),
-        (("nope",), "among audit, cancel, cancel-3400, demo, emnist-theta15"),
+        (("glyphs", "--set", "server.rate=-1"), "--set server.rate=-1: must be a positive finite number"),
+        (("nope",), "must be a TOML file or a name (rqm experiments lists all)"),
         (("glyphs",), "--out"),
         ((), "EXPERIMENT"),
     ],

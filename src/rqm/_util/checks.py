@@ -89,14 +89,28 @@ def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
     return array
 
 
-def known_keys(values: Iterable[str], names: list[str], prefix: str = "") -> None:
-    """Raise for a key that is not among the names, and suggest the nearest."""
+def known_keys(values: Iterable[str], names: list[str], prefix: str = "", inner: Iterable[str] = ()) -> None:
+    """Raise for a key that is not among the names, and suggest the nearest.
+
+    ``inner`` are names of tables beside them (``server.rate``), of which somebody may have left out the first part.
+    """
     for key in values:
         if key not in names:
             name = str(key)[:LONGEST]
-            near = get_close_matches(name, names, 1, 0.4)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(names)}"
+            homes = {one.rpartition(".")[2]: one for one in reversed([*inner, *names])}
+            near = get_close_matches(name, homes, 1, 0.4)
+            hint = f"did you mean {prefix}{homes[near[0]]}?" if near else f"known are {', '.join(names)}"
             raise ValueError(f"{prefix}{name}: unknown key; {hint}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What somebody who wrote this may have meant, as the end of a message: nothing if no name is near.
+
+    >>> nearest("glyhps", ["demo", "glyphs"]), nearest("q", ["demo"])
+    ('; did you mean glyphs?', '')
+    """
+    near = get_close_matches(name, list(names), 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def order(alpha: Any) -> float:

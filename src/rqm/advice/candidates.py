@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rqm._util.checks import real, whole
+from rqm._util.checks import real, shown, whole
 from rqm.advice.design import level_keeps, private_table, pure_loss, single_keep
 from rqm.advice.lattice import lattice_variance, summed_table
 from rqm.advice.mvu import own_alphabet
@@ -67,8 +67,12 @@ class Request:
     def __post_init__(self) -> None:
         """Validate every value."""
         whole("dim", self.dim, 1)
-        if (self.epsilon is None) == (self.noise is None):
-            raise ValueError("epsilon = None: must be given, or else noise; not both")
+        if self.epsilon is None and self.noise is None:
+            raise ValueError(
+                "epsilon = None: must be given, such as 3: the ε that every user is promised; or else noise"
+            )
+        if self.epsilon is not None and self.noise is not None:
+            raise ValueError(f"noise = {shown(self.noise)}: must not be given with epsilon; one follows from the other")
         if self.epsilon is not None:
             checked_epsilon(self.epsilon)
         if self.noise is not None:

@@ -1,20 +1,16 @@
 """The command line: one thin file a command, each parses, calls one public function and prints."""
 
 import gc
-import re
 import sys
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from rqm import __version__
-from rqm._util.extras import how_to_install
 from rqm._util.threads import wait_quietly
-
-REFUSED: Any = typer.BadParameter.__mro__[2]
-"""The base of all errors of usage: click's, or that of the copy of click that typer brings."""
+from rqm.cli.errors import ANSWERED, told
 
 SETTINGS: dict[str, Any] = {
     "add_completion": True,
@@ -64,7 +60,18 @@ def _loaded(name: str) -> Any:
         found = alone
     made = typer.main.get_command(found)
     made.name = name
+    for one in getattr(made, "commands", {name: made}).values():
+        _explain(one)
     return made
+
+
+def _explain(command: Any) -> None:
+    """Give arguments their help again, which typer hands to a click that forgets it (8.5)."""
+    hints = get_type_hints(command.callback, include_extras=True)
+    for param in command.params:
+        if param.param_type_name == "argument" and param.help is None:
+            told = [one.help for one in getattr(hints.get(param.name), "__metadata__", ()) if hasattr(one, "help")]
+            param.help = told[0] if told else None
 
 
 app = typer.Typer(name="rqm", cls=Commands, no_args_is_help=True, **SETTINGS)
@@ -94,27 +101,8 @@ def main() -> None:
     wait_quietly()
     gc.set_threshold(20_000, 20, 20)  # importing makes many objects and no rubbish: a tenth of a short command's time
     try:
-        code = app(standalone_mode=False)
-    except typer.Abort:
-        _fail("stopped by the user", 130)
-    except REFUSED as error:
-        _fail(error.format_message(), error.exit_code)
-    except (ValueError, TypeError) as error:
-        _fail(_as_option(str(error)), 2)
-    except (ArithmeticError, RecursionError, MemoryError) as error:
-        _fail(f"a value is beyond what can be computed with ({type(error).__name__}: {error})", 2)
-    except ModuleNotFoundError as error:
-        _fail(str(how_to_install(error)), 1)
-    except (OSError, ImportError) as error:
-        _fail(str(error), 1)
+        code = app(prog_name="rqm", standalone_mode=False)
+    except ANSWERED as error:
+        message, code = told(error, typer.main.get_command(app), sys.argv[1:])
+        typer.echo("rqm: " + " ".join(message.split()), err=True)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _as_option(message: str) -> str:
-    """Turn the library's "keep = 2: must be …" into the command line's "--keep 2: must be …"."""
-    return re.sub(r"^([a-z_]+) = (.*?): ", lambda m: f"--{m[1].replace('_', '-')} {m[2]}: ", message)
-
-
-def _fail(message: str, code: int) -> None:
-    typer.echo("rqm: " + " ".join(message.split()), err=True)
-    sys.exit(code)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm.cli import names
 from rqm.cli.options import DeltaOption, HonestOption, JsonOption, SetOption, number_or_share
+from rqm.cli.words import say
 
 if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
@@ -26,7 +28,8 @@ def command(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="A shipped experiment (rqm experiments), a TOML file, a ledger, or the folder of a run or of a sweep."
+            help="A shipped experiment (rqm experiments), a TOML file, a ledger, or the folder of a run or of a sweep.",
+            autocompletion=names.experiments,
         ),
     ],
     delta: DeltaOption = None,
@@ -73,20 +76,19 @@ def command(
             )
         found = _ledgers(path, changes)
     else:
-        found = _plans(experiment, settings or [], changes, save)
+        found = _plans(experiment, settings or [], changes, save, quiet=as_json)
     if as_json:
         runs = [{"name": name, **_facts(one, charged)} for name, (one, charged) in found.items()]
         typer.echo(json.dumps({**runs[0], "runs": runs}))
         return
     for name, (one, charged) in found.items():
-        typer.echo(f"{name}: {_say(one, charged)}" if len(found) > 1 or not charged else _say(one, charged))
+        say(f"{name}: {_say(one, charged)}" if len(found) > 1 or not charged else _say(one, charged))
 
 
-def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: Path | None) -> Found:
+def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: Path | None, *, quiet: bool) -> Found:
     """Every variant of an experiment."""
-    from rich.console import Console
-
     from rqm._util.files import write_json
+    from rqm.cli.waits import waiting
     from rqm.plan.account import per_parameter, planned_mean
     from rqm.plan.experiments import find
     from rqm.plan.guard import CERTIFICATE, certificate
@@ -98,7 +100,7 @@ def _plans(experiment: str, settings: list[str], changes: dict[str, Any], save: 
         if not plan.mechanism.private:
             found[name] = None, {}
             continue
-        with Console(stderr=True).status(f"accounting for {name}"):
+        with waiting(f"accounting for {name}", quiet=quiet, key=f"account {experiment} {name} {sorted(settings)}"):
             mean = planned_mean(plan, **changes)
             found[name] = per_parameter(mean.guarantee_of(None, plan.workload), mean, plan, changes.get("dim")), {}
             if save is not None:
@@ -134,9 +136,10 @@ def _say(one: "Guarantee | None", charged: dict[str, Any]) -> str:
     """A guarantee in words, and where its ledger ends."""
     if one is None:
         return "nothing has been charged yet: ε = 0" if charged else "no noise, no privacy"
+    said = str(one) if one.unit == "record" else f"{one.sentence}.\n{one}"  # a record's is in its words
     if not charged:
-        return str(one)
+        return said
     return (
-        f"{one}\n  {charged['charges']} charges for {charged['rounds_charged']} rounds; "
+        f"{said}\n  {charged['charges']} charges for {charged['rounds_charged']} rounds; "
         f"the ledger ends with {charged['head']}."
     )

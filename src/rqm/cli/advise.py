@@ -161,18 +161,11 @@ def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> "Iterator[Progress | None]":
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+def _progress(quiet: bool) -> "Iterator[Progress]":
+    from rqm.cli.waits import waiting
 
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    columns = SpinnerColumn(), BarColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda name, number, count: bar.update(task, description=name, completed=number, total=count)
+    with waiting("asking the mechanisms", quiet=quiet, key="advise") as wait:
+        yield lambda name, number, count: wait.at(number, count, name)
 
 
 def _show(advice: "Advice", plot: Path | None, as_json: bool) -> None:
@@ -208,8 +201,8 @@ def _show(advice: "Advice", plot: Path | None, as_json: bool) -> None:
             style=style,
         )
     console = Console()
-    console.print(table)
     console.print(f"[bold]{best.name}[/bold]: {best.why}.", highlight=False)
+    console.print(table)
     for name, reason in advice.left_out.items():
         console.print(f"Not ranked, {name}: {reason}.", highlight=False)
     asked = advice.request.setting

@@ -1,15 +1,18 @@
 """``rqm audit``: try to break a claim by sampling."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rqm._util.checks import nearest
+from rqm.cli import names
 from rqm.cli.options import DataOption, JsonOption, SetOption, with_mechanism
+from rqm.cli.waits import waiting
+from rqm.cli.words import say
 from rqm.mechanisms.channel import Channel
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Try to break a claim by sampling.")
@@ -63,7 +66,8 @@ def sampler(
     """
     from rqm.audit.sampler import audit_sampler
 
-    found = audit_sampler(mech, draws=draws, backend=backend.value)
+    with waiting("drawing", quiet=as_json, key=f"audit sampler {mech.kind} {draws} {backend}"):
+        found = audit_sampler(mech, draws=draws, backend=backend.value)
     _tell(
         found.to_dict(),
         as_json,
@@ -118,7 +122,8 @@ def privacy(
         return
     from rqm.audit.privacy import audit_privacy
 
-    found = audit_privacy(mech, clients, draws=draws, confidence=confidence, claim=claim.value, delta=delta or 0.0)
+    with waiting("drawing", quiet=as_json, key=f"audit privacy {mech.kind} {clients} {draws}"):
+        found = audit_privacy(mech, clients, draws=draws, confidence=confidence, claim=claim.value, delta=delta or 0.0)
     said = (
         f"claimed ε ≤ {found.claimed:.6g} ({found.claim}), measured ε ≥ {found.measured:.6g} with confidence "
         f"{found.confidence:g}, at x = {found.x:.4g} and {found.x_prime:.4g}"
@@ -132,7 +137,7 @@ def privacy(
 
 
 def _tell(facts: dict[str, Any], as_json: bool, good: bool, words: dict[bool, str]) -> None:
-    typer.echo(json.dumps(facts) if as_json else words[good])
+    say(json.dumps(facts) if as_json else words[good], whole=as_json)
     if not good:
         raise typer.Exit(1)
 
@@ -151,8 +156,8 @@ def _training(
     from rqm.audit import jobs
 
     plans, loaded = jobs.variants(experiment, settings or [], variant or [], data)
-    with _busy("training", as_json) as watch:
-        found = jobs.training(plans, loaded, delta=delta, canaries=canaries, confidence=confidence, watch=watch)
+    with waiting("training", len(plans), quiet=as_json, key=f"canaries {experiment} {sorted(plans)}") as wait:
+        found = jobs.training(plans, loaded, delta=delta, canaries=canaries, confidence=confidence, watch=wait.begin)
     rows = [
         (
             name,
@@ -164,8 +169,10 @@ def _training(
         for name, one in found.items()
     ]
     facts = next(iter(found.values())) if len(found) == 1 else {"variants": found}
-    _show(facts, as_json, ("variant", "claimed ε", "measured ε ≥", "guesses", ""), rows, out, "canaries")
-    if any(one["contradicted"] for one in found.values()):
+    wrong = [name for name, one in found.items() if one["contradicted"]]
+    said = f"CONTRADICTED: {', '.join(wrong)}" if wrong else "No claim is contradicted by what the server guessed"
+    _show(facts, as_json, ("variant", "claimed ε", "measured ε ≥", "guesses", ""), rows, out, "canaries", said)
+    if wrong:
         raise typer.Exit(1)
 
 
@@ -195,9 +202,11 @@ def inversion(
         rqm audit inversion --pictures 2 --out out/inversion
     """
     from rqm.audit import jobs
+    from rqm.audit.inversion import KINDS
     from rqm.data import load
 
-    with _busy("inverting", as_json) as watch:
+    steps = pictures * seeds * len(KINDS)
+    with waiting("inverting", steps, quiet=as_json, key=f"inversion {dataset}") as wait:
         found = jobs.inversion(
             load(dataset, data),
             pictures=pictures,
@@ -205,7 +214,7 @@ def inversion(
             clients=clients,
             iterations=iterations,
             device=device,
-            watch=watch,
+            watch=wait.end,
         )
     rows = [
         (
@@ -215,12 +224,16 @@ def inversion(
         )
         for kind, one in found["kinds"].items()
     ]
-    _show(found, as_json, ("what the attacker sees", "similarity", "identified"), rows, out, "inversion")
+    worst, best = (f"{one['identified']:.0%}" for one in list(found["kinds"].values())[:: len(KINDS) - 1])
+    said = f"From a plain gradient {worst} of the pictures are identified, from a secure sum of RQM's levels {best}"
+    _show(found, as_json, ("what the attacker sees", "similarity", "identified"), rows, out, "inversion", said)
 
 
 @app.command()
 def membership(
-    experiment: Annotated[str, typer.Argument(help="An experiment whose variants are compared.")] = "membership",
+    experiment: Annotated[
+        str, typer.Argument(help="An experiment whose variants are compared.", autocompletion=names.experiments)
+    ] = "membership",
     variant: VariantOption = None,
     settings: SetOption = None,
     data: DataOption = None,
@@ -239,8 +252,9 @@ def membership(
     from rqm.audit import jobs
 
     plans, loaded = jobs.variants(experiment, settings or [], variant or [], data)
-    with _busy("training models", as_json) as watch:
-        found = jobs.membership(plans, loaded, models=models, users=users, rate=rate, watch=watch)
+    steps = models * len(plans)
+    with waiting("training models", steps, quiet=as_json, key=f"membership {experiment}") as wait:
+        found = jobs.membership(plans, loaded, models=models, users=users, rate=rate, watch=wait.end)
     rows = [
         (
             name,
@@ -251,12 +265,20 @@ def membership(
         for name, one in found.items()
     ]
     heads = ("variant", f"members found at {100 * rate:g} % false", "area under the curve", "accuracy")
-    _show(found, as_json, heads, rows, out, "membership")
+    name, most = max(found.items(), key=lambda item: item[1]["found"])
+    said = (
+        f"With {rate:.3g} false accusations the attack finds up to {most['found']:.1%} of the members ({name}); "
+        f"who knows nothing finds {rate:.1%}"
+    )
+    _show(found, as_json, heads, rows, out, "membership", said)
 
 
 @app.command()
 def mutants(
-    name: Annotated[list[str] | None, typer.Option(help="Only this mutant; may be given several times.")] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this mutant; may be given several times.", autocompletion=names.mutants),
+    ] = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -271,16 +293,17 @@ def mutants(
     known = [mutant.name for mutant in MUTANTS]
     for one in name or []:
         if one not in known:
-            raise ValueError(f"name = {one}: must be among {', '.join(known)}")
-    with _busy("breaking things", as_json) as watch:
+            raise ValueError(f"name = {one}: must be among {', '.join(known)}{nearest(one, known)}")
+    with waiting("breaking things", len(name or known), quiet=as_json, key=f"mutants {name}") as wait:
         found = []
         for verdict in audit_mutants(name):
             found.append(verdict)
-            watch(verdict.name)
+            wait.end(verdict.name)
     survived = [one.name for one in found if not one.caught]
     facts = {"mutants": [one.to_dict() for one in found], "survived": survived}
     rows = [(one.name, one.mistake, "caught" if one.caught else "SURVIVED", one.audit, one.evidence) for one in found]
-    _show(facts, as_json, ("mutant", "mistake", "", "by", "evidence"), rows, out, "mutants")
+    said = f"SURVIVED: {', '.join(survived)}" if survived else f"All {len(found)} mistakes are caught"
+    _show(facts, as_json, ("mutant", "mistake", "", "by", "evidence"), rows, out, "mutants", said)
     if survived:
         raise typer.Exit(1)
 
@@ -298,20 +321,24 @@ def sketch(
     """
     from rqm.audit.sketch import audit_sketch
 
-    found = audit_sketch(draws=draws)
+    with waiting("sketching", quiet=as_json, key=f"sketch {draws}"):
+        found = audit_sketch(draws=draws)
     rows = [
         (one.name, _number(one.claimed), _number(one.measured), "CONTRADICTED" if one.contradicted else "holds")
         for one in found
     ]
     facts = {"sketches": [one.to_dict() for one in found]}
-    _show(facts, as_json, ("sketch", "claimed ε", "measured ε ≥", ""), rows, None, "sketch")
-    if [one.contradicted for one in found] != [True, True, False]:
+    expected = [one.contradicted for one in found] == [True, True, False]
+    said = "A clip before the sketch does not protect, one after it does" if expected else "NOT what the proofs say"
+    _show(facts, as_json, ("sketch", "claimed ε", "measured ε ≥", ""), rows, None, "sketch", said)
+    if not expected:
         raise typer.Exit(1)
 
 
 @app.command("all")
 def everything(
     out: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("out/audit"),
+    as_json: JsonOption = False,
 ) -> None:
     """Run all audits, small: a few minutes on two cores. Exit code 1 if a claim is contradicted or a mutant survives.
 
@@ -323,26 +350,19 @@ def everything(
     from rqm.report.attacks import draw
 
     out.mkdir(parents=True, exist_ok=True)
-    with _busy("auditing", as_json=False) as watch:
-        found = audit_everything(out, watch)
+    with waiting("auditing", quiet=as_json, key="audit all") as wait:
+        found = audit_everything(out, wait.begin)
         for name in ("inversion", "membership"):
             draw(out / f"{name}.json")
     text = markdown(found)
     (out / "audit.md").write_text(text)
-    typer.echo(text)
-    typer.echo(f"{'all claims hold' if found['good'] else 'SOMETHING IS WRONG'}; written to {out}")
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"{'All claims hold' if found['good'] else 'SOMETHING IS WRONG'}; written to {out}.\n")
+        typer.echo(text)
     if not found["good"]:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _busy(what: str, as_json: bool) -> Iterator[Callable[[str], object]]:
-    """Show what is being done, on a terminal only."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    with console.status(what) if console.is_terminal and not as_json else nullcontext() as status:
-        yield lambda now: status.update(f"{what}: {now}") if status else None
 
 
 def _show(
@@ -352,8 +372,9 @@ def _show(
     rows: Sequence[tuple[str, ...]],
     out: Path | None,
     name: str,
+    said: str,
 ) -> None:
-    """Print a table or JSON; with a folder also write the JSON and, where there is one, the picture."""
+    """Print what was found, in a sentence and a table, or JSON; with a folder also write it, and the picture."""
     from rqm._util.files import write_json
 
     if out is not None:
@@ -368,6 +389,7 @@ def _show(
     from rich.console import Console
     from rich.table import Table
 
+    say(f"{said}.", bold=True)
     table = Table(*heads, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rqm.cli import names
+from rqm.cli.words import listing, say
+
 if TYPE_CHECKING:
     from benchmarks import Result
 
@@ -15,7 +18,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Which benchmark; none prints their names.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Which benchmark; none prints their names.", autocompletion=names.benchmarks),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the JSON file and the bar chart.")] = Path("out/bench"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, write nothing.")] = False,
 ) -> None:
@@ -27,22 +33,18 @@ def command(
 
         rqm bench divergence --json
     """
-    if not (ROOT / "benchmarks" / "__init__.py").exists():
-        raise ValueError("benchmarks come with the source; run it in a clone of the repository (make setup)")
-    sys.path.insert(0, str(ROOT))
-    from benchmarks import BENCHMARKS, run
-
+    listed = known()
     if name is None:
-        for known, what in BENCHMARKS.items():
-            typer.echo(f"{known:16}{what}")
+        if as_json:
+            typer.echo(json.dumps({"benchmarks": listed}))
+            return
+        say("Each measures us and our peers in turns, in the same run: rqm bench NAME.")
+        listing(listed)
         return
-    from rich.console import Console
+    from benchmarks import run
+    from rqm.cli.waits import waiting
 
-    console = Console(stderr=True)
-    if console.is_terminal and not as_json:
-        with console.status(f"measuring {name}, all contenders in turns …"):
-            result = run(name)
-    else:
+    with waiting(f"measuring {name}, all contenders in turns", quiet=as_json, key=f"bench {name}"):
         result = run(name)
     if as_json:
         typer.echo(json.dumps(result.to_dict()))
@@ -50,6 +52,28 @@ def command(
     _show(result)
     for path in result.save(out):
         typer.echo(str(path))
+
+
+def known() -> dict[str, str]:
+    """What each benchmark measures, where they are."""
+    if not (ROOT / "benchmarks" / "__init__.py").exists():
+        raise ValueError("benchmarks come with the source; run it in a clone of the repository (make setup)")
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from benchmarks import BENCHMARKS
+
+    return dict(BENCHMARKS)
+
+
+def _sentence(result: "Result") -> str:
+    """How we compare, in one sentence."""
+    if not result.peers:
+        return f"{result.name}: no peer was measured."
+    nearest = min(result.peers, key=result.ratios.__getitem__)
+    ratio = result.ratios[nearest]
+    beside = f"{nearest}, the nearest peer" if len(result.peers) > 1 else nearest
+    faster = f"{ratio:.3g} times as fast as" if ratio >= 1 else f"{1 / ratio:.3g} times slower than"
+    return f"{result.ours} is {faster} {beside}, in this run."
 
 
 def _show(result: "Result") -> None:
@@ -67,6 +91,7 @@ def _show(result: "Result") -> None:
         faster = f"{number(result.ratios[name])} × faster" if name in result.ratios else ""
         table.add_row(name, number(result.shown(name)), faster)
     console = Console()
+    say(_sentence(result), bold=True)
     console.print(table)
     for what, check in result.checks.items():
         word = "reached" if check["measured"] >= check["wanted"] else "NOT reached"

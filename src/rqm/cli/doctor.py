@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import typer
@@ -20,6 +20,8 @@ import typer
 from rqm import __version__
 from rqm._util.extras import EXTRAS
 from rqm._util.threads import usable_cores
+from rqm.cli.options import JsonOption
+from rqm.cli.words import say
 
 State = Literal["good", "missing", "broken"]
 
@@ -149,22 +151,36 @@ def _browser() -> tuple[State, str]:
     return ("good", found) if found else ("missing", "none found; open the pages that rqm writes elsewhere")
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def sentence(found: list[Check]) -> str:
+    """What was found, in one sentence."""
+    broken = [one.name for one in found if one.state == "broken"]
+    if broken:
+        return f"Something that is installed does not work: {', '.join(broken)}."
+    missing = [one.name for one in found if one.state == "missing"]
+    beside = f"; what is optional and not there: {', '.join(missing)}" if missing else ""
+    return f"All that is installed works{beside}."
+
+
+def command(as_json: JsonOption = False) -> None:
     """Look at the environment, the optional parts, the GPU, the source of entropy and the encoder, in seconds.
 
     Exit code 1 if something that is installed does not work. Example:
 
         rqm doctor
     """
-    found = examine()
+    from rqm.cli.waits import waiting
+
+    with waiting("examining", quiet=as_json, key="doctor"):
+        found = examine()
     good = all(one.state != "broken" for one in found)
     if as_json:
-        typer.echo(json.dumps({"good": good, "checks": [one.to_dict() for one in found]}))
+        typer.echo(json.dumps({"good": good, "sentence": sentence(found), "checks": [one.to_dict() for one in found]}))
     else:
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
 
+        say(sentence(found), bold=True)
         table = Table(box=None, show_header=False, pad_edge=False)
         colours = {"good": "green", "missing": "yellow", "broken": "bold red"}
         for one in found:

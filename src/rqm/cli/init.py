@@ -1,9 +1,12 @@
 """``rqm init``: files to start from."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rqm.cli.options import JsonOption
 
 
 def command(
@@ -20,6 +23,7 @@ def command(
             "--trust-server", help="With --policy: one that trusts the server with everything, for simulations."
         ),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write files to start from: a Flower app, or the policy of a node, with a line on each of its limits.
 
@@ -41,10 +45,11 @@ def command(
     if flower == policy or (trust_server and not policy):
         raise ValueError("give --flower, or --policy (with --trust-server or without): what to begin")
     if flower:
-        _flower(folder)
+        _flower(folder, as_json)
         return
     path = _policy(folder, trusting=trust_server)
-    typer.echo(f"{path}: written{'' if trust_server else '; change it to what you allow'}")
+    words = f"{path}: written{'' if trust_server else '; change it to what you allow'}"
+    typer.echo(json.dumps({"files": [str(path)]}) if as_json else words)
 
 
 def _policy(folder: Path, *, trusting: bool) -> Path:
@@ -65,7 +70,7 @@ def _new(path: Path, data: bytes) -> Path:
     return path
 
 
-def _flower(folder: Path) -> None:
+def _flower(folder: Path, as_json: bool) -> None:
     """The app of the package's template, and a policy for those who simulate it."""
     import rqm
 
@@ -74,13 +79,16 @@ def _flower(folder: Path) -> None:
     for there in (folder / path.relative_to(template) for path in files):
         if there.exists():
             raise ValueError(f"{there}: is there already, and is not overwritten")
-    for path in files:
-        _new(folder / path.relative_to(template), path.read_bytes())
-    _policy(folder / "simulated", trusting=True)
-    typer.echo(
-        f"{folder}: a Flower app for fifty nodes with ε = 8; your model and data go into app/task.py. Simulate it:"
-    )
-    typer.echo(
+    written = [_new(folder / path.relative_to(template), path.read_bytes()) for path in files]
+    written.append(_policy(folder / "simulated", trusting=True))
+    command = (
         f"RQM_STATE={folder.absolute()}/simulated FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} "
         "local --stream --federation-config 'num-supernodes=50 client-resources-num-cpus=1'"
     )
+    if as_json:
+        typer.echo(json.dumps({"files": list(map(str, written)), "command": command}))
+        return
+    typer.echo(
+        f"{folder}: a Flower app for fifty nodes with ε = 8; your model and data go into app/task.py. Simulate it:"
+    )
+    typer.echo(command)

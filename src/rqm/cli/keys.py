@@ -1,9 +1,12 @@
 """``rqm keys``: a node's identity, and the roster of a federation."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rqm.cli.options import JsonOption
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,6 +18,7 @@ RosterFile = Annotated[Path, typer.Argument(help="The file of the roster: a publ
 @app.command("new")
 def new(
     folder: Annotated[Path | None, typer.Argument(help="Where the node's policy is; default $RQM_STATE.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make the secret key of this node, once, and print the public one, for the roster.
 
@@ -28,13 +32,15 @@ def new(
 
     path = (folder or state_folder()) / IDENTITY
     path.parent.mkdir(parents=True, exist_ok=True)
-    typer.echo(Identity.new(path).public.hex())
+    public = Identity.new(path).public.hex()
+    typer.echo(json.dumps({"public": public, "file": str(path)}) if as_json else public)
 
 
 @app.command("roster")
 def roster(
     file: RosterFile,
     add: Annotated[list[str] | None, typer.Argument(help="Public keys to add, 64 hexadecimal digits each.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Add public keys to a roster, or begin one; print its hash, by which all compare theirs.
 
@@ -43,7 +49,7 @@ def roster(
         rqm keys roster roster.txt 3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29
     """
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    _write(file, [*lines, *(add or [])])
+    _write(file, [*lines, *(add or [])], as_json)
 
 
 @app.command("rotate")
@@ -51,6 +57,7 @@ def rotate(
     file: RosterFile,
     old: Annotated[str, typer.Argument(help="The public key that goes.")],
     new: Annotated[str, typer.Argument(help="The public key that comes.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Put a node's new public key into the place of its old one; every node needs the new roster.
 
@@ -63,14 +70,15 @@ def rotate(
     if not places:
         raise ValueError(f"{file}: does not hold the key {old}")
     lines[places[0]] = lines[places[0]].replace(old, new, 1)
-    _write(file, lines)
+    _write(file, lines, as_json)
 
 
-def _write(file: Path, lines: list[str]) -> None:
+def _write(file: Path, lines: list[str], as_json: bool) -> None:
     """Write a roster, if it is one."""
     from rqm._util.files import write_atomically
     from rqm.secagg import Roster
 
     found = Roster.parse("\n".join(lines))
     write_atomically(file, ("\n".join(lines) + "\n").encode())
-    typer.echo(f"{len(found.keys)} keys, hash {found.hash.hex()}")
+    facts = {"keys": len(found.keys), "hash": found.hash.hex()}
+    typer.echo(json.dumps(facts) if as_json else f"{len(found.keys)} keys, hash {found.hash.hex()}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm._util.checks import nearest
+from rqm.cli import names
 from rqm.mechanisms.base import Option
 from rqm.mechanisms.registry import kinds
 
@@ -42,7 +44,8 @@ def with_mechanism(command: Callable[..., None]) -> Callable[..., None]:
         own = {name: given.pop(name) for name in merged}
         command(mech=_built(mechanism, {name: value for name, value in own.items() if value is not None}), **given)
 
-    added = [_parameter("mechanism", str, f"The mechanism: {', '.join(known)}.", "rqm")]
+    words = f"The mechanism: {', '.join(known)}."
+    added = [_parameter("mechanism", str, words, "rqm", autocompletion=names.mechanisms)]
     for name, uses in sorted(merged.items(), key=lambda item: list(kinds()).index(next(iter(item[1])))):
         first = next(iter(uses.values()))
         added.append(_parameter(name, first.type | None, f"{first.help.rstrip('.')} ({_defaults(uses)}).", None))
@@ -61,20 +64,25 @@ def _defaults(uses: dict[str, Option]) -> str:
     return "; ".join(", ".join(who) + ("" if default is None else f": {default:g}") for default, who in alike.items())
 
 
-def _parameter(name: str, kind: Any, words: str, default: Any) -> inspect.Parameter:
+def _parameter(name: str, kind: Any, words: str, default: Any, **more: Any) -> inspect.Parameter:
     kept = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kept, default=default, annotation=Annotated[kind, typer.Option(help=words)])
+    return inspect.Parameter(name, kept, default=default, annotation=Annotated[kind, typer.Option(help=words, **more)])
 
 
 def _built(kind: str, given: dict[str, Any]) -> "Channel":
     """Make the mechanism that the options describe; an option of another mechanism is an error."""
     integers = [name for name, made in kinds().items() if made.integers]
     if kind not in integers:
-        raise ValueError(f"mechanism = {kind}: must be one of {', '.join(integers)}")
+        raise ValueError(f"mechanism = {kind}: must be one of {', '.join(integers)}{nearest(kind, integers)}")
     allowed = kinds()[kind].options()
     for name in sorted(given.keys() - allowed.keys()):
         usable = ", ".join(f"--{option}" for option in sorted(allowed))
         raise ValueError(f"{name} = {given[name]}: must not be given with --mechanism {kind}, which takes {usable}")
+    for one in allowed.values():
+        if one.required and one.name not in given:
+            raise ValueError(
+                f"{one.name} = None: must be given with --mechanism {kind}: {one.help[0].lower()}{one.help[1:]}"
+            )
     return kinds()[kind].from_dict({"mechanism": kind, **given}).channel
 
 

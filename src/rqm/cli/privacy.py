@@ -2,7 +2,6 @@
 
 import json
 import math
-from contextlib import nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from rqm._util.compiler import start_lean
 from rqm.cli.options import JsonOption, with_mechanism
+from rqm.cli.words import say
 from rqm.mechanisms.channel import Channel
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ def command(
     """
     start_lean()
     from rqm import renyi
+    from rqm.cli.waits import waiting
 
-    with _spinner(quiet=as_json or clients < 3):
+    with waiting("searching and certifying", quiet=as_json or clients < 3, key=f"privacy {mech} {clients} {others}"):
         bound = renyi(mech, alpha, clients, others.value, law=law.value, seed=seed)
     facts = describe(mech, bound, others.value)
     if as_json:
@@ -94,27 +95,36 @@ def describe(mech: Channel, bound: "Bound", others: str) -> dict[str, Any]:
     }
     if mech.theorem_bound is not None and bound.clients == 1:
         facts["theorem_bound"] = mech.theorem_bound
-    return facts
+    return {**facts, "sentence": sentence(facts)}
 
 
 def _finite(value: float) -> float | str:
     return value if math.isfinite(value) else "inf"  # JSON has no infinity
 
 
-def _spinner(quiet: bool) -> Any:
-    from rich.console import Console
+def sentence(facts: dict[str, Any]) -> str:
+    """What a bound means."""
+    order = f"D_{facts['alpha']:g}" if isinstance(facts["alpha"], float) else "D_inf"
+    if not facts["certified"]:
+        return f"For these inputs {order} is {_number(facts['lower'])}; others may leak more: no guarantee."
+    if facts["upper"] == "inf":
+        return "Not private: some outcomes give a client's value away, whatever the others send."
+    seen = "its message" if facts["clients"] == 1 else f"the sum over {facts['clients']:,} clients"
+    return (
+        f"Replacing one client's value changes the law of {seen} by {order} ≤ {_number(facts['upper'])} at most, "
+        "whatever all others send: proven, for one coordinate in one round."
+    )
 
-    console = Console(stderr=True)
-    return nullcontext() if quiet or not console.is_terminal else console.status("searching and certifying …")
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _show(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    def number(value: float | str) -> str:
-        return value if isinstance(value, str) else f"{value:.6g}"
-
+    number = _number
     worst = facts["worst"]
     parameters = {k: v for k, v in facts["mechanism"].items() if k != "mechanism"}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -136,6 +146,7 @@ def _show(facts: dict[str, Any]) -> None:
         table.add_row("Theorem 5.2", f"D_inf ≤ {facts['theorem_bound']:.6g}")
     table.add_row("variance, bits", f"≤ {facts['variance_max']:.4g} clip² a client, {facts['bits']} bits")
     console = Console()
+    say(facts["sentence"], bold=True)
     console.print(table)
     console.print(
         "[dim]Per coordinate and per round. A model of d coordinates leaks up to d times as much each round.[/dim]"

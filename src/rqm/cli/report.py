@@ -1,11 +1,12 @@
 """``rqm report``: a run as a page."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rqm.cli.options import DataOption
+from rqm.cli.options import DataOption, JsonOption
 
 
 def command(
@@ -14,6 +15,7 @@ def command(
     ],
     data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="The file; else report.html in the (first) folder.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write one self-contained HTML file about a run: learning, privacy, bits, time, the model, and how to repeat it.
 
@@ -25,17 +27,17 @@ def command(
 
         rqm report runs/first runs/second --out compared.html
     """
-    typer.echo(str(write(run_dir, out, data)))
+    path = write(run_dir, out, data, quiet=as_json)
+    typer.echo(json.dumps({"report": str(path)}) if as_json else str(path))
 
 
-def write(folders: list[Path], out: Path | None = None, data: Path | None = None) -> Path:
+def write(folders: list[Path], out: Path | None = None, data: Path | None = None, *, quiet: bool = False) -> Path:
     """Build and save a report; return its path."""
-    from rich.console import Console
-
     from rqm._util.files import write_atomically
+    from rqm.cli.waits import waiting
     from rqm.report.page import build
 
-    with Console(stderr=True).status("writing the report"):
+    with waiting("writing the report", quiet=quiet, key=f"report of {len(folders)}"):
         text = build(folders, data)
     path = out or folders[0] / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rqm.cli.options import DataOption, DeltaOption, SetOption
+from rqm.cli import names
+from rqm.cli.options import DataOption, DeltaOption, JsonOption, SetOption
+from rqm.cli.words import listing, say
 
 if TYPE_CHECKING:
     from rqm.plan.plan import Plan
     from rqm.training.trainer import Record
 
 
-def experiments() -> None:
+def experiments(as_json: JsonOption = False) -> None:
     """List the experiments that come with the package: names for `rqm train`, `rqm account` and `rqm audit`.
 
     Example:
@@ -23,8 +25,12 @@ def experiments() -> None:
     """
     from rqm.plan.experiments import about, names
 
-    for name in names():
-        typer.echo(f"{name:20}{about(name)}")
+    found = {name: about(name) for name in names()}
+    if as_json:
+        typer.echo(json.dumps({"experiments": found}))
+        return
+    say("Plans that come along: rqm account NAME says what each promises, rqm train NAME --out DIR carries it out.")
+    listing(found)
 
 
 KeyOption = Annotated[
@@ -38,7 +44,11 @@ WitnessOption = Annotated[
 
 def command(
     experiment: Annotated[
-        str | None, typer.Argument(help="A shipped experiment (rqm experiments), its first variant; or a TOML file.")
+        str | None,
+        typer.Argument(
+            help="A shipped experiment (rqm experiments), its first variant; or a TOML file.",
+            autocompletion=names.experiments,
+        ),
     ] = None,
     data: DataOption = None,
     settings: SetOption = None,
@@ -63,6 +73,7 @@ def command(
     key: KeyOption = None,
     witness: WitnessOption = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved plan and stop.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
 
@@ -72,9 +83,7 @@ def command(
 
         rqm train glyphs --out runs/first
 
-        rqm train mnist-writers --data DIR --set mechanism.keep=0.5 --out runs/second
-
-        rqm train --resume runs/first
+        rqm train --resume runs/first --set evaluate_every=5
 
         rqm train glyphs --sweep --out runs/compared
     """
@@ -82,70 +91,74 @@ def command(
     settings = [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     if sweep:
         if experiment is None or out is None or resume is not None or witness is not None or key is not None:
-            raise ValueError("sweep = True: must come with EXPERIMENT and --out, without --resume, --key and --witness")
-        _sweep(experiment, settings, data, out, minutes)
+            raise ValueError("--sweep: must come with EXPERIMENT and --out, without --resume, --key and --witness")
+        _sweep(experiment, settings, data, out, minutes, as_json)
         return
     plan = _plan(experiment, settings, resume)
     if print_config:
         typer.echo(json.dumps(plan.to_dict(), indent=1))
         return
-    folder = resume or out
+    _run(
+        plan, resume or out, data, as_json, resume=resume is not None, expect_head=expect_head, key=key, witness=witness
+    )
+
+
+def _run(plan: "Plan", folder: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:
     if folder is None:
         raise ValueError("out = None: must be a new folder for the run")
-    _run(plan, folder, data, resume=resume is not None, expect_head=expect_head, key=key, witness=witness)
-
-
-def _run(plan: "Plan", folder: Path, data: Path | None, **how: Any) -> None:
     from rqm.data import load
     from rqm.training import run
     from rqm.training.trainer import validate
 
     clients = load(plan.data, data)
     validate(plan, clients)
-    leak = _leak(plan)
+    leak = _leak(plan, as_json)
     try:
         work = partial(run.carry_out, plan, clients, folder, **how)
-        summary = _watched(plan, leak, work)
+        summary = _watched(plan, leak, work, as_json)
     except KeyboardInterrupt:
         typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
         raise typer.Exit(130) from None
+    report = _report(folder, data, as_json)
+    if as_json:
+        typer.echo(json.dumps({**summary, "folder": str(folder), "report": report}))
+        return
     _show(summary, leak, folder)
-    _report(folder, data)
+    if report:
+        typer.echo(f"report: {report}")
 
 
-def _report(folder: Path, data: Path | None) -> None:
-    """A page about what was done, where what it takes is installed."""
+def _report(folder: Path, data: Path | None, quiet: bool) -> str | None:
+    """A page about what was done, where what it takes is installed; its path."""
     from importlib.util import find_spec
 
     from rqm.cli.report import write
 
-    if find_spec("matplotlib"):
-        typer.echo(f"report: {write([folder], data=data)}")
+    return str(write([folder], data=data, quiet=quiet)) if find_spec("matplotlib") else None
 
 
-def _leak(plan: "Plan") -> str:
+def _leak(plan: "Plan", quiet: bool) -> str:
     """What one coordinate of one round may leak, certified: all that can be said of a plan without an L2 budget."""
     if plan.transforms.l2_clip is not None and plan.mechanism.private:
         return ""
-    from rich.console import Console
-
+    from rqm.cli.waits import waiting
     from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
 
     if not plan.mechanism.integers:
         return "not private"
     if plan.clients > QUICK_CLIENTS:
         return ""
-    with Console(stderr=True).status("certifying what a coordinate leaks"):
+    with waiting("certifying what a coordinate leaks", quiet=quiet, key=f"leak {plan.mechanism} {plan.clients}"):
         bound = renyi(plan.mechanism.channel, 2, plan.clients, law="sampled")
     return f"D₂ ≤ {bound.upper:.3g} a coordinate"
 
 
-def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, minutes: float | None) -> None:
+def _sweep(
+    experiment: str, settings: list[str], data: Path | None, out: Path, minutes: float | None, as_json: bool
+) -> None:
     from time import perf_counter
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from rqm.cli.waits import waiting
     from rqm.data import load
     from rqm.plan.experiments import find
     from rqm.plan.sweep import Sweep
@@ -154,12 +167,13 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
 
     began = perf_counter()
     plans = Sweep.from_toml(find(experiment), settings)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(experiment)
+    runs, total = plans.runs(out), sum(plan.rounds for _, plan, _ in plans.runs(out))
+    before = {(name, plan.seed): sum(one.rounds for _, one, _ in runs[:k]) for k, (name, plan, _) in enumerate(runs)}
+    with waiting(experiment, total, quiet=as_json) as wait:
 
         def watch(name: str, plan: "Plan", record: "Record") -> None:
-            bar.update(task, completed=record.round, total=plan.rounds, description=f"{name}, seed {plan.seed}")
+            over = before[name, plan.seed] + record.round
+            wait.at(over, what=f"{name}, seed {plan.seed}", facts=_facts(record, plan.rounds))
 
         try:
             done = sweeps.carry_out(plans, lambda name: load(name, data), out, watch, minutes)
@@ -168,10 +182,15 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     saved = sweeps.save_curves(plans, out)
     curves = json.loads(saved.read_text())
     if curves:
-        _table(curves)
-        typer.echo(str(draw(curves, saved.with_suffix(".png"))))
-        _report(out, data)
-        _tell(sweeps.save_summary(plans, out, perf_counter() - began))
+        picture, report = str(draw(curves, saved.with_suffix(".png"))), _report(out, data, as_json)
+        summary = sweeps.save_summary(plans, out, perf_counter() - began)
+        if as_json:
+            typer.echo(json.dumps({"summary": summary, "curves": curves, "picture": picture, "report": report}))
+        else:
+            _tell(summary)
+            _table(curves)
+            typer.echo(picture)
+            typer.echo(f"report: {report}")
     if not done:
         typer.echo("rqm: stopped before the end, all saved; the same command goes on", err=True)
         raise typer.Exit(3)
@@ -202,10 +221,8 @@ def _tell(summary: dict[str, Any] | None) -> None:
         return
     free = summary["accuracy_noise_free"]
     beside = "" if free is None else f", {free:.1%} without noise"
-    typer.echo(
-        f"accuracy {summary['accuracy']:.1%} at ε = {summary['epsilon']:.3g}{beside}; {summary['seconds']:.0f} s"
-    )
-    typer.echo(summary["sentence"])
+    say(f"accuracy {summary['accuracy']:.1%} at ε = {summary['epsilon']:.3g}{beside}; {summary['seconds']:.0f} s")
+    say(summary["sentence"])
 
 
 def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "Plan":
@@ -230,55 +247,50 @@ def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "
     return next(iter(variants.values()))
 
 
-def _watched(plan: "Plan", leak: str, work: Any) -> dict[str, Any]:
-    """Do the work under a progress bar."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _facts(record: "Record", rounds: int = 0) -> tuple[str, ...]:
+    """What a round says, what matters most first; of several runs also which round it is."""
+    turn = f"round {record.round} of {rounds}" if rounds else ""
+    seen = "" if record.accuracy is None else f"accuracy {record.accuracy:.1%}"
+    loss = "" if record.loss is None else f"loss {record.loss:.3f}"
+    spent = "" if record.epsilon is None else f"ε {record.epsilon:.4g}"
+    sent = f"{record.bits_up / 8e6:.3g} MB a round"
+    return tuple(filter(None, (turn, seen, spent, loss, sent)))
 
-    columns = (
-        TextColumn("round"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=plan.rounds)
-        seen = ""
+
+def _watched(plan: "Plan", leak: str, work: Any, quiet: bool) -> dict[str, Any]:
+    """Do the work under a bar."""
+    from rqm.cli.waits import waiting
+
+    with waiting("round", plan.rounds, quiet=quiet) as wait:
 
         def watch(record: "Record") -> None:
-            nonlocal seen
-            if record.accuracy is not None:
-                seen = f"loss {record.loss:.3f}, accuracy {record.accuracy:.1%}"
-            sent = record.bits_up / 8e6
-            spent = leak if record.epsilon is None else f"ε {record.epsilon:.4g}"
-            facts = ", ".join(filter(None, (seen, f"{record.seconds:.2g} s", f"{sent:.3g} MB", spent)))
-            bar.update(task, completed=record.round, description=facts)
+            seen = record.accuracy is not None or not wait.facts  # what was seen stays until it is seen again
+            wait.at(record.round, facts=(*_facts(record), leak) if seen else wait.facts)
 
         summary: dict[str, Any] = work(watch)
     return summary
 
 
 def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
-    typer.echo(f"accuracy {summary['accuracy']:.2%}, loss {summary['loss']:.4f} on the test set")
+    say(f"accuracy {summary['accuracy']:.2%}, loss {summary['loss']:.4f} on the test set")
     if summary["bits_up"]:
         ratio = summary["float32_bits_up"] / summary["bits_up"]
-        typer.echo(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
+        say(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
     if "epsilon" in summary:
         spent = "the budget is spent: " if summary["budget_spent"] else ""
         unit = "record" if "records" in summary["plan"] else "user"
-        typer.echo(
+        say(
             f"privacy: {spent}({summary['epsilon']:.4g}, {summary['delta']:.3g})-DP for every {unit} against "
             f"the server, certified, after {summary['rounds']} rounds (rqm account {folder}). "
             "This simulation's randomness is seeded: not private"
         )
     elif leak == "not private":
-        typer.echo("privacy: none, the gradients are summed without noise")
+        say("privacy: none, the gradients are summed without noise")
     elif leak:
-        typer.echo(
+        say(
             f"privacy: {leak} and round, certified for one client replaced by another among "
             f"{summary['plan']['clients']} honest ones; over {summary['parameters']:,} coordinates that protects nobody"
         )
     if "ledger_head" in summary:
-        typer.echo(f"ledger: ends with {summary['ledger_head']}")
-    typer.echo(f"{folder}/: plan.json, metrics.jsonl, summary.json, checkpoint.safetensors")
+        say(f"ledger: ends with {summary['ledger_head']}")
+    say(f"{folder}/: plan.json, metrics.jsonl, summary.json, checkpoint.safetensors")

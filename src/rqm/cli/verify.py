@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rqm.cli.options import JsonOption, number_or_share
+from rqm.cli.words import say
 
 if TYPE_CHECKING:
     from rqm.verify import Report
@@ -55,13 +56,22 @@ def command(
         honest=number_or_share(honest),
         rounds=rounds,
     )
-    typer.echo(json.dumps(found.to_dict()) if as_json else _say(found))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+    else:
+        say(_say(found))
     raise typer.Exit(CODES[found.status])
 
 
 def _say(found: "Report") -> str:
-    """What was found, a line each."""
-    lines = [f"wrong: {one}" for one in found.wrong]
+    """What was found, a line each; what it means comes first."""
+    means = {
+        "verified": "verified: nothing contradicts what it says",
+        "wrong": "wrong: do not rely on it",
+        "cannot verify": "cannot verify: some of it is beyond this verifier, which does not guess",
+    }
+    lines = [f"{found.path}: {means[found.status]}"]
+    lines += [f"wrong: {one}" for one in found.wrong]
     lines += [f"cannot verify: {one}" for one in found.unsure]
     lines += [f"note: {one}" for one in found.notes]
     if found.head is not None:
@@ -71,4 +81,4 @@ def _say(found: "Report") -> str:
             f"ε ≤ {found.epsilon:.4g} at δ = {found.delta:g}, by this verifier's own bound, for a {found.unit} in "
             f"{found.participations} releases with {found.honest} honest clients."
         )
-    return "\n".join([*lines, f"{found.path}: {found.status}"])
+    return "\n".join(lines)

@@ -31,6 +31,7 @@ class Option:
     help: str
     default: Any
     type: type
+    required: bool = False
 
 
 @dataclass(frozen=True)

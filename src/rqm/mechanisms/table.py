@@ -96,13 +96,20 @@ class Table(Tabled):
     @classmethod
     def options(cls) -> dict[str, Option]:
         """A command line offers a file that holds the rest."""
-        return {"file": Option("file", "A table's JSON file.", None, str)}
+        return {"file": Option("file", "A table's JSON file.", None, str, required=True)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Build the table that ``to_dict`` described, or the one in a ``file``."""
         if set(values) == {"mechanism", "file"}:
             return cls.load(values["file"])
+        return cls._given(values)
+
+    @classmethod
+    def _given(cls, values: dict[str, Any]) -> Self:
+        """A table that somebody has given: what its law is, is not for us to say."""
+        if "rows" not in values:
+            raise ValueError("mechanism.rows: must be given, the law at each level; or a file that holds them")
         return super().from_dict(values)
 
     def save(self, path: Path | str) -> Path:
@@ -116,6 +123,6 @@ class Table(Tabled):
         """Read a table that ``save`` wrote."""
         values = read_json(Path(path), "a table's JSON file")
         try:
-            return super().from_dict(values)  # whose file is this one: it names no other
+            return cls._given(values)  # whose file is this one: it names no other
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: must be a table's JSON file ({error})") from None

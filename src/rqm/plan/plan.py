@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
-from rqm._util.checks import known_keys, real, shown, whole
+from rqm._util.checks import known_keys, nearest, real, shown, whole
 from rqm._util.files import DEEPEST, parse_table, read_json
 from rqm._util.schedules import Schedule, rate_factor
 from rqm.encoding.private_mean import LATER, PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.mechanisms.registry import kinds, mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.transient import Cancel, cancel_of
 from rqm.plan.records import Records, check_records
@@ -140,7 +140,8 @@ PARTS: dict[str, type[Transforms | ClientWork | ServerStep]] = {
     "client": ClientWork,
     "server": ServerStep,
 }
-"""The tables inside a plan, but for the mechanism's and those that may be missing."""
+OTHERS: dict[str, type[Records | Adapt]] = {"records": Records, "adapt": Adapt}
+"""The tables inside a plan, but for the mechanism's; and those that may be missing."""
 
 
 @final
@@ -316,10 +317,10 @@ class Plan:
         if not isinstance(values, Mapping):
             raise TypeError(f"plan = {shown(values)}: must be a table of names and values")
         values = dict(values)
-        known_keys(values, [f.name for f in fields(cls)])
+        known_keys(values, [f.name for f in fields(cls)], inner=_inner())
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, kind in (*PARTS.items(), ("records", Records), ("adapt", Adapt)):
+        for name, kind in {**PARTS, **OTHERS}.items():
             if name in values and (name in PARTS or values[name] is not None):
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
                 values[name] = kind(**values[name])
@@ -382,8 +383,16 @@ def assign(values: dict[str, Any], setting: str) -> None:
 def _table(values: dict[str, Any], name: str) -> dict[str, Any]:
     table = values[name]
     if not isinstance(table, dict):
-        raise TypeError(f"{name} = {shown(table)}: must be a table")
+        inner = [one for one in _inner() if one.startswith(f"{name}.")]
+        known = f" ({', '.join(inner[:3])}, …){nearest(name, ['clients', 'records'])}" if inner else ""
+        raise TypeError(f"{name} = {shown(table)}: must be a table{known}")
     return table
+
+
+def _inner() -> list[str]:
+    """The names in the tables of a plan, each with its table's."""
+    found = [f"{table}.{f.name}" for table, kind in {**PARTS, **OTHERS}.items() for f in fields(kind)]
+    return found + [f"mechanism.{name}" for made in kinds().values() for name in made.options()]
 
 
 def _one_of(name: str, value: Any, kinds: Any) -> None:

@@ -112,7 +112,9 @@ def without_replacement(rdp: Rdp, clients: int, population: int) -> Rdp:
     if rdp.orders != tuple(map(float, range(2, len(rdp.orders) + 2))):
         raise ValueError("orders: must be all integers from 2 on")
     clients = whole("clients", clients, 1)
-    rate = clients / whole("population", population, clients)
+    if whole("population", population, 1) < clients:
+        raise ValueError(f"population = {population}: must be at least {clients}, a round's clients")
+    rate = clients / population
     orders, values = np.array(rdp.orders), rdp.values
     with np.errstate(over="ignore"):
         second = np.minimum(np.log(4) + _log_expm1(values[0]), np.log(2) + values[0])

@@ -33,6 +33,7 @@
     'randomized-response': ['levels', 'epsilon'],
   };
   const NAMES = { rqm: 'RQM', pbm: 'PBM', rounding: 'Rounding', 'randomized-response': 'Randomized response' };
+  const NAMED = { levels: 'm', margin: 'Δ', keep: 'q', theta: 'θ', epsilon: 'ε', x: 'x', n: 'n', alpha: 'α' };
   const SYMBOLS = { levels: 'm', margin: 'Δ', keep: 'q', theta: 'θ', epsilon: 'ε' };
   const DEFAULTS = {
     mechanism: 'rqm', levels: 16, margin: 1, keep: 0.42, keeps: null, theta: 0.25, epsilon: 4, n: 40, alpha: 2, x: 0.3,
@@ -52,13 +53,27 @@
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
   const tidy = (value) => Number(value.toPrecision(12));
 
-  /** A value that the control allows, or undefined where it makes no sense at all. */
+  /** A value that the control allows, or undefined: nothing is taken to the nearest that is allowed. */
   function allowed(name, text) {
     const { min, max, step } = rule(name);
     if (name === 'alpha' && /^(inf(inity)?|∞)$/i.test(String(text).trim())) return Infinity;
     const value = Number(text);
-    if (String(text).trim() === '' || !Number.isFinite(value)) return undefined;
-    return clamp(step === 1 ? Math.round(value) : tidy(value), min, max);
+    if (String(text).trim() === '' || !Number.isFinite(value) || (step === 1 && !Number.isInteger(value))) return undefined;
+    return value >= min && value <= max ? tidy(value) : undefined;
+  }
+
+  /** Why a value is refused, and where it is computed instead. */
+  function refusal(name, text) {
+    const { min, max, step } = rule(name);
+    const elsewhere = name === 'n' ? '; rqm privacy --clients computes others' : '';
+    const kind = step === 1 ? 'a whole number ' : '';
+    return `${NAMED[name]} = ${String(text).slice(0, 30) || 'nothing'}: must be ${kind}from ${min} to ${max} here${elsewhere}`;
+  }
+
+  /** Say what was refused, or changed together with something else; nothing hides what was said before. */
+  function notice(lines) {
+    element('notice').hidden = lines.length === 0;
+    element('notice').textContent = lines.join('. ') + (lines.length ? '.' : '');
   }
 
   /** What law.js calls the mechanism's parameters. */
@@ -71,14 +86,22 @@
 
   /** Change the state so that it stays consistent, then draw. */
   function change(part) {
-    const before = state.mechanism;
+    const before = state;
     state = { ...state, ...part };
-    if (part.mechanism && before !== state.mechanism && !('levels' in part)) {
+    const told = [];
+    if (part.mechanism && before.mechanism !== state.mechanism && !('levels' in part)) {
       if (state.mechanism === 'rounding') state.levels = 2; // what is private about rounding is its one bit
-      else if (before === 'rounding') state.levels = DEFAULTS.levels;
+      else if (before.mechanism === 'rounding') state.levels = DEFAULTS.levels;
+      if (state.levels !== before.levels) told.push(`m is now ${state.levels}, as this mechanism is used`);
     }
-    state.margin = clamp(state.margin, rule('margin').min, rule('margin').max);
-    if (state.keeps && state.keeps.length !== state.levels - 2) state.keeps = resized(state.keeps, state.levels - 2);
+    const fits = clamp(state.margin, rule('margin').min, rule('margin').max);
+    if (fits !== state.margin && USES[state.mechanism].includes('margin')) told.push(`Δ was ${state.margin}, and is now ${fits}, the most that is shown here`);
+    state.margin = fits;
+    if (state.keeps && state.keeps.length !== state.levels - 2) {
+      state.keeps = resized(state.keeps, state.levels - 2);
+      told.push('The keeps of the levels are those of the nearest levels before');
+    }
+    notice(told);
     refresh();
   }
 
@@ -96,21 +119,28 @@
       fields[name] = state[name] === Infinity ? 'inf' : state[name];
     }
     if (state.mechanism === 'rqm' && state.keeps) fields.keeps = state.keeps.join(',');
-    return '#' + Object.entries(fields).map(([name, value]) => `${name}=${value}`).join('&');
+    const own = Object.entries(fields).map(([name, value]) => `${name}=${value}`);
+    return '#' + [...own, ...window.rqmUserForm.toHash()].join('&');
   }
 
-  /** The state that a hash describes; what it leaves out or gets wrong is as at the start. */
+  /** The state that a hash describes; what it leaves out is as at the start, and so is what it gets wrong, which is said. */
   function fromHash(hash) {
     const fields = new Map(hash.replace(/^#/, '').split('&').map((pair) => pair.split('=', 2)));
     state = { ...DEFAULTS };
+    const told = [];
     if (Object.hasOwn(USES, fields.get('mechanism') ?? '')) state.mechanism = fields.get('mechanism');
+    else if (fields.has('mechanism')) told.push(`mechanism = ${String(fields.get('mechanism')).slice(0, 30)}: is not known here`);
     if (state.mechanism === 'rounding') state.levels = 2;
     for (const name of Object.keys(CONTROLS)) {
       const value = fields.has(name) ? allowed(name, fields.get(name)) : undefined;
       if (value !== undefined) state[name] = value;
+      else if (fields.has(name)) told.push(`${refusal(name, fields.get(name))}; shown is ${shown(state[name])}`);
     }
     const keeps = (fields.get('keeps') ?? '').split(',').map((text) => allowed('keep', text));
     if (keeps.length === state.levels - 2 && keeps.every((q) => q !== undefined)) state.keeps = keeps;
+    else if (fields.has('keeps')) told.push(`keeps: must be ${state.levels - 2} numbers, one for each inner level`);
+    window.rqmUserForm.fromHash(fields);
+    notice(told);
   }
 
   let hashTimer = 0;
@@ -163,8 +193,12 @@
     const exact = element(`${name}-value`);
     exact.addEventListener('change', () => {
       const value = allowed(name, exact.value.replace(',', '.'));
-      if (value === undefined) exact.value = shown(state[name]);
-      else change({ [name]: value });
+      if (value !== undefined) {
+        change({ [name]: value });
+        return;
+      }
+      notice([`${refusal(name, exact.value)}; shown is still ${shown(state[name])}`]);
+      exact.value = shown(state[name]);
     });
   }
 
@@ -826,7 +860,11 @@
     element('keeps').addEventListener('input', editKeep);
     element('controls').addEventListener('submit', (event) => event.preventDefault());
     element('copy').addEventListener('click', copyLink);
-    element('reset').addEventListener('click', () => change({ ...DEFAULTS }));
+    element('reset').addEventListener('click', () => {
+      window.rqmUserForm.reset();
+      change({ ...DEFAULTS });
+    });
+    window.rqmUserForm.onChange(writeHash);
     element('theme').addEventListener('click', () => {
       chosenTheme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
       showTheme();

@@ -1,0 +1,39 @@
+"""How a command says something: whole words on a terminal, whole lines in a pipe."""
+
+from collections.abc import Mapping
+
+
+def say(text: str, *, bold: bool = False, whole: bool = False) -> None:
+    """Print a text; on a terminal lines break between words, and what belongs to an indented line stays indented.
+
+    What is to stay ``whole``, such as JSON, is not broken.
+    """
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console()
+    style = "bold" if bold else ""
+    for line in text.splitlines():
+        if whole or not console.is_terminal:
+            console.print(line, style=style, soft_wrap=True, highlight=False, markup=False)
+            continue
+        inner = line.lstrip(" ")
+        console.print(Padding(Text(inner, style), (0, 0, 0, len(line) - len(inner)), expand=False), highlight=False)
+
+
+def listing(found: Mapping[str, str]) -> None:
+    """Print names and what each is: side by side on a terminal, a line each in a pipe."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console, widest = Console(), max(map(len, found))
+    if not console.is_terminal:
+        for name, what in found.items():
+            console.print(f"{name:{widest + 2}}{what}", soft_wrap=True, highlight=False, markup=False)
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=widest < console.width // 2, overflow="fold")
+    for name, what in found.items():
+        table.add_row(name, what)
+    console.print(table, highlight=False)
