@@ -115,7 +115,7 @@ class Run:
         self.mean.add(sent, total, SeededRandom(self.plan.seed, NOISE, self.turn), round=self.turn)
         mean = self.mean.decode(total, len(chosen), round=self.turn, check=False)
         rate = self.plan.server.rate_at(self.turn, self.plan.rounds)
-        self.values = self.values - rate * self.method.take(mean, self.turn).float()
+        self.values = self.values - rate * self.method.take(mean, self.turn, self.plan.transforms.l2_clip).float()
         self.turn += 1
 
     def evaluate(self) -> tuple[float, float]:

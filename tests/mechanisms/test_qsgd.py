@@ -99,3 +99,21 @@ def test_it_trains_as_a_baseline():
     runs = [[one.loss for one in simulate(plan, model(), federation())][-1] for _ in range(2)]
     assert runs[0] == runs[1]  # by the seed
     assert runs[0] < 0.9
+
+
+def test_a_message_that_nobody_can_have_sent_is_refused():
+    rng = np.random.default_rng(0)
+    whole = packed(2.0, np.array([3, 0, -1, 0, 2]))
+    broken = [whole[:size] for size in range(len(whole))]
+    broken += [rng.integers(0, 256, size=size, dtype=np.uint8).tobytes() for size in range(40)]
+    broken += [b"\0\0\x80\x7f" + whole[4:], b"\0\0\0\0" + b"\xff" * 60]
+    refused = 0
+    for message in broken:
+        try:
+            norm, levels = unpacked(message, 5)
+        except ValueError as error:
+            refused += "must be one of 5 coordinates" in str(error)
+        else:
+            assert np.isfinite(norm)
+            assert len(levels) == 5
+    assert refused > len(whole)

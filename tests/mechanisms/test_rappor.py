@@ -1,5 +1,6 @@
 """RAPPOR: both responses against enumeration, ε exactly, decoding, and what memory leaks."""
 
+import json
 from itertools import product
 from math import exp, log, sqrt
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 
 from rqm import SecureRandom, SeededRandom
+from rqm.audit.privacy import audit_reports
 from rqm.mechanisms.rappor import Rappor
 from rqm.mechanisms.response import RandomizedResponse
+from tests.commands import rqm
 from tests.goodness import p_value
 
 SMALL = Rappor(bits=3, hashes=1, cohorts=2, f=0.4, p=0.3, q=0.8)
@@ -49,6 +52,67 @@ def test_the_published_epsilons():
     assert many[0] < many[-1] <= rappor.epsilon_infinity  # however many
     assert many[-1] == pytest.approx(rappor.epsilon_infinity, rel=1e-6)
     assert rappor.epsilon(2000, values=3) == pytest.approx(3 * rappor.epsilon_infinity, rel=1e-6)  # who changes pays
+
+
+def test_that_a_value_was_changed_is_not_hidden():
+    """One report before and one after: kept bits or fresh ones, enumerated; and with more reports there is no bound."""
+    stays, moves = (np.array(one, dtype=bool) for one in ((1, 0, 0), (0, 1, 0)))
+    kept, alone, other = law(SMALL, stays, 2), law(SMALL, stays, 1), law(SMALL, moves, 1)
+    ratios = [alone[(seen[0],)] * other[(seen[1],)] / chance for seen, chance in kept.items()]
+    assert SMALL.epsilon_change(1) == pytest.approx(max(log(max(ratios)), -log(min(ratios))), abs=1e-9)
+    rappor = Rappor(bits=32, hashes=2)
+    assert rappor.epsilon_change(0) == pytest.approx(0, abs=1e-12)
+    assert rappor.epsilon_change(10) > 2 * rappor.epsilon_infinity  # which is what two values are said to cost
+    assert rappor.epsilon_change(100) > 8 * rappor.epsilon_change(10)
+    assert Rappor(bits=3, hashes=2).epsilon_change(2) > 0
+    assert Rappor(p=0.0, q=1.0).epsilon_change(1) == np.inf
+
+
+def test_two_values_cost_as_much_as_is_said_if_both_change():
+    """Users who change at the same time, each to a value that he never had: enumerated."""
+    first, second, third = (law(SMALL, np.eye(3, dtype=bool)[j], 1) for j in range(3))
+    worst = max(log(first[a] * second[b] / (third[a] * first[b])) for a in first for b in first)
+    assert SMALL.epsilon(1, values=2) == pytest.approx(worst, abs=1e-9)
+
+
+def test_many_users_draw_their_own_bits():
+    source = SeededRandom(5)
+    kept = SMALL.permanent("a", 0, source, users=4000)
+    assert kept.shape == (4000, 3)
+    bloom = SMALL.bloom("a", 0)
+    wanted = np.where(bloom, 1 - SMALL.f / 2, SMALL.f / 2)
+    assert kept.mean(axis=0) == pytest.approx(wanted, abs=5 * 0.5 / 4000**0.5)
+    seen = SMALL.report(kept, source)
+    assert (seen[:2000] != seen[2000:]).any()
+    low, high = SMALL.told
+    assert seen.mean(axis=0) == pytest.approx(np.where(bloom, high, low), abs=5 * 0.5 / 4000**0.5)
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_an_audit_measures_reports(reports):
+    found = audit_reports(SMALL, reports, draws=60_000, rng=SeededRandom(1))
+    assert not found.contradicted
+    assert found.measured > 0.8 * found.claimed
+    careless = audit_reports(
+        Rappor(bits=3, hashes=1, cohorts=2, f=0.2, p=0.2, q=0.9), draws=60_000, rng=SeededRandom(1)
+    )
+    assert careless.measured > SMALL.epsilon(1)
+
+
+def test_the_commands_know_it():
+    done = rqm("privacy", "--mechanism", "rappor", "--hashes", 2, "--reports", 10, "--json")
+    found = json.loads(done.stdout)
+    assert found["epsilon"] == pytest.approx(4.2993, abs=1e-4)
+    assert found["epsilon_infinity"] == pytest.approx(4 * log(3))
+    assert "ε = 4.29934" in rqm("privacy", "--mechanism", "rappor", "--hashes", 2, "--reports", 10).stdout
+    done = rqm("audit", "privacy", "--mechanism", "rappor", "--bits", 8, "--draws", 20000)
+    assert done.returncode == 0
+    assert "not contradicted: claimed ε ≤ 1.0743" in done.stdout
+    wrong = rqm("privacy", "--mechanism", "rappor", "--theta", 0.2)
+    assert wrong.returncode == 2
+    assert "theta = 0.2: must not be given with --mechanism rappor" in wrong.stderr
+    wrong = rqm("privacy", "--reports", 3)
+    assert "reports = 3: must come with --mechanism rappor" in wrong.stderr
 
 
 def test_one_bit_of_it_is_randomized_response():
@@ -134,6 +198,15 @@ def test_values_are_checked():
         Rappor(p=0.5, q=0.3)
     with pytest.raises(ValueError, match="hashes = 9"):
         Rappor(bits=8, hashes=9)
+    with pytest.raises(ValueError, match="f = 1e-15"):
+        Rappor(f=1e-15)
+    rappor = Rappor(bits=8, cohorts=2)
+    with pytest.raises(ValueError, match=r"shapes \(1, 8\), \(1,\): must be a row of 8 bits"):
+        rappor.decode(np.zeros((1, 8)), [3], ["a"])
+    with pytest.raises(ValueError, match="reports"):
+        rappor.decode(np.zeros((2, 8)), [0, 0], ["a"])
+    with pytest.raises(ValueError, match="candidates"):
+        rappor.decode(np.zeros((2, 8)), [1, 1], [])
     rappor = Rappor()
     assert rappor.report(rappor.permanent("x", 0, SecureRandom()), SecureRandom()).shape == (128,)
     assert rappor.bloom("x", 3).sum() == 2

@@ -1,14 +1,18 @@
 """FedPAQ, FedCOMGATE and FedAQ: each step against its definition, their memory, their account, what they are for."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from rqm import Noiseless, Plan, Rounding, account, simulate
+from rqm import Noiseless, Plan, PrivateMean, Rounding, account, simulate
 from rqm.data.clients import Clients, FederatedData
+from rqm.plan.account import account_ledger
+from rqm.plan.folder import read_checkpoint
+from rqm.plan.guard import Guard
 from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.training.run import carry_out
 from rqm.training.trainer import Trainer
@@ -78,7 +82,7 @@ def test_fedcomgate_is_its_definition(rounds):
         x = x - mean
     trainer = trained("fedcomgate", rounds)
     assert trainer.values.numpy() == pytest.approx(x.numpy(), abs=1e-5)
-    assert trainer.state.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
+    assert trainer.corrections.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
     plain = trained("local", rounds).values.numpy()
     assert (plain == pytest.approx(x.numpy(), abs=1e-5)) == (rounds == 1)  # the first has nothing to correct
 
@@ -135,12 +139,12 @@ def test_a_client_that_is_lost_keeps_its_correction():
     plan = replace(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
     trainer = Trainer(plan, quadratics(), line(), loss=half_square)
     for turn in range(plan.rounds):
-        before = trainer.state.clone()
+        before = trainer.corrections.clone()
         staying = trainer.participants.survive(trainer.participants.choose(turn), turn)
         trainer.step()
-        moved = (trainer.state != before).any(dim=1)
+        moved = (trainer.corrections != before).any(dim=1)
         assert [client for client in range(USERS) if moved[client]] == sorted(staying)
-    assert trainer.state.abs().max() > 0
+    assert trainer.corrections.abs().max() > 0
 
 
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
@@ -169,8 +173,102 @@ def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
         carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(late))
     carry_out(plan, federation(), tmp_path / "run", make=trainer)
     assert torch.equal(made[-1].values, straight.values)
-    assert torch.equal(made[-1].state, straight.state)
-    assert straight.state.abs().max() > 0
+    name = "corrections" if work == "fedcomgate" else "state"
+    again, first = (getattr(one, name) for one in (made[-1], straight))
+    assert torch.equal(again, first)
+    assert first.abs().max() > 0
+
+
+def test_what_clients_remember_is_in_no_file_that_others_read(tmp_path):
+    plan = replace(PLAN, checkpoint_every=1, client=replace(PLAN.client, work="fedcomgate"))
+    late, folder, seen = iter((False, True)), tmp_path / "run", []
+
+    def trainer(plan, data):
+        seen.append(Trainer(plan, data, model()))
+        return seen[-1]
+
+    def kept():
+        return [path for path in folder.iterdir() if path.name.startswith("clients.")]
+
+    with pytest.raises(TimeoutError):
+        carry_out(plan, federation(), folder, make=trainer, out_of_time=lambda: next(late))
+    (own,) = kept()
+    assert own.name == "clients.2.safetensors"
+    assert own.stat().st_mode & 0o777 == 0o600
+    arrays, _ = read_checkpoint(folder)
+    assert arrays.keys() == {"values", "moments"}
+    moved = own.rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="what clients remember cannot be read"):
+        carry_out(plan, federation(), folder, make=trainer)
+    moved.rename(own)
+    carry_out(plan, federation(), folder, make=trainer)
+    assert not kept()
+    carry_out(plan, federation(), folder, make=trainer)  # which has nothing more to do, and needs none of it
+
+
+def test_clients_who_remember_tell_who_took_part():
+    """Two users, one of whom takes part in each of two rounds, by one bit: sampling does not hide as well as it would.
+
+    Who remembers sends another bit in the second round if he was in the first. All that an outsider sees, enumerated.
+    """
+    high, delta = 0.75, 0.15
+    mean = PrivateMean(
+        mechanism=Rounding(levels=2, margin=1.0),
+        dim=1,
+        clients=1,
+        population=2,
+        rounds=2,
+        observer="outsider",
+        l2_clip=None,
+        rotate=False,
+        delta=delta,
+    )
+
+    def sends(who, world, first, seen):
+        """In the second round by who was in the ``first``, and what was seen of it."""
+        if first is None:
+            return int(who == "i" and world == 2)
+        return int(seen == 0 and (world == 1 if who == "i" else first == "i"))
+
+    def law(world):
+        found = np.zeros((2, 2))
+        for first, second, y, z in product("ij", "ij", (0, 1), (0, 1)):
+            one, two = sends(first, world, None, None), sends(second, world, first, y)
+            found[y, z] += (high if one == y else 1 - high) * (high if two == z else 1 - high) / 4
+        return found
+
+    spare = np.maximum(law(1) - np.exp(mean.guarantee.epsilon) * law(2), 0).sum()
+    assert spare > 1.15 * delta  # more than was promised to users who remember nothing
+    plan = replace(PLAN, mechanism=Rounding(levels=2, margin=1.0), population=2, clients=1, dim=1, rounds=2)
+    account(plan, observer="outsider")
+    with pytest.raises(ValueError, match="whose clients remember"):
+        account(replace(plan, client=replace(plan.client, work="fedcomgate")), observer="outsider")
+
+
+def test_a_ledger_of_clients_who_remember_has_no_outsider(tmp_path):
+    plan = replace(
+        PLAN, mechanism=Rounding(levels=2, margin=3.0), client=replace(PLAN.client, work="fedcomgate"), dim=4, clients=2
+    )
+    with Guard(plan.private_mean(), tmp_path, plan=plan, users=USERS) as guard:
+        guard.charge(0)
+    assert account_ledger(tmp_path)[0].epsilon > 0
+    with pytest.raises(ValueError, match="whose clients remember"):
+        account_ledger(tmp_path, observer="outsider", population=USERS)
+
+
+@pytest.mark.parametrize("adapt", [None, Adapt(start=0.01)])
+def test_corrections_are_of_what_was_sent(adapt):
+    """A client's own is clipped as it was sent, at a clip that moves, too: then corrections add up to nothing."""
+    plan = replace(
+        PLAN,
+        adapt=adapt,
+        client=replace(PLAN.client, work="fedcomgate"),
+        transforms=Transforms(l2_clip=0.01, rotate=True),
+    )
+    trainer = Trainer(plan, quadratics(), line(), loss=half_square)
+    trainer.step()
+    assert trainer.corrections.abs().max() > 1e-4
+    assert trainer.corrections.sum(dim=0).abs().max() < 1e-4 * USERS
 
 
 def test_the_account_counts_both_vectors_of_fedaq():

@@ -125,6 +125,14 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
     assert float(straight.clip) != pytest.approx(log(0.5))
 
 
+def test_noise_makes_no_clip_of_zero_or_infinity():
+    for far in (-1e30, 1e30):
+        made = Quantile(Adapt(rate=50.0, start=1.0), 1.0, CPU)
+        made.take(torch.tensor([0.0, far]))
+        assert 0 < made.clip < float("inf")
+        assert torch.isfinite(made.message(torch.ones(1, 1))).all()
+
+
 def test_both_aggregators_reveal_the_same_sum():
     plan = replace(PLAN, mechanism=Rounding(clip=1.0, margin=1.0, levels=2), rounds=2)
     ideal, real = (simulate(replace(plan, secagg=kind), model(), federation()) for kind in ("ideal", "real"))

@@ -297,7 +297,7 @@ def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
 def candidate(mech: Mechanism, request: Request) -> Candidate:
     """What is guaranteed, and the worst-case error of a coordinate of the mean."""
     clients = request.setting.clients
-    found = guarantee(Event(mech, request.dim, request.l2_clip), request.setting)
+    found = guarantee(Event(mech, mech.slots(request.dim), request.l2_clip), request.setting)
     if mech.whole is not None:
         mse = mech.whole.variance(mech.slots(request.dim)) / clients * (request.l2_clip / request.clip) ** 2
     elif mech.integers:

@@ -15,15 +15,21 @@ from scipy import stats
 
 from rqm._util.checks import FloatArray, real, whole
 from rqm.audit.sampler import checked_confidence
+from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.rappor import Rappor
+from rqm.mechanisms.vqsgd import VQSGD
 from rqm.privacy.worst_case import renyi
 from rqm.randomness import SecureRandom, SeededRandom
 
 CHUNK = 4_000_000
 """Draws at a time."""
+MOST = 400_000
+"""Draws of whole messages, of which each takes longer."""
 CROWDS = 4
 """Knots, about, at which all other clients are tried."""
 
+Source = SecureRandom | SeededRandom
 Claim = Literal["certified", "paper"]
 
 
@@ -49,7 +55,7 @@ class PrivacyAudit:
 
 
 def audit_privacy(
-    mech: Channel,
+    mech: Mechanism,
     clients: int = 1,
     *,
     draws: int = 4_000_000,
@@ -58,12 +64,24 @@ def audit_privacy(
     delta: float = 0.0,
     rng: SecureRandom | SeededRandom | None = None,
 ) -> PrivacyAudit:
-    """Measure ε of one coordinate in a sum over ``clients``, and compare it with what is claimed.
+    """Measure ε of one coordinate, or of a message that is sent as a whole, in a sum over ``clients``; and compare it.
 
     ``claim="certified"`` is this library's bound for all inputs of everyone, of the deployed integers;
     ``claim="paper"`` looks only at ±clip, as the paper does. The pair, and what the other clients hold, are
     searched for by sampling.
     """
+    if mech.whole is not None:
+        if claim == "paper" or delta:
+            raise ValueError(
+                f"mechanism = {mech.kind}: must be audited as certified, with delta = 0, as a whole message"
+            )
+        return audit_message(mech.whole, clients, draws=min(draws, MOST), confidence=confidence, rng=rng)
+    return _audit_coordinate(mech.channel, clients, draws, confidence, claim, delta, rng)
+
+
+def _audit_coordinate(
+    mech: Channel, clients: int, draws: int, confidence: float, claim: Claim, delta: float, rng: Source | None
+) -> PrivacyAudit:
     draws, clients = whole("draws", draws, 10_000), whole("clients", clients, 1)
     delta = real("delta", delta, "at least 0 and below 1", 0, 1, closed="[")
     if delta and (clients > 1 or claim == "paper"):
@@ -87,6 +105,64 @@ def audit_privacy(
     return PrivacyAudit(
         claimed, measured, confidence, bool(measured > claimed), pair[0], pair[1], clients, draws, claim, delta
     )
+
+
+def audit_message(
+    mech: VQSGD, clients: int = 1, *, draws: int = 400_000, confidence: float = 0.999, rng: Source | None = None
+) -> PrivacyAudit:
+    """The same of a whole message that is sent as one, by its own encoder: vectors of one value, which has two slots.
+
+    There the most that a message can tell is attained; more values only add bits that are the same for both.
+    """
+    draws, clients = whole("draws", draws, 10_000), whole("clients", clients, 1)
+    confidence, source = checked_confidence(confidence), rng or SecureRandom()
+    claimed = mech.differing * renyi(mech.channel, inf, clients, law="sampled").upper
+
+    def counts(own: float, others: FloatArray, many: int) -> Any:
+        found = sum(mech.messages(np.full((many, 1), value), source) for value in (own, *others))
+        return np.bincount(found @ (1, clients + 1), minlength=(clients + 1) ** 2)  # type: ignore[operator]
+
+    tried = []
+    for up in {0, clients // 2, clients - 1}:
+        others = np.repeat([1.0, -1.0], [up, clients - 1 - up])
+        first = {own: counts(own, others, draws) for own in (1.0, -1.0)}
+        for x, y in permutations(first, 2):
+            event = _event(first[x], first[y], 0.0)
+            tried.append((_bound(first[x], first[y], event, draws, confidence, 0.0), (x, y), event, others))
+    _, (x, y), event, others = max(tried, key=lambda one: one[0])
+    measured = max(0.0, _bound(counts(x, others, draws), counts(y, others, draws), event, draws, confidence, 0.0))
+    return PrivacyAudit(claimed, measured, confidence, bool(measured > claimed), x, y, clients, draws, "certified")
+
+
+def audit_reports(
+    rappor: Rappor, reports: int = 1, *, draws: int = 100_000, confidence: float = 0.999, rng: Source | None = None
+) -> PrivacyAudit:
+    """Measure ε of so many reports of one value, by the bits in which two values differ, and compare it."""
+    draws, reports = min(whole("draws", draws, 10_000), MOST), whole("reports", reports, 1)
+    confidence, source = checked_confidence(confidence), rng or SecureRandom()
+    values, own = _apart(rappor), []
+    where = values[0][1] != values[1][1]
+
+    def counts(value: str) -> Any:
+        """How often each total came of how many bits speak for the first value, over all reports."""
+        found = np.zeros(draws, dtype=np.int64)
+        kept = rappor.permanent(value, 0, source, users=draws)
+        for _ in range(reports):
+            seen = rappor.report(kept, source)[:, where]
+            found += (seen == values[0][1][where]).sum(axis=1)
+        return np.bincount(found, minlength=reports * int(where.sum()) + 1)
+
+    for (one, _), (other, _) in permutations(values, 2):
+        event = _event(counts(one), counts(other), 0.0)
+        own.append(_bound(counts(one), counts(other), event, draws, confidence, 0.0))
+    claimed, measured = rappor.epsilon(reports), max(0.0, *own)
+    return PrivacyAudit(claimed, measured, confidence, bool(measured > claimed), 0, 1, 1, draws, "certified")
+
+
+def _apart(rappor: Rappor) -> list[tuple[str, Any]]:
+    """Two values and their bits in a cohort, as different as values can be."""
+    every = [(str(number), rappor.bloom(str(number), 0)) for number in range(200)]
+    return [every[0], max(every, key=lambda one: int((one[1] != every[0][1]).sum()))]
 
 
 def _crowds(mech: Channel, clients: int, worst: FloatArray) -> list[FloatArray]:

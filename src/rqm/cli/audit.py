@@ -4,16 +4,20 @@ import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rqm._util.checks import nearest
 from rqm.cli import names
-from rqm.cli.options import DataOption, JsonOption, SetOption, with_mechanism
+from rqm.cli.options import DataOption, JsonOption, Reports, SetOption, or_counted_by, with_mechanism
 from rqm.cli.waits import waiting
 from rqm.cli.words import say
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.rappor import Rappor
+
+if TYPE_CHECKING:
+    from rqm.audit.privacy import PrivacyAudit
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Try to break a claim by sampling.")
 
@@ -49,7 +53,7 @@ class Claim(StrEnum):
 @app.command()
 @with_mechanism
 def sampler(
-    mech: Channel,
+    mech: Mechanism,
     *,
     draws: Annotated[int, typer.Option(help="Draws at each input.")] = 2_000_000,
     backend: Annotated[
@@ -67,7 +71,7 @@ def sampler(
     from rqm.audit.sampler import audit_sampler
 
     with waiting("drawing", quiet=as_json, key=f"audit sampler {mech.kind} {draws} {backend}"):
-        found = audit_sampler(mech, draws=draws, backend=backend.value)
+        found = audit_sampler(mech.channel, draws=draws, backend=backend.value)
     _tell(
         found.to_dict(),
         as_json,
@@ -79,10 +83,17 @@ def sampler(
     )
 
 
+def count(rappor: Rappor, *, reports: int | None, draws: int, confidence: float, as_json: bool) -> None:
+    """Measure ε of RAPPOR's reports."""
+    from rqm.audit.privacy import audit_reports
+
+    _tell_measured(audit_reports(rappor, reports or 1, draws=draws, confidence=confidence), as_json)
+
+
 @app.command()
-@with_mechanism
+@or_counted_by(count)
 def privacy(
-    mech: Channel,
+    mech: Mechanism,
     *,
     clients: Annotated[int, typer.Option(help="n, the clients in the sum; 1: what one client sends.")] = 1,
     draws: Annotated[int, typer.Option(help="Draws for each input, to choose by and again to measure.")] = 4_000_000,
@@ -100,6 +111,7 @@ def privacy(
     delta: Annotated[
         float | None, typer.Option(help="δ of the claim: 0 for a coordinate, 1/population or 1e-5 for an experiment.")
     ] = None,
+    reports: Reports = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -115,6 +127,8 @@ def privacy(
 
         rqm audit privacy --margin 1.0 --keep 0.23 --claim paper --draws 20000000
 
+        rqm audit privacy --mechanism rappor --reports 2
+
         rqm audit privacy --experiment audit --variant "1 bit, ε=8"
     """
     if experiment is not None:
@@ -124,6 +138,10 @@ def privacy(
 
     with waiting("drawing", quiet=as_json, key=f"audit privacy {mech.kind} {clients} {draws}"):
         found = audit_privacy(mech, clients, draws=draws, confidence=confidence, claim=claim.value, delta=delta or 0.0)
+    _tell_measured(found, as_json)
+
+
+def _tell_measured(found: "PrivacyAudit", as_json: bool) -> None:
     said = (
         f"claimed ε ≤ {found.claimed:.6g} ({found.claim}), measured ε ≥ {found.measured:.6g} with confidence "
         f"{found.confidence:g}, at x = {found.x:.4g} and {found.x_prime:.4g}"

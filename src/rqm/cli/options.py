@@ -10,10 +10,11 @@ import typer
 from rqm._util.checks import nearest
 from rqm.cli import names
 from rqm.mechanisms.base import Option
+from rqm.mechanisms.rappor import Rappor
 from rqm.mechanisms.registry import kinds
 
 if TYPE_CHECKING:
-    from rqm.mechanisms.channel import Channel
+    from rqm.mechanisms.base import Mechanism
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataOption = Annotated[Path | None, typer.Option(help="Folder of the data; else $RQM_DATA, then the user's cache.")]
@@ -28,25 +29,41 @@ DeltaOption = Annotated[
 ]
 
 
-def with_mechanism(command: Callable[..., None]) -> Callable[..., None]:
+Reports = Annotated[int | None, typer.Option(help=f"Of {Rappor.kind}: reports of one value that are seen (1).")]
+
+
+def or_counted_by(count: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``with_mechanism``, and RAPPOR, which counts values: then ``count`` is called with it, and its own options."""
+    return lambda command: with_mechanism(command, count)
+
+
+def with_mechanism(command: Callable[..., None], count: Callable[..., None] | None = None) -> Callable[..., None]:
     """Give a command the options of all mechanisms that send integers; it is called with ``mech``, which they describe.
 
     Mechanisms share an option of the same name. One that the chosen mechanism does not have is refused.
     """
     signature = inspect.signature(command, eval_str=True)
     known = {name: made.options() for name, made in kinds().items() if made.integers}
+    known |= {} if count is None else {Rappor.kind: Rappor.options()}
     merged: dict[str, dict[str, Option]] = {}
     for kind, options in known.items():
         for name in options.keys() - signature.parameters.keys():
             merged.setdefault(name, {})[kind] = options[name]
 
     def run(mechanism: str = "rqm", **given: Any) -> None:
-        own = {name: given.pop(name) for name in merged}
-        command(mech=_built(mechanism, {name: value for name, value in own.items() if value is not None}), **given)
+        own = {name: value for name in merged if (value := given.pop(name)) is not None}
+        if count is not None and mechanism == Rappor.kind:
+            _allowed(mechanism, own, Rappor.options())
+            wanted = inspect.signature(count).parameters.keys() & given.keys()
+            count(Rappor(**own), **{name: given[name] for name in wanted})
+            return
+        if given.get("reports") is not None:
+            raise ValueError(f"reports = {given['reports']}: must come with --mechanism {Rappor.kind}")
+        command(mech=_built(mechanism, own, list(known)), **given)
 
     words = f"The mechanism: {', '.join(known)}."
     added = [_parameter("mechanism", str, words, "rqm", autocompletion=names.mechanisms)]
-    for name, uses in sorted(merged.items(), key=lambda item: list(kinds()).index(next(iter(item[1])))):
+    for name, uses in sorted(merged.items(), key=lambda item: list(known).index(next(iter(item[1])))):
         first = next(iter(uses.values()))
         added.append(_parameter(name, first.type | None, f"{first.help.rstrip('.')} ({_defaults(uses)}).", None))
     rest = [one for name, one in signature.parameters.items() if name != "mech"]
@@ -69,12 +86,16 @@ def _parameter(name: str, kind: Any, words: str, default: Any, **more: Any) -> i
     return inspect.Parameter(name, kept, default=default, annotation=Annotated[kind, typer.Option(help=words, **more)])
 
 
-def _built(kind: str, given: dict[str, Any]) -> "Channel":
+def _built(kind: str, given: dict[str, Any], known: list[str]) -> "Mechanism":
     """Make the mechanism that the options describe; an option of another mechanism is an error."""
-    integers = [name for name, made in kinds().items() if made.integers]
-    if kind not in integers:
-        raise ValueError(f"mechanism = {kind}: must be one of {', '.join(integers)}{nearest(kind, integers)}")
-    allowed = kinds()[kind].options()
+    if kind not in known:
+        raise ValueError(f"mechanism = {kind}: must be one of {', '.join(known)}{nearest(kind, known)}")
+    _allowed(kind, given, kinds()[kind].options())
+    return kinds()[kind].from_dict({"mechanism": kind, **given})
+
+
+def _allowed(kind: str, given: dict[str, Any], allowed: dict[str, Option]) -> None:
+    """Refuse options of another mechanism, and ask for those that this one cannot do without."""
     for name in sorted(given.keys() - allowed.keys()):
         usable = ", ".join(f"--{option}" for option in sorted(allowed))
         raise ValueError(f"{name} = {given[name]}: must not be given with --mechanism {kind}, which takes {usable}")
@@ -83,7 +104,6 @@ def _built(kind: str, given: dict[str, Any]) -> "Channel":
             raise ValueError(
                 f"{one.name} = None: must be given with --mechanism {kind}: {one.help[0].lower()}{one.help[1:]}"
             )
-    return kinds()[kind].from_dict({"mechanism": kind, **given}).channel
 
 
 def number_or_share(text: str | None) -> int | float | None:

@@ -2,15 +2,17 @@
 
 import json
 import math
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rqm._util.compiler import start_lean
-from rqm.cli.options import JsonOption, with_mechanism
+from rqm.cli.options import JsonOption, Reports, or_counted_by
 from rqm.cli.words import say
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.rappor import Rappor
 
 if TYPE_CHECKING:
     from rqm import Bound
@@ -31,9 +33,34 @@ class LawName(StrEnum):
     sampled = "sampled"
 
 
-@with_mechanism
+def count(rappor: Rappor, *, reports: int | None = None, as_json: bool = False) -> None:
+    """What reports of RAPPOR tell of a value, and of who has it."""
+    many = reports or 1
+    facts = {
+        "mechanism": {"mechanism": rappor.kind, **asdict(rappor)},
+        "reports": many,
+        "epsilon": rappor.epsilon(many),
+        "epsilon_one": rappor.epsilon_one,
+        "epsilon_infinity": rappor.epsilon_infinity,
+        "epsilon_change": rappor.epsilon_change(many),
+        "recovered": rappor.recovered(many),
+    }
+    if as_json:
+        typer.echo(
+            json.dumps({key: _finite(value) if isinstance(value, float) else value for key, value in facts.items()})
+        )
+        return
+    typer.echo(
+        f"{many} reports of one value: ε = {facts['epsilon']:.6g}, pure, against anybody "
+        f"(one {rappor.epsilon_one:.6g}, any number {rappor.epsilon_infinity:.6g})\n"
+        f"whether a value was changed, after so many reports before and after: ε = {facts['epsilon_change']:.6g}\n"
+        f"a bit of what is kept is guessed right in {100 * rappor.recovered(many):.4g} % of all cases: it is a name"
+    )
+
+
+@or_counted_by(count)
 def command(
-    mech: Channel,
+    mech: Mechanism,
     *,
     clients: Annotated[int, typer.Option(help="n, the clients in the sum; 1 is local privacy.")] = 1,
     alpha: Annotated[float, typer.Option(help="The Rényi order: 1 is KL, inf is pure differential privacy.")] = 2.0,
@@ -44,9 +71,10 @@ def command(
     law: Annotated[
         LawName, typer.Option(help="The paper's law, or the integer table that is sampled in deployment.")
     ] = LawName.paper,
+    reports: Reports = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rényi privacy of **one coordinate in one round**, attained and certified.
+    """Rényi privacy of **one coordinate in one round**, attained and certified; of vqsgd, of a whole message.
 
     Examples:
 
@@ -57,13 +85,15 @@ def command(
         rqm privacy --mechanism rounding --levels 2 --margin 20 --clients 100
 
         rqm privacy --mechanism discrete-gaussian --scale 2 --clients 40
+
+        rqm privacy --mechanism rappor --hashes 2 --reports 10
     """
     start_lean()
     from rqm import renyi
     from rqm.cli.waits import waiting
 
     with waiting("searching and certifying", quiet=as_json or clients < 3, key=f"privacy {mech} {clients} {others}"):
-        bound = renyi(mech, alpha, clients, others.value, law=law.value, seed=seed)
+        bound = renyi(mech.channel, alpha, clients, others.value, law=law.value, seed=seed)
     facts = describe(mech, bound, others.value)
     if as_json:
         typer.echo(json.dumps(facts))
@@ -71,30 +101,31 @@ def command(
         _show(facts)
 
 
-def describe(mech: Channel, bound: "Bound", others: str) -> dict[str, Any]:
-    """Everything there is to say about a bound, ready for JSON."""
+def describe(mech: Mechanism, bound: "Bound", others: str) -> dict[str, Any]:
+    """Everything there is to say about a bound, ready for JSON; of all integers of a message that can differ."""
+    whole, channel = mech.whole is not None, mech.channel
     facts: dict[str, Any] = {
         "mechanism": mech.to_dict(),
         "alpha": _finite(bound.alpha),
         "clients": bound.clients,
         "neighbours": bound.neighbours,
         "threat_model": bound.threat_model,
-        "per": "coordinate and round",
+        "per": "message and round" if whole else "coordinate and round",
         "law": bound.law,
         "others": others,
-        "lower": _finite(bound.lower),
-        "upper": _finite(bound.upper),
+        "lower": _finite(mech.differing * bound.lower),
+        "upper": _finite(mech.differing * bound.upper),
         "certified": bound.certified,
         "worst": {
             "x": bound.x,
             "x_prime": bound.x_prime,
             "others": [{"x": x, "clients": count} for x, count in bound.other_inputs.items()],
         },
-        "variance_max": mech.variance_max / mech.clip**2,
+        "variance_max": None if whole else channel.variance_max / channel.clip**2,
         "bits": mech.bits,
     }
-    if mech.theorem_bound is not None and bound.clients == 1:
-        facts["theorem_bound"] = mech.theorem_bound
+    if channel.theorem_bound is not None and bound.clients == 1:
+        facts["theorem_bound"] = channel.theorem_bound
     return {**facts, "sentence": sentence(facts)}
 
 
@@ -144,10 +175,11 @@ def _show(facts: dict[str, Any]) -> None:
         table.add_row("others", spread)
     if "theorem_bound" in facts:
         table.add_row("Theorem 5.2", f"D_inf ≤ {facts['theorem_bound']:.6g}")
-    table.add_row("variance, bits", f"≤ {facts['variance_max']:.4g} clip² a client, {facts['bits']} bits")
+    if facts["variance_max"] is not None:
+        table.add_row("variance, bits", f"≤ {facts['variance_max']:.4g} clip² a client, {facts['bits']} bits")
     console = Console()
     say(facts["sentence"], bold=True)
     console.print(table)
-    console.print(
-        "[dim]Per coordinate and per round. A model of d coordinates leaks up to d times as much each round.[/dim]"
-    )
+    of_all = "Of a whole message of any length, per round: no more of it can differ."
+    of_one = "Per coordinate and per round. A model of d coordinates leaks up to d times as much each round."
+    console.print(f"[dim]{of_one if facts['per'].startswith('coordinate') else of_all}[/dim]")

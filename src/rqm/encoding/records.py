@@ -107,7 +107,7 @@ def check(mean: "PrivateMean", mech: "Mechanism | None") -> None:
         _check_order(mean, mech)
     if mech is None:
         return
-    if mech.correlation is not None or (mech.integers and not mech.channel.budgeted):
+    if mech.correlation is not None or mech.whole is not None or (mech.integers and not mech.channel.budgeted):
         raise ValueError(
             f"mechanism = {mech.kind!r}: no bound is known for records; must be integer noise (discrete-gaussian, "
             "skellam, binomial), levels outside the clip, or gaussian"

@@ -116,6 +116,15 @@ class Mechanism(ABC):
         """Integers that are sent for so many coordinates."""
         return coordinates
 
+    def message_bits(self, slots: int) -> int:
+        """Bits of one client's message of so many integers, before secure aggregation."""
+        return slots * self.bits
+
+    @property
+    def differing(self) -> int:
+        """How many integers of a message a client's data can change, where that is less than all of them; else 1."""
+        return 1
+
     def told(self, dim: int, l2_clip: float) -> tuple["Mechanism", int, float]:
         """What the accountant accounts for: the mechanism of that which differs, how much of it, and its L2 bound."""
         return self, dim, l2_clip
@@ -133,12 +142,7 @@ class Mechanism(ABC):
     @classmethod
     def options(cls) -> dict[str, Option]:
         """What a command line offers, by name; ``clip`` is not among them: privacy is told in units of it."""
-        kinds = get_type_hints(cls)
-        return {
-            one.name: Option(one.name, one.metadata["help"], one.default, _plain(kinds[one.name]))
-            for one in fields(cls)  # type: ignore[arg-type]
-            if one.metadata.get("flag")
-        }
+        return options_of(cls)
 
     # -- how its noise grows ------------------------------------------------------------------
 
@@ -205,6 +209,16 @@ def mechanism_of(value: object) -> Mechanism:
     if not isinstance(value, Mechanism):
         raise TypeError(f"mechanism = {shown(value)}: must be a mechanism, such as rqm.RQM() or rqm.PBM()")
     return value
+
+
+def options_of(made: type) -> dict[str, Option]:
+    """What a command line offers of a dataclass whose fields are options."""
+    kinds = get_type_hints(made)
+    return {
+        one.name: Option(one.name, one.metadata["help"], one.default, _plain(kinds[one.name]))
+        for one in fields(made)
+        if one.metadata.get("flag")
+    }
 
 
 def _plain(kind: Any) -> type:

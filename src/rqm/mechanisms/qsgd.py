@@ -1,7 +1,8 @@
 """QSGD: a vector's norm, and every coordinate over it at random to one of a few levels, told by Elias's code."""
 
 from dataclasses import dataclass
-from struct import pack, unpack
+from math import inf
+from struct import error, pack, unpack
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -140,6 +141,9 @@ def unpacked(message: bytes, dim: int) -> tuple[float, IntArray]:
             sign, (size, at) = bits[at], next_number(at + 1)
             place += gap
             levels[place] = -size if sign == "1" else size
-    except IndexError:
+        norm = float(unpack("<f", message[:4])[0])
+        if not 0 <= norm < inf:
+            raise ValueError(f"norm = {norm}: must be finite")
+    except (IndexError, ValueError, OverflowError, error):  # its end is missing, or it holds numbers that nobody sends
         raise ValueError(f"message of {len(message)} bytes: must be one of {dim} coordinates") from None
-    return float(unpack("<f", message[:4])[0]), levels
+    return norm, levels

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import log
-from typing import Any, final
+from math import log, prod
+from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom
 
 from rqm._util.checks import FloatArray, real, whole
+from rqm.mechanisms.base import Option, option, options_of
 from rqm.randomness import require
 
 UNITS = 2**40
@@ -35,12 +35,14 @@ class Rappor:
     (4.3944, 1.0743, 4.2993)
     """
 
-    bits: int = 128
-    hashes: int = 2
-    cohorts: int = 64
-    f: float = 0.5
-    p: float = 0.5
-    q: float = 0.75
+    kind: ClassVar[str] = "rappor"
+
+    bits: int = option(128, "k, the bits of a report.")
+    hashes: int = option(2, "h, the bits that a value sets.")
+    cohorts: int = option(64, "Groups of users, each of which has hashes of its own.")
+    f: float = option(0.5, "The chance that a bit of the permanent response is a fair coin.")
+    p: float = option(0.5, "The chance that a bit of a report is set where that of the permanent response is not.")
+    q: float = option(0.75, "The same where it is.")
 
     def __post_init__(self) -> None:
         """Validate every parameter, and take probabilities to whole units."""
@@ -49,9 +51,17 @@ class Rappor:
         whole("cohorts", self.cohorts, 1)
         for name, low, high, closed in (("f", 0, 1, ""), ("p", 0, 1, "["), ("q", 0, 1, "]")):
             value = real(name, getattr(self, name), "between 0 and 1", low, high, closed=closed)
-            object.__setattr__(self, name, round(value * UNITS / 2) * 2 / UNITS)
+            units = round(value * UNITS / 2) * 2
+            if not (name != "f" or 0 < units < UNITS):
+                raise ValueError(f"f = {value:g}: must be a whole number of 2**39ths, from 1 of them on, below 1")
+            object.__setattr__(self, name, units / UNITS)
         if not self.q > self.p:
             raise ValueError(f"q = {self.q:g}: must be larger than p = {self.p:g}")
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """What a command line offers."""
+        return options_of(cls)
 
     # -- what it tells ------------------------------------------------------------------------
 
@@ -74,12 +84,13 @@ class Rappor:
     def epsilon(self, reports: int, values: int = 1) -> float:
         """ε of so many reports, exactly, of each of so many values that a user has had one after the other.
 
-        What is kept is kept for a value: who changes it draws another permanent response, and pays again.
+        What is kept is kept for a value: who changes it draws another permanent response, and pays again. It holds
+        between users who change their values at the same times, each time to one that they never had before: that
+        a value was changed, and when, is not hidden (``epsilon_change``).
         """
         if not reports:
             return 0.0
-        counts = np.arange(whole("reports", reports, 0) + 1)
-        at_p, at_q = (binom.logpmf(counts, reports, chance) for chance in (self.p, self.q))
+        at_p, at_q = (_counted(whole("reports", reports, 0), chance) for chance in (self.p, self.q))
         with np.errstate(divide="ignore"):
             keep, turn = np.log(1 - self.f / 2), np.log(self.f / 2)
         apart = np.logaddexp(keep + at_q, turn + at_p) - np.logaddexp(turn + at_q, keep + at_p)
@@ -87,15 +98,39 @@ class Rappor:
         found = self.hashes * float(apart[there].max() - apart[there].min())
         return whole("values", values, 1) * min(found, self.epsilon_infinity)
 
+    def epsilon_change(self, reports: int) -> float:
+        """ε, exactly, between one who keeps a value and one who changes it, each with so many reports before and after.
+
+        Bits of the permanent response stay as they were, or are drawn anew: this grows with the reports and with all of
+        the bits, without a bound. For one who changes, RAPPOR promises nothing else.
+        """
+        at = [_counted(whole("reports", reports, 0, 1000), chance) for chance in (self.q, self.p)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            keep = np.log([[self.f / 2, 1 - self.f / 2], [1 - self.f / 2, self.f / 2]])  # where it is not set, and is
+
+            def one(bit: bool) -> FloatArray:
+                found: FloatArray = np.logaddexp(keep[int(bit), 0] + at[0], keep[int(bit), 1] + at[1])
+                return found
+
+            def most(before: bool, after: bool) -> tuple[float, float]:
+                apart = one(before)[:, None] + one(after)[None]
+                same = np.logaddexp(*(keep[int(before), k] + at[k][:, None] + at[k][None] for k in (0, 1)))
+                ratio = (apart - same)[np.isfinite(apart)]  # of drawn anew over kept, which may be infinite
+                return float(ratio.max()), float(-ratio[np.isfinite(ratio)].min())
+
+            own = min(self.hashes, self.bits - self.hashes)  # bits that one value sets and another does not
+            each = [(own, most(True, False)), (own, most(False, True)), (self.hashes - own, most(True, True))]
+            each.append((self.bits - self.hashes - own, most(False, False)))
+        return max(sum(bits * found[way] for bits, found in each if bits) for way in (0, 1))
+
     def recovered(self, reports: int) -> float:
         """How often a bit of the permanent response is guessed right from so many reports: what memory leaks.
 
         A fair bit, guessed at best: from one half to 1. Those bits are kept for good, and different for every user:
         where this is near to 1, they are a name.
         """
-        counts = np.arange(whole("reports", reports, 0) + 1)
-        both = np.maximum(binom.pmf(counts, reports, self.p), binom.pmf(counts, reports, self.q))
-        return float(both.sum() / 2)
+        at_p, at_q = (_counted(whole("reports", reports, 0), chance) for chance in (self.p, self.q))
+        return float(np.exp(np.maximum(at_p, at_q)).sum() / 2)
 
     # -- a user -------------------------------------------------------------------------------
 
@@ -109,19 +144,20 @@ class Rappor:
             number += 1
         return found
 
-    def permanent(self, value: str, cohort: int, rng: object) -> Bits:
-        """The permanent response: to be drawn once for a value, and kept a secret."""
-        drawn, half = self._units(self.bits, rng), int(self.f * UNITS / 2)
+    def permanent(self, value: str, cohort: int, rng: object, *, users: int | None = None) -> Bits:
+        """The permanent response: to be drawn once for a value, and kept a secret. Of many ``users`` a row each."""
+        shape = (self.bits,) if users is None else (users, self.bits)
+        drawn, half = self._units(shape, rng), int(self.f * UNITS / 2)
         return np.where(drawn < half, True, np.where(drawn < 2 * half, False, self.bloom(value, cohort)))
 
     def report(self, permanent: Bits, rng: object) -> Bits:
-        """One report: the instantaneous response to what is kept."""
-        drawn = self._units(self.bits, rng)
+        """One report: the instantaneous response to what is kept; of many users, one of each."""
+        drawn = self._units(np.shape(permanent), rng)
         return drawn < np.where(permanent, int(self.q * UNITS), int(self.p * UNITS))
 
     @staticmethod
-    def _units(count: int, rng: object) -> npt.NDArray[np.int64]:
-        return (require(rng).words(count) >> np.uint64(24)).astype(np.int64)
+    def _units(shape: tuple[int, ...], rng: object) -> npt.NDArray[np.int64]:
+        return (require(rng).words(prod(shape)) >> np.uint64(24)).astype(np.int64).reshape(shape)
 
     # -- the server ---------------------------------------------------------------------------
 
@@ -145,6 +181,13 @@ class Rappor:
         from scipy.optimize import nnls  # noqa: PLC0415 (a second, which nobody else waits)
 
         many = np.asarray(reports, dtype=np.float64)
+        if np.shape(sums) != (self.cohorts, self.bits) or many.shape != (self.cohorts,) or not many.sum() > 0:
+            raise ValueError(
+                f"sums, reports: have the shapes {np.shape(sums)}, {many.shape}: must be a row of {self.bits} bits, "
+                f"and a number of reports, for each of {self.cohorts} cohorts"
+            )
+        if not candidates:
+            raise ValueError("candidates: must be at least one value")
         share = many / many.sum()
         columns = [
             np.concatenate([share[cohort] * self.bloom(one, cohort) for cohort in range(self.cohorts)])
@@ -152,3 +195,10 @@ class Rappor:
         ]
         found: Any = nnls(np.array(columns).T, self.counts(sums, many).ravel())[0]
         return dict(zip(candidates, found.tolist(), strict=True))
+
+
+def _counted(reports: int, chance: float) -> FloatArray:
+    """The logarithm of the law of how many of so many reports have a bit set."""
+    from scipy.stats import binom  # noqa: PLC0415 (a second, which nobody else waits)
+
+    return np.asarray(binom.logpmf(np.arange(reports + 1), reports, chance))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rqm import kernels
 from rqm._util.checks import FloatArray, real, shown, whole
-from rqm.kernels.recipe import TABLE_BITS
+from rqm.kernels.recipe import TABLE_BITS, IntArray
 from rqm.mechanisms.base import Mechanism, option
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.response import RandomizedResponse
@@ -75,9 +75,20 @@ class VQSGD(Mechanism):
         """What happens to one of the 2d bits; if ``local``, to an index of which one knows that it is one of two."""
         return RandomizedResponse(levels=2, epsilon=self.epsilon / (1 if self.local else 2))
 
+    @property
+    def differing(self) -> int:
+        """Two of the bits, or the one index."""
+        return 1 if self.local else 2
+
     def slots(self, coordinates: int) -> int:
-        """Two vertices for every coordinate."""
+        """Two vertices for every coordinate; whose law must be possible."""
+        if self.local and coordinates > 1:
+            self._pair(2 * coordinates)
         return 2 * coordinates
+
+    def message_bits(self, slots: int) -> int:
+        """A bit each; or those of an index."""
+        return (slots - 1).bit_length() if self.local else slots
 
     def told(self, dim: int, l2_clip: float) -> tuple[Mechanism, int, float]:
         """Whatever two vectors are, their vertices are two at the most: two bits differ, or one index.
@@ -152,10 +163,26 @@ class VQSGD(Mechanism):
 
     # -- encode and decode --------------------------------------------------------------------
 
-    def vertices(self, rows: Any, source: SecureRandom | SeededRandom) -> list[int]:
+    def vertices(self, rows: Any, source: SecureRandom | SeededRandom) -> IntArray:
         """A vertex for every row, in units of the L2 clip; of 2d, those of positive sign first."""
-        words = source.words(2 * len(rows)).tolist()
-        return [_vertex(row, words[2 * k], words[2 * k + 1]) for k, row in enumerate(rows)]
+        d, (first, second) = rows.shape[1], source.words(2 * len(rows)).reshape(-1, 2).T
+        place = first / 2.0**64 * sqrt(d)
+        if isinstance(rows, np.ndarray):
+            below = (np.abs(rows).cumsum(axis=1, dtype=np.float64) <= place[:, None]).sum(axis=1)
+            there = rows[np.arange(len(rows)), np.minimum(below, d - 1)] > 0
+        else:
+            sums = rows.double().abs().cumsum(1)
+            found = (sums <= sums.new_tensor(place)[:, None]).sum(1)
+            there = (rows.gather(1, found.clamp(max=d - 1)[:, None])[:, 0] > 0).cpu().numpy()
+            below = found.cpu().numpy()
+        return np.asarray(np.where(below == d, _scaled(second, 2 * d), np.where(there, below, d + below)))
+
+    def messages(self, rows: FloatArray, source: SecureRandom | SeededRandom) -> IntArray:
+        """The message of every row, before they are summed: 2d integers each."""
+        found, slots = self.vertices(rows, source), 2 * rows.shape[1]
+        if self.local:
+            return np.asarray(np.eye(slots, dtype=np.int64)[self._index(found, slots, source)])
+        return np.asarray(self.channel.encode(2.0 * np.eye(slots)[found] - 1, source)).astype(np.int64)
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom) -> Any:
         """One client's message: 2d integers, in the library of ``row``, a vector in L2 clips."""
@@ -168,8 +195,8 @@ class VQSGD(Mechanism):
         slots = 2 * rows.shape[1]
         found = self.vertices(rows, source)
         if self.local:
-            for one in self._index(found, slots, source):
-                out[one] += 1
+            counts = np.bincount(self._index(found, slots, source), minlength=slots)
+            out += counts if isinstance(out, np.ndarray) else out.new_tensor(counts)
             return out
         other = kernels.backend(rows)
         bits = rows.new_full((len(rows), slots), -1.0) if other is not None else np.full((len(rows), slots), -1.0)
@@ -179,14 +206,11 @@ class VQSGD(Mechanism):
         out += self.channel.encode_sum(bits, source, threads=threads)
         return out
 
-    def _index(self, found: list[int], slots: int, source: SecureRandom | SeededRandom) -> list[int]:
+    def _index(self, found: IntArray, slots: int, source: SecureRandom | SeededRandom) -> IntArray:
         """Every vertex by randomized response: the true one, or one of all, each as likely as another."""
-        true, other = self.units(slots)
-        words = source.words(2 * len(found)).tolist()
-        return [
-            vertex if words[2 * k] >> (64 - TABLE_BITS) < true - other else words[2 * k + 1] * slots >> 64
-            for k, vertex in enumerate(found)
-        ]
+        (true, other), (first, second) = self.units(slots), source.words(2 * len(found)).reshape(-1, 2).T
+        kept = first >> np.uint64(64 - TABLE_BITS) < true - other
+        return np.asarray(np.where(kept, found, _scaled(second, slots)))
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
         """The mean of the clients' vectors, unbiased, in units of the L2 clip, from the sums of 2d slots."""
@@ -199,12 +223,8 @@ class VQSGD(Mechanism):
         return (total[:half] - total[half:]) * (sqrt(half) / (clients * (true - other)))
 
 
-def _vertex(row: Any, first: int, second: int) -> int:
-    """The vertex that two words choose."""
-    d = len(row)
-    place = first / 2**64 * sqrt(d)
-    row = row.astype(np.float64) if isinstance(row, np.ndarray) else row.double()
-    below = int((abs(row).cumsum(0) <= place).sum())
-    if below == d:
-        return second * 2 * d >> 64
-    return below if row[below] > 0 else d + below
+def _scaled(words: Any, count: int) -> IntArray:
+    """Words of 64 bits as whole numbers below ``count`` (of 32 bits at most): ⌊word · count / 2⁶⁴⌋, exactly."""
+    low, high = words & np.uint64(2**32 - 1), words >> np.uint64(32)
+    of = np.uint64(count)
+    return np.asarray((high * of + (low * of >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)

@@ -54,6 +54,7 @@ def planned_mean(plan: Plan, dim: int | None = None, **asked: Any) -> PrivateMea
     if dim is not None:
         plan.check_size(dim)
     _same_population(plan.population, asked.get("population"))
+    _forgetful(plan, asked.get("observer"))
     changes = {name: asked[name] for name in ("delta", "honest", "population") if asked.get(name) is not None}
     who = {name: asked.get(name) for name in ("observer", "neighbours")}
     return replace(plan, **changes).private_mean(dim).with_(**who)
@@ -62,6 +63,19 @@ def planned_mean(plan: Plan, dim: int | None = None, **asked: Any) -> PrivateMea
 def _same_population(known: int | None, asked: int | None) -> None:
     if known is not None and asked not in (None, known):
         raise ValueError(f"population = {asked}: must be {known}, the users that a round's clients are drawn from")
+
+
+def _forgetful(plan: Plan | None, observer: Observer | None) -> None:
+    """Refuse amplification by sampling where clients remember something.
+
+    What they send then depends on when they took part before, which is to be a secret: later rounds tell of the sample
+    of earlier ones, and the bounds of single rounds do not compose.
+    """
+    if observer == "outsider" and plan is not None and plan.client.work == "fedcomgate":
+        raise ValueError(
+            "observer = outsider: must not be asked of client.work = 'fedcomgate', whose clients remember when they "
+            "took part: what they send later tells of it, and sampling hides nobody"
+        )
 
 
 def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict[str, Any]]:
@@ -103,10 +117,13 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
             f"{what}: must not be asked of this ledger, which does not say that its clients were drawn at random from "
             "all users (those who are there are no random sample of the population)"
         )
+    plan = _plan(about)
+    if plan is None and about.get("plan") is not None and changes.get("observer") == "outsider":
+        raise LedgerError(f"{file}: its plan cannot be read, which must say that clients remember nothing")
+    _forgetful(plan, changes.get("observer"))
     charged = {"head": head, "charges": sum(spent.values()), "rounds_charged": len(spent)}
     if not spent:
         return None, charged
-    plan = _plan(about)
     found = mean.with_(**changes).guarantee_of(spent, None if plan is None else plan.workload)
     return per_parameter(found, mean, plan), charged
 

@@ -49,7 +49,8 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     ``charges`` says how often each round was released: more than once where it was interrupted and done again.
     ``quick`` looks at few inputs of the others: good enough to search with, but it certifies nothing.
     """
-    event, setting, profile = event.told, setting.charged(charges), profile_of(setting, charges)
+    event, setting = _told(event, setting.charged(charges))
+    profile = profile_of(setting, charges)
     if not profile:
         return Spent(0.0, "gaussian", None)
     if setting.unit == "record" or event.record_clip is not None:
@@ -62,6 +63,18 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
         if found[1].epsilon == inf or not _exact(event, setting):
             found.append(_by_divergences(event, setting, profile, quick))
     return min(found, key=lambda one: one.epsilon)
+
+
+def _told(event: Event, setting: Setting) -> tuple[Event, Setting]:
+    """What can differ, and between whom: a vector of zeros that is sent as a whole is some vertex, as any other is.
+
+    What is accounted for by itself is hidden by nobody else.
+    """
+    if event.mechanism.integers and event.mechanism.hides_alone and setting.floor().honest > 1:
+        raise ValueError(f"honest = {setting.honest}: must be 1, since a client's message is accounted for by itself")
+    if event.mechanism.whole is not None and setting.neighbours == "zero-out":
+        setting = replace(setting, neighbours="replace")
+    return event.told, setting
 
 
 def _of_record(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
@@ -281,7 +294,7 @@ def composed(
 
 def together(parts: Sequence[tuple[Event, Setting]], delta: float) -> Spent:
     """ε of several kinds of releases, seen by the same observer; each setting's rounds are all of its kind."""
-    parts = [(event.told, setting) for event, setting in parts]
+    parts = [_told(event, setting) for event, setting in parts]
     if len(parts) == 1:
         return spent(parts[0][0], replace(parts[0][1], delta=delta))
     count = sum(setting.rounds for _, setting in parts)

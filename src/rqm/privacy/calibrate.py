@@ -98,7 +98,7 @@ def best_fitted(
         if not mech.integers:
             return mech
         over = sqrt(float(mech.channel.variance(0.0)) * setting.floor().honest) / l2_clip / _gaussian(setting, epsilon)
-        near = spent(Event(mech, dim, l2_clip), setting).epsilon >= NEAR_ENOUGH * epsilon
+        near = spent(Event(mech, mech.slots(dim), l2_clip), setting).epsilon >= NEAR_ENOUGH * epsilon
         if over < HARDLY and near:
             return mech
         found.append((over if near else inf, mech))
@@ -107,7 +107,7 @@ def best_fitted(
         raise refused
     least, mech = min(found, key=lambda one: one[0])
     if least == inf:  # all of them are too noisy
-        most = max(spent(Event(one, dim, l2_clip), setting).epsilon for _, one in found)
+        most = max(spent(Event(one, one.slots(dim), l2_clip), setting).epsilon for _, one in found)
         raise ValueError(
             f"epsilon = {epsilon:g}: {mech.kind} has more noise than that here, and cannot be adjusted so finely; "
             f"possible is {most * 1.005:.3g}"
@@ -144,7 +144,8 @@ def fitted(
         return first.with_noise(noise)
 
     def reached(extra: float, *, quick: bool) -> float:
-        event = Event(first.with_noise(least + extra), dim, l2_clip, record_clip=record_clip)
+        mech = first.with_noise(least + extra)
+        event = Event(mech, mech.slots(dim), l2_clip, record_clip=record_clip)
         if cancel is not None:
             event = replace(event, cancel=cancel, separation=setting.apart)
         return spent(event, setting, quick=quick).epsilon

@@ -233,6 +233,9 @@ def guarantee(
         noise, over = noise * chosen.second_clip, None if over is None else over * chosen.second_clip
     if under is None and mech.integers:
         under = mech.channel.sum_bits(setting.clients)
+    wire = (
+        None if under is None else mech.message_bits(dim) if mech.hides_alone else under * dim
+    )  # in the clear, or not
     return Guarantee(
         epsilon=epsilon,
         delta=setting.delta or 0.0,
@@ -252,7 +255,7 @@ def guarantee(
         noise_std_over_gaussian=over,
         bits_per_coordinate=mech.bits,
         bits_under_secagg=under,
-        wire_bits_per_parameter=None if under is None else under * dim / (parameters or dim),
+        wire_bits_per_parameter=None if wire is None else wire / (parameters or dim),
         iterate_noise_over_independent=_iterates(event, setting, charges, epsilon, workload),
         separation=event.separation if event.cancel and mech.integers else None,
         honest_fraction=setting.honest if isinstance(setting.honest, float) else None,
@@ -331,6 +334,6 @@ def _coordinate(event: Event, setting: Setting, floor: Floor) -> float | None:
     """D₂ of one coordinate in one round."""
     if not event.mechanism.integers or event.cancel or event.record_clip is not None:
         return None
-    mech = event.told.mechanism
+    mech, neighbours = event.told.mechanism, setting.neighbours if event.mechanism.whole is None else "replace"
     one = Event(mech, 1, mech.channel.clip)
-    return float(one.rdp((2.0,), setting.neighbours, floor.honest).values[0])
+    return float(one.rdp((2.0,), neighbours, floor.honest).values[0])

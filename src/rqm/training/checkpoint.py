@@ -14,9 +14,11 @@ from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
 
 TENSORS = ("values", "moments", "clip", "state")
-"""What a checkpoint holds; the last two only of plans whose clip moves, and of methods that remember something."""
+"""What a checkpoint holds; the last two only of plans whose clip moves, and of methods whose server remembers more."""
 SECRET = "transient.safetensors"
 """Noise that the next round takes back, where it is secure: readable by its owner alone, and gone at the end."""
+CLIENTS = "clients.{}.safetensors"
+"""What clients remember after so many rounds: theirs, so it is kept as the former is."""
 LOW = 12
 """Bits of an integer in the second of two arrays of floats, both of which hold theirs exactly."""
 
@@ -26,7 +28,14 @@ def save(trainer: Trainer, folder: Path, metrics_bytes: int, head: str | None = 
     _keep_secret(trainer, folder)
     state = {"round": trainer.done, "metrics_bytes": metrics_bytes, "plan": trainer.plan.to_dict(), "ledger_head": head}
     arrays = {name: getattr(trainer, name).cpu().numpy() for name in _tensors(trainer)}
+    own = trainer.corrections
+    if own is not None and trainer.done < trainer.plan.rounds:
+        data = dump({"corrections": own.cpu().numpy()}, {})
+        write_atomically(folder / CLIENTS.format(trainer.done), data, private=True)
     write_atomically(folder / CHECKPOINT, dump(arrays, {STATE: json.dumps(state)}))
+    for path in folder.glob(CLIENTS.format("*")):  # of checkpoints before, and of a run that is done
+        if own is None or trainer.done == trainer.plan.rounds or path.name != CLIENTS.format(trainer.done):
+            path.unlink()
 
 
 def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
@@ -57,15 +66,33 @@ def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
         shape = tuple(getattr(trainer, name).shape)
         if shape != array.shape:
             raise ValueError(f"{path}: {name} has shape {array.shape}: must be {shape}")
+    own = _corrections(trainer, folder, done)
     for name, array in arrays.items():
         target: torch.Tensor = getattr(trainer, name)
         target.copy_(torch.from_numpy(array))
+    if own is not None and trainer.corrections is not None:
+        trainer.corrections.copy_(own)
     trainer.skip_to(done)
     return size, state.get("ledger_head")
 
 
 def _tensors(trainer: Trainer) -> list[str]:
     return [name for name in TENSORS if getattr(trainer, name) is not None]
+
+
+def _corrections(trainer: Trainer, folder: Path, done: int) -> torch.Tensor | None:
+    """What clients remember at a checkpoint, where they remember something; of a run that is done nobody asks."""
+    own, path = trainer.corrections, folder / CLIENTS.format(done)
+    if own is None or done == trainer.plan.rounds:
+        return None
+    try:
+        arrays, _ = parse(path.read_bytes())
+        found = arrays["corrections"]
+        if found.shape != tuple(own.shape) or not np.isfinite(found).all():
+            raise ValueError(f"it holds {found.shape} values: must be {tuple(own.shape)}, all finite")
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: what clients remember cannot be read ({error}); begin again elsewhere") from None
+    return torch.from_numpy(found)
 
 
 def _keep_secret(trainer: Trainer, folder: Path) -> None:

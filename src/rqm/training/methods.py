@@ -26,10 +26,12 @@ MOST_STATE = 2**28
 class Method(ABC):
     """Local steps on one client's examples, and what the server makes of the mean.
 
-    ``state`` is what is remembered from round to round, by clients or by the server; None: nothing.
+    ``state`` is what is remembered from round to round, by clients or by the server; None: nothing. What is the
+    clients' ``own`` never leaves them, so it is in no file that is published.
     """
 
     state: torch.Tensor | None = None
+    own: bool = False
 
     def __init__(self, plan: Plan, users: int, values: torch.Tensor) -> None:
         self.plan, self.client = plan, plan.client
@@ -43,8 +45,11 @@ class Method(ABC):
     ) -> list[torch.Tensor]:
         """Take steps from the worker's values on; return what is sent: changes over the rate."""
 
-    def take(self, mean: torch.Tensor, turn: int) -> torch.Tensor:
-        """What the server's model steps along, from the mean of what was sent; clients and server remember."""
+    def take(self, mean: torch.Tensor, turn: int, bound: float | None) -> torch.Tensor:
+        """What the server's model steps along, from the mean of what was sent; clients and server remember.
+
+        What each sent was clipped in L2 at ``bound``.
+        """
         return mean
 
 
@@ -72,6 +77,7 @@ class Gate(Method):
     """
 
     state: torch.Tensor
+    own = True
 
     def __init__(self, plan: Plan, users: int, values: torch.Tensor) -> None:
         super().__init__(plan, users, values)
@@ -80,11 +86,11 @@ class Gate(Method):
                 f"client.work = 'fedcomgate': {users} users remember {len(values)} numbers each, more than fit here"
             )
         self.state = values.new_zeros((users, len(values)))
-        self.own: dict[Who, tuple[torch.Tensor, int]] = {}
+        self.sent: dict[Who, tuple[torch.Tensor, int]] = {}
 
     def begin(self) -> None:
         """Forget what was sent in a round of which no mean came."""
-        self.own.clear()
+        self.sent.clear()
 
     def steps(
         self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
@@ -96,14 +102,13 @@ class Gate(Method):
             worker.values.sub_(worker.gradient - self.state[torch.as_tensor(client)], alpha=self.client.rate)
             count += 1
         sent = (before - worker.values).div_(self.client.rate)
-        self.own[client] = sent.clone(), count
+        self.sent[client] = sent.clone(), count
         return [sent]
 
-    def take(self, mean: torch.Tensor, turn: int) -> torch.Tensor:
+    def take(self, mean: torch.Tensor, turn: int, bound: float | None) -> torch.Tensor:
         """δ_i ← δ_i + (own − mean) / τ of those who have sent."""
-        bound = self.plan.transforms.l2_clip
-        for client, (own, count) in self.own.items():
-            if bound is not None and self.plan.adapt is None:
+        for client, (own, count) in self.sent.items():
+            if bound is not None:
                 own.mul_((bound / own.norm(dim=-1, keepdim=True)).clamp(max=1.0))  # of zero it is infinite, and 1
             self.state[torch.as_tensor(client)] += (own - mean.to(own)) / count
         return mean
@@ -141,7 +146,7 @@ class Accelerated(Method):
             w = middle / alpha + (1 - 1 / alpha) * w - fast * worker.gradient
         return [(first - a).div_(rate), (self.state - w).div_(rate)]
 
-    def take(self, mean: torch.Tensor, turn: int) -> torch.Tensor:
+    def take(self, mean: torch.Tensor, turn: int, bound: float | None) -> torch.Tensor:
         """The server's w steps as its model does, by plain steps."""
         half = len(mean) // 2
         rate = self.plan.server.rate_at(turn, self.plan.rounds)

@@ -13,6 +13,9 @@ import torch
 
 from rqm.plan.plan import Adapt
 
+FARTHEST = 40.0
+"""The logarithm of a clip, at most: noise on its way must not make it zero or infinite."""
+
 
 @final
 class Quantile:
@@ -40,4 +43,5 @@ class Quantile:
         """The mean of the clients' clipped vectors; the clip moves by a geometric step towards its quantile."""
         vector, share = mean[:-1] * (self.clip / self.vector), (mean[-1] / self.bit + 1) / 2
         self.state -= self.adapt.rate * (share.to(self.state) - self.adapt.quantile)
+        self.state.clamp_(-FARTHEST, FARTHEST)
         return vector

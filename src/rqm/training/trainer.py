@@ -164,8 +164,13 @@ class Trainer:
 
     @property
     def state(self) -> torch.Tensor | None:
-        """What a method's clients, or its server, remember besides."""
-        return None if self.work.method is None else self.work.method.state
+        """What a method's server remembers besides."""
+        return None if self.work.method is None or self.work.method.own else self.work.method.state
+
+    @property
+    def corrections(self) -> torch.Tensor | None:
+        """What its clients remember, a row each: theirs alone."""
+        return self.work.method.state if self.work.method is not None and self.work.method.own else None
 
     @property
     def secret(self) -> torch.Tensor | None:
@@ -185,10 +190,9 @@ class Trainer:
     @property
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
-        bits = self.plan.mechanism.bits
         if self.mean.integers and self.mean.second:  # both messages of a participation
-            bits = 2 * (self.mean.modulus.bit_length() - 1)
-        return self.plan.clients * self.coordinates * bits
+            return self.plan.clients * self.coordinates * 2 * (self.mean.modulus.bit_length() - 1)
+        return self.plan.clients * self.plan.mechanism.message_bits(self.coordinates)
 
     def step(self) -> Record:
         """Carry out one round."""

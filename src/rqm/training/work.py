@@ -146,8 +146,9 @@ class Work:
 
     def take(self, mean: torch.Tensor, turn: int) -> torch.Tensor:
         """What the server steps along, from the mean of what was sent."""
+        bound = self.plan.transforms.l2_clip if self.quantile is None else self.quantile.clip  # before it moves
         mean = mean if self.quantile is None else self.quantile.take(mean)
-        return mean if self.method is None else self.method.take(mean, turn)
+        return mean if self.method is None else self.method.take(mean, turn, bound)
 
     def one(self, worker: Worker, client: int, turn: int) -> torch.Tensor:
         """Write what one client sends into the worker's gradient; return its loss."""

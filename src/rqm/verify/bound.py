@@ -46,6 +46,8 @@ def epsilon(promise: Promise, releases: int) -> tuple[float, float]:
             return _gaussian(promise, releases)
         if kind in ("rounding", "rqm", "pbm"):
             found, lower = _affine(promise, releases)
+        elif kind == "vqsgd":
+            found, lower = _affine(promise, releases)[0], 0.0  # others cannot send zero in one bit alone
         elif kind in ("discrete-gaussian", "skellam", "binomial"):
             found, lower = min(_additive(promise, releases), _certified(promise, releases)[0]), 0.0
         else:

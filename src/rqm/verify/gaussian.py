@@ -83,7 +83,7 @@ def best_tests(low: Array, high: Array, tail: float, lost: float) -> Tests | Non
 
 def mu_of(promise: Promise, honest: int, lost: float) -> float:
     """μ of one release beside so many honest clients, the user's included, but for outcomes of chance ``lost``."""
-    find = _affine if promise.mechanism["mechanism"] in ("rounding", "rqm", "pbm") else _additive
+    find = _affine if promise.mechanism["mechanism"] in ("rounding", "rqm", "pbm", "vqsgd") else _additive
     with np.errstate(all="ignore"):
         return find(promise, honest, lost)
 

@@ -36,6 +36,8 @@ class Unsure(Exception):  # noqa: N818 (no error: the answer "cannot verify")
 
 def ends(mech: dict[str, Any]) -> tuple[Array, Array, int]:
     """The laws at −c and c, and how many independent trials a coordinate is."""
+    if mech["mechanism"] == "vqsgd":
+        return *mech["laws"], 1
     if mech["mechanism"] == "pbm":
         eta, rows, trials = min(1.0, 2 * mech["theta"] * (1 + 1e-12)), np.eye(2), mech["levels"] - 1
     else:

@@ -23,6 +23,7 @@ from .laws import Unsure
 from .promise import Promise, real, whole
 from .silos import KEYS, of_plan
 from .silos import epsilon as of_records
+from .vectors import MOST, as_vertices, width
 
 LOOSE = 1.10
 """This bound exceeds the accountant's by no more."""
@@ -48,6 +49,7 @@ PARAMETERS = {
     "discrete-gaussian": NOISE,
     "skellam": NOISE,
     "binomial": NOISE,
+    "vqsgd": {"epsilon", "local"},
 }
 
 
@@ -120,10 +122,11 @@ def _agree(about: Row, known: Row, report: Report) -> None:
     if known["rounds"] is not None and report.charges < known["rounds"]:
         report.wrong.append(f"{report.charges} releases were charged: {known['rounds']} are known of")
     mean = _mean(about)
+    expected = {**known, "dim": width(about.get("plan"), known["dim"])}
     for name in ("dim", "delta", "honest"):
         found = mean.get("clients") if name == "honest" and mean.get(name) is None else mean.get(name)
-        if known[name] is not None and _differ(name, found, known[name]):
-            report.wrong.append(f"{name} = {shown(found)}: expected {known[name]}")
+        if expected[name] is not None and _differ(name, found, expected[name]):
+            report.wrong.append(f"{name} = {shown(found)}: expected {expected[name]}")
     if about.get("plan") is not None:
         _compare(mean, about["plan"], "the ledger's plan", report)
 
@@ -140,7 +143,7 @@ def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
         return
     transforms = plan.get("transforms")
     if (
-        set(plan) - LATER - {"records"} != PLAN
+        set(plan) - LATER - {"records", "adapt"} != PLAN
         or not isinstance(transforms, dict)
         or set(transforms) - FEW != TRANSFORMS
     ):
@@ -148,6 +151,7 @@ def _compare(mean: Row, plan: Any, where: str, report: Report) -> None:
     later = LATER | FEW
     later |= KEYS | {"unit", "neighbours"} if "records" in plan or mean.get("unit") == "record" else set()
     said = {**dict.fromkeys(later & mean.keys()), **plan, **transforms, **of_plan(plan)}
+    said["dim"] = width(plan, said["dim"])
     if mean.get("coordinates") is None and said.get("coordinates") == _all(mean):
         said["coordinates"] = None  # all are not few
     if said["survivors"] is None and said["lost"]:
@@ -194,7 +198,7 @@ def _promise(about: Row) -> Promise:
     if population is not None and population < clients:
         raise Unsure(f"population = {population}: must be at least {clients}, a round's clients")
     cancel, left, times = _cancel(mean)
-    return Promise(
+    promise = Promise(
         mechanism=_mechanism(mean["mechanism"], mean["l2_clip"]),
         dim=whole(mean, "dim", 2**40) or 1,
         clients=clients or 1,
@@ -213,6 +217,7 @@ def _promise(about: Row) -> Promise:
         separation=whole({"separation": None, **mean}, "separation", 2**62, none=True),
         few=_few(mean),
     )
+    return as_vertices(promise) if promise.mechanism["mechanism"] == "vqsgd" else promise
 
 
 def _few(mean: Row) -> int | None:
@@ -254,7 +259,10 @@ def _mechanism(mech: Row, l2_clip: float | None, most_steps: int = 1023) -> Row:
         raise Unsure(f"mechanism = {shown(kind)}: this verifier has no bound for it")
     if set(mech) - {"mechanism"} != PARAMETERS[kind]:
         raise Unsure(f"mechanism: has the parameters {shown(sorted(mech))}, which are not those of {kind}")
-    for name, most in {"clip": 1e280, "margin": 1e300, "theta": 0.5, "scale": 1e300, "noise_multiplier": 1e150}.items():
+    if kind == "vqsgd" and not isinstance(mech["local"], bool):
+        raise Unsure(f"local = {shown(mech['local'])}: must be true or false")
+    ranges = {"clip": 1e280, "margin": 1e300, "theta": 0.5, "scale": 1e300, "noise_multiplier": 1e150}
+    for name, most in {**ranges, "epsilon": MOST[mech.get("local") is True]}.items():
         if name in mech and not (name == "margin" and type(mech[name]) in (int, float) and mech[name] == 0):
             real(mech, name, most)
     for name, largest in {"levels": 1024 if kind == "rqm" else 2**16, "steps": most_steps, "bits": 16}.items():
@@ -323,8 +331,8 @@ def _beside(
     looks: dict[str, Callable[[Path], None]] = {
         "plan.json": lambda path: _compare(_mean(about), parsed(content(path)), "plan.json", report),
         "metrics.jsonl": lambda path: _metrics(content(path), spent, report),
-        "checkpoint.safetensors": lambda path: _checkpoint(path, _mean(about), spent, hashes, report),
-        "summary.json": lambda path: _summary(parsed(content(path)), _mean(about), hashes, report),
+        "checkpoint.safetensors": lambda path: _checkpoint(path, about, spent, hashes, report),
+        "summary.json": lambda path: _summary(parsed(content(path)), about, hashes, report),
     }
     for name, look in looks.items():
         if (folder / name).exists():
@@ -344,7 +352,7 @@ def _metrics(data: bytes, spent: Counter[int], report: Report) -> None:
         )
 
 
-def _checkpoint(path: Path, mean: Row, spent: Counter[int], hashes: list[str], report: Report) -> None:
+def _checkpoint(path: Path, about: Row, spent: Counter[int], hashes: list[str], report: Report) -> None:
     """The model has as many parameters as was charged for, and is no later than the ledger."""
     try:
         with path.open("rb") as file:
@@ -356,20 +364,23 @@ def _checkpoint(path: Path, mean: Row, spent: Counter[int], hashes: list[str], r
             raise TypeError("its size and its round must be whole numbers")
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise Unsure(f"{path.name}: cannot be read ({type(error).__name__}: {error})") from None
-    if size != mean.get("dim"):
-        report.wrong.append(f"dim = {shown(mean.get('dim'))}: {path.name} has {shown(size)} parameters")
+    sent = _mean(about).get("dim")
+    if width(about.get("plan"), size) != sent:
+        report.wrong.append(f"dim = {shown(sent)}: {path.name} has {shown(size)} parameters")
     if head not in hashes:
         report.wrong.append(f"{path.name} came after the head {shown(head)}, which the ledger lacks")
     if done > len(spent):
         report.wrong.append(f"{path.name} is of {shown(done)} rounds: {len(spent)} were charged")
 
 
-def _summary(found: Any, mean: Row, hashes: list[str], report: Report) -> None:
+def _summary(found: Any, about: Row, hashes: list[str], report: Report) -> None:
     """What a run states at its end must be what was charged for, and an ε that can be true."""
     if not isinstance(found, dict):
         raise Unsure("summary.json: cannot be read")
+    mean = _mean(about)
     for name, expected in (("delta", mean.get("delta")), ("parameters", mean.get("dim"))):
-        if found.get(name) not in (None, expected):
+        told = width(about.get("plan"), found.get(name)) if name == "parameters" else found.get(name)
+        if told not in (None, expected):
             report.wrong.append(f"{name} = {shown(expected)}: summary.json says {shown(found[name])}")
     if found.get("ledger_head") not in (None, *hashes):
         report.wrong.append(f"summary.json came after the head {shown(found['ledger_head'])}, which the ledger lacks")
