@@ -21,10 +21,16 @@ LEVEL = 1e-6
 
 
 def from_words(recipe, x, words):
-    """Encode with given words, one run."""
-    x = np.asarray(x)
-    out = np.empty(len(x), dtype=recipe.dtype)
-    assert not cpu.draw_words(x, np.asarray(words, dtype=np.uint64), out, cpu.law_of(recipe), False)
+    """Encode with given words, chunk after chunk, as the loops do with those that they make."""
+    x, words, law = np.asarray(x), np.asarray(words, dtype=np.uint64), cpu.law_of(recipe)
+    out, drawn = np.empty(len(x), dtype=recipe.dtype), np.empty(cpu.CHUNK, dtype=np.uint64)
+    planes, groups = (3, (recipe.trials + 7) // 8) if recipe.trials else (1, 1)
+    for start in range(0, len(x), cpu.CHUNK):
+        part = slice(start, start + cpu.CHUNK)
+        for group in range(groups):
+            place = np.uint64(group), np.uint64(groups)
+            assert not cpu.draw_chunk(x[part], words, out[part], drawn, law, False, *place)
+            words = words[planes * len(x[part]) :]
     return out
 
 

@@ -26,7 +26,7 @@ def encode(recipe: Recipe, x: torch.Tensor, rng: Source, threads: int | None) ->
     if _on_cpu(x):
         return torch.from_numpy(np.asarray(kernels.encode(recipe, x.numpy(), rng, threads)))
     out = torch.empty(x.shape, dtype=torch.uint8 if recipe.modulus <= 256 else torch.uint16, device=x.device)
-    if isinstance(rng, SeededRandom) and _triton_runs(x):
+    if _triton_runs(x):
         from rqm.kernels import cuda  # noqa: PLC0415 (needs Triton)
 
         if cuda.encode(recipe, x, rng, out):
@@ -61,7 +61,7 @@ def encode_sum(
         if check and out.numel() and (int(out.min()) < 0 or int(out.max()) > room):
             raise kernels.no_room(room)
     total = torch.zeros(x.shape[1:], dtype=torch.int32, device=x.device) if out is None else out
-    if isinstance(rng, SeededRandom) and _triton_runs(x):
+    if _triton_runs(x):
         from rqm.kernels import cuda  # noqa: PLC0415 (needs Triton)
 
         if cuda.encode_sum(recipe, x, rng, total, check):
@@ -125,7 +125,7 @@ def _on_cpu(x: torch.Tensor) -> bool:
 
 
 def _triton_runs(x: torch.Tensor) -> bool:
-    """Whether the kernel can run; only for seeded words: secure ones come from the cipher, on the host."""
+    """Whether the kernel can run."""
     return x.is_cuda and _has("triton")
 
 
