@@ -1,6 +1,7 @@
 """The two sources of random words. They are separate types, so that one is never taken for the other."""
 
 import os
+from collections.abc import Iterable
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, final
@@ -134,6 +135,20 @@ class SeededRandom:
 
     def __repr__(self) -> str:
         return f"SeededRandom{self._path!r} [not private]"
+
+
+@final
+class OneEach:
+    """A seeded source for every row of a sum: what a row draws does not depend on the others that are beside it.
+
+    >>> len(OneEach([SeededRandom(7, client) for client in range(3)]).sources)
+    3
+    """
+
+    private = False
+
+    def __init__(self, sources: Iterable[SeededRandom]) -> None:
+        self.sources = tuple(sources)
 
 
 def threefry(low: Any, high: Any, k0: Any, k1: Any) -> Any:

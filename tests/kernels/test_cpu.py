@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
 from rqm.kernels import cpu, encode, encode_sum
 from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, alias_table
+from rqm.randomness import OneEach
 from tests.goodness import joint_p_value, p_value
 from tests.kernels import oracle
 
@@ -377,3 +378,13 @@ def test_big_endian_and_read_only_inputs_give_the_same_levels():
     frozen.setflags(write=False)
     for other in (x.astype(">f4"), frozen):
         assert (RQM().encode(other, SeededRandom(1)) == expected).all()
+
+
+def test_rows_with_a_source_each_draw_what_they_draw_alone():
+    x = np.random.default_rng(0).normal(size=(5, 3000)).astype(np.float32)
+    for mech in (RQM(), PBM()):
+        each = OneEach(SeededRandom(3, place) for place in range(5))
+        alone = sum(mech.encode(row, SeededRandom(3, place)).astype(np.int64) for place, row in enumerate(x))
+        assert (mech.encode_sum(x, each) == alone).all()
+        with pytest.raises(ValueError, match="5 sources: must have one for each of 4 rows"):
+            mech.encode_sum(x[:4], each)

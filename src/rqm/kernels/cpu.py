@@ -22,7 +22,7 @@ from rqm._util.threads import usable_cores
 from rqm.kernels import chacha
 from rqm.kernels.chacha import wide
 from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, SHIFT, TABLE_BITS, Recipe
-from rqm.randomness import CHUNK, KeyWords, SecureRandom, SeededRandom, Words, threefry
+from rqm.randomness import CHUNK, KEY_WORDS, KeyWords, OneEach, SecureRandom, SeededRandom, Words, threefry
 
 Array = npt.NDArray[Any]
 
@@ -264,6 +264,28 @@ def draw_secure(x: Array, out: Array, law: Law, add: bool, key: KeyWords) -> boo
 
 
 @compiled
+def rows_seeded(
+    x: Array, out: Array, law: Law, add: bool, keys: Words, chunks: Words, start: int, stop: int
+) -> bool:  # pragma: no cover (compiled)
+    """``draw_seeded`` of the same part of every row, one after the other."""
+    bad = False
+    for i in range(len(x)):
+        bad |= draw_seeded(x[i, start:stop], out[start:stop], law, add, keys[i, 0], keys[i, 1], chunks[i])
+    return bad
+
+
+@compiled
+def rows_secure(
+    x: Array, out: Array, law: Law, add: bool, keys: Array, start: int, stop: int
+) -> bool:  # pragma: no cover (compiled)
+    """``draw_secure`` of the same part of every row, one after the other."""
+    bad = False
+    for i in range(len(x)):
+        bad |= draw_secure(x[i, start:stop], out[start:stop], law, add, keys[i])
+    return bad
+
+
+@compiled
 def unusable(x: Array, total: Array, room: np.int64) -> np.uint64:  # pragma: no cover (compiled)
     """Return 1 if an input is not finite, plus 2 if a total is negative or above ``room``."""
     bad = _U(0)
@@ -326,7 +348,7 @@ def in_blocks(task: Callable[[int, int], bool], size: int, threads: int | None) 
 
 
 def encode_into(
-    recipe: Recipe, x: Array, rng: SecureRandom | SeededRandom, out: Array, *, add: bool, threads: int | None
+    recipe: Recipe, x: Array, rng: SecureRandom | SeededRandom | OneEach, out: Array, *, add: bool, threads: int | None
 ) -> bool:
     """Encode the rows of ``x`` one after the other into ``out``; return whether an input was not finite.
 
@@ -334,22 +356,26 @@ def encode_into(
     and ``out`` (one-dimensional) are contiguous.
     """
     law, size, need = law_of(recipe), x.shape[1], recipe.words
-    if isinstance(rng, SeededRandom):
-        row_chunks = -(-size // CHUNK) * need
-        (k0, k1), first = rng.reserve(row_chunks * len(x))
+    if isinstance(rng, SecureRandom):
 
         def task(start: int, stop: int) -> bool:
-            bad = False
-            for i, row in enumerate(x):
-                chunk = _U((first + i * row_chunks + start // CHUNK * need) & 0xFFFFFFFFFFFFFFFF)
-                bad |= bool(draw_seeded(row[start:stop], out[start:stop], law, add, k0, k1, chunk))
-            return bad
+            keys = np.stack([rng.key() for _ in x]) if len(x) else np.empty((0, KEY_WORDS), dtype=np.uint32)
+            return bool(rows_secure(x, out, law, add, keys, start, stop))
     else:
+        keys, firsts = _reserved(rng, len(x), -(-size // CHUNK) * need)
 
         def task(start: int, stop: int) -> bool:
-            bad = False
-            for row in x:
-                bad |= bool(draw_secure(row[start:stop], out[start:stop], law, add, rng.key()))
-            return bad
+            return bool(rows_seeded(x, out, law, add, keys, firsts + _U(start // CHUNK * need), start, stop))
 
     return in_blocks(task, size, threads)
+
+
+def _reserved(rng: SeededRandom | OneEach, rows: int, chunks: int) -> tuple[Words, Words]:
+    """For every row the key of its sequence and the number of its first chunk."""
+    if isinstance(rng, SeededRandom):
+        key, first = rng.reserve(chunks * rows)
+        return np.tile(key, (rows, 1)), np.arange(rows, dtype=np.uint64) * _U(chunks) + _U(first & 0xFFFFFFFFFFFFFFFF)
+    if len(rng.sources) != rows:
+        raise ValueError(f"rng has {len(rng.sources)} sources: must have one for each of {rows} rows")
+    taken = [source.reserve(chunks) for source in rng.sources]
+    return np.stack([key for key, _ in taken]), np.array([first for _, first in taken], dtype=np.uint64)
