@@ -1,6 +1,5 @@
 """The two sources of random words."""
 
-import os
 import sys
 
 import numpy as np
@@ -69,9 +68,6 @@ def test_secure_words_never_repeat():
     words = np.concatenate([source.words(1000) for _ in range(10)])
     assert len(np.unique(words)) == 10_000
     assert source.words(0).shape == (0,)
-    stream = source.keystream(64)
-    pieces = [stream.next(size).copy() for size in (64, 1, 0, 33, 64)]
-    assert len(np.unique(np.concatenate(pieces))) == 64 + 1 + 33 + 64
 
 
 def test_counts_may_be_numpys_and_must_fit():
@@ -79,29 +75,20 @@ def test_counts_may_be_numpys_and_must_fit():
         words = SecureRandom().words(count)
         assert len(words) == count
         assert len(np.unique(words)) == count
-    with pytest.raises(ValueError, match=r"count = 9.*0\.\.4"):
-        SecureRandom().keystream(4).next(9)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_keystream_is_not_read_on_in_a_forked_child():
-    stream = SecureRandom().keystream(4)
-    stream.next(4)
-    child = os.fork()
-    if child == 0:
-        try:
-            stream.next(4)
-        except RuntimeError:
-            os._exit(7)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+def test_keys_never_repeat_and_fill_all_their_words():
+    keys = np.stack([SecureRandom().key() for _ in range(1000)])
+    assert keys.shape == (1000, 10)
+    assert keys.dtype == np.uint32
+    assert len(np.unique(keys)) > 9_990  # of ten thousand numbers of 32 bits, a hundredth of a pair meets by chance
 
 
 def test_without_the_cipher_the_operating_systems_words_are_taken(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     words = np.concatenate([SecureRandom().words(1000), SecureRandom().words(1000)])
     assert len(np.unique(words)) == 2000
-    assert SecureRandom().keystream(5).next(3).shape == (3,)
+    assert SecureRandom().words(3).shape == (3,)
 
 
 @pytest.mark.statistical

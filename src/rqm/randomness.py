@@ -1,7 +1,7 @@
 """The two sources of random words. They are separate types, so that one is never taken for the other."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, final
@@ -13,52 +13,33 @@ from rqm._util.checks import whole
 
 Words = npt.NDArray[np.uint64]
 
+KeyWords = npt.NDArray[np.uint32]
+
 SECRET = 32
 """Bytes of a key."""
+KEY_WORDS = 10
+"""Numbers of 32 bits that start a stream of ChaCha20: eight of the key, two of the nonce."""
 CHUNK = 1024
 """Seeded words come in chunks of this many: the first half of a chunk is the first word of CHUNK / 2 consecutive
 Threefry blocks, the second half their second word. (The two halves of a block are far apart so that the loop
 over blocks runs in vector registers.)"""
 
 
-class Keystream:
-    """AES-256 in counter mode under a key and nonce of its own, read in pieces of at most ``size`` words.
+def _aes(key: bytes, nonce: bytes, count: int) -> Words:
+    """So many words of AES-256 in counter mode."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
 
-    ``entropy`` gives them; whatever is not the operating system's source is for audits that must find out.
-    """
-
-    _cipher: Any
-
-    def __init__(self, size: int, entropy: Callable[[int], bytes] = os.urandom) -> None:
-        try:
-            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
-        except ModuleNotFoundError:  # a bare GPU machine: the operating system's own generator, slower
-            self._cipher = None
-        else:
-            self._cipher = Cipher(algorithms.AES(entropy(32)), modes.CTR(entropy(16))).encryptor()
-        self._process = os.getpid()
-        self._zeros = memoryview(bytes(8 * size))
-        self._words = np.empty(size + 2, dtype=np.uint64)  # the cipher asks for a block more than it writes
-        self._bytes = self._words.view(np.uint8).data
-
-    def next(self, count: int) -> Words:
-        """Return the next ``count`` words; they are overwritten by the next call."""
-        if not 0 <= count <= len(self._words) - 2:
-            raise ValueError(f"count = {count}: must lie in 0..{len(self._words) - 2}")
-        if os.getpid() != self._process:
-            raise RuntimeError("this keystream was started in another process: its words would be used twice")
-        if self._cipher is None:
-            return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
-        self._cipher.update_into(self._zeros[: 8 * count], self._bytes)
-        return self._words[:count]
+    return np.frombuffer(
+        bytearray(Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor().update(bytes(8 * count))), dtype=np.uint64
+    )
 
 
 @final
 class SecureRandom:
-    """Cryptographic randomness for deployment: AES-256-CTR, keyed afresh by the operating system.
+    """Cryptographic randomness for deployment: ChaCha20 in the encoders' loops, AES-256-CTR for words by themselves.
 
-    It holds no state: every call takes a new key and nonce, so no keystream is ever reused, whatever forks or
-    threads do.
+    It holds no state: every call takes a new key and nonce from the operating system, so no keystream is ever reused,
+    whatever forks or threads do.
 
     >>> SecureRandom().words(3).shape
     (3,)
@@ -69,11 +50,14 @@ class SecureRandom:
     def words(self, count: int) -> Words:
         """Return ``count`` uniform 64-bit words that nobody can predict or repeat."""
         count = whole("count", count, 0)
-        return self.keystream(count).next(count)
+        try:
+            return _aes(os.urandom(SECRET), os.urandom(16), count)
+        except ModuleNotFoundError:  # a bare GPU machine: the operating system's own generator, slower
+            return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
 
-    def keystream(self, size: int) -> Keystream:
-        """Start a keystream under a new key, for one thread to read from in pieces of at most ``size`` words."""
-        return Keystream(size)
+    def key(self) -> KeyWords:
+        """A new key and nonce for ChaCha20: ten words of 32 bits, for one stream and never for another."""
+        return np.frombuffer(bytearray(os.urandom(4 * KEY_WORDS)), dtype=np.uint32)
 
     def __repr__(self) -> str:
         return "SecureRandom()"
@@ -89,8 +73,7 @@ def expanded(secret: bytes, size: int) -> Words:
     """
     if len(secret) != SECRET:
         raise ValueError(f"secret has {len(secret)} bytes: must be {SECRET}")
-    given = iter((secret, bytes(16)))
-    return Keystream(size, lambda _: next(given)).next(size).copy()
+    return _aes(secret, bytes(16), size)
 
 
 @final
@@ -152,6 +135,20 @@ class SeededRandom:
 
     def __repr__(self) -> str:
         return f"SeededRandom{self._path!r} [not private]"
+
+
+@final
+class OneEach:
+    """A seeded source for every row of a sum: what a row draws does not depend on the others that are beside it.
+
+    >>> len(OneEach([SeededRandom(7, client) for client in range(3)]).sources)
+    3
+    """
+
+    private = False
+
+    def __init__(self, sources: Iterable[SeededRandom]) -> None:
+        self.sources = tuple(sources)
 
 
 def threefry(low: Any, high: Any, k0: Any, k1: Any) -> Any:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
 from rqm.kernels import cpu, encode, encode_sum
 from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, alias_table
+from rqm.randomness import OneEach
 from tests.goodness import joint_p_value, p_value
 from tests.kernels import oracle
 
@@ -21,10 +22,16 @@ LEVEL = 1e-6
 
 
 def from_words(recipe, x, words):
-    """Encode with given words, one run."""
-    x = np.asarray(x)
-    out = np.empty(len(x), dtype=recipe.dtype)
-    assert not cpu.draw_words(x, np.asarray(words, dtype=np.uint64), out, cpu.law_of(recipe), False)
+    """Encode with given words, chunk after chunk, as the loops do with those that they make."""
+    x, words, law = np.asarray(x), np.asarray(words, dtype=np.uint64), cpu.law_of(recipe)
+    out, drawn = np.empty(len(x), dtype=recipe.dtype), np.empty(cpu.CHUNK, dtype=np.uint64)
+    planes, groups = (3, (recipe.trials + 7) // 8) if recipe.trials else (1, 1)
+    for start in range(0, len(x), cpu.CHUNK):
+        part = slice(start, start + cpu.CHUNK)
+        for group in range(groups):
+            place = np.uint64(group), np.uint64(groups)
+            assert not cpu.draw_chunk(x[part], words, out[part], drawn, law, False, *place)
+            words = words[planes * len(x[part]) :]
     return out
 
 
@@ -371,3 +378,13 @@ def test_big_endian_and_read_only_inputs_give_the_same_levels():
     frozen.setflags(write=False)
     for other in (x.astype(">f4"), frozen):
         assert (RQM().encode(other, SeededRandom(1)) == expected).all()
+
+
+def test_rows_with_a_source_each_draw_what_they_draw_alone():
+    x = np.random.default_rng(0).normal(size=(5, 3000)).astype(np.float32)
+    for mech in (RQM(), PBM()):
+        each = OneEach(SeededRandom(3, place) for place in range(5))
+        alone = sum(mech.encode(row, SeededRandom(3, place)).astype(np.int64) for place, row in enumerate(x))
+        assert (mech.encode_sum(x, each) == alone).all()
+        with pytest.raises(ValueError, match="5 sources: must have one for each of 4 rows"):
+            mech.encode_sum(x[:4], each)

@@ -13,7 +13,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
-from rqm.kernels import cuda  # noqa: E402
+from rqm.kernels import cuda, cuda_words  # noqa: E402
 from rqm.mechanisms.additive import DiscreteGaussian  # noqa: E402
 from rqm.mechanisms.table import Table  # noqa: E402
 from tests.goodness import joint_p_value, p_value  # noqa: E402
@@ -58,6 +58,52 @@ def test_the_oracle_gives_the_known_answers(counter, key, answer):
     assert tuple(int(word) for word in philox(counter, key)) == answer
 
 
+def chacha(counter, key):
+    """ChaCha20 in NumPy: an array of counters, four numbers of 32 bits each; sixteen words."""
+    ones = np.zeros_like(np.asarray(counter[0], dtype=np.uint32))
+    first = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574, *key, *counter]
+    first = [ones + np.asarray(part).astype(np.uint32) for part in first]
+    x = [part.copy() for part in first]
+    columns = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
+    diagonals = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
+    for a, b, c, d in 10 * (columns + diagonals):
+        for one, other, mixed, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            x[one] = x[one] + x[other]
+            turned = x[mixed] ^ x[one]
+            x[mixed] = (turned << np.uint32(by)) | (turned >> np.uint32(32 - by))
+    return [(one + other).astype(np.uint64) for one, other in zip(x, first, strict=True)]
+
+
+def test_the_oracle_of_secure_words_gives_the_standards_answer():
+    key = np.arange(32, dtype=np.uint8).view(np.uint32)
+    words = chacha((np.array([1]), 0x09000000, 0x4A000000, 0), key)  # RFC 8439, section 2.3.2
+    assert [int(word[0]) for word in words[:4]] == [0xE4E7F110, 0x15593BD1, 0x1FDD0F50, 0xC47120A3]
+    assert [int(word[0]) for word in words[12:]] == [0xD19C12B5, 0xB94E16DE, 0xE883D0CB, 0x4E3C50A2]
+
+
+@triton.jit
+def _chacha(out_ptr, key, key1, key2, key3, c1, c2, c3, BLOCK: tl.constexpr):  # noqa: N803
+    offsets = tl.arange(0, BLOCK)
+    words = cuda_words.chacha(key, key1, key2, key3, offsets.to(tl.uint32), c1.to(tl.uint32), c2.to(tl.uint32), c3)
+    for i in tl.static_range(16):
+        tl.store(out_ptr + 16 * offsets + i, words[i].to(tl.int32, bitcast=True))
+
+
+def test_the_kernels_secure_words_are_those_of_the_standard():
+    key = np.arange(32, dtype=np.uint8)
+    out = torch.empty((16, 16), dtype=torch.int32, device=DEVICE)
+    _chacha[(1,)](out, *key.view(np.int64).tolist(), 0x09000000, 0x4A000000, 0, BLOCK=16)
+    words = chacha((np.arange(16), 0x09000000, 0x4A000000, 0), key.view(np.uint32))
+    assert (out.cpu().numpy().view(np.uint32) == np.stack(words, axis=1)).all()
+
+
+class Fixed(SecureRandom):
+    """One key, so that the words are known."""
+
+    def key(self):
+        return np.arange(10, dtype=np.uint32) * np.uint32(0x9E3779B9)
+
+
 def encode(recipe, x, rng):
     out = torch.empty(x.shape, dtype=torch.uint8 if recipe.modulus <= 256 else torch.uint16, device=DEVICE)
     assert not cuda.encode(recipe, x, rng, out)
@@ -72,21 +118,25 @@ def encode_sum(recipe, x, rng):
 
 def expected_rows(recipe, x, rng):
     """What the kernel must give for the rows of ``x``, bit for bit, from the oracle's words."""
-    k0, k1, start = rng.reserve_call()
+    if rng.private:
+        (*key, start, _), generator, each = rng.key(), chacha, 16
+    else:
+        (*key, start), generator, each = rng.reserve_call(), philox, 4
     out = np.empty(x.shape, dtype=np.int64)
     offsets = np.arange(x.shape[1])
     for row, values in enumerate(x):
         position = recipe.position(values.astype(np.float64))
         if recipe.trials:
             out[row] = 0
-            groups = (recipe.trials + 3) // 4
+            groups = -(-recipe.trials // each)
             for trial in range(recipe.trials):
-                turn = row * groups + trial // 4
-                words = philox((offsets, 0 * offsets, 0 * offsets + turn, 0 * offsets + start), (k0, k1))
-                out[row] += (words[trial % 4] >> np.uint64(8)) < position
+                turn = row * groups + trial // each
+                words = generator((offsets, 0 * offsets, 0 * offsets + turn, 0 * offsets + start), key)
+                out[row] += (words[trial % each] >> np.uint64(8)) < position
         else:
-            words = philox((offsets, 0 * offsets, 0 * offsets + row // 2, 0 * offsets + start), (k0, k1))
-            w0, w1 = words[2 * (row % 2)], words[2 * (row % 2) + 1]
+            draws = each // 2
+            words = generator((offsets, 0 * offsets, 0 * offsets + row // draws, 0 * offsets + start), key)
+            w0, w1 = words[2 * (row % draws)], words[2 * (row % draws) + 1]
             bits = (w1 << np.uint64(8)) | (w0 & np.uint64(0xFF))
             out[row] = oracle.outcomes(recipe, position, w0 >> np.uint64(8), bits)
     return out
@@ -112,6 +162,24 @@ def test_sums_are_those_of_the_oracle_bit_for_bit(recipe, dtype, rows):
     x = np.random.default_rng(rows).normal(size=(rows, 700)).astype(dtype)
     total = encode_sum(recipe, torch.from_numpy(x).to(DEVICE), SeededRandom(3))
     assert (total == expected_rows(recipe, x, SeededRandom(3)).sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 8, 11])
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_secure_sums_are_those_of_the_oracle_bit_for_bit(recipe, rows):
+    x = np.random.default_rng(rows).normal(size=(rows, 300)).astype(np.float32)
+    total = encode_sum(recipe, torch.from_numpy(x).to(DEVICE), Fixed())
+    assert (total == expected_rows(recipe, x, Fixed()).sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("size", [1, 8, 701])
+@pytest.mark.parametrize("recipe", [RECIPES["rqm"], RECIPES["pbm"]], ids=["rqm", "pbm"])
+def test_secure_levels_are_those_of_the_oracle_bit_for_bit(recipe, size):
+    x = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    z = encode(recipe, torch.from_numpy(x).to(DEVICE), Fixed())
+    width = size if recipe.trials else -(-size // 8)
+    rows = np.append(x, np.zeros(-size % width, np.float32)).reshape(-1, width)
+    assert (z == expected_rows(recipe, rows, Fixed()).ravel()[:size]).all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 701, 1400])
@@ -202,13 +270,14 @@ def test_inputs_that_are_not_finite_raise_the_flag():
     [(RQM(), 0.1234), (RQM(), 1.0), (RQM(levels=256, keep=0.05), 0.7), (PBM(theta=0.35), 0.9), (Rounding(), -0.3)],
     ids=repr,
 )
-def test_forty_million_draws_follow_the_sampled_law(mech, x):
+@pytest.mark.parametrize("rng", [SeededRandom(6), SecureRandom()], ids=repr)
+def test_forty_million_draws_follow_the_sampled_law(mech, x, rng):
     inputs = torch.full((40, 1_000_003), x, device=DEVICE)
-    z = mech.encode(inputs, SeededRandom(6)).flatten()
+    z = mech.encode(inputs, rng).flatten()
     law = mech.sampled_pmf(np.float32(x))
     counts = torch.bincount(z.int(), minlength=mech.levels).cpu().numpy()
     assert p_value(counts, law) > LEVEL
-    total = mech.encode_sum(inputs, SeededRandom(7)).double()
+    total = mech.encode_sum(inputs, rng).double()
     error = float(mech.grid.step * total.std() / 40 / 1000)
     assert abs(float(mech.decode(total, 40).mean()) - np.float32(x)) < 6 * error
     if isinstance(mech, RQM):
@@ -219,13 +288,14 @@ def test_forty_million_draws_follow_the_sampled_law(mech, x):
 
 @needs_gpu
 @pytest.mark.statistical
-def test_coordinates_clients_and_rounds_are_independent():
+@pytest.mark.parametrize("rng", [SeededRandom(8), SecureRandom()], ids=repr)
+def test_coordinates_clients_and_rounds_are_independent(rng):
     mech, x = RQM(), 0.3
     law, size = mech.sampled_pmf(np.float32(x)), 10_000_000
-    rng = SeededRandom(8)
     first, second = (mech.encode(torch.full((size,), x, device=DEVICE), rng).cpu().numpy() for _ in range(2))
-    other = mech.encode(torch.full((size,), x, device=DEVICE), rng.stream(1)).cpu().numpy()
-    for lag in (1, 32, 256, size // 2):  # the two halves share calls of Philox
+    source = rng if rng.private else rng.stream(1)
+    other = mech.encode(torch.full((size,), x, device=DEVICE), source).cpu().numpy()
+    for lag in (1, 32, 256, size // 8, size // 2):  # the halves, or eighths, share calls of the generator
         assert joint_p_value(first[:-lag], first[lag:], law) > LEVEL
     assert joint_p_value(first, second, law) > LEVEL
     assert joint_p_value(first, other, law) > LEVEL
@@ -234,7 +304,7 @@ def test_coordinates_clients_and_rounds_are_independent():
 
 
 @needs_gpu
-def test_the_public_names_use_the_kernel_and_secure_words_come_from_the_host():
+def test_the_public_names_use_the_kernel():
     mech, x = RQM(), 0.5 * torch.randn(5, 3000, device=DEVICE)
     assert (mech.encode(x, SeededRandom(9)) == mech.encode(x, SeededRandom(9))).all()
     secure = mech.encode(x, SecureRandom())

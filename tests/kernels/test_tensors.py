@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
 from rqm.kernels import tensors  # noqa: E402
+from rqm.randomness import OneEach  # noqa: E402
 from tests.goodness import p_value  # noqa: E402
 from tests.kernels import oracle  # noqa: E402
 
@@ -71,6 +72,13 @@ def test_torch_operations_make_of_each_word_what_the_proof_says(recipe):
     words = SeededRandom(4).words(3000)
     expected = oracle.outcomes(recipe, recipe.position(x.double().numpy()), words >> 40, words & np.uint64(2**40 - 1))
     assert (tensors._draw(recipe, x, SeededRandom(4)).numpy() == expected).all()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_rows_with_a_source_each_draw_what_they_draw_alone():
+    x, each = torch.linspace(-1.3, 1.3, 3000).view(3, 1000), OneEach(SeededRandom(3, place) for place in range(3))
+    alone = sum(RQM().encode(row, SeededRandom(3, place)).long() for place, row in enumerate(x))
+    assert (RQM().encode_sum(x, each) == alone).all()
 
 
 @pytest.mark.usefixtures("no_compiler")

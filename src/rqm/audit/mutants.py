@@ -5,12 +5,11 @@ Every mutant is a small, plausible mistake, most of which leave all results righ
 caught if the audit gives an alarm for it, and none for the sound version.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from rqm.kernels.packing import unpack
 from rqm.kernels.recipe import TABLE_BITS, Recipe, on_grid
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.rqm import RQM
-from rqm.randomness import Keystream, SecureRandom, SeededRandom
+from rqm.randomness import KEY_WORDS, KeyWords, SecureRandom, SeededRandom
 
 DRAWS = 1_000_000
 
@@ -116,36 +115,22 @@ def _randomness(broken: bool, source: Callable[[], SecureRandom]) -> Finding:
 
 
 class SameKey(SecureRandom):  # type: ignore[misc]
-    """Every keystream has the same key and nonce."""
+    """Every stream has the same key and nonce."""
 
-    def keystream(self, size: int) -> Keystream:
-        """Start the one keystream again."""
-        return Keystream(size, entropy=bytes)
-
-
-class Shared(Keystream):
-    """One keystream for the life of a process, which a fork copies."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self._in_turn = Lock()
-
-    def next(self, count: int) -> Any:
-        """Go on, whoever began it."""
-        self._process = os.getpid()
-        with self._in_turn:
-            return super().next(count).copy()
+    def key(self) -> KeyWords:
+        """The one key."""
+        return np.zeros(KEY_WORDS, dtype=np.uint32)
 
 
-class SharedKeystream(SecureRandom):  # type: ignore[misc]
-    """Hands out the same keystream again and again."""
+class Counted(SecureRandom):  # type: ignore[misc]
+    """One key for the life of a process, and a nonce that counts on: a fork copies both."""
 
     def __init__(self) -> None:
-        self._kept = Shared(2**20)
+        self._first, self._count = super().key(), count()
 
-    def keystream(self, size: int) -> Keystream:
-        """The one of this process, or of the one that it was forked from."""
-        return self._kept if size <= 2**20 else Shared(size)
+    def key(self) -> KeyWords:
+        """The same key with the next nonce, whoever began it."""
+        return np.append(self._first[:-1], np.uint32(next(self._count)))
 
 
 # -- a whole run --------------------------------------------------------------------------------------
@@ -299,7 +284,7 @@ MUTANTS = [
         "forked keystream",
         "one keystream goes on in both processes after a fork",
         "sampler",
-        lambda broken: _randomness(broken, SharedKeystream),
+        lambda broken: _randomness(broken, Counted),
     ),
     Mutant("under-counted others", "ε counts on 100 honest clients, there are 4", "privacy --experiment", _few_others),
     Mutant("no L2 clip", "vectors of any length are sent", "canaries' length", _long_vectors),

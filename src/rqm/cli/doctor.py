@@ -102,7 +102,7 @@ def _entropy() -> tuple[State, str]:
     off = float(np.abs(ones - 0.5).max() * 2 * WORDS**0.5)  # in standard deviations
     if len(np.unique(words)) < WORDS or off > 7:
         return "broken", f"the random words are not random ({off:.1f} standard deviations)"
-    source = "AES-256-CTR keyed by os.urandom" if find_spec("cryptography") else "os.urandom"
+    source = "ChaCha20 and AES-256-CTR keyed by os.urandom" if find_spec("cryptography") else "os.urandom"
     return "good", f"{source}, {64 * WORDS / 8e6:.2g} MB looked at"
 
 

@@ -46,6 +46,16 @@ class Clients:
         """Examples of each client."""
         return np.diff(self.offsets)
 
+    def sizes_of(self, chosen: list[int]) -> IntArray:
+        """Examples of some clients, without a look at the others."""
+        some = np.asarray(chosen, dtype=np.int64)
+        return np.asarray(self.offsets[some + 1] - self.offsets[some])
+
+    def take(self, index: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inputs and labels of some examples, by their places among all clients', which have come into being."""
+        rows = torch.from_numpy(index if self.rows is None else self.rows[index]).to(self.inputs.device)
+        return self.inputs[rows], self.labels[rows]
+
     def __getitem__(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The inputs and labels of one client, without a copy unless clients share examples."""
         if not 0 <= client < len(self):

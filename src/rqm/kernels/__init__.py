@@ -8,7 +8,7 @@ import numpy as np
 
 from rqm._util.checks import floats, not_finite, whole
 from rqm.kernels.recipe import Recipe
-from rqm.randomness import require
+from rqm.randomness import OneEach, require
 
 MAX_SUM = 2**31 - 1
 
@@ -42,7 +42,7 @@ def encode(recipe: Recipe, x: Any, rng: object, threads: int | None) -> Any:
 
 def encode_sum(recipe: Recipe, x: Any, rng: object, out: Any, threads: int | None, check: bool = True) -> Any:
     """Draw one outcome for each input and add them up over the first axis, without holding the outcomes."""
-    source = require(rng)
+    source = rng if isinstance(rng, OneEach) else require(rng)
     if threads is not None:
         threads = whole("threads", threads, 1)
     other = backend(x)

@@ -2,7 +2,7 @@
 
 The compiled loops are serial and release the interpreter's lock; a small pool of threads runs them over blocks. They
 share one file because the compiler's cache of a function does not notice when a function it calls has changed in
-another file (``threefry``, which is also compiled here, is fixed by known answers).
+another file (``threefry`` and ChaCha20, which are compiled in here, are fixed by known answers).
 """
 
 import os
@@ -19,15 +19,15 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from rqm._util.threads import usable_cores
+from rqm.kernels import chacha
+from rqm.kernels.chacha import wide
 from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, SHIFT, TABLE_BITS, Recipe
-from rqm.randomness import CHUNK, SecureRandom, SeededRandom, Words, threefry
+from rqm.randomness import CHUNK, KEY_WORDS, KeyWords, OneEach, SecureRandom, SeededRandom, Words, threefry
 
 Array = npt.NDArray[Any]
 
 GRAIN = 64 * CHUNK
 """A thread is given at least this many coordinates."""
-PIECE = 32 * CHUNK
-"""Words of keystream made at a time: 256 KiB, which stay in the cache until they are used."""
 
 _U = np.uint64
 _HALF = CHUNK // 2
@@ -42,6 +42,7 @@ _OUTCOME = _U(2**ALIAS_BITS - 1)
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 _threefry = njit(inline="always", error_model="numpy")(threefry)
+_fill_secure = chacha.fill
 
 
 class Law(NamedTuple):
@@ -116,26 +117,13 @@ def _write(_typing: Any, array: Any, index: Any, value: Any) -> Any:
 _put: Any = intrinsic(_write)
 
 
-def _widest(_typing: Any) -> Any:
-    """Use the widest vectors that the processor has; the compiler's own choice stops at 256 bits."""
-
-    def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # a name the wrapper does not list
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-_wide: Any = intrinsic(_widest)
-
-
 # -- the compiled loops --------------------------------------------------------------------------------
 
 
 @compiled
 def fill(words: Words, k0: np.uint64, k1: np.uint64, chunk: np.uint64) -> None:  # pragma: no cover (compiled)
     """Write one chunk of a seeded sequence."""
-    _wide()
+    wide()
     for j in range(_U(_HALF)):
         a, b = _threefry(chunk * _U(_HALF) + j, _U(0), k0, k1)
         words[j] = a
@@ -163,7 +151,7 @@ def draw(x: Array, words: Words, out: Array, law: Law, group: np.uint64) -> bool
     among trials 8·group … 8·group + 7, from three words each, of which the second and third lie len(x) and 2·len(x)
     further on.
     """
-    _wide()
+    wide()
     largest = _U(0)
     size = _U(len(x))
     # A tuple that is used inside a loop keeps the loop out of vector registers.
@@ -258,17 +246,42 @@ def draw_seeded(
 
 
 @compiled
-def draw_words(x: Array, words: Words, out: Array, law: Law, add: bool) -> bool:  # pragma: no cover (compiled)
-    """Encode a run of inputs with the words given, chunk after chunk."""
+def draw_secure(x: Array, out: Array, law: Law, add: bool, key: KeyWords) -> bool:  # pragma: no cover (compiled)
+    """Encode a run of inputs with the words of a secure stream, from its beginning."""
     bad = False
+    chunk = _U(0)
     planes, groups = (1, _U(1)) if law.trials == _U(0) else (3, (law.trials + _U(7)) // _U(8))
+    words = np.empty(planes * CHUNK, dtype=np.uint64)
     drawn = np.empty(CHUNK, dtype=np.uint64)
-    used = 0
     for start in range(0, len(x), CHUNK):
         stop = min(start + CHUNK, len(x))
-        for group in range(groups):
-            bad |= draw_chunk(x[start:stop], words[used:], out[start:stop], drawn, law, add, _U(group), groups)
-            used += planes * (stop - start)
+        for group in range(_U(groups)):
+            for plane in range(planes):
+                _fill_secure(words[plane * CHUNK : (plane + 1) * CHUNK], key, chunk)
+                chunk += _U(1)
+            bad |= draw_chunk(x[start:stop], words, out[start:stop], drawn, law, add, _U(group), groups)
+    return bad
+
+
+@compiled
+def rows_seeded(
+    x: Array, out: Array, law: Law, add: bool, keys: Words, chunks: Words, start: int, stop: int
+) -> bool:  # pragma: no cover (compiled)
+    """``draw_seeded`` of the same part of every row, one after the other."""
+    bad = False
+    for i in range(len(x)):
+        bad |= draw_seeded(x[i, start:stop], out[start:stop], law, add, keys[i, 0], keys[i, 1], chunks[i])
+    return bad
+
+
+@compiled
+def rows_secure(
+    x: Array, out: Array, law: Law, add: bool, keys: Array, start: int, stop: int
+) -> bool:  # pragma: no cover (compiled)
+    """``draw_secure`` of the same part of every row, one after the other."""
+    bad = False
+    for i in range(len(x)):
+        bad |= draw_secure(x[i, start:stop], out[start:stop], law, add, keys[i])
     return bad
 
 
@@ -335,7 +348,7 @@ def in_blocks(task: Callable[[int, int], bool], size: int, threads: int | None) 
 
 
 def encode_into(
-    recipe: Recipe, x: Array, rng: SecureRandom | SeededRandom, out: Array, *, add: bool, threads: int | None
+    recipe: Recipe, x: Array, rng: SecureRandom | SeededRandom | OneEach, out: Array, *, add: bool, threads: int | None
 ) -> bool:
     """Encode the rows of ``x`` one after the other into ``out``; return whether an input was not finite.
 
@@ -343,26 +356,26 @@ def encode_into(
     and ``out`` (one-dimensional) are contiguous.
     """
     law, size, need = law_of(recipe), x.shape[1], recipe.words
-    if isinstance(rng, SeededRandom):
-        row_chunks = -(-size // CHUNK) * need
-        (k0, k1), first = rng.reserve(row_chunks * len(x))
+    if isinstance(rng, SecureRandom):
 
         def task(start: int, stop: int) -> bool:
-            bad = False
-            for i, row in enumerate(x):
-                chunk = _U((first + i * row_chunks + start // CHUNK * need) & 0xFFFFFFFFFFFFFFFF)
-                bad |= bool(draw_seeded(row[start:stop], out[start:stop], law, add, k0, k1, chunk))
-            return bad
+            keys = np.stack([rng.key() for _ in x]) if len(x) else np.empty((0, KEY_WORDS), dtype=np.uint32)
+            return bool(rows_secure(x, out, law, add, keys, start, stop))
     else:
+        keys, firsts = _reserved(rng, len(x), -(-size // CHUNK) * need)
 
         def task(start: int, stop: int) -> bool:
-            bad = False
-            piece = max(64, PIECE // need)
-            stream = rng.keystream(min(piece, stop - start) * need)
-            for a in range(start, stop, piece):
-                b = min(a + piece, stop)
-                for row in x:
-                    bad |= bool(draw_words(row[a:b], stream.next((b - a) * need), out[a:b], law, add))
-            return bad
+            return bool(rows_seeded(x, out, law, add, keys, firsts + _U(start // CHUNK * need), start, stop))
 
     return in_blocks(task, size, threads)
+
+
+def _reserved(rng: SeededRandom | OneEach, rows: int, chunks: int) -> tuple[Words, Words]:
+    """For every row the key of its sequence and the number of its first chunk."""
+    if isinstance(rng, SeededRandom):
+        key, first = rng.reserve(chunks * rows)
+        return np.tile(key, (rows, 1)), np.arange(rows, dtype=np.uint64) * _U(chunks) + _U(first & 0xFFFFFFFFFFFFFFFF)
+    if len(rng.sources) != rows:
+        raise ValueError(f"rng has {len(rng.sources)} sources: must have one for each of {rows} rows")
+    taken = [source.reserve(chunks) for source in rng.sources]
+    return np.stack([key for key, _ in taken]), np.array([first for _, first in taken], dtype=np.uint64)

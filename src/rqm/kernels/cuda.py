@@ -1,8 +1,9 @@
 """The Triton kernel: encode, or encode and sum over clients, in one pass over the inputs.
 
-The law is the CPU's, the bits are not: words come from Philox-4×32-7, counted by coordinate (64 bits), client or group
-of trials (32) and call (32), under a 64-bit key. Seven rounds are the fewest that Salmon et al. (2011) found to pass
-all of TestU01, as are the thirteen of Threefry on the CPU. What bounds the speed is in ``results/cuda.md``.
+The law is the CPU's, the bits are not. Seeded words come from Philox-4×32-7, counted by coordinate (64 bits), client or
+group of trials (32) and call (32), under a 64-bit key. Seven rounds are the fewest that Salmon et al. (2011) found to
+pass all of TestU01, as are the thirteen of Threefry on the CPU. Secure words come from ChaCha20 under a key that the
+host takes from its operating system for every call. What bounds the speed is in ``results/cuda.md``.
 """
 # mypy: disable-error-code="no-untyped-def, no-any-return, untyped-decorator"
 # ruff: noqa: N803, PLR0124, SIM102, SIM108 (the compiler of kernels knows no ternaries of tensors)
@@ -15,14 +16,18 @@ import torch
 import triton
 import triton.language as tl
 
+from rqm.kernels.cuda_words import words_of
 from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, Recipe
-from rqm.randomness import SeededRandom
+from rqm.randomness import SecureRandom, SeededRandom
 
 BLOCK = 256
 WARPS = 4
-REGISTERS = 64
-SHARE = 20
-"""Rows that one program handles: even, and few enough that the last programs do not keep the others waiting."""
+REGISTERS = {False: 64, True: 128}
+DRAWS = {False: 2, True: 8}
+"""Draws from a table that one call of Philox, or of ChaCha20 for secure words, is enough for."""
+SHARE = {False: 20, True: 40}
+"""Rows that one program handles: a multiple of the draws, and few enough that the last programs do not keep the others
+waiting."""
 MAX_SHARES = 65_535
 """Programs that a grid may have along its second axis."""
 SPARE_BITS = TABLE_BITS - 32
@@ -40,19 +45,6 @@ def position_of(x, clip, scale, centre, low, high, WIDE: tl.constexpr):
     bits = near.to(tl.int64, bitcast=True)
     position = (bits - 0x4330000000000000) if WIDE else bits.to(tl.int32)  # a little below 0 or above: not wrapped
     return tl.minimum(tl.maximum(position, low), high)
-
-
-@triton.jit
-def philox(key, c0, c1, c2, c3):
-    """Philox-4×32-7: four 32-bit words. (Products in 64 bits compile to half the instructions of ``tl.philox``.)"""
-    k0, k1 = key.to(tl.uint32), (key.to(tl.int64) >> 32).to(tl.uint32)
-    for _ in tl.static_range(7):
-        left = c0.to(tl.uint64) * 0xD2511F53
-        right = c2.to(tl.uint64) * 0xCD9E8D57
-        c0, c1 = (right >> 32).to(tl.uint32) ^ c1 ^ k0, right.to(tl.uint32)
-        c2, c3 = (left >> 32).to(tl.uint32) ^ c3 ^ k1, left.to(tl.uint32)
-        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
-    return c0, c1, c2, c3
 
 
 @triton.jit
@@ -107,6 +99,9 @@ def _rows(
     width,
     count,
     key,
+    key1,
+    key2,
+    key3,
     start,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -116,6 +111,7 @@ def _rows(
     SUM: tl.constexpr,
     RAGGED: tl.constexpr,
     BLOCK: tl.constexpr,
+    SECURE: tl.constexpr,
     EXACT: tl.constexpr,
 ):
     """Encode one block of some rows; store the outcomes, or return their sum."""
@@ -124,8 +120,9 @@ def _rows(
     scale, centre = tl.load(numbers_ptr), tl.load(numbers_ptr + 1)
     clip = tl.load(numbers_ptr + 2).to(x_ptr.dtype.element_ty)
     c0, c1, call = offsets.to(tl.uint32), (offsets >> 32).to(tl.uint32), start.to(tl.uint32)
-    groups: tl.constexpr = (TRIALS + 3) // 4
-    step: tl.constexpr = 1 if TRIALS else 2  # a call of Philox gives two draws from the table, or four trials
+    at_once: tl.constexpr = 16 if SECURE else 4  # a word is a trial, two words are a draw from the table
+    groups: tl.constexpr = (TRIALS + at_once - 1) // at_once
+    step: tl.constexpr = 1 if TRIALS else at_once // 2
     finite = tl.zeros([BLOCK], x_ptr.dtype.element_ty)
     closest = tl.full([BLOCK], 0xFFFFFFFF, tl.uint32)
     total = tl.zeros([BLOCK], tl.int32)
@@ -133,11 +130,11 @@ def _rows(
     row_ptr = x_ptr + begin * step * stride
     for turn in range(begin, tl.minimum(begin + share // step, (rows + step - 1) // step)):
         if TRIALS == 0:
-            a0, a1, b0, b1 = philox(key, c0, c1, tl.full([], turn, tl.uint32), call)
+            words = words_of(key, key1, key2, key3, c0, c1, tl.full([], turn, tl.uint32), call, SECURE)
         for half in tl.static_range(step):
             inside = offsets < stride
-            if half == 1 and RAGGED:  # the second row may be shorter, or missing
-                inside = offsets < tl.minimum(stride, count - (2 * turn + 1) * stride)
+            if half > 0 and RAGGED:  # rows after the first may be shorter, or missing
+                inside = offsets < tl.minimum(stride, count - (step * turn + half) * stride)
             x = tl.load(row_ptr + offsets, mask=inside, other=0.0, eviction_policy="evict_first")
             row_ptr += stride
             finite = tl.fma(x, tl.zeros([BLOCK], x.dtype), finite)  # NaN from the first input that is not finite
@@ -145,14 +142,14 @@ def _rows(
             if TRIALS:
                 outcome = tl.zeros([BLOCK], tl.uint32)
                 for group in range(groups):
-                    r0, r1, r2, r3 = philox(key, c0, c1, tl.full([], turn * groups + group, tl.uint32), call)
-                    left = TRIALS - 4 * group
-                    outcome += ((r0 >> 8) < position.to(tl.uint32)).to(tl.uint32)
-                    outcome += ((r1 >> 8) < tl.where(left > 1, position, 0).to(tl.uint32)).to(tl.uint32)
-                    outcome += ((r2 >> 8) < tl.where(left > 2, position, 0).to(tl.uint32)).to(tl.uint32)
-                    outcome += ((r3 >> 8) < tl.where(left > 3, position, 0).to(tl.uint32)).to(tl.uint32)
+                    place = tl.full([], turn * groups + group, tl.uint32)
+                    trials = words_of(key, key1, key2, key3, c0, c1, place, call, SECURE)
+                    left = TRIALS - at_once * group
+                    for trial in tl.static_range(at_once):
+                        limit = tl.where(left > trial, position, 0).to(tl.uint32)
+                        outcome += ((trials[trial] >> 8) < limit).to(tl.uint32)
             else:
-                w0, w1 = (a0, a1) if half == 0 else (b0, b1)
+                w0, w1 = words[2 * half], words[2 * half + 1]
                 # 24 random bits are added below the level: they carry over with the probability to round up.
                 if WIDE:
                     level = ((position + (w0 >> 8)) >> 24).to(tl.uint32)
@@ -164,7 +161,7 @@ def _rows(
             if not SUM:
                 here = (turn * step + half) * stride + offsets
                 tl.store(out_ptr + here, outcome.to(out_ptr.dtype.element_ty), mask=inside)
-            elif half == 1 and RAGGED:
+            elif half > 0 and RAGGED:
                 total += tl.where(inside, outcome, 0).to(tl.int32)
             else:
                 total += outcome.to(tl.int32)
@@ -172,7 +169,20 @@ def _rows(
 
 
 @triton.jit(
-    do_not_specialize=["low", "high", "modulus", "rows", "share", "width", "count", "key", "start"],
+    do_not_specialize=[
+        "low",
+        "high",
+        "modulus",
+        "rows",
+        "share",
+        "width",
+        "count",
+        "key",
+        "key1",
+        "key2",
+        "key3",
+        "start",
+    ],
     do_not_specialize_on_alignment=["x_ptr", "out_ptr"],  # or inputs and outputs differ in layout: slow exchanges
 )
 def _kernel(
@@ -189,6 +199,9 @@ def _kernel(
     width,
     count,
     key,
+    key1,
+    key2,
+    key3,
     start,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -198,6 +211,7 @@ def _kernel(
     SUM: tl.constexpr,
     RAGGED: tl.constexpr,
     BLOCK: tl.constexpr,
+    SECURE: tl.constexpr,
 ):
     total, finite, closest = _rows(
         x_ptr,
@@ -212,6 +226,9 @@ def _kernel(
         width,
         count,
         key,
+        key1,
+        key2,
+        key3,
         start,
         COLUMNS,
         ROWS,
@@ -221,6 +238,7 @@ def _kernel(
         SUM,
         RAGGED,
         BLOCK,
+        SECURE,
         False,
     )
     if COLUMNS > 0 and TRIALS == 0:
@@ -238,6 +256,9 @@ def _kernel(
                 width,
                 count,
                 key,
+                key1,
+                key2,
+                key3,
                 start,
                 COLUMNS,
                 ROWS,
@@ -247,6 +268,7 @@ def _kernel(
                 SUM,
                 RAGGED,
                 BLOCK,
+                SECURE,
                 True,
             )
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -260,13 +282,16 @@ def is_wide(recipe: Recipe) -> bool:
     return recipe.high >= 2**31 - 2**10
 
 
-def encode(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor) -> bool:
-    """Encode ``x`` into ``out``, its two halves as two rows; return whether an input was not finite."""
-    width = x.numel() if recipe.trials else -(-x.numel() // 2)
+Source = SecureRandom | SeededRandom
+
+
+def encode(recipe: Recipe, x: torch.Tensor, rng: Source, out: torch.Tensor) -> bool:
+    """Encode ``x`` into ``out``, its halves (or eighths) as rows; return whether an input was not finite."""
+    width = x.numel() if recipe.trials else -(-x.numel() // DRAWS[rng.private])
     return bool(width) and bool(launch(recipe, x, rng, out, width, sum_rows=False).item())
 
 
-def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.Tensor, check: bool = True) -> bool:
+def encode_sum(recipe: Recipe, x: torch.Tensor, rng: Source, total: torch.Tensor, check: bool = True) -> bool:
     """Encode the rows of ``x`` and add their outcomes to ``total``; return whether ``check`` found NaN or infinity."""
     width = x[0].numel()
     if not width:
@@ -276,15 +301,17 @@ def encode_sum(recipe: Recipe, x: torch.Tensor, rng: SeededRandom, total: torch.
 
 
 def launch(
-    recipe: Recipe, x: torch.Tensor, rng: SeededRandom, out: torch.Tensor, width: int, *, sum_rows: bool
+    recipe: Recipe, x: torch.Tensor, rng: Source, out: torch.Tensor, width: int, *, sum_rows: bool
 ) -> torch.Tensor:
     """Start the kernel; return the flag that it will set if an input is not finite."""
     if x.dtype == torch.float32 and not 1e-30 < recipe.clip < 1e30:
         x = x.double()  # the clip itself is beyond float32
-    low_key, high_key, start = rng.reserve_call()
+    secure = rng.private
+    *key, start = _key(rng)
     flag = torch.zeros(1, dtype=torch.int32, device=x.device)
     rows = triton.cdiv(x.numel(), width)
-    share = max(SHARE, 2 * triton.cdiv(rows, 2 * MAX_SHARES))
+    draws = DRAWS[secure]
+    share = max(SHARE[secure], draws * triton.cdiv(rows, draws * MAX_SHARES))
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         _kernel[(triton.cdiv(width, BLOCK), triton.cdiv(rows, share))](
             x,
@@ -298,7 +325,7 @@ def launch(
             share,
             width,
             x.numel(),
-            _signed(high_key << 32 | low_key, 64),
+            *(_signed(part, 64) for part in key),
             _signed(start, 32),
             COLUMNS=recipe.columns,
             ROWS=recipe.rows,
@@ -306,13 +333,24 @@ def launch(
             TRIALS=recipe.trials,
             WIDE=is_wide(recipe),
             SUM=sum_rows,
-            RAGGED=x.numel() % (2 * width) > 0,
+            RAGGED=x.numel() % (draws * width) > 0,
             BLOCK=BLOCK,
+            SECURE=secure,
             num_warps=WARPS,
-            maxnreg=REGISTERS,
+            maxnreg=REGISTERS[secure],
             enable_fp_fusion=False,
         )
     return flag
+
+
+def _key(rng: Source) -> tuple[int, int, int, int, int]:
+    """A key that no other call has: 64 bits for seeded words, 256 for secure ones; and 32 bits to begin with."""
+    if isinstance(rng, SeededRandom):
+        low, high, start = rng.reserve_call()
+        return high << 32 | low, 0, 0, 0, start
+    words = rng.key()
+    first, second, third, fourth = words[:8].view(np.uint64).tolist()
+    return first, second, third, fourth, int(words[8])
 
 
 def _signed(value: int, bits: int) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from rqm import kernels
 from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, SHIFT, TABLE_BITS, Recipe
-from rqm.randomness import SecureRandom, SeededRandom
+from rqm.randomness import OneEach, SecureRandom, SeededRandom
 
 PIECE = 2**20
 """Words that the torch operations handle at a time."""
@@ -26,7 +26,7 @@ def encode(recipe: Recipe, x: torch.Tensor, rng: Source, threads: int | None) ->
     if _on_cpu(x):
         return torch.from_numpy(np.asarray(kernels.encode(recipe, x.numpy(), rng, threads)))
     out = torch.empty(x.shape, dtype=torch.uint8 if recipe.modulus <= 256 else torch.uint16, device=x.device)
-    if isinstance(rng, SeededRandom) and _triton_runs(x):
+    if _triton_runs(x):
         from rqm.kernels import cuda  # noqa: PLC0415 (needs Triton)
 
         if cuda.encode(recipe, x, rng, out):
@@ -39,7 +39,12 @@ def encode(recipe: Recipe, x: torch.Tensor, rng: Source, threads: int | None) ->
 
 
 def encode_sum(
-    recipe: Recipe, x: torch.Tensor, rng: Source, out: torch.Tensor | None, threads: int | None, check: bool = True
+    recipe: Recipe,
+    x: torch.Tensor,
+    rng: Source | OneEach,
+    out: torch.Tensor | None,
+    threads: int | None,
+    check: bool = True,
 ) -> torch.Tensor:
     """Draw one outcome for each input and add them up over the first axis, in int32."""
     x = _floats(x)
@@ -61,17 +66,24 @@ def encode_sum(
         if check and out.numel() and (int(out.min()) < 0 or int(out.max()) > room):
             raise kernels.no_room(room)
     total = torch.zeros(x.shape[1:], dtype=torch.int32, device=x.device) if out is None else out
-    if isinstance(rng, SeededRandom) and _triton_runs(x):
+    parts = [(x, rng)] if not isinstance(rng, OneEach) else list(zip(x[:, None], rng.sources, strict=True))
+    for rows, source in parts:
+        _add(recipe, rows, source, total, check)
+    return total
+
+
+def _add(recipe: Recipe, x: torch.Tensor, rng: Source, total: torch.Tensor, check: bool) -> None:
+    """Draw for all rows, and add."""
+    if _triton_runs(x):
         from rqm.kernels import cuda  # noqa: PLC0415 (needs Triton)
 
         if cuda.encode_sum(recipe, x, rng, total, check):
             _check_finite(x)
-    else:
-        flat_total, piece = total.view(-1), max(1, PIECE // recipe.words)
-        for row in x.reshape(x.shape[0], -1):
-            for a in range(0, len(row), piece):
-                flat_total[a : a + piece] += _draw(recipe, row[a : a + piece], rng)
-    return total
+        return
+    flat_total, piece = total.view(-1), max(1, PIECE // recipe.words)
+    for row in x.reshape(x.shape[0], -1):
+        for a in range(0, len(row), piece):
+            flat_total[a : a + piece] += _draw(recipe, row[a : a + piece], rng)
 
 
 def decode(z_sum: torch.Tensor, extent: float, top: int, clients: int, check: bool) -> torch.Tensor:
@@ -125,7 +137,7 @@ def _on_cpu(x: torch.Tensor) -> bool:
 
 
 def _triton_runs(x: torch.Tensor) -> bool:
-    """Whether the kernel can run; only for seeded words: secure ones come from the cipher, on the host."""
+    """Whether the kernel can run."""
     return x.is_cuda and _has("triton")
 
 

@@ -10,7 +10,7 @@ import torch
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
-from rqm.randomness import SecureRandom, SeededRandom
+from rqm.randomness import OneEach, SecureRandom, SeededRandom
 from rqm.training.clock import Clock
 from rqm.training.participants import NOBODY, Before
 from rqm.training.streams import LOSSES, NOISE, RECORDS, TRANSIENT, generator, number
@@ -148,28 +148,52 @@ class Ideal(Aggregator):
     def _share_out(
         self, workers: Workers, chosen: list[int], turn: int, total: torch.Tensor, losses: torch.Tensor
     ) -> None:
-        """Let workers do the clients of a round. Integers may be added up in any order, floats are in the clients'."""
-        exact = self.mean.integers
+        """Let workers do the clients of a round. Integers may be added up in any order, floats are in that of groups.
+
+        Small clients are done together, the others by themselves; what each sends does not depend on the workers.
+        """
+        exact, together = self.mean.integers, self.work.together
         sums: dict[Worker, torch.Tensor] = {}
         for _ in workers.map(lambda _, client: self.work.clients.make([client]), chosen):
             pass  # data that are made lazily, before anything is timed
 
-        def work(worker: Worker, place: int) -> Any:
+        def work(worker: Worker, places: list[int]) -> Any:
             with self.clock.timed("gradients", workers.count):
-                losses[place] = self.work.one(worker, chosen[place], turn)
+                rows, own = self._rows(worker, [chosen[place] for place in places], turn)
+            losses[places] = own
             if not exact:
-                return self.work.message(worker)[0].clone()
+                return rows.clone()
             mine = sums.setdefault(worker, torch.zeros_like(total))
-            return self._add(self.work.message(worker), mine, turn, place, workers.count)
+            return self._add_each(rows, mine, turn, places, workers.count)
 
-        some = len(chosen) if exact else 4 * workers.count  # of floats, few are to be held at once
-        for start in range(0, len(chosen), some):
-            places = range(start, min(start + some, len(chosen)))
-            for place, found in zip(places, workers.map(work, places), strict=True):
-                finite = found if exact else self._add(found[None], total, turn, place)
-                losses[place] = losses[place] if finite[0] else torch.nan
+        groups = [[place] for place in range(len(chosen))] if together is None else together.groups(chosen)
+        some = len(groups) if exact else 4 * workers.count  # of floats, few are to be held at once
+        for start in range(0, len(groups), some):
+            part = groups[start : start + some]
+            for places, found in zip(part, workers.map(work, part), strict=True):
+                finite = found if exact else self._add_each(found, total, turn, places)
+                losses[places] = losses[places].masked_fill(~finite, torch.nan)
         for one in sums.values():
             total += one
+
+    def _rows(self, worker: Worker, some: list[int], turn: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if len(some) > 1:
+            return self.work.many(worker, some, turn)
+        loss = self.work.one(worker, some[0], turn)
+        return self.work.message(worker), loss[None]
+
+    def _add_each(
+        self, rows: torch.Tensor, total: torch.Tensor, turn: int, places: list[int], among: int = 1
+    ) -> torch.Tensor:
+        """Encode and add some clients' rows, each with the noise that it has by itself; which rows were finite."""
+        if len(rows) > 1 and self.mean.integers and self.plan.mechanism.whole is None:
+            with self.clock.timed("clip, rotate, encode", among):
+                each = OneEach(SeededRandom(self.plan.seed, NOISE, turn, place) for place in places)
+                finite: torch.Tensor = self.mean.add(rows, total, SecureRandom() if self.secure else each, round=turn)
+            return finite
+        return torch.cat(
+            [self._add(row[None], total, turn, place, among) for row, place in zip(rows, places, strict=True)]
+        )
 
 
 @final

@@ -7,16 +7,24 @@ one of any vector within the L2 clip costs. FedAQ sends two vectors, as one of t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from math import sqrt
-from typing import final
+from typing import Protocol, final
 
 import torch
 
 from rqm.plan.plan import Plan
 from rqm.plan.plan import Work as Name
-from rqm.training.workers import Worker
 
 Gradient = Callable[[torch.Tensor], None]
 """Write the gradient of some examples at a worker's values into its gradient."""
+
+
+class Stepping(Protocol):
+    """A worker, or many clients at once, as far as local steps look at it."""
+
+    values: torch.Tensor
+    gradient: torch.Tensor
+
+
 Who = int | tuple[int, ...]
 """A client; or several at once, for whom a worker has a row each."""
 MOST_STATE = 2**28
@@ -41,7 +49,7 @@ class Method(ABC):
 
     @abstractmethod
     def steps(
-        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Stepping, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """Take steps from the worker's values on; return what is sent: changes over the rate."""
 
@@ -58,7 +66,7 @@ class Local(Method):
     """Local steps of plain SGD: FedAvg (McMahan et al. 2017), and with few levels FedPAQ (Reisizadeh et al. 2020)."""
 
     def steps(
-        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Stepping, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """w ← w − η ∇f_i(w)."""
         before = worker.values.clone()
@@ -93,7 +101,7 @@ class Gate(Method):
         self.sent.clear()
 
     def steps(
-        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Stepping, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """w ← w − η (∇f_i(w) − δ_i)."""
         before, count = worker.values.clone(), 0
@@ -129,7 +137,7 @@ class Accelerated(Method):
         self.state = values.clone()
 
     def steps(
-        self, worker: Worker, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
+        self, worker: Stepping, client: Who, batches: Iterable[torch.Tensor], gradient: Gradient
     ) -> list[torch.Tensor]:
         """Steps of both sequences; w comes after a."""
         all_of_them = list(batches)

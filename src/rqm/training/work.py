@@ -20,6 +20,7 @@ from rqm.training.observer import Observer
 from rqm.training.quantile import Quantile
 from rqm.training.records import PerRecord, own_words, taken
 from rqm.training.streams import DROPOUT, LOCAL, generator, number
+from rqm.training.together import Steps, Together
 from rqm.training.workers import Worker, Workers, workers_for
 
 
@@ -105,7 +106,35 @@ class Work:
         def trial() -> None:
             self.loss(self.worker.model, *self.clients[some]).backward()  # type: ignore[no-untyped-call]
 
-        return workers_for(self.worker, trial, shared=self.plan.client.work == "gradient")
+        shared = self.plan.client.work == "gradient"
+        return workers_for(self.worker, trial, shared=shared, least=2 if self.together is None else 1)
+
+    @cached_property
+    def together(self) -> Together | None:
+        """Small clients at once on a CPU, where that is worth it and the model allows it."""
+        if self.device.type != "cpu" or self.plan.dropout or self.per_record is not None or self.observer.plants:
+            return None
+
+        def each(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return losses(model, x, y) if self.own is None else self.own(model(images(x)), y)
+
+        found = Together(self.clients, each, len(self.worker.values), local=self.plan.client.work != "gradient")
+        return found if found.worth() and found.agrees(self.worker) else None
+
+    def many(self, worker: Worker, some: list[int], turn: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What some small clients send, a row each, and their losses."""
+        assert self.together is not None
+        if self.plan.client.work == "gradient":
+            rows, own = self.together.gradients(worker, some)
+        else:
+            assert self.method is not None
+            steps = Steps(self.together, worker, some)
+            steps.values.copy_(self.worker.values)  # a worker's own may be another client's
+            orders = [self._batches(steps.size, generator(self.plan.seed, LOCAL, turn, client)) for client in some]
+            batches = (torch.stack(one) for one in zip(*orders, strict=True))
+            rows = torch.cat(self.method.steps(steps, tuple(some), batches, steps.gradient_of), dim=1)
+            own = torch.stack(steps.seen).mean(0)
+        return rows if self.quantile is None else self.quantile.message(rows), own
 
     def loss(self, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The mean loss of some examples."""

@@ -53,13 +53,14 @@ class Workers:
         return self._pool.map(lambda thing: work(self._here.worker, thing), things)
 
 
-def workers_for(first: Worker, trial: Callable[[], object], *, shared: bool) -> Workers | None:
+def workers_for(first: Worker, trial: Callable[[], object], *, shared: bool, least: int = 2) -> Workers | None:
     """As many workers as there are cores and memory; None if the model must see one client after the other.
 
-    That is so if it keeps a state besides its parameters, or if a ``trial`` shows that it draws from torch's generator.
+    That is so if it keeps a state besides its parameters, or if a ``trial`` shows that it draws from torch's generator;
+    and where there would be fewer than the ``least`` that are of use.
     """
     count = min(usable_cores(), MOST_FLOATS // (2 * len(first.values)))
-    if count < 2 or any(True for _ in first.model.buffers()):
+    if count < least or any(True for _ in first.model.buffers()):
         return None
     before = torch.get_rng_state()
     trial()
