@@ -105,6 +105,26 @@ def test_an_empty_sample_sends_as_much_as_a_full_one():
     assert MEAN.encode(np.empty((0, DIM)), SecureRandom()).shape == MEAN.encode(records(9, 1.0), SecureRandom()).shape
 
 
+def test_of_no_records_any_shape_without_rows_will_do_and_what_is_ragged_is_named():
+    for nothing in ([], np.array([]), torch.tensor([]), np.empty((0, DIM)), torch.empty(0, DIM)):
+        assert len(MEAN.encode(nothing, SecureRandom())) == MEAN.coordinates
+        assert MEAN.gather(nothing, MEAN.gather(records(2, 1.0))).records == 2
+    for rows, said in (
+        ([[1.0] * DIM, [1.0]], "rows: ragged; every row must have the same length"),
+        ([1.0] * DIM, "rows have shape \\(100,\\): must be \\(records, 100\\)"),
+        (np.empty((0, 3)), "rows have shape \\(0, 3\\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            MEAN.encode(rows, SecureRandom())
+
+
+def test_a_calibration_says_what_it_lacks():
+    silos = {"clients": 4, "dim": 50, "delta": 1e-6, "record_clip": 1.0, "l2_clip": 9.0}
+    for name in silos:
+        with pytest.raises(TypeError, match=f"missing 1 required keyword-only argument: '{name}'"):
+            calibrate_records(epsilon=8, rate=0.1, rounds=40, **{one: silos[one] for one in silos if one != name})
+
+
 def test_baselines_add_noise_in_units_of_a_records_clip():
     mean = PrivateMean(mechanism=Gaussian(2.0), neighbours="add-remove", **SILOS)
     assert mean.guarantee.noise_multiplier == 2.0

@@ -3,6 +3,7 @@
 import json
 from math import inf
 
+import numpy as np
 import pytest
 
 from rqm import Plan
@@ -10,7 +11,9 @@ from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.plan.guard import Guard
 from rqm.privacy.records import record_epsilon
 from rqm.verify import verify
+from rqm.verify.cancel import told
 from rqm.verify.silos import _drawn
+from tests.privacy.test_ordered import GOES, NONE, STAYS, at, exact, seen
 from tests.privacy.test_records import exact_epsilon, sampled_pair
 
 NOISE = {"mechanism": "discrete-gaussian", "clip": 1.0, "scale": 0.5, "steps": 511, "bits": 12}
@@ -90,3 +93,41 @@ def test_a_plan_that_says_otherwise_is_wrong(tmp_path, change):
     plan.pop("records")
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     assert verify(tmp_path).status == "wrong"
+
+
+ORDER = {"clip": 1.0, "batch": 200, "batches": 8}
+HELD = {"mechanism": NOISE | {"scale": 0.2, "bits": 15}, "records": ORDER, "cancel": 200.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"honest": 3},
+        {"clients": 8, "survivors": 7},
+        {"records": ORDER | {"neighbours": "replace"}},
+        {"records": ORDER | {"batches": 40}, "rounds": 40},
+        {"dim": 10**6, "mechanism": NOISE | {"clip": 0.1, "scale": 2.0, "bits": 15}},
+    ],
+)
+def test_noise_that_silos_take_back_is_confirmed_to_a_few_per_cent(tmp_path, changes):
+    stated = charged(tmp_path, range(12), **HELD | changes)
+    found = verify(tmp_path)
+    assert found.status == "verified", (found.wrong, found.unsure)
+    assert 0.995 * stated <= found.epsilon <= 1.06 * stated
+
+
+def test_of_one_silo_alone_only_noise_that_stays_counts(tmp_path):
+    alone = charged(tmp_path / "stays", range(12), **HELD | {"honest": 1, "cancel": None})
+    assert charged(tmp_path / "goes", range(12), **HELD | {"honest": 1}) == pytest.approx(alone)
+    assert verify(tmp_path / "goes").epsilon == verify(tmp_path / "stays").epsilon
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_no_run_tells_more_of_a_step_than_the_verifiers_pair(rounds):
+    """All of a run is enumerated, up to the next turn of the record; and the pair is near to it."""
+    told_exactly = exact(*(seen([one, *[NONE] * (rounds - 1)]) for one in (at(0.0), at(1.0))))
+    found, _ = told(STAYS, GOES, rounds)
+    pair = exact(np.append(found.chances, 0.0), np.append(found.chances * found.values, found.alone))
+    assert (told_exactly <= pair + 1e-9).all()
+    assert pair[0] < 1.2 * told_exactly[0]

@@ -26,8 +26,10 @@ ENOUGH = 4.0
 """To hold noise for longer than this many times σ_A/σ_B changes nothing."""
 FEW = 200
 """Honest clients up to whom their coins may be far from Gaussian, and noise is better held longer."""
-WIDEST = 2.0**11
-"""Deviations of transient noise beyond which no encoder has it."""
+NARROWEST, WIDEST = 0.5, 2.0**11
+"""Deviations of transient noise below and beyond which no encoder has it."""
+LONGEST = 1000
+"""Rounds that noise is held for at most: any law of them is right."""
 MOST_TIMES = 1024
 """How many times as large the part that stays is at first, at most."""
 LARGE = 10**5
@@ -78,9 +80,27 @@ def _paths(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, f
     rounds = longest if once else min(longest, promise.separation or 1)
     points = _points(1 / sqrt(held), COARSE)
     moved, still = _told(points, *_shift(noise, points)), coins(low, high, honest - 1)
-    dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
+    dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL) + dropped_by(rounds)
     for part in (1, 1 / 2, 1 / 4, 1 / 8) if honest <= FEW else (1,):
         yield along(holding(rounds, held, part * stays), still, moved), dropped
+
+
+def told(stays: Array, goes: Array, separation: int) -> tuple[Ratio, int]:
+    """What a path tells if its last step is of noise whose law is known, not of others' coins; and its rounds."""
+    still, held = _variance(stays), _variance(goes)
+    if not min(still, held) > 0:
+        raise Unsure("the noise of a path is none")
+    ends = []
+    for law in (stays, goes):
+        points = _points(1 / sqrt(_variance(law)), COARSE)
+        ends.append(_told(points, *_shift(law, points)))
+    rounds = min(separation, ceil(ENOUGH * sqrt(held / still)) + 1, LONGEST)
+    return along(holding(rounds, held, still), *ends), rounds
+
+
+def dropped_by(rounds: int) -> float:
+    """What paths of so many rounds leave out, at most."""
+    return rounds * 10**4 * NEVER
 
 
 def _kept(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, float]]:
@@ -97,7 +117,7 @@ def _kept(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, fl
     seen = chances > 0
     spread = sqrt(float(chances @ (values - chances @ values) ** 2))
     found = Ratio(values[seen], chances[seen], alone, spread)
-    yield found, rounds * (dropped + more + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
+    yield found, rounds * (dropped + more + 8 * (honest + LONG) * TAIL) + dropped_by(rounds)
 
 
 def _at(found: Ratio, chance: float) -> Array:
