@@ -1,6 +1,7 @@
 """Records of silos by the verifier's own bound: never below what is exactly so, and hardly above what is stated."""
 
 import json
+from collections import Counter
 from math import inf
 
 import numpy as np
@@ -12,8 +13,9 @@ from rqm.plan.guard import Guard
 from rqm.privacy.records import record_epsilon
 from rqm.verify import verify
 from rqm.verify.cancel import told
-from rqm.verify.silos import _drawn
-from tests.privacy.test_ordered import GOES, NONE, STAYS, at, exact, seen
+from rqm.verify.laws import Unsure
+from rqm.verify.silos import _drawn, epsilon
+from tests.privacy.test_ordered import GOES, NONE, STAYS, at, exact, law, seen, twice
 from tests.privacy.test_records import exact_epsilon, sampled_pair
 
 NOISE = {"mechanism": "discrete-gaussian", "clip": 1.0, "scale": 0.5, "steps": 511, "bits": 12}
@@ -118,16 +120,28 @@ def test_noise_that_silos_take_back_is_confirmed_to_a_few_per_cent(tmp_path, cha
 
 
 def test_of_one_silo_alone_only_noise_that_stays_counts(tmp_path):
-    alone = charged(tmp_path / "stays", range(12), **HELD | {"honest": 1, "cancel": None})
-    assert charged(tmp_path / "goes", range(12), **HELD | {"honest": 1}) == pytest.approx(alone)
-    assert verify(tmp_path / "goes").epsilon == verify(tmp_path / "stays").epsilon
+    found = []
+    for cancel in (None, HELD["cancel"]):
+        folder = tmp_path / str(cancel)
+        folder.mkdir()
+        found.append((charged(folder, range(12), **HELD | {"honest": 1, "cancel": cancel}), verify(folder).epsilon))
+    assert found[0] == found[1]
+    assert found[0][0] < found[0][1]
+
+
+@pytest.mark.parametrize("change", [{"cancel": 1e-9}, {"cancel": 1e9}, {"separation": None}, {"record_rate": 0.1}])
+def test_noise_that_no_encoder_has_is_not_verified(change):
+    mean = Plan.from_dict(PLAN | HELD).private_mean().to_dict() | change
+    with pytest.raises(Unsure, match=next(iter(change)).replace("record_rate", "cancel")):
+        epsilon(mean, mean["mechanism"], Counter(range(3)))
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_no_run_tells_more_of_a_step_than_the_verifiers_pair(rounds):
-    """All of a run is enumerated, up to the next turn of the record; and the pair is near to it."""
-    told_exactly = exact(*(seen([one, *[NONE] * (rounds - 1)]) for one in (at(0.0), at(1.0))))
-    found, _ = told(STAYS, GOES, rounds)
+    """A run is enumerated, up to the next turn of the record, its last noise shown; and the pair is near to it."""
+    noise = {"stays": STAYS, "goes": GOES if rounds < 3 else twice(law(1.5, 4))}
+    shown = exact(*(seen([one, *[NONE] * (rounds - 1)], **noise, last=True) for one in (at(0.0), at(1.0))))
+    found, _ = told(*noise.values(), rounds)
     pair = exact(np.append(found.chances, 0.0), np.append(found.chances * found.values, found.alone))
-    assert (told_exactly <= pair + 1e-9).all()
-    assert pair[0] < 1.2 * told_exactly[0]
+    assert (shown <= pair + 1e-12).all()
+    assert shown[0] > 0.9 * pair[0]

@@ -18,9 +18,9 @@ from .promise import Promise
 
 FINE, COARSE = 32, 10
 """Points of a grid in each deviation of a ratio: of a path, and of one round's noise."""
-BELOW, ABOVE, FARTHEST = 11, 14, 1e4
+BELOW, ABOVE, FARTHEST = 13, 17, 1e4
 """Deviations around 1 up to which they are so dense; beyond, they spread out up to the last."""
-NEVER = 1e-42
+NEVER = 1e-60
 """Chances that are left out, and charged for."""
 ENOUGH = 4.0
 """To hold noise for longer than this many times σ_A/σ_B changes nothing."""
