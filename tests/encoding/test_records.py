@@ -1,5 +1,8 @@
 """One record moves what a silo sends by no more than its clip: as the encoder sees it, in integers."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -172,3 +175,32 @@ def test_of_secret_draws_and_fixed_orders_the_one_with_the_least_noise_in_the_mo
         assert 0.95 < one.mean.guarantee.epsilon / asked[name]["epsilon"] <= 1
     other = calibrate_records(**asked["often"], **silos, workload=Workload(40, 0.0, "constant"))
     assert other.mean.cancel != found["often"].mean.cancel  # what is best depends on how the server steps
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "silos.md"
+ROW = r"^\| (\d+) \| ([\d,]+) \| (\d+) \| (\d+), (\.\d+) \| (\d+) \| ([\d.]+) \| (\d+) \|$"
+
+
+@pytest.mark.slow  # half a minute each
+@pytest.mark.parametrize("row", re.findall(ROW, PAGE.read_text(), re.M), ids=lambda row: f"{row[0]}-{row[1]}")
+def test_the_noise_of_silos_over_a_trusted_servers_is_what_the_page_says(row):
+    """By dp-accounting's own account of the trusted server."""
+    import dp_accounting as dp
+
+    clients, dim, bound, rounds, rate, epsilon, over, bits = (float(one.replace(",", "")) for one in row)
+    who = {"unit": "record", "neighbours": "add-remove", "clients": int(clients), "dim": int(dim), "delta": 1e-6}
+    who |= {"l2_clip": bound, "record_clip": 1.0, "rounds": int(rounds), "record_rate": rate}
+    found = PrivateMean(epsilon=epsilon, **who).guarantee
+    assert found.noise_std_over_gaussian == pytest.approx(over, abs=6e-4)
+    assert found.noise_std_over_gaussian <= 1.03
+    assert found.bits_under_secagg == bits <= 16
+    accountant = dp.pld.PLDAccountant()
+    trusted = dp.GaussianDpEvent(found.noise_multiplier / found.noise_std_over_gaussian)
+    accountant.compose(dp.PoissonSampledDpEvent(rate, trusted), int(rounds))
+    assert accountant.get_epsilon(1e-6) == pytest.approx(found.epsilon, rel=5e-3)
+
+
+def test_the_page_has_six_such_settings_from_four_to_a_hundred_silos():
+    rows = re.findall(ROW, PAGE.read_text(), re.M)
+    assert len(rows) == 6
+    assert {rows[0][0], rows[-1][0]} == {"4", "100"}

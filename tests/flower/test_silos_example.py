@@ -77,7 +77,7 @@ def test_live_silos_learn_and_a_killed_one_is_survived(tmp_path):
     """A SuperLink and four SuperNodes with TLS, keys, and policies that allow ε ≤ 8 a record."""
     ledger, kept = tmp_path / "ledger", tmp_path / "kept"
     command = [sys.executable, EXAMPLE / "federation.py", "--ledger", ledger, "--keep", kept, "--kill", "2"]
-    done = subprocess.run([*map(str, command), "--limit", "900"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*map(str, command), "--limit", "1500"], capture_output=True, text=True, check=False)
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert done.returncode == 0, said[-3000:] + done.stderr[-6000:]
     assert said.count("killing the SuperNode") == 1

@@ -160,5 +160,10 @@ def test_account_says_it_in_one_sentence_for_records(tmp_path):
     )
     said = json.loads(rqm("account", str(path), "--json").stdout)
     assert (said["unit"], said["record_rate"]) == ("record", 0.05)
-    assert "for every record against the server and other silos" in rqm("account", str(path)).stdout
+    printed = rqm("account", str(path)).stdout
+    assert "for every record against the server and other silos" in printed
+    sentence = " ".join(printed.split())  # one that can be quoted, with all of its conditions
+    for part in ("Certified for every record: whatever the server and other silos make of all the rounds", "with this"):
+        assert part in sentence
+    assert "if all 4 silos of every round, its own among them, are honest and the record is drawn for each" in sentence
     assert DiscreteGaussian.kind in path.read_text()

@@ -18,10 +18,8 @@ from .promise import Promise
 
 FINE, COARSE = 32, 10
 """Points of a grid in each deviation of a ratio: of a path, and of one round's noise."""
-BELOW, ABOVE, FARTHEST = 13, 17, 1e4
-"""Deviations around 1 up to which they are so dense; beyond, they spread out up to the last."""
-NEVER = 1e-60
-"""Chances that are left out, and charged for."""
+FARTHEST = 1e4
+"""How far points beyond those spread out, in units of them."""
 ENOUGH = 4.0
 """To hold noise for longer than this many times σ_A/σ_B changes nothing."""
 FEW = 200
@@ -34,6 +32,18 @@ MOST_TIMES = 1024
 """How many times as large the part that stays is at first, at most."""
 LARGE = 10**5
 """Outcomes of a sum of transient noise beyond which it takes too long."""
+
+
+class Reach(NamedTuple):
+    """Deviations below and above 1 up to which points are so dense, and chances that are left out, and charged for."""
+
+    below: int
+    above: int
+    never: float
+
+
+USUAL, FAR_OUT = Reach(11, 14, 1e-42), Reach(13, 17, 1e-60)
+"""For a user's coins; and for records, of which so much less may be cut off."""
 
 
 class Ratio(NamedTuple):
@@ -92,15 +102,15 @@ def told(stays: Array, goes: Array, separation: int) -> tuple[Ratio, int]:
         raise Unsure("the noise of a path is none")
     ends = []
     for law in (stays, goes):
-        points = _points(1 / sqrt(_variance(law)), COARSE)
-        ends.append(_told(points, *_shift(law, points)))
+        points = _points(1 / sqrt(_variance(law)), COARSE, FAR_OUT)
+        ends.append(_told(points, *_shift(law, points), FAR_OUT))
     rounds = min(separation, ceil(ENOUGH * sqrt(held / still)) + 1, LONGEST)
-    return along(holding(rounds, held, still), *ends), rounds
+    return along(holding(rounds, held, still), *ends, FAR_OUT), rounds
 
 
-def dropped_by(rounds: int) -> float:
+def dropped_by(rounds: int, reach: Reach = USUAL) -> float:
     """What paths of so many rounds leave out, at most."""
-    return rounds * 10**4 * NEVER
+    return rounds * 10**4 * reach.never
 
 
 def _kept(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, float]]:
@@ -171,10 +181,10 @@ def _variance(law: Array) -> float:
     return float(law @ (places - law @ places) ** 2)
 
 
-def _points(spread: float, fine: int) -> Array:
+def _points(spread: float, fine: int, reach: Reach = USUAL) -> Array:
     """0, even steps around 1, and beyond them steps that grow."""
     step = min(spread, 0.5) / fine
-    near = 1 + step * np.arange(-min(BELOW * fine, int(0.999 / step)), ABOVE * fine + 1)
+    near = 1 + step * np.arange(-min(reach.below * fine, int(0.999 / step)), reach.above * fine + 1)
     grown = (near[-1] - 1) * np.geomspace(1, FARTHEST, 20 * int(log(FARTHEST)))[1:]
     return np.concatenate([[0.0], near, 1 + grown])
 
@@ -190,9 +200,9 @@ def _split(points: Array, values: Array, chances: Array, alone: float) -> tuple[
     return np.asarray(law, dtype=np.float64), alone
 
 
-def _told(points: Array, law: Array, alone: float) -> Ratio:
+def _told(points: Array, law: Array, alone: float, reach: Reach = USUAL) -> Ratio:
     """Such a ratio, but for chances that are left out."""
-    seen = law > NEVER
+    seen = law > reach.never
     points, law = points[seen], law[seen]
     mean = float(law @ points)
     return Ratio(points, law, alone, sqrt(float(law @ (points - mean) ** 2)))
@@ -210,7 +220,7 @@ def _sinh(x: float, most: float) -> float:
     return exp(x - most) * (1 - exp(-2 * x)) / (1 - exp(-2 * most))
 
 
-def along(weights: Array, stays: Ratio, held: Ratio) -> Ratio:
+def along(weights: Array, stays: Ratio, held: Ratio, reach: Reach = USUAL) -> Ratio:
     """The ratio along a path, from its last round back, given that it came so far: Y = c ρ_stays + (1 − c) ρ_held Y."""
     found, come = stays, float(weights[-1])
     for weight in weights[-2::-1].tolist():
@@ -218,16 +228,16 @@ def along(weights: Array, stays: Ratio, held: Ratio) -> Ratio:
         c = weight / come
         spread = sqrt(held.spread**2 + (1 + held.spread**2) * found.spread**2)
         gone = found.alone + (1 - found.alone) * held.alone
-        moved = _product(found, held, _points(spread, FINE), gone)
+        moved = _product(found, held, _points(spread, FINE, reach), gone, reach)
         spread = sqrt((c * stays.spread) ** 2 + ((1 - c) * moved.spread) ** 2)
         sums = c * stays.values[:, None] + (1 - c) * moved.values
         pairs = np.multiply.outer(stays.chances, moved.chances)
         gone = c * stays.alone + (1 - c) * moved.alone
-        points = _points(spread, FINE)
-        found = _told(points, *_split(points, sums.ravel(), pairs.ravel(), gone))
+        points = _points(spread, FINE, reach)
+        found = _told(points, *_split(points, sums.ravel(), pairs.ravel(), gone), reach)
     return found
 
 
-def _product(one: Ratio, other: Ratio, points: Array, alone: float) -> Ratio:
+def _product(one: Ratio, other: Ratio, points: Array, alone: float, reach: Reach) -> Ratio:
     values = np.multiply.outer(one.values, other.values).ravel()
-    return _told(points, *_split(points, values, np.multiply.outer(one.chances, other.chances).ravel(), alone))
+    return _told(points, *_split(points, values, np.multiply.outer(one.chances, other.chances).ravel(), alone), reach)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cancel import dropped_by, told, transient
+from .cancel import FAR_OUT, dropped_by, told, transient
 from .gaussian import SLACK, best_tests, epsilon_of
 from .laws import Unsure, cores
 
@@ -38,7 +38,7 @@ def epsilon(mech: dict[str, Any], order: Order, honest: int, count: int, delta: 
         if not all(abs(mass - 1) < 1e-6 for mass in masses):
             raise Unsure(f"cancel = {order.cancel}: probabilities of a path add up to {masses}, not to 1")
         noise, moved = np.append(found.chances, 0.0), np.append(found.chances * found.values, found.alone)
-        dropped = rounds * (lacks + more) + dropped_by(rounds)
+        dropped = rounds * (lacks + more) + dropped_by(rounds, FAR_OUT)
         for tail in TAILS:
             best = best_tests(noise, moved, tail - dropped, dropped)
             if best is None:
