@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
 from rqm.plan.account import account_ledger
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
+from rqm.secagg.wire import Kind
 from rqm.training.work import losses
 from tests.flower.local import LocalGrid, accuracy, arrays
 from tests.training.small import federation, model
@@ -227,3 +228,25 @@ def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
     net = partly()
     net.load_state_dict(result.arrays.to_torch_state_dict(), strict=False)
     assert accuracy(arrays(net), DATA) > accuracy(arrays(model()), DATA) + 0.1
+
+
+def test_an_empty_silo_and_one_of_broken_records_send_as_much_as_any_other(tmp_path, caplog):
+    """Nor does anything in their logs say that training failed: it did not."""
+    seen = []
+
+    def broken(message, context, net, each, inputs, labels):
+        number = context.node_config["partition-id"]
+        some = slice(0, 0) if number == 0 else slice(None)
+        inputs = torch.full_like(inputs, torch.nan) if number == 1 else inputs
+        reply = gathered(message, context, net, each, inputs[some], labels[some])
+        (total,) = reply.content["arrays"].values()
+        seen.append((number, float(abs(total.numpy()).max())))
+        return reply
+
+    result, _, grid = run(tmp_path, app(broken), CONFIG | {"rqm.rounds": 1})
+    assert result.train_metrics_clientapp[1]["survivors"] == 3
+    assert {number: size > 0 for number, size in seen} == {0: False, 1: False, 2: True}
+    masked = [len(reply.content["rqm"]["message"]) for stage, reply in grid.seen if stage == Kind.MASKED]
+    assert len(set(masked)) == 1
+    assert len(masked) == 3
+    assert "training failed" not in caplog.text

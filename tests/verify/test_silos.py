@@ -74,6 +74,7 @@ def test_it_is_never_below_what_is_exactly_so(tmp_path):
     [
         ({}, [0, 1, 1], "rounds were done again"),
         ({"records": FIXED}, [0, 1, 5], "rounds are missing"),
+        ({"mechanism": NOISE | {"scale": 0.01}}, [0], "adds up losses below 15"),
         ({"mechanism": {"mechanism": "rounding", "clip": 5.0, "levels": 2, "margin": 9.0}}, [0], "has no bound for it"),
     ],
 )

@@ -46,7 +46,9 @@ def gathered(
     every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
     some = torch.from_numpy(np.flatnonzero(taken(settings.plan.records, len(labels), 0, SecureRandom().words)))
     total = every.gather(inputs[some], labels[some]).total
-    return Message(RecordDict({"arrays": ArrayRecord({GATHERED + mean.kind: Array(total.numpy())})}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord({GATHERED + mean.kind: Array(total.cpu().numpy())})}), reply_to=message
+    )
 
 
 def _check_sent(message: Message, net: nn.Module) -> None:

@@ -25,6 +25,8 @@ LARGE = 60_000
 """Honest silos times the steps of their noise, ten deviations wide, beyond which sums take too long."""
 FARTHEST, LOST = 9.5, 1e-14
 """Deviations beyond which a Gaussian's outcome counts as lost; more than its chance, and than rounding errors."""
+LOUDEST = 15
+"""μ of a round in which hardly anything is hidden: beyond it there are too many losses to add up."""
 SHARE = 1e-3
 """The part of δ that pays for sums of losses far out."""
 
@@ -53,6 +55,8 @@ def epsilon(mean: dict[str, Any], mech: dict[str, Any], spent: Counter[int]) -> 
         raise Unsure(f"mechanism = {shown(mech['mechanism'])}: this verifier has no bound for it and records")
     real(mean, "record_clip", 1e300)
     real(mean, "delta", 1)
+    if mean["delta"] == 1:
+        raise Unsure("delta = 1: must be below 1, for it promises nothing")
     clients = whole(mean, "clients", 2**31)
     honest = clients if mean["honest"] is None else whole(mean, "honest", clients)
     gone = 0 if mean["survivors"] is None else clients - whole(mean, "survivors", clients)
@@ -116,6 +120,8 @@ def _mu(mech: dict[str, Any], honest: int, moved: float) -> float:
 
 def _drawn(mu: float, rate: float, count: int, delta: float) -> float:
     """ε of rounds in each of which the record is with that chance: added, or removed, whichever is worse."""
+    if not mu < LOUDEST:
+        raise Unsure(f"μ = {mu:.4g} of a round: this verifier adds up losses below {LOUDEST}")
     gap = min(1e-3, max(2e-5, 0.04 / count))
     with np.errstate(all="ignore"):
         return max(_losses(mu, rate, gap, way).times(count, SHARE * delta).epsilon(delta) for way in (1, -1))
