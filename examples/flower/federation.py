@@ -1,6 +1,6 @@
 """A federation on this machine: a SuperLink and some SuperNodes on loopback, with TLS, and a run of the app in it.
 
-    python federation.py --nodes 4 --set 'rqm.rounds=3 rqm.clients=4 rqm.survivors=3'
+    python federation.py --kill 2
 
 Certificates are made for the occasion. Everything that is started here is stopped here.
 """
@@ -17,7 +17,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,19 +27,6 @@ from cryptography.x509.oid import NameOID
 from rqm._util.files import write_atomically
 from rqm.secagg import Identity
 
-POLICY = """\
-# What every node of this example allows: far more than an owner should, since few clients with little noise have a
-# huge ε.
-epsilon = 1e12
-release_epsilon = 1e12
-delta = 1e-5
-l2_clip = 1.0
-clients = {nodes}
-honest = {nodes}
-participations = 1000
-mechanisms = ["rqm"]
-roster = "../roster.txt"
-"""
 HERE, TOOLS = Path(__file__).parent, Path(sys.executable).parent
 
 
@@ -159,7 +146,8 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="kill the first SuperNode that owes noise to the next round (rqm.cancel)",
     )
-    parser.add_argument("--policy", type=Path, help="a policy for all nodes, instead of one that allows nearly all")
+    parser.add_argument("--policy", type=Path, help="a policy for all nodes, instead of the app's own")
+    parser.add_argument("--keep", type=Path, help="a folder, not there yet, for logs, keys and the nodes' own ledgers")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
     return parser.parse_args()
 
@@ -207,9 +195,8 @@ class Federation:
         wait_for(self.port)
         return process
 
-    def enrol(self, nodes: int, policy: str = "") -> None:
+    def enrol(self, nodes: int, policy: str) -> None:
         """Give every node an identity and a policy of its own, and all of them the roster."""
-        policy = (policy or POLICY).replace("{nodes}", str(nodes))  # nobody works with the server
         keys = []
         for number in range(nodes):
             home = self.folder / f"home-{number}"
@@ -241,15 +228,15 @@ class Federation:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
         run = subprocess.Popen(command, env=self.environment, **options)
         self.stack.callback(stop, run)
-        end, finished = time.monotonic() + limit, False
+        late, finished = Timer(limit, stop, [run]), False  # also of a run that says nothing
+        late.daemon = True
+        late.start()
         for line in run.stdout:
             print(line, end="", flush=True)
             finished |= "ServerApp-side Evaluate Metrics" in line
             if "Run finished" in line or ("run_id" in line and "status" in line and "finished" in line):
                 break
-            if time.monotonic() > end:
-                print(f"*** stopped after {limit:.0f} s", file=sys.stderr)
-                return 1
+        late.cancel()
         if not finished:
             for path in sorted(self.folder.glob("*.log")):
                 print(f"--- {path.name}\n{path.read_text()[-3000:]}", file=sys.stderr)
@@ -260,9 +247,11 @@ def main() -> int:
     """Start, run, stop."""
     given = arguments()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
+        folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
+        folder = folder.absolute()
+        folder.mkdir(exist_ok=given.keep is None)
         federation = Federation(folder, given.ledger, stack)
-        federation.enrol(given.nodes, given.policy.read_text() if given.policy else "")
+        federation.enrol(given.nodes, (given.policy or given.app / "policy.toml").read_text())
         federation.link()
         nodes = [federation.node(number, given.nodes) for number in range(given.nodes)]
         for number, round_ in enumerate(given.kill):

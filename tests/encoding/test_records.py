@@ -1,5 +1,8 @@
 """One record moves what a silo sends by no more than its clip: as the encoder sees it, in integers."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -105,6 +108,26 @@ def test_an_empty_sample_sends_as_much_as_a_full_one():
     assert MEAN.encode(np.empty((0, DIM)), SecureRandom()).shape == MEAN.encode(records(9, 1.0), SecureRandom()).shape
 
 
+def test_of_no_records_any_shape_without_rows_will_do_and_what_is_ragged_is_named():
+    for nothing in ([], np.array([]), torch.tensor([]), np.empty((0, DIM)), torch.empty(0, DIM)):
+        assert len(MEAN.encode(nothing, SecureRandom())) == MEAN.coordinates
+        assert MEAN.gather(nothing, MEAN.gather(records(2, 1.0))).records == 2
+    for rows, said in (
+        ([[1.0] * DIM, [1.0]], "rows: ragged; every row must have the same length"),
+        ([1.0] * DIM, "rows have shape \\(100,\\): must be \\(records, 100\\)"),
+        (np.empty((0, 3)), "rows have shape \\(0, 3\\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            MEAN.encode(rows, SecureRandom())
+
+
+def test_a_calibration_says_what_it_lacks():
+    silos = {"clients": 4, "dim": 50, "delta": 1e-6, "record_clip": 1.0, "l2_clip": 9.0}
+    for name in silos:
+        with pytest.raises(TypeError, match=f"missing 1 required keyword-only argument: '{name}'"):
+            calibrate_records(epsilon=8, rate=0.1, rounds=40, **{one: silos[one] for one in silos if one != name})
+
+
 def test_baselines_add_noise_in_units_of_a_records_clip():
     mean = PrivateMean(mechanism=Gaussian(2.0), neighbours="add-remove", **SILOS)
     assert mean.guarantee.noise_multiplier == 2.0
@@ -152,3 +175,32 @@ def test_of_secret_draws_and_fixed_orders_the_one_with_the_least_noise_in_the_mo
         assert 0.95 < one.mean.guarantee.epsilon / asked[name]["epsilon"] <= 1
     other = calibrate_records(**asked["often"], **silos, workload=Workload(40, 0.0, "constant"))
     assert other.mean.cancel != found["often"].mean.cancel  # what is best depends on how the server steps
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "silos.md"
+ROW = r"^\| (\d+) \| ([\d,]+) \| (\d+) \| (\d+), (\.\d+) \| (\d+) \| ([\d.]+) \| (\d+) \|$"
+
+
+@pytest.mark.slow  # half a minute each
+@pytest.mark.parametrize("row", re.findall(ROW, PAGE.read_text(), re.M), ids=lambda row: f"{row[0]}-{row[1]}")
+def test_the_noise_of_silos_over_a_trusted_servers_is_what_the_page_says(row):
+    """By dp-accounting's own account of the trusted server."""
+    import dp_accounting as dp
+
+    clients, dim, bound, rounds, rate, epsilon, over, bits = (float(one.replace(",", "")) for one in row)
+    who = {"unit": "record", "neighbours": "add-remove", "clients": int(clients), "dim": int(dim), "delta": 1e-6}
+    who |= {"l2_clip": bound, "record_clip": 1.0, "rounds": int(rounds), "record_rate": rate}
+    found = PrivateMean(epsilon=epsilon, **who).guarantee
+    assert found.noise_std_over_gaussian == pytest.approx(over, abs=6e-4)
+    assert found.noise_std_over_gaussian <= 1.03
+    assert found.bits_under_secagg == bits <= 16
+    accountant = dp.pld.PLDAccountant()
+    trusted = dp.GaussianDpEvent(found.noise_multiplier / found.noise_std_over_gaussian)
+    accountant.compose(dp.PoissonSampledDpEvent(rate, trusted), int(rounds))
+    assert accountant.get_epsilon(1e-6) == pytest.approx(found.epsilon, rel=5e-3)
+
+
+def test_the_page_has_six_such_settings_from_four_to_a_hundred_silos():
+    rows = re.findall(ROW, PAGE.read_text(), re.M)
+    assert len(rows) == 6
+    assert {rows[0][0], rows[-1][0]} == {"4", "100"}

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,28 +13,24 @@ import pytest
 pytest.importorskip("flwr")
 from rqm.plan.account import account_ledger
 from rqm.verify import verify
+from tests.flower.users import EXAMPLE, POLICY, ROOT, written
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples" / "flower"))
-from federation import POLICY as EXAMPLE  # noqa: E402
-
-sys.path.pop(0)
 CONFIG = (
     'rqm.rounds=2 rqm.clients=4 rqm.survivors=3 rqm.model="linear" rqm.mechanism.clip=0.045 '
     "stage-timeout=60 train-timeout=60"
 )
 
 
-def federation(*options, path=ROOT / "examples" / "flower" / "federation.py"):
-    """Run the example's federation of four nodes, each with an identity, a policy and the roster."""
-    command = [sys.executable, path, "--nodes", "4", "--limit", "400", *options]
+def federation(app, *options):
+    """Run an app in the example's federation of four nodes, each with an identity, a policy and the roster."""
+    command = [sys.executable, EXAMPLE / "federation.py", "--app", app, "--nodes", "4", "--limit", "400", *options]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow  # Flower polls every few seconds: three minutes, mostly of waiting
 def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(tmp_path):
     kills = ["--kill", "1", "--kill", "2"]  # one in each round, when it is asked to train
-    done = federation("--ledger", tmp_path, "--set", CONFIG, *kills)
+    done = federation(written(tmp_path / "app"), "--ledger", tmp_path, "--set", CONFIG, *kills)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert said.count("killing the SuperNode") == 2
@@ -74,14 +69,13 @@ levels = 2
 
 @pytest.mark.slow  # four minutes, mostly of waiting
 def test_noise_is_taken_back_and_that_of_a_node_killed_between_its_two_messages_is_found_again(tmp_path):
-    app = tmp_path / "app"
-    shutil.copytree(ROOT / "examples" / "flower", app, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    app = written(tmp_path / "app")
     before, after = (app / "pyproject.toml").read_text().split("[tool.flwr.app.config.rqm]\n")
     after = after.split("[tool.flwr.app.config.rqm.transforms]\n")[1]
     (app / "pyproject.toml").write_text(f"{before}[tool.flwr.app.config.rqm]\n{CANCELLED}{after}")
-    (tmp_path / "policy.toml").write_text(EXAMPLE.replace("{nodes}", "3").replace('["rqm"]', '["rounding"]'))
-    options = ["--policy", tmp_path / "policy.toml", "--ledger", tmp_path / "ledger", "--kill-owing"]
-    done = federation(*options, "--nodes", "6", "--limit", "500", path=app / "federation.py")
+    (app / "policy.toml").write_text(POLICY.replace("= 4", "= 3").replace('["rqm"]', '["rounding"]'))
+    options = ["--ledger", tmp_path / "ledger", "--kill-owing"]
+    done = federation(app, *options, "--nodes", "6", "--limit", "500")
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert done.returncode == 0, said[-3000:] + done.stderr[-6000:]
     assert said.count("between its two messages") == 1
@@ -98,9 +92,9 @@ def test_noise_is_taken_back_and_that_of_a_node_killed_between_its_two_messages_
 
 @pytest.mark.slow
 def test_nodes_refuse_a_server_that_orders_less_noise(tmp_path):
-    policy = EXAMPLE.replace("release_epsilon = 1e12", "release_epsilon = 5.0")
-    (tmp_path / "policy.toml").write_text(policy)
-    done = federation("--ledger", tmp_path, "--set", CONFIG, "--policy", tmp_path / "policy.toml")
+    app = written(tmp_path / "app")
+    (app / "policy.toml").write_text(POLICY.replace("release_epsilon = 1e12", "release_epsilon = 5.0"))
+    done = federation(app, "--ledger", tmp_path, "--set", CONFIG)
     said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert len(re.findall(r"it says 'rqm: the policy of this node: ε for a release = ", said)) == 2 * 4
     assert "'survivors': 3" not in said
@@ -128,5 +122,5 @@ def test_the_walk_of_the_page_from_nothing_to_a_signed_federation(tmp_path):
     assert code == 0, said[-4000:]
     assert "4 keys, hash" in said
     assert "'survivors': 3" in said, said[-4000:]  # without the killed node
-    assert "for every user against the server, certified, after 2 rounds" in said
+    assert "for every record against the server, certified, after 2 rounds" in said
     assert len(re.findall(r"ε", said.rsplit("after 2 rounds", 1)[1])) >= 2  # by both ledgers

@@ -11,7 +11,8 @@ from time import monotonic, sleep
 import pytest
 
 pytest.importorskip("flwr")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+from tests.flower.users import EXAMPLE, POLICY, written
+
 CONFIG = (
     'rqm.rounds=5 rqm.model="linear" rqm.mechanism.clip=0.045 rqm.mechanism.margin={} '
     "stage-timeout=60 train-timeout=60 {}"
@@ -25,12 +26,12 @@ class Attacked:
         monkeypatch.syspath_prepend(str(EXAMPLE))
         import federation
 
-        shutil.copytree(EXAMPLE, folder / "example", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        written(folder / "example")
         shutil.copy(Path(__file__).parent / "malicious_server.py", folder / "example" / "app" / "server.py")
         settings = folder / "example" / "pyproject.toml"
         settings.write_text(settings.read_text().replace("clients = 10 ", "honest = 10\nclients = 10 ", 1))
-        policy = federation.POLICY.replace("release_epsilon = 1e12", "release_epsilon = 2.9e5")
-        policy = policy.replace("honest = {nodes}", "honest = 3").replace("participations = 1000", "participations = 3")
+        policy = POLICY.replace("release_epsilon = 1e12", "release_epsilon = 2.9e5")
+        policy = policy.replace("honest = 4", "honest = 3").replace("participations = 1000", "participations = 3")
         self.said, self.example = folder / "said" / "said.jsonl", folder / "example"
         self.all = federation.Federation(folder, folder / "said", stack)
         self.all.environment["RQM_STATE"] = str(folder / "state")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,8 @@ pytest.importorskip("flwr")
 from rqm.privacy.ledger import LEDGER, read
 from rqm.secagg.wire import Kind
 from rqm.verify import verify
+from tests.flower.users import EXAMPLE, POLICY, written
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 SPY = '''
 
 def spy(message, context, call_next):
@@ -53,7 +52,7 @@ class Live:
         monkeypatch.syspath_prepend(str(EXAMPLE))
         import federation
 
-        shutil.copytree(EXAMPLE, folder / "example", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        written(folder / "example")
         client = folder / "example" / "app" / "client.py"
         before, after = client.read_text().split("app = ClientApp(mods=[")
         client.write_text(f"{before}{SPY}app = ClientApp(mods=[spy, {after}")
@@ -61,7 +60,7 @@ class Live:
         self.spied.touch()
         self.all = federation.Federation(folder, folder / "ledger", stack)
         self.all.environment |= {"RQM_SPY": str(self.spied), "RQM_STATE": str(folder / "state")}
-        self.all.enrol(NODES, federation.POLICY.replace("{nodes}", "3"))  # in a round
+        self.all.enrol(NODES, POLICY.replace("= 4", "= 3"))  # in a round
         self.link = self.started_link()
         self.nodes = [self.all.node(number, NODES) for number in range(NODES)]
         self.running, self.tried = False, [0.0] * NODES

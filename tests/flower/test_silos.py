@@ -1,6 +1,7 @@
 """Silos on Flower: a record's ε in the log, nothing of a silo but its masked sum, and a node's own policy."""
 
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -8,7 +9,8 @@ from flwr.clientapp import ClientApp
 
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
 from rqm.plan.account import account_ledger
-from rqm.plan.policy import Policy, PolicyError
+from rqm.plan.policy import NodeGuard, Policy, PolicyError
+from rqm.secagg.wire import Kind
 from rqm.training.work import losses
 from tests.flower.local import LocalGrid, accuracy, arrays
 from tests.training.small import federation, model
@@ -118,8 +120,6 @@ def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a
 
 
 def test_a_silo_counts_its_own_rounds(tmp_path):
-    from rqm.plan.policy import NodeGuard
-
     plan = Settings.from_run_config(CONFIG).plan
     policy = Policy(**LIMITS | {"participations": 2}, honest=3, trust_server_with_keys=True, unit="record")
     guard = NodeGuard(policy, tmp_path)
@@ -128,3 +128,125 @@ def test_a_silo_counts_its_own_rounds(tmp_path):
         guard.charge(plan, 51, turn)
     with pytest.raises(PolicyError, match="participations = 3: must be at most 2"):
         guard.allow(plan, 51, b"again")
+
+
+RECORD = {"honest": 3, "trust_server_with_keys": True, "unit": "record"}
+
+
+def test_whether_records_are_removed_or_replaced_is_the_owners_to_say():
+    """A server that counts a record as removed, where its owner counts it as replaced, would state half."""
+    everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.rate"}
+    plans = {
+        kind: Settings.from_run_config(everything | {"rqm.records.neighbours": kind}).plan
+        for kind in ("add-remove", "replace")
+    }
+    assert Policy(**LIMITS, **RECORD).neighbours == "add-remove"
+    assert Policy(**LIMITS, **RECORD | {"unit": "user"}).neighbours == "replace"
+    for own in plans:
+        mine = Policy(**LIMITS, **RECORD, neighbours=own)
+        for kind, plan in plans.items():
+            if kind == own:
+                mine.check(plan, plan.private_mean(51))
+                continue
+            with pytest.raises(PolicyError, match=f"neighbours = {kind}: must be {own}"):
+                mine.check(plan, plan.private_mean(51))
+    with pytest.raises(ValueError, match="neighbours = 'zero-out': must be add-remove or replace"):
+        Policy(**LIMITS, **RECORD, neighbours="zero-out")
+    with pytest.raises(ValueError, match="must be replace where the unit is a user"):
+        Policy(**LIMITS, **RECORD | {"unit": "user"}, neighbours="add-remove")
+
+
+def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
+    """Rounds that told little of a record may have told all of what its node holds."""
+    silos = Settings.from_run_config(CONFIG).plan
+    users = {"rqm.clients": 3, "rqm.mechanism.mechanism": "rounding", "rqm.mechanism.levels": 2}
+    users |= {"rqm.mechanism.clip": 0.5, "rqm.mechanism.margin": 9.0, "rqm.transforms.l2_clip": 1.0}
+    users = Settings.from_run_config(users).plan
+    wide = LIMITS | {"epsilon": 1e6, "release_epsilon": 1e6}
+    record = Policy(**wide, **RECORD)
+    user = Policy(**wide, **RECORD | {"unit": "user"})
+    first = NodeGuard(record, tmp_path / "first")
+    first.charge(silos, 51, 0)
+    with pytest.raises(
+        PolicyError, match="it took part in rounds for a record, add-remove, and what these cost a user"
+    ):
+        NodeGuard(user, tmp_path / "first").allow(users, 51, b"more")
+    everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.rate"}
+    replaced = Settings.from_run_config(everything | {"rqm.records.neighbours": "replace"}).plan
+    with pytest.raises(PolicyError, match="unit = record, neighbours = replace: it took part in rounds for a record"):
+        NodeGuard(Policy(**wide, **RECORD, neighbours="replace"), tmp_path / "first").allow(replaced, 51, b"more")
+    second = NodeGuard(user, tmp_path / "second")
+    second.charge(users, 51, 0)
+    alone, both = (NodeGuard(record, tmp_path / name) for name in ("third", "second"))
+    both.allow(silos, 51, b"a record")  # what is for all that a node holds, is for each of its records
+    few = Policy(**wide | {"participations": 1}, **RECORD)
+    with pytest.raises(PolicyError, match="participations = 2: must be at most 1"):
+        NodeGuard(few, tmp_path / "second").allow(silos, 51, b"another")
+    alone.allow(silos, 51, b"a record")
+
+
+def test_of_a_model_that_is_not_all_trained_nothing_is_sent_but_a_line_that_says_so(tmp_path):
+    """Noise would come on what is frozen, too; and a silo must not seem to train while it sends nothing."""
+
+    def frozen(message, context, net, each, inputs, labels):
+        net[0].bias.requires_grad_(False)
+        return gathered(message, context, net, each, inputs, labels)
+
+    _, private, _ = run(tmp_path / "frozen", app(frozen), CONFIG | {"rqm.rounds": 1})
+    assert len(private.refused) == 3
+    assert all("model: 0.bias: not trained; the server must" in x for x in private.refused.values())
+
+    def buffered(message, context, net, each, inputs, labels):
+        net.register_buffer("scale", torch.ones(2))
+        net[0].weight.requires_grad_(False)
+        return gathered(message, context, net, each, inputs, labels)
+
+    _, private, _ = run(tmp_path / "buffer", app(buffered), CONFIG | {"rqm.rounds": 1})
+    assert all("model: 0.weight, scale: not trained" in x for x in private.refused.values())
+
+
+def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
+    """As the line says."""
+
+    def partly():
+        net = model()
+        net[0].bias.requires_grad_(False)
+        return net
+
+    made = ClientApp(mods=[private_mod])
+
+    @made.train()
+    def train(message, context):
+        net = partly()
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict(), strict=False)
+        return gathered(message, context, net, losses, *SILOS[context.node_config["partition-id"]])
+
+    start = ArrayRecord({name: p.detach() for name, p in partly().named_parameters() if p.requires_grad})
+    private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)
+    result = private.start(LocalGrid(made, 3, CONFIG), start)
+    assert not private.refused
+    net = partly()
+    net.load_state_dict(result.arrays.to_torch_state_dict(), strict=False)
+    assert accuracy(arrays(net), DATA) > accuracy(arrays(model()), DATA) + 0.1
+
+
+def test_an_empty_silo_and_one_of_broken_records_send_as_much_as_any_other(tmp_path, caplog):
+    """Nor does anything in their logs say that training failed: it did not."""
+    seen = []
+
+    def broken(message, context, net, each, inputs, labels):
+        number = context.node_config["partition-id"]
+        some = slice(0, 0) if number == 0 else slice(None)
+        inputs = torch.full_like(inputs, torch.nan) if number == 1 else inputs
+        reply = gathered(message, context, net, each, inputs[some], labels[some])
+        (total,) = reply.content["arrays"].values()
+        seen.append((number, float(abs(total.numpy()).max())))
+        return reply
+
+    result, _, grid = run(tmp_path, app(broken), CONFIG | {"rqm.rounds": 1})
+    assert result.train_metrics_clientapp[1]["survivors"] == 3
+    assert {number: size > 0 for number, size in seen} == {0: False, 1: False, 2: True}
+    masked = [len(reply.content["rqm"]["message"]) for stage, reply in grid.seen if stage == Kind.MASKED]
+    assert len(set(masked)) == 1
+    assert len(masked) == 3
+    assert "training failed" not in caplog.text

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -134,8 +133,10 @@ def test_it_runs_in_flowers_own_processes(package, tmp_path):
     pytest.importorskip("flwr")
     config = {**CONFIG, "rqm.clients": 3, "rqm.rounds": 1, "rqm.survivors": 2}
     text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-    app = tmp_path / "app"
-    shutil.copytree(ROOT / "examples" / "flower", app)
+    from tests.flower.users import POLICY, written
+
+    app = written(tmp_path / "app")
+    (app / "policy.toml").write_text(POLICY.replace("= 4", "= 3").replace('["rqm"]', '["lazy"]'))
     known = app / "pyproject.toml"  # a run's configuration can change the app's values, not take any away
     own = {key.removeprefix("rqm.mechanism."): value for key, value in config.items() if "rqm.mechanism." in key}
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in own.items())
@@ -143,6 +144,7 @@ def test_it_runs_in_flowers_own_processes(package, tmp_path):
     program = [sys.executable, str(app / "federation.py"), "--nodes", "3", "--ledger", str(tmp_path)]
     done = subprocess.run([*program, "--set", text], env=package, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "'survivors': 3" in done.stdout
     about = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])["about"]
     assert about["mean"]["mechanism"]["mechanism"] == "lazy"
 

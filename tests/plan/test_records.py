@@ -76,7 +76,9 @@ def test_a_fixed_order_with_noise_that_cancels_says_so_and_its_ledger_too(tmp_pa
             guard.charge(turn)
         assert guard.epsilon() == pytest.approx(account(one).epsilon)  # a record may have come twice
     assert account_ledger(tmp_path)[0].epsilon == pytest.approx(account(one).epsilon)
-    assert verify(tmp_path).status == "cannot verify"
+    report = verify(tmp_path)
+    assert (report.status, report.unit, report.participations) == ("verified", "record", 2)
+    assert 0.995 * both.epsilon <= report.epsilon <= 1.05 * both.epsilon
 
 
 def test_a_silo_that_may_be_away_is_missing_in_the_noise_of_two_rounds():
@@ -158,5 +160,10 @@ def test_account_says_it_in_one_sentence_for_records(tmp_path):
     )
     said = json.loads(rqm("account", str(path), "--json").stdout)
     assert (said["unit"], said["record_rate"]) == ("record", 0.05)
-    assert "for every record against the server and other silos" in rqm("account", str(path)).stdout
+    printed = rqm("account", str(path)).stdout
+    assert "for every record against the server and other silos" in printed
+    sentence = " ".join(printed.split())  # one that can be quoted, with all of its conditions
+    for part in ("Certified for every record: whatever the server and other silos make of all the rounds", "with this"):
+        assert part in sentence
+    assert "if all 4 silos of every round, its own among them, are honest and the record is drawn for each" in sentence
     assert DiscreteGaussian.kind in path.read_text()

@@ -1,1 +1,1 @@
-"""An example of private federated training on Flower."""
+"""Four silos train together on Flower: a record's ε ≤ 8."""

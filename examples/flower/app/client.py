@@ -1,21 +1,20 @@
-"""A client: the gradient of the model on its own data, made private by one mod."""
+"""A silo: the gradients of its records, each clipped, summed and made private by one mod."""
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from rqm.flower import private_mod
+from rqm.flower import gathered, private_mod
 
 app = ClientApp(mods=[private_mod])
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One full local gradient, as in the paper's Algorithm 1."""
+    """Records are drawn in secret, their gradients clipped one by one; only the masked sum leaves."""
     from app.task import losses, new_model, own  # noqa: PLC0415 (only this message needs torch)
 
     net = new_model(context.run_config)
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     inputs, labels = own(context.run_config, int(context.node_config["partition-id"]))
-    losses(net, inputs, labels).mean().backward()
-    gradient = ArrayRecord({name: value.grad for name, value in net.named_parameters()})
-    return Message(RecordDict({"arrays": gradient}), reply_to=message)
+    # A linear model, in which nothing mixes records: all of a batch may go through it together.
+    return gathered(message, context, net, losses, inputs, labels, alone=True)

@@ -1,4 +1,4 @@
-"""The model and the data, for server and clients alike."""
+"""The model and the data, for server and silos alike."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +12,7 @@ from rqm.data import FederatedData, load
 from rqm.training.models import MODELS
 from rqm.training.work import images
 
-torch.set_num_threads(1)  # many clients share a machine
+torch.set_num_threads(1)  # many silos share a machine
 
 
 def new_model(config: Mapping[str, Any]) -> nn.Module:
@@ -32,8 +32,10 @@ def data(config: Mapping[str, Any]) -> FederatedData:
 
 
 def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The pictures and labels of one writer."""
-    return data(config).train[number]
+    """All pictures and labels of one silo: those of its writers."""
+    count = int(config["writers"])
+    users = [data(config).train[number * count + one] for one in range(count)]
+    return torch.cat([inputs for inputs, _ in users]), torch.cat([labels for _, labels in users])
 
 
 def losses(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -127,15 +127,25 @@ class Order:
 
 
 def calibrate_records(
-    *, epsilon: float, rate: float, rounds: int, workload: Workload | None = None, **who: Any
+    *,
+    epsilon: float,
+    rate: float,
+    rounds: int,
+    clients: int,
+    dim: int,
+    delta: float,
+    record_clip: float,
+    l2_clip: float,
+    workload: Workload | None = None,
+    **who: Any,
 ) -> Order:
     """Records drawn in secret with a chance of ``rate`` a round, or as often in a fixed order, without or with noise
     that is taken back in a silo's next message: the one with the least noise in the server's models.
 
     For records that are added or removed; the order must then be each record's own (by a hash of it, say), so that one
     more or less moves no other. ``workload`` is how the server steps, by default with momentum 0.9 and a rate that
-    falls to zero. ``who`` is what ``PrivateMean`` takes besides: ``clients``, ``dim``, ``delta``, ``record_clip``,
-    ``l2_clip``, ``honest``. They are compared as a trusted server's Gaussian noise; what is returned is certified.
+    falls to zero. ``who`` is what ``PrivateMean`` takes besides: ``honest``, ``survivors``, ``seed``. They are
+    compared as a trusted server's Gaussian noise; what is returned is certified.
 
     >>> silos = {"clients": 4, "dim": 50, "delta": 1e-6, "record_clip": 1.0, "l2_clip": 9.0}
     >>> found = calibrate_records(epsilon=8, rate=0.1, rounds=40, **silos)
@@ -143,9 +153,10 @@ def calibrate_records(
     (10, 'A fixed order of 10 batches, with noise that cancels')
     """
     rate = real("rate", rate, "above 0 and at most 1", 0, 1, closed="]")
-    both = {"unit": "record", "neighbours": "add-remove", "rounds": rounds, **who}
+    both: dict[str, Any] = {"unit": "record", "neighbours": "add-remove", "rounds": rounds, "clients": clients}
+    both |= {"dim": dim, "delta": delta, "record_clip": record_clip, "l2_clip": l2_clip} | who
     batches = min(max(1, floor(1 / rate)), rounds)
-    setting = Setting(clients=who["clients"], rounds=rounds, delta=who["delta"], unit="record", neighbours="add-remove")
+    setting = Setting(clients=clients, rounds=rounds, delta=delta, unit="record", neighbours="add-remove")
     order = replace(setting, separation=batches)
     drawn, fixed = (
         gaussian_noise(one, checked_epsilon(epsilon)) for one in (replace(setting, record_rate=rate), order)
@@ -163,6 +174,6 @@ def calibrate_records(
     if "cancels" not in way:
         return Order(PrivateMean(**both, epsilon=epsilon, separation=batches), why)
     first = PrivateMean(**both, mechanism=Gaussian(1.0), separation=batches)  # who takes part, and the coordinates
-    clips = {"l2_clip": first.bound, "record_clip": float(who["record_clip"])}
+    clips = {"l2_clip": first.bound, "record_clip": float(record_clip)}
     mech, held = best_in_order(epsilon, first.setting, dim=first.coordinates, **clips, workload=workload)
     return Order(PrivateMean(**both, epsilon=epsilon, mechanism=mech, cancel=held, separation=batches), why)

@@ -60,6 +60,8 @@ def gather(mean: "PrivateMean", rows: Any, before: Gathered | None = None) -> Ga
         raise ValueError("unit = 'user': records are gathered where the unit is a record")
     other = tensors(rows)
     rows = floats("rows", rows).astype(np.float64) if other is None else other.copied(rows).double()
+    if tuple(rows.shape) == (0,):  # no record was drawn
+        rows = rows.reshape(0, mean.dim)
     if rows.ndim != 2 or rows.shape[1] != mean.dim:
         raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {mean.dim})")
     clipped, _ = prepare(rows, record_length(mean), None)

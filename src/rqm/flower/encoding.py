@@ -50,6 +50,8 @@ def levels(
         vector = vector if settings.sends == "gradient" else vector - start
         if vector.shape != start.shape:
             raise ValueError(f"training returned {len(vector)} values: must be {len(start)}")
+    except ProtocolError:  # of the model's shape, which no data decide
+        raise
     except Exception as error:
         log(WARNING, "rqm: training failed here (%s): an encoding of zero is sent", error)
         vector = torch.zeros_like(start)

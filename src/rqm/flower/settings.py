@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, final
 from rqm._util.checks import known_keys, whole
 from rqm.plan.plan import Plan
 from rqm.plan.protocol import Link, protocol
+from rqm.plan.records import Records
 from rqm.plan.sizes import OWN
 from rqm.secagg import Params, ProtocolError
 
@@ -40,9 +41,8 @@ class Settings:
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
         whole("rqm.clients", self.plan.clients, 2)
-        if self.plan.records is not None and (self.sends != "gradient" or self.plan.records.batches is not None):
-            what = "sends = 'update'" if self.sends != "gradient" else f"records.batches = {self.plan.records.batches}"
-            raise ValueError(f"rqm.{what}: must be 'gradient', and drawn by a rate or all, where rqm.records is given")
+        if self.plan.records is not None:
+            self._check_records(self.plan.records)
         if self.plan.adapt is not None or self.plan.client.work in ("fedcomgate", "fedaq"):
             raise ValueError("rqm.adapt, rqm.client.work: must not be given: on Flower an app sends its own vector")
         if isinstance(self.plan.honest, float):
@@ -59,6 +59,15 @@ class Settings:
                 raise ValueError(f"rqm.threshold = {self.threshold}: must not be given where noise cancels: it follows")
             for link in (Link(b"rqm", 0), Link(b"rqm", 1, self.plan.clients, bytes(32))):
                 protocol(self.plan, 1, b"rqm", link=link)  # or says what is wrong with it, with both kinds of clients
+
+    def _check_records(self, records: Records) -> None:
+        if self.sends != "gradient":
+            raise ValueError(f"rqm.sends = {self.sends!r}: must be 'gradient' where rqm.records is given")
+        if records.batches is not None:
+            raise ValueError(
+                f"rqm.records.batches = {records.batches}: must not be given on Flower, where a silo draws its records "
+                "by rqm.records.rate, or takes all; a fixed order, and noise that cancels in it, are for rqm train"
+            )
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:

@@ -8,6 +8,7 @@ from torch import nn
 from rqm.encoding.records import Gathered
 from rqm.flower.settings import Settings
 from rqm.randomness import SecureRandom
+from rqm.secagg import ProtocolError
 from rqm.training.batched import Loss
 from rqm.training.records import PerRecord, taken
 
@@ -31,16 +32,36 @@ def gathered(
     ``net`` holds the model that was sent, ``losses(net, inputs, labels)`` gives one number for every record. Draws are
     the operating system's, anew for every message; how many came of them is in no answer. ``alone``: you know that the
     model and the loss treat every record by itself, whatever is beside it in a batch; many times faster.
+
+    The server must have sent what is trained and nothing else, since noise comes on all of it. Of a model with frozen
+    parameters, or buffers of floats, it begins with ``ArrayRecord({name: p for name, p in net.named_parameters() if
+    p.requires_grad})``, and both sides load that with ``strict=False``.
     """
     settings = settings or Settings.from_run_config(context.run_config)
     if settings.plan.records is None:
         raise ValueError("rqm.records: must be given in the run's configuration, or nobody's record is clipped")
+    _check_sent(message, net)
     dim = sum(one.numel() for one in net.parameters() if one.requires_grad)
     mean = settings.plan.private_mean(dim)
     every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
     some = torch.from_numpy(np.flatnonzero(taken(settings.plan.records, len(labels), 0, SecureRandom().words)))
     total = every.gather(inputs[some], labels[some]).total
-    return Message(RecordDict({"arrays": ArrayRecord({GATHERED + mean.kind: Array(total.numpy())})}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord({GATHERED + mean.kind: Array(total.cpu().numpy())})}), reply_to=message
+    )
+
+
+def _check_sent(message: Message, net: nn.Module) -> None:
+    """Refuse a model of which the server has sent other numbers than those that are trained; no data decide that."""
+    given = [np.asarray(one.numpy()) for part in message.content.array_records.values() for one in part.values()]
+    sent = [one.shape for one in given if one.dtype.kind == "f"]
+    trained = [tuple(one.shape) for one in net.parameters() if one.requires_grad]
+    if sent == trained:
+        return
+    names = [name for name, one in net.named_parameters() if not one.requires_grad]
+    names += [name for name, one in net.named_buffers() if one.is_floating_point()]
+    what = f"{', '.join(names[:2])}: not trained" if names else "other arrays came than are trained"
+    raise ProtocolError(f"model: {what}; the server must send what is trained, and only that")
 
 
 def read_gathered(answer: ArrayRecord, dim: int, kind: str) -> Gathered:

@@ -20,8 +20,9 @@ from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan, read_toml
 from rqm.plan.protocol import corrupt
+from rqm.plan.records import Changed
 from rqm.privacy.ledger import LEDGER, read
-from rqm.privacy.setting import Unit, checked_delta, checked_epsilon
+from rqm.privacy.setting import Neighbours, Unit, checked_delta, checked_epsilon
 
 if TYPE_CHECKING:
     from rqm.secagg import Identity, Roster
@@ -56,6 +57,7 @@ roster = "roster.txt"    # who may be among them: public keys, a line each (rqm 
 participations = 10      # releases, for ever
 mechanisms = ["rqm", "rounding", "pbm"]
 # unit = "record"        # this node is a silo, and ε a record's: without this line it is for all that the node holds
+# neighbours = "replace" # of records: one is replaced by another; without this line one is there, or is not
 """
 TRUSTING = """\
 # This node takes what the server says: noise, clients, keys, how often. Nothing is checked, nothing is counted here.
@@ -76,7 +78,8 @@ class Policy:
 
     ``honest`` is a number of them or a part, lost ones included: the server says who is lost. With a ``roster`` all
     clients of a round are in it, each once; their keys are signed. ε is for all that the node holds, unless the owner
-    says that its ``unit`` is a record: then the node is a silo, and ``l2_clip`` that of each of its records.
+    says that its ``unit`` is a record: then the node is a silo, ``l2_clip`` that of each of its records, and
+    ``neighbours`` says whether a record is there or not (add-remove), or is replaced by another.
 
     >>> limits = {"epsilon": 8.0, "delta": 1e-6, "release_epsilon": 2.0, "l2_clip": 1.0, "clients": 20}
     >>> Policy(**limits, participations=10, honest=0.8, trust_server_with_keys=True).corrupt(100)
@@ -94,6 +97,7 @@ class Policy:
     trust_server_with_keys: bool = False
     mechanisms: tuple[str, ...] = ANY
     unit: Unit = "user"
+    neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
         """Validate every value."""
@@ -119,6 +123,13 @@ class Policy:
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit = {shown(self.unit)}: must be one of {', '.join(get_args(Unit))}")
+        known = get_args(Changed) if self.unit == "record" else ("replace",)
+        if self.neighbours is None:
+            object.__setattr__(self, "neighbours", known[0])
+        if self.neighbours not in known:
+            raise ValueError(
+                f"neighbours = {shown(self.neighbours)}: must be {' or '.join(known)} where the unit is a {self.unit}"
+            )
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -127,7 +138,7 @@ class Policy:
             values = read_toml(path)
             names = [one.name for one in fields(cls)]
             known_keys(values, names)
-            needed = [name for name in names if name not in ("roster", "trust_server_with_keys", "unit")]
+            needed = [name for name in names if name not in ("roster", "trust_server_with_keys", "unit", "neighbours")]
             missing = [name for name in needed if name not in values]
             if missing:
                 raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(needed)}")
@@ -152,6 +163,10 @@ class Policy:
         values.pop("private_mean")
         return PrivateMean(**values)
 
+    def covers(self, kind: PrivateMean) -> bool:
+        """Whether ε of rounds of a kind holds for whom this policy protects: a record, too, if for the whole node."""
+        return (kind.unit, kind.neighbours) in ((self.unit, self.neighbours), ("user", "replace"))
+
     def check(self, plan: Plan, mean: PrivateMean) -> None:
         """Refuse what no count of releases could make good."""
         least, bad = plan.survivors or (1 if plan.lost else plan.clients), self.corrupt(plan.clients)
@@ -161,6 +176,10 @@ class Policy:
             (mean.quick, f"clients = {plan.clients}: ε of this mechanism takes too long to work out"),
             (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
             (mean.unit == self.unit, f"unit = {mean.unit}: must be {self.unit}, whom its ε is to protect"),
+            (
+                mean.neighbours == self.neighbours,
+                f"neighbours = {mean.neighbours}: must be {self.neighbours}, by which its owner counts",
+            ),
             (clip <= self.l2_clip, f"l2_clip = {clip}: must be at most {self.l2_clip}"),
             (plan.clients >= self.clients, f"clients = {plan.clients}: must be at least {self.clients}"),
             (least > bad, f"survivors = {least}: must be more than {bad}, who may work with the server"),
@@ -290,6 +309,12 @@ class NodeGuard:
     def _afford(self, mean: PrivateMean, counts: list[tuple[PrivateMean, int]]) -> None:
         """Whether so many releases of each kind are allowed, and one of this. Kinds are added up: ε and δ of each."""
         policy, share = self.policy, self.policy.delta / len(counts)
+        for kind in (kind for kind, count in counts if count and not policy.covers(kind)):
+            raise PolicyError(
+                f"the policy of this node: unit = {policy.unit}, neighbours = {policy.neighbours}: it took part in "
+                f"rounds for a {kind.unit}, {kind.neighbours}, and what these cost a {policy.unit} nobody has counted: "
+                "must stay what it was, or begin in another folder, for other data"
+            )
         for found, most, what in (
             (sum(count for _, count in counts), policy.participations, "participations"),
             (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
@@ -303,12 +328,13 @@ class NodeGuard:
         path, most = self.folder / KNOWN, max(releases, min(self.policy.participations, AHEAD))
         known = read_json(path, "ε") if path.exists() else {}
         mean = mean.with_(delta=delta)
-        if mean.record_rate is not None:  # drawn anew for every message: so many rounds
-            return mean.spent(dict.fromkeys(range(releases), 1)).epsilon if releases else 0.0
         key = _file(mean)
         found = known.get(key)
         if not isinstance(found, list) or len(found) < releases:
-            found = [mean.spent({0: count}).epsilon for count in range(1, most + 1)]
+            # records are drawn anew for every message, in rounds of their own; each count takes a while
+            drawn, start = mean.record_rate is not None, found if isinstance(found, list) else []
+            more = range(len(start), releases if drawn else most)
+            found = start + [mean.spent(dict.fromkeys(range(n + 1), 1) if drawn else {0: n + 1}).epsilon for n in more]
             write_json(path, dict([*known.items(), (key, found)][-KEPT:]))
         return float(found[releases - 1]) if releases else 0.0
 

@@ -18,20 +18,32 @@ from .promise import Promise
 
 FINE, COARSE = 32, 10
 """Points of a grid in each deviation of a ratio: of a path, and of one round's noise."""
-BELOW, ABOVE, FARTHEST = 11, 14, 1e4
-"""Deviations around 1 up to which they are so dense; beyond, they spread out up to the last."""
-NEVER = 1e-42
-"""Chances that are left out, and charged for."""
+FARTHEST = 1e4
+"""How far points beyond those spread out, in units of them."""
 ENOUGH = 4.0
 """To hold noise for longer than this many times σ_A/σ_B changes nothing."""
 FEW = 200
 """Honest clients up to whom their coins may be far from Gaussian, and noise is better held longer."""
-WIDEST = 2.0**11
-"""Deviations of transient noise beyond which no encoder has it."""
+NARROWEST, WIDEST = 0.5, 2.0**11
+"""Deviations of transient noise below and beyond which no encoder has it."""
+LONGEST = 1000
+"""Rounds that noise is held for at most: any law of them is right."""
 MOST_TIMES = 1024
 """How many times as large the part that stays is at first, at most."""
 LARGE = 10**5
 """Outcomes of a sum of transient noise beyond which it takes too long."""
+
+
+class Reach(NamedTuple):
+    """Deviations below and above 1 up to which points are so dense, and chances that are left out, and charged for."""
+
+    below: int
+    above: int
+    never: float
+
+
+USUAL, FAR_OUT = Reach(11, 14, 1e-42), Reach(13, 17, 1e-60)
+"""For a user's coins; and for records, of which so much less may be cut off."""
 
 
 class Ratio(NamedTuple):
@@ -78,9 +90,27 @@ def _paths(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, f
     rounds = longest if once else min(longest, promise.separation or 1)
     points = _points(1 / sqrt(held), COARSE)
     moved, still = _told(points, *_shift(noise, points)), coins(low, high, honest - 1)
-    dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
+    dropped = rounds * (dropped + 8 * (honest + LONG) * TAIL) + dropped_by(rounds)
     for part in (1, 1 / 2, 1 / 4, 1 / 8) if honest <= FEW else (1,):
         yield along(holding(rounds, held, part * stays), still, moved), dropped
+
+
+def told(stays: Array, goes: Array, separation: int) -> tuple[Ratio, int]:
+    """What a path tells if its last step is of noise whose law is known, not of others' coins; and its rounds."""
+    still, held = _variance(stays), _variance(goes)
+    if not min(still, held) > 0:
+        raise Unsure("the noise of a path is none")
+    ends = []
+    for law in (stays, goes):
+        points = _points(1 / sqrt(_variance(law)), COARSE, FAR_OUT)
+        ends.append(_told(points, *_shift(law, points), FAR_OUT))
+    rounds = min(separation, ceil(ENOUGH * sqrt(held / still)) + 1, LONGEST)
+    return along(holding(rounds, held, still), *ends, FAR_OUT), rounds
+
+
+def dropped_by(rounds: int, reach: Reach = USUAL) -> float:
+    """What paths of so many rounds leave out, at most."""
+    return rounds * 10**4 * reach.never
 
 
 def _kept(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, float]]:
@@ -97,7 +127,7 @@ def _kept(promise: Promise, honest: int, once: bool) -> Iterator[tuple[Ratio, fl
     seen = chances > 0
     spread = sqrt(float(chances @ (values - chances @ values) ** 2))
     found = Ratio(values[seen], chances[seen], alone, spread)
-    yield found, rounds * (dropped + more + 8 * (honest + LONG) * TAIL + 10**4 * NEVER)
+    yield found, rounds * (dropped + more + 8 * (honest + LONG) * TAIL) + dropped_by(rounds)
 
 
 def _at(found: Ratio, chance: float) -> Array:
@@ -151,10 +181,10 @@ def _variance(law: Array) -> float:
     return float(law @ (places - law @ places) ** 2)
 
 
-def _points(spread: float, fine: int) -> Array:
+def _points(spread: float, fine: int, reach: Reach = USUAL) -> Array:
     """0, even steps around 1, and beyond them steps that grow."""
     step = min(spread, 0.5) / fine
-    near = 1 + step * np.arange(-min(BELOW * fine, int(0.999 / step)), ABOVE * fine + 1)
+    near = 1 + step * np.arange(-min(reach.below * fine, int(0.999 / step)), reach.above * fine + 1)
     grown = (near[-1] - 1) * np.geomspace(1, FARTHEST, 20 * int(log(FARTHEST)))[1:]
     return np.concatenate([[0.0], near, 1 + grown])
 
@@ -170,9 +200,9 @@ def _split(points: Array, values: Array, chances: Array, alone: float) -> tuple[
     return np.asarray(law, dtype=np.float64), alone
 
 
-def _told(points: Array, law: Array, alone: float) -> Ratio:
+def _told(points: Array, law: Array, alone: float, reach: Reach = USUAL) -> Ratio:
     """Such a ratio, but for chances that are left out."""
-    seen = law > NEVER
+    seen = law > reach.never
     points, law = points[seen], law[seen]
     mean = float(law @ points)
     return Ratio(points, law, alone, sqrt(float(law @ (points - mean) ** 2)))
@@ -190,7 +220,7 @@ def _sinh(x: float, most: float) -> float:
     return exp(x - most) * (1 - exp(-2 * x)) / (1 - exp(-2 * most))
 
 
-def along(weights: Array, stays: Ratio, held: Ratio) -> Ratio:
+def along(weights: Array, stays: Ratio, held: Ratio, reach: Reach = USUAL) -> Ratio:
     """The ratio along a path, from its last round back, given that it came so far: Y = c ρ_stays + (1 − c) ρ_held Y."""
     found, come = stays, float(weights[-1])
     for weight in weights[-2::-1].tolist():
@@ -198,16 +228,16 @@ def along(weights: Array, stays: Ratio, held: Ratio) -> Ratio:
         c = weight / come
         spread = sqrt(held.spread**2 + (1 + held.spread**2) * found.spread**2)
         gone = found.alone + (1 - found.alone) * held.alone
-        moved = _product(found, held, _points(spread, FINE), gone)
+        moved = _product(found, held, _points(spread, FINE, reach), gone, reach)
         spread = sqrt((c * stays.spread) ** 2 + ((1 - c) * moved.spread) ** 2)
         sums = c * stays.values[:, None] + (1 - c) * moved.values
         pairs = np.multiply.outer(stays.chances, moved.chances)
         gone = c * stays.alone + (1 - c) * moved.alone
-        points = _points(spread, FINE)
-        found = _told(points, *_split(points, sums.ravel(), pairs.ravel(), gone))
+        points = _points(spread, FINE, reach)
+        found = _told(points, *_split(points, sums.ravel(), pairs.ravel(), gone), reach)
     return found
 
 
-def _product(one: Ratio, other: Ratio, points: Array, alone: float) -> Ratio:
+def _product(one: Ratio, other: Ratio, points: Array, alone: float, reach: Reach) -> Ratio:
     values = np.multiply.outer(one.values, other.values).ravel()
-    return _told(points, *_split(points, values, np.multiply.outer(one.chances, other.chances).ravel(), alone))
+    return _told(points, *_split(points, values, np.multiply.outer(one.chances, other.chances).ravel(), alone), reach)

@@ -26,7 +26,8 @@ def leaks(mu: float, epsilon: Array) -> Array:
     from scipy.special import log_ndtr, ndtr  # noqa: PLC0415 (takes a while)
 
     likely = ndtr(mu / 2 - epsilon / mu)
-    return np.asarray(np.maximum(likely * (1 + 1e-12) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)), 0))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.maximum(likely * (1 + 1e-12) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)), 0))
 
 
 def epsilon_of(mu: float, delta: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .bound import epsilon
-from .cancel import MOST_TIMES, WIDEST
+from .cancel import MOST_TIMES, NARROWEST, WIDEST
 from .chain import Report, Row, chain, content, heads, is_folder, parsed, shown, signatures
 from .laws import Unsure
 from .promise import Promise, real, whole
@@ -245,8 +245,8 @@ def _cancel(mean: Row) -> tuple[float | None, float, int]:
         raise Unsure(f"cancel = {shown(value)}: must come with rounding to two levels, and be a number, or three")
     for name in [one for one in parts if one != "times"]:
         real(parts, name, WIDEST)
-        if parts[name] < 0.5:
-            raise Unsure(f"cancel = {shown(value)}: must be at least 0.5")
+        if parts[name] < NARROWEST:
+            raise Unsure(f"cancel = {shown(value)}: must be at least {NARROWEST}")
     if "times" in parts and whole(parts, "times", MOST_TIMES) < 2:
         raise Unsure(f"cancel = {shown(value)}: what stays must be at least twice as large at first")
     return float(parts["cancel"]), float(parts.get("stays", 0.0)), int(parts.get("times", 1))

@@ -1,1 +1,0 @@
-"""An example of private federated training on Flower."""
