@@ -143,7 +143,7 @@ def sentence(facts: dict[str, Any]) -> str:
     seen = "its message" if facts["clients"] == 1 else f"the sum over {facts['clients']:,} clients"
     return (
         f"Replacing one client's value changes the law of {seen} by {order} ≤ {_number(facts['upper'])} at most, "
-        "whatever all others send: proven, for one coordinate in one round."
+        f"whatever all others send: proven, for one {facts['per'].replace(' and ', ' in one ')}."
     )
 
 

@@ -105,7 +105,7 @@ def told(stays: Array, goes: Array, separation: int) -> tuple[Ratio, int]:
         points = _points(1 / sqrt(_variance(law)), COARSE, FAR_OUT)
         ends.append(_told(points, *_shift(law, points), FAR_OUT))
     rounds = min(separation, ceil(ENOUGH * sqrt(held / still)) + 1, LONGEST)
-    return along(holding(rounds, held, still), *ends, FAR_OUT), rounds
+    return along(holding(rounds, held, still), ends[0], ends[1], FAR_OUT), rounds
 
 
 def dropped_by(rounds: int, reach: Reach = USUAL) -> float:
