@@ -39,7 +39,8 @@ class LocalGrid(Grid):
         replies = []
         for message in messages:
             node, told = message.metadata.dst_node_id, message.content.config_records["rqm"]
-            if self.lose(node, told["stage"], told["turn"]):
+            asked = [one for one in message.content.config_records.values() if "stage" in one]
+            if any(self.lose(node, one["stage"], one["turn"]) for one in asked):
                 continue
             given = Message(
                 RecordDict(dict(message.content)), dst_node_id=node, message_type=message.metadata.message_type

@@ -126,9 +126,9 @@ def test_a_lost_node_does_not_stop_the_run(stage, tmp_path):
     result, _, _ = train(
         config, gradient_app(private_mod), tmp_path, lambda node, now, turn: node == 103 and now == stage and turn == 1
     )
-    metrics = result.train_metrics_clientapp
-    assert metrics[2]["survivors"] == (5 if stage <= Kind.MASKED else 6)
-    assert [metrics[turn]["survivors"] for turn in (1, 3, 4)] == [6, 6, 6]
+    metrics = result.train_metrics_clientapp  # who is silent at the end of a round is also at the next one's beginning
+    wanted = [6, 5, 6, 6] if stage <= Kind.MASKED else [6, 6, 5, 6]
+    assert [metrics[turn]["survivors"] for turn in (1, 2, 3, 4)] == wanted
 
 
 def test_below_the_minimum_a_round_is_discarded_and_charged(tmp_path):

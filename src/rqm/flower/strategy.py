@@ -142,8 +142,7 @@ class PrivateStrategy(Strategy):
             if ready is None:
                 self._wait(grid)
                 ready = self._prepared(self._sample(grid, self._turn), self._turn)
-            elif not self.liars.keys().isdisjoint(ready.nodes):
-                ready = self._prepared([node for node in ready.nodes if node not in self.liars], self._turn)
+            ready = self._trusted(ready)
         except Aborted as error:
             self.note = str(error)
             self._break()
@@ -226,9 +225,10 @@ class PrivateStrategy(Strategy):
 
     def _free(self, grid: Grid, turn: int) -> list[int]:
         """The nodes that are there and may take part in a round."""
-        most = self.settings.plan.participations or inf
-        nodes = grid.get_node_ids()
-        return [n for n in nodes if self._taken[n] < most and n not in self.liars and self._apart(n, turn)]
+        assert self.guard is not None
+        most, apart = self.settings.plan.participations or inf, self.guard.mean.setting.apart
+        free = [n for n in grid.get_node_ids() if self._taken[n] < most and n not in self.liars]
+        return free if self._chain is None else [n for n in free if self._chain.free(n, turn, apart)]
 
     def _wait(self, grid: Grid) -> None:
         """Wait for nodes that are not there yet; after the first round for no more than the plan's ``survivors``."""
@@ -252,13 +252,6 @@ class PrivateStrategy(Strategy):
             tell(self.folder / PARTICIPANTS, self._taken)
         return nodes
 
-    def _apart(self, node: int, turn: int) -> bool:
-        """Whether a node's last participation is long enough ago."""
-        if self._chain is None:
-            return True
-        assert self.guard is not None
-        return self._chain.free(node, turn, self.guard.mean.setting.apart)
-
     def _break(self) -> None:
         """Never take back what was added before this."""
         if self._chain is not None:
@@ -279,6 +272,11 @@ class PrivateStrategy(Strategy):
             self._chain.asked(nodes, turn)
             nodes = [*nodes, *[-1] * (params.first - len(nodes)), *self._chain.nodes]
         return Round(server, nodes, turn, name, self.guard.mean.dim, link)
+
+    def _trusted(self, ready: Round) -> Round:
+        """The same round, or one without those who have turned out to be liars."""
+        left = [node for node in ready.nodes if node not in self.liars]
+        return ready if len(left) == len(ready.nodes) else self._prepared(left, ready.turn)
 
     def _begin(self, ready: Round) -> list[Message]:
         """Charge for a round, then exchange keys and shares, as far as that is not done; ask for training.
@@ -311,7 +309,9 @@ class PrivateStrategy(Strategy):
         assert self.guard is not None
         assert self._grid is not None
         turn = self._turn + 1
-        if self._next is None and self._chain is None and turn < self._rounds and self.guard.allows(turn):
+        if self._next is not None:
+            self._next = self._trusted(self._next)
+        elif self._chain is None and turn < self._rounds and self.guard.allows(turn):
             try:
                 self._next = self._prepared(self._sample(self._grid, turn), turn)
             except Aborted as error:
@@ -327,9 +327,9 @@ class PrivateStrategy(Strategy):
             try:
                 for reply in replies:
                     now.take(reply, RECORD, self._lost, seeded=self.seeded)
-                self._ahead()
                 for _ in (Kind.ACKS, Kind.REVEAL):
                     now.advance()
+                    self._ahead()
                     self._exchange(now, self._next)
                 return self._decoded(now)
             except Spoiled as error:
