@@ -6,10 +6,12 @@ import torch
 pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
+from torch import nn
 
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
 from rqm.plan.account import account_ledger
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
+from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
 from rqm.training.work import losses
 from tests.flower.local import LocalGrid, accuracy, arrays
@@ -98,7 +100,7 @@ def test_what_does_not_go_with_records_is_refused():
         Settings.from_run_config(fixed | {"rqm.records.batches": 5, "rqm.records.neighbours": "replace"})
     users = {name: value for name, value in CONFIG.items() if "records" not in name}
     grid = LocalGrid(app(), 3, users)
-    with pytest.raises(ValueError, match=r"rqm\.records: must be given"):
+    with pytest.raises(ProtocolError, match=r"rqm\.records: must be given"):
         gathered(None, grid.contexts[100], model(), losses, *SILOS[0])
 
 
@@ -203,6 +205,21 @@ def test_of_a_model_that_is_not_all_trained_nothing_is_sent_but_a_line_that_says
 
     _, private, _ = run(tmp_path / "buffer", app(buffered), CONFIG | {"rqm.rounds": 1})
     assert all("model: 0.weight, scale: not trained" in x for x in private.refused.values())
+
+
+def test_a_model_that_mixes_records_is_refused_in_one_line(tmp_path):
+    def mixing(message, context, net, each, inputs, labels):
+        return gathered(message, context, nn.Sequential(*net, LessMean()), each, inputs, labels)
+
+    class LessMean(nn.Module):
+        """Takes the mean of a batch away, as batch normalisation does."""
+
+        def forward(self, x):
+            return x - 2 * x.mean(dim=0)
+
+    _, private, _ = run(tmp_path, app(mixing), CONFIG | {"rqm.rounds": 1})
+    assert len(private.refused) == 3
+    assert all("model: the loss of a record depends on which others" in one for one in private.refused.values())
 
 
 def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):

@@ -39,11 +39,14 @@ def gathered(
     """
     settings = settings or Settings.from_run_config(context.run_config)
     if settings.plan.records is None:
-        raise ValueError("rqm.records: must be given in the run's configuration, or nobody's record is clipped")
+        raise ProtocolError("rqm.records: must be given in the run's configuration, or nobody's record is clipped")
     _check_sent(message, net)
     dim = sum(one.numel() for one in net.parameters() if one.requires_grad)
     mean = settings.plan.private_mean(dim)
-    every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
+    try:
+        every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
+    except ValueError as error:  # a model that mixes records, tried on some that are made up: no data decide that
+        raise ProtocolError(str(error)) from None
     some = torch.from_numpy(np.flatnonzero(taken(settings.plan.records, len(labels), 0, SecureRandom().words)))
     total = every.gather(inputs[some], labels[some]).total
     return Message(

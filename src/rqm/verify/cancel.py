@@ -100,12 +100,13 @@ def told(stays: Array, goes: Array, separation: int) -> tuple[Ratio, int]:
     still, held = _variance(stays), _variance(goes)
     if not min(still, held) > 0:
         raise Unsure("the noise of a path is none")
-    ends = []
-    for law in (stays, goes):
+
+    def one(law: Array) -> Ratio:
         points = _points(1 / sqrt(_variance(law)), COARSE, FAR_OUT)
-        ends.append(_told(points, *_shift(law, points), FAR_OUT))
+        return _told(points, *_shift(law, points), FAR_OUT)
+
     rounds = min(separation, ceil(ENOUGH * sqrt(held / still)) + 1, LONGEST)
-    return along(holding(rounds, held, still), ends[0], ends[1], FAR_OUT), rounds
+    return along(holding(rounds, held, still), one(stays), one(goes), FAR_OUT), rounds
 
 
 def dropped_by(rounds: int, reach: Reach = USUAL) -> float:
