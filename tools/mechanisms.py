@@ -1,7 +1,7 @@
 """All mechanisms at equal privacy: one client alone, forty clients as in the paper, a whole model.
 
-``python -m tools.mechanisms OUT`` writes JSON files and plots, and prints the tables of docs/which-mechanism.md
-(five minutes).
+``python -m tools.mechanisms OUT`` writes JSON files and plots, of which ``tools.tables`` makes the tables of
+docs/which-mechanism.md (seven minutes on two cores).
 """
 
 import json
@@ -18,25 +18,18 @@ from rqm.advice.lattice import summed_table
 from rqm.mechanisms.channel import Channel
 from rqm.privacy.setting import Setting
 from rqm.report.pareto import draw
+from tools.tables import ALONE
 
-ALONE = (0.5, 1.0, 2.0, 3.0, 4.0, 5.4699, 7.0, 9.0)
 
-
-def alone(out: Path) -> str:
+def alone(out: Path) -> None:
     """One client, one coordinate of 4 bits, pure differential privacy."""
     request = Request(setting=Setting(clients=1, rounds=1), epsilon=1.0, bits=4, pure=True)
     lines = pareto(request, list(ALONE))
     _save(out / "mechanisms-alone.json", lines)
     draw(lines, out / "mechanisms-alone.png", "one client alone, 4 bits, pure ε")
-    head = f"| | {' | '.join(f'ε = {epsilon:g}' for epsilon in ALONE)} |\n|---|{'---|' * len(ALONE)}"
-    rows = []
-    for name, points in lines.items():
-        errors = [min((error for spent, error in points if spent <= epsilon), default=inf) for epsilon in ALONE]
-        rows.append(f"| {name} | {' | '.join(f'{error:.3g}' for error in errors)} |")
-    return "\n".join([head, *rows])
 
 
-def forty(out: Path) -> str:
+def forty(out: Path) -> None:
     """Forty clients, order 2, 4 bits: variances at the same divergence, attained and certified."""
     paper = RQM()
     target = renyi(paper, 2, 40)
@@ -65,15 +58,9 @@ def forty(out: Path) -> str:
             }
         )
     _save(out / "mechanisms-forty.json", facts)
-    head = "| | D₂ attained | certified | largest variance, c² | bits |\n|---|---|---|---|---|"
-    rows = [
-        f"| {f['name']} | {f['attained']:.4f} | {f['certified']:.4f} | {f['variance_max']:.4f} | {f['bits']} |"
-        for f in facts
-    ]
-    return "\n".join([head, *rows])
 
 
-def model(out: Path) -> str:
+def model(out: Path) -> None:
     """A whole model of 2²⁰ coordinates, 100 of 3,400 users a round for 1,500 rounds, ε = 10 against an outsider."""
     advice = advise(
         clients=100,
@@ -87,14 +74,6 @@ def model(out: Path) -> str:
         bits=32,
     )
     _save(out / "mechanisms-model.json", advice.to_dict())
-    trusted = next(one for one in advice.candidates if one.trusted_server)
-    head = "| | noise over a trusted server's | bits | under secure aggregation |\n|---|---|---|---|"
-    rows = [
-        f"| {one.name} | {(one.mse / trusted.mse) ** 0.5:.4f} | {one.bits_per_coordinate} | "
-        f"{'' if one.bits_under_secagg is None else one.bits_under_secagg} |"
-        for one in advice.candidates
-    ]
-    return "\n".join([head, *rows])
 
 
 def _save(path: Path, facts: Any) -> None:
@@ -104,4 +83,4 @@ def _save(path: Path, facts: Any) -> None:
 if __name__ == "__main__":
     _out = Path(sys.argv[1])
     for _part in (alone, forty, model):
-        print(f"\n{_part.__doc__}\n\n{_part(_out)}", flush=True)
+        _part(_out)

@@ -1,15 +1,15 @@
 """FedPAQ, FedCOMGATE and FedAQ on digits dealt out by label: rounds and bits to a loss, and accuracy at one ε.
 
-``python -m tools.methods OUT --data DIR`` writes JSON files and prints the tables of docs/methods.md. It does
-what ``rqm train`` does for the model ``linear``, with all clients of a round at once: the steps are those of
-``rqm.training.methods``, what is sent is a ``PrivateMean``'s, and a test holds both together.
+``python -m tools.methods OUT --data DIR`` chooses rates and writes JSON files, of which ``tools.tables`` makes the
+tables of docs/methods.md. It does what ``rqm train`` does for the model ``linear``, all clients at once: steps are
+those of ``rqm.training.methods``, what is sent is a ``PrivateMean``'s, and a test holds both together.
 """
 
 import argparse
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,46 +18,29 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from rqm import Plan, account, calibrate
-from rqm._util.stats import mean_and_interval as interval
 from rqm.data import load
 from rqm.data.clients import FederatedData
-from rqm.mechanisms.qsgd import QSGD
-from rqm.plan.plan import ClientWork, ServerStep, Transforms
+from rqm.plan.experiments import find
+from rqm.plan.plan import Plan
+from rqm.plan.sweep import Sweep
 from rqm.randomness import SeededRandom
 from rqm.training.methods import METHODS
 from rqm.training.participants import Participants
 from rqm.training.streams import LOCAL, NOISE, START, generator, number
+from tools.systems import shared_out
+from tools.tuning import SEEDS, chosen
 
 CLASSES, PIXELS = 10, 784
-NAMES = {"local": "FedPAQ", "fedcomgate": "FedCOMGATE", "fedaq": "FedAQ"}
-SEEDS = 5
-FREE = Plan(
-    data="mnist-shards",
-    model="linear",
-    mechanism=QSGD(levels=127),
-    clients=100,
-    rounds=40,
-    evaluate_every=1,
-    client=ClientWork(work="local", steps=10, batch=20, rate=0.1),
-    server=ServerStep(optimizer="sgd", rate=0.1),
-)
-"""Without noise: everybody takes part in every round, 8 bits a coordinate."""
-USERS, EPSILON, DELTA = 2000, 8.0, 1e-5
-PRIVATE = replace(
-    FREE,
-    clients=1000,
-    population=USERS,
-    examples=10,
-    participations=10,
-    separation=2,
-    rounds=20,
-    delta=DELTA,
-    evaluate_every=20,
-    client=replace(FREE.client, steps=5, batch=10),
-    transforms=Transforms(l2_clip=2.0, rotate=True),
-)
-"""With noise: a thousand of two thousand users, each in ten rounds at most, one bit a coordinate."""
+EXPERIMENTS = {"free": "local-steps", "private": "local-steps-private"}
+CONVEXITIES = {"free": (0.0001, 0.001, 0.01, 0.1, 1.0), "private": (0.001, 0.01, 0.1, 1.0)}
+"""Of FedAQ, which has one more parameter than the others."""
+TARGETS = 0.5, 0.4, 0.36
+"""Losses until which rounds are counted."""
+
+
+def plans(part: str) -> dict[str, Plan]:
+    """By name: the methods of an experiment, at the rates that were chosen."""
+    return Sweep.from_toml(find(EXPERIMENTS[part])).variants
 
 
 class Together:
@@ -76,7 +59,7 @@ class Run:
             data = replace(data, train=data.train.redrawn(plan.population, plan.examples, plan.seed))
         torch.manual_seed(number(plan.seed, START))
         layer = torch.nn.Linear(PIXELS, CLASSES)
-        self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()])
+        self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(data.test_inputs.device)
         self.plan, self.data, self.mean = plan, data, plan.private_mean()
         self.method: Any = METHODS[plan.client.work](plan, len(data.train), self.values)
         self.participants, self.turn = Participants(plan, len(data.train)), 0
@@ -94,7 +77,7 @@ class Run:
         places = np.array(rows)
         if self.data.train.rows is not None:
             places = self.data.train.rows[places]
-        yield from torch.split(torch.from_numpy(places), work.batch, dim=1)
+        yield from torch.split(torch.from_numpy(places).to(self.values.device), work.batch, dim=1)
 
     def step(self) -> None:
         """One round."""
@@ -111,7 +94,8 @@ class Run:
 
         self.method.begin()
         sent = torch.cat(self.method.steps(worker, tuple(chosen), self.batches(chosen), gradient), 1)
-        total = torch.zeros(self.mean.coordinates, dtype=torch.int32 if self.mean.integers else torch.float64)
+        kind = torch.int32 if self.mean.integers else torch.float64
+        total = torch.zeros(self.mean.coordinates, dtype=kind, device=self.values.device)
         self.mean.add(sent, total, SeededRandom(self.plan.seed, NOISE, self.turn), round=self.turn)
         mean = self.mean.decode(total, len(chosen), round=self.turn, check=False)
         rate = self.plan.server.rate_at(self.turn, self.plan.rounds)
@@ -136,31 +120,53 @@ def curve(plan: Plan, data: FederatedData) -> list[tuple[float, float]]:
     return seen
 
 
-def variants(plan: Plan, rates: dict[str, tuple[float, float]]) -> dict[str, Plan]:
-    """The plan with each kind of steps, at its own rate and convexity."""
-    found = {}
-    for work, (rate, convexity) in rates.items():
-        client = replace(plan.client, work=work, rate=rate, convexity=convexity)  # type: ignore[arg-type]
-        found[NAMES[work]] = replace(plan, client=client, server=replace(plan.server, rate=rate))
-    return found
+def at(plan: Plan, rate: float, convexity: float, seed: int) -> Plan:
+    """The plan at another rate, of clients and server."""
+    client = replace(plan.client, rate=rate, convexity=convexity)
+    return replace(plan, client=client, server=replace(plan.server, rate=rate), seed=seed)
 
 
-def one_bit(plan: Plan) -> Plan:
-    """The same with one bit a coordinate of what is sent, calibrated to ε."""
-    dim = plan.private_mean().dim
-    who: dict[str, Any] = {"clients": plan.clients, "rounds": plan.rounds, "population": plan.population}
-    found = calibrate(
-        "rounding",
-        epsilon=EPSILON,
-        delta=DELTA,
-        dim=dim,
-        participations=plan.participations,
-        separation=plan.separation,
-        l2_clip=plan.transforms.l2_clip or 1.0,
-        levels=2,
-        **who,
+@cache
+def _data(folder: Path | None) -> FederatedData:
+    found = load("mnist-shards", folder)
+    return found.to(torch.device("cuda")) if torch.cuda.is_available() else found
+
+
+def method(folder: Path | None, task: str) -> tuple[str, dict[str, Any]]:
+    """Choose a rate for one method and one convexity, and train it."""
+    part, name, convexity = task.split(":")
+    plan, mu, data = plans(part)[name], float(convexity), _data(folder)
+
+    def score(rate: float, seed: int) -> float:
+        loss, hits = curve(at(plan, rate, mu, seed), data)[-1]
+        return -loss if part == "free" else hits
+
+    rate, tried = chosen(score)
+    curves = [curve(at(plan, rate, mu, seed), data) for seed in SEEDS]
+    best = max(tried.values())
+    return task, {"rate": rate, "convexity": mu, "best": best, "tried": tried, "ends": [one[-1] for one in curves]} | (
+        {"losses": [[loss for loss, _ in one] for one in curves]} if part == "free" else {}
     )
-    return replace(plan, mechanism=found.mechanism)
+
+
+def tasks() -> list[str]:
+    """All that is to be done: of FedAQ once for every convexity."""
+    return [
+        f"{part}:{name}:{convexity}"
+        for part in EXPERIMENTS
+        for name, plan in plans(part).items()
+        for convexity in (CONVEXITIES[part] if plan.client.work == "fedaq" else (0.1,))
+    ]
+
+
+def best_of(found: dict[str, Any], part: str) -> dict[str, Any]:
+    """By name: of every method the convexity that was best at its best rate, by the seeds to choose by."""
+    kept, best = ("rate", "convexity", "best", "tried"), {}
+    for name in plans(part):
+        every = [one for task, one in found.items() if task.startswith(f"{part}:{name}:")]
+        first = max(every, key=lambda one: one["best"])
+        best[name] = {**first, "others": [{key: one[key] for key in kept} for one in every if one is not first]}
+    return best
 
 
 def reached(losses: list[float], target: float) -> float:
@@ -168,86 +174,28 @@ def reached(losses: list[float], target: float) -> float:
     return next((turn for turn, loss in enumerate(losses, start=1) if loss <= target), inf)
 
 
-RATES_FREE = {"local": (1.0, 0.1), "fedcomgate": (0.3, 0.1), "fedaq": (0.3, 0.001)}
-RATES_PRIVATE = {"local": (1.0, 0.1), "fedcomgate": (0.3, 0.1), "fedaq": (1.0, 1.0)}
-"""Rates and convexities, chosen with another seed (``--tune``)."""
-TARGETS = 0.5, 0.4, 0.36
+def account_all(path: Path) -> None:
+    """Add what a user is told to the results."""
+    from rqm import account  # noqa: PLC0415 (a GPU machine has no accountant)
 
+    found = json.loads(path.read_text())
+    for name, plan in plans("private").items():
+        told = account(plan)
+        found[name] |= {"epsilon": told.epsilon, "noise": told.noise_multiplier, "bits": told.wire_bits_per_parameter}
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
-def tune(data: FederatedData, free: bool) -> None:
-    """Print the last loss of each kind of steps at some rates, with a seed that no table uses."""
-    base = replace(FREE, rounds=25, evaluate_every=25, seed=100) if free else replace(PRIVATE, seed=100)
-    tried = [("local", 0.1), ("fedcomgate", 0.1), ("fedaq", 0.001), ("fedaq", 0.01), ("fedaq", 0.1)]
-    for work, convexity in tried:
-        for rate in (0.1, 0.3, 1.0, 3.0):
-            plan = variants(base, {work: (rate, convexity)})[NAMES[work]]
-            began = time.monotonic()
-            found = curve(plan if free else one_bit(plan), data)[-1]
-            print(work, convexity, rate, found, f"{time.monotonic() - began:.0f} s", flush=True)
-
-
-def free(data: FederatedData) -> dict[str, Any]:
-    """Without noise: rounds and bits to a loss."""
-    facts = {}
-    for name, plan in variants(FREE, RATES_FREE).items():
-        losses = [[loss for loss, _ in curve(replace(plan, seed=seed), data)] for seed in range(SEEDS)]
-        facts[name] = {"losses": losses, "rate": plan.client.rate}
-    print(rounds_table(facts))
-    return facts
-
-
-def rounds_table(facts: dict[str, Any]) -> str:
-    """Rounds, and bits of a client, until the test loss is as low as some targets: ∞ if a seed never is."""
-    heads = [f"rounds to a loss of {target:g} (megabits a client)" for target in TARGETS]
-    lines = [
-        f"| steps | {' | '.join(heads)} | loss after {FREE.rounds} rounds |",
-        "|---|" + "---|" * (1 + len(TARGETS)),
-    ]
-    for name, plan in variants(FREE, RATES_FREE).items():
-        losses, bits = facts[name]["losses"], plan.mechanism.bits * plan.private_mean().dim / 1e6
-        cells = []
-        for target in TARGETS:
-            first, wide = interval([reached(one, target) for one in losses])
-            cells.append(f"{first:.1f} ± {wide:.1f} ({first * bits:.1f})" if np.isfinite(first) else "never in all")
-        last, spread = interval([one[-1] for one in losses])
-        lines.append(f"| {name} | {' | '.join(cells)} | {last:.4f} ± {spread:.4f} |")
-    return "\n".join(lines)
-
-
-def private(data: FederatedData) -> dict[str, Any]:
-    """With one bit a coordinate, at one ε: accuracy."""
-    print("| steps | a user's ε | noise of the sum, in L2 clips | accuracy | loss |\n|---|---|---|---|---|")
-    facts = {}
-    for name, plan in variants(PRIVATE, RATES_PRIVATE).items():
-        made = one_bit(plan)
-        promised = account(made)
-        ends = [curve(replace(made, seed=seed), data)[-1] for seed in range(SEEDS)]
-        facts[name] = {
-            "ends": ends,
-            "epsilon": promised.epsilon,
-            "rate": plan.client.rate,
-            "mechanism": made.mechanism.to_dict(),
-        }
-        (loss, wide), (hits, spread) = (interval([end[k] for end in ends]) for k in (0, 1))
-        told = f"{promised.epsilon:.3f} | {promised.noise_multiplier:.3f}"
-        print(f"| {name} | {told} | {100 * hits:.1f} ± {100 * spread:.1f} % | {loss:.3f} ± {wide:.3f} |", flush=True)
-    return facts
-
-
-PARTS = {"free": free, "private": private}
 
 if __name__ == "__main__":
     _parser = argparse.ArgumentParser(description=__doc__)
     _parser.add_argument("out", type=Path)
     _parser.add_argument("--data", type=Path)
-    _parser.add_argument("--only", choices=PARTS)
-    _parser.add_argument("--tune", action="store_true", help="choose rates instead, with another seed")
+    _parser.add_argument("--jobs", type=int, default=2)
+    _parser.add_argument("--account", action="store_true", help="only add what a user is told")
     _given = _parser.parse_args()
-    _data = load("mnist-shards", _given.data)
-    for _name, _part in PARTS.items():
-        if _given.only not in (None, _name):
-            continue
-        if _given.tune:
-            tune(_data, _name == "free")
-        else:
-            (_given.out / f"methods-{_name}.json").write_text(json.dumps(_part(_data), indent=1) + "\n")
+    if _given.account:
+        account_all(_given.out / "methods-private.json")
+        raise SystemExit
+    _found = shared_out(partial(method, _given.data), tasks(), _given.jobs, _given.out / "methods-tasks.json")
+    for _part in EXPERIMENTS:
+        _text = json.dumps(best_of(_found, _part), indent=1, ensure_ascii=False)
+        (_given.out / f"methods-{_part}.json").write_text(_text + "\n")

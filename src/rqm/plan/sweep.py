@@ -17,6 +17,7 @@ VARIES = [
     "client",
     "server",
     "records",
+    "adapt",
     "model",
     "data",
     "dim",
