@@ -56,6 +56,7 @@ def test_unknown_names_and_missing_peers_are_told(tmp_path, monkeypatch):
         "encode",
         "cuda",
         "round",
+        "scale",
         "records",
         "secagg",
         "flower",
