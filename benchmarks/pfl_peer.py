@@ -1,9 +1,9 @@
 """A round of Apple's pfl with its central Gaussian mechanism: a script for an environment where pfl is installed.
 
 It is started with the path of our ``models.py``, the number of clients and of examples each, and the model: ``plain``,
-as one writes it in torch, or ``ours``, with our pooling. It carries out one round for every line on its standard input
-and answers with a line. Local training is one step of SGD on all of a client's examples, which sends the same gradient
-as Algorithm 1.
+as one writes it in torch, ``ours``, with our pooling, or the ``small`` one. It carries out one round for every line on
+its standard input and answers with a line. Local training is one step of SGD on all of a client's examples, which sends
+the same gradient as Algorithm 1.
 """
 # mypy: ignore-errors
 
@@ -41,7 +41,9 @@ def main(models: str, clients: int, each: int, which: str) -> None:
     ours = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(ours)
 
-    class Net(ours.PaperCNN if which == "ours" else ours.PlainPaperCNN):
+    models_of = {"ours": ours.PaperCNN, "plain": ours.PlainPaperCNN, "small": ours.SmallCNN}
+
+    class Net(models_of[which]):
         def loss(self, x, y):
             return functional.cross_entropy(self(x), y)
 

@@ -86,8 +86,8 @@ class Plain:
 class Pfl:
     """Rounds of pfl in an environment of its own, one whenever it is asked for."""
 
-    def __init__(self, python: Path, model: str) -> None:
-        script, numbers = Path(__file__).with_name("pfl_peer.py"), (str(CLIENTS), str(EACH))
+    def __init__(self, python: Path, model: str, clients: int = CLIENTS, each: int = EACH) -> None:
+        script, numbers = Path(__file__).with_name("pfl_peer.py"), (str(clients), str(each))
         self.process = subprocess.Popen(
             [str(python), str(script), models.__file__, *numbers, model],
             stdin=subprocess.PIPE,

@@ -267,13 +267,16 @@ def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
 
 @pytest.mark.parametrize("mech", [RQM(clip=0.5), Noiseless(clip=0.5)], ids=repr)
 @pytest.mark.parametrize("work", ["gradient", "local"])
-def test_any_number_of_workers_gives_the_same_bits(mech, work, monkeypatch):
+@pytest.mark.parametrize("together", [False, True])
+def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeypatch):
     found = []
     for cores in (1, 2, 5):
         monkeypatch.setattr("rqm.training.workers.usable_cores", lambda cores=cores: cores)
         plan = replace(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
         trainer = Trainer(plan, federation(), model())
-        assert (trainer.work.workers is None) == (cores == 1)
+        if not together:
+            trainer.work.together = None
+        assert (trainer.work.workers is None) == (cores == 1 and not together)
         records = [trainer.step() for _ in range(3)]
         found.append((trainer.values, [record.clients_loss for record in records], records[-1].accuracy))
     assert torch.equal(found[0][0], found[1][0])

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 
 def mean_and_interval(values: Any) -> tuple[Any, Any]:
@@ -12,4 +12,4 @@ def mean_and_interval(values: Any) -> tuple[Any, Any]:
     count = len(values)
     if count < 2:
         return values.mean(axis=0), np.full(values.shape[1:], np.nan)
-    return values.mean(axis=0), student.ppf(0.975, count - 1) * values.std(axis=0, ddof=1) / count**0.5
+    return values.mean(axis=0), stdtrit(count - 1, 0.975) * values.std(axis=0, ddof=1) / count**0.5

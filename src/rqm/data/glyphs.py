@@ -5,8 +5,11 @@ noise of its own. Sizes imitate Federated EMNIST (3,400 writers, 226 ± 89 pictu
 pictures are made when a client is first asked for.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +17,7 @@ import torch
 from torch.nn import functional
 
 from rqm._util.checks import whole
+from rqm._util.threads import in_turns
 from rqm.data.clients import Clients, FederatedData
 from rqm.data.labels import CHARACTERS
 
@@ -40,9 +44,9 @@ def templates(font: int) -> torch.Tensor:
         raise ModuleNotFoundError("glyphs are drawn with matplotlib: pip install 'rqm[report]'") from None
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{FONTS[font]}.ttf"
     out = torch.zeros(len(CHARACTERS), 1, TEMPLATE, TEMPLATE)
+    face = FT2Font(str(path))
+    face.set_size(56, 72)
     for index, character in enumerate(CHARACTERS):
-        face = FT2Font(str(path))
-        face.set_size(56, 72)
         face.set_text(character)
         face.draw_glyphs_to_bitmap()
         picture = np.asarray(face.get_image(), dtype=np.float32) / 255
@@ -91,6 +95,17 @@ def write(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], np
     return (ink.clamp(0, 1) * 255).round().byte().numpy(), labels
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small pictures, without torch's threads: they would wait for each other after every operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @lru_cache(maxsize=1)
 def glyphs(seed: int = 0, writers: int = WRITERS, test_writers: int = TEST_WRITERS) -> FederatedData:
     """The generated set: training writers made lazily, and a test set by writers who are not among them."""
@@ -108,7 +123,13 @@ def glyphs(seed: int = 0, writers: int = WRITERS, test_writers: int = TEST_WRITE
             images[part], labels[part] = write(seed, writer, int(count[writer]))
             done.add(writer)
 
-    test = [write(seed, writers + i, TEST_EACH) for i in range(whole("test_writers", test_writers, 1))]
+    test: list[Any] = [None] * whole("test_writers", test_writers, 1)
+
+    def fill(part: slice) -> None:
+        with one_thread():
+            test[part] = [write(seed, writers + i, TEST_EACH) for i in range(part.start, part.stop)]
+
+    in_turns(fill, len(test))
     test_images, test_labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*test, strict=True))
     train = Clients(torch.from_numpy(images), torch.from_numpy(labels), offsets, prepare)
     return FederatedData("glyphs", train, test_images, test_labels, len(CHARACTERS))

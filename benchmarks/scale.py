@@ -1,0 +1,151 @@
+"""Many small clients: clients a second against the number of clients in a round, and a round out of a million users.
+
+Two pictures each and the small model, full local gradients. Ours (with RQM's encoding) against one client after the
+other, against Apple's pfl with a central Gaussian, and against Flower's simulation engine with plain averaging: the
+last two do no encoding. A round of 1,000 clients with ten pictures each, read from disk out of 10⁴ and out of 10⁶
+users, in a process of its own: its time a client, and the most memory that the process holds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks import Entry, Result, measure
+from benchmarks.encode import peer_python
+from benchmarks.round import PLAN, Pfl, federation
+from rqm.data.mapped import write
+from rqm.training.trainer import Trainer
+
+EACH = 2
+SIZES = [int(size) for size in os.environ.get("RQM_SCALE", "100,1000,10000").split(",")]
+"""Clients of a round; ``RQM_SCALE=100,1000,10000,100000,1000000`` goes on."""
+MEDIUM = 1_000
+"""Clients of the rounds in which all contenders are compared."""
+PEERS_MOST = 1_000
+"""Clients of the largest round of a peer: they take as long for each client in a larger one."""
+USERS = 10**4, 10**6
+SMALL = replace(PLAN, model="small-cnn", device="cpu")
+LOOP, PFL, FLOWER = "one client after the other", "pfl 0.6.0, central Gaussian", "Flower's simulation, plain averaging"
+ROUND = """
+import json, sys, time
+from dataclasses import replace
+from benchmarks.round import peak
+from benchmarks.scale import SMALL
+from rqm.data.mapped import mapped
+from rqm.training.trainer import Trainer
+data = mapped(sys.argv[1])
+trainer = Trainer(replace(SMALL, clients=1000), data)
+times = []
+for _ in range(8):
+    start = time.perf_counter()
+    trainer.step()
+    times.append(time.perf_counter() - start)
+print(json.dumps({"times": times[1:], "peak": peak()}))
+"""
+
+
+def name_of(count: int) -> str:
+    """What a round of so many clients is called."""
+    return f"ours, {count:,} clients a round"
+
+
+def trainers(count: int) -> tuple[Trainer, Trainer]:
+    """Rounds of so many clients: many at once, and one after the other."""
+    data = federation(max(count, 1_000), EACH)
+    ours, loop = (Trainer(replace(SMALL, clients=count), data) for _ in range(2))
+    loop.work.together = None
+    return ours, loop
+
+
+def flower(clients: int, rounds: int = 3) -> list[float]:
+    """Seconds of each round of Flower's simulation but the first."""
+    with tempfile.TemporaryDirectory() as home:
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.scale_flower", *map(str, (clients, EACH, rounds))],
+            env={**os.environ, **quiet},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
+    if len(found) != rounds:
+        raise RuntimeError(f"Flower: {len(found)} rounds of {rounds}\n{done.stderr[-3000:]}")
+    return found[1:]
+
+
+def from_disk(users: int, folder: Path) -> dict[str, float]:
+    """Seconds a client and peak memory in MB of a round of 1,000 clients out of so many on disk."""
+    rng = np.random.default_rng(0)
+    some = rng.integers(0, 256, size=(100, 10, 28, 28), dtype=np.uint8)
+    place = folder / str(users)
+    write(place, ((some[user % 100], rng.integers(0, 62, size=10)) for user in range(users)), name="noise")
+    done = subprocess.run(
+        [sys.executable, "-c", ROUND, str(place)], capture_output=True, text=True, check=True, env={**os.environ}
+    )
+    found = json.loads(done.stdout)
+    return {"each": median(found["times"]) / 1_000, "peak": found["peak"]}
+
+
+def compared(notes: list[str], peers: list[str]) -> dict[str, Entry]:
+    """Rounds of a thousand clients of everybody who is there, in turns; Flower's engine in a process beside."""
+    ours, loop = trainers(MEDIUM)
+    runs: dict[str, tuple[Callable[[], object], int]] = {
+        name_of(MEDIUM): (ours.step, MEDIUM),
+        LOOP: (loop.step, MEDIUM),
+    }
+    with ExitStack() as stack:
+        python = peer_python()
+        if python is None:
+            notes.append("pfl was not measured: it is not installed (make peers).")
+        else:
+            pfl = Pfl(python, "small", MEDIUM, EACH)
+            stack.callback(pfl.process.kill)
+            runs[PFL] = (pfl.round, MEDIUM)
+        entries = measure(runs, repeats=3)
+    peers += [LOOP] + [PFL] * (PFL in entries)
+    if find_spec("ray") is None:
+        notes.append("Flower's simulation was not measured: it is not installed (make setup).")
+    else:
+        before = perf_counter()
+        entries[FLOWER] = Entry(median(flower(PEERS_MOST)), PEERS_MOST)
+        notes.append(f"Flower's engine took {perf_counter() - before:.0f} s in all, start included.")
+        peers.append(FLOWER)
+    return entries
+
+
+def bench() -> Result:
+    """All contenders at a thousand clients, ours at every size, and two rounds from disk."""
+    notes: list[str] = []
+    peers: list[str] = []
+    entries = compared(notes, peers)
+    for count in SIZES:
+        if count != MEDIUM:
+            ours, _ = trainers(count)
+            ours.step()
+            entries |= measure({name_of(count): (ours.step, count)}, repeats=1 if count > 10_000 else 3)
+    result = Result("scale", name_of(MEDIUM), peers, entries, notes=notes, unit="clients a second")
+    for peer, wanted in ((LOOP, 4), (PFL, 3), (FLOWER, 5)):
+        if peer in peers:
+            result.check(f"over {peer}", result.ratio(name_of(MEDIUM), peer), wanted)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("RQM_SCALE_DIR")) as folder:
+        few, many = (from_disk(users, Path(folder)) for users in USERS)
+    for users, found in zip(USERS, (few, many), strict=True):
+        notes.append(
+            f"A round of 1,000 clients with ten pictures each out of {users:,} users on disk: "
+            f"{1e3 * found['each']:.2f} ms a client, {found['peak']:.0f} MB at most."
+        )
+    result.check("a client out of 10⁴ users over one out of 10⁶, time", few["each"] / many["each"], 1 / 1.2)
+    result.check("1 GB over the memory of a round out of 10⁶ users", 1024 / many["peak"], 1)
+    return result

@@ -1,0 +1,73 @@
+"""Rounds of plain averaging in Flower's simulation engine: a script, since the engine wants a process of its own.
+
+Every client takes one step of SGD on its pictures, with our small model. Prints the seconds of each round.
+
+``python -m benchmarks.scale_flower CLIENTS EACH ROUNDS``
+"""
+
+import json
+import sys
+from time import perf_counter
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from torch.nn import functional
+
+from rqm.training.models import SmallCNN
+
+
+class Timed(FedAvg):
+    """Flower's averaging, with a clock."""
+
+    def configure_train(self, *given: Any) -> Any:
+        """Begin a round."""
+        self.start_time = perf_counter()
+        return super().configure_train(*given)
+
+    def aggregate_train(self, *given: Any) -> Any:
+        """End it."""
+        found = super().aggregate_train(*given)
+        print("ROUND " + json.dumps(perf_counter() - self.start_time), flush=True)
+        return found
+
+
+def apps(clients: int, each: int, rounds: int) -> tuple[ServerApp, ClientApp]:
+    """The two sides."""
+    server, client = ServerApp(), ClientApp()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)
+        model = SmallCNN()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+        rng = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
+        x, y = torch.rand(each, 1, 28, 28, generator=rng), torch.randint(62, (each,), generator=rng)
+        step = torch.optim.SGD(model.parameters(), lr=1.0)
+        functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        step.step()
+        said = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": each})}
+        return Message(RecordDict(said), reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = Timed(
+            fraction_train=1.0,
+            fraction_evaluate=0.0,
+            min_train_nodes=clients,
+            min_available_nodes=clients,
+        )
+        strategy.start(grid, ArrayRecord(SmallCNN().state_dict()), num_rounds=rounds)
+
+    return server, client
+
+
+if __name__ == "__main__":
+    _clients, _each, _rounds = map(int, sys.argv[1:])
+    _server, _client = apps(_clients, _each, _rounds)
+    _resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(_server, _client, num_supernodes=_clients, backend_config=_resources)

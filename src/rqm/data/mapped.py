@@ -1,0 +1,115 @@
+"""Data of more users than memory holds: written to a folder user by user, and read where a round touches them.
+
+A folder holds the examples of all users one after the other (``inputs.bin``, ``labels.bin``), where each user begins
+(``offsets.bin``), a test set, and ``about.json``: the name, the number of classes, and of every file its type and
+shape. The files are mapped: what no round asks for is never read.
+"""
+
+import json
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rqm._util.checks import shown
+from rqm._util.files import read_json, write_json
+from rqm.data.clients import Clients, FederatedData
+
+ABOUT = "about.json"
+KINDS = ("uint8", "float32", "int64")
+"""Types of inputs and labels; offsets are of the last."""
+PARTS = ("inputs", "labels", "offsets", "test_inputs", "test_labels")
+
+Array = npt.NDArray[Any]
+
+
+def write(
+    folder: str | Path, users: Iterable[tuple[Any, Any]], test: tuple[Any, Any] | None = None, *, name: str = "own"
+) -> Path:
+    """Write one data set (inputs, labels) a user into a new folder, as they come; only the offsets are held.
+
+    Inputs are bytes (pictures), float32 or int64, all of one shape; labels are whole numbers or float32.
+
+    >>> from tempfile import mkdtemp
+    >>> place = write(Path(mkdtemp()) / "data", ((np.zeros((2, 3), "f"), [user % 2, 1]) for user in range(1000)))
+    >>> len(mapped(place).train), mapped(place).classes
+    (1000, 2)
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    sizes, like, classes = [0], list[Array](), 0
+    with (folder / "inputs.bin").open("wb") as inputs, (folder / "labels.bin").open("wb") as labels:
+        for number, user in enumerate(users):
+            pair = _pair(f"users[{number}]", user, like)
+            like = like or [part[:0] for part in pair]
+            for file, part in zip((inputs, labels), pair, strict=True):
+                file.write(np.ascontiguousarray(part).data)
+            sizes.append(len(pair[1]))
+            classes = max(classes, _classes(pair[1]))
+    if not like:
+        raise ValueError("users: there are none; must be at least one")
+    held = _pair("test", test, like) if test is not None else like
+    offsets = np.cumsum(sizes, dtype=np.int64)
+    for part, values in zip(PARTS[2:], (offsets, *held), strict=True):
+        (folder / f"{part}.bin").write_bytes(np.ascontiguousarray(values).tobytes())
+    total = int(offsets[-1])
+    shapes = [(total, *like[0].shape[1:]), (total, *like[1].shape[1:]), offsets.shape, *(part.shape for part in held)]
+    kinds = [like[0].dtype, like[1].dtype, offsets.dtype, like[0].dtype, like[1].dtype]
+    about = {part: [str(kind), *shape] for part, kind, shape in zip(PARTS, kinds, shapes, strict=True)}
+    write_json(folder / ABOUT, {"name": name, "classes": max(classes, _classes(held[1])), **about})
+    return folder
+
+
+def mapped(folder: str | Path) -> FederatedData:
+    """The data in a folder that ``write`` has written; nothing but the offsets is read before it is needed."""
+    folder = Path(folder)
+    try:
+        about = read_json(folder / ABOUT, "what rqm.data.mapped.write has written")
+        inputs, labels, offsets, *test = (_map(folder / f"{part}.bin", about[part]) for part in PARTS)
+        name, classes = str(about["name"]), int(about["classes"])
+    except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder}: must be a folder that rqm.data.mapped.write has written ({error})") from None
+    train = Clients(*(torch.from_numpy(part) for part in (inputs, labels)), np.asarray(offsets))
+    return FederatedData(name, train, *(torch.from_numpy(part) for part in test), classes)
+
+
+def _map(path: Path, said: list[Any]) -> Array:
+    """A file of numbers of a kind and shape, private to this process: what is written to it stays in memory."""
+    kind, shape = said[0], tuple(int(size) for size in said[1:])
+    if kind not in KINDS or any(size < 0 for size in shape):
+        raise ValueError(f"{path.name} is said to be of {shown(said)}: must be {', '.join(KINDS)}, and a shape")
+    held, needed = path.stat().st_size, np.dtype(kind).itemsize * prod(shape)
+    if held != needed:
+        raise ValueError(f"{path.name} has {held} bytes: must have {needed}, for {kind} of shape {shape}")
+    return np.memmap(path, dtype=kind, mode="c", shape=shape) if needed else np.empty(shape, dtype=kind)
+
+
+def _pair(name: str, given: tuple[Any, Any], like: list[Array]) -> list[Array]:
+    """Inputs and labels as arrays of the kinds that are written, and like those before."""
+    pair = [np.asarray(part) for part in given]
+    pair = [part.astype(_kind(part), copy=False) for part in pair]
+    if pair[0].ndim < 1 or pair[1].ndim < 1 or len(pair[0]) != len(pair[1]):
+        raise ValueError(f"{name}: inputs and labels have shapes {pair[0].shape} and {pair[1].shape}: must be as many")
+    for part, before in zip(pair, like, strict=False):
+        if part.shape[1:] != before.shape[1:] or part.dtype != before.dtype:
+            raise ValueError(
+                f"{name}: is of shape {part.shape[1:]} and {part.dtype}: must be of {before.shape[1:]} and "
+                f"{before.dtype}, as those before"
+            )
+    return pair
+
+
+def _kind(part: Array) -> str:
+    if part.dtype == np.uint8 or part.dtype.kind == "f":
+        return "uint8" if part.dtype == np.uint8 else "float32"
+    if part.dtype.kind not in "iu":
+        raise TypeError(f"{part.dtype}: must be numbers")
+    return "int64"
+
+
+def _classes(labels: Array) -> int:
+    return int(labels.max()) + 1 if labels.dtype == np.int64 and labels.size else 0
