@@ -59,7 +59,7 @@ sbom: setup  ## what the package brings along, with versions and licences, as Cy
 
 advisories: setup  ## known weaknesses of the pinned dependencies (asks a public database)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip
+	$(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 bench: setup peers  ## every benchmark, each as a ratio to a peer in the same run
 	$(BIN)/rqm bench divergence

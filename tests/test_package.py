@@ -82,4 +82,7 @@ def test_wheels_are_asked_for_every_promised_python():
     from tools import wheels
 
     assert wheels.promised() == ["3.11", "3.12", "3.13"]
-    assert {"numpy>=2.0", "torch>=2.11"} <= set(wheels.wanted())
+    asked = wheels.command("3.13", pinned=True)
+    assert {"--all-extras", "--only-binary", ":all:", "3.13"} <= set(asked)
+    assert str(ROOT / "constraints.txt") in asked
+    assert str(ROOT / "constraints.txt") not in wheels.command("3.13", pinned=False)
