@@ -167,6 +167,18 @@ def test_without_a_bound_of_its_own_noise_that_stays_is_what_counts():
     assert alone == known
 
 
+@pytest.mark.parametrize("cancel", [1.0, 10.6])
+def test_narrow_noise_that_is_taken_back_costs_nothing(cancel):
+    """Its certificate walks step by step; that of noise that stays says less, and holds whatever else is added."""
+    mech = DiscreteGaussian(clip=4.0, scale=364 / 255, steps=255, bits=14)
+    who = {"unit": "record", "neighbours": "add-remove", "clients": 4, "honest": 3, "delta": 1e-8, "dim": 10}
+    who |= {"l2_clip": 16.0, "record_clip": 1.0, "rounds": 24, "separation": 12, "mechanism": mech}
+    charges = dict.fromkeys(range(24), 1)
+    stays = PrivateMean(**who).spent(charges).epsilon
+    assert PrivateMean(**who, cancel=cancel).spent(charges).epsilon <= stays
+    assert PrivateMean(**who, cancel=1000.0).spent(charges).epsilon < 0.9 * stays
+
+
 def test_it_is_near_to_gaussian_noise_of_the_same_shape():
     event = Event(MECH, 64, 1.0, 60.0, 8, 0.2)
     over = event.mu("add-remove", 8, 1e-9) / event.least_mu("add-remove", 8)

@@ -92,7 +92,7 @@ def _of_record(event: Event, setting: Setting, profile: Mapping[int, int], quick
 
 
 def _in_order(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
-    """By the certificate of records in a fixed order and noise that cancels; without one, as if that noise were known.
+    """By the certificate of records in a fixed order and noise that cancels; or as if that noise were known.
 
     A silo that misses a round takes back nothing there, and begins anew: it is missing in two rounds' noise.
     """
@@ -102,9 +102,11 @@ def _in_order(event: Event, setting: Setting, profile: Mapping[int, int], quick:
         return Spent(gaussian_epsilon(mu, floor.delta), "gaussian", None)
     gone = 0 if setting.survivors is None else setting.clients - setting.survivors
     found = event.in_order(setting.neighbours, max(1, floor.honest - gone), count, floor.delta, quick=quick)
-    if found < inf:
+    stays = replace(event, cancel=None, separation=1)
+    least = gaussian_epsilon(stays.least_mu(setting.neighbours, floor.honest) * sqrt(count), floor.delta)
+    if found <= least:  # what stays alone cannot say less
         return Spent(found, "gaussian", None)
-    return _of_record(replace(event, cancel=None, separation=1), setting, profile, quick)
+    return min(Spent(found, "gaussian", None), _of_record(stays, setting, profile, quick), key=lambda one: one.epsilon)
 
 
 def _by_gaussian(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> float:
