@@ -12,7 +12,6 @@ from rqm import RQM, SeededRandom, advise, mechanism_from_dict
 from rqm.advice.adviser import pareto
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.channel import Channel
-from rqm.mechanisms.gaussian import Gaussian
 from rqm.privacy.event import Event
 from rqm.privacy.guarantee import guarantee
 from rqm.privacy.setting import Setting
@@ -108,9 +107,8 @@ def test_predicted_errors_are_what_simulation_finds(clients):
     rng = np.random.default_rng(0)
     for one in advice.candidates:
         mech = one.mechanism
-        if isinstance(mech, Gaussian):
+        if not isinstance(mech, Channel):  # the trusted Gaussian; whole vectors: tests/mechanisms/test_vqsgd.py
             continue
-        assert isinstance(mech, Channel)
         # The input at which the variance is largest, found on a grid; half-way between levels for additive noise.
         grid = np.linspace(-mech.clip, mech.clip, 4001)
         worst = 0.0 if isinstance(mech, Additive) else float(grid[np.argmax(mech.variance(grid))])

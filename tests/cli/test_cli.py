@@ -224,7 +224,8 @@ def test_noise_that_cancels_is_among_the_advice():
 
 
 def leaves(command, path=()):
-    for name, inner in getattr(command, "commands", {}).items():
+    for name in command.commands:
+        inner = command.get_command(None, name)
         yield from leaves(inner, (*path, name)) if hasattr(inner, "commands") else [((*path, name), inner)]
 
 

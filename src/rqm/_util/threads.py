@@ -35,7 +35,16 @@ def in_turns(fill: Callable[[slice], None], count: int, least: int = 16) -> None
         fill(slice(0, count))
         return
     step = max(least, -(-count // (4 * cores)))
-    list(_pool(cores, os.getpid()).map(fill, [slice(k, min(k + step, count)) for k in range(0, count, step)]))
+    parts = iter([slice(k, min(k + step, count)) for k in range(0, count, step)])
+
+    def work() -> None:
+        for part in parts:  # whoever is free takes the next one
+            fill(part)
+
+    others = [_pool(cores, os.getpid()).submit(work) for _ in range(cores - 1)]
+    work()  # instead of waiting: there are thousands of turns
+    for other in others:
+        other.result()
 
 
 @lru_cache(maxsize=1)

@@ -3,40 +3,71 @@
 import gc
 import re
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rqm import __version__
 from rqm._util.extras import how_to_install
 from rqm._util.threads import wait_quietly
-from rqm.cli import account, advise, audit, bench, doctor, explore, figures, init, keys, privacy, report, train, verify
 
 REFUSED: Any = typer.BadParameter.__mro__[2]
 """The base of all errors of usage: click's, or that of the copy of click that typer brings."""
 
-app = typer.Typer(
-    name="rqm",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("privacy")(privacy.command)
-app.command("account")(account.command)
-app.command("advise")(advise.command)
-app.add_typer(audit.app, name="audit")
-app.command("figures")(figures.command)
-app.command("bench")(bench.command)
-app.command("train")(train.command)
-app.command("experiments")(train.experiments)
-app.command("report")(report.command)
-app.command("explore")(explore.command)
-app.command("doctor")(doctor.command)
-app.command("verify")(verify.command)
-app.command("init")(init.command)
-app.add_typer(keys.app, name="keys")
+SETTINGS: dict[str, Any] = {
+    "add_completion": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "markdown",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+COMMANDS = {
+    "privacy": "privacy.command",
+    "account": "account.command",
+    "advise": "advise.command",
+    "audit": "audit.app",
+    "figures": "figures.command",
+    "bench": "bench.command",
+    "train": "train.command",
+    "experiments": "train.experiments",
+    "report": "report.command",
+    "explore": "explore.command",
+    "doctor": "doctor.command",
+    "verify": "verify.command",
+    "init": "init.command",
+    "keys": "keys.app",
+}
+"""Every command, and where it is: a module of this folder is loaded when its command is called."""
+
+
+class Commands(TyperGroup):
+    """The commands of ``COMMANDS``, each loaded when it is asked for."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name, or none."""
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _loaded(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _loaded(name: str) -> Any:
+    module, _, attribute = COMMANDS[name].partition(".")
+    found = getattr(import_module(f"rqm.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(**SETTINGS | {"add_completion": False})
+        alone.command(name)(found)
+        found = alone
+    made = typer.main.get_command(found)
+    made.name = name
+    return made
+
+
+app = typer.Typer(name="rqm", cls=Commands, no_args_is_help=True, **SETTINGS)
 
 
 def _version(show: bool) -> None:
