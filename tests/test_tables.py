@@ -108,7 +108,7 @@ def test_its_command_is_known(row):
     command = typer.main.get_command(app)
     words = shlex.split(row.command)[1:]
     while hasattr(command, "commands"):
-        command, words = command.commands[words[0]], words[1:]
+        command, words = command.get_command(None, words[0]), words[1:]
     command.make_context("rqm", words)
     with pytest.raises(Exception, match="No such option"):
         command.make_context("rqm", [*words, "--nothing-of-the-kind"])

@@ -10,6 +10,7 @@ import torch
 import rqm
 from rqm import Gaussian, Noiseless, Plan, Rounding, SeededRandom, account, simulate
 from rqm.mechanisms.pbm import PBM
+from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Adapt, ClientWork, Transforms
 from rqm.privacy.gaussian import gaussian_epsilon
 from rqm.training.quantile import Quantile
@@ -123,6 +124,25 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
     assert torch.equal(again[0].clip, straight.clip)
     assert torch.equal(again[0].values, straight.values)
     assert float(straight.clip) != pytest.approx(log(0.5))
+
+
+@pytest.mark.parametrize("mechanism", [Rounding(clip=1.0, margin=1.0, levels=2), VQSGD(epsilon=20.0), Gaussian(0.5)])
+def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
+    """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
+    trainer = Trainer(replace(PLAN, mechanism=mechanism), federation(), model())
+    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.length, CPU), [], trainer.aggregator.collect
+
+    def overheard(*given):
+        found = collect(*given)
+        seen.append(found.total.clone())
+        return found
+
+    trainer.aggregator.collect = overheard
+    for turn in range(PLAN.rounds):
+        trainer.step()
+        again.take(trainer.mean.decode(seen[turn], PLAN.clients, round=turn))
+        assert torch.equal(again.state, trainer.clip)
+    assert float(again.state) != pytest.approx(log(0.5))
 
 
 def test_noise_makes_no_clip_of_zero_or_infinity():
