@@ -184,7 +184,7 @@ def on_gpu() -> Result:
     names = torch.cuda.get_device_name(), f"torch {torch.__version__}"
     unit = "rounds a second"
     result = Result("round", OURS, [], entries, unit=unit, machine=", ".join(names))
-    result.check("rounds in 12 ms", 0.012 * entries[OURS].rate, 1)
+    result.check("rounds in 9 ms", 0.009 * entries[OURS].rate, 1)
     result.check("a tenth of a round over its encoding", result.ratio("the encoding in it", OURS) / 10, 1)
     return result
 

@@ -50,8 +50,8 @@ def apps(clients: int, each: int, rounds: int) -> tuple[ServerApp, ClientApp]:
         step = torch.optim.SGD(model.parameters(), lr=1.0)
         functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
         step.step()
-        said = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": each})}
-        return Message(RecordDict(said), reply_to=message)
+        metrics = MetricRecord({"num-examples": each})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
@@ -69,5 +69,9 @@ def apps(clients: int, each: int, rounds: int) -> tuple[ServerApp, ClientApp]:
 if __name__ == "__main__":
     _clients, _each, _rounds = map(int, sys.argv[1:])
     _server, _client = apps(_clients, _each, _rounds)
-    _resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(_server, _client, num_supernodes=_clients, backend_config=_resources)
+    run_simulation(
+        server_app=_server,
+        client_app=_client,
+        num_supernodes=_clients,
+        backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
+    )

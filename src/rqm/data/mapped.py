@@ -54,12 +54,12 @@ def write(
         raise ValueError("users: there are none; must be at least one")
     held = _pair("test", test, like) if test is not None else like
     offsets = np.cumsum(sizes, dtype=np.int64)
-    for part, values in zip(PARTS[2:], (offsets, *held), strict=True):
-        (folder / f"{part}.bin").write_bytes(np.ascontiguousarray(values).tobytes())
+    for name_of, values in zip(PARTS[2:], (offsets, *held), strict=True):
+        (folder / f"{name_of}.bin").write_bytes(np.ascontiguousarray(values).tobytes())
     total = int(offsets[-1])
     shapes = [(total, *like[0].shape[1:]), (total, *like[1].shape[1:]), offsets.shape, *(part.shape for part in held)]
     kinds = [like[0].dtype, like[1].dtype, offsets.dtype, like[0].dtype, like[1].dtype]
-    about = {part: [str(kind), *shape] for part, kind, shape in zip(PARTS, kinds, shapes, strict=True)}
+    about = {one: [str(kind), *shape] for one, kind, shape in zip(PARTS, kinds, shapes, strict=True)}
     write_json(folder / ABOUT, {"name": name, "classes": max(classes, _classes(held[1])), **about})
     return folder
 
@@ -73,8 +73,8 @@ def mapped(folder: str | Path) -> FederatedData:
         name, classes = str(about["name"]), int(about["classes"])
     except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
         raise ValueError(f"{folder}: must be a folder that rqm.data.mapped.write has written ({error})") from None
-    train = Clients(*(torch.from_numpy(part) for part in (inputs, labels)), np.asarray(offsets))
-    return FederatedData(name, train, *(torch.from_numpy(part) for part in test), classes)
+    train = Clients(torch.from_numpy(inputs), torch.from_numpy(labels), np.asarray(offsets))
+    return FederatedData(name, train, torch.from_numpy(test[0]), torch.from_numpy(test[1]), classes)
 
 
 def _map(path: Path, said: list[Any]) -> Array:

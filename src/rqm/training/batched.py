@@ -2,11 +2,13 @@
 
 All clients of a round share the model, so everything but the gradients of the weights is one large batch, without
 padding to the largest client. The gradients of the weights are formed from what each layer saw: for every chunk of
-examples by a matrix product, then summed over the chunks of a client in a fixed order. On the GPU the whole pass is
-recorded once for each size and replayed: a round costs a handful of launches.
+examples by a matrix product, then summed over the chunks of a client in a fixed order; where Triton is, by its kernel,
+which reads what a layer saw in place. On the GPU the whole pass is recorded once for each size and replayed: a round
+costs a handful of launches.
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, final
 
 import numpy as np
@@ -20,6 +22,8 @@ from rqm.data.clients import Clients
 CHUNKS = 8, 32
 """Examples of one client that are multiplied together, at least and at most: the last
 chunk of a client is padded."""
+RUN = 8
+"""Examples of one client for which Triton's kernel sums up the gradients of a convolution in one place."""
 SIZE_STEP, CHUNK_STEP = 256, 32
 """A recording serves all rounds whose numbers of examples and of chunks round up to the same multiples."""
 MAX_RECORDINGS = 64
@@ -47,6 +51,7 @@ class Batched:
         if self.whole:  # every client is one chunk
             self.chunk = 1 << (int(clients.sizes.max()) - 1).bit_length()
         self.group = max(1, min(int(EXAMPLES / mean), FLOATS // len(values)))
+        self.fused = values.is_cuda and values.dtype == torch.float32 and find_spec("triton") is not None
         self.recordings: dict[tuple[int, int, int], Any] = {}
         self.out = values.new_empty((0, len(values)))
 
@@ -58,7 +63,7 @@ class Batched:
         out = self.out[: len(chosen)]
         if not self.values.is_cuda:
             return out, self._pass(layout, out)
-        key = len(chosen), len(layout["index"]), len(layout["slots"])
+        key = len(chosen), len(layout["index"]), len(layout["first" if self.fused else "slots"])
         if key not in self.recordings:
             if len(self.recordings) >= MAX_RECORDINGS:
                 self.recordings.clear()
@@ -98,11 +103,10 @@ class Batched:
         """Where everything stands.
 
         ``index`` and ``weight``: the examples of all clients one after the other, and what each weighs in its client's
-        mean; ``sizes``: examples of each client. ``slots`` and ``mask``: the same examples in chunks, where the last
-        chunk of a client repeats its first example with no weight; ``chunks`` of each client. What comes after the last
-        client only fills the shape and belongs to nobody.
+        mean; ``sizes``: examples of each client. What comes after the last client only fills the shape and belongs to
+        nobody.
         """
-        starts, sizes = self.clients.offsets[chosen], self.clients.sizes[chosen]
+        starts, sizes = self.clients.offsets[chosen], self.clients.sizes_of(chosen)
         before = np.cumsum(sizes) - sizes
         owner = np.repeat(np.arange(len(chosen)), sizes)
         index = np.zeros(_round_up(len(owner), SIZE_STEP), dtype=np.int64)
@@ -111,15 +115,34 @@ class Batched:
         if self.clients.rows is not None:
             index[: len(owner)] = self.clients.rows[index[: len(owner)]]
         weight[: len(owner)] = 1 / sizes[owner]
+        found = {"index": index, "weight": weight, "sizes": sizes}
+        return found | (self._runs(before, sizes) if self.fused else self._slots(before, sizes))
+
+    def _runs(self, before: Any, sizes: Any) -> dict[str, Any]:
+        """Where Triton's kernel finds the examples of each client, and those of its ``chunks``, at most RUN each."""
+        chunks = -(-sizes // RUN)
+        owner = np.repeat(np.arange(len(sizes)), chunks)
+        place = RUN * (np.arange(len(owner)) - (np.cumsum(chunks) - chunks)[owner])
+        first, count = (np.zeros(_round_up(len(owner), 4 * CHUNK_STEP), dtype=np.int32) for _ in range(2))
+        first[: len(owner)] = before[owner] + place
+        count[: len(owner)] = np.minimum(sizes[owner] - place, RUN)
+        whole = {"start": before.astype(np.int32), "number": sizes.astype(np.int32)}
+        return {"first": first, "count": count, "chunks": chunks, **whole}
+
+    def _slots(self, before: Any, sizes: Any) -> dict[str, Any]:
+        """``slots`` and ``mask``: the same examples in chunks, where the last of a client repeats its first example.
+
+        It has no weight there; ``chunks`` of each client.
+        """
         chunks = -(-sizes // self.chunk)
-        owner = np.repeat(np.arange(len(chosen)), chunks * self.chunk)
+        owner = np.repeat(np.arange(len(sizes)), chunks * self.chunk)
         place = np.arange(len(owner)) - (self.chunk * (np.cumsum(chunks) - chunks))[owner]
         slots = np.zeros(_round_up(len(owner), CHUNK_STEP * self.chunk), dtype=np.int64)
         mask = np.zeros((len(slots), 1), dtype=np.float32)
         real = place < sizes[owner]
         slots[: len(owner)] = before[owner] + np.where(real, place, 0)
         mask[: len(owner), 0] = real
-        return {"index": index, "weight": weight, "sizes": sizes, "slots": slots, "mask": mask, "chunks": chunks}
+        return {"slots": slots, "mask": mask, "chunks": chunks}
 
     def _pass(self, at: dict[str, torch.Tensor], out: torch.Tensor) -> torch.Tensor:
         """Forward, backward, and the gradients of the weights into ``out``; returns the clients' losses."""
@@ -142,6 +165,10 @@ class Batched:
         written: set[int] = set()
         for (number, given, _), error in zip(seen, errors, strict=True):
             layer, start = self.layers[number]
+            if self.fused:
+                self._fused(layer, given, error, at, out[:, start:], again=number in written)
+                written.add(number)
+                continue
             parts = _conv(layer, given, error, at) if isinstance(layer, nn.Conv2d) else self._dense(given, error, at)
             for part in parts if layer.bias is not None else parts[:1]:
                 place = out[:, start : start + part.shape[1]]
@@ -149,6 +176,32 @@ class Batched:
                 written.add(start)
                 start += part.shape[1]
         return _segments(losses.detach(), at["sizes"])
+
+    def _fused(
+        self,
+        layer: Any,
+        given: torch.Tensor,
+        error: torch.Tensor,
+        at: dict[str, torch.Tensor],
+        out: torch.Tensor,
+        *,
+        again: bool,
+    ) -> None:
+        """The same by Triton's kernel; ``again``: the layer was used before, and the gradients are added."""
+        from rqm.kernels import cuda_layers  # noqa: PLC0415 (needs Triton)
+
+        place = out[:, : sum(p.numel() for p in layer.parameters())]
+        if isinstance(layer, nn.Linear):
+            found = torch.empty_like(place) if again else place
+            cuda_layers.gradients(layer, given, error, at["start"], at["number"], found)
+        else:
+            parts = out.new_empty((len(at["first"]), place.shape[1]))
+            cuda_layers.gradients(layer, given, error, at["first"], at["count"], parts)
+            found = _segments(parts, at["chunks"])
+        if again:
+            place.add_(found)
+        elif found is not place:
+            place.copy_(found)
 
     def _dense(self, given: torch.Tensor, error: torch.Tensor, at: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         given, error = (part.reshape(len(part), -1, part.shape[-1]) for part in (given, error))  # sequences too

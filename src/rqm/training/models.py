@@ -1,6 +1,7 @@
 """Models: the paper's, two small ones for quick runs, and the flat view of any model that the encoder needs."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -52,6 +53,10 @@ class _Pool(torch.autograd.Function):
         """The maximum of each square, and where it is: the first of equals."""
         if x.is_cuda:  # there only torch's backward pass is slow
             y, index = functional.max_pool2d(x, 2, return_indices=True)
+        elif (largest := _compiled()) is not None and x.dtype == torch.float32:
+            y = x.new_empty((*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2))
+            index = torch.empty_like(y, dtype=torch.int64)
+            largest(*(part.flatten(0, -3).numpy() for part in (x.detach().contiguous(), y, index)))
         else:
             height, width = x.shape[-2:]
             (a, b), (c, d) = ((x[..., i::2, 0::2], x[..., i::2, 1::2]) for i in (0, 1))
@@ -69,6 +74,16 @@ class _Pool(torch.autograd.Function):
         """Each error, where the maximum was."""
         (index,) = ctx.saved_tensors
         return functional.max_unpool2d(errors[0].contiguous(), index, [2, 2])
+
+
+@cache
+def _compiled() -> Callable[..., None] | None:
+    """The compiled loop, where there is a compiler, and where this file is part of its package."""
+    try:
+        from rqm.kernels.pooling import largest  # noqa: PLC0415
+    except ImportError:
+        return None
+    return largest  # type: ignore[no-any-return]
 
 
 def _pool(x: torch.Tensor) -> torch.Tensor:
