@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings, marks, private_mod, seeded_mod
-from rqm.flower.records import NEXT, REFUSED, Asked
+from rqm.flower.records import NEXT
 from rqm.plan.account import account_ledger
 from rqm.privacy.ledger import LEDGER, LedgerError, read
 from rqm.secagg import ProtocolError, wire
@@ -189,79 +189,6 @@ def test_odd_replies_cost_their_sender_its_place(stage, tmp_path):
     for turn in range(len(ODD) // 2 + 1):
         result, _, _ = train(tmp_path / str(turn), tamper)
         assert survivors(result) == [5 if stage <= Kind.MASKED else 6] * 2
-
-
-@pytest.mark.parametrize("odd", [*ODD, None], ids=str)
-def test_odd_replies_to_the_next_round_cost_a_place_in_that_one(odd, tmp_path):
-    def tamper(reply, node, now):
-        if node != 103 or NEXT not in reply.content:
-            return None
-        other = RecordDict() if odd is None else RecordDict({NEXT: ConfigRecord({"message": odd})})
-        return answering(reply, RecordDict({"rqm": reply.content["rqm"], **other}), bare=True)
-
-    assert survivors(train(tmp_path, tamper)[0]) == [6, 5]
-
-
-def test_a_refusal_of_the_next_round_is_told_and_leaves_this_one_alone(tmp_path):
-    def tamper(reply, node, now):
-        if node != 103 or now != Kind.ACKS or NEXT not in reply.content:
-            return None
-        return answering(reply, RecordDict({"rqm": reply.content["rqm"], NEXT: ConfigRecord({REFUSED: "rqm: no"})}))
-
-    result, private, _ = train(tmp_path, tamper)
-    assert survivors(result) == [6, 5]
-    assert private.refused == {103: "it says 'rqm: no'"}
-
-
-def test_a_vector_is_asked_for_by_itself(tmp_path):
-    """Beside a round that is asked for a vector, and in the place of the next one, nothing is answered."""
-    seen = []
-
-    class Both(Tampered):
-        def send_and_receive(self, messages, *, timeout=None):
-            messages = list(messages)
-            for message in messages:
-                told = message.content.config_records["rqm"]
-                if told["stage"] == Kind.MASKED:
-                    content = RecordDict({**message.content, NEXT: ConfigRecord(dict(told))})
-                    both = Message(content, dst_node_id=message.metadata.dst_node_id, message_type="train")
-                    seen.extend(super().send_and_receive([both]))
-            return super().send_and_receive(messages)
-
-    private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path, stage_timeout=0.2)
-    result = private.start(Both(lambda *_: None), arrays(model()))
-    assert survivors(result) == [6, 6]  # nothing was spent by it
-    assert len(seen) == 12
-    for reply in seen:
-        assert {name: list(one) for name, one in reply.content.config_records.items()} == {
-            "rqm": [REFUSED],
-            NEXT: [REFUSED],
-        }
-        assert "must be asked for by itself" in reply.content["rqm"][REFUSED]
-
-
-def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):
-    known = []
-
-    class Watched(Tampered):
-        def send_and_receive(self, messages, *, timeout=None):
-            replies = super().send_and_receive(messages)
-            known.append({len(context.state.config_records["rqm"]) for context in self.contexts.values()})
-            return replies
-
-    config = {**CONFIG, "rqm.rounds": 3}
-    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2)
-    grid = Watched(lambda *_: None, config)
-    private.start(grid, arrays(model()))
-    assert [one for one in known if one] == [{1}, {1}, {1}, {2}, {1}, {1}, {2}, {1}, {1}, {1}, {0}]
-    (settings, node), name = (Settings.from_run_config(config), 100), b"another round, never ended, "
-    dim = sum(value.numel() for value in model().parameters())
-    for k in range(5):
-        told = Asked(stage=int(Kind.KEYS), round=name + bytes([k]), turn=0, dim=dim, number=0, message=b"")
-        asked = Message(RecordDict({"rqm": told.record()}), dst_node_id=node, message_type="train")
-        assert not grid.app(asked, grid.contexts[node]).has_error()
-    assert settings.plan.cancel is None
-    assert len(grid.contexts[node].state.config_records["rqm"]) == 2
 
 
 @pytest.mark.parametrize(

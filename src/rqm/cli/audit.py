@@ -1,7 +1,6 @@
 """``rqm audit``: try to break a claim by sampling."""
 
 import json
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from rqm._util.checks import nearest
 from rqm.cli import names
 from rqm.cli.options import DataOption, JsonOption, Reports, SetOption, or_counted_by, with_mechanism
 from rqm.cli.waits import waiting
-from rqm.cli.words import say
+from rqm.cli.words import say, show_found
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.rappor import Rappor
 
@@ -189,7 +188,7 @@ def _training(
     facts = next(iter(found.values())) if len(found) == 1 else {"variants": found}
     wrong = [name for name, one in found.items() if one["contradicted"]]
     said = f"CONTRADICTED: {', '.join(wrong)}" if wrong else "No claim is contradicted by what the server guessed"
-    _show(facts, as_json, ("variant", "claimed ε", "measured ε ≥", "guesses", ""), rows, out, "canaries", said)
+    show_found(facts, as_json, ("variant", "claimed ε", "measured ε ≥", "guesses", ""), rows, out, "canaries", said)
     if wrong:
         raise typer.Exit(1)
 
@@ -244,7 +243,7 @@ def inversion(
     ]
     worst, best = (f"{one['identified']:.0%}" for one in list(found["kinds"].values())[:: len(KINDS) - 1])
     said = f"From a plain gradient {worst} of the pictures are identified, from a secure sum of RQM's levels {best}"
-    _show(found, as_json, ("what the attacker sees", "similarity", "identified"), rows, out, "inversion", said)
+    show_found(found, as_json, ("what the attacker sees", "similarity", "identified"), rows, out, "inversion", said)
 
 
 @app.command()
@@ -288,7 +287,7 @@ def membership(
         f"With {rate:.3g} false accusations the attack finds up to {most['found']:.1%} of the members ({name}); "
         f"who knows nothing finds {rate:.1%}"
     )
-    _show(found, as_json, heads, rows, out, "membership", said)
+    show_found(found, as_json, heads, rows, out, "membership", said)
 
 
 @app.command()
@@ -321,7 +320,7 @@ def mutants(
     facts = {"mutants": [one.to_dict() for one in found], "survived": survived}
     rows = [(one.name, one.mistake, "caught" if one.caught else "SURVIVED", one.audit, one.evidence) for one in found]
     said = f"SURVIVED: {', '.join(survived)}" if survived else f"All {len(found)} mistakes are caught"
-    _show(facts, as_json, ("mutant", "mistake", "", "by", "evidence"), rows, out, "mutants", said)
+    show_found(facts, as_json, ("mutant", "mistake", "", "by", "evidence"), rows, out, "mutants", said)
     if survived:
         raise typer.Exit(1)
 
@@ -348,7 +347,7 @@ def sketch(
     facts = {"sketches": [one.to_dict() for one in found]}
     expected = [one.contradicted for one in found] == [True, True, False]
     said = "A clip before the sketch does not protect, one after it does" if expected else "NOT what the proofs say"
-    _show(facts, as_json, ("sketch", "claimed ε", "measured ε ≥", ""), rows, None, "sketch", said)
+    show_found(facts, as_json, ("sketch", "claimed ε", "measured ε ≥", ""), rows, None, "sketch", said)
     if not expected:
         raise typer.Exit(1)
 
@@ -381,36 +380,3 @@ def everything(
         typer.echo(text)
     if not found["good"]:
         raise typer.Exit(1)
-
-
-def _show(
-    found: dict[str, Any],
-    as_json: bool,
-    heads: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    out: Path | None,
-    name: str,
-    said: str,
-) -> None:
-    """Print what was found, in a sentence and a table, or JSON; with a folder also write it, and the picture."""
-    from rqm._util.files import write_json
-
-    if out is not None:
-        write_json(out / f"{name}.json", found)
-        if name in ("inversion", "membership"):
-            from rqm.report.attacks import draw
-
-            draw(out / f"{name}.json")
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    say(f"{said}.", bold=True)
-    table = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-    if out is not None:
-        typer.echo(f"written to {out}")

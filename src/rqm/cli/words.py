@@ -1,6 +1,11 @@
 """How a command says something: whole words on a terminal, whole lines in a pipe."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
 
 
 def say(text: str, *, bold: bool = False, whole: bool = False) -> None:
@@ -37,3 +42,36 @@ def listing(found: Mapping[str, str]) -> None:
     for name, what in found.items():
         table.add_row(name, what)
     console.print(table, highlight=False)
+
+
+def show_found(
+    found: dict[str, Any],
+    as_json: bool,
+    heads: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    out: Path | None,
+    name: str,
+    said: str,
+) -> None:
+    """Print what was found, in a sentence and a table, or JSON; with a folder also write it, and the picture."""
+    from rqm._util.files import write_json
+
+    if out is not None:
+        write_json(out / f"{name}.json", found)
+        if name in ("inversion", "membership"):
+            from rqm.report.attacks import draw
+
+            draw(out / f"{name}.json")
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    say(f"{said}.", bold=True)
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    if out is not None:
+        typer.echo(f"written to {out}")
