@@ -5,6 +5,7 @@ what is on them. Ours (with RQM's encoding) against Apple's pfl 0.6.0 with a cen
 simulation engine with plain averaging, which do no encoding.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
@@ -55,7 +56,7 @@ def bench() -> Result:
     torch.manual_seed(0)
     plan = replace(PLAN, device=device)
     ours, sure = (Trainer(plan, data, net) for net in (networks.CifarCNN(), networks.CifarCNNSure()))
-    runs = {OURS: (ours.step, 1), SURE: (sure.step, 1)}
+    runs: dict[str, tuple[Callable[[], object], int]] = {OURS: (ours.step, 1), SURE: (sure.step, 1)}
     with ExitStack() as stack:
         python = peer_python()
         if python is None:

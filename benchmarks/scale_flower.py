@@ -52,7 +52,7 @@ def apps(which: str, clients: int, each: int, rounds: int) -> tuple[ServerApp, C
         rng = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
         x, y = torch.rand(each, *shape, generator=rng), torch.randint(classes, (each,), generator=rng)
         step = torch.optim.SGD(model.parameters(), lr=rate)
-        for some in torch.randperm(each).split(batch):
+        for some in torch.split(torch.randperm(each), batch):
             step.zero_grad()
             functional.cross_entropy(model(x[some]), y[some]).backward()  # type: ignore[no-untyped-call]
             step.step()

@@ -88,3 +88,12 @@ def test_the_five_scripts_are_those_of_the_documents(monkeypatch):
     assert result.checks["3 s over a first round of rqm train, beyond importing torch"]["measured"] == 2.0
     assert set(result.ratios.values()) == {2.0}
     assert len(result.ratios) == 5
+
+
+def test_growth_is_told_by_slopes():
+    from benchmarks import growth
+
+    assert growth.slope([1, 10, 100, 1000], [5.0, 10.0, 100.0, 1000.0]) == pytest.approx(1)
+    assert growth.slope([1, 10, 100], [1.0, 1.0, 1.0]) == pytest.approx(0)
+    for make, sizes, _, _ in growth.STUDIES.values():
+        make(sizes[0])()
