@@ -19,6 +19,7 @@ BENCHMARKS = {
     "cuda": "the GPU encoder against torch, on 40 clients of a million coordinates (needs a GPU)",
     "round": "a whole federated round of the paper's model against Apple's pfl and a plain torch loop",
     "scale": "many small clients, a thousand a round out of a million users, against pfl and Flower's simulation",
+    "cifar": "pfl's published CIFAR-10 configuration against pfl and Flower's simulation",
     "records": "clipped gradients of records of the paper's model against Opacus, on the CPU and on a GPU",
     "secagg": "secure aggregation of a million coordinates from 40 clients against Flower's SecAgg+",
     "start": "the five short scripts of the documents, from nothing to a first result, over importing torch",

@@ -1,9 +1,10 @@
 """A round of Apple's pfl with its central Gaussian mechanism: a script for an environment where pfl is installed.
 
 It is started with the path of our ``models.py``, the number of clients and of examples each, and the model: ``plain``,
-as one writes it in torch, ``ours``, with our pooling, or the ``small`` one. It carries out one round for every line on
-its standard input and answers with a line. Local training is one step of SGD on all of a client's examples, which sends
-the same gradient as Algorithm 1.
+as one writes it in torch, ``ours``, with our pooling, or the ``small`` one; or with that of ``cifar_model.py`` and
+``cifar`` or ``cifar-sure``. It carries out one round for every line on its standard input and answers with a line.
+Local training is one step of SGD on all of a client's examples, which sends the same gradient as Algorithm 1; of
+``cifar`` one epoch in batches of ten, as published.
 """
 # mypy: ignore-errors
 
@@ -41,9 +42,12 @@ def main(models: str, clients: int, each: int, which: str) -> None:
     ours = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(ours)
 
-    models_of = {"ours": ours.PaperCNN, "plain": ours.PlainPaperCNN, "small": ours.SmallCNN}
+    names = {"ours": "PaperCNN", "plain": "PlainPaperCNN", "small": "SmallCNN"}
+    names |= {"cifar": "CifarCNN", "cifar-sure": "CifarCNNSure"}
+    cifar = which.startswith("cifar")
+    shape, classes = ((3, 32, 32), 10) if cifar else ((1, 28, 28), 62)
 
-    class Net(models_of[which]):
+    class Net(getattr(ours, names[which])):
         def loss(self, x, y):
             return functional.cross_entropy(self(x), y)
 
@@ -52,7 +56,7 @@ def main(models: str, clients: int, each: int, which: str) -> None:
 
     rng = np.random.default_rng(0)
     users = [
-        Dataset((torch.rand(each, 1, 28, 28), torch.from_numpy(rng.integers(0, 62, size=each))), user_id=str(user))
+        Dataset((torch.rand(each, *shape), torch.from_numpy(rng.integers(0, classes, size=each))), user_id=str(user))
         for user in range(2 * clients)
     ]
     order = iter(lambda: int(rng.integers(len(users))), None)
@@ -66,7 +70,9 @@ def main(models: str, clients: int, each: int, which: str) -> None:
         ),
         SimulatedBackend(data, data, postprocessors=[noise]),
         model,
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=1.0, local_batch_size=None),
+        NNTrainHyperParams(
+            local_num_epochs=1, local_learning_rate=0.1 if cifar else 1.0, local_batch_size=10 if cifar else None
+        ),
         callbacks=[OnDemand()],
     )
 

@@ -86,10 +86,12 @@ class Plain:
 class Pfl:
     """Rounds of pfl in an environment of its own, one whenever it is asked for."""
 
-    def __init__(self, python: Path, model: str, clients: int = CLIENTS, each: int = EACH) -> None:
+    def __init__(
+        self, python: Path, model: str, clients: int = CLIENTS, each: int = EACH, source: str = models.__file__
+    ) -> None:
         script, numbers = Path(__file__).with_name("pfl_peer.py"), (str(clients), str(each))
         self.process = subprocess.Popen(
-            [str(python), str(script), models.__file__, *numbers, model],
+            [str(python), str(script), source, *numbers, model],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

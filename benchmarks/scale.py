@@ -68,12 +68,12 @@ def trainers(count: int) -> tuple[Trainer, Trainer]:
     return ours, loop
 
 
-def flower(clients: int, rounds: int = 3) -> list[float]:
+def flower(clients: int, each: int = EACH, which: str = "small", rounds: int = 3) -> list[float]:
     """Seconds of each round of Flower's simulation but the first."""
     with tempfile.TemporaryDirectory() as home:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.scale_flower", *map(str, (clients, EACH, rounds))],
+            [sys.executable, "-m", "benchmarks.scale_flower", which, *map(str, (clients, each, rounds))],
             env={**os.environ, **quiet},
             capture_output=True,
             text=True,

@@ -57,6 +57,7 @@ def test_unknown_names_and_missing_peers_are_told(tmp_path, monkeypatch):
         "cuda",
         "round",
         "scale",
+        "cifar",
         "records",
         "secagg",
         "flower",
@@ -65,6 +66,14 @@ def test_unknown_names_and_missing_peers_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("RQM_PEERS", str(tmp_path))
     monkeypatch.setattr("sys.executable", "/bin/false")
     assert opendp() is None
+
+
+def test_the_network_of_cifar_has_its_published_size():
+    torch = pytest.importorskip("torch")
+    from benchmarks.cifar_model import CifarCNN, CifarCNNSure
+
+    assert sum(p.numel() for p in CifarCNN().parameters()) == 1_626_442
+    assert CifarCNNSure()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_the_five_scripts_are_those_of_the_documents(monkeypatch):
@@ -79,3 +88,12 @@ def test_the_five_scripts_are_those_of_the_documents(monkeypatch):
     assert result.checks["3 s over a first round of rqm train, beyond importing torch"]["measured"] == 2.0
     assert set(result.ratios.values()) == {2.0}
     assert len(result.ratios) == 5
+
+
+def test_growth_is_told_by_slopes():
+    from benchmarks import growth
+
+    assert growth.slope([1, 10, 100, 1000], [5.0, 10.0, 100.0, 1000.0]) == pytest.approx(1)
+    assert growth.slope([1, 10, 100], [1.0, 1.0, 1.0]) == pytest.approx(0)
+    for make, sizes, _, _ in growth.STUDIES.values():
+        make(sizes[0])()

@@ -83,7 +83,8 @@ def _compiled() -> Callable[..., None] | None:
         from rqm.kernels.pooling import largest  # noqa: PLC0415
     except ImportError:
         return None
-    return largest
+    found: Callable[..., None] = largest
+    return found
 
 
 def _pool(x: torch.Tensor) -> torch.Tensor:
