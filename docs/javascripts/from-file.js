@@ -40,7 +40,9 @@ if (location.protocol === 'file:') {
   };
 }
 
-/* The theme's buttons on code are no parts of the page that somebody would jump to. */
+/* The theme's buttons on code get names that tell them apart. */
 new MutationObserver(() => {
-  for (const one of document.querySelectorAll('nav.md-code__nav:not([role])')) one.setAttribute('role', 'group');
+  document.querySelectorAll('nav.md-code__nav').forEach((one, k) => {
+    if (!one.ariaLabel) one.ariaLabel = `Code ${k + 1}`;
+  });
 }).observe(document.documentElement, { childList: true, subtree: true });
