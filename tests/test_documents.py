@@ -147,7 +147,10 @@ def test_readme_commands_run(command, tmp_path):
     assert run_command(tmp_path, command)
 
 
-DEAR = {f"docs/{one}.md" for one in ("auditing", "tour", "tutorials/bring-your-model", "which-mechanism")}
+DEAR = {
+    f"docs/{one}.md"
+    for one in ("auditing", "how-to/own-model", "tour", "tutorials/bring-your-model", "which-mechanism")
+}
 
 
 @pytest.mark.parametrize(
@@ -197,11 +200,17 @@ def test_no_block_escapes():
         assert len(fences) == 2 * len(blocks(page, run=False)), f"{page.name} has a block that is not understood"
 
 
+def made_of_a_notebook(path):
+    return path.parent.name == "notebooks" and path.with_suffix(".ipynb").exists()
+
+
 def test_links_lead_somewhere():
     for page in [README, *DOCS, ROOT / "CONTRIBUTING.md"]:
         text = page.read_text()
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target in re.findall(r"\]\((?!https://)([^)#]+)(?:#[^)]*)?\)", text):
+            assert made_of_a_notebook(page.parent / target) or (page.parent / target).exists(), (
+                f"{page.name} links to {target}"
+            )
         for path in re.findall(r"`((?:tests|src|docs)/[\w/.-]+)", text):
             assert (ROOT / path).exists(), f"{page.name} names {path}"
         for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
@@ -252,7 +261,8 @@ def test_the_site_is_whole_and_loads_nothing_from_elsewhere(tmp_path):
 
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
-    assert listed == {page.relative_to(ROOT / "docs").as_posix() for page in DOCS}
+    pages = [*DOCS, *(path.with_suffix(".md") for path in (ROOT / "docs").rglob("*.ipynb"))]
+    assert listed == {page.relative_to(ROOT / "docs").as_posix() for page in pages}
 
 
 def test_the_pictures_of_the_steps_are_drawn(tmp_path):

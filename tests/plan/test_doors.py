@@ -161,7 +161,7 @@ def test_the_size_of_a_known_model_is_not_a_matter_of_opinion():
         replace(plan, dim=1)
     done = command("account", "glyphs", "--set", "dim=1", "--set", "rounds=1", "--set", "clients=5")
     assert done.returncode == 2
-    assert "dim 1: the model small-cnn has" in done.stderr
+    assert "dim=1: the model small-cnn has" in done.stderr
 
 
 def test_one_question_has_one_answer():

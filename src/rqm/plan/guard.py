@@ -42,7 +42,7 @@ class Guard(Closing):
     def __init__(
         self,
         mean: PrivateMean,
-        folder: Path | None = None,
+        folder: Path | str | None = None,
         *,
         plan: Plan | None = None,
         budget: float | None = None,
@@ -77,8 +77,9 @@ class Guard(Closing):
         }
         about |= {} if users is None else {"users": users}
         about |= {"seeded": True} if seeded else {}
+        Path(folder).mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger(
-            folder / LEDGER,
+            Path(folder) / LEDGER,
             about,
             expect_head,
             same=_same,

@@ -340,15 +340,15 @@ class Plan:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
-    def from_toml(cls, path: Path, settings: Iterable[str] = ()) -> Self:
+    def from_toml(cls, path: Path | str, settings: Iterable[str] = ()) -> Self:
         """Read a plan from a TOML file, with some keys set otherwise (``"server.rate=0.5"``)."""
         return cls.from_dict(read_toml(path, settings))
 
 
-def read_toml(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
     """The tables of a TOML file, with some keys set otherwise."""
     try:
-        values = parse_table(path.read_bytes().decode(), tomllib.loads)
+        values = parse_table(Path(path).read_bytes().decode(), tomllib.loads)
     except ValueError as error:
         raise ValueError(f"{path}: not a TOML file ({error})") from None
     for setting in settings:
