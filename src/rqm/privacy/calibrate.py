@@ -23,6 +23,8 @@ SPREAD = 4.0
 """c over C/√d: after a random rotation few coordinates are beyond four times their root mean square."""
 HARDLY = 1.05
 """Noise within this of a Gaussian's is as good as any."""
+INSIDE_TURNS = 8
+"""How often levels inside the clip are tried."""
 SMALL = 1e-3
 """Less noise than this, in clips, is no place to begin at."""
 NEAR, AIM = 0.996, 0.9985
@@ -113,6 +115,36 @@ def best_fitted(
             f"possible is {most * 1.005:.3g}"
         )
     return mech
+
+
+def inside(first: Mechanism, epsilon: float, setting: Setting, *, dim: int, l2_clip: float) -> Channel:
+    """A mechanism like ``first``, with levels inside the clip, that reaches ε with little noise: margin and keep.
+
+    It has, wherever others stand, some more noise than a Gaussian that reaches ε: as little as is certified.
+
+    >>> setting = Setting(clients=20_000, rounds=1, delta=1e-5)
+    >>> clip = coordinate_clip(1.0, 64)
+    >>> found = inside(model_mechanism("rqm", clip, {"levels": 8}), 3.0, setting, dim=64, l2_clip=1.0)
+    >>> len(found.knots) > 2, spent(Event(found, 64, 1.0), setting).epsilon <= 3.0
+    (True, True)
+    """
+    channel, honest = first.channel, setting.floor().honest
+    typical = min(1.0, l2_clip / channel.clip / sqrt(dim))
+    least = (_gaussian(setting, epsilon) * l2_clip / channel.clip) ** 2 / honest
+    more, best = 1.15, None
+    for _ in range(INSIDE_TURNS):
+        found = channel.inner(more * least, typical)
+        if not found:
+            break
+        reached = spent(Event(found[0], dim, l2_clip), setting).epsilon
+        if reached <= epsilon:
+            best = found[0]
+            if reached >= NEAR_ENOUGH * epsilon:
+                break
+        more *= (reached / epsilon * 1.003) ** 1.6 if reached < inf else 2.0  # ε falls about as noise rises
+    if best is None:
+        raise ValueError(f"epsilon = {epsilon:g}: {first.kind} with levels inside the clip does not reach it here")
+    return best
 
 
 def _gaussian(setting: Setting, epsilon: float) -> float:
