@@ -21,8 +21,9 @@ from rqm import PBM, RQM, Rounding, SeededRandom, calibrate
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.channel import Channel
 from rqm.privacy.accountant import gaussian_noise, spent
-from rqm.privacy.calibrate import coordinate_clip, inside
+from rqm.privacy.calibrate import coordinate_clip
 from rqm.privacy.event import Event
+from rqm.privacy.inner import inside
 from rqm.privacy.setting import Setting
 
 EPSILON, DELTA = 3.0, 1e-5
