@@ -28,32 +28,33 @@ ROUNDS = [1, 10, 100, 1_000, 10_000]
 WIDTH = 2**10
 """Coordinates of a client where clients are counted."""
 MEMORY = """
-import resource, sys
-from benchmarks.growth import {job}
-job = {job}(int(sys.argv[1]), prepared=False)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+import sys
+from benchmarks.growth import {job}, peak
+{job}(1024)()
+job = {job}(int(sys.argv[1]))
+before = peak()
 job()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print(peak() - before)
 """
 
 Job = Callable[[], object]
 
 
-def message(count: int, prepared: bool = True) -> Job:
+def message(count: int) -> Job:
     """One client's message of so many coordinates: clip, rotation, secure words."""
     mean = PrivateMean(dim=count, clients=100, mechanism=Rounding(clip=1.0, levels=2, margin=20.0), l2_clip=1.0)
     x = np.full(count, 1e-3, dtype=np.float32)
     return lambda: mean.encode(x, SecureRandom())
 
 
-def decoding(count: int, prepared: bool = True) -> Job:
+def decoding(count: int) -> Job:
     """The server's mean of so many coordinates from a sum."""
     mean = PrivateMean(dim=count, clients=100, mechanism=Rounding(clip=1.0, levels=2, margin=20.0), l2_clip=1.0)
     total = np.full(mean.coordinates, 50, dtype=np.int64)
     return lambda: mean.decode(total, clients=100)
 
 
-def summing(clients: int, prepared: bool = True) -> Job:
+def summing(clients: int) -> Job:
     """The sum of so many clients' encoded vectors, a thousand at a time."""
     mech, rng = RQM(), SeededRandom(0)
     rows = np.zeros((min(clients, 1_000), WIDTH), dtype=np.float32)
@@ -67,13 +68,13 @@ def summing(clients: int, prepared: bool = True) -> Job:
     return run
 
 
-def encoding(levels: int, prepared: bool = True) -> Job:
+def encoding(levels: int) -> Job:
     """A million coordinates with so many levels."""
     mech, rng, x = RQM(levels=levels), SeededRandom(0), np.zeros(2**20, dtype=np.float32)
     return lambda: mech.encode(x, rng, threads=1)
 
 
-def charging(rounds: int, prepared: bool = True) -> Job:
+def charging(rounds: int) -> Job:
     """A ledger of so many rounds, each charged and on the disk; and what they cost in all."""
     from rqm.plan.guard import Guard  # noqa: PLC0415 (what is not measured does without)
 
@@ -97,6 +98,12 @@ STUDIES: dict[str, tuple[Callable[..., Job], list[int], str, bool]] = {
     "encoding": (encoding, LEVELS, "2²⁰ coordinates, against levels", False),
     "charging": (charging, ROUNDS, "a ledger and its ε, against rounds", False),
 }
+
+
+def peak() -> float:
+    """The most memory that this process has held, in MB (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def seconds(job: Job) -> float:
@@ -166,8 +173,10 @@ def draw(found: dict[str, Any], path: Path) -> Path:
 if __name__ == "__main__":
     _parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
     _parser.add_argument("--out", type=Path, default=Path("out/bench"))
-    _out = _parser.parse_args().out
+    _parser.add_argument("--most", type=float, default=1.0, help="Up to this part of the largest sizes.")
+    _given = _parser.parse_args()
+    _out = _given.out
     _out.mkdir(parents=True, exist_ok=True)
-    _found = study()
+    _found = study(_given.most)
     (_out / "growth.json").write_text(json.dumps(_found, indent=1) + "\n")
     print(draw(_found, _out / "growth.png"))
