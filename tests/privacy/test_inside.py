@@ -111,7 +111,7 @@ def test_blocks_of_others_are_what_all_ways_give(mech, size):
     """Every multiset of knots, by plain sums: neither more nor less."""
     rows = laws_of(mech, "paper").rows
     laws = np.array(rows)
-    places, found = inside._block(rows, size, 0.5)
+    places, found = inside._block(rows, size, 0.5, 20)
     assert places[-1] > 20
     for part in range(PARTS):
         share, expected = part / (PARTS - 1), np.full((len(places), 4), -inf)

@@ -49,8 +49,8 @@ SLACK = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
 START, FINE = 0.06, 1.1
 """The least rate, over the deviation of a block's score, and how much larger the next is from where exp(K) is large."""
-REACH = 40
-"""The largest rate, over the same."""
+REACHES, SPARE = (2, 8, 40), 30
+"""The largest rate, over the same: as far as needed, if steps of one's own block are so many times their mean."""
 HIGHEST = 64
 """Orders of vectors up to which scores are looked at."""
 KNOTS = 32
@@ -110,7 +110,10 @@ def cumulants(of: Laws, others: int, rates: tuple[float, ...]) -> tuple[float, F
     changes, steps = _cells(laws, widths)
     if (laws == 0).any():
         return inf, np.full(len(rates), inf)
-    rest = _block(of.rows, size, told) if blocks else (np.array([0.0, 1.0]), np.zeros((PARTS, 2, 6)))
+    rest = np.array([0.0, 1.0]), np.zeros((PARTS, 2, 6))
+    if blocks:
+        needed = SPARE * share * float(steps.sum(axis=1).max()) * max(rates) * sqrt(told)
+        rest = _block(of.rows, size, told, next((one for one in REACHES if one >= needed), REACHES[-1]))
 
     def kernel(first: int) -> FloatArray:
         found = np.zeros((len(rates) + 1, 2))
@@ -129,9 +132,9 @@ def cumulants(of: Laws, others: int, rates: tuple[float, ...]) -> tuple[float, F
 
 
 @lru_cache(maxsize=16)
-def _block(rows: tuple[tuple[float, ...], ...], size: int, told: float) -> tuple[FloatArray, FloatArray]:
+def _block(rows: tuple[tuple[float, ...], ...], size: int, told: float, reach: int) -> tuple[FloatArray, FloatArray]:
     """Rates from zero on, and what is known of a block of others at them, by parts of both kinds of scores."""
-    laws, rate, ways = np.array(rows), START / sqrt(told), _ways(REACH / START)
+    laws, rate, ways = np.array(rows), START / sqrt(told), _ways(reach / START)
 
     def kernel(first: int) -> FloatArray:
         found = np.full((PARTS, len(ways) + 1, 6), -inf)
