@@ -65,7 +65,7 @@ def test_a_wheel_in_an_empty_environment(age, wheel, tmp_path):
         assert done.returncode == 0, (args, done.stderr)
         assert words in done.stdout
     for args, words in (
-        (("privcy",), "'privcy'"),
+        (("privcy",), "did you mean privacy?"),
         (("bench", "encode"), "benchmarks come with the source"),
     ):
         wrong = rqm(*args)

@@ -55,23 +55,22 @@ def draw(path: Path = PLACE) -> Path:
     first, alone, together, mean = pictures()
     titles = (
         "what one person has",
-        "what they send: a random bit for each number",
-        f"what the server gets: {PEOPLE:,} people added up",
+        "what leaves the device",
+        f"{PEOPLE:,} people added up",
     )
-    figure, axes = plt.subplots(1, 3, figsize=(11, 1.75), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(7.2, 1.45), layout="constrained")  # can be read on a phone
     for axis, values, title in zip(axes, (first, alone, together), titles, strict=True):
         axis.imshow(np.asarray(values).reshape(HEIGHT, WIDTH), cmap="Greys", interpolation="nearest")
-        axis.set_title(title, fontsize=11)
+        axis.set_title(title, fontsize=12)
         axis.set_xticks([])
         axis.set_yticks([])
     found = mean.guarantee
     figure.supxlabel(
-        "What the server learns hardly depends on any one person: "
-        f"ε = {found.epsilon:.2g}, δ = {found.delta:.0e}, certified",
-        fontsize=10,
+        f"a random bit for each number: ε = {found.epsilon:.2g}, δ = {found.delta:.0e} for everyone, certified",
+        fontsize=12,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+    figure.savefig(path, dpi=200, bbox_inches="tight")
     plt.close(figure)
     return path
 

@@ -144,7 +144,7 @@ def test_a_target_noise_ranks_by_epsilon():
         ({"clients": 4, "epsilon": 3, "bits": 0}, "bits = 0: must be at least 1"),
         ({"clients": 2, "epsilon": 1e-6, "dim": 2**20}, "must be about .* or more"),
         ({"clients": 2}, "epsilon = None"),
-        ({"clients": 2, "epsilon": 1, "noise": 1}, "not both"),
+        ({"clients": 2, "epsilon": 1, "noise": 1}, "must not be given with epsilon"),
         ({"clients": 2, "epsilon": float("nan")}, "epsilon = nan"),
         ({"clients": 0, "epsilon": 1}, "clients = 0"),
         ({"clients": 2, "epsilon": 1, "bits": 2, "levels": 4}, "must not be given with bits"),

@@ -11,6 +11,8 @@ from rqm._util.extras import how_to_install
 
 REFUSED: Any = typer.BadParameter.__mro__[2]
 """The base of all errors of usage: click's, or that of the copy of click that typer brings."""
+LONGEST = 200
+"""Characters of a path that a message shows: its end."""
 BEYOND = ArithmeticError | RecursionError | MemoryError
 ANSWERED = (typer.Abort, REFUSED, ValueError, TypeError, ImportError, OSError, *BEYOND.__args__)
 """Errors that end a command with one line; any other is a mistake of ours, and shows where it is."""
@@ -37,7 +39,7 @@ def _of_machine(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return str(how_to_install(error))
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+        return f"{str(error.filename)[-LONGEST:]}: {error.strerror[0].lower()}{error.strerror[1:]}"
     return str(error)
 
 

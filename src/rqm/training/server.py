@@ -17,7 +17,7 @@ def sgd(moments: torch.Tensor, mean: torch.Tensor, server: ServerStep, turn: int
 
 
 def momentum(moments: torch.Tensor, mean: torch.Tensor, server: ServerStep, turn: int) -> tuple[torch.Tensor, float]:
-    """Optimiser that go on."""
+    """Steps that go on."""
     return moments[0].mul_(server.momentum).add_(mean), 1.0
 
 

@@ -102,8 +102,7 @@ def _privacy(one: Run) -> str:
             ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a {found.unit}"),
             (
                 "certificate",
-                f"holds for all inputs of everyone; {found.accountant.upper()}, of the deployed "
-                f"integers, {found.dim:,} coordinates"
+                f"holds for all inputs of everyone; {found.bound}, of the deployed integers, {found.dim:,} coordinates"
                 if found.certified
                 else "not certified",
             ),

@@ -105,7 +105,7 @@ class _Frame:
             ((_, b),) = self.points([self.x[0]], [value])
             out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{b:.1f}" y2="{b:.1f}"/>')
             out.append(f'<text x="{LEFT - 6}" y="{b + 4:.1f}" text-anchor="end">{value:.4g}</text>')
-        for value in _ticks(self.x):
+        for value in _ticks(self.x, whole=x_label == "round"):
             ((a, _),) = self.points([value], [self.y[0]])
             out.append(f'<text x="{a:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:.4g}</text>')
         middle = (LEFT + WIDTH - RIGHT) / 2
@@ -123,8 +123,8 @@ def _range(values: FloatArray) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _ticks(ends: tuple[float, float]) -> list[float]:
-    found = MaxNLocator(6).tick_values(*ends)
+def _ticks(ends: tuple[float, float], *, whole: bool = False) -> list[float]:
+    found = MaxNLocator(6, integer=whole).tick_values(*ends)
     return [float(value) for value in found if ends[0] - 1e-9 <= value <= ends[1] + 1e-9]
 
 
