@@ -10,7 +10,7 @@ import pytest
 
 from rqm import RQM, Rounding, calibrate
 from rqm.privacy import inside
-from rqm.privacy.blocks import PARTS
+from rqm.privacy.blocks import EDGE
 from rqm.privacy.divergence import renyi_divergence
 from rqm.privacy.event import Event
 from rqm.privacy.inside import Laws, coordinate_rdp, cumulants, laws_of, vector_budget
@@ -93,43 +93,44 @@ def test_a_change_of_the_sum_is_made_of_steps_of_the_others(mech):
         share = Fraction(1, 3)
         change = [one - Fraction(sum(change), len(change)) for one in change]  # what floats leave of its sum
         steps = [-sum(change[: z + 1]) for z in range(len(change))]
-        later = [Fraction(0), *steps[:-1]]
         made = [(1 - 2 * share) * one for one in added(change, *blocks)]
         for k, block in enumerate(blocks):
-            from_below, to_above = [*block[:-1], Fraction(0)], [Fraction(0), *block[1:]]
-            up = [(from_below[z - 1] if z else 0) - from_below[z] for z in range(len(block))]
-            down = [to_above[z] - (to_above[z + 1] if z < len(block) - 1 else 0) for z in range(len(block))]
-            ends = [block[0], *[Fraction(0)] * (len(block) - 2), block[-1]]
-            for part in (added(steps, up), added(later, down), added(change, ends)):
-                made = [a + share / 2 * b for a, b in zip(made, added(part, blocks[1 - k]), strict=True)]
+            kept = [*block[:-1], Fraction(0)]
+            moved = [(kept[z - 1] if z else 0) - kept[z] for z in range(len(block))]
+            last = [Fraction(0)] * (len(block) - 1) + [block[-1]]
+            for part in (added(steps, moved, blocks[1 - k]), added(change, last, blocks[1 - k])):
+                made = [a + share * b for a, b in zip(made, part, strict=True)]
         assert made == added(change, *blocks)
 
 
 @pytest.mark.parametrize("mech", SOME, ids=repr)
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, 3, 4])
 def test_blocks_of_others_are_what_all_ways_give(mech, size):
     """Every multiset of knots, by plain sums: neither more nor less."""
-    rows = laws_of(mech, "paper").rows
-    laws = np.array(rows)
-    places, found = inside._block(rows, size, 0.5, 20)
-    assert places[-1] > 20
-    for part in range(PARTS):
-        share, expected = part / (PARTS - 1), np.full((len(places), 4), -inf)
+    laws = np.array(laws_of(mech, "paper").rows)
+    ways = inside._ways(400)
+    for rest in (False, True):
+        rate = 0.05
+        found = inside._block(laws, size, rate, ways, rest=rest)
+        expected = np.zeros((len(ways) + 1, 2))
+        last = 0.0
         for at in combinations_with_replacement(range(len(laws)), size):
             law = summed(laws[list(at)])
-            score = share * scores_of(law) - (1 - share) * scores_of(law[::-1])[::-1]
-            expected[0, :2] = np.maximum(expected[0, :2], law @ score**2)
-            for k, place in enumerate(places):
+            low, top = law[0], law[-1]
+            if not (low > EDGE and low >= top if rest else top <= EDGE or top <= low * (1 + 1e-9)):
+                continue
+            score = scores_of(law)
+            last = max(last, top)
+            expected[0] = np.maximum(expected[0], law @ score**2)
+            for k, (times, _, _) in enumerate(ways.tolist()):
                 for sign, s in enumerate((score, -score)):
-                    value = place * s.max() + log(law @ np.exp(place * (s - s.max()))) if k else -inf
-                    ends = log(law[0] + law[-1]) + place * s.max()
-                    expected[k, sign] = max(expected[k, sign], value)
-                    expected[k, 2 + sign] = max(expected[k, 2 + sign], ends)
-        assert found[part, 0, 0] == pytest.approx(expected[0, 0], rel=1e-8)
-        assert found[part, 1:, :2] == pytest.approx(expected[1:, :2], rel=1e-8, abs=1e-12)
-        assert found[part, :, 2:4] == pytest.approx(expected[:, 2:], rel=1e-8, abs=1e-8)
-        assert (found[part, 1:, :4] >= expected[1:] * (1 - 1e-13) - 1e-13).all()
-        assert found[part, 1:, 4] == pytest.approx(np.expm1(expected[1:, 0]) / places[1:] ** 2, rel=1e-6)
+                    peak = s.max()
+                    value = times * rate * peak + log(law @ np.exp(times * rate * (s - peak)))
+                    expected[k + 1, sign] = max(expected[k + 1, sign], value)
+        assert found[1:, :2] == pytest.approx(expected[1:], rel=1e-8, abs=1e-12)
+        assert found[0, 0] == pytest.approx(expected[0, 0], rel=1e-8)
+        assert found[0, 2] == pytest.approx(last, rel=1e-8)
+        assert (found[1:, :2] >= expected[1:] * (1 - 1e-13)).all()
 
 
 def test_nobody_has_a_larger_score_and_two_per_cent_less_would_be_broken():
