@@ -8,7 +8,7 @@ from math import inf, log
 import numpy as np
 import pytest
 
-from rqm import RQM, Rounding, calibrate
+from rqm import RQM, Rounding
 from rqm.privacy import inside
 from rqm.privacy.blocks import EDGE
 from rqm.privacy.divergence import renyi_divergence
@@ -243,27 +243,6 @@ def test_a_budget_counts_with_levels_inside_the_clip():
     assert found == pytest.approx(np.array([2.0, 8.0]) * 4 / (2 * 1000 * least), rel=0.08)
     assert not Event(mech, 1024, 1.0).dear
     assert Event(mech, 1, 1.0).dear
-
-
-@pytest.mark.parametrize("variance", [0.02, 0.3, 4.0])
-def test_versions_with_levels_inside_have_the_least_variance_that_is_asked_for(variance):
-    found = RQM(levels=16, clip=0.5).inner(variance, 0.25)
-    assert found
-    for mech in found:
-        assert len(mech.knots) > 2
-        assert mech.variance(mech.knots).min() == pytest.approx(variance / 4, rel=0.01)
-        assert mech.variance(np.linspace(-0.5, 0.5, 101)).min() >= variance / 4 * 0.9999
-    assert not RQM(levels=2).inner(variance, 0.25)
-
-
-@pytest.mark.slow
-def test_calibration_finds_levels_inside_the_clip_where_a_wide_margin_is_too_noisy():
-    """What a client needs is half a clip² here, and levels outside the clip have more than one."""
-    found = calibrate("rqm", epsilon=3, delta=1e-5, clients=1000, rounds=1, dim=1024)
-    assert len(found.mechanism.channel.knots) > 2
-    assert 0.98 * 3 <= found.epsilon <= 3
-    wide = calibrate("rqm", epsilon=3, delta=1e-5, clients=1000, rounds=1, dim=1024, keep=0.42)
-    assert found.noise_multiplier < 0.7 * wide.noise_multiplier
 
 
 def test_where_nothing_is_known_nothing_is_claimed():

@@ -11,11 +11,10 @@ from rqm.encoding.together import sent
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.privacy.accountant import gaussian_noise
-from rqm.privacy.calibrate import coordinate_clip, proposed
+from rqm.privacy.calibrate import best_fitted, coordinate_clip, proposed
 from rqm.privacy.composition import poisson_gaussian_epsilon, smallest
 from rqm.privacy.factorization import Workload
 from rqm.privacy.guarantee import Guarantee
-from rqm.privacy.inner import with_levels_inside
 from rqm.privacy.iterates import gain
 from rqm.privacy.setting import Neighbours, Observer, Setting, checked_epsilon
 from rqm.privacy.silos import best_in_order
@@ -71,8 +70,7 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     Vectors of ``dim`` values within ``l2_clip`` (C) are rotated, which pads them to a power of two d; coordinates are
     then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond. If only so many
     ``coordinates`` of them are sent, that is the d here, and their second clip is C (``docs/few-coordinates.md``).
-    ``options`` are the mechanism's own: ``levels`` (16) and ``keep`` (0.42) of RQM, whose levels lie inside the clip
-    where that is less noisy and no ``keep`` is asked for; ``mechanism="rounding"`` is the
+    ``options`` are the mechanism's own: ``levels`` (16) and ``keep`` (0.42) of RQM; ``mechanism="rounding"`` is the
     1-bit mechanism, or with more ``levels`` plain rounding between levels outside the clip; the additive mechanisms
     have ``steps`` between -c and c, and outcomes of ``bits``, which must hold the sum: without these, up to 15 steps
     and as few bits as do. Where no noise reaches ε the error names the best that is possible.
@@ -101,7 +99,7 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     bound = l2_clip * second_clip(count) if count < padded(dim) else l2_clip
     clip = coordinate_clip(bound, count, spread)
     firsts = proposed(mechanism, options, epsilon, setting, dim=count, l2_clip=bound, clip=clip)
-    found = with_levels_inside(firsts, epsilon, setting, dim=count, l2_clip=bound, free={*options} <= {"levels"})
+    found = best_fitted(firsts, epsilon, setting, dim=count, l2_clip=bound)
     mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, coordinates=count, **who, neighbours=neighbours)
     reached = mean.guarantee
     return Calibration(found, reached.noise_multiplier, reached.epsilon, reached, mean)

@@ -155,13 +155,6 @@ class Mechanism(ABC):
         """The same with another amount of noise: the larger, the noisier, and the more private."""
         raise TypeError(f"mechanism = {self.kind}: has no noise to adjust")
 
-    def inner(self, variance: float, typical: float) -> list[Self]:
-        """Versions with levels inside the clip whose variance is that at least, in clip², wherever inputs lie.
-
-        The best first: those with the least variance on average over inputs of this size, in clips.
-        """
-        return []
-
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
         """What the adviser should try: names, and options whose noise it then adjusts."""

@@ -14,8 +14,6 @@ from rqm.mechanisms.base import Ask, option
 from rqm.mechanisms.tabled import Wide, widest
 
 MAX_TABLE_LEVELS = 1024
-KEEPS = tuple(k / 20 for k in range(2, 20))
-"""Chances of keeping a level that are tried where levels may lie inside the clip."""
 
 
 @final
@@ -88,23 +86,6 @@ class RQM(Wide):
         keep = tuple((1 - (1 - self.keeps[1:-1]) * part).tolist())
         return self.changed(margin=wide - 1, keep=keep[0] if isinstance(self.keep, float) else keep)
 
-    def inner(self, variance: float, typical: float) -> list[Self]:
-        """For some chances of keeping a level the margin that has this least variance, if it leaves levels inside.
-
-        >>> best = RQM(levels=8).inner(0.25, 0.25)[0]
-        >>> len(best.knots) > 2, round(float(best.variance(best.knots).min()), 3)
-        (True, 0.25)
-        """
-        x = np.linspace(-3, 3, 241) * typical
-        weights = np.exp(-((x / typical) ** 2) / 2) * (abs(x) <= 1)
-        found = []
-        for keep in KEEPS:
-            mech = _fitting(self.changed(keep=keep), variance * self.clip**2)
-            if mech is not None:
-                mean = float(weights @ mech.variance(x * self.clip) / weights.sum())
-                found.append((mean, mech))
-        return [mech for _, mech in sorted(found, key=lambda one: one[0])]
-
     @property
     def keeps(self) -> FloatArray:
         """The probability of keeping each level: 1 at the two ends."""
@@ -167,23 +148,6 @@ def _parsed(text: str) -> float | tuple[float, ...]:
     except ValueError:
         raise ValueError(f"keep = {text}: must be a number, or numbers separated by commas") from None
     return values[0] if len(values) == 1 else values
-
-
-def _fitting(first: RQM, variance: float) -> RQM | None:
-    """The same with the margin whose least variance over all inputs is that; None if no level is then inside."""
-
-    def least(margin: float) -> float:
-        mech = first.changed(margin=margin)
-        return float(mech.variance(mech.knots).min())
-
-    low, high = 1e-3, first.levels - 2.0
-    if high <= low or not least(low) < variance < least(high):
-        return None
-    while high > low * (1 + 1e-6):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if least(middle) < variance else (low, middle)
-    mech = first.changed(margin=high)
-    return mech if len(mech.knots) > 2 and least(high) < variance * 1.01 else None
 
 
 def _probability(name: str, value: Any) -> float:

@@ -72,7 +72,7 @@ def proposed(
     first = model_mechanism(kind, clip, options)
     if any(name in first.options() for name in options):
         return [first]
-    noise = trusted_noise(setting, checked_epsilon(epsilon))
+    noise = _gaussian(setting, checked_epsilon(epsilon))
     ask = Ask(
         levels=LEVELS,
         bits=16,
@@ -97,9 +97,7 @@ def best_fitted(
             continue
         if not mech.integers:
             return mech
-        over = (
-            sqrt(float(mech.channel.variance(0.0)) * setting.floor().honest) / l2_clip / trusted_noise(setting, epsilon)
-        )
+        over = sqrt(float(mech.channel.variance(0.0)) * setting.floor().honest) / l2_clip / _gaussian(setting, epsilon)
         near = spent(Event(mech, mech.slots(dim), l2_clip), setting).epsilon >= NEAR_ENOUGH * epsilon
         if over < HARDLY and near:
             return mech
@@ -117,7 +115,7 @@ def best_fitted(
     return mech
 
 
-def trusted_noise(setting: Setting, epsilon: float) -> float:
+def _gaussian(setting: Setting, epsilon: float) -> float:
     """A trusted server's noise multiplier."""
     return gaussian_noise(replace(setting, honest=None, survivors=None), epsilon)
 
@@ -141,7 +139,7 @@ def fitted(
     epsilon, dim, least = checked_epsilon(epsilon), whole("dim", dim, 1), first.least_noise
     if least is None:
         raise ValueError(f"mechanism = {first.kind!r}: has no noise to adjust")
-    noise = trusted_noise(setting, epsilon)
+    noise = _gaussian(setting, epsilon)
     if first.gaussian_multiplier is not None:
         return first.with_noise(noise)
 
@@ -196,7 +194,7 @@ def _held(first: Mechanism, least: float, cancel: Cancel, setting: Setting, nois
     def enough(extra: float) -> bool:
         channel = first.with_noise(least + extra).channel
         coins, one = float(channel.variance(channel.clip)), honest * channel.grid.step**2
-        return _astrusted_noise(cancel, setting.apart, coins * honest / one) / one * noise**2 <= 1
+        return _as_gaussian(cancel, setting.apart, coins * honest / one) / one * noise**2 <= 1
 
     return smallest(enough, 0.1, 1e-3)
 
@@ -243,7 +241,7 @@ def _between(low: float, high: float, above: float, below: float) -> float:
     return float(low * (high / low) ** part)
 
 
-def _astrusted_noise(cancel: Cancel, apart: int, coins: float) -> float:
+def _as_gaussian(cancel: Cancel, apart: int, coins: float) -> float:
     """μ² of a shift by one step, for one client of this variance of its coin, if all noise were Gaussian."""
     if isinstance(cancel, tuple):
         goes, stays, times = cancel
@@ -264,7 +262,7 @@ def best_held(
     gains = gain(workload or Workload(setting.rounds))
     goes = max(gains.best_ratio(setting.apart) / 2, LEAST_HELD)  # the deviation of a fair coin is half a step
     kept = [_best_kept(setting, gains, stays, bits) for stays in KEPT]
-    fine = [one for one in kept if one is not None and _astrusted_noise(one, setting.apart, FAIR) >= coarse]
+    fine = [one for one in kept if one is not None and _as_gaussian(one, setting.apart, FAIR) >= coarse]
     noise = {one: _predicted(one, setting, gains) for one in (goes, *fine)}
     good = [one for one in noise if noise[one] <= AS_GOOD * min(noise.values())]
     return min(good, key=lambda one: (Transient.of(one).bits(setting.clients, setting.clients), noise[one]))
@@ -273,7 +271,7 @@ def best_held(
 def _predicted(cancel: Cancel, setting: Setting, gains: Gain) -> float:
     """The noise of the iterates over that of independent noise, if it were Gaussian but for how paths are drawn."""
     goes, stays, times = cancel if isinstance(cancel, tuple) else (cancel, 0.0, 1)
-    told = _astrusted_noise(cancel, setting.apart, FAIR)
+    told = _as_gaussian(cancel, setting.apart, FAIR)
     if stays:  # a path ends in one round or another: to draw which tells more, the less clients there are
         told += (1 / stays**2 + times**2 / goes**2) ** 2 / (4 * times * setting.floor().honest)
     return gains.noise(sqrt(FAIR), goes, stays, times) * sqrt(told) / gains.noise(1.0, 0.0)
@@ -312,7 +310,7 @@ def best_cancelled(
     ``workload`` tells how the server steps; by default with momentum .9 and a rate that falls to zero.
     """
     clip = coordinate_clip(l2_clip, dim, spread)
-    noise = trusted_noise(setting, epsilon) * l2_clip
+    noise = _gaussian(setting, epsilon) * l2_clip
     cancel = best_held(setting, workload, coarse=setting.floor().honest * (2 * COARSE * clip / noise) ** 2, bits=bits)
     first = model_mechanism("rounding", clip, {"levels": 2})
     return fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, cancel=cancel).channel, cancel
@@ -326,7 +324,7 @@ def pays(epsilon: float, setting: Setting, dim: int) -> bool:
     if setting.apart == 1:
         return False
     cancel = max(gain(Workload(setting.rounds)).best_ratio(setting.apart) / 2, LEAST_HELD)
-    needed = trusted_noise(setting, epsilon) * sqrt(gaussian_paths(setting.apart, 4 * cancel**2, 1.0))
+    needed = _gaussian(setting, epsilon) * sqrt(gaussian_paths(setting.apart, 4 * cancel**2, 1.0))
     least = coordinate_clip(1.0, dim) * sqrt(setting.floor().honest)  # of coins whose levels are the ends of the clip
     return needed > COARSE * least
 

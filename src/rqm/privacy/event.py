@@ -13,7 +13,6 @@ from rqm.mechanisms.transient import Cancel, Transient
 from rqm.privacy.composition import Rdp, gaussian_rdp
 from rqm.privacy.gaussian import vector_gdp
 from rqm.privacy.holding import gaussian_handed, gaussian_paths
-from rqm.privacy.inside import KNOTS
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.vector import vector_rdp
 from rqm.privacy.worst_case import attained
@@ -63,8 +62,7 @@ class Event:
         """
         if not self.mechanism.integers or self.mechanism.channel.budgeted:
             return False
-        channel = self.mechanism.channel
-        return len(channel.knots) > KNOTS or not channel.binds(self.dim, self.l2_clip)
+        return not self.mechanism.channel.binds(self.dim, self.l2_clip)
 
     def rdp(self, orders: Sequence[float], neighbours: Neighbours, honest: int, *, quick: bool = False) -> Rdp:
         """What it leaks of one of ``honest`` clients at some orders, as deployed: by the law that is sampled.

@@ -39,15 +39,13 @@ SLACK = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
 START, FINE = 0.06, 1.1
 """The least rate, over the deviation of a block's score, and how much larger the next is from where exp(K) is large."""
-REACH = 40
-"""The largest rate, over the same."""
-HIGHEST = 64
-"""Orders of vectors up to which scores are looked at."""
+REACH = 3
+"""The largest step of one's own block, over the mean, for which blocks of others are looked at."""
 KNOTS = 32
 """Knots up to which all ways of a block are tried."""
 BLOCKS_TELL, OWN_TELLS = 0.3, 0.8
 """By how much more a block of one client would tell, for others and for oneself: a guess, by which blocks are made."""
-STEP, AT_ONCE, USELESS = 1.2, 6, 4.0
+STEP, AT_ONCE, USELESS = 1.15, 4, 8.0
 """Rates of a vector's score: each so much larger, so many at a time, until they tell so many times the variance."""
 NODES = 5
 """Places at which K is asked between α − 1 and α."""
@@ -117,7 +115,10 @@ def _half(laws: FloatArray, widths: FloatArray, others: int, rates: FloatArray) 
     changes, steps = _cells(laws, widths)
     rest = (np.array([0.0, 1.0]), np.zeros((2, 5)), np.zeros((2, 5)))
     if blocks:
-        rest = _both(tuple(map(tuple, laws.tolist())), size, told)
+        rate = START / sqrt(told)
+        ways = _ways(REACH * share * float(abs(steps).sum(axis=1).max() * rates.max()) / rate)
+        known = _block(laws, size, rate, ways, rest=False)
+        rest = (np.append(0.0, ways[:, 0] * rate), known, _block(_turned(laws), size, rate, ways, rest=True))
 
     def kernel(first: int) -> FloatArray:
         found = np.zeros((len(rates) + 1, 2))
@@ -127,14 +128,6 @@ def _half(laws: FloatArray, widths: FloatArray, others: int, rates: FloatArray) 
     found = _everywhere(kernel, len(laws) if own else 1)
     found = np.where(np.isnan(found), inf, found)
     return float(found[0, 0]), found[1:].max(axis=1)
-
-
-@lru_cache(maxsize=16)
-def _both(rows: tuple[tuple[float, ...], ...], size: int, told: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Rates from zero on, what is known of a block at them, and of the rest of blocks, seen from the other side."""
-    laws, rate, ways = np.array(rows), START / sqrt(told), _ways(REACH / START)
-    known = _block(laws, size, rate, ways, rest=False)
-    return np.append(0.0, ways[:, 0] * rate), known, _block(_turned(laws), size, rate, ways, rest=True)
 
 
 def _block(laws: FloatArray, size: int, rate: float, ways: IntArray, *, rest: bool) -> FloatArray:
@@ -253,7 +246,7 @@ def vector_budget(
     furthest, squared = min(furthest, laws.far, sqrt(squared)), min(squared, dim * furthest**2)
     if not laws.fit:
         return np.full(len(orders), inf)
-    rates, curves = _curves(laws, others, furthest * min(max(orders), HIGHEST))
+    rates, curves = _curves(laws, others, furthest * max(orders))
     found = []
     for order in orders:
         y = np.linspace(order - 1, order, 2 * NODES)[1:]

@@ -24,7 +24,7 @@ from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.compiled import BLOCK, EMPTY
 from rqm.privacy.composition import DEAR_ORDERS
 from rqm.privacy.divergence import Sum
-from rqm.privacy.inside import KNOTS, laws_of, vector_budget
+from rqm.privacy.inside import laws_of, vector_budget
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
 from rqm.privacy.splits import Splits
@@ -163,10 +163,10 @@ def _inside(
     """
     far = 2.0 if neighbours == "replace" else 1.0
     found = np.full(len(alphas), inf)
-    if not mech.exposed and len(mech.knots) <= KNOTS:
+    if not mech.exposed:
         squared = (far * l2_clip / mech.clip) ** 2
         found = vector_budget(laws_of(mech, law), honest - 1, alphas.tolist(), dim=dim, squared=squared, furthest=far)
-    binds = mech.binds(dim, l2_clip) and len(mech.knots) <= KNOTS
+    binds = mech.binds(dim, l2_clip)
     if binds and np.isfinite(found).any():
         return found
     asked = np.isin(alphas, DEAR_ORDERS) if binds else np.ones(len(alphas), dtype=np.bool_)

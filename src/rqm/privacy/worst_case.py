@@ -15,7 +15,6 @@ from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.base import mechanism_of
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.certificate import WIDEST, certify, outward
-from rqm.privacy.compiled import Bools
 from rqm.privacy.divergence import Sum, all_pairs
 from rqm.privacy.search import Found, best_pairs, search, tail_of
 
@@ -23,8 +22,6 @@ Others = Literal["worst", "balanced", "random"]
 
 TIGHT = 1.002
 """A bound so near to what is attained is not improved."""
-LOOSE, HIGHEST = 1.1, 16.0
-"""A bound further from what is attained is compared with that by scores, up to this order."""
 QUICK_CLIENTS = 200
 """Clients up to which a certificate takes seconds, where several levels lie inside the clip."""
 
@@ -245,7 +242,6 @@ def _found(mech: Channel, alphas: tuple[float, ...], clients: int, law: Law) -> 
     if loose.any():
         asked, worst = (orders[loose].tolist(), lower[loose].tolist()), int(np.argmax(found[0].counts))
         upper[loose] = np.minimum(upper[loose], certify(own, others, count, *asked, worst))
-        upper = np.minimum(upper, _by_scores(mech, orders, clients, law, upper > LOOSE * lower))
     rounded = outward(lower, orders, own, others, 4 * count + 4)
     lower = np.where(upper <= rounded, upper, lower)  # equal but for rounding: then say so
     return tuple(
@@ -272,16 +268,6 @@ def _by_trials(mech: Channel, orders: FloatArray, clients: int, law: Law) -> Flo
         laws, trials = end_laws(mech, law)
         ends = tuple(map(tuple, laws.tolist()))
         found[usable] = trials * gain(ends, tuple(orders[usable].tolist()), clients - 1, "replace").most
-    return found
-
-
-def _by_scores(mech: Channel, orders: FloatArray, clients: int, law: Law, asked: Bools) -> FloatArray:
-    """The bound by scores of blocks of clients, for some orders of a law with kinks; infinite where it is not asked."""
-    found, asked = np.full(len(orders), inf), asked & (orders > 1) & (orders <= HIGHEST)
-    if asked.any() and not mech.affine:
-        from rqm.privacy.inside import coordinate_rdp, laws_of  # noqa: PLC0415 (rarely asked)
-
-        found[asked] = coordinate_rdp(laws_of(mech, law), clients - 1, orders[asked].tolist())
     return found
 
 
