@@ -134,10 +134,8 @@ def test_never_above_dimension_times_the_worst_coordinate():
         for budget in (0.5, 4.0, 100.0):
             bound = vector_rdp(mech, [2.0, 8.0], honest=10, dim=64, l2_clip=budget)
             assert (bound <= np.array(naive) * (1 + 1e-6)).all()
-    knots = RQM()  # levels inside the clip
-    naive = 7 * renyi(knots, 2, 5).upper
-    assert vector_rdp(knots, [2.0], honest=5, dim=7, l2_clip=0.1)[0] < 0.01 * naive
-    assert vector_rdp(knots, [2.0], honest=5, dim=7, l2_clip=10.0)[0] == naive  # the budget does not matter
+    knots = RQM()  # levels inside the clip: nothing better is known
+    assert vector_rdp(knots, [2.0], honest=5, dim=7, l2_clip=0.1)[0] == 7 * renyi(knots, 2, 5).upper
 
 
 @pytest.mark.parametrize("law", ["paper", "sampled"])

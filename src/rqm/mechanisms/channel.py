@@ -122,10 +122,6 @@ class Channel(Mechanism):
         """Whether a vector is accounted for under its L2 budget, and not coordinate by coordinate at its worst."""
         return self.affine or self.additive is not None
 
-    def binds(self, dim: int, l2_clip: float) -> bool:
-        """Whether vectors within ``l2_clip`` cannot have all of so many coordinates at an end of the clip, by far."""
-        return dim > 2 * (l2_clip / self.clip) ** 2
-
     @property
     def exposed(self) -> bool:
         """Whether an input inside the clip has one outcome only: others who hold it add no noise to a sum."""

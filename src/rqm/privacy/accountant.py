@@ -154,7 +154,9 @@ def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick
     if not mech.integers or count > FEW_RELEASES:
         return inf
     if mech.channel.additive is not None:
-        if mech.channel.binds(event.dim, event.l2_clip):  # all coordinates at once are far beyond the budget
+        if (
+            event.dim > 2 * (event.l2_clip / mech.channel.clip) ** 2
+        ):  # all coordinates at once are far beyond the budget
             return inf
     elif not mech.channel.affine:
         return inf

@@ -54,8 +54,6 @@ ORDERS = (
     512.0,
 )
 """Orders for releases that are not sampled. What lies between 2 and 3 the vector bound does not cover."""
-DEAR_ORDERS = (2.0, 8.0, 32.0)
-"""Those of releases of which each order takes long."""
 SAMPLED_ORDERS = tuple(range(2, 129))
 """Orders for the bound of sampling without replacement, which needs all integers below each."""
 
@@ -150,7 +148,7 @@ def poisson_gaussian_epsilon(
 def orders_for(observer: Observer, few: bool = False) -> tuple[float, ...]:
     """The orders at which a run is accounted for."""
     if observer == "server":
-        return DEAR_ORDERS if few else ORDERS
+        return (2.0, 8.0, 32.0) if few else ORDERS
     return tuple(map(float, SAMPLED_ORDERS[: 3 if few else None]))
 
 

@@ -56,13 +56,8 @@ class Event:
 
     @property
     def dear(self) -> bool:
-        """Whether each order takes long: the law has kinks inside the clip, and a certificate looks at all of them.
-
-        Under an L2 budget that matters all orders come from the same scores.
-        """
-        if not self.mechanism.integers or self.mechanism.channel.budgeted:
-            return False
-        return not self.mechanism.channel.binds(self.dim, self.l2_clip)
+        """Whether each order takes long: the law has kinks inside the clip, and a certificate looks at all of them."""
+        return self.mechanism.integers and not self.mechanism.channel.budgeted
 
     def rdp(self, orders: Sequence[float], neighbours: Neighbours, honest: int, *, quick: bool = False) -> Rdp:
         """What it leaks of one of ``honest`` clients at some orders, as deployed: by the law that is sampled.

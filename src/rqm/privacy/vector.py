@@ -22,9 +22,7 @@ from rqm._util import cache
 from rqm._util.checks import FloatArray, order, real, shown, whole
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.compiled import BLOCK, EMPTY
-from rqm.privacy.composition import DEAR_ORDERS
 from rqm.privacy.divergence import Sum
-from rqm.privacy.inside import laws_of, vector_budget
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
 from rqm.privacy.splits import Splits
@@ -142,7 +140,7 @@ def vector_rdp(
             quick=quick,
         )
     if not mech.affine:
-        return _inside(mech, alphas, honest, dim, l2_clip, neighbours, law)
+        return dim * np.array([bound.upper for bound in renyi(mech, alphas.tolist(), honest, law=law)])
     laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
@@ -152,28 +150,6 @@ def vector_rdp(
     if trials > 1 and not quick and (under_budget > dim * found.most / 2).any():
         bound = np.minimum(bound, dim * np.array([one.upper for one in renyi(mech, alphas.tolist(), honest, law=law)]))
     return bound
-
-
-def _inside(
-    mech: Channel, alphas: FloatArray, honest: int, dim: int, l2_clip: float, neighbours: Neighbours, law: Law
-) -> FloatArray:
-    """With levels inside the clip: by the scores of blocks, under the budget, or every coordinate at its worst.
-
-    Where the budget matters the latter is far too much; it is asked only if nothing else is known, at few orders.
-    """
-    far = 2.0 if neighbours == "replace" else 1.0
-    found = np.full(len(alphas), inf)
-    if not mech.exposed:
-        squared = (far * l2_clip / mech.clip) ** 2
-        found = vector_budget(laws_of(mech, law), honest - 1, alphas.tolist(), dim=dim, squared=squared, furthest=far)
-    binds = mech.binds(dim, l2_clip)
-    if binds and np.isfinite(found).any():
-        return found
-    asked = np.isin(alphas, DEAR_ORDERS) if binds else np.ones(len(alphas), dtype=np.bool_)
-    if asked.any():
-        each = [bound.upper for bound in renyi(mech, alphas[asked].tolist(), honest, law=law)]
-        found[asked] = np.minimum(found[asked], dim * np.array(each))
-    return found
 
 
 @lru_cache(maxsize=256)
