@@ -105,7 +105,13 @@ def run_python(page, folder):
 def modules():
     missing = {"benchmarks.pfl_peer", "benchmarks.flower_peer"}  # scripts for another environment
     if not find_spec("triton"):
-        missing |= {"rqm.kernels.cuda", "rqm.kernels.cuda_rotation"}  # nothing else may need what `make setup` lacks
+        kernels = (
+            "cuda",
+            "cuda_layers",
+            "cuda_rotation",
+            "cuda_words",
+        )  # nothing else may need what `make setup` lacks
+        missing |= {f"rqm.kernels.{name}" for name in kernels}
     names = [m.name for m in pkgutil.walk_packages(package.__path__, "rqm.") if not m.name.endswith("__main__")]
     return [name for name in names if name not in missing]
 

@@ -21,9 +21,9 @@ class Renumbers(of_server.PrivateStrategy):
     """A server that asks the same nodes for a vector again, in a chain of its own, and when it comes to that calls them
     by numbers of the second kind."""
 
-    def _sample(self, grid, turn):
+    def _sample(self, free):
         self._chain.begin()
-        return sorted(grid.get_node_ids())
+        return sorted(self._grid.get_node_ids())
 
     def _begin(self, ready):
         messages = super()._begin(ready)

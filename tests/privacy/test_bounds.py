@@ -37,7 +37,8 @@ def releases(kind, clients, dim, epsilon, neighbours):
 
 def bounds(event, setting):
     """ε by every bound that there is, by name."""
-    asked = (event.told, setting, profile_of(setting, None), False)
+    event, setting = accountant._told(event, setting)
+    asked = (event, setting, profile_of(setting, None), False)
     return {
         "gaussian": accountant._by_gaussian(*asked),
         "pld": accountant._by_losses(*asked),

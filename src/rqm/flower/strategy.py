@@ -140,8 +140,7 @@ class PrivateStrategy(Strategy):
         ready, self._next = self._next, None
         try:
             if ready is None:
-                self._wait(grid)
-                ready = self._prepared(self._sample(grid, self._turn), self._turn)
+                ready = self._prepared(self._sample(self._awaited(grid)), self._turn)
             ready = self._trusted(ready)
         except Aborted as error:
             self.note = str(error)
@@ -230,19 +229,20 @@ class PrivateStrategy(Strategy):
         free = [n for n in grid.get_node_ids() if self._taken[n] < most and n not in self.liars]
         return free if self._chain is None else [n for n in free if self._chain.free(n, turn, apart)]
 
-    def _wait(self, grid: Grid) -> None:
-        """Wait for nodes that are not there yet; after the first round for no more than the plan's ``survivors``."""
+    def _awaited(self, grid: Grid) -> list[int]:
+        """The same when enough are there, or time is over; after the first round ``survivors`` are enough."""
         wanted, end = self._least if self._taken else self.settings.plan.clients, monotonic() + self.stage_timeout
-        while len(self._free(grid, self._turn)) < wanted and monotonic() <= end:
+        while len(free := self._free(grid, self._turn)) < wanted and monotonic() <= end:
             sleep(min(1.0, self.stage_timeout / 10))
+        return free
 
-    def _sample(self, grid: Grid, turn: int) -> list[int]:
-        """Choose a round's nodes, in random order, among those who have not used up their participations.
+    def _sample(self, free: list[int]) -> list[int]:
+        """Choose a round's nodes, in random order, among those who may take part.
 
         A round goes on with fewer, down to the plan's ``survivors``: the others are as good as lost before they sent
         their keys. Who was chosen is on the disk before anybody is asked for anything.
         """
-        plan, free = self.settings.plan, self._free(grid, turn)
+        plan = self.settings.plan
         count = min(len(free), plan.clients)
         if count < self._least:
             raise Aborted(f"{count} nodes may take part: must be at least {self._least}")
@@ -313,7 +313,7 @@ class PrivateStrategy(Strategy):
             self._next = self._trusted(self._next)
         elif self._chain is None and turn < self._rounds and self.guard.allows(turn):
             try:
-                self._next = self._prepared(self._sample(self._grid, turn), turn)
+                self._next = self._prepared(self._sample(self._free(self._grid, turn)), turn)
             except Aborted as error:
                 log(INFO, "rqm: the next round waits for its nodes: %s", error)
 
