@@ -17,12 +17,10 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -78,12 +76,6 @@ RUNNING = [
 
 def name(page):
     return page.relative_to(ROOT).as_posix()
-
-
-def run(folder, *arguments):
-    done = process(*arguments, cwd=folder, env=ENVIRONMENT)
-    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def run_command(folder, command):
@@ -221,48 +213,6 @@ def test_links_lead_somewhere():
             assert (ROOT / path).exists(), f"{page.name} names {path}"
         for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
             assert f"def {test}(" in (ROOT / path).read_text()
-
-
-# -- the site -------------------------------------------------------------------------------------
-
-
-class Html(HTMLParser):
-    """What a page of the site loads, links to, and can be linked to."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.loads, self.links, self.ids = [], [], set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.ids.update(filter(None, (found.get("id"), found.get("name") if tag == "a" else None)))
-        if tag == "a" and found.get("href"):
-            self.links.append(found["href"])
-        elif tag == "link" and found.get("href") and found.get("rel") != "canonical":
-            self.loads.append(found["href"])
-        elif found.get("src"):
-            self.loads.append(found["src"])
-
-
-def test_the_site_is_whole_and_loads_nothing_from_elsewhere(tmp_path):
-    for needed in ("mkdocs", "material", "mkdocstrings"):
-        pytest.importorskip(needed, reason="the site needs pip install 'rqm[docs]'")
-    run(ROOT, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path))
-    pages = {path: Html(path.read_text()) for path in tmp_path.rglob("*.html")}
-    assert len(pages) > len(DOCS)
-    for path, page in pages.items():
-        for target in (*page.loads, *page.links):
-            parts = urlsplit(target)
-            if parts.scheme or parts.netloc:
-                assert parts.scheme == "data" or target not in page.loads, f"{path.name} loads {target}"
-                continue
-            if path.name == "404.html":
-                continue  # its links begin at the root of whatever serves it
-            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            assert there.is_file(), f"{path.relative_to(tmp_path)} leads to {target}"
-            if parts.fragment and there in pages and not parts.fragment.startswith("__"):
-                assert unquote(parts.fragment) in pages[there].ids, f"{path.relative_to(tmp_path)} leads to {target}"
 
 
 def test_every_page_is_in_the_navigation():

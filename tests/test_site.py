@@ -4,17 +4,38 @@
 """
 
 import importlib.util
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from tests.browser import chromium, until
 from tests.commands import process
-from tests.test_documents import ENVIRONMENT, ROOT
+from tests.test_documents import DOCS, ENVIRONMENT, ROOT
 
-SOME = ("index", "quickstart", "cli", "compared", "explorer", "reference/mechanisms", "notebooks/one-number")
+SOME = ("index", "explorer", "reference/verify", "notebooks/one-number")
 LOOK = """async () => (await axe.run(document, { resultTypes: ['violations'] })).violations
   .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 150)}`))"""
+
+
+class Html(HTMLParser):
+    """What a page of the site loads, links to, and can be linked to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.links, self.ids = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.ids.update(filter(None, (found.get("id"), found.get("name") if tag == "a" else None)))
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        elif tag == "link" and found.get("href") and found.get("rel") != "canonical":
+            self.loads.append(found["href"])
+        elif found.get("src"):
+            self.loads.append(found["src"])
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +68,23 @@ def complaints(browser, axe, page, scheme):
     found = opened.evaluate(LOOK)
     opened.context.close()
     return found
+
+
+def test_it_is_whole_and_loads_nothing_from_elsewhere(site):
+    pages = {path: Html(path.read_text()) for path in site.rglob("*.html")}
+    assert len(pages) > len(DOCS)
+    for path, page in pages.items():
+        for target in (*page.loads, *page.links):
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                assert parts.scheme == "data" or target not in page.loads, f"{path.name} loads {target}"
+                continue
+            if path.name == "404.html":
+                continue  # its links begin at the root of whatever serves it
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert there.is_file(), f"{path.relative_to(site)} leads to {target}"
+            if parts.fragment and there in pages and not parts.fragment.startswith("__"):
+                assert unquote(parts.fragment) in pages[there].ids, f"{path.relative_to(site)} leads to {target}"
 
 
 def test_search_answers_from_a_file(site, browser):

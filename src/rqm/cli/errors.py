@@ -82,7 +82,7 @@ def as_typed(message: str, options: set[str], typed: Sequence[str]) -> str:
     >>> as_typed("keep = 2: must be below 1", {"keep"}, ["privacy", "--keep", "2"])
     '--keep 2: must be below 1'
     >>> as_typed("out = None: must be a new folder", {"out"}, ["train", "demo"])
-    '--out: must be given: a new folder'
+    '--out (not given): must be a new folder'
     """
     found = re.match(r"^([A-Za-z_][\w.]*) = (.*?): (.*)$", message, flags=re.DOTALL)
     if found is None:
@@ -93,7 +93,7 @@ def as_typed(message: str, options: set[str], typed: Sequence[str]) -> str:
         name = name.replace("set", "--set")
         return f"{name}: {rest}" if value == "None" else f"{name} {value}: {rest}"
     if name in options and value == "None":
-        return f"{flag}: {rest}" if rest.startswith("must be given") else f"{flag}: must be given: {rest[8:]}"
+        return f"{flag}: {rest}" if rest.startswith("must be given") else f"{flag} (not given): {rest}"
     if name in options and any(word.split("=")[0] == flag for word in typed):
         return f"{flag} {value}: {rest}"
     given = [word for word in typed if word.startswith(f"{name}=")]
