@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -25,22 +26,27 @@ CONTENDERS = {
 }
 
 
+def told(script: str, arguments: Sequence[object], turns: int, home: str, **environment: str) -> list[float]:
+    """Seconds of each round but the first, as a script that runs Flower's simulation in ``home`` prints them."""
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{script}", *map(str, arguments)],
+        env={**os.environ, **quiet, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
+    if len(found) != turns:
+        raise RuntimeError(f"{script} {arguments}: {len(found)} rounds of {turns}\n{done.stderr[-3000:]}")
+    return found[1:]
+
+
 def rounds(who: str, shares: int, clients: int = CLIENTS, count: int = COUNT, turns: int = ROUNDS) -> list[float]:
     """Seconds of each round but the first."""
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / POLICY).write_text(TRUSTING)
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home, "RQM_STATE": home}
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.flower_rounds", who, *map(str, (clients, count, shares, turns))],
-            env={**os.environ, **quiet},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
-    if len(found) != turns:
-        raise RuntimeError(f"{who}: {len(found)} rounds of {turns}\n{done.stderr[-3000:]}")
-    return found[1:]
+        return told("flower_rounds", (who, clients, count, shares, turns), turns, home, RQM_STATE=home)
 
 
 def bench() -> Result:

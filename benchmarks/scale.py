@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks import Entry, Result, measure
 from benchmarks.encode import peer_python
+from benchmarks.flower import told
 from benchmarks.round import PLAN, Pfl, federation
 from rqm.data.mapped import write
 from rqm.training.trainer import Trainer
@@ -71,18 +72,7 @@ def trainers(count: int) -> tuple[Trainer, Trainer]:
 def flower(clients: int, each: int = EACH, which: str = "small", rounds: int = 3) -> list[float]:
     """Seconds of each round of Flower's simulation but the first."""
     with tempfile.TemporaryDirectory() as home:
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.scale_flower", which, *map(str, (clients, each, rounds))],
-            env={**os.environ, **quiet},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
-    if len(found) != rounds:
-        raise RuntimeError(f"Flower: {len(found)} rounds of {rounds}\n{done.stderr[-3000:]}")
-    return found[1:]
+        return told("scale_flower", (which, clients, each, rounds), rounds, home)
 
 
 def from_disk(users: int, folder: Path) -> dict[str, float]:
