@@ -147,7 +147,18 @@ def test_readme_commands_run(command, tmp_path):
 
 DEAR = {
     f"docs/{one}.md"
-    for one in ("auditing", "how-to/own-model", "tour", "tutorials/bring-your-model", "which-mechanism")
+    for one in (
+        "auditing",
+        "cancel",
+        "how-to/own-model",
+        "methods",
+        "silos",
+        "tour",
+        "tutorials/bring-your-model",
+        "tutorials/deploy-on-flower",
+        "tutorials/private-mean",
+        "which-mechanism",
+    )
 }
 
 
@@ -172,7 +183,7 @@ def test_there_are_five_short_scripts_each_whole():
         assert "import rqm" in block.text
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3, 4))])
 def test_a_short_script_runs_alone(number, tmp_path):
     (tmp_path / "page.md").write_text(f"```python\n{blocks(ALONE)[number].text}```\n")
     with patch.dict(os.environ, MPLBACKEND="Agg"):

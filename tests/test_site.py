@@ -113,7 +113,7 @@ def test_code_wraps_on_a_phone(site, browser):
         page.context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_on_pages_of_every_kind(site, browser, axe, scheme):
     for name in SOME:
         assert complaints(browser, axe, site / f"{name}.html", scheme) == [], name

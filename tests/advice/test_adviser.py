@@ -70,6 +70,7 @@ def test_a_sum_of_few_is_best_served_by_a_table():
     assert advice.best.name == "lattice table"
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(
     clients=st.integers(70, 300),
@@ -127,6 +128,7 @@ def test_levels_are_never_exceeded_and_many_bits_end():
     assert max(one.mechanism.levels for one in advice.candidates if one.name in ("lattice table", "PBM")) <= 64
 
 
+@pytest.mark.slow
 def test_a_target_noise_ranks_by_epsilon():
     advice = advise(clients=1000, noise=2.0, **MODEL)
     spent = [one.epsilon for one in advice.candidates if not one.trusted_server]

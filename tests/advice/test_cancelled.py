@@ -111,6 +111,7 @@ def test_where_it_cannot_be_the_reason_is_given(who, reason):
         alone(Request(setting=setting, dim=4096, epsilon=4.0, bits_of_both=32))
 
 
+@pytest.mark.slow
 def test_a_reason_is_part_of_the_advice_and_nothing_is_said_where_there_is_nothing_to_take_back():
     advice = advise(**FEW, rounds=5, participations=2)
     assert NAME not in {one.name for one in advice.candidates}
@@ -122,6 +123,7 @@ def test_a_reason_is_part_of_the_advice_and_nothing_is_said_where_there_is_nothi
         assert alone(Request(setting=setting, epsilon=4.0, bits_of_both=32, pure=pure)) is None
 
 
+@pytest.mark.slow
 def test_where_coins_are_too_coarse_it_stands_behind():
     advice = advise(clients=100, population=3400, rounds=2, dim=2**15, epsilon=10)
     one = named(advice)

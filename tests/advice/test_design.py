@@ -16,6 +16,7 @@ from rqm.mechanisms.table import Table
 EPSILON = 5.4699  # that of RQM(Δ=c, q=.42, m=16)
 
 
+@pytest.mark.slow
 def test_the_linear_program_beats_rqm_five_times_at_its_own_epsilon():
     rqm_loss = renyi(RQM(), inf).upper
     assert rqm_loss == pytest.approx(EPSILON, abs=1e-4)

@@ -62,6 +62,7 @@ def test_the_error_is_the_one_that_is_measured(advice):
     assert np.mean(errors) != pytest.approx(1.2 * best.mse * clip**2, rel=0.06)
 
 
+@pytest.mark.slow
 def test_as_many_as_make_the_choice_a_tenth_of_the_noise():
     count = enough(2.0, 100, 5000, 0.5)
     assert choice_error(count, 8192, 0.5) <= 0.1 * (2.0 / 100) ** 2 < choice_error(count - 1, 8192, 0.5)

@@ -45,6 +45,7 @@ def test_two_outcomes_are_the_one_bit_mechanism():
     assert mech.variance(0.5) == pytest.approx(far**2 - 0.25, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_outcomes_do_move_and_that_buys_something():
     mech = own_alphabet(3.0, 8, rows=17)
     gaps = np.diff(alphabet(mech))
@@ -108,6 +109,7 @@ def test_a_row_of_far_outcomes_has_its_mean_in_integers():
         integer_row(np.log(law), 14 + Fraction(1, 2**40))
 
 
+@pytest.mark.slow
 def test_the_adviser_tries_it():
     advice = advise(clients=1, epsilon=2.0, levels=4)
     found = next(one for one in advice.candidates if one.name == "MVU, own alphabet")

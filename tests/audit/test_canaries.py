@@ -66,6 +66,7 @@ def test_a_clip_of_the_sum_instead_of_the_records_is_found_out():
     assert min(shown) > 1.5 * mean.guarantee.epsilon
 
 
+@pytest.mark.slow
 def test_hardly_any_noise_is_found_out():
     quiet = PrivateMean(epsilon=200.0, **SILOS)
     assert attack(quiet) > 2.0  # of an ε of 1 it would be more than is stated

@@ -84,6 +84,7 @@ def test_a_whole_run_shows_no_more_than_it_states():
         assert found <= stated <= 1.0
 
 
+@pytest.mark.slow
 def test_without_much_noise_canaries_are_found():
     found, stated = shown(100.0)
     assert 3 < found <= stated

@@ -26,6 +26,7 @@ def test_the_tail_without_delta_is_a_binomials():
     assert p_value(50, 10, 0, 1.0, 1e-3) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.parametrize("epsilon", [0.5, *(pytest.param(e, marks=pytest.mark.slow) for e in (2.0, 4.0))])
 def test_randomized_response_is_rarely_overestimated_and_nearly_reached(epsilon):

@@ -20,6 +20,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setenv("RQM_PEERS", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_without_a_peer_it_says_so(small):
     result = secagg.bench()
     assert result.ratios == {}
@@ -70,6 +71,7 @@ def test_bytes_are_known_beforehand(clients, count, within):
     assert run["client_bytes_up"] == pytest.approx(secagg_scale.bytes_up(secagg_scale.setting(clients, count)), within)
 
 
+@pytest.mark.slow
 def test_the_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(secagg_scale, "COUNT", 300)
     monkeypatch.setattr(secagg_scale, "MEASURED", [(20, 100), (20, 300), (30, 300), (40, 300)])
@@ -91,6 +93,7 @@ def test_forty_clients_of_few_coordinates_send_thirty_kilobytes_each():
     assert mean.decode(total, clients=40).shape == (1_018_174,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "masked", "everything"),
     [

@@ -194,6 +194,7 @@ mechanism = { mechanism = "noiseless", clip = 1.0 }
     assert "protects nobody" in useless.stdout
 
 
+@pytest.mark.slow
 def test_advice_in_json_and_in_words():
     done = rqm("advise", "--clients", "1", "--dim", "1", "--epsilon", "5.4699", "--levels", "16", "--json")
     assert done.returncode == 0, done.stderr

@@ -278,6 +278,7 @@ def test_the_first_clip_alone_would_not_be_enough():
     assert hockey_stick(release(mean, unclipped, crowd), release(mean, -unclipped, crowd), epsilon) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_mechanism_is_found_for_few_coordinates():
     mean = PrivateMean(epsilon=3, delta=1e-5, clients=200, dim=10_000, coordinates=512, l2_clip=2.0)
     guarantee = mean.guarantee

@@ -158,6 +158,7 @@ def test_a_record_clip_that_is_lost_among_positions_is_refused():
     assert 0.999 < record_length(MEAN) < 1
 
 
+@pytest.mark.slow
 def test_of_secret_draws_and_fixed_orders_the_one_with_the_least_noise_in_the_models_is_taken():
     silos = {"clients": 4, "dim": 20, "delta": 1e-6, "l2_clip": 16.0, "record_clip": 1.0}
     asked = {

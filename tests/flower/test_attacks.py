@@ -179,7 +179,15 @@ def test_no_state_answers_twice_after_a_crash_between_reply_and_saving(stage, tm
 ODD = [-1, [300], 2**62, True, 1.5, "text", [b"x"], [1, 2], b"", b"\0" * 10, b"\xff" * 5000]
 
 
-@pytest.mark.parametrize("stage", [Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "stage",
+    [
+        Kind.KEYS,
+        Kind.MASKED,
+        *(pytest.param(stage, marks=pytest.mark.slow) for stage in (Kind.SHARES, Kind.ACKS, Kind.REVEAL)),
+    ],
+    ids=lambda s: s.name,
+)
 def test_odd_replies_cost_their_sender_its_place(stage, tmp_path):
     odd = iter(ODD * 2)
 

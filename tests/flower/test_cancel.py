@@ -81,7 +81,8 @@ def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
 
 @pytest.mark.parametrize(
     ("stage", "config"),
-    [(stage, CONFIG) for stage in (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)]
+    [(stage, CONFIG) for stage in (Kind.KEYS, Kind.MASKED)]
+    + [pytest.param(stage, CONFIG, marks=pytest.mark.slow) for stage in (Kind.SHARES, Kind.ACKS, Kind.REVEAL)]
     + [pytest.param(Kind.MASKED, KEPT, marks=pytest.mark.slow)],
 )
 def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):

@@ -62,6 +62,7 @@ def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
         assert (array.numpy() == expected.state_dict()[name].numpy()).all()
 
 
+@pytest.mark.slow
 def test_the_model_of_rqm_train_is_the_plans_and_flowers_bit_for_bit(tmp_path):
     """Seeded, all nodes in each round."""
     data = federation(clients=6)

@@ -91,6 +91,7 @@ def test_a_private_mean_of_it_survives_json():
     assert PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict()))) == mean
 
 
+@pytest.mark.slow
 def test_it_trains_and_is_accounted_in_a_process_of_its_own(package, tmp_path):
     settings = ["--set", "mechanism.mechanism=lazy", "--set", "mechanism.clip=0.02", "--set", "mechanism.lazy=0.125"]
     plan = tmp_path / "plan.toml"

@@ -143,6 +143,7 @@ def test_bands_that_are_alike_are_nearly_as_good_as_any(bands, found):
     assert found * 0.9995 <= over <= 1.015 * found
 
 
+@pytest.mark.slow
 def test_many_rounds_with_users_who_come_back():
     work = Workload(1500)
     best = banded(work, 34).over_independent(work, 45, 34)

@@ -19,7 +19,7 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("epsilon", [3, pytest.param(5, marks=pytest.mark.slow), 10])
+@pytest.mark.parametrize("epsilon", [3, *(pytest.param(more, marks=pytest.mark.slow) for more in (5, 10))])
 @pytest.mark.parametrize("observer", ["server", "outsider"])
 @pytest.mark.parametrize(("mechanism", "levels"), [("rqm", 16), ("rounding", 2), ("pbm", 16)])
 def test_the_noise_is_a_trusted_servers(mechanism, levels, observer, epsilon):

@@ -102,6 +102,7 @@ def binomial(number, chance):
     return law
 
 
+@pytest.mark.slow
 def test_who_comes_back_after_the_separation_is_told_of_twice_and_sooner_more():
     """Rounds 0 and 2 with paths of less than two rounds each; in rounds 0 and 1 they would share the noise."""
     stays, goes, coins = wide(2.0, 5), wide(7.0, 20), binomial(2, 0.5)
@@ -192,6 +193,7 @@ def test_odd_parameters_have_a_bound_too_and_quickly(noise, clients, rounds):
         assert ratio_ @ here.chances + alone == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_it_has_less_noise_than_where_nothing_stays():
     who = {"clients": 1000, "population": 10**6, "participations": 1, "rounds": 40, "delta": 1e-6, "dim": 2**16}
     kept = PrivateMean(epsilon=1, cancel=True, **who)

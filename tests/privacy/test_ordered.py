@@ -130,6 +130,7 @@ def test_a_silo_that_misses_a_round_leaves_its_noise_in():
     assert (exact(*runs) <= exact(*a_step(STAYS, one, 2)) + 1e-12).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), [(0.0, 0.6), (0.7, 1.4), (0.5, 1.9)])
 def test_on_a_way_of_several_steps_tails_add_up_to_no_more_than_is_charged(one, other):
     """Wider noise, of which a whole way is told by κ a step."""

@@ -46,7 +46,10 @@ def test_a_gaussian_is_composed_as_a_gaussian(mu, releases, delta):
 
 
 @pytest.mark.parametrize("mech", MECHANISMS, ids=repr)
-@pytest.mark.parametrize(("users", "clients"), [(4, 2), (8, 1), (8, 3), (6, 5), (5, 5)])
+@pytest.mark.parametrize(
+    ("users", "clients"),
+    [(4, 2), pytest.param(8, 1, marks=pytest.mark.slow), (8, 3), pytest.param(6, 5, marks=pytest.mark.slow), (5, 5)],
+)
 def test_sampling_is_never_below_what_can_happen_and_close(mech, users, clients):
     """All samples of all users' inputs at the ends, one of whom is replaced; one round, or two with any inputs each."""
     profile, once = sampled(one_release(mech, clients), clients / users), []

@@ -188,6 +188,7 @@ def test_a_fixed_order_counts_the_rounds_that_a_record_is_in():
     assert epochs.epsilon == pytest.approx(thrice.epsilon, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_sampling_in_secret_buys_much_of_the_noise():
     sampled = PrivateMean(epsilon=3, rounds=100, neighbours="add-remove", record_rate=0.01, **SILOS).guarantee
     always = PrivateMean(epsilon=3, rounds=100, neighbours="add-remove", **SILOS).guarantee

@@ -125,7 +125,7 @@ def seen_by_the_server(mech, clients, population, users, delta):
     ("clients", "population", "share", "margin", "delta"),
     [
         pytest.param(40, 3400, 0.2, 5.0, 1e-5, marks=pytest.mark.slow),
-        (40, 3400, 0.8, 5.0, 1e-5),
+        pytest.param(40, 3400, 0.8, 5.0, 1e-5, marks=pytest.mark.slow),
         (20, 3400, 0.5, 3.0, 1e-4),
         (6, 20, 0.5, 1.0, 1e-3),
         (10, 10, 0.5, 1.0, 1e-3),

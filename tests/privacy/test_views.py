@@ -299,6 +299,7 @@ def held(most, lost, every=False):
     return smallest_mu(*[between(pair, v) for v in (LOW, HIGH)], lost)
 
 
+@pytest.mark.slow
 def test_the_certificate_is_near_where_noise_is_wide():
     """And one that is too small by six per cent would be caught."""
     exact = smallest_mu(*wide([0]), 1e-4)

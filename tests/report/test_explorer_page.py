@@ -96,6 +96,7 @@ def test_keyboard_moves_plots_and_numbers(browser, address):
     assert number(page, "lower") == pytest.approx(renyi(RQM(levels=6, keep=0.43), 2.2, 2).lower, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_move_is_drawn_within_a_frame_or_three(browser, address):
     page = browser.open(f"{address}#n=1")
     settle(page)

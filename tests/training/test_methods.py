@@ -109,6 +109,7 @@ def test_fedaq_is_its_definition():
     assert trainer.state.numpy() == pytest.approx(x.numpy(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_corrections_take_the_drift_away():
     """Clients who want different things: plain local steps stop beside the optimum, corrected ones go there."""
     data = quadratics()

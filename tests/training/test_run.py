@@ -190,7 +190,7 @@ def kill_and_go_on(folder, whole, times):
 
 
 def test_kill_9_at_random_points_loses_nothing_that_was_saved(whole, tmp_path):
-    kill_and_go_on(tmp_path / "run", whole, 4)
+    kill_and_go_on(tmp_path / "run", whole, 2)
 
 
 @pytest.mark.slow

@@ -158,6 +158,7 @@ class Words(nn.Module):
         return self.out(self.inside(words))
 
 
+@pytest.mark.slow
 def test_a_language_model():
     users = [(w[:, :-1], w[:, 1:]) for w in (np.arange(8) + np.arange(60)[:, None, None] + [[0], [3]]) % 12]
     loss = lambda scores, words: functional.cross_entropy(scores.transpose(1, 2), words)  # noqa: E731

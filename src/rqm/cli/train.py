@@ -77,7 +77,8 @@ def command(
 ) -> None:
     """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
 
-    The simulation uses seeded randomness, which is **not private**.
+    The simulation uses seeded randomness, which is **not private**. Several GPUs or machines share it, to the same bits:
+    torchrun --nproc-per-node 2 -m rqm train glyphs --out runs/shared
 
     Examples:
 
@@ -108,17 +109,21 @@ def _run(plan: "Plan", folder: Path | None, data: Path | None, as_json: bool, **
         raise ValueError("out = None: must be a new folder for the run")
     from rqm.data import load
     from rqm.training import run
+    from rqm.training.engine import joined
     from rqm.training.trainer import validate
 
     clients = load(plan.data, data)
     validate(plan, clients)
-    leak = _leak(plan, as_json)
-    try:
-        work = partial(run.carry_out, plan, clients, folder, **how)
-        summary = _watched(plan, leak, work, as_json)
-    except KeyboardInterrupt:
-        typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
-        raise typer.Exit(130) from None
+    with joined(lambda name: load(name, data)) as make:
+        if make is None:  # another process leads
+            return
+        leak = _leak(plan, as_json)
+        try:
+            work = partial(run.carry_out, plan, clients, folder, make=make, **how)
+            summary = _watched(plan, leak, work, as_json)
+        except KeyboardInterrupt:
+            typer.echo(f"rqm: stopped and saved; go on with: rqm train --resume {folder}", err=True)
+            raise typer.Exit(130) from None
     report = _report(folder, data, as_json)
     if as_json:
         typer.echo(json.dumps({**summary, "folder": str(folder), "report": report}))
@@ -164,19 +169,22 @@ def _sweep(
     from rqm.plan.sweep import Sweep
     from rqm.report.curves import draw
     from rqm.training import sweep as sweeps
+    from rqm.training.engine import joined
 
     began = perf_counter()
     plans = Sweep.from_toml(find(experiment), settings)
     runs, total = plans.runs(out), sum(plan.rounds for _, plan, _ in plans.runs(out))
     before = {(name, plan.seed): sum(one.rounds for _, one, _ in runs[:k]) for k, (name, plan, _) in enumerate(runs)}
-    with waiting(experiment, total, quiet=as_json) as wait:
+    with joined(lambda name: load(name, data)) as make, waiting(experiment, total, quiet=as_json) as wait:
+        if make is None:  # another process leads
+            return
 
         def watch(name: str, plan: "Plan", record: "Record") -> None:
             over = before[name, plan.seed] + record.round
             wait.at(over, what=f"{name}, seed {plan.seed}", facts=_facts(record, plan.rounds))
 
         try:
-            done = sweeps.carry_out(plans, lambda name: load(name, data), out, watch, minutes)
+            done = sweeps.carry_out(plans, lambda name: load(name, data), out, watch, minutes, make=make)
         except KeyboardInterrupt:
             done = False
     saved = sweeps.save_curves(plans, out)

@@ -8,6 +8,7 @@ node without a policy takes part in nothing.
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final, get_args
@@ -334,9 +335,15 @@ class NodeGuard:
             # records are drawn anew for every message, in rounds of their own; each count takes a while
             drawn, start = mean.record_rate is not None, found if isinstance(found, list) else []
             more = range(len(start), releases if drawn else most)
-            found = start + [mean.spent(dict.fromkeys(range(n + 1), 1) if drawn else {0: n + 1}).epsilon for n in more]
+            found = start + [_cost(mean, n + 1, drawn) for n in more]
             write_json(path, dict([*known.items(), (key, found)][-KEPT:]))
         return float(found[releases - 1]) if releases else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _cost(mean: PrivateMean, releases: int, drawn: bool) -> float:
+    """ε of so many releases: in rounds of their own, or of one round. Nodes of one process ask for the same."""
+    return mean.spent(dict.fromkeys(range(releases), 1) if drawn else {0: releases}).epsilon
 
 
 def _begun(path: Path) -> bool:

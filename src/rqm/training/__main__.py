@@ -9,12 +9,15 @@ by ``rqm account PLAN --save FILE``, or is not stated.
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from rqm.data import load
+from rqm.data.clients import FederatedData
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
 from rqm.training import run, sweep
+from rqm.training.engine import joined
 from rqm.training.trainer import Record
 
 
@@ -40,18 +43,22 @@ def main(arguments: list[str] | None = None) -> int:
                 flush=True,
             )
 
+    def found(name: str) -> FederatedData:
+        return load(name, given.data)
+
     try:
         plans = Sweep.from_toml(find(given.plan), given.set, first=not given.sweep)
-        if given.sweep:
-            done = sweep.carry_out(
-                plans, lambda name: load(name, given.data), given.out, watch, given.minutes, given.certificate
-            )
-            print(sweep.save_curves(plans, given.out))
-            return 0 if done else 3
-        ((name, plan),) = plans.variants.items()
-        data = load(plan.data, given.data)
-        run.carry_out(plan, data, given.out, lambda record: watch(name, plan, record), certificate=given.certificate)
-        print(given.out)
+        with joined(found) as make:
+            if make is None:  # another process leads
+                return 0
+            how: dict[str, Any] = {"certificate": given.certificate, "make": make}
+            if given.sweep:
+                done = sweep.carry_out(plans, found, given.out, watch, given.minutes, **how)
+                print(sweep.save_curves(plans, given.out))
+                return 0 if done else 3
+            ((name, plan),) = plans.variants.items()
+            run.carry_out(plan, found(plan.data), given.out, lambda record: watch(name, plan, record), **how)
+            print(given.out)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         print(f"rqm: {error}", file=sys.stderr)
         return 2

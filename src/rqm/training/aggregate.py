@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from rqm.training.streams import LOSSES, NOISE, RECORDS, TRANSIENT, generator, n
 from rqm.training.work import Work
 from rqm.training.workers import Worker, Workers
 
+ALL = slice(None)
+
 
 @final
 @dataclass(frozen=True)
@@ -29,6 +31,16 @@ class Collected:
     total: torch.Tensor
     losses: torch.Tensor
     bytes_up: int | None = None
+
+
+class Sharing(Protocol):
+    """Other processes that take their share of a round's clients."""
+
+    def deal(self, staying: list[int], turn: int) -> slice:
+        """Tell them of a round; return which groups of clients are one's own."""
+
+    def add_up(self, total: torch.Tensor, losses: torch.Tensor) -> None:
+        """Add what they have found, in place."""
 
 
 class Aggregator(ABC):
@@ -85,22 +97,16 @@ class Aggregator(ABC):
 class Ideal(Aggregator):
     """Adds up in the clear, and forgets the parts."""
 
+    sharing: Sharing | None = None
+    """Other processes that do a part of the clients."""
+
     def collect(self, chosen: list[int], staying: list[int], turn: int, before: Before = NOBODY) -> Collected | None:
         """The sum of the encoded gradients, as a secure aggregator reveals it."""
-        total, losses = self._nothing(), torch.empty(len(staying), device=self.work.device)
-        self.work.begin(turn)
-        if self.work.per_record is not None:
-            losses = losses[:0]  # nobody computes them for all records
-            for place, silo in enumerate(staying):
-                self._silo(silo, total, turn, place)
-        elif self.work.workers is not None and not self.work.observer.plants:
-            self._share_out(self.work.workers, staying, turn, total, losses)
+        if self.sharing is None:
+            total, losses = self.part(staying, turn)
         else:
-            for place in range(0, len(staying), self.work.group):
-                part = slice(place, place + self.work.group)
-                with self.clock.timed("gradients"):
-                    rows, losses[part] = self.work.rows(staying[part], turn)
-                losses[part].masked_fill_(~self._add(rows, total, turn, place), torch.nan)
+            total, losses = self.part(staying, turn, self.sharing.deal(staying, turn))
+            self.sharing.add_up(total, losses)
         if self.mean.cancel and self.mean.integers:
             with self.clock.timed("clip, rotate, encode"):
                 if self.mean.second:
@@ -109,6 +115,24 @@ class Ideal(Aggregator):
                     self._replace(total, turn, staying, before.there)
         seed = number(self.plan.seed, NOISE, turn)
         return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round=turn), losses)
+
+    def part(self, staying: list[int], turn: int, share: slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum over a share of those who stay, and their losses; those of the others are zero."""
+        total, losses = self._nothing(), torch.zeros(len(staying), device=self.work.device)
+        self.work.begin(turn)
+        if self.work.per_record is not None:
+            for place, silo in enumerate(staying):
+                self._silo(silo, total, turn, place)
+            return total, losses[:0]  # nobody computes them for all records
+        if self.work.workers is not None and not self.work.observer.plants:
+            self._share_out(self.work.workers, staying, turn, total, losses, share)
+            return total, losses
+        for place in range(0, len(staying), self.work.group)[share]:
+            part = slice(place, place + self.work.group)
+            with self.clock.timed("gradients"):
+                rows, losses[part] = self.work.rows(staying[part], turn)
+            losses[part].masked_fill_(~self._add(rows, total, turn, place), torch.nan)
+        return total, losses
 
     def _cancel(self, total: torch.Tensor, turn: int, clients: int, before: int) -> None:
         """Add everybody's transient noise, and take back that of the round before: kept, or drawn again.
@@ -146,7 +170,13 @@ class Ideal(Aggregator):
         return added, back
 
     def _share_out(
-        self, workers: Workers, chosen: list[int], turn: int, total: torch.Tensor, losses: torch.Tensor
+        self,
+        workers: Workers,
+        chosen: list[int],
+        turn: int,
+        total: torch.Tensor,
+        losses: torch.Tensor,
+        share: slice,
     ) -> None:
         """Let workers do the clients of a round. Integers may be added up in any order, floats are in that of groups.
 
@@ -154,7 +184,9 @@ class Ideal(Aggregator):
         """
         exact, together = self.mean.integers, self.work.together
         sums: dict[Worker, torch.Tensor] = {}
-        for _ in workers.map(lambda _, client: self.work.clients.make([client]), chosen):
+        groups = ([[place] for place in range(len(chosen))] if together is None else together.groups(chosen))[share]
+        mine = [chosen[place] for places in groups for place in places]
+        for _ in workers.map(lambda _, client: self.work.clients.make([client]), mine):
             pass  # data that are made lazily, before anything is timed
 
         def work(worker: Worker, places: list[int]) -> Any:
@@ -166,7 +198,6 @@ class Ideal(Aggregator):
             mine = sums.setdefault(worker, torch.zeros_like(total))
             return self._add_each(rows, mine, turn, places, workers.count)
 
-        groups = [[place] for place in range(len(chosen))] if together is None else together.groups(chosen)
         some = len(groups) if exact else 4 * workers.count  # of floats, few are to be held at once
         for start in range(0, len(groups), some):
             part = groups[start : start + some]

@@ -4,6 +4,7 @@ Nothing here looks at an example: who has how many users and parameters may know
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, inf, sqrt
 from typing import Any, final
 
@@ -62,6 +63,7 @@ def turns(wanted: Wanted, users: int) -> dict[str, Any]:
     return found
 
 
+@lru_cache(maxsize=32)
 def private_mean(wanted: Wanted, users: int, dim: int) -> PrivateMean:
     """What clients send: one bit with noise that cancels where that leaves less in the model, else the best without."""
     from rqm.privacy.calibrate import pays  # noqa: PLC0415 (takes the compiler)

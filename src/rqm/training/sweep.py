@@ -14,7 +14,7 @@ from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
 from rqm.training import run
 from rqm.training.statement import Statement
-from rqm.training.trainer import Record, validate
+from rqm.training.trainer import Record, Trainer, validate
 
 
 def carry_out(
@@ -24,6 +24,7 @@ def carry_out(
     watch: Callable[[str, Plan, Record], object] = lambda *_: None,
     minutes: float | None = None,
     certificate: Path | None = None,
+    make: Callable[[Plan, FederatedData], Trainer] = Trainer,
 ) -> bool:
     """Run what is not finished yet; return whether all is done. Stops, all saved, when the minutes are over.
 
@@ -52,7 +53,7 @@ def carry_out(
             watch(name, plan, record)
 
         try:
-            run.carry_out(plan, data[plan.data], place, told, late, certificate=certificate)
+            run.carry_out(plan, data[plan.data], place, told, late, certificate=certificate, make=make)
         except TimeoutError:
             return False
     return True

@@ -1,0 +1,154 @@
+"""A live federation's exchanges: ours against those of an app that does nothing, in the same federation.
+
+``python -m benchmarks.live --out results`` (some minutes) starts a SuperLink and four SuperNodes on loopback, with TLS
+and authentication, and runs two apps in it, one after the other: one whose messages are empty and whose clients import
+nothing but Flower; and the example (``examples/flower``: four silos, signed keys, policies, secure sums), whose
+exchanges are timed as its server sees them. A round has three: the end of a round goes with the beginning of the next.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import json
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import machine_name
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower"
+SAID = "benchmark: "
+EXCHANGES = 9
+CLIENT = """
+from flwr.app import ConfigRecord, RecordDict, Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    return Message(RecordDict({"nothing": ConfigRecord({"nothing": 0})}), reply_to=message)
+"""
+SERVER = f"""
+import json
+from time import monotonic, sleep
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    while len(list(grid.get_node_ids())) < 4:
+        sleep(0.5)
+    nodes = list(grid.get_node_ids())
+    for _ in range({EXCHANGES}):
+        content = RecordDict({{"nothing": ConfigRecord({{"nothing": 0}})}})
+        begun = monotonic()
+        replies = list(grid.send_and_receive([Message(content, node, "train") for node in nodes]))
+        print("{SAID}" + json.dumps(["nothing", len(replies), monotonic() - begun]), flush=True)
+    print("ServerApp-side Evaluate Metrics", flush=True)
+"""
+TIMED = f"""
+
+import json as _json
+from time import monotonic as _monotonic
+from rqm.flower import grid as _grid
+from rqm.flower.records import NEXT as _NEXT
+
+_send = _grid.PatientGrid.send_and_receive
+
+
+def _timed(self, messages, *, timeout=None):
+    messages, begun = list(messages), _monotonic()
+    found = _send(self, messages, timeout=timeout)
+    what = sorted(name for name in messages[0].content) if messages else []
+    print("{SAID}" + _json.dumps([what, len(found), _monotonic() - begun]), flush=True)
+    return found
+
+
+_grid.PatientGrid.send_and_receive = _timed
+"""
+
+
+def example() -> Any:
+    """The example's federation, as a module."""
+    spec = importlib.util.spec_from_file_location("federation", EXAMPLE / "federation.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def apps(folder: Path) -> tuple[Path, Path]:
+    """Write both apps: one that does nothing, and the example, timed."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    nothing, ours = (Path(shutil.copytree(EXAMPLE, folder / name, ignore=ignored)) for name in ("nothing", "ours"))
+    (nothing / "app" / "task.py").unlink()
+    (nothing / "app" / "client.py").write_text(CLIENT)
+    (nothing / "app" / "server.py").write_text(SERVER)
+    with (ours / "app" / "server.py").open("a") as file:
+        file.write(TIMED)
+    return nothing, ours
+
+
+def timed(federation: Any, app: Path, limit: float = 500) -> list[tuple[Any, int, float]]:
+    """Run an app; what its server says of its exchanges."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = federation.run("", limit, app)
+    if code:
+        raise RuntimeError(f"{app.name} did not come to its end:\n{said.getvalue()[-3000:]}")
+    plain = re.sub("\x1b\\[[0-9;]*m", "", said.getvalue())
+    return [tuple(json.loads(line.split(SAID)[1])) for line in plain.splitlines() if SAID in line]
+
+
+def measure() -> dict[str, Any]:
+    """Start the federation, run both, and compare."""
+    module = example()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-live-")))
+        nothing, ours = apps(folder)
+        home = folder / "home"
+        home.mkdir()
+        federation = module.Federation(home, folder / "ledger", stack)
+        federation.enrol(4, (EXAMPLE / "policy.toml").read_text())
+        federation.link()
+        for number in range(4):
+            federation.node(number, 4)
+        trivial = timed(federation, nothing)
+        own = timed(federation, ours)
+    base = median(seconds for _, count, seconds in trivial[1:] if count == 4)
+    exchanges = [(what, count, seconds) for what, count, seconds in own]
+    return {
+        "machine": machine_name(),
+        "trivial": [seconds for *_, seconds in trivial],
+        "ours": exchanges,
+        "trivial_median": base,
+        "ratios": [seconds / base for *_, seconds in exchanges],
+        "ratio_median": median(seconds / base for *_, seconds in exchanges[1:]),
+    }
+
+
+def main() -> None:
+    """Measure, save, and say."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    given = parser.parse_args()
+    found = {**measure(), "command": "python -m benchmarks.live --out results"}
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "live.json").write_text(json.dumps(found, indent=1) + "\n")
+    json.dump(found, sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()

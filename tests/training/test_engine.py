@@ -1,0 +1,125 @@
+"""Several processes: the same run to the last bit, through torchrun; and what is not shared stays with the first."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from rqm.data import load
+from rqm.plan.folder import read_metrics
+from rqm.plan.plan import Plan
+from rqm.training import run
+from rqm.training.aggregate import Ideal
+from rqm.training.engine import joined, shares
+from rqm.training.trainer import Trainer
+from tests.commands import process
+
+SMALL = Plan.from_dict(
+    {
+        "model": "linear",
+        "rounds": 3,
+        "clients": 9,
+        "mechanism": {"mechanism": "rounding", "levels": 4, "margin": 3.0, "clip": 0.1},
+        "transforms": {"l2_clip": 1.0, "rotate": True},
+    }
+)
+PLANS = {
+    "gradients": {},
+    "local steps": {"client": {"work": "local", "epochs": 2, "batch": 16, "rate": 0.1}},
+    "two vectors": {"server": {"optimizer": "sgd"}, "client": {"work": "fedaq", "steps": 2, "batch": 16, "rate": 0.1}},
+    "a clip that moves": {"adapt": {"start": 0.5}},
+    "convolutions": {"model": "small-cnn"},
+}
+
+
+def plan_of(changes):
+    return Plan.from_dict({**SMALL.to_dict(), **changes})
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load("glyphs")
+
+
+class Parts:
+    """Three processes in one: each does its share, and what they find is added up."""
+
+    def __init__(self, aggregator, size):
+        self.aggregator, self.size = aggregator, size
+
+    def deal(self, staying, turn):
+        self.asked = staying, turn
+        return slice(0, None, self.size)
+
+    def add_up(self, total, losses):
+        for rank in range(1, self.size):
+            more, own = self.aggregator.part(*self.asked, slice(rank, None, self.size))
+            assert more.any()
+            total += more
+            losses += own
+
+
+@pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
+def test_shares_add_up_to_the_same_bits(data, changes):
+    found = []
+    for size in (1, 3):
+        trainer = Trainer(plan_of(changes), data)
+        assert shares(trainer)
+        if size > 1:
+            trainer.aggregator.sharing = Parts(trainer.aggregator, size)
+        records = [trainer.step() for _ in range(2)]
+        found.append((trainer.values.clone(), [record.clients_loss for record in records]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mechanism": {"mechanism": "noiseless", "clip": 1.0}},  # sums of floats
+        {"client": {"work": "fedcomgate", "steps": 2, "batch": 16, "rate": 0.1}},  # clients that remember
+        {"secagg": "real"},
+        {"model": "paper-cnn", "dropout": 0.5},
+    ],
+)
+def test_what_cannot_be_shared_is_not(data, changes):
+    assert not shares(Trainer(plan_of(changes), data))
+
+
+def test_alone_a_trainer_is_made_as_always(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")  # without the rest it says nothing
+    with joined(load) as make:
+        assert make is Trainer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["rqm train", "rqm.training"])
+def test_two_processes_write_what_one_writes(door, tmp_path):
+    """Ledgers aside, which have keys and times of their own."""
+    settings = [f"{key}={value}" for key, value in (("rounds", 3), ("clients", 9), ("mechanism.keep", 0.5))]
+    chosen = [part for setting in settings for part in ("--set", setting)]
+    module = ["rqm", "train"] if door == "rqm train" else ["rqm.training"]
+    shared = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    for place, start in (("one", []), ("two", shared)):
+        done = process(*start, "-m", *module, "glyphs", *chosen, "--out", tmp_path / place)
+        assert done.returncode == 0, done.stderr
+    one, two = (load_file(tmp_path / place / "checkpoint.safetensors") for place in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert all((one[name] == two[name]).all() for name in one)
+    same = [
+        [{k: v for k, v in line.items() if k not in ("seconds", "parts")} for line in read_metrics(tmp_path / place)]
+        for place in ("one", "two")
+    ]
+    assert same[0] == same[1]
+
+
+def test_a_run_is_made_by_whoever_leads(data, tmp_path):
+    made = []
+
+    def make(plan, data):
+        made.append(Trainer(plan, data))
+        return made[-1]
+
+    run.carry_out(replace(SMALL, rounds=1), data, tmp_path / "run", make=make)
+    assert isinstance(made[0].aggregator, Ideal)
