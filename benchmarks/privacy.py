@@ -1,6 +1,6 @@
 """What a user waits for a privacy statement, against version 0.1.0: whole commands, start-up included.
 
-Nothing is kept on disk for either side, but bytecode and the compiler's cache are warm on both: as on the second day of use.
+Nothing is kept on disk for either side, but bytecode and the compiler's cache: as on the second day of use.
 """
 
 import io

@@ -77,7 +77,7 @@ def command(
 ) -> None:
     """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
 
-    The simulation uses seeded randomness, which is **not private**. Several GPUs or machines share it, to the same bits:
+    The simulation uses seeded randomness, which is **not private**. Several GPUs or machines share it, bit for bit:
     torchrun --nproc-per-node 2 -m rqm train glyphs --out runs/shared
 
     Examples:
