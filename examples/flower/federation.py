@@ -108,7 +108,10 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def kill(process: subprocess.Popen, log: Path, round_: int) -> None:
-    """Kill a SuperNode when it has been asked to train: the third message of a round, whose end goes with the next."""
+    """Kill a SuperNode that is in every round when it has been asked to train: with every third message that it gets.
+
+    Two come before the first round; the two that end a round begin the next.
+    """
     while log.read_text().count("Received successfully") < 3 * round_:
         time.sleep(0.05)
     print(f"*** killing the SuperNode with pid {process.pid} in round {round_}", flush=True)

@@ -139,9 +139,7 @@ class PrivateStrategy(Strategy):
         self._open(arrays)
         ready, self._next = self._next, None
         try:
-            if ready is None:
-                ready = self._prepared(self._sample(self._awaited(grid)), self._turn)
-            ready = self._trusted(ready)
+            ready = ready or self._prepared(self._sample(self._awaited(grid)), self._turn)
         except Aborted as error:
             self.note = str(error)
             self._break()
@@ -273,10 +271,11 @@ class PrivateStrategy(Strategy):
             nodes = [*nodes, *[-1] * (params.first - len(nodes)), *self._chain.nodes]
         return Round(server, nodes, turn, name, self.guard.mean.dim, link)
 
-    def _trusted(self, ready: Round) -> Round:
-        """The same round, or one without those who have turned out to be liars."""
-        left = [node for node in ready.nodes if node not in self.liars]
-        return ready if len(left) == len(ready.nodes) else self._prepared(left, ready.turn)
+    def _dismiss(self) -> None:
+        """Give up the round that was prepared: nobody was asked for a vector in it, so nobody has taken part."""
+        if self._next is not None:
+            self._taken.subtract(self._next.nodes)
+            self._next = None
 
     def _begin(self, ready: Round) -> list[Message]:
         """Charge for a round, then exchange keys and shares, as far as that is not done; ask for training.
@@ -309,9 +308,7 @@ class PrivateStrategy(Strategy):
         assert self.guard is not None
         assert self._grid is not None
         turn = self._turn + 1
-        if self._next is not None:
-            self._next = self._trusted(self._next)
-        elif self._chain is None and turn < self._rounds and self.guard.allows(turn):
+        if self._next is None and self._chain is None and turn < self._rounds and self.guard.allows(turn):
             try:
                 self._next = self._prepared(self._sample(self._free(self._grid, turn)), turn)
             except Aborted as error:
@@ -334,6 +331,7 @@ class PrivateStrategy(Strategy):
                 return self._decoded(now)
             except Spoiled as error:
                 self._now, self.note = None, str(error)
+                self._dismiss()  # a liar may be in it, and nodes know of two rounds at most
                 found = {nodes[number]: reason for number, reason in error.liars.items()}
                 self._doubts.update(list(found))
                 self.liars |= {n: reason for n, reason in found.items() if error.proved or self._doubts[n] >= STRIKES}
@@ -378,7 +376,7 @@ class PrivateStrategy(Strategy):
                 one.advance()
             except Aborted as error:
                 log(WARNING, "rqm: the next round is prepared anew: %s", error)
-                self._next = None
+                self._dismiss()
 
     def _lost(self, node: int, error: Exception) -> None:
         """Say that a node is lost in a round."""
