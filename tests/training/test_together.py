@@ -76,7 +76,7 @@ def test_groups_hold_everybody_once_and_not_too_much():
         assert sorted(place for group in groups for place in group) == list(range(200))
         sizes = [clients.sizes[[chosen[place] for place in group]] for group in groups]
         assert max(len(group) for group in groups) == (4 if local else 16)
-        assert all(size.sum() <= EXAMPLES for size in sizes)
+        assert all(size.sum() <= EXAMPLES["cpu"] for size in sizes)
         assert all((size > 0).all() for size in sizes if len(size) > 1)
         assert not local or all(len(set(size.tolist())) == 1 for size in sizes)
 
@@ -140,7 +140,7 @@ def test_large_clients_and_those_an_audit_plants_in_go_one_after_the_other():
     class Plants(Observer):
         plants = True
 
-    assert Trainer(PLAN, pictures(clients=9, each=EXAMPLES)).work.together is None
+    assert Trainer(PLAN, pictures(clients=9, each=EXAMPLES["cpu"])).work.together is None
     assert Trainer(PLAN, pictures(clients=9), observer=Plants()).work.together is None
     mean_only = Trainer(
         replace(PLAN, data="blobs", model="own"),

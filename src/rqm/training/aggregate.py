@@ -127,11 +127,10 @@ class Ideal(Aggregator):
         if self.work.workers is not None and not self.work.observer.plants:
             self._share_out(self.work.workers, staying, turn, total, losses, share)
             return total, losses
-        for place in range(0, len(staying), self.work.group)[share]:
-            part = slice(place, place + self.work.group)
+        for places in self.work.groups(staying)[share]:
             with self.clock.timed("gradients"):
-                rows, losses[part] = self.work.rows(staying[part], turn)
-            losses[part].masked_fill_(~self._add(rows, total, turn, place), torch.nan)
+                rows, own = self.work.rows([staying[place] for place in places], turn)
+            losses[places] = own.masked_fill(~self._add(rows, total, turn, places[0]), torch.nan)
         return total, losses
 
     def _cancel(self, total: torch.Tensor, turn: int, clients: int, before: int) -> None:

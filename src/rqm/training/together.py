@@ -1,4 +1,4 @@
-"""Many small clients at once on a CPU: one pass over all their examples, and a row of what each of them sends.
+"""Many small clients at once: one pass over all their examples, and a row of what each of them sends.
 
 With a few examples each, a client's pass takes as long as it takes to start its operations. Where all clients share the
 model, everything but the gradients of the weights is one batch, without padding; those are formed layer by layer, for
@@ -22,9 +22,9 @@ from rqm.data.clients import Clients
 from rqm.training.batched import Loss, plain_layers
 from rqm.training.workers import Worker
 
-EXAMPLES = 64
+EXAMPLES = {"cpu": 64, "cuda": 10_240}
 """Examples that a worker handles at once, about."""
-FLOATS = 2**22
+FLOATS = {"cpu": 2**22, "cuda": 2**30}
 """Gradients that a worker holds at once."""
 FEWEST = 4
 """Clients that are worth handling together."""
@@ -40,7 +40,8 @@ class Together:
 
     def __init__(self, clients: Clients, loss: Loss, dim: int, *, local: bool) -> None:
         self.clients, self.loss, self.dim, self.local = clients, loss, dim, local
-        self.most = FLOATS // dim // (4 if local else 1)
+        device = clients.inputs.device.type
+        self.most, self.examples = FLOATS[device] // dim // (4 if local else 1), EXAMPLES[device]
 
     def groups(self, chosen: list[int]) -> list[list[int]]:
         """The places of all chosen clients in groups to be handled together, by size; local steps: of one size."""
@@ -50,7 +51,7 @@ class Together:
         for place in np.argsort(sizes, kind="stable").tolist():
             size = int(sizes[place])
             last = found[-1] if found else []
-            fits = 0 < len(last) < self.most and examples > 0 and examples + size <= EXAMPLES
+            fits = 0 < len(last) < self.most and examples > 0 and examples + size <= self.examples
             if fits and (not self.local or sizes[last[0]] == size):
                 last.append(place)
                 examples += size
@@ -61,7 +62,7 @@ class Together:
 
     def worth(self) -> bool:
         """Whether there is anything to be gained: several clients of the middle size fit."""
-        return self.most >= FEWEST and FEWEST * float(np.median(self.clients.sizes)) <= EXAMPLES
+        return self.most >= FEWEST and FEWEST * float(np.median(self.clients.sizes)) <= self.examples
 
     def agrees(self, worker: Worker) -> bool:
         """Whether two clients' gradients are those of plain backward passes: the model may mix or share anything."""
@@ -69,12 +70,13 @@ class Together:
             return False
         chosen = np.flatnonzero(self.clients.sizes > 0)[:2].tolist()
         training, parameters = worker.model.training, [p for p in worker.model.parameters() if p.requires_grad]
+        rough, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
         worker.model.eval()  # dropout would differ
         try:
             if self.local:
                 chosen = chosen[:1] * 2  # the same client twice: local steps are taken by those of one size
                 rows = Steps(self, worker, chosen)
-                rows.gradient_of(torch.arange(rows.size).repeat(2, 1))
+                rows.gradient_of(torch.arange(rows.size, device=rows.values.device).repeat(2, 1))
                 many = rows.gradient
             else:
                 many, _ = self.gradients(worker, chosen)
@@ -90,6 +92,7 @@ class Together:
         except (RuntimeError, ValueError, IndexError):  # a model or a loss that this is not for
             return False
         finally:
+            torch.backends.cudnn.allow_tf32 = rough
             worker.model.train(training)
         return True
 
@@ -218,7 +221,7 @@ class Steps:
 
     def gradient_of(self, batch: torch.Tensor) -> None:
         """Write every client's gradient on a batch of its examples, at its own values."""
-        who = torch.arange(self.count)
+        who = torch.arange(self.count, device=batch.device)
         inputs, labels = (part[batch.T, who].flatten(0, 1) for part in (self.inputs, self.labels))
         with self._own_weights() as leaves:
             losses = self.loss(self.model, inputs, labels)

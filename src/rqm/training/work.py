@@ -111,8 +111,10 @@ class Work:
 
     @cached_property
     def together(self) -> Together | None:
-        """Small clients at once on a CPU, where that is worth it and the model allows it."""
-        if self.device.type != "cpu" or self.plan.dropout or self.per_record is not None or self.observer.plants:
+        """Small clients at once, where that is worth it and the model allows it; on a GPU, those with local steps."""
+        if self.batched is not None or (self.device.type != "cpu" and self.plan.client.work == "gradient"):
+            return None
+        if self.plan.dropout or self.per_record is not None or self.observer.plants:
             return None
 
         def each(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -144,8 +146,15 @@ class Work:
 
     @property
     def group(self) -> int:
-        """Clients that are done at once by ``rows``."""
+        """Clients that are done at once, at most, where none has local steps."""
         return 1 if self.batched is None else self.batched.group
+
+    def groups(self, chosen: list[int]) -> list[list[int]]:
+        """The places of all chosen clients in groups that are done at once by ``rows``."""
+        if self.device.type == "cuda" and self.together is not None:
+            return self.together.groups(chosen)
+        places = list(range(len(chosen)))
+        return [places[start : start + self.group] for start in range(0, len(chosen), self.group)]
 
     def begin(self, turn: int) -> None:
         """Begin a round."""
@@ -155,11 +164,13 @@ class Work:
             torch.manual_seed(number(self.plan.seed, DROPOUT, turn))
 
     def rows(self, some: list[int], turn: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a ``group`` of clients send, a row each, and their losses."""
+        """What a group of clients send, a row each, and their losses."""
+        if self.batched is None and len(some) > 1:
+            return self.many(self.worker, some, turn)
         if self.batched is None:
             (client,) = some
             loss = self.one(self.worker, client, turn)
-            return self.message(self.worker), loss
+            return self.message(self.worker), loss[None]
         gradients, own = self.batched.gradients(some)
         if self.observer.plants:
             for row, client in enumerate(some):
