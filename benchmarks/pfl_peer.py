@@ -20,6 +20,7 @@ from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNTrainHyperParams
+from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
@@ -54,15 +55,18 @@ def main(models: str, clients: int, each: int, which: str) -> None:
         def metrics(self, x, y):
             return {}
 
-    rng = np.random.default_rng(0)
+    rng, device = np.random.default_rng(0), get_default_device()  # the GPU, where there is one
     users = [
-        Dataset((torch.rand(each, *shape), torch.from_numpy(rng.integers(0, classes, size=each))), user_id=str(user))
+        Dataset(
+            (torch.rand(each, *shape).to(device), torch.from_numpy(rng.integers(0, classes, size=each)).to(device)),
+            user_id=str(user),
+        )
         for user in range(2 * clients)
     ]
     order = iter(lambda: int(rng.integers(len(users))), None)
     data = FederatedDataset(lambda user: users[user], lambda: next(order))
     noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(clipping_bound=0.03, relative_noise_stddev=1.0))
-    net = Net()
+    net = Net().to(device)
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9))
     FederatedAveraging().run(
         NNAlgorithmParams(
