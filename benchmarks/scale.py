@@ -33,8 +33,8 @@ SIZES = [int(size) for size in os.environ.get("RQM_SCALE", "100,1000,10000").spl
 """Clients of a round; ``RQM_SCALE=100,1000,10000,100000,1000000`` goes on."""
 MEDIUM = 1_000
 """Clients of the rounds in which all contenders are compared."""
-PEERS_MOST = 1_000
-"""Clients of the largest round of a peer: they take as long for each client in a larger one."""
+FLOWERS = 100
+"""Clients of a round of Flower's simulation: in larger ones it takes longer for each."""
 USERS = 10**4, 10**6
 SMALL = replace(PLAN, model="small-cnn", device="cpu")
 LOOP, PFL, FLOWER = "one client after the other", "pfl 0.6.0, central Gaussian", "Flower's simulation, plain averaging"
@@ -109,7 +109,7 @@ def compared(notes: list[str], peers: list[str]) -> dict[str, Entry]:
         notes.append("Flower's simulation was not measured: it is not installed (make setup).")
     else:
         before = perf_counter()
-        entries[FLOWER] = Entry(median(flower(PEERS_MOST)), PEERS_MOST)
+        entries[FLOWER] = Entry(median(flower(FLOWERS)), FLOWERS)
         notes.append(f"Flower's engine took {perf_counter() - before:.0f} s in all, start included.")
         peers.append(FLOWER)
     return entries
