@@ -330,11 +330,13 @@ def test_who_is_proved_a_liar_costs_the_next_round_nothing(tmp_path, monkeypatch
     assert spent == {0: 1, 1: 1}
 
 
-def test_a_round_that_could_not_be_prepared_is_nobodys_participation(tmp_path, monkeypatch):
-    config, silent = {**ALL, "rqm.participations": 1}, []
+@pytest.mark.parametrize(("at", "change"), [(Kind.KEYS, {"rqm.survivors": 6}), (Kind.SHARES, {"rqm.threshold": 5})])
+def test_a_round_that_could_not_be_prepared_is_nobodys_participation(at, change, tmp_path, monkeypatch):
+    """One is silent, once: too few are left for the sum, or for anybody's threshold, and nobody is asked to train."""
+    config, silent = {**CONFIG, **change, "rqm.participations": 1}, []
 
     def lost(node, stage, turn):
-        if turn == 1 and stage == Kind.KEYS and len(silent) < 2:
+        if (turn, stage) == (1, at) and not silent:
             silent.append(node)
             return True
         return False
@@ -345,3 +347,4 @@ def test_a_round_that_could_not_be_prepared_is_nobodys_participation(tmp_path, m
     assert spent == {0: 1, 1: 1}
     told = json.loads((tmp_path / "participants.json").read_text())
     assert told == {str(node): 1 for node in range(100, 112)}
+    assert sum(stage == Kind.MASKED for stage, _ in grid.seen) == 12

@@ -346,6 +346,12 @@ class Server:
                 drew[v].append(u)
         self._dealers = {u: drew[u] for u in here}
         there = {u: [v for v in self._graph[u] if v in self._seals] for u in here}
+        enough = sum(len(some) >= self.params.threshold for some in there.values())
+        if enough < self.params.minimum:  # the others will send no vector
+            raise Aborted(
+                f"{enough} clients have {self.params.threshold} neighbours who have shared their secrets: must be at "
+                f"least {self.params.minimum}"
+            )
         self._linked = {u: sorted({*drew[u], *there[u]}) for u in here}
         return {
             u: wire.entries((v, bytes(self._shares[v][u])) for v in drew[u])
