@@ -88,6 +88,7 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     >>> advice.best.name, advice.best.mse < 0.048
     ('optimal table', True)
     """
+    whole("rounds", rounds, 1)
     if participations is not None or separation is None:
         participations = whole("participations", 1 if participations is None else participations, 1, rounds)
     setting = Setting(
