@@ -121,6 +121,8 @@ def measure(runs: dict[str, tuple[Callable[[], object], int]], repeats: int = 5)
 def run(name: str) -> Result:
     """Run a benchmark by its name."""
     if name not in BENCHMARKS:
-        raise ValueError(f"NAME = {name}: must be among {', '.join(BENCHMARKS)}")
+        from rqm._util.checks import nearest  # noqa: PLC0415 (what is measured is loaded when it is)
+
+        raise ValueError(f"NAME = {name}: must be among {', '.join(BENCHMARKS)}{nearest(name, BENCHMARKS)}")
     result: Result = import_module(f"benchmarks.{name}").bench()
     return result

@@ -23,8 +23,11 @@ from types import ModuleType
 from unittest.mock import patch
 
 import pytest
+import typer
 
 import rqm as package
+from rqm.cli import COMMANDS as COMMANDS_OF_RQM
+from rqm.cli import app
 from tests.commands import process, rqm
 
 ROOT = Path(__file__).parent.parent
@@ -85,13 +88,20 @@ def run_command(folder, command):
 
 
 def run_python(page, folder):
-    """All code of a page as one script, in a module of its own."""
+    """All code of a page as one script, in a module of its own; return what it prints."""
     label = page.name
     code = "\n".join(block.text for block in blocks(page) if block.language == "python")
     script = ModuleType("page")
     sys.modules["page"] = script  # and nothing is taken out again that it imports: torch must not be loaded twice
-    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as said:
         exec(compile(code, label, "exec"), vars(script))
+    return said.getvalue()
+
+
+def printed(page):
+    """What a page says that its commands and code print, but for what is drawn anew every time."""
+    texts = [block.text for block in blocks(page) if block.language == "text"]
+    return [text for text in texts if not text.startswith(("rqm ", "RQM_STATE")) and "measured ε" not in text]
 
 
 def modules():
@@ -170,9 +180,13 @@ def test_what_a_page_shows_runs(page, tmp_path):
         title = re.match(r"# ([\w-]+\.toml)\n", block.text)
         if block.language == "toml" and title:
             (tmp_path / title[1]).write_text(block.text)
-    run_python(page, tmp_path)
+    said = run_python(page, tmp_path)
     for command in COMMANDS[page]:
-        assert run_command(tmp_path, command), f"{command} prints nothing"
+        told = run_command(tmp_path, command)
+        assert told, f"{command} prints nothing"
+        said += told
+    for text in printed(page):
+        assert " ".join(text.split()) in " ".join(said.split()), f"nothing prints this:\n{text}"
 
 
 def test_there_are_five_short_scripts_each_whole():
@@ -224,6 +238,35 @@ def test_links_lead_somewhere():
             assert (ROOT / path).exists(), f"{page.name} names {path}"
         for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
             assert f"def {test}(" in (ROOT / path).read_text()
+
+
+def options(words):
+    """The options of the command that these words begin with; None where there is no such command."""
+    group = typer.main.get_command(app)
+    command = group.get_command(typer.Context(group), words[0])
+    if hasattr(command, "commands") and words[1:]:
+        command = command.commands.get(words[1])
+    return command and {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+
+
+def test_commands_in_the_text_have_the_options_that_they_are_given():
+    for page in (README, *DOCS, ROOT / "CONTRIBUTING.md"):
+        for text in re.findall(r"`rqm ([a-z][^`]*)`", page.read_text()):
+            known, words = options(text.split()), shlex.split(text)
+            assert known is not None, f"{page.name}: rqm {text}"
+            assert {word for word in words if word.startswith("--")} <= known, f"{page.name}: rqm {text}"
+
+
+def test_every_command_has_a_section():
+    sections = re.findall(r"^## `rqm (\w+)`$", (ROOT / "docs" / "cli.md").read_text(), flags=re.M)
+    assert sorted(sections) == sorted(COMMANDS_OF_RQM)
+
+
+def test_every_row_beside_other_libraries_has_a_command_or_a_link():
+    rows = [line for line in (ROOT / "docs" / "compared.md").read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) >= 18
+    for row in rows[1:]:
+        assert re.search(r"\]\(|`rqm ", row), row
 
 
 def test_every_page_is_in_the_navigation():

@@ -60,12 +60,16 @@ def made(tmp_path_factory):
         "unknown.toml": f"ronds = 3\n{PLAN}",
         "bad.toml": "rounds = = 3",
         "text.txt": "some text\n",
+        "nothing-in-it.toml": "# a comment\n",
+        "nobody.txt": "",
+        "list.json": "[1,2]",
         "in-the-way": "a file",
         "roster.txt": KEY + "\n",
         "taken/policy.toml": "mine",
         "taken/identity.key": "mine",
     }.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
     return tmp_path
 
 

@@ -1,11 +1,15 @@
 """The command line as its users meet it."""
 
+import io
 import json
+import sys
 
 import pytest
 import typer
 
 from rqm.cli import app
+from rqm.cli.errors import told
+from rqm.cli.words import say, speak_plainly
 from tests.commands import process, rqm
 
 
@@ -242,6 +246,30 @@ def test_colours_are_off_when_piped():
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "encoder" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("encoding", "seen"),
+    [
+        ("ascii", "D_2 <= 3, epsilon of 2^20 (theta = 10^-5), ?"),
+        ("latin-1", "D_2 <= 3, epsilon of 2²0 (theta = 10^-5), ?"),
+        ("utf-8", "D_2 ≤ 3, ε of 2²⁰ (θ = 10⁻⁵), 字"),
+    ],
+)
+def test_a_terminal_that_knows_few_signs_is_told_the_same_in_others(encoding, seen, monkeypatch):
+    held = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding=encoding))
+    speak_plainly()
+    say("D_2 ≤ 3, ε of 2²⁰ (θ = 10⁻⁵), 字")
+    sys.stdout.flush()
+    assert held.getvalue().decode(encoding) == seen + "\n"
+
+
+def test_a_full_disk_is_said_without_a_number():
+    assert (
+        told(OSError(28, "No space left on device"), typer.main.get_command(app), [])[0]
+        == "writing: no space left on device"
+    )
 
 
 def test_advice_for_records_names_who_knows():

@@ -26,8 +26,21 @@ ASKED = [
         (0.1, 1e-9, 1, 20, 5, 1, 7, 3, 2),
         (50, 1e-3, 3, 2, 1, 1, 1, 1, 1),
         (1, 1e-6, 10**4, 100, 100, 1, 2**53 - 1, 2**40, 1),
+        (1, 1e-6, 10**4, 100, 100, 1, 2**49 - 1, 2**40, 1),
     )
 ]
+
+
+def drawn(rng):
+    """Something that somebody might ask."""
+    rounds, n = int(rng.integers(1, 200)), int(10 ** rng.uniform(0, 9))
+    k, honest = int(rng.integers(1, rounds + 1)), int(rng.integers(1, n + 1))
+    apart, d, bits = int(rng.integers(1, rounds // k + 1)), int(10 ** rng.uniform(0, 7)), int(rng.integers(1, 17))
+    epsilon, delta = 10 ** rng.uniform(-2, 1.5), 10 ** rng.uniform(-12, -2)
+    return dict(zip(FIELDS, (epsilon, delta, d, rounds, k, apart, n, honest, bits), strict=True))
+
+
+ASKED += [drawn(np.random.default_rng(seed)) for seed in range(30)]
 
 
 @pytest.fixture
@@ -41,7 +54,6 @@ def expected(p):
     counted = gaussian_noise(honest, p["epsilon"])
     apart, gains, size = p["rounds"] if p["k"] == 1 else p["apart"], gain(Workload(p["rounds"])), padded(p["d"])
     mech = Rounding(clip=coordinate_clip(1.0, size), levels=2, margin=1.0)
-    sums = PBM(levels=2 ** p["bits"])
     return {
         "odds": exp(p["epsilon"]),
         "mu": gaussian_mu(p["epsilon"], p["delta"]),
@@ -51,7 +63,7 @@ def expected(p):
         "margin": counted / sqrt(p["honest"]) / mech.clip - 1,
         "cancelled": gains.over_independent(apart, 1.0, gains.best_ratio(apart)) if apart > 1 else None,
         "coordinates": size,
-        "sumBits": sums.sum_bits(p["n"]) if p["n"] < 2**30 else 54,
+        "sumBits": (p["n"] * (2 ** p["bits"] - 1)).bit_length(),
     }
 
 
@@ -59,6 +71,13 @@ def test_numbers_are_pythons(page):
     for p, found in zip(ASKED, page.evaluate("(all) => all.map((p) => rqmUser.promise(p))", ASKED), strict=True):
         for name, value in expected(p).items():
             assert found[name] == (None if value is None else pytest.approx(value, rel=1e-6)), (p, name)
+            assert value is None or found[name] != pytest.approx(value * 1.0001 + 1e-12, rel=1e-6)  # would be noticed
+
+
+@pytest.mark.parametrize("bits", [1, 4, 16])
+def test_the_bits_of_a_sum_are_a_mechanisms(bits):
+    for n in (1, 2, 7, 1000, 2**20):
+        assert PBM(levels=2**bits).sum_bits(n) == (n * (2**bits - 1)).bit_length()
 
 
 def test_the_margin_has_the_noise_that_is_asked_for(page):

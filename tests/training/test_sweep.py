@@ -81,6 +81,20 @@ def test_every_private_run_of_a_sweep_charges_a_ledger_and_account_reads_it(expe
     assert "no noise, no privacy" in rqm("account", tmp_path / "out" / "plain" / "seed-0").stdout
 
 
+def test_a_plan_that_declares_no_population_is_summed_up_as_well(experiment, tmp_path):
+    mechanism = '{ mechanism = "rounding", clip = 0.5, levels = 2, margin = 20.0 }'
+    experiment.write_text(
+        f'data = "blobs"\nmodel = "linear"\nclients = 4\nrounds = 1\nmechanism = {mechanism}\n'
+        "transforms = { l2_clip = 0.5, rotate = true }\n"
+    )
+    plans, out = Sweep.from_toml(experiment), tmp_path / "out"
+    assert json.loads(sweep.save_curves(plans, out).read_text()) == {}  # before the first run is finished
+    assert sweep.carry_out(plans, lambda _: pictures(), out)
+    found = sweep.save_summary(plans, out)
+    assert found["users"] is None
+    assert "declared users" not in found["sentence"]
+
+
 def test_all_variants_are_validated_before_the_first_begins(experiment, tmp_path):
     experiment.write_text(TOML + "clients = 50\n")
     with pytest.raises(ValueError, match="plain: clients = 50: must be at most 12"):

@@ -89,8 +89,14 @@ def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
     return array
 
 
-def known_keys(values: Iterable[str], names: list[str], prefix: str = "", inner: Iterable[str] = ()) -> None:
-    """Raise for a key that is not among the names, and suggest the nearest.
+def known_keys(
+    values: Iterable[str],
+    names: list[str],
+    prefix: str = "",
+    inner: Iterable[str] = (),
+    needed: Iterable[str] = (),
+) -> None:
+    """Raise for a key that is not among the names, and suggest the nearest; and for one that is ``needed``.
 
     ``inner`` are names of tables beside them (``server.rate``), of which somebody may have left out the first part.
     """
@@ -98,9 +104,12 @@ def known_keys(values: Iterable[str], names: list[str], prefix: str = "", inner:
         if key not in names:
             name = str(key)[:LONGEST]
             homes = {one.rpartition(".")[2]: one for one in reversed([*inner, *names])}
-            near = get_close_matches(name, homes, 1, 0.4)
+            near = get_close_matches(name, homes, 1, 0.6)
             hint = f"did you mean {prefix}{homes[near[0]]}?" if near else f"known are {', '.join(names)}"
             raise ValueError(f"{prefix}{name}: unknown key; {hint}")
+    for key in needed:
+        if key not in values:
+            raise ValueError(f"{prefix}{key}: must be given, with {prefix}{f', {prefix}'.join(names[:3])}, …")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -111,6 +120,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """
     near = get_close_matches(name, list(names), 1, 0.6)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
+    """Raise for a value that is not among those that are allowed, and suggest the nearest."""
+    names = list(allowed)
+    if value not in names:
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(names)}{nearest(str(value), names)}")
 
 
 def order(alpha: Any) -> float:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,11 @@ def write_atomically(path: Path, data: bytes, *, new: bool = False, private: boo
             temporary.unlink()
         else:
             temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.strerror:  # of the file that was asked for, not of the one beside it
+            raise type(error)(error.errno, error.strerror, str(path)) from None
         raise
     sync_folder(path.parent)
 

@@ -79,17 +79,17 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     or as many as a ``separation`` allows, the least number of rounds from one to the next. ``bits`` (or ``levels``, the
     most outcomes) is what a client may send for a coordinate, before secure aggregation: 4, and 32 for both messages of
     noise that cancels (``docs/cancel.md``). That takes seconds to look for, where there are rounds to take it back in.
-    Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. For the
-    others see ``Setting``: ``honest`` may be a fraction only if the population is given.
-    With ``max_bits_per_parameter`` (of a masked vector) only so many rotated coordinates are sent as keep to it; with a
-    ``mean_length`` alone (in L2 clips) so many that their choice adds a tenth to the error of the noise.
+    Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. The
+    others: see ``Setting``. With ``max_bits_per_parameter`` (of a masked vector) only so many rotated coordinates are
+    sent as keep to it; with a ``mean_length`` alone (in L2 clips) so many that their choice adds a tenth to the error.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
     ('optimal table', True)
     """
     if participations is not None or separation is None:
-        participations = whole("participations", 1 if participations is None else participations, 1, rounds)
+        most = whole("rounds", rounds, 1)
+        participations = whole("participations", 1 if participations is None else participations, 1, most)
     setting = Setting(
         clients=clients,
         rounds=rounds,

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from rqm import __version__
 from rqm._util.threads import wait_quietly
 from rqm.cli.errors import ANSWERED, told
+from rqm.cli.words import speak_plainly
 
 SETTINGS: dict[str, Any] = {
     "add_completion": True,
@@ -99,8 +100,11 @@ def about(
 def main() -> None:
     """Run the command line; a bad value ends with exit code 2 and one line that names it."""
     wait_quietly()
+    speak_plainly()
     gc.set_threshold(20_000, 20, 20)  # importing makes many objects and no rubbish: a tenth of a short command's time
     try:
+        if "" in sys.argv[1:]:
+            raise ValueError(f"argument {sys.argv.index('', 1)} is empty: must be left out, or say something")
         code = app(prog_name="rqm", standalone_mode=False)
     except ANSWERED as error:
         message, code = told(error, typer.main.get_command(app), sys.argv[1:])

@@ -86,7 +86,9 @@ def count(rappor: Rappor, *, reports: int | None, draws: int, confidence: float,
     """Measure ε of RAPPOR's reports."""
     from rqm.audit.privacy import audit_reports
 
-    _tell_measured(audit_reports(rappor, reports or 1, draws=draws, confidence=confidence), as_json)
+    _tell_measured(
+        audit_reports(rappor, 1 if reports is None else reports, draws=draws, confidence=confidence), as_json
+    )
 
 
 @app.command()
@@ -372,7 +374,7 @@ def everything(
         for name in ("inversion", "membership"):
             draw(out / f"{name}.json")
     text = markdown(found)
-    (out / "audit.md").write_text(text)
+    (out / "audit.md").write_text(text, encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(found))
     else:

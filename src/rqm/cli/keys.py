@@ -48,8 +48,9 @@ def roster(
 
         rqm keys roster roster.txt 3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29
     """
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    _write(file, [*lines, *(add or [])], as_json)
+    if not file.exists() and not add:
+        raise FileNotFoundError(f"{file}: no such file; give the public keys that it is to begin with")
+    _write(file, [*(_lines(file) if file.exists() else []), *(add or [])], as_json)
 
 
 @app.command("rotate")
@@ -65,7 +66,7 @@ def rotate(
 
         rqm keys rotate roster.txt OLD NEW
     """
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = _lines(file)
     places = [number for number, line in enumerate(lines) if line.split("#", 1)[0].strip() == old]
     if not places:
         raise ValueError(f"{file}: does not hold the key {old}")
@@ -73,12 +74,23 @@ def rotate(
     _write(file, lines, as_json)
 
 
+def _lines(file: Path) -> list[str]:
+    """What is in a file that should be a roster."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: is no text: must be a roster, a public key on each line") from None
+
+
 def _write(file: Path, lines: list[str], as_json: bool) -> None:
     """Write a roster, if it is one."""
     from rqm._util.files import write_atomically
     from rqm.secagg import Roster
 
-    found = Roster.parse("\n".join(lines))
+    try:
+        found = Roster.parse("\n".join(lines))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     write_atomically(file, ("\n".join(lines) + "\n").encode())
     facts = {"keys": len(found.keys), "hash": found.hash.hex()}
     typer.echo(json.dumps(facts) if as_json else f"{len(found.keys)} keys, hash {found.hash.hex()}")

@@ -55,6 +55,9 @@ def with_mechanism(command: Callable[..., None], count: Callable[..., None] | No
         if count is not None and mechanism == Rappor.kind:
             _allowed(mechanism, own, Rappor.options())
             wanted = inspect.signature(count).parameters.keys() & given.keys()
+            for name in given.keys() - wanted:
+                if given[name] != signature.parameters[name].default:
+                    raise ValueError(f"{name} = {given[name]}: must not be given with --mechanism {Rappor.kind}")
             count(Rappor(**own), **{name: given[name] for name in wanted})
             return
         if given.get("reports") is not None:

@@ -35,7 +35,7 @@ class LawName(StrEnum):
 
 def count(rappor: Rappor, *, reports: int | None = None, as_json: bool = False) -> None:
     """What reports of RAPPOR tell of a value, and of who has it."""
-    many = reports or 1
+    many = 1 if reports is None else reports
     facts = {
         "mechanism": {"mechanism": rappor.kind, **asdict(rappor)},
         "reports": many,

@@ -95,6 +95,7 @@ def command(
             raise ValueError("--sweep: must come with EXPERIMENT and --out, without --resume, --key and --witness")
         _sweep(experiment, settings, data, out, minutes, as_json)
         return
+    _together(out=out, resume=resume, minutes=minutes, expect_head=expect_head)
     plan = _plan(experiment, settings, resume)
     if print_config:
         typer.echo(json.dumps(plan.to_dict(), indent=1))
@@ -102,6 +103,16 @@ def command(
     _run(
         plan, resume or out, data, as_json, resume=resume is not None, expect_head=expect_head, key=key, witness=witness
     )
+
+
+def _together(out: Path | None, resume: Path | None, minutes: float | None, expect_head: str | None) -> None:
+    """Refuse options that a single run would not look at."""
+    if minutes is not None:
+        raise ValueError(f"minutes = {minutes}: must come with --sweep; a run is stopped by Ctrl-C, and saved")
+    if resume is None and expect_head is not None:
+        raise ValueError(f"expect_head = {expect_head}: must come with --resume; a new run has no ledger yet")
+    if resume is not None and out is not None:
+        raise ValueError(f"out = {out}: must not be given with --resume, which goes on in its own folder")
 
 
 def _run(plan: "Plan", folder: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rqm._util.checks import real, whole
 from rqm.cli.options import JsonOption, number_or_share
 from rqm.cli.words import say
 
@@ -46,6 +47,7 @@ def command(
     """
     from rqm.verify import verify
 
+    _possible(dim, delta, rounds)
     found = verify(
         ledger,
         key=key,
@@ -61,6 +63,16 @@ def command(
     else:
         say(_say(found))
     raise typer.Exit(CODES[found.status])
+
+
+def _possible(dim: int | None, delta: float | None, rounds: int | None) -> None:
+    """Refuse what no ledger could say: that is a slip of whoever asks, and no reason to distrust the ledger."""
+    if dim is not None:
+        whole("dim", dim, 1)
+    if delta is not None:
+        real("delta", delta, "above 0 and below 1", 0, 1)
+    if rounds is not None:
+        whole("rounds", rounds, 0)
 
 
 def _say(found: "Report") -> str:

@@ -1,11 +1,46 @@
 """How a command says something: whole words on a terminal, whole lines in a pipe."""
 
+import codecs
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
+from unicodedata import name as name_of
 
 import typer
+
+WORDS = ("<=", ">=", "~", "+-", "x", "*", "sqrt", "inf", "->", "-", "...", "'", "'", "2", "=", "-", "e")
+PLAIN = dict(zip("≤≥≈±×·√∞→–…′’₂━─é", WORDS, strict=True))
+"""Signs as a terminal or a file that knows few of them is told them."""
+RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What is written for signs that cannot be: epsilon for ε, 2^20 for 2²⁰."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = ""
+    for place in range(error.start, error.end):
+        sign, before = error.object[place], error.object[max(0, place - 1) : place]
+        if sign in RAISED:
+            text += ("" if before and before in RAISED + "⁻" else "^") + str(RAISED.index(sign))
+        elif sign == "⁻":
+            text += "^-"
+        elif (found := name_of(sign, "")).startswith("GREEK"):
+            text += found.split()[-1].lower()
+        else:
+            text += PLAIN.get(sign, "?")
+    return text, error.end
+
+
+def speak_plainly() -> None:
+    """Say in other signs what the terminal, or the file that is written to, has none for (ε in Latin-1)."""
+    codecs.register_error("rqm-plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="rqm-plain")
 
 
 def say(text: str, *, bold: bool = False, whole: bool = False) -> None:

@@ -25,6 +25,7 @@ Law = Literal["paper", "sampled"]
 
 MAX_LEVELS = 65_536
 CLIPS = (1e-280, 1e280)  # beyond them, scales between inputs and positions overflow
+FARTHEST = 1e25  # the margin, in units of the clip: for the same reason
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from inspect import isabstract
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from rqm._util.checks import known_keys, shown
+from rqm._util.checks import known_keys, one_of, shown
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.mechanisms.base import Mechanism
@@ -87,8 +87,7 @@ def model_mechanism(kind: str, clip: float, options: Mapping[str, Any]) -> Mecha
     """
     known = {name for one in kinds().values() for name in one.options()}
     known_keys(options, sorted(known))
-    if kind not in kinds():
-        raise ValueError(f"mechanism = {shown(kind)}: must be one of {', '.join(kinds())}")
+    one_of("mechanism", kind, sorted(kinds()))
     made = kinds()[kind]
     own = {**made.for_models, **{name: value for name, value in options.items() if name in made.options()}}
     has_clip = any(one.name == "clip" for one in fields(made))  # type: ignore[arg-type]
@@ -104,6 +103,5 @@ def mechanism_from_dict(values: dict[str, Any]) -> Mechanism:
     if not isinstance(values, Mapping):
         raise TypeError(f"mechanism = {shown(values)}: must be a table of its name and its parameters")
     kind: Any = values.get("mechanism")
-    if not isinstance(kind, str) or kind not in kinds():
-        raise ValueError(f"mechanism = {shown(kind)}: must be one of {', '.join(sorted(kinds()))}")
+    one_of("mechanism", kind, sorted(kinds()))
     return kinds()[kind].from_dict(values)

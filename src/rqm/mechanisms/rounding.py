@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rqm._util.checks import FloatArray, inputs, real
 from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, Recipe, on_grid
 from rqm.mechanisms.base import Ask, option
+from rqm.mechanisms.channel import FARTHEST
 from rqm.mechanisms.tabled import Wide
 
 
@@ -37,7 +38,7 @@ class Rounding(Wide):
     def __post_init__(self) -> None:
         """Validate every parameter."""
         self._validate()
-        margin = real("margin", self.margin, "a finite number ≥ 0", 0, np.inf, closed="[")
+        margin = real("margin", self.margin, f"a finite number ≥ 0, up to {FARTHEST:g}", 0, FARTHEST, closed="[]")
         object.__setattr__(self, "margin", margin)
 
     @property

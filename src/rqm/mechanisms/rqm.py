@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, real
 from rqm.mechanisms.base import Ask, option
+from rqm.mechanisms.channel import FARTHEST
 from rqm.mechanisms.tabled import Wide, widest
 
 MAX_TABLE_LEVELS = 1024
@@ -47,7 +48,8 @@ class RQM(Wide):
     def __post_init__(self) -> None:
         """Validate every parameter."""
         self._validate(MAX_TABLE_LEVELS)
-        object.__setattr__(self, "margin", real("margin", self.margin, "a positive finite number", 0, np.inf))
+        allowed = f"a positive finite number, up to {FARTHEST:g}"
+        object.__setattr__(self, "margin", real("margin", self.margin, allowed, 0, FARTHEST, closed="]"))
         if np.ndim(self.keep) == 0:
             object.__setattr__(self, "keep", _probability("keep", self.keep))
         else:

@@ -11,7 +11,7 @@ from rqm._util.checks import FloatArray, real
 from rqm._util.files import read_json, write_json
 from rqm.kernels.recipe import TABLE_BITS
 from rqm.mechanisms.base import Option, option
-from rqm.mechanisms.channel import MAX_LEVELS
+from rqm.mechanisms.channel import FARTHEST, MAX_LEVELS
 from rqm.mechanisms.tabled import Tabled
 
 CLOSE = 1e-6
@@ -40,7 +40,8 @@ class Table(Tabled):
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
-        object.__setattr__(self, "margin", real("margin", self.margin, "a finite number ≥ 0", 0, np.inf, closed="["))
+        margin = real("margin", self.margin, f"a finite number ≥ 0, up to {FARTHEST:g}", 0, FARTHEST, closed="[]")
+        object.__setattr__(self, "margin", margin)
         try:
             rows = np.array(self.rows, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):

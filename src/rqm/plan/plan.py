@@ -3,11 +3,11 @@
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
-from rqm._util.checks import known_keys, nearest, real, shown, whole
+from rqm._util.checks import known_keys, nearest, one_of, real, shown, whole
 from rqm._util.files import DEEPEST, parse_table, read_json
 from rqm._util.schedules import Schedule, rate_factor
 from rqm.encoding.private_mean import LATER, PrivateMean
@@ -27,8 +27,7 @@ SecAgg = Literal["ideal", "real"]
 PLAN = "plan.json"
 """A plan's name in the folder of a run."""
 FREE = ("device", "evaluate_every", "checkpoint_every", "budget_epsilon", "delta", "honest", "dim")
-"""What may differ between two plans of which one goes on where the other stopped: it changes no model. What changes a
-promise is compared by the ledger."""
+"""What may differ where one plan goes on with another's run: it changes no model. The ledger compares promises."""
 
 
 @final
@@ -50,7 +49,7 @@ class ClientWork:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        _one_of("client.work", self.work, Work)
+        one_of("client.work", self.work, get_args(Work))
         if self.steps is not None:
             whole("client.steps", self.steps, 1)
         real("client.convexity", self.convexity, "a positive finite number", 0, float("inf"))
@@ -104,8 +103,8 @@ class ServerStep:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        _one_of("server.optimizer", self.optimizer, Optimizer)
-        _one_of("server.schedule", self.schedule, Schedule)
+        one_of("server.optimizer", self.optimizer, get_args(Optimizer))
+        one_of("server.schedule", self.schedule, get_args(Schedule))
         real("server.rate", self.rate, "a positive finite number", 0, float("inf"))
         real("server.momentum", self.momentum, "at least 0 and below 1", 0, 1, closed="[")
 
@@ -192,14 +191,13 @@ class Plan:
         real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
         real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
         if self.dim is not None:
-            whole("dim", self.dim, 1)
-            self.check_size(self.dim)
+            self.check_size(whole("dim", self.dim, 1))
         if self.delta is not None:
             checked_delta(self.delta)
         if self.budget_epsilon is not None:
             checked_epsilon(self.budget_epsilon, "budget_epsilon")
         check_records(self)
-        _one_of("secagg", self.secagg, SecAgg)
+        one_of("secagg", self.secagg, get_args(SecAgg))
         if self.secagg == "real" and not self.mechanism.integers:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.clients < 2:
@@ -322,7 +320,8 @@ class Plan:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
         for name, kind in {**PARTS, **OTHERS}.items():
             if name in values and (name in PARTS or values[name] is not None):
-                known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.")
+                needed = [f.name for f in fields(kind) if f.default is MISSING]
+                known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.", needed=needed)
                 values[name] = kind(**values[name])
         return cls(**values)
 
@@ -351,6 +350,8 @@ def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
         values = parse_table(Path(path).read_bytes().decode(), tomllib.loads)
     except ValueError as error:
         raise ValueError(f"{path}: not a TOML file ({error})") from None
+    if not values:
+        raise ValueError(f"{path}: says nothing: must be a plan, such as rounds = 100")
     for setting in settings:
         assign(values, setting)
     return values
@@ -384,7 +385,7 @@ def _table(values: dict[str, Any], name: str) -> dict[str, Any]:
     table = values[name]
     if not isinstance(table, dict):
         inner = [one for one in _inner() if one.startswith(f"{name}.")]
-        known = f" ({', '.join(inner[:3])}, …){nearest(name, ['clients', 'records'])}" if inner else ""
+        known = f" ({', '.join(inner[:3])}, …){nearest(name, {'clients', 'records'} - {name})}" if inner else ""
         raise TypeError(f"{name} = {shown(table)}: must be a table{known}")
     return table
 
@@ -393,8 +394,3 @@ def _inner() -> list[str]:
     """The names in the tables of a plan, each with its table's."""
     found = [f"{table}.{f.name}" for table, kind in {**PARTS, **OTHERS}.items() for f in fields(kind)]
     return found + [f"mechanism.{name}" for made in kinds().values() for name in made.options()]
-
-
-def _one_of(name: str, value: Any, kinds: Any) -> None:
-    if value not in get_args(kinds):
-        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(get_args(kinds))}")

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
-from rqm._util.checks import real, shown, whole
+from rqm._util.checks import one_of, real, shown, whole
 
 if TYPE_CHECKING:
     from rqm.plan.plan import Plan
@@ -39,8 +39,7 @@ class Records:
         for name in ("batches", "silos"):
             if getattr(self, name) is not None:
                 whole(f"records.{name}", getattr(self, name), 1)
-        if self.neighbours not in get_args(Changed):
-            raise ValueError(f"records.neighbours = {shown(self.neighbours)}: must be one of add-remove, replace")
+        one_of("records.neighbours", self.neighbours, get_args(Changed))
         if self.batches is not None and self.rate is not None:
             raise ValueError(f"records.batches = {self.batches}: must come without records.rate: drawn, or in order")
 

@@ -69,7 +69,12 @@ class Sweep:
             twin = next((other for other in plans if slug(other) == slug(name)), None)
             if twin is not None:
                 raise ValueError(f"{path}: the variants {twin!r} and {name!r} would share a folder; name them apart")
-            plans[name] = Plan.from_dict(merged)
+            try:
+                plans[name] = Plan.from_dict(merged)
+            except (ValueError, TypeError) as error:
+                if settings:  # which are named as they were typed
+                    raise
+                raise type(error)(f"{path}: {error}") from None
         return cls(plans, seeds)
 
     def runs(self, folder: Path) -> list[tuple[str, Plan, Path]]:

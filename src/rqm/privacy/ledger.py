@@ -210,7 +210,7 @@ def read(path: Path) -> tuple[dict[str, Any], Counter[int], str]:
     """What a ledger is about, how often each round was charged, and its head; without opening it for writing."""
     lines, head, *_ = _read(path)
     if not lines:
-        raise LedgerError(f"{path}: is empty")
+        raise LedgerError(f"{path}: {'holds no whole line of a ledger' if path.stat().st_size else 'is empty'}")
     return lines[0]["about"], Counter(line["round"] for line in lines[1:]), head
 
 
@@ -232,7 +232,8 @@ def _read(path: Path) -> _Found:
     for raw in raws:
         line = _line(raw, head, lines)
         if line is None:
-            raise LedgerError(f"{path}: line {len(lines) + 1} was changed, or a line before it is missing")
+            other = "" if lines else "; or this is no ledger"
+            raise LedgerError(f"{path}: line {len(lines) + 1} was changed, or a line before it is missing{other}")
         lines.append(line)
         head, whole = line["hash"], whole + len(raw) + 1
     last = _line(tail, head, lines) if tail else None
@@ -265,6 +266,8 @@ def _line(raw: bytes, head: str, before: list[dict[str, Any]]) -> dict[str, Any]
     """A line that follows this head, as it was written to the byte; None if it is anything else."""
     try:
         line = json.loads(raw)
+        if not isinstance(line, dict):
+            return None
         good = json.dumps(line).encode() == raw and line["previous"] == head and line["hash"] == _hash(line)
         first = before[0] if before else line
         names = {"previous", "hash"} | ({"nonce"} & first.keys()) | ({"signature"} if "key" in first else set())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, log
 from typing import Any, Literal, NamedTuple, get_args
 
-from rqm._util.checks import real, shown, whole
+from rqm._util.checks import one_of, real, whole
 
 Observer = Literal["server", "outsider"]
 Neighbours = Literal["replace", "zero-out", "add-remove"]
@@ -105,8 +105,7 @@ class Setting:
             raise ValueError("delta = None: must be given for records: well below one over the number of all of them")
         put("delta", checked_delta(default_delta(self.population) if self.delta is None else self.delta))
         for name, kinds in (("observer", Observer), ("neighbours", Neighbours), ("unit", Unit)):
-            if getattr(self, name) not in get_args(kinds):
-                raise ValueError(f"{name} = {shown(getattr(self, name))}: must be one of {', '.join(get_args(kinds))}")
+            one_of(name, getattr(self, name), get_args(kinds))
         if self.participations is not None:
             put("participations", whole("participations", self.participations, 1))
         if self.separation is not None:

@@ -55,6 +55,9 @@ def _saved(figure: Figure, path: Path, across: str, up: str) -> Path:
     axes.grid(alpha=0.3, which="both", lw=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
+    kinds = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in kinds:
+        raise ValueError(f"plot = {path}: must end in .png, .pdf or .svg, or in .{', .'.join(kinds)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return path

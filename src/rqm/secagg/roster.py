@@ -40,7 +40,9 @@ class Roster:
         for key in found:
             if not isinstance(key, bytes) or len(key) != IDENTITY:
                 raise ValueError(f"a key of the roster is {shown(key)}: must be {IDENTITY} bytes")
-        if len(set(found)) < len(found) or len(found) < 1:
+        if not found:
+            raise ValueError("the roster has no keys: must have one at least")
+        if len(set(found)) < len(found):
             raise ValueError(f"the roster has {len(found)} keys, {len(set(found))} different: must be different ones")
         return cls(frozenset(found))
 

@@ -53,10 +53,9 @@ class Statement:
         if self.again:
             asked = "" if self.asked is None else f", where {self.asked:g} was asked for"
             found += f"; this counts {self.again:,} rounds that were done again after an interruption{asked}"
-        if self.behind is not None and self.behind != self.details.population:
-            found += (
-                f"; the {self.details.population:,} declared users are re-drawn from {self.behind:,} that are there"
-            )
+        declared = self.details.population
+        if self.behind is not None and declared is not None and self.behind != declared:
+            found += f"; the {declared:,} declared users are re-drawn from {self.behind:,} that are there"
         if self.seed is not None:
             found = (
                 f"A simulation (anyone can repeat the noise of seed {self.seed}, so it hides no real data) of what is, "

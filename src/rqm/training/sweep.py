@@ -1,10 +1,12 @@
 """Sweeps: an experiment's variants, each with several seeds, in one folder that can be left and taken up again."""
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from rqm._util.checks import real
 from rqm._util.files import read_json, write_json
 from rqm.data.clients import FederatedData
 from rqm.plan.account import account_ledger
@@ -30,6 +32,8 @@ def carry_out(
 
     All variants are validated before the first begins.
     """
+    if minutes is not None:
+        real("minutes", minutes, "a positive finite number", 0, inf)
     deadline = None if minutes is None else monotonic() + 60 * minutes
     for name, plan, place in sweep.runs(folder):
         if finished(place) and not _is_of(plan, place):
@@ -89,6 +93,7 @@ def save_curves(sweep: Sweep, folder: Path) -> Path:
             entry["leak"] = leak(plan)
         except ModuleNotFoundError:  # a bare GPU machine has no accountant
             entry["leak"] = None
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "curves.json", found)
     return folder / "curves.json"
 

@@ -33,5 +33,5 @@ def find(name: str) -> Path:
 
 def about(name: str) -> str:
     """What an experiment is: the first sentence of the comment that its file begins with."""
-    lines = takewhile(lambda line: line.startswith("#"), find(name).read_text().splitlines())
+    lines = takewhile(lambda line: line.startswith("#"), find(name).read_text(encoding="utf-8").splitlines())
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.lstrip("# ") for line in lines))[0]

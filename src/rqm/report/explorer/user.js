@@ -143,6 +143,13 @@
     return power;
   }
 
+  /** Bits of a whole number; a logarithm would be rounded. */
+  function bitLength(value) {
+    let bits = 0;
+    while (2 ** bits <= value) bits++;
+    return bits;
+  }
+
   /**
    * What a promise takes.
    * @param {{epsilon: number, delta: number, d: number, rounds: number, k: number, apart: number, n: number,
@@ -154,7 +161,7 @@
     const coordinates = padded(p.d);
     const clip = Math.min(4, Math.sqrt(coordinates)) / Math.sqrt(coordinates);
     const apart = p.k === 1 ? p.rounds : p.apart;
-    const sumBits = Math.floor(Math.log2(p.n * (2 ** p.bits - 1))) + 1;
+    const sumBits = bitLength(p.n * (2 ** p.bits - 1));
     return {
       odds: Math.exp(p.epsilon),
       mu: gaussianMu(p.epsilon, p.delta),

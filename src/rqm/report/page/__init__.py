@@ -44,7 +44,7 @@ def _document(title: str, body: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
         "script-src 'unsafe-inline'; img-src data:\">"
-        f"<title>{escape(title)} · rqm</title><style>{STYLE.read_text()}</style></head><body>"
+        f"<title>{escape(title)} · rqm</title><style>{STYLE.read_text('utf-8')}</style></head><body>"
         f'<header><h1>{escape(title)}</h1><button type="button">Dark</button></header>{body}'
         f"<p><small>Written by rqm {__version__}. This file loads nothing and sends nothing.</small></p>"
         f"<script>{_SCRIPT}</script></body></html>\n"
