@@ -1,5 +1,6 @@
 """The package as it ships: a wheel in an empty environment, with the newest dependencies allowed, and the oldest."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,10 +13,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
 
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+"""Without sources that somebody works on, which pip would take for the package."""
+
 
 def pip(python, *args):
     quiet = ("--quiet", "--disable-pip-version-check")
-    subprocess.run([python, "-m", "pip", args[0], *quiet, *map(str, args[1:])], check=True)
+    subprocess.run([python, "-m", "pip", args[0], *quiet, *map(str, args[1:])], check=True, env=ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def test_a_wheel_in_an_empty_environment(age, wheel, tmp_path):
 
     def rqm(*args):
         command = [tmp_path / "env" / "bin" / "rqm", *args]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, check=False)
 
     assert rqm("--version").stdout.startswith("rqm ")
     for args, words in (
@@ -77,6 +81,6 @@ def test_a_wheel_in_an_empty_environment(age, wheel, tmp_path):
     assert missing.stderr == "rqm: torch is not installed: pip install 'rqm[train]'\n"
     private = "import numpy, rqm; m = rqm.PrivateMean(epsilon=1, clients=50, dim=9); m.decode(50 * m.encode("
     private += "numpy.ones(9), rqm.SecureRandom()), clients=50); print(m.guarantee)"
-    done = subprocess.run([python, "-c", private], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", private], cwd=tmp_path, env=ALONE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "for every user against the server" in done.stdout

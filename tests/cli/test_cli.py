@@ -7,6 +7,7 @@ import sys
 import pytest
 import typer
 
+from rqm.__main__ import main as begin
 from rqm.cli import app
 from rqm.cli.errors import told
 from rqm.cli.words import say, speak_plainly
@@ -270,6 +271,20 @@ def test_a_full_disk_is_said_without_a_number():
         told(OSError(28, "No space left on device"), typer.main.get_command(app), [])[0]
         == "writing: no space left on device"
     )
+
+
+def test_who_stops_a_command_is_told_so(monkeypatch, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rqm.cli.doctor.examine", stopped)
+    done = rqm("doctor")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rqm: stopped by the user\n")
+    monkeypatch.setattr("rqm.cli.main", stopped)  # while it is being loaded
+    with pytest.raises(SystemExit) as end:
+        begin()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "rqm: stopped by the user\n"
 
 
 def test_advice_for_records_names_who_knows():

@@ -51,6 +51,13 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = _loaded(cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; whoever stops it is told so, which typer would leave out."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
 
 def _loaded(name: str) -> Any:
     module, _, attribute = COMMANDS[name].partition(".")
