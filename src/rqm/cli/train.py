@@ -100,9 +100,8 @@ def command(
     if print_config:
         typer.echo(json.dumps(plan.to_dict(), indent=1))
         return
-    _run(
-        plan, resume or out, data, as_json, resume=resume is not None, expect_head=expect_head, key=key, witness=witness
-    )
+    vouched = {"expect_head": expect_head, "key": key, "witness": witness}
+    _run(plan, resume or out, data, as_json, resume=resume is not None, **vouched)
 
 
 def _together(out: Path | None, resume: Path | None, minutes: float | None, expect_head: str | None) -> None:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm._util.checks import whole
-from rqm.kernels.packing import pack
 from rqm.secagg import holding, masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.graph import degree_of, drawn
@@ -271,6 +270,8 @@ class Client:
             self._maker.add(total, key, 1 if self.number < other else -1)
         total &= total.dtype.type(2**params.bits - 1)
         tags = [(other, self._tag(self.number, other, b"masked")) for other in self._held]
+        from rqm.kernels.packing import pack  # noqa: PLC0415 (takes the compiler)
+
         body = pack(total, params.bits).tobytes(), wire.entries(tags), wire.clients(bad)
         return self._send(Kind.MASKED, *body, then=Kind.SURVIVORS)
 

@@ -25,7 +25,6 @@ from hashlib import sha256
 from typing import final
 
 from rqm._util.checks import shown, whole
-from rqm.kernels.packing import packed_size
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.masking import KEY
@@ -159,6 +158,8 @@ class Params:
     @property
     def masked_size(self) -> int:
         """Bytes of a client's masked vector."""
+        from rqm.kernels.packing import packed_size  # noqa: PLC0415 (takes the compiler)
+
         return packed_size(self.count, self.bits)
 
 

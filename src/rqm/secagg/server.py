@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from rqm.kernels.packing import unpack
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import Aborted, ProtocolError, Spoiled, likely
 from rqm.secagg.graph import degree_of
@@ -251,6 +250,8 @@ class Server:
         wire.end(rest)
         if list(tags) != self._linked[client] or not against.issubset(self._dealers[client]):
             raise ProtocolError(f"client {client} has masked its values for others than its neighbours")
+        from rqm.kernels.packing import unpack  # noqa: PLC0415 (takes the compiler)
+
         self._total += unpack(body[:size], self.params.bits, self.params.count)
         self._tags[client] = tags
         self._in_sum.append(client)
