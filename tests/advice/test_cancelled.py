@@ -27,6 +27,7 @@ def named(advice):
     return next(one for one in advice.candidates if one.name == NAME)
 
 
+@pytest.mark.slow
 def test_it_comes_first_by_the_noise_in_the_models_though_single_rounds_are_noisier():
     first, *others = found().candidates
     assert first.name == NAME

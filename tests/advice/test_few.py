@@ -21,6 +21,7 @@ def advice():
     return advise(**ASKED, max_bits_per_parameter=0.3, mean_length=0.4)
 
 
+@pytest.mark.slow
 def test_all_keep_to_the_bits_and_to_epsilon(advice):
     assert len(advice.candidates) > 4
     for one in advice.candidates:
@@ -35,6 +36,7 @@ def test_all_keep_to_the_bits_and_to_epsilon(advice):
 
 
 @pytest.mark.statistical
+@pytest.mark.slow
 def test_the_error_is_the_one_that_is_measured(advice):
     best, clip = advice.best, advice.request.clip
     mean = PrivateMean(

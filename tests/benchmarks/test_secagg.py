@@ -28,6 +28,7 @@ def test_without_a_peer_it_says_so(small):
     assert set(result.entries) == {secagg.OURS, secagg.OURS_ALL, secagg.OURS_FEW}
 
 
+@pytest.mark.slow
 def test_ratios_are_theirs_over_ours(small, monkeypatch):
     class Peer:
         def __init__(self, python, shares):

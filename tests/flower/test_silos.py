@@ -158,6 +158,7 @@ def test_whether_records_are_removed_or_replaced_is_the_owners_to_say():
         Policy(**LIMITS, **RECORD | {"unit": "user"}, neighbours="add-remove")
 
 
+@pytest.mark.slow
 def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
     """Rounds that told little of a record may have told all of what its node holds."""
     silos = Settings.from_run_config(CONFIG).plan

@@ -61,6 +61,7 @@ def test_a_fixed_order_counts_epochs():
     assert account(fixed).accountant == "gaussian"
 
 
+@pytest.mark.slow
 def test_a_fixed_order_with_noise_that_cancels_says_so_and_its_ledger_too(tmp_path):
     noise = NOISE | {"scale": 0.2, "bits": 15}
     alone, both = (account(plan(records=IN_ORDER, mechanism=noise, cancel=cancel)) for cancel in (None, 400.0))

@@ -148,6 +148,7 @@ def told_by(stays, goes, times, **how):
     return np.array([np.maximum(w - q * n, 0).sum() for q in POINTS])
 
 
+@pytest.mark.slow
 def test_two_rounds_of_wide_noise_tell_nearly_what_is_stated_and_a_broken_scheme_more():
     stays, goes = wide(2.0, 8), wide(8.0, 32)
     exact, bound = told_by(stays, goes, 4), stated(stays, goes, 4, 2, POINTS)

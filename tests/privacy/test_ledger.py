@@ -269,7 +269,7 @@ def test_nothing_is_cut_off_before_all_is_checked(path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("key", [False, True])
+@pytest.mark.parametrize("key", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_flipped_byte_drops_a_charge(path, tmp_path, key):
     signer = Signer(tmp_path / "key") if key else None
     with Ledger(path, ABOUT, key=signer) as ledger:

@@ -168,7 +168,7 @@ def test_without_a_bound_of_its_own_noise_that_stays_is_what_counts():
     assert alone == known
 
 
-@pytest.mark.parametrize("cancel", [1.0, 10.6])
+@pytest.mark.parametrize("cancel", [pytest.param(1.0, marks=pytest.mark.slow), 10.6])
 def test_narrow_noise_that_is_taken_back_costs_nothing(cancel):
     """Its certificate walks step by step; that of noise that stays says less, and holds whatever else is added."""
     mech = DiscreteGaussian(clip=4.0, scale=364 / 255, steps=255, bits=14)

@@ -126,7 +126,8 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     """Raise for a value that is not among those that are allowed, and suggest the nearest."""
     names = list(allowed)
     if value not in names:
-        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(names)}{nearest(str(value), names)}")
+        meant = nearest(value, names) if isinstance(value, str) else ""  # no repr of what is nested without end
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(names)}{meant}")
 
 
 def order(alpha: Any) -> float:
