@@ -26,6 +26,7 @@ def cached(clients):
     return advise(**MANY_BITS) if clients == 30 else advise(clients=1, epsilon=3.0)
 
 
+@pytest.mark.slow
 def test_one_client_and_pure_privacy():
     advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     assert advice.best.name == "optimal table"

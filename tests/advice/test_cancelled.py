@@ -44,6 +44,7 @@ def test_it_comes_first_by_the_noise_in_the_models_though_single_rounds_are_nois
         assert one.cancel is None
 
 
+@pytest.mark.slow
 def test_it_is_what_an_account_says_of_both_messages():
     one = json.loads(json.dumps(found().to_dict()))["candidates"][0]
     mech = mechanism_from_dict(one["mechanism"])

@@ -78,6 +78,7 @@ def shown(epsilon, seed=0):
     return epsilon_at_least(right, 2 * third), stated
 
 
+@pytest.mark.slow
 def test_a_whole_run_shows_no_more_than_it_states():
     for seed in range(2):
         found, stated = shown(1.0, seed)

@@ -68,7 +68,10 @@ def run(tmp_path, config=CONFIG, lose=lambda *_: False, grid=None, **options):
     return strategy.start(grid, arrays(model())), strategy, grid
 
 
-@pytest.mark.parametrize("config", [CONFIG, KEPT], ids=["all goes", "a part stays"])
+BOTH = [pytest.param(CONFIG, id="all goes"), pytest.param(KEPT, id="a part stays", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("config", BOTH)
 def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
     result, _, grid = run(tmp_path, config, grid=InTurn(config), seeded=True)
     trainer = Trainer(Settings.from_run_config(config).plan, federation(), model())
@@ -127,7 +130,7 @@ def second(number):
     return number >= 4
 
 
-@pytest.mark.parametrize("config", [CONFIG, KEPT], ids=["all goes", "a part stays"])
+@pytest.mark.parametrize("config", BOTH)
 def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_the_separation(config, tmp_path):
     result, _, grid = run(tmp_path, config, grid=Watched(config))
     first, again = grid.turns(), grid.turns(kind=second)

@@ -76,7 +76,7 @@ def events(federations, tmp_path):
 def test_killed_at_some_points(federations, tmp_path):
     chance, count = Random(0), events(federations, tmp_path)
     assert count > 90
-    killed(federations, tmp_path, [(chance.randint(1, count),) for _ in range(3)])
+    killed(federations, tmp_path, [(chance.randint(1, count),) for _ in range(2)])
 
 
 @pytest.mark.slow

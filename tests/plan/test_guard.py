@@ -137,7 +137,7 @@ train(PLAN, Path(sys.argv[1]))
 def test_killed_runs_pay_for_all_that_they_released(tmp_path):
     folder, rng = tmp_path / "run", np.random.default_rng(3)
     released = 0
-    for _ in range(3):
+    for _ in range(2):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)])
         while not (folder / LEDGER).exists() and child.poll() is None:
             time.sleep(0.01)

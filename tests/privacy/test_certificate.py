@@ -175,7 +175,7 @@ FALLING = [
 ]
 
 
-@pytest.mark.parametrize("budget", [4, 60, 200])
+@pytest.mark.parametrize("budget", [4, 60, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mech", FALLING, ids=repr)
 def test_never_larger_with_more_clients(mech, budget, monkeypatch):
     coarse(monkeypatch, budget)

@@ -213,6 +213,7 @@ def test_it_has_less_noise_than_where_nothing_stays():
     assert len({PrivateMean(mechanism=kept.mechanism, cancel=one, l2_clip=1.0, **who).kind for one in ways}) == 1
 
 
+@pytest.mark.slow
 def test_what_was_drawn_is_taken_though_all_of_it_may_be_zero():
     mean = PrivateMean(dim=8, clients=4, rounds=4, separation=2, mechanism=Rounding(levels=2), cancel=(20.0, 0.5, 8))
     for _ in range(30):  # one in ten has no e at all
