@@ -156,13 +156,18 @@ def draw(found: dict[str, Any], path: Path) -> Path:
     from matplotlib.figure import Figure  # noqa: PLC0415 (an extra)
 
     figure = Figure(figsize=(12, 6.4), layout="constrained")
-    for axes, one in zip(figure.subplots(2, 3).flat, found["studies"].values(), strict=False):
+    places = list(figure.subplots(2, 3).flat)
+    for axes in places[len(found["studies"]) :]:
+        axes.set_axis_off()
+    for axes, one in zip(places, found["studies"].values(), strict=False):
         sizes = one["sizes"]
         axes.loglog(sizes, one["seconds"], "o-", color="#1b6ca8", label=f"seconds, slope {one['slope']:.2f}")
         if "megabytes" in one:
             axes.loglog(
                 sizes, np.maximum(one["megabytes"], 0.1), "s--", color="#b8bec6", label=f"MB, {one['memory_slope']:.2f}"
             )
+        if max(one["seconds"]) < 10 * min(one["seconds"]):  # or a thousandth would look like a cliff
+            axes.set_ylim(min(one["seconds"]) / 10, max(one["seconds"]) * 10)
         axes.set_title(one["what"], fontsize=9)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8)
