@@ -100,7 +100,7 @@ def test_two_processes_write_what_one_writes(door, tmp_path):
     settings = [f"{key}={value}" for key, value in (("rounds", 3), ("clients", 9), ("mechanism.keep", 0.5))]
     chosen = [part for setting in settings for part in ("--set", setting)]
     module = ["rqm", "train"] if door == "rqm train" else ["rqm.training"]
-    shared = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    shared = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for place, start in (("one", []), ("two", shared)):
         done = process(*start, "-m", *module, "glyphs", *chosen, "--out", tmp_path / place)
         assert done.returncode == 0, done.stderr
