@@ -35,6 +35,27 @@ FLOATS = 2**30
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+def as_plain(
+    model: nn.Module, loss: Loss, clients: Clients, chosen: list[int], rows: Callable[[], torch.Tensor]
+) -> bool:
+    """Whether the rows are the chosen clients' gradients by plain backward passes."""
+    training, parameters = model.training, [p for p in model.parameters() if p.requires_grad]
+    rough, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False  # or maxima may be elsewhere
+    model.eval()  # dropout would differ
+    try:
+        for row, client in zip(rows(), chosen, strict=True):
+            parts = torch.autograd.grad(loss(model, *clients[client]).mean(), parameters, allow_unused=True)
+            if any(part is None for part in parts):
+                return False
+            plain = torch.cat([part.reshape(-1) for part in parts])
+            if not (row - plain).norm() <= 1e-3 * plain.norm():
+                return False
+    finally:
+        torch.backends.cudnn.allow_tf32 = rough
+        model.train(training)
+    return True
+
+
 @final
 class Batched:
     """The gradients of a model whose parameters all belong to dense layers and plain convolutions.
@@ -79,25 +100,10 @@ class Batched:
         if not self.layers:
             return False
         chosen = np.flatnonzero(self.clients.sizes)[:2].tolist()
-        training, parameters = self.model.training, [p for p in self.model.parameters() if p.requires_grad]
-        rough, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False  # or maxima may be elsewhere
-        self.model.eval()  # dropout would differ
         try:
-            batched, _ = self.gradients(chosen)
-            for row, client in zip(batched, chosen, strict=True):
-                parts = torch.autograd.grad(
-                    self.loss(self.model, *self.clients[client]).mean(), parameters, allow_unused=True
-                )
-                if any(part is None for part in parts):
-                    return False
-                plain = torch.cat([part.reshape(-1) for part in parts])
-                if not (row - plain).norm() <= 1e-3 * plain.norm():
-                    return False
+            return as_plain(self.model, self.loss, self.clients, chosen, lambda: self.gradients(chosen)[0])
         finally:
-            torch.backends.cudnn.allow_tf32 = rough
-            self.model.train(training)
             self.recordings.clear()
-        return True
 
     def _layout(self, chosen: list[int]) -> dict[str, Any]:
         """Where everything stands.

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from rqm.data.clients import Clients
-from rqm.training.batched import Loss, plain_layers
+from rqm.training.batched import Loss, as_plain, plain_layers
 from rqm.training.workers import Worker
 
 EXAMPLES = {"cpu": 64, "cuda": 10_240}
@@ -69,32 +69,20 @@ class Together:
         if not plain_layers(worker.model):
             return False
         chosen = np.flatnonzero(self.clients.sizes > 0)[:2].tolist()
-        training, parameters = worker.model.training, [p for p in worker.model.parameters() if p.requires_grad]
-        rough, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-        worker.model.eval()  # dropout would differ
+        if self.local:
+            chosen = chosen[:1] * 2  # the same client twice: local steps are taken by those of one size
+
+        def rows() -> torch.Tensor:
+            if not self.local:
+                return self.gradients(worker, chosen)[0]
+            steps = Steps(self, worker, chosen)
+            steps.gradient_of(torch.arange(steps.size, device=steps.values.device).repeat(2, 1))
+            return steps.gradient
+
         try:
-            if self.local:
-                chosen = chosen[:1] * 2  # the same client twice: local steps are taken by those of one size
-                rows = Steps(self, worker, chosen)
-                rows.gradient_of(torch.arange(rows.size, device=rows.values.device).repeat(2, 1))
-                many = rows.gradient
-            else:
-                many, _ = self.gradients(worker, chosen)
-            for row, client in zip(many, chosen, strict=True):
-                parts = torch.autograd.grad(
-                    self.loss(worker.model, *self.clients[client]).mean(), parameters, allow_unused=True
-                )
-                if any(part is None for part in parts):
-                    return False
-                plain = torch.cat([part.reshape(-1) for part in parts])
-                if not (row - plain).norm() <= 1e-3 * plain.norm():
-                    return False
+            return as_plain(worker.model, self.loss, self.clients, chosen, rows)
         except (RuntimeError, ValueError, IndexError):  # a model or a loss that this is not for
             return False
-        finally:
-            torch.backends.cudnn.allow_tf32 = rough
-            worker.model.train(training)
-        return True
 
     def gradients(self, worker: Worker, some: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient, a row each, and the loss of some clients."""
