@@ -24,10 +24,13 @@ def stack(sums: Sequence[Sum]) -> Blocked:
 
 
 class Cells:
-    """Divergences of pairs of ``laws`` beside sums of the others whose tails may be cut by ``log_tail``."""
+    """Divergences of pairs of ``laws`` beside sums of the others whose tails may be cut by ``log_tail``.
 
-    def __init__(self, log_tail: float) -> None:
-        self.log_tail = log_tail
+    What plain floats do not reach is computed in blocks of powers of two if it goes ``deep``; else it is NaN.
+    """
+
+    def __init__(self, log_tail: float, *, deep: bool = True) -> None:
+        self.log_tail, self.deep = log_tail, deep
         self.flat = True  # whether plain floats reached all that was asked so far
 
     def table(
@@ -36,7 +39,7 @@ class Cells:
         """The divergence of each pair beside ``halves[0][i] + halves[1][j]``: of shape (pairs, orders, places).
 
         A place is i, j and how many blocks the two laws have; ``asked`` holds the orders that matter for each pair,
-        else NaN.
+        else NaN. An order −ε below zero asks for the logarithm of the hockey-stick divergence at ε instead.
         """
         return self._filled(places, halves, laws, pairs, asked, len(pairs))
 
@@ -65,7 +68,7 @@ class Cells:
             cells, flat = table[part], self.flat
             if flat:
                 evaluate_flat(places[part], *halves, own, (local, asked), least, cells)
-                flat = not np.isnan(cells).any()
+                flat = not (self.deep and np.isnan(cells).any())
             if not flat:
                 self.flat, cells[:] = False, -inf
                 evaluate(places[part], *halves, own, (local, asked), least, cells)

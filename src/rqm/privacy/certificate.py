@@ -18,10 +18,12 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
+from rqm.privacy.blocks import block_of, block_size
 from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
 from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
+from rqm.privacy.measures import Measure, Renyi
 from rqm.privacy.shapes import Group, group_of, partition
 from rqm.privacy.splits import Splits
 
@@ -39,11 +41,15 @@ NEGLIGIBLE = 36.0
 
 @dataclass(frozen=True)
 class Tier:
-    """One way to certify: ``groups`` groups, others counted in blocks of ``block``, for up to ``last`` others."""
+    """One way to certify: ``groups`` groups, others counted in blocks of ``block``, for up to ``last`` others.
+
+    Two groups have shapes of ``size`` clients together, of which a block has so many.
+    """
 
     groups: int
     block: int
     last: int
+    size: int = 1
 
 
 def tiers(knots: int, width: int, others: int) -> list[Tier]:
@@ -57,13 +63,29 @@ def tiers(knots: int, width: int, others: int) -> list[Tier]:
     block = 1
     while not found or found[-1].last < others:
         groups, block = ways.pop(0) if ways else (2, 2 * block)
-        steps = 1
-        while _affordable(groups, knots, block, width, steps + 1):
-            steps += 1
-        last = block * steps + (groups * (block - 1) if groups < knots else 0)
-        if not found or last > found[-1].last:
-            found.append(Tier(groups, block, last))
+        tier = _tier(groups, knots, block, width, others)
+        if not found or tier.last > found[-1].last:
+            found.append(tier)
     return found
+
+
+def measured_tier(knots: int, width: int, others: int) -> Tier:
+    """The way to certify so many ``others`` by means over shapes, whatever is averaged."""
+    ways = [(groups, 1) for groups in (4, 3, 2) if groups <= knots]
+    groups, block = ways.pop(0)
+    while others > (tier := _tier(groups, max(knots, groups + 1), block, width, others)).last:
+        groups, block = ways.pop(0) if ways else (2, 2 * block)
+    return tier
+
+
+def _tier(groups: int, knots: int, block: int, width: int, others: int) -> Tier:
+    """The way with so many groups, for as many others as there is room for."""
+    steps = 1
+    while _affordable(groups, knots, block, width, steps + 1):
+        steps += 1
+    size = block_size(-(-knots // 2), others) if groups == 2 < knots else 1
+    full = block * size
+    return Tier(groups, block, full * steps + (groups * (full - 1) if groups < knots else 0), size)
 
 
 def _affordable(groups: int, knots: int, block: int, width: int, steps: int) -> bool:
@@ -116,7 +138,7 @@ def certify(
     best = outward(alone, orders, own, others, 0)
     for tier in reversed(tiers(len(others), others.shape[1], count) if count else []):
         clients = min(count, tier.last)
-        asked = _Asked(tier, own, laws, others, clients, pairs)
+        asked = Asked(tier, own, laws, others, clients, pairs)
         open_to = np.array([asked.within_reach(*one) for one in zip(orders, alone, strict=True)])
         if clients < count:
             # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
@@ -164,7 +186,7 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """What a tier certifies: the divergence of every pair of ``laws`` beside ``count`` of the ``others``."""
 
     tier: Tier
@@ -216,20 +238,20 @@ class _Asked:
 
     def _spread(self, alpha: float, alone: float, attained: float, wanted: Bools) -> float:
         """The bound of one order by groups."""
-        if np.isinf(alpha) or np.isinf(alone) or steps_of(self.tier.groups, self.tier.block, self.count) <= 0:
+        if (
+            np.isinf(alpha)
+            or np.isinf(alone)
+            or steps_of(self.tier.groups, self.tier.block * self.tier.size, self.count) <= 0
+        ):
             return alone  # every count has a positive probability, and none at all leaks most
         if not wanted.any():
             return attained
-        made = partial(
-            Spread,
-            block=self.tier.block,
-            count=self.count,
-            laws=self.laws,
-            pairs=self.pairs[wanted],
-            alpha=alpha,
-            alone=alone,
-            log_tail=needed_tail(alpha, alone),
-        )
+        measure = Renyi(self.laws, self.pairs[wanted], alpha, alone, needed_tail(alpha, alone))
+        return self.worst(measure, attained)
+
+    def worst(self, measure: Measure, attained: float) -> float:
+        """The largest bound of a measure over all spreads of the others, but no less than what is attained."""
+        made = partial(Spread, block=self.tier.block, count=self.count, measure=measure, size=self.tier.size)
         worst = attained
         for ways in self._ways():
             worst = worst_spread([partial(made, *way, attained=worst) for way in ways], worst)
@@ -237,11 +259,13 @@ class _Asked:
 
     def _ways(self) -> list[list[tuple[list[Group], int]]]:
         """The groups, and how many of them are far: for either half being far, one way or two, of which both hold."""
+        middle = len(self.others) // 2
+        halves = [self.others[:middle], self.others[middle:]]
+        if self.tier.size > 1:
+            return [[([block_of(half, self.tier.size) for half in halves], 0)]]
         if self.tier.groups <= 2:
             return [[(partition(self.others, self.tier.groups), 0)]]
         # Most clients sit in one half: cut that one finely and the far one less.
-        middle = len(self.others) // 2
-        halves = [self.others[:middle], self.others[middle:]]
         mirrored = np.array_equal(self.others[::-1, ::-1], self.others)
         found = []
         for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
@@ -251,7 +275,7 @@ class _Asked:
         return found
 
 
-def _two_ends(asked: _Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
+def _two_ends(asked: Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
     """The largest divergence over all splits of the others between two knots, in blocks."""
     low, high = (Sum.of(row) for row in asked.others)
     # Short sums stay whole: they are no work.
@@ -276,9 +300,7 @@ def _two_ends(asked: _Asked, orders: FloatArray, alone: FloatArray, attained: Fl
         return np.asarray(np.max(list(pool.map(stretch, pairwise(cuts))), axis=0))
 
 
-def _all_counts(
-    asked: _Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray, wanted: Bools
-) -> FloatArray:
+def _all_counts(asked: Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray, wanted: Bools) -> FloatArray:
     """The largest divergence over all counts of others at the knots, for the pairs that are ``wanted``.
 
     Pairs that leak no more beside fewer others than all others at one knot leave are not looked at any further.
@@ -289,7 +311,7 @@ def _all_counts(
     return np.asarray(np.maximum(reached, _each_pair(asked, asked.count, orders, wanted).max(axis=0)))
 
 
-def _each_pair(asked: _Asked, steps: int, orders: FloatArray, wanted: Bools) -> FloatArray:
+def _each_pair(asked: Asked, steps: int, orders: FloatArray, wanted: Bools) -> FloatArray:
     """The largest divergence of each wanted pair over all counts of ``steps`` others at the knots; −∞ of all others."""
     values, some = np.full(wanted.shape, -inf), wanted.any(axis=1)
     if not some.any():

@@ -17,6 +17,7 @@ from rqm.privacy.cells import Cells, stack
 from rqm.privacy.compiled import BLOCK, EMPTY, Blocked, Bools, IntArray
 from rqm.privacy.divergence import Sum
 from rqm.privacy.means import lower_beyond, spread_means, take_large
+from rqm.privacy.measures import Measure, Moments
 from rqm.privacy.shapes import Group
 
 LATTICE = 10
@@ -39,8 +40,8 @@ class Shapes:
     A count is looked up in two parts, the sums over the first and over the last half of the groups.
     """
 
-    def __init__(self, groups: list[Group], block: int, steps: int, log_tail: float) -> None:
-        self.log_tail, self.cells = log_tail, Cells(log_tail)
+    def __init__(self, groups: list[Group], block: int, steps: int, log_tail: float, *, deep: bool = True) -> None:
+        self.log_tail, self.cells = log_tail, Cells(log_tail, deep=deep)
         self.powers = [[Sum.nothing(), group.shape.times(block, log_tail)] for group in groups]
         half = (len(groups) + 1) // 2
         self.halves = [_Half(some, steps, self.part) for some in (slice(half), slice(half, len(groups)))]
@@ -134,25 +135,6 @@ def steps_of(groups: int, block: int, count: int) -> int:
     return count if block == 1 else -(-(count - groups * (block - 1)) // block)
 
 
-class Moments:
-    """Divergences as what is averaged, exp((α−1) D) over that of nobody else (the KL divergence itself), and back."""
-
-    def __init__(self, alpha: float, top: float) -> None:
-        self.alpha, self.top = alpha, top
-
-    def of(self, value: FloatArray, lost: FloatArray) -> FloatArray:
-        """From divergences; lost probability is charged as if nobody else were there."""
-        with np.errstate(under="ignore"):
-            if self.alpha == 1:
-                return np.asarray(value + lost * self.top)
-            return np.asarray(np.exp((self.alpha - 1) * (value - self.top)) + lost)
-
-    def back(self, mean: FloatArray) -> FloatArray:
-        """To divergences, rounded up."""
-        safe = mean * (1 + 1e-12) + 1e-270
-        return np.asarray(safe if self.alpha == 1 else self.top + np.log(safe) / (self.alpha - 1))
-
-
 def pair_bounds(
     groups: list[Group],
     block: int,
@@ -186,10 +168,10 @@ def pair_bounds(
 
 
 class Spread:
-    """One order's bounds for all spreads of ``count`` clients over some groups, the first ``far`` with half at most.
+    """Bounds of a measure for all spreads of ``count`` clients over some groups, the first ``far`` with half at most.
 
-    They are upper bounds throughout, and get smaller by ``refine``. ``alone`` is what one client leaks. Where there
-    are fewer than four groups, the last have nobody.
+    They are upper bounds throughout, and get smaller by ``refine``. Where there are fewer than four groups, the last
+    have nobody. A shape is that of ``size`` clients of its group together.
     """
 
     def __init__(
@@ -198,17 +180,14 @@ class Spread:
         far: int,
         block: int,
         count: int,
-        laws: list[Sum],
-        pairs: IntArray,
-        alpha: float,
+        measure: Measure,
         *,
-        alone: float,
         attained: float,
-        log_tail: float = -inf,
+        size: int = 1,
     ) -> None:
-        self.steps, self.groups = steps_of(len(groups), block, count), len(groups)
-        self.shapes, self.laws, self.pairs = Shapes(groups, block, self.steps, log_tail), laws, pairs
-        self.scale, self.far = Moments(alpha, alone), far
+        self.steps, self.groups = steps_of(len(groups), block * size, count), len(groups)
+        self.shapes = Shapes(groups, block, self.steps, measure.log_tail, deep=measure.deep)
+        self.measure, self.far = measure, far
         self.first = self.steps // 2 if far else self.steps
         self.thin = np.zeros((AXES, self.steps + 1, self.steps + 1))
         self.thin[:, 0, 0] = 1.0
@@ -235,7 +214,7 @@ class Spread:
         """Compute the lattice, and bound everything by it; where there are two groups, find the pairs that matter."""
         lattice = self._counts(self.stride)
         few = self.groups == 2
-        values = self._compute(lattice, each=few)
+        values = self.measure.values(self.shapes, lattice, each=few)
         many = [self.first + 1] * self.far + [self.steps + 1] * (self.groups - self.far) + [1] * (AXES - self.groups)
         near = np.ix_(*(np.arange(n) // self.stride for n in many))
         coarse = np.zeros((len(values), *(-(-n // self.stride) for n in many)))
@@ -244,28 +223,23 @@ class Spread:
             worth = np.zeros(len(values), dtype=np.bool_)
             for k, one in enumerate(coarse):
                 means = spread_means(np.ascontiguousarray(one[near]), self.thin, self.spreads)
-                worth[k] = self.scale.back(means).max() > attained
-            self.pairs, coarse = self.pairs[worth], coarse[worth]
+                worth[k] = self.measure.back(means).max() > attained
+            self.measure, coarse = self.measure.some(worth), coarse[worth]
         self.table = np.ascontiguousarray(coarse.max(axis=0, initial=0.0)[near])
         self.most = float(self.table.max())
         self.open = self.table.copy()  # but nothing where the table is exact
         self.open[tuple(lattice.T)] = 0.0
         self.bounds = spread_means(self.table, self.thin, self.spreads)
 
-    def _compute(self, counts: IntArray, *, each: bool = False) -> FloatArray:
-        asked = np.full((len(self.pairs), 1), self.scale.alpha)
-        value, lost = self.shapes.divergences(counts, self.laws, self.pairs, asked, each=each)
-        return self.scale.of(value[:, 0], lost)
-
     def by_place(self) -> FloatArray:
         """The largest bound for each number of clients in the far groups."""
-        return self.scale.back(np.maximum.reduceat(self.bounds, self.starts))
+        return self.measure.back(np.maximum.reduceat(self.bounds, self.starts))
 
     def refine(self, places: Bools, above: float) -> bool:
         """Look closer at spreads whose bounds lie above, with so many clients far; False if they are known exactly."""
-        if not len(self.pairs):
+        if not self.measure.rows:
             return False
-        limit = self.scale.of(np.array(above), np.zeros(1))
+        limit = self.measure.of(above)
         active = np.flatnonzero(places[self.place] & (self.bounds >= limit))
         active = active[np.argsort(-self.bounds[active])[:AT_ONCE]]
         spreads, before = self.spreads[active], self.bounds[active]
@@ -276,7 +250,7 @@ class Spread:
             counts = take_large(self.open, self.thin, spreads, least, self.most)
             least = least / 8
         if len(counts):
-            values = self._compute(counts)[0]
+            values = self.measure.values(self.shapes, counts)[0]
             lower_beyond(self.table, self.open, counts, values, self.stride)
         now = spread_means(self.table, self.thin, spreads)
         self.bounds[active] = np.minimum(before, now)

@@ -16,6 +16,8 @@ SMALLEST = 2.0**DEEPEST
 """Sums from here on have lost nothing that counts: what underflows in them is less than 2**-1000."""
 REACH = 1000
 """Powers of two between the largest and the smallest block of a law that is tried."""
+ROUNDED = 1e-8
+"""More than the relative errors of probabilities of sums of up to 10⁵ others."""
 TAPS = 8
 """Outcomes of one law that are added to all of the other in one turn."""
 
@@ -118,10 +120,18 @@ def _by_squaring(
 def _divergence(
     a: FloatArray, b: FloatArray, ratio: FloatArray, highest: float, alpha: float, top: int, room: FloatArray
 ) -> float:  # pragma: no cover (compiled)
-    """D_α of two laws over 2**top, from their ratio; not finite if floats do not reach so far."""
+    """D_α of two laws over 2**top, from their ratio; not finite if floats do not reach so far.
+
+    Of an order −ε below zero, the logarithm of their hockey-stick divergence at ε.
+    """
     if alpha == np.inf:
         return float(np.log(highest))
     total = 0.0
+    if alpha < 0.0:
+        more, less = 1.0 + ROUNDED, np.exp(-alpha) * (1.0 - ROUNDED)
+        for z in range(a.shape[0]):
+            total += max(more * a[z] - less * b[z], 0.0)
+        return float(np.log(total + SMALLEST) + np.log(2.0) * top)
     if alpha == 1.0 or (alpha - 1) * np.log(highest) < 0.5:  # as ``compiled`` does: no cancellation as α tends to 1
         mass = 0.0
         for z in range(a.shape[0]):
@@ -176,7 +186,11 @@ def evaluate_flat(
     least: int,
     table: FloatArray,
 ) -> None:  # pragma: no cover (compiled)
-    """Fill the table as ``compiled.evaluate`` does; cells that floats do not reach get NaN."""
+    """Fill the table as ``compiled.evaluate`` does; cells that floats do not reach get NaN.
+
+    Where hockey-stick divergences are asked for, what is too small for floats does not count.
+    """
+    sticks = asked[1].size > 0 and asked[1][0, 0] < 0.0
     many, top_own = own[0].shape[0], own[1].max()
     nx, ny, no = BLOCK * first[0].shape[1], BLOCK * second[0].shape[1], BLOCK * own[0].shape[1]
     x, y, base = np.empty(nx + 3 * TAPS), np.empty(ny + 3 * TAPS), np.empty(nx + ny + 3 * TAPS)
@@ -200,6 +214,6 @@ def evaluate_flat(
             size = stop - start + sizes[0] - 1
             for v in range(many):
                 _convolve(base[start:], stop - start, flat[v], sizes[v], laws[v])
-                good &= _smallest(laws[v, TAPS : TAPS + size]) >= SMALLEST
+                good &= sticks or _smallest(laws[v, TAPS : TAPS + size]) >= SMALLEST
         if not (good and _cell(laws, size, asked, top_x + top_y + top_own, cell, table, room)):
             table[cell] = np.nan

@@ -19,7 +19,8 @@ class Group:
     spread: float  # variance of the shape
 
 
-def _variance(law: FloatArray) -> float:
+def variance(law: FloatArray) -> float:
+    """The variance of a law, whatever its mass."""
     z = np.arange(len(law))
     mass = law.sum()
     return float(law @ z**2 / mass - (law @ z / mass) ** 2)
@@ -56,12 +57,12 @@ def _best_shift(reference: FloatArray, law: FloatArray) -> int:
 def group_of(logs: FloatArray) -> Group:
     """The group of all these log-laws; alone, a law is its own shape and nothing is lost."""
     if len(logs) == 1:
-        return Group(Sum.of(logs[0]), 1.0, _variance(np.exp(logs[0])))
+        return Group(Sum.of(logs[0]), 1.0, variance(np.exp(logs[0])))
     laws = np.exp(logs)
     laws[laws < 1e-300] = 0.0  # such floats are no longer accurate; leaving a little out is always allowed
     shape, weight = common_shape(laws)
     with np.errstate(divide="ignore"):
-        return Group(Sum.of(np.log(shape)), weight, _variance(shape))
+        return Group(Sum.of(np.log(shape)), weight, variance(shape))
 
 
 def _noise(group: Group, rate: float) -> float:
@@ -76,7 +77,7 @@ def partition(logs: FloatArray, groups: int) -> list[Group]:
         return [group_of(logs[i : i + 1]) for i in range(rows)]
     steps = range(rows) if rows <= 12 else [2**k for k in range(rows.bit_length())]  # many knots: finer at the ends
     cuts = sorted({0, rows, *(k for k in steps if k < rows), *(rows - k for k in steps if k < rows)})
-    rate = 1 / max(min(_variance(np.exp(row)) for row in logs), 1e-12)
+    rate = 1 / max(min(variance(np.exp(row)) for row in logs), 1e-12)
     made: dict[tuple[int, int], Group] = {}
 
     def group(a: int, b: int) -> Group:

@@ -1,0 +1,141 @@
+"""What several clients add together whatever their inputs: common shapes of blocks, found by linear programs.
+
+The laws of single clients at different knots have little in common near the ends of the grid. Sums of a few of them
+have much more: tails are filled in, and corners are round. If the sum of every choice of b knots is at least
+weight · (shape ∗ some law of its own), a block of b clients adds the shape with that chance, whatever its inputs, and
+what else it adds may be left out (``docs/proofs/certificate.md``). What a solver says is checked in plain arithmetic.
+"""
+
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from rqm._util.checks import FloatArray
+from rqm.privacy.divergence import Sum
+from rqm.privacy.shapes import Group, variance
+
+CHOICES = 130
+"""Choices of knots that a block may have."""
+LARGEST = 5
+"""Clients of a block at most."""
+SPARE = 24
+"""A block may have one client more for so many others: those in blocks that are not full are left out."""
+RARE = 1e-11
+"""Outcomes of a sum that are less likely are left out of what is common."""
+MASS = 3.0
+"""What mass counts for beside its squared distance, in variances."""
+ROUNDS = 2
+"""How often shape and what is added to it are found by turns."""
+
+
+def block_size(knots: int, others: int) -> int:
+    """Clients that are taken together, of a group of so many knots, where there are so many others."""
+    size = 1
+    while size < min(LARGEST, 1 + others // SPARE) and comb(knots + size, size + 1) <= CHOICES:
+        size += 1
+    return size
+
+
+def block_of(logs: FloatArray, size: int) -> Group:
+    """The common shape of the sums of ``size`` clients at any of these knots, by their log-laws."""
+    return _found(tuple(map(tuple, logs.tolist())), size)
+
+
+@lru_cache(maxsize=64)
+def _found(logs: tuple[tuple[float, ...], ...], size: int) -> Group:
+    laws = np.exp(np.array(logs))
+    sums = []
+    for choice in combinations_with_replacement(range(len(laws)), size):
+        total = np.ones(1)
+        for knot in choice:
+            total = np.convolve(total, laws[knot])
+        sums.append(total)
+    common = np.array(sums)
+    shape, weight = _common(common, size * min(map(variance, laws)))
+    with np.errstate(divide="ignore"):
+        return Group(Sum.of(np.log(shape)), weight, variance(shape))
+
+
+def _common(sums: FloatArray, unit: float) -> tuple[FloatArray, float]:
+    """The best shape that was found, and its weight in the worst of the sums."""
+    means = sums @ np.arange(sums.shape[1])
+    low = np.floor(means + 1e-9).astype(np.int64)
+    part = np.clip(means - low, 0, 1)
+    added = np.zeros_like(sums)
+    added[np.arange(len(sums)), low] = 1 - part
+    added[np.arange(len(sums)), np.minimum(low + 1, sums.shape[1] - 1)] += part
+    best, weight = np.ones(1), 0.0
+    for _ in range(ROUNDS):
+        shape = _shape(sums, added, unit)
+        if shape is None:
+            break
+        laws = [_added(one, shape) for one in sums]
+        least = min(float(law.sum()) for law in laws)
+        if least * variance(shape) > weight * variance(best):
+            best, weight = shape, least
+        middle = round(float(shape @ np.arange(len(shape))))
+        added = np.zeros_like(sums)
+        for row, law in zip(added, laws, strict=True):
+            if law.sum() > 0:
+                row[np.minimum(np.flatnonzero(law) + middle, sums.shape[1] - 1)] = law[law > 0] / law.sum()
+    return best, weight * (1 - 1e-12)
+
+
+def _shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatArray | None:
+    """The shape with most mass and variance such that, with what is ``added``, it is below every sum."""
+    from scipy.optimize import linprog  # noqa: PLC0415 (takes a while)
+    from scipy.sparse import csr_matrix, vstack  # noqa: PLC0415
+
+    width = sums.shape[1]
+    away = np.arange(-width + 1, width)  # from where what is added stands
+    rows, impossible = [], np.zeros(len(away), dtype=np.bool_)
+    for law, more in zip(sums, added, strict=True):
+        matrix = np.zeros((width, len(away)))
+        for place in np.flatnonzero(more):
+            at = away + place
+            inside = (at >= 0) & (at < width)
+            impossible |= ~inside
+            matrix[at[inside], np.flatnonzero(inside)] += more[place]
+        rare = law < RARE
+        impossible |= (matrix[rare] > 0).any(axis=0)
+        rows.append(csr_matrix(matrix[~rare] / law[~rare, None]))
+    possible = np.flatnonzero(~impossible)
+    if not len(possible):
+        return None
+    worth = MASS * unit + away[possible].astype(np.float64) ** 2
+    limits: Any = vstack(rows).tocsc()[:, possible]
+    solved = linprog(-worth, A_ub=limits, b_ub=np.ones(limits.shape[0]), method="highs")
+    if solved.x is None or not solved.x.max() > 1e-9:
+        return None
+    mass = np.zeros(len(away))
+    mass[possible] = np.where(solved.x > 1e-9, solved.x, 0.0)
+    shape = np.trim_zeros(mass)
+    return np.asarray(shape / shape.sum())
+
+
+def _added(law: FloatArray, shape: FloatArray) -> FloatArray:
+    """As much as possible of a law of its own that with the shape is below ``law``: checked, and cut if not."""
+    from scipy.optimize import linprog  # noqa: PLC0415 (takes a while)
+
+    places = len(law) - len(shape) + 1
+    if places < 1:
+        return np.zeros(1)
+    shifted = np.zeros((len(law), places))
+    for place in range(places):
+        shifted[place : place + len(shape), place] = shape
+    rare = law < RARE
+    possible = ~(shifted[rare] > 0).any(axis=0)
+    if not possible.any():
+        return np.zeros(places)
+    rows = shifted[~rare][:, possible] / law[~rare, None]
+    solved = linprog(-np.ones(rows.shape[1]), A_ub=rows, b_ub=np.ones(len(rows)), method="highs")
+    found = np.zeros(places)
+    if solved.x is not None:
+        found[possible] = np.where(solved.x > 1e-12, solved.x, 0.0)
+    total = shifted @ found
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = float(np.where(total > 0, law / total, np.inf).min(initial=1.0))
+    return found * min(1.0, room) * (1 - 1e-12)
