@@ -151,6 +151,11 @@ class Mechanism(ABC):
         """The least ``amount`` for ``with_noise``, below which calibration does not go; None: nothing to adjust."""
         return None
 
+    @property
+    def finest_noise(self) -> float | None:
+        """The same where each law takes longer to certify: for few clients only."""
+        return self.least_noise
+
     def with_noise(self, amount: float) -> Self:
         """The same with another amount of noise: the larger, the noisier, and the more private."""
         raise TypeError(f"mechanism = {self.kind}: has no noise to adjust")

@@ -17,6 +17,10 @@ from rqm.mechanisms.tabled import Wide, widest
 MAX_TABLE_LEVELS = 1024
 
 
+FEWEST = 8
+"""Levels up to which none is put inside the clip by calibration: they would lie too far apart."""
+
+
 @final
 @dataclass(frozen=True)
 class RQM(Wide):
@@ -79,12 +83,23 @@ class RQM(Wide):
         widest(self.levels)
         return 1.0
 
+    @property
+    def finest_noise(self) -> float:
+        """As good as none, if levels may lie inside the clip."""
+        return 0.01 if self.levels > FEWEST else self.least_noise
+
     def with_noise(self, amount: float) -> Self:
-        """Outer levels so far out, in clips; or, where a level would lie inside the clip, inner ones dropped less."""
+        """Outer levels so far out, in clips; or, where a level would lie inside the clip, inner ones dropped less.
+
+        Below 1, where all of them are kept, there is less noise only with levels inside, as the paper has them: then
+        the margin is three times the amount.
+        """
         wide = widest(self.levels)
         if amount >= wide:
             return self.changed(margin=amount - 1)
-        part = (amount - 1) / (wide - 1)
+        if amount < 1 and self.levels > FEWEST:
+            return self.changed(margin=3 * amount)
+        part = (max(amount, 1.0) - 1) / (wide - 1)
         keep = tuple((1 - (1 - self.keeps[1:-1]) * part).tolist())
         return self.changed(margin=wide - 1, keep=keep[0] if isinstance(self.keep, float) else keep)
 

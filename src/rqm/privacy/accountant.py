@@ -21,6 +21,8 @@ FEW_RELEASES = 1000
 """Coordinates times participations up to which privacy loss distributions are composed, too."""
 SMALL = 64
 """Users up to whom a coordinate of a random sample is accounted for exactly."""
+LOW = 16
+"""Coordinates up to which a law with kinks inside the clip is accounted for by d times the worst of them, too."""
 LOST = 1e-3
 """The part of δ that pays for outcomes far out in the tails, which the Gaussian certificate leaves out."""
 RECORD_LOST = 0.02
@@ -57,9 +59,13 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
         return _of_record(event, setting, profile, quick)
     if event.cancel:
         return _cancelled(event, setting, profile, charges, quick)
+    if event.dear and setting.observer == "server" and event.dim * releases_of(setting, profile) == 1:
+        return Spent(_of_coordinate(event, setting, quick), "pld", None)
     found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
     if found[0].epsilon == inf or not _tight(event, setting, profile, quick):
         found.append(Spent(_by_losses(event, setting, profile, quick), "pld", None))
+        if event.dear and event.dim > LOW and found[0].epsilon < inf:  # d times the worst coordinate says no less
+            return found[0]
         if found[1].epsilon == inf or not _exact(event, setting):
             found.append(_by_divergences(event, setting, profile, quick))
     return min(found, key=lambda one: one.epsilon)
@@ -175,6 +181,14 @@ def _by_losses(event: Event, setting: Setting, profile: Mapping[int, int], quick
         return None if found is None else sampled(found, crowd.rate)
 
     return _mixed(setting, profile, release, lost if chance else 0.0)
+
+
+def _of_coordinate(event: Event, setting: Setting, quick: bool) -> float:
+    """By hockey-stick divergences of the one coordinate of one release, of a law with kinks inside the clip."""
+    from rqm.privacy.inner import coordinate_epsilon  # noqa: PLC0415 (takes the compiler)
+
+    floor = setting.floor(1)
+    return coordinate_epsilon(event.mechanism.channel, floor.delta, floor.honest, "sampled", quick=quick)
 
 
 def _mixed(

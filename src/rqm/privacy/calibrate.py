@@ -25,6 +25,12 @@ HARDLY = 1.05
 """Noise within this of a Gaussian's is as good as any."""
 SMALL = 1e-3
 """Less noise than this, in clips, is no place to begin at."""
+INSIDE = 16
+"""Honest clients up to whom levels may lie inside the clip. Of more, a certificate takes up to minutes: they may …"""
+LEAST = 0.02
+"""Less noise than so many squared clips a client has no RQM of sixteen levels: then it is not worth the wait."""
+HELPS = 1.5
+"""… if else there is more noise than so many times a Gaussian's, or no way to reach ε."""
 NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
 NARROW, WIDE = 1.02, 1.05
@@ -89,9 +95,16 @@ def best_fitted(
     """The first of some mechanisms that reaches ε with hardly more noise than a Gaussian, or the one with the least."""
     found: list[tuple[float, Mechanism]] = []
     refused: ValueError | None = None
-    for first in firsts:
+    honest = setting.floor().honest
+    wanted = (_gaussian(setting, epsilon) * l2_clip) ** 2 / honest  # the variance of one client's coordinate
+    server = setting.observer == "server" and (not firsts[0].integers or wanted > LEAST * firsts[0].channel.clip ** 2)
+    few = server and honest <= INSIDE
+    for first, fine in [(first, few) for first in firsts] + [(first, True) for first in firsts if server and not few]:
+        helped = min((over for over, _ in found), default=inf) < HELPS or first.finest_noise == first.least_noise
+        if fine and not few and helped:
+            continue
         try:
-            mech = fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip)
+            mech = fitted(first, epsilon, setting, dim=dim, l2_clip=l2_clip, fine=fine)
         except ValueError as error:
             refused = refused or error
             continue
@@ -129,14 +142,17 @@ def fitted(
     l2_clip: float,
     cancel: Cancel | None = None,
     record_clip: float | None = None,
+    fine: bool = False,
 ) -> Mechanism:
     """The mechanism ``first`` with the least noise that makes a run (ε, δ)-private for every user.
 
     ``dim`` counts the coordinates that are sent, and vectors are within ``l2_clip``. What it reaches, as it will be
     reported, is between 99.5 and 100 % of ε; where nothing does, the error names the best that is possible. With
     ``cancel`` the noise of that many steps is taken back a round later. With ``record_clip`` it is every record's.
+    ``fine``: levels may lie inside the clip.
     """
-    epsilon, dim, least = checked_epsilon(epsilon), whole("dim", dim, 1), first.least_noise
+    epsilon, dim = checked_epsilon(epsilon), whole("dim", dim, 1)
+    least = first.finest_noise if fine else first.least_noise
     if least is None:
         raise ValueError(f"mechanism = {first.kind!r}: has no noise to adjust")
     noise = _gaussian(setting, epsilon)

@@ -69,9 +69,9 @@ def tiers(knots: int, width: int, others: int) -> list[Tier]:
     return found
 
 
-def measured_tier(knots: int, width: int, others: int) -> Tier:
-    """The way to certify so many ``others`` by means over shapes, whatever is averaged."""
-    ways = [(groups, 1) for groups in (4, 3, 2) if groups <= knots]
+def measured_tier(knots: int, width: int, others: int, most: int = 4) -> Tier:
+    """The way to certify so many ``others`` by means over shapes of up to ``most`` groups, whatever is averaged."""
+    ways = [(groups, 1) for groups in range(most, 1, -1) if groups <= knots]
     groups, block = ways.pop(0)
     while others > (tier := _tier(groups, max(knots, groups + 1), block, width, others)).last:
         groups, block = ways.pop(0) if ways else (2, 2 * block)

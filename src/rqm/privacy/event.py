@@ -85,8 +85,6 @@ class Event:
         if self.cancel:
             known = self._cancelled if self.record_clip is None else self._ordered
             return known(neighbours, honest, lost, quick)
-        if not self.mechanism.channel.budgeted:
-            return inf
         return vector_gdp(
             self.mechanism.channel,
             honest=honest,

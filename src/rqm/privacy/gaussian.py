@@ -82,9 +82,9 @@ def vector_gdp(
 
     If it may lie anywhere, and is ``moved`` so far at most, neither ``l2_clip`` nor ``neighbours`` matters.
 
-    For laws that are affine on the clip, or made of trials that are, and for additive noise as it is sampled; but for
-    outcomes of probability ``lost``. Infinite where there is no such μ. ``quick`` looks at few inputs of the others:
-    good enough to search with, but it certifies nothing.
+    For laws that are affine on the clip, or made of trials that are, or affine cell by cell (``inner.py``), and for
+    additive noise as it is sampled; but for outcomes of probability ``lost``. Infinite where there is no such μ.
+    ``quick`` looks at few inputs of the others: good enough to search with, but it certifies nothing.
 
     >>> from rqm import Rounding
     >>> mech = Rounding(clip=4 / 1024, levels=2, margin=20.7)
@@ -99,7 +99,14 @@ def vector_gdp(
         furthest, squared = shifts_of(mech.additive, l2_clip, neighbours)
         return shifted_gdp(mech.additive, honest=honest, dim=dim, furthest=furthest, squared=squared, lost=lost)
     if not mech.affine:
-        raise ValueError("mechanism: must have a law that is affine on the clip, without a level inside")
+        from rqm.privacy.inner import inner_gdp  # noqa: PLC0415 (takes the compiler)
+
+        far = 4.0 if neighbours == "replace" else 1.0
+        squared = far * (l2_clip / mech.clip) ** 2 if moved is None else (moved / mech.clip) ** 2
+        furthest = far if moved is None else min(4.0, squared)
+        return inner_gdp(
+            mech, honest=honest, dim=dim, squared=squared, furthest=furthest, lost=lost, law=law, quick=quick
+        )
     laws, trials = end_laws(mech, law)
     ends = tuple(map(tuple, laws.tolist()))
     tail = lost / (2 * dim * trials) / SLACK

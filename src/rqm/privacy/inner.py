@@ -27,6 +27,12 @@ STEPS = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.
 """Where an ε is looked for, over what is attained."""
 NEAR, FAR = np.arange(0, 4.1, 0.25), np.concatenate([np.arange(4.5, 8.1, 0.5), np.arange(9, 40, 1.0)])
 """Where scores are bounded, in deviations: farther out in wider steps."""
+FEW = 64
+"""Clients from whom on the others' shapes are those of blocks, in two groups: then four are no better."""
+RISE = 1.06
+"""How much more than the variance of scores a certificate makes of μ², about."""
+USELESS = 9.0
+"""A μ beyond this, an ε of some 80, protects nobody, and is not certified."""
 LEAST = 1e-60
 """Where it is less than this there is nothing more to look at."""
 CLOSE, ROUGH = 1.015, 1.1
@@ -39,12 +45,11 @@ def _laws(mech: Channel, law: Law) -> tuple[FloatArray, list[Sum]]:
     return logs, [Sum.of(row) for row in logs]
 
 
-def _asked(mech: Channel, honest: int, law: Law) -> Asked:
+def _asked(mech: Channel, honest: int, law: Law, groups: int = 4) -> Asked:
     """The others of a sum, in groups of knots."""
     logs, laws = _laws(mech, law)
-    return Asked(
-        measured_tier(logs.shape[0], logs.shape[1], honest - 1), logs, laws, logs, honest - 1, all_pairs(len(logs))
-    )
+    tier = measured_tier(logs.shape[0], logs.shape[1], honest - 1, groups)
+    return Asked(tier, logs, laws, logs, honest - 1, all_pairs(len(logs)))
 
 
 def _alone(mech: Channel, honest: int, law: Law) -> list[FloatArray]:
@@ -79,6 +84,8 @@ def coordinate_delta(mech: Channel, epsilon: float, honest: int, law: Law, attai
 
 def coordinate_epsilon(mech: Channel, delta: float, honest: int, law: Law = "paper", *, quick: bool = False) -> float:
     """The smallest ε that is certified for one coordinate of one release, at δ."""
+    if mech.exposed:
+        return inf
     asked = [mech.to_dict(), delta, honest, law]
     held = None if quick else cache.read("coordinate", asked)
     if held is not None:
@@ -123,24 +130,41 @@ def inner_gdp(
     outcomes of probability ``lost``. Infinite where there is no such μ.
     """
     squared = min(squared, dim * furthest)
-    known = _scores(mech, honest, law, quick)
+    rough = sqrt(squared * RISE * _information(mech, honest, law)) if not mech.exposed else inf
+    if quick or rough > USELESS:
+        return rough if quick else inf
+    known = _scores(mech, honest, law)
     if known is None:
         return inf
     count, least = max(1, int(squared / furthest * (1 + 1e-9))), 0.0
     for _ in range(40):  # what is left out is told from where the vector comes from, and where it goes
         tail = float(ndtr(ndtri(lost / 2) - least))
-        found = sqrt(squared * known.factor(count, max(tail, 1e-300)))
+        found = sqrt(squared * known.factor(count, dim, max(tail, 1e-300)))
         if found <= least:
             return found * (1 + 1e-9)
         least = found * 1.001
+        if least > 2 * USELESS:
+            break
     return inf
 
 
+def _information(mech: Channel, honest: int, law: Law) -> float:
+    """The largest variance of a score, all others holding the same: about what μ² over a squared distance is."""
+    own, widths, most = np.exp(_laws(mech, law)[0]), np.diff(mech.knots) / mech.clip, 0.0
+    for base in _alone(mech, honest, law):
+        laws = np.array([np.convolve(one, base) for one in own])
+        rises = (np.diff(laws, axis=0) / widths[:, None]) ** 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            both = [np.where(law > 0, rises / law, 0.0).sum(axis=1) for law in (laws[:-1], laws[1:])]
+        most = max(most, float(np.max(both)))
+    return most
+
+
 @lru_cache(maxsize=64)
-def _scores(mech: Channel, honest: int, law: Law, quick: bool) -> Mixture | None:
+def _scores(mech: Channel, honest: int, law: Law) -> Mixture | None:
     """A law above every score of a coordinate in convex order; None if none is known."""
     asked = [mech.to_dict(), honest, law]
-    held = None if quick else cache.read("scores", asked)
+    held = cache.read("scores", asked)
     if held is not None:
         return Mixture.over(*map(np.array, held))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -148,19 +172,16 @@ def _scores(mech: Channel, honest: int, law: Law, quick: bool) -> Mixture | None
         widths = np.diff(mech.knots) / mech.clip
         ratios = np.concatenate([own[1:] / own[:-1], own[:-1] / own[1:]])
         largest = float(np.nanmax((ratios - 1) / np.concatenate([widths, widths])[:, None])) * (1 + 1e-9)
-    if mech.exposed or not np.isfinite(largest):
+    if not np.isfinite(largest):
         return None
-    places, above = _bounded(mech, honest, law, widths, largest, quick)
-    if not quick:
-        cache.write("scores", asked, [places.tolist(), above.tolist()])
+    places, above = _bounded(mech, honest, law, widths, largest)
+    cache.write("scores", asked, [places.tolist(), above.tolist()])
     return Mixture.over(places, above)
 
 
-def _bounded(
-    mech: Channel, honest: int, law: Law, widths: FloatArray, largest: float, quick: bool
-) -> tuple[FloatArray, FloatArray]:
+def _bounded(mech: Channel, honest: int, law: Law, widths: FloatArray, largest: float) -> tuple[FloatArray, FloatArray]:
     """Some τ from zero to the largest score, and bounds of E(s − τ)₊ over all inputs of everybody."""
-    bases, asked = _alone(mech, honest, law), _asked(mech, honest, law)
+    bases, asked = _alone(mech, honest, law), _asked(mech, honest, law, 4 if honest < FEW else 2)
     own = np.exp(_laws(mech, law)[0])
     sums = [np.array([np.convolve(one, base) for one in own]) for base in bases]
 
@@ -176,7 +197,7 @@ def _bounded(
         if tau >= largest:
             break
         at_least = reached(tau)
-        if not quick and asked.count:
+        if asked.count:
             rows = _rows(widths, tau)
             measure = HockeySticks(asked.laws, rows[:2].T.astype(np.int64), rows[2], rows[3])
             at_least = asked.worst(measure, at_least * (CLOSE if step in NEAR else ROUGH) + unit * TAIL)
