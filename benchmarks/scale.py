@@ -48,7 +48,7 @@ from rqm.training.trainer import Trainer
 data = mapped(sys.argv[1])
 trainer = Trainer(replace(SMALL, clients=1000), data)
 times = []
-for _ in range(4):
+for _ in range(8):
     start = time.perf_counter()
     trainer.step()
     times.append(time.perf_counter() - start)
