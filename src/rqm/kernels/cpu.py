@@ -308,14 +308,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
-def in_blocks(task: Callable[[int, int], bool], size: int, threads: int | None) -> bool:
+def in_blocks(
+    task: Callable[[int, int], bool], size: int, threads: int | None, grain: int = GRAIN, unit: int = 1
+) -> bool:
     """Run ``task(start, stop)`` over all of ``range(size)`` on some threads; return whether any of them said so.
 
-    There are many blocks for each thread, and whoever is free takes the next: a busy processor delays no other. If
-    one fails or is interrupted, the others stop after their block, and all have stopped before the error goes on.
+    A thread is given ``grain`` at least, and every block but the last is a multiple of ``unit``. There are many blocks
+    for each thread, and whoever is free takes the next: a busy processor delays no other. If one fails or is
+    interrupted, the others stop after their block, and all have stopped before the error goes on.
     """
-    workers = max(1, min(usable_cores() if threads is None else threads, size // GRAIN))
-    step = size if workers == 1 else CHUNK * -(-max(GRAIN, size // (16 * workers)) // CHUNK)
+    workers = max(1, min(usable_cores() if threads is None else threads, size // grain))
+    step = size if workers == 1 else unit * -(-max(grain, size // (16 * workers)) // unit)
     starts, lock = iter(range(0, size, max(step, 1))), Lock()
     stop = False
 
@@ -367,7 +370,7 @@ def encode_into(
         def task(start: int, stop: int) -> bool:
             return bool(rows_seeded(x, out, law, add, keys, firsts + _U(start // CHUNK * need), start, stop))
 
-    return in_blocks(task, size, threads)
+    return in_blocks(task, size, threads, unit=CHUNK)
 
 
 def _reserved(rng: SeededRandom | OneEach, rows: int, chunks: int) -> tuple[Words, Words]:
