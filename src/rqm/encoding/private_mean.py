@@ -219,8 +219,7 @@ class PrivateMean:
         return self._encoded(x, require(rng), round, transient)
 
     def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round: int, transient: Any) -> Any:
-        channel = self._mechanism.channel
-        turn = whole("round", round, 0, self.rounds - 1)
+        channel, turn = self._mechanism.channel, whole("round", round, 0, self.rounds - 1)
         if (transient is None) != (self.cancel is None):
             raise ValueError("transient: must be given where noise is taken back (cancel), and only there")
         x = x if self.record_clip is None else (x if isinstance(x, Gathered) else self.gather(x)).total
@@ -231,9 +230,11 @@ class PrivateMean:
         rows, finite = self._prepared(row[None], turn)
         if other is None and not finite[0]:
             raise not_finite("x", row)
-        rows = self._within(rows) if (vector := self._mechanism.whole) is None else rows / self.bound
-        levels = (vector or channel).encode(rows[0], source)
-        message = levels.astype(np.int64) if other is None else levels.long()
+        if (vector := self._mechanism.whole) is not None:
+            levels = vector.encode(rows[0] / self.bound, source)
+        else:
+            levels = kernels.encode_long(channel.recipe, self._within(rows)[0], source, keep=row)
+        message = levels if other is None else levels.long()
         return message if transient is None else self.held.added(message, transient) % self.modulus
 
     def _prepared(self, rows: Any, turn: int) -> tuple[Any, Any]:
@@ -303,8 +304,7 @@ class PrivateMean:
             total, check = (total - clients // 2 + half) % self.modulus - half + clients // 2, False
         mean = self._mechanism.decode(total, clients, check=check)
         mean = mean if self._mechanism.whole is None else mean * self.bound
-        if not isinstance(mean, np.ndarray):
-            mean = mean.float()
+        mean = mean if isinstance(mean, np.ndarray) else mean.float()
         rotation = self.rotation(turn)
         if self.few and rotation is not None:
             return self.choice(turn).inverse(mean[None], rotation)[0]

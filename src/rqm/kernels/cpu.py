@@ -210,8 +210,8 @@ def _mask(left: np.uint64, trial: int) -> np.uint64:  # pragma: no cover (compil
 def draw_chunk(
     x: Array, words: Words, out: Array, drawn: Words, law: Law, add: bool, group: np.uint64, groups: np.uint64
 ) -> bool:  # pragma: no cover (compiled)
-    """``draw`` to ``out``, or by way of a buffer where the outcomes are added up over trials or clients."""
-    if not add and law.trials == _U(0):
+    """``draw`` to ``out``, or by way of a buffer: where outcomes are added up, or ``out`` may be ``x`` itself."""
+    if not add and law.trials == _U(0) and out.itemsize < x.itemsize:
         return draw(x, words, out, law, group)
     if group == _U(0):
         drawn[:] = 0
@@ -222,7 +222,7 @@ def draw_chunk(
                 out[j] += drawn[j] & _OUTCOME
         else:
             for j in range(_U(len(out))):
-                out[j] = drawn[j]
+                out[j] = drawn[j] & _OUTCOME
     return bad
 
 

@@ -1,12 +1,12 @@
 """The randomized Hadamard rotation on the CPU: a few passes over memory, whatever the length.
 
 A transform of 2**b numbers has b levels of sums and differences of numbers that lie 1, 2, 4, … apart. The first 15
-levels are taken in blocks that stay in a core's cache, while signs and scale are multiplied in; the others eleven at a
-time, on columns that are copied together: two passes up to 2**26 numbers, three up to 2**37. The levels are always
-taken in the same order, so the result is the same to the last bit on any processor and any number of threads.
+levels are taken in one pass over memory, in blocks that stay in a core's cache, while signs and scale are multiplied
+in; the others by three in a pass. The levels are always taken in the same order, so the result is the same to the last
+bit on any processor and any number of threads.
 """
 
-from math import ceil, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,10 @@ BLOCK_BITS = 15
 """Levels that are taken in one block: it stays in the cache of a core."""
 NEAR_BITS = 11
 """Levels that are taken in a part of a block: it stays in the nearest cache."""
-FAR_BITS = 11
-"""Levels that a further pass takes at most, on columns of 16 numbers or more."""
+FAR_BITS = 3
+"""Levels that a further pass over memory takes: as many as there are registers for."""
+COLUMNS = 1024
+"""Neighbouring numbers that it handles at a time."""
 GRAIN = 2**16
 """A thread is given at least this many numbers."""
 PART = 2**15
@@ -42,36 +44,35 @@ compiled = njit(cache=True, nogil=True, error_model="numpy")
 # -- sums and differences in vector registers -------------------------------------------------------
 
 
-def _places(context: Any, builder: Any, signature: Any, args: Any, count: int) -> list[Any]:
-    """The vectors that begin at an index of an array, a stride apart."""
-    kind = signature.args[0]
-    data = context.make_array(kind)(context, builder, args[0]).data
+def _places(context: Any, builder: Any, kind: Any, array: Any, first: Any, apart: Any, count: int) -> list[Any]:
+    """So many vectors of an array, the first at an index and the others that far apart."""
+    data = context.make_array(kind)(context, builder, array).data
     vector = ir.VectorType(context.get_value_type(kind.dtype), VECTOR // (kind.dtype.bitwidth // 8))
-    found, place = [], args[1]
+    found, place = [], first
     for _ in range(count):
         found.append(builder.bitcast(builder.gep(data, [place]), vector.as_pointer()))
-        place = builder.add(place, args[2]) if len(args) > 2 else place
+        place = builder.add(place, apart)
     return found
 
 
 def _apart(bits: int) -> Any:
-    """An intrinsic that takes ``bits`` levels at once: ``f(x, i, s)`` for vectors from x[i] on, s numbers apart."""
+    """An intrinsic that takes ``bits`` levels at once: ``f(x, i, s)``, of vectors from x[i] on, s numbers apart."""
 
-    def butterfly(_typing: Any, x: Any, index: Any, stride: Any) -> Any:
+    def butterfly(_typing: Any, x: Any, i: Any, s: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            places = _places(context, builder, signature, args, 1 << bits)
-            size = signature.args[0].dtype.bitwidth // 8
+            kind, size = signature.args[0], signature.args[0].dtype.bitwidth // 8
+            places = _places(context, builder, kind, args[0], args[1], args[2], 1 << bits)
             values = [builder.load(place, align=size) for place in places]
             for level in range(bits):
-                for i in range(1 << bits):
-                    if not i >> level & 1:
-                        a, b = values[i], values[i | 1 << level]
-                        values[i], values[i | 1 << level] = builder.fadd(a, b), builder.fsub(a, b)
+                for one in range(1 << bits):
+                    if not one >> level & 1:
+                        a, b = values[one], values[one | 1 << level]
+                        values[one], values[one | 1 << level] = builder.fadd(a, b), builder.fsub(a, b)
             for place, value in zip(places, values, strict=True):
                 builder.store(value, place, align=size)
             return context.get_dummy_value()
 
-        return types.void(x, index, stride), generate
+        return types.void(x, i, s), generate
 
     return intrinsic(butterfly)
 
@@ -80,7 +81,7 @@ def _within(_typing: Any, x: Any, index: Any) -> Any:
     """All levels within one vector, from x[i] on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        (place,) = _places(context, builder, signature, args, 1)
+        (place,) = _places(context, builder, signature.args[0], args[0], args[1], args[1], 1)
         vector, size = place.type.pointee, signature.args[0].dtype.bitwidth // 8
         value, lanes, apart = builder.load(place, align=size), range(vector.count), 1
         while apart < vector.count:
@@ -102,6 +103,21 @@ _two, _four, _eight = _apart(1), _apart(2), _apart(3)
 
 
 @compiled
+def _columns(x: Array, start: int, count: int, apart: int, bits: int) -> None:  # pragma: no cover (compiled)
+    """Take up to three levels of neighbouring columns of numbers that lie ``apart``."""
+    lanes = VECTOR // x.itemsize
+    if bits == 3:
+        for i in range(start, start + count, lanes):
+            _eight(x, i, apart)
+    elif bits == 2:
+        for i in range(start, start + count, lanes):
+            _four(x, i, apart)
+    else:
+        for i in range(start, start + count, lanes):
+            _two(x, i, apart)
+
+
+@compiled
 def _levels(x: Array, low: int, high: int) -> None:  # pragma: no cover (compiled)
     """Take the levels from ``low`` to ``high``; the first ones, of short vectors, number by number."""
     lanes = VECTOR // x.itemsize
@@ -119,46 +135,25 @@ def _levels(x: Array, low: int, high: int) -> None:  # pragma: no cover (compile
                     x[i], x[i + apart] = a + b, a - b
             low += 1
     while low < high:
-        apart = 1 << low
-        step = min(high - low, 3)
+        apart, step = 1 << low, min(high - low, 3)
         for start in range(0, len(x), apart << step):
-            if step == 3:
-                for i in range(start, start + apart, lanes):
-                    _eight(x, i, apart)
-            elif step == 2:
-                for i in range(start, start + apart, lanes):
-                    _four(x, i, apart)
-            else:
-                for i in range(start, start + apart, lanes):
-                    _two(x, i, apart)
+            _columns(x, start, apart, apart, step)
         low += step
 
 
 @compiled
-def _nearby(x: Array, low: int, high: int) -> None:  # pragma: no cover (compiled)
-    """The same of a whole block, part by part as long as that goes."""
-    near = min(max(low, NEAR_BITS), high)
-    for start in range(0, len(x), 1 << near):
-        _levels(x[start : start + (1 << near)], low, near)
-    _levels(x, near, high)
-
-
-@compiled
-def _scaled(x: Array, out: Array, start: int, factor: float, signs: Words) -> None:  # pragma: no cover (compiled)
-    """Write ``factor`` times the numbers of ``x`` from ``start`` on, with signs if there are any; after them zeros."""
+def _scaled(x: Array, out: Array, place: int, factor: float, signs: Words) -> None:  # pragma: no cover (compiled)
+    """Write ``factor`` times the numbers of ``x``, then zeros; with the signs from ``place`` on, if there are any."""
     by = out.dtype.type(factor)
-    held = max(0, min(len(out), len(x) - start))
-    if factor == 0.0:
-        held = 0
+    held = len(x) if factor != 0.0 else 0
     if len(signs) == 0:
-        given = x[start : start + held]
         for i in range(_U(held)):
-            out[i] = out.dtype.type(given[i]) * by
+            out[i] = out.dtype.type(x[i]) * by
     else:
         for first in range(0, held, 64):
-            bits = signs[(start + first) >> 6]
+            bits = signs[(place + first) >> 6]
             some = out[first : min(first + 64, held)]
-            given = x[start + first : start + first + len(some)]
+            given = x[first : first + len(some)]
             for i in range(_U(len(some))):
                 value = out.dtype.type(given[i]) * by
                 some[i] = value if (bits >> i) & _U(1) else -value
@@ -182,7 +177,9 @@ def first_pass(
         near = min(NEAR_BITS, bits)
         for part in range(0, 1 << bits, 1 << near):
             some = block[part : part + (1 << near)]
-            _scaled(x[row], some, place + part, factors[row] * scale, none if last else signs)
+            begin = min(place + part, x.shape[1])
+            given = x[row, begin : min(begin + len(some), x.shape[1])]
+            _scaled(given, some, place + part, factors[row] * scale, none if last else signs)
             _levels(some, 0, near)
         _levels(block, near, bits)
         if last and each == 1:
@@ -194,32 +191,17 @@ def first_pass(
 def far_pass(
     out: Array, apart: int, bits: int, signs: Words, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
-    """Levels of numbers that lie ``apart`` and more, on columns that are copied together; signs after them, if any."""
-    wide = (1 << BLOCK_BITS) >> bits
-    low = 0
-    while 1 << low < wide:
-        low += 1
-    buffer = np.empty(1 << BLOCK_BITS, dtype=out.dtype)
-    columns = apart // wide
-    groups = out.shape[1] // (apart << bits)
+    """Up to three levels of numbers that lie ``apart`` and more, some columns at a time; signs after them, if any."""
+    columns, groups = apart // COLUMNS, out.shape[1] // (apart << bits)
     for number in range(start, stop):
-        row, group, column = number // (groups * columns), number // columns % groups, number % columns
-        first = group * (apart << bits) + column * wide
-        for k in range(1 << bits):
-            place = first + k * apart
-            buffer[k * wide : (k + 1) * wide] = out[row, place : place + wide]
-        _nearby(buffer, low, low + bits)
-        for k in range(1 << bits):
-            place = first + k * apart
-            some = out[row, place : place + wide]
-            if len(signs) == 0:
-                some[:] = buffer[k * wide : (k + 1) * wide]
-            else:
-                for at in range(0, wide, 64):
-                    word = signs[(place + at) >> 6] >> _U((place + at) & 63)
-                    for i in range(_U(min(64, wide - at))):
-                        value = buffer[_U(k * wide + at) + i]
-                        some[_U(at) + i] = value if (word >> i) & _U(1) else -value
+        row = out[number // (groups * columns)]
+        first = number // columns % groups * (apart << bits) + number % columns * COLUMNS
+        _columns(row, first, COLUMNS, apart, bits)
+        if len(signs) > 0:
+            for k in range(1 << bits):
+                place = first + k * apart
+                some = row[place : place + COLUMNS]
+                _scaled(some, some, place, 1.0, signs)
     return False
 
 
@@ -286,13 +268,13 @@ def rotate(
         grain=max(1, GRAIN >> block),
     )
     while block < bits:
-        step = ceil((bits - block) / ceil((bits - block) / FAR_BITS))
+        step = min(FAR_BITS, bits - block)
         ending = signs if last and block + step == bits else NO_SIGNS
 
         def task(start: int, stop: int, apart: int = 1 << block, step: int = step, ending: Words = ending) -> bool:
             return bool(far_pass(out, apart, step, ending, start, stop))
 
-        in_blocks(task, rows * (width >> BLOCK_BITS), threads, grain=max(1, GRAIN >> BLOCK_BITS))
+        in_blocks(task, rows * width // (COLUMNS << step), threads, grain=GRAIN // (COLUMNS << step))
         block += step
 
 
