@@ -32,7 +32,9 @@ def test_it_is_sums_and_differences_in_their_order_on_any_number_of_threads(bits
     assert (x == expected).all()
 
 
-@pytest.mark.parametrize(("dim", "bits"), [(1, 0), (3, 2), (50, 6), (64, 6), (1000, 10), (40_000, 16), (200_001, 18)])
+@pytest.mark.parametrize(
+    ("dim", "bits"), [(1, 0), (3, 2), (50, 6), (64, 6), (1000, 10), (40_000, 16), (200_001, 18), (300_000, 19)]
+)
 def test_signs_go_before_or_after_it_and_the_rest_is_padded(dim, bits):
     x, own = np.random.default_rng(dim).normal(size=(2, dim)), signs(7, 1 << bits)
     held = np.zeros((2, 1 << bits))
@@ -52,12 +54,11 @@ def test_floats_of_32_bits_are_widened_where_the_result_is():
     assert (out == plainly(np.pad(x.astype(np.float64), ((0, 0), (0, 212))), 1 / np.sqrt(512))).all()
 
 
-def test_more_columns_than_two_passes_reach_take_a_third(monkeypatch):
-    monkeypatch.setattr(rotation, "FAR_BITS", 2)
-    x = np.random.default_rng(0).normal(size=(1, 2**20))
+def test_more_columns_than_two_passes_reach_take_a_third():
+    x = np.random.default_rng(0).normal(size=(1, 2**22)).astype(np.float32)
     out = np.empty_like(x)
-    rotation.rotate(x, out)
-    assert (out == plainly(x, 2.0**-10)).all()
+    rotation.rotate(x, out, threads=2)
+    assert (out == plainly(x, np.float32(2.0**-11))).all()
 
 
 def test_a_row_without_a_factor_is_zero_whatever_it_holds():

@@ -1,7 +1,7 @@
 """The randomized Hadamard rotation on the CPU: a few passes over memory, whatever the length.
 
-A transform of 2**b numbers has b levels of sums and differences of numbers that lie 1, 2, 4, … apart. The first 15
-levels are taken in one pass over memory, in blocks that stay in a core's cache, while signs and scale are multiplied
+A transform of 2**b numbers has b levels of sums and differences of numbers that lie 1, 2, 4, … apart. The first 18
+levels are taken in one pass over memory, in blocks that stay in the cache, while signs and scale are multiplied
 in; the others by three in a pass. The levels are always taken in the same order, so the result is the same to the last
 bit on any processor and any number of threads.
 """
@@ -21,8 +21,8 @@ from rqm.randomness import Words
 
 Array = npt.NDArray[Any]
 
-BLOCK_BITS = 15
-"""Levels that are taken in one block: it stays in the cache of a core."""
+BLOCK_BITS = 18
+"""Levels that are taken in one block: two megabytes stay in the processor's cache."""
 NEAR_BITS = 11
 """Levels that are taken in a part of a block: it stays in the nearest cache."""
 FAR_BITS = 3
