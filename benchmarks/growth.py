@@ -171,7 +171,13 @@ def draw(found: dict[str, Any], path: Path) -> Path:
     for axes, one in zip(places, found["studies"].values(), strict=False):
         sizes = one["sizes"]
         beyond = f", beyond the cache {one['slope_beyond_cache']:.2f}" if "slope_beyond_cache" in one else ""
-        axes.loglog(sizes, one["seconds"], "o-", color="#1b6ca8", label=f"seconds, slope {one['slope']:.2f}{beyond}")
+        axes.loglog(
+            sizes,
+            one["seconds"],
+            "o-",
+            color="#1b6ca8",
+            label=f"seconds, slope {round(one['slope'], 2) + 0:.2f}{beyond}",
+        )
         if "megabytes" in one:
             axes.loglog(
                 sizes, np.maximum(one["megabytes"], 0.1), "s--", color="#b8bec6", label=f"MB, {one['memory_slope']:.2f}"
