@@ -2,8 +2,8 @@
 
 Two pictures each and the small model, full local gradients. Ours (with RQM's encoding) against one client after the
 other, against Apple's pfl with a central Gaussian, and against Flower's simulation engine with plain averaging: the
-last two do no encoding. A round of 1,000 clients with ten pictures each, read from disk out of 10⁴ and out of 10⁶
-users, in a process of its own: its time a client, and the most memory that the process holds.
+last two do no encoding. Rounds of 1,000 clients with ten pictures each, read from disk out of 10⁴ and out of 10⁶
+users, in turns, in a process each: their time a client, and the most memory that the process holds.
 """
 
 import json
@@ -38,6 +38,8 @@ FLOWERS = 100
 USERS = 10**4, 10**6
 SMALL = replace(PLAN, model="small-cnn", device="cpu")
 LOOP, PFL, FLOWER = "one client after the other", "pfl 0.6.0, central Gaussian", "Flower's simulation, plain averaging"
+ROUNDS = 9
+"""Rounds out of each population on disk, the first of which does not count."""
 ROUND = """
 import json, sys, time
 from dataclasses import replace
@@ -47,12 +49,10 @@ from rqm.data.mapped import mapped
 from rqm.training.trainer import Trainer
 data = mapped(sys.argv[1])
 trainer = Trainer(replace(SMALL, clients=1000), data)
-times = []
-for _ in range(8):
+for _ in sys.stdin:
     start = time.perf_counter()
     trainer.step()
-    times.append(time.perf_counter() - start)
-print(json.dumps({"times": times[1:], "peak": peak()}))
+    print(json.dumps([time.perf_counter() - start, peak()]), flush=True)
 """
 
 
@@ -75,17 +75,37 @@ def flower(clients: int, each: int = EACH, which: str = "small", rounds: int = 3
         return told("scale_flower", (which, clients, each, rounds), rounds, home)
 
 
-def from_disk(users: int, folder: Path) -> dict[str, float]:
-    """Seconds a client and peak memory in MB of a round of 1,000 clients out of so many on disk."""
+def written(users: int, folder: Path) -> Path:
+    """So many users of ten pictures on disk."""
     rng = np.random.default_rng(0)
     some = rng.integers(0, 256, size=(100, 10, 28, 28), dtype=np.uint8)
-    place = folder / str(users)
-    write(place, ((some[user % 100], rng.integers(0, 62, size=10)) for user in range(users)), name="noise")
-    done = subprocess.run(
-        [sys.executable, "-c", ROUND, str(place)], capture_output=True, text=True, check=True, env={**os.environ}
-    )
-    found = json.loads(done.stdout)
-    return {"each": median(found["times"]) / 1_000, "peak": found["peak"]}
+    each = ((some[user % 100], rng.integers(0, 62, size=10)) for user in range(users))
+    return write(folder / str(users), each, name="noise")
+
+
+def from_disk(places: list[Path]) -> list[dict[str, float]]:
+    """Seconds a client and peak memory in MB of rounds of 1,000 clients out of each folder, in turns.
+
+    Each has a process of its own, which carries out a round for every line that it is given.
+    """
+    found: list[list[list[float]]] = [[] for _ in places]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", ROUND, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for place in places
+        ]
+        for _ in range(ROUNDS):
+            for process, rounds in zip(processes, found, strict=True):
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                rounds.append(json.loads(process.stdout.readline()))
+    return [{"each": median(seconds for seconds, _ in rounds[1:]) / 1_000, "peak": rounds[-1][1]} for rounds in found]
 
 
 def compared(notes: list[str], peers: list[str]) -> dict[str, Entry]:
@@ -130,7 +150,7 @@ def bench() -> Result:
         if peer in peers:
             result.check(f"over {peer}", result.ratio(name_of(MEDIUM), peer), wanted)
     with tempfile.TemporaryDirectory(dir=os.environ.get("RQM_SCALE_DIR")) as folder:
-        few, many = (from_disk(users, Path(folder)) for users in USERS)
+        few, many = from_disk([written(users, Path(folder)) for users in USERS])
     for users, found in zip(USERS, (few, many), strict=True):
         notes.append(
             f"A round of 1,000 clients with ten pictures each out of {users:,} users on disk: "
