@@ -27,6 +27,10 @@ BENCHMARKS = {
 }
 
 
+LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+"""How many processes wanted a processor in the minute before: beside others every contender is slower."""
+
+
 def machine_name() -> str:
     """The processor, its cores and the Python that runs on it."""
     model = platform.processor() or platform.machine()
@@ -83,7 +87,8 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
         rates = {name: entry.rate for name, entry in self.entries.items()}
-        return {**asdict(self), "ratios": self.ratios, "rates": rates, "command": f"rqm bench {self.name}"}
+        about = {"command": f"rqm bench {self.name}", "load_before": LOAD}
+        return {**asdict(self), "ratios": self.ratios, "rates": rates, **about}
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``NAME.json`` and, where matplotlib is installed, the bar chart ``NAME.png``."""

@@ -13,7 +13,7 @@ def draw(result: Result, path: Path) -> Path:
     """Draw the rates of all contenders into ``path``, ours in blue, the fastest on top."""
     names = sorted(result.entries, key=lambda name: result.entries[name].rate)
     rates = [result.shown(name) for name in names]
-    others = {*result.peers, *(name for name in names if name.startswith(("copy", "plain", "Flower")))}
+    others = {*result.peers, *(name for name in names if name.startswith(("copy", "plain", "pfl", "Flower")))}
     figure = Figure(figsize=(9, 0.8 + 0.32 * len(names)), layout="constrained")
     axes = figure.subplots()
     axes.barh(names, rates, color=[PEER if name in others else OURS for name in names])

@@ -3,7 +3,8 @@
 ``OPENBLAS_NUM_THREADS=1 python -m benchmarks.growth --out DIR`` (a few minutes) writes ``growth.json`` and
 ``growth.png``. Seconds are those of the processor, of all threads together, so that a busy machine changes them little;
 memory is what a fresh process holds at most beyond what it holds before. The slope is that of the logarithms over the
-last two decades: 1 is linear.
+last two decades: 1 is linear. Vectors that fit the processor's cache, and memory that a process has at hand, take less
+for each coordinate: so of coordinates there is also the slope beyond the cache.
 """
 
 import argparse
@@ -126,9 +127,15 @@ def megabytes(name: str, size: int) -> float:
     return float(done.stdout)
 
 
-def slope(sizes: list[int], values: list[float]) -> float:
-    """Of the logarithms, over the last two decades."""
-    last = [k for k, size in enumerate(sizes) if size * 100 >= sizes[-1]]
+def cache() -> int:
+    """Bytes of the processor's largest cache (Linux); 32 MiB where nobody says."""
+    found = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((1024 * int(size[:-1]) for size in found if size.endswith("K")), default=2**25)
+
+
+def slope(sizes: list[int], values: list[float], least: float = 0) -> float:
+    """Of the logarithms, over the last two decades, of sizes that are not below the ``least``."""
+    last = [k for k, size in enumerate(sizes) if size * 100 >= sizes[-1] and size >= least]
     x, y = np.log([sizes[k] for k in last]), np.log([max(values[k], 1e-9) for k in last])
     return float(np.polyfit(x, y, 1)[0])
 
@@ -145,6 +152,8 @@ def study(most: float = 1.0) -> dict[str, Any]:
         times = [seconds(make(size)) for size in sizes]
         held = [megabytes(name, size) for size in sizes] if memory else []
         found["studies"][name] = {"what": what, "sizes": sizes, "seconds": times, "slope": slope(sizes, times)}
+        if all_sizes is COORDINATES and sizes[-1] > cache() / 8:
+            found["studies"][name]["slope_beyond_cache"] = slope(sizes, times, cache() / 8)
         if memory:
             found["studies"][name] |= {"megabytes": held, "memory_slope": slope(sizes, held)}
         print(name, found["studies"][name], flush=True)
@@ -161,7 +170,14 @@ def draw(found: dict[str, Any], path: Path) -> Path:
         axes.set_axis_off()
     for axes, one in zip(places, found["studies"].values(), strict=False):
         sizes = one["sizes"]
-        axes.loglog(sizes, one["seconds"], "o-", color="#1b6ca8", label=f"seconds, slope {one['slope']:.2f}")
+        beyond = f", beyond the cache {one['slope_beyond_cache']:.2f}" if "slope_beyond_cache" in one else ""
+        axes.loglog(
+            sizes,
+            one["seconds"],
+            "o-",
+            color="#1b6ca8",
+            label=f"seconds, slope {round(one['slope'], 2) + 0:.2f}{beyond}",
+        )
         if "megabytes" in one:
             axes.loglog(
                 sizes, np.maximum(one["megabytes"], 0.1), "s--", color="#b8bec6", label=f"MB, {one['memory_slope']:.2f}"

@@ -2,8 +2,8 @@
 
 Two pictures each and the small model, full local gradients. Ours (with RQM's encoding) against one client after the
 other, against Apple's pfl with a central Gaussian, and against Flower's simulation engine with plain averaging: the
-last two do no encoding. A round of 1,000 clients with ten pictures each, read from disk out of 10⁴ and out of 10⁶
-users, in a process of its own: its time a client, and the most memory that the process holds.
+last two do no encoding. Rounds of 1,000 clients with ten pictures each, read from disk out of 10⁴ and out of 10⁶
+users, in turns, in a process each: their time a client, and the most memory that the process holds.
 """
 
 import json
@@ -17,7 +17,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 
@@ -38,6 +38,8 @@ FLOWERS = 100
 USERS = 10**4, 10**6
 SMALL = replace(PLAN, model="small-cnn", device="cpu")
 LOOP, PFL, FLOWER = "one client after the other", "pfl 0.6.0, central Gaussian", "Flower's simulation, plain averaging"
+ROUNDS = 9
+"""Rounds out of each population on disk, the first of which does not count."""
 ROUND = """
 import json, sys, time
 from dataclasses import replace
@@ -47,12 +49,10 @@ from rqm.data.mapped import mapped
 from rqm.training.trainer import Trainer
 data = mapped(sys.argv[1])
 trainer = Trainer(replace(SMALL, clients=1000), data)
-times = []
-for _ in range(4):
+for _ in sys.stdin:
     start = time.perf_counter()
     trainer.step()
-    times.append(time.perf_counter() - start)
-print(json.dumps({"times": times[1:], "peak": peak()}))
+    print(json.dumps([time.perf_counter() - start, peak()]), flush=True)
 """
 
 
@@ -75,21 +75,56 @@ def flower(clients: int, each: int = EACH, which: str = "small", rounds: int = 3
         return told("scale_flower", (which, clients, each, rounds), rounds, home)
 
 
-def from_disk(users: int, folder: Path) -> dict[str, float]:
-    """Seconds a client and peak memory in MB of a round of 1,000 clients out of so many on disk."""
+def written(users: int, folder: Path) -> Path:
+    """So many users of ten pictures on disk."""
     rng = np.random.default_rng(0)
     some = rng.integers(0, 256, size=(100, 10, 28, 28), dtype=np.uint8)
-    place = folder / str(users)
-    write(place, ((some[user % 100], rng.integers(0, 62, size=10)) for user in range(users)), name="noise")
-    done = subprocess.run(
-        [sys.executable, "-c", ROUND, str(place)], capture_output=True, text=True, check=True, env={**os.environ}
-    )
-    found = json.loads(done.stdout)
-    return {"each": median(found["times"]) / 1_000, "peak": found["peak"]}
+    each = ((some[user % 100], rng.integers(0, 62, size=10)) for user in range(users))
+    return write(folder / str(users), each, name="noise")
 
 
-def compared(notes: list[str], peers: list[str]) -> dict[str, Entry]:
-    """Rounds of a thousand clients of everybody who is there, in turns; Flower's engine in a process beside."""
+def from_disk(places: list[Path]) -> list[dict[str, float]]:
+    """Seconds a client and peak memory in MB of rounds of 1,000 clients out of each folder, in turns.
+
+    Each has a process of its own, which carries out a round for every line that it is given.
+    """
+    found: list[list[list[float]]] = [[] for _ in places]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", ROUND, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for place in places
+        ]
+        for _ in range(ROUNDS):
+            for process, rounds in zip(processes, found, strict=True):
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                rounds.append(json.loads(process.stdout.readline()))
+    return [{"each": median(seconds for seconds, _ in rounds[1:]) / 1_000, "peak": rounds[-1][1]} for rounds in found]
+
+
+def processor(runs: list[Callable[[], object]], repeats: int = 9) -> list[float]:
+    """Seconds of the processor, of all threads together, that each takes: the median of some turns."""
+    found: list[list[float]] = [[] for _ in runs]
+    for _ in range(repeats):
+        for run, times in zip(runs, found, strict=True):
+            start = process_time()
+            run()
+            times.append(process_time() - start)
+    return [median(times) for times in found]
+
+
+def compared(notes: list[str], peers: list[str]) -> tuple[dict[str, Entry], float]:
+    """Rounds of a thousand clients of everybody who is there, in turns; Flower's engine in a process beside.
+
+    Also, how many times less of the processor ours take than one client after the other: the clock tells the same
+    where nobody else uses the machine.
+    """
     ours, loop = trainers(MEDIUM)
     runs: dict[str, tuple[Callable[[], object], int]] = {
         name_of(MEDIUM): (ours.step, MEDIUM),
@@ -103,7 +138,8 @@ def compared(notes: list[str], peers: list[str]) -> dict[str, Entry]:
             pfl = Pfl(python, "small", MEDIUM, EACH)
             stack.callback(pfl.process.kill)
             runs[PFL] = (pfl.round, MEDIUM)
-        entries = measure(runs, repeats=3)
+        entries = measure(runs, repeats=7)
+    less = processor([loop.step, ours.step])
     peers += [LOOP] + [PFL] * (PFL in entries)
     if find_spec("ray") is None:
         notes.append("Flower's simulation was not measured: it is not installed (make setup).")
@@ -112,14 +148,14 @@ def compared(notes: list[str], peers: list[str]) -> dict[str, Entry]:
         entries[FLOWER] = Entry(median(flower(FLOWERS)), FLOWERS)
         notes.append(f"Flower's engine took {perf_counter() - before:.0f} s in all, start included.")
         peers.append(FLOWER)
-    return entries
+    return entries, less[0] / less[1]
 
 
 def bench() -> Result:
     """All contenders at a thousand clients, ours at every size, and two rounds from disk."""
     notes: list[str] = []
     peers: list[str] = []
-    entries = compared(notes, peers)
+    entries, less = compared(notes, peers)
     for count in SIZES:
         if count != MEDIUM:
             ours, _ = trainers(count)
@@ -129,8 +165,9 @@ def bench() -> Result:
     for peer, wanted in ((LOOP, 4), (PFL, 3), (FLOWER, 5)):
         if peer in peers:
             result.check(f"over {peer}", result.ratio(name_of(MEDIUM), peer), wanted)
+    result.check(f"over {LOOP}, in seconds of the processor", less, 4)
     with tempfile.TemporaryDirectory(dir=os.environ.get("RQM_SCALE_DIR")) as folder:
-        few, many = (from_disk(users, Path(folder)) for users in USERS)
+        few, many = from_disk([written(users, Path(folder)) for users in USERS])
     for users, found in zip(USERS, (few, many), strict=True):
         notes.append(
             f"A round of 1,000 clients with ten pictures each out of {users:,} users on disk: "

@@ -95,5 +95,7 @@ def test_growth_is_told_by_slopes():
 
     assert growth.slope([1, 10, 100, 1000], [5.0, 10.0, 100.0, 1000.0]) == pytest.approx(1)
     assert growth.slope([1, 10, 100], [1.0, 1.0, 1.0]) == pytest.approx(0)
+    assert growth.slope([1, 10, 100], [1.0, 1.0, 10.0], least=10) == pytest.approx(1)
+    assert growth.cache() >= 2**20
     for make, sizes, _, _ in growth.STUDIES.values():
         make(sizes[0])()

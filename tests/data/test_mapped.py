@@ -87,3 +87,29 @@ def test_only_what_is_asked_for_is_read(tmp_path):
     folder = write(tmp_path / "new", ((np.zeros((10, 28, 28), np.uint8), np.zeros(10, int)) for _ in range(3000)))
     done = subprocess.run([sys.executable, "-c", TOUCHED, folder], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 4_000  # kB, of the 23 MB that are there
+
+
+READ = """
+import sys
+from pathlib import Path
+from rqm.data import mapped
+def held():
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmRSS"))
+mapped.HELD = 2**22
+data = mapped.mapped(sys.argv[1])
+whole = int(data.train.take(data.train.offsets[:1])[0].sum())
+before = most = held()
+for client in range(len(data.train)):
+    whole += int(data.train[client][0].sum())
+    most = max(most, held())
+print(most - before, whole)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_what_was_read_is_not_held_for_ever(tmp_path):
+    folder = write(tmp_path / "new", ((np.ones((10, 28, 28), np.uint8), np.zeros(10, int)) for _ in range(3000)))
+    done = subprocess.run([sys.executable, "-c", READ, folder], capture_output=True, text=True, check=True)
+    most, whole = map(int, done.stdout.split())
+    assert most < 9_000  # kB, of the 23 MB that were read
+    assert whole == 30_001 * 784

@@ -11,9 +11,10 @@ from scipy.linalg import hadamard as reference
 
 from rqm import PBM, RQM, Rounding
 from rqm._util.checks import padded
+from rqm.encoding import tensors
 from rqm.encoding.tensors import l2_clip
 from rqm.encoding.tensors import signs as own_signs
-from rqm.encoding.transforms import Rotation, budget, hadamard, over_budget, usable_length
+from rqm.encoding.transforms import Rotation, budget, hadamard, over_budget, prepare, usable_length
 
 
 @pytest.mark.parametrize("bits", [0, 1, 3, 5, 6, 11])
@@ -34,6 +35,35 @@ def test_a_rotation_keeps_lengths_and_can_be_undone(dim, seed):
     torch.testing.assert_close(y.norm(dim=1), x.norm(dim=1))
     torch.testing.assert_close(rotation.inverse(y), x)
     assert (rotation.forward(x) == y).all()
+
+
+@pytest.mark.parametrize("dim", [1, 3, 100, 5000])
+def test_tensors_are_rotated_alike_without_the_compiler_and_so_are_arrays(dim, monkeypatch):
+    rotation, mech = Rotation(dim, 9), Rounding(clip=0.1, levels=2, margin=2.0)
+    x = torch.randn(3, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(dim))
+    x[1, 0] = torch.nan
+
+    def found(x):
+        rows, finite = prepare(x, 0.7, rotation)
+        back = rotation.inverse(rows)
+        return [np.asarray(part) for part in (rows, finite, back, hadamard(rows), over_budget(mech, rows, 0.5))]
+
+    compiled, arrays = found(x.clone()), found(x.numpy().copy())
+    monkeypatch.setattr(tensors, "_has_numba", lambda: False)
+    for plain, *others in zip(found(x.clone()), compiled, arrays, strict=True):
+        for other in others:
+            np.testing.assert_allclose(other, plain, atol=1e-13)
+    assert compiled[1].tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-300, 1e-160, 1e-110, 1.0, 1e110, 1e160, 1e300])
+def test_arrays_of_any_size_are_clipped(size):
+    x = size * np.array([[3.0, -4.0], [0.0, 0.0]])
+    rows, finite = prepare(x, 1e-200, None)
+    assert finite.all()
+    norm = 5 * size
+    np.testing.assert_allclose(rows[0], [0.6 * min(norm, 1e-200), -0.8 * min(norm, 1e-200)], rtol=1e-12)
+    assert (rows[1] == 0).all()
 
 
 def test_signs_are_fair_and_new_with_every_seed():

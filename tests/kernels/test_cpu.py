@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
-from rqm.kernels import cpu, encode, encode_sum
+from rqm.kernels import cpu, encode, encode_long, encode_sum
 from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, alias_table
 from rqm.randomness import OneEach
 from tests.goodness import joint_p_value, p_value
@@ -388,3 +388,13 @@ def test_rows_with_a_source_each_draw_what_they_draw_alone():
         assert (mech.encode_sum(x, each) == alone).all()
         with pytest.raises(ValueError, match="5 sources: must have one for each of 4 rows"):
             mech.encode_sum(x[:4], each)
+
+
+@pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding()])
+def test_long_levels_are_written_over_the_inputs_unless_they_are_to_be_kept(mech):
+    x = mech.clip * np.sin(np.arange(200_000.0))
+    levels, taken = encode(mech.recipe, x, SeededRandom(1), None), x.copy()
+    found = [encode_long(mech.recipe, given, SeededRandom(1), keep=x) for given in (x, taken)]
+    assert [one.dtype for one in found] == [np.int64] * 2
+    assert (np.stack(found) == levels).all()
+    assert np.shares_memory(found[1], taken)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from rqm import RQM, Noiseless
 from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Adapt, ClientWork, Plan, ServerStep, Transforms
-from rqm.training.together import EXAMPLES, Together
+from rqm.training.together import EXAMPLES, FLOATS, Together
 from rqm.training.trainer import Trainer
 from rqm.training.workers import Worker
 from tests.training.small import collected, federation, model, pictures
@@ -75,7 +75,7 @@ def test_groups_hold_everybody_once_and_not_too_much():
         groups = many.groups(chosen)
         assert sorted(place for group in groups for place in group) == list(range(200))
         sizes = [clients.sizes[[chosen[place] for place in group]] for group in groups]
-        assert max(len(group) for group in groups) == (4 if local else 16)
+        assert max(len(group) for group in groups) == FLOATS["cpu"] // 2**18 // (4 if local else 1)
         assert all(size.sum() <= EXAMPLES["cpu"] for size in sizes)
         assert all((size > 0).all() for size in sizes if len(size) > 1)
         assert not local or all(len(set(size.tolist())) == 1 for size in sizes)

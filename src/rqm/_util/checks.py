@@ -89,6 +89,11 @@ def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
     return array
 
 
+def sums(name: str, x: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return ``x`` as it is if it is an array of int64, else as ``inputs``, or raise."""
+    return x if type(x) is np.ndarray and x.dtype == np.int64 else inputs(name, x)
+
+
 def known_keys(
     values: Iterable[str],
     names: list[str],

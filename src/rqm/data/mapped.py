@@ -2,11 +2,13 @@
 
 A folder holds the examples of all users one after the other (``inputs.bin``, ``labels.bin``), where each user begins
 (``offsets.bin``), a test set, and ``about.json``: the name, the number of classes, and of every file its type and
-shape. The files are mapped: what no round asks for is never read.
+shape. The files are mapped: what no round asks for is never read, and what was read is given back after a while, so
+that a run holds about as much of them after a thousand rounds as after one.
 """
 
 import json
-from collections.abc import Iterable
+import mmap
+from collections.abc import Callable, Iterable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,11 @@ ABOUT = "about.json"
 KINDS = ("uint8", "float32", "int64")
 """Types of inputs and labels; offsets are of the last."""
 PARTS = ("inputs", "labels", "offsets", "test_inputs", "test_labels")
+
+HELD = 2**26
+"""Bytes of the files that are in memory before they are given back, about."""
+AROUND = 2**17
+"""Bytes that the system maps beside what a client's inputs and labels are read from, at most."""
 
 Array = npt.NDArray[Any]
 
@@ -69,23 +76,48 @@ def mapped(folder: str | Path) -> FederatedData:
     folder = Path(folder)
     try:
         about = read_json(folder / ABOUT, "what rqm.data.mapped.write has written")
-        inputs, labels, offsets, *test = (_map(folder / f"{part}.bin", about[part]) for part in PARTS)
+        maps: list[mmap.mmap] = []
+        inputs, labels, offsets, *test = (_map(folder / f"{part}.bin", about[part], maps) for part in PARTS)
         name, classes = str(about["name"]), int(about["classes"])
     except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
         raise ValueError(f"{folder}: must be a folder that rqm.data.mapped.write has written ({error})") from None
-    train = Clients(torch.from_numpy(inputs), torch.from_numpy(labels), np.asarray(offsets))
+    offsets = offsets.copy()  # in memory, as the only part
+    prepare = _giving_back(maps, offsets, sum(part[:1].nbytes for part in (inputs, labels)))
+    train = Clients(torch.from_numpy(inputs), torch.from_numpy(labels), offsets, prepare)
     return FederatedData(name, train, torch.from_numpy(test[0]), torch.from_numpy(test[1]), classes)
 
 
-def _map(path: Path, said: list[Any]) -> Array:
-    """A file of numbers of a kind and shape, private to this process: what is written to it stays in memory."""
+def _giving_back(maps: list[mmap.mmap], offsets: Array, each: int) -> Callable[[int], None]:
+    """What is called before a client is read: when enough were, their pages are given back to the system.
+
+    Whoever still looks at some of them reads them again, from its cache or from the disk.
+    """
+    read = 0
+
+    def prepare(client: int) -> None:
+        nonlocal read
+        read += int(offsets[client + 1] - offsets[client]) * each + AROUND
+        if read > HELD and hasattr(mmap, "MADV_DONTNEED"):
+            read = 0
+            for one in maps:
+                one.madvise(mmap.MADV_DONTNEED)
+
+    return prepare
+
+
+def _map(path: Path, said: list[Any], maps: list[mmap.mmap]) -> Array:
+    """A file of numbers of a kind and shape, private to this process: what is written to it is on no disk, and lost."""
     kind, shape = said[0], tuple(int(size) for size in said[1:])
     if kind not in KINDS or any(size < 0 for size in shape):
         raise ValueError(f"{path.name} is said to be of {shown(said)}: must be {', '.join(KINDS)}, and a shape")
     held, needed = path.stat().st_size, np.dtype(kind).itemsize * prod(shape)
     if held != needed:
         raise ValueError(f"{path.name} has {held} bytes: must have {needed}, for {kind} of shape {shape}")
-    return np.memmap(path, dtype=kind, mode="c", shape=shape) if needed else np.empty(shape, dtype=kind)
+    if not needed:
+        return np.empty(shape, dtype=kind)
+    with path.open("rb") as file:
+        maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    return np.frombuffer(maps[-1], dtype=kind).reshape(shape)
 
 
 def _pair(name: str, given: tuple[Any, Any], like: list[Array]) -> list[Array]:

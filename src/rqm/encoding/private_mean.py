@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from rqm import kernels
-from rqm._util.checks import inputs, padded, real, shown, whole
+from rqm._util.checks import floats, not_finite, padded, real, shown, sums, whole
 from rqm.encoding.choice import Choice, clipped_away_at_most, expected_error, second_clip
 from rqm.encoding.memory import Memory, memory, white
 from rqm.encoding.records import Gathered, gather, stacked
@@ -219,20 +219,22 @@ class PrivateMean:
         return self._encoded(x, require(rng), round, transient)
 
     def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round: int, transient: Any) -> Any:
-        channel = self._mechanism.channel
-        turn = whole("round", round, 0, self.rounds - 1)
+        channel, turn = self._mechanism.channel, whole("round", round, 0, self.rounds - 1)
         if (transient is None) != (self.cancel is None):
             raise ValueError("transient: must be given where noise is taken back (cancel), and only there")
         x = x if self.record_clip is None else (x if isinstance(x, Gathered) else self.gather(x)).total
         other = kernels.backend(x)
-        row = inputs("x", x) if other is None else other.finite_floats("x", x).clone()
+        row = floats("x", x) if other is None else other.finite_floats("x", x).clone()
         if tuple(row.shape) != (self.dim,):
             raise ValueError(f"x has shape {tuple(row.shape)}: must be ({self.dim},)")
-        rows, _ = self._prepared(row[None], turn)
-        vector = self._mechanism.whole
-        rows = self._within(rows) if vector is None else rows / self.bound
-        levels = (vector or channel).encode(rows[0], source)
-        message = levels.astype(np.int64) if other is None else levels.long()
+        rows, finite = self._prepared(row[None], turn)
+        if other is None and not finite[0]:
+            raise not_finite("x", row)
+        if (vector := self._mechanism.whole) is not None:
+            levels = vector.encode(rows[0] / self.bound, source)
+        else:
+            levels = kernels.encode_long(channel.recipe, self._within(rows)[0], source, keep=row)
+        message = levels if other is None else levels.long()
         return message if transient is None else self.held.added(message, transient) % self.modulus
 
     def _prepared(self, rows: Any, turn: int) -> tuple[Any, Any]:
@@ -294,7 +296,7 @@ class PrivateMean:
         """
         turn = whole("round", round, 0, self.rounds - 1)
         clients = whole("clients", clients, self.survivors or self.clients, self.clients)
-        total = inputs("total", total) if kernels.backend(total) is None else total
+        total = sums("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
         if self.second and self.integers:  # what wraps around the modulus is nearest to the middle
@@ -302,12 +304,11 @@ class PrivateMean:
             total, check = (total - clients // 2 + half) % self.modulus - half + clients // 2, False
         mean = self._mechanism.decode(total, clients, check=check)
         mean = mean if self._mechanism.whole is None else mean * self.bound
-        if not isinstance(mean, np.ndarray):
-            mean = mean.float()
+        mean = mean if isinstance(mean, np.ndarray) else mean.float()
         rotation = self.rotation(turn)
         if self.few and rotation is not None:
             return self.choice(turn).inverse(mean[None], rotation)[0]
-        return mean if rotation is None else rotation.inverse(mean[None])[0]
+        return mean if rotation is None else rotation.inverse(mean[None], overwrite=True)[0]
 
     def error(self, length: float, size: float | None = None) -> float:
         """The mean squared error to be expected of each value that ``decode`` returns, for a mean of this length.

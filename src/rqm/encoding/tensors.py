@@ -1,6 +1,6 @@
-"""What ``transforms`` does, for tensors of torch: in place where it can, by Triton's kernels on a GPU.
+"""What ``transforms`` does, for tensors of torch: by Triton's kernels on a GPU, by compiled loops on the CPU.
 
-Nothing but torch and NumPy is needed here.
+Nothing but torch and NumPy is needed here: where those are missing, torch's operations do it.
 """
 
 from functools import cache, lru_cache
@@ -22,11 +22,33 @@ HUGE = 2.0**60
 """Rows that are longer than this are shortened in two steps."""
 
 
-def rotate(x: torch.Tensor, seed: int, width: int) -> torch.Tensor:
+def rotate(x: torch.Tensor, rotation: "Rotation") -> torch.Tensor:
     """The rows of ``x``, times public signs, padded and transformed."""
-    out = x.new_zeros((len(x), width))
-    torch.mul(x, signs(seed, out)[: x.shape[1]], out=out[:, : x.shape[1]])
+    if _compiled(x):
+        return _rotated(x, rotation, None)
+    out = x.new_zeros((len(x), rotation.padded))
+    torch.mul(x, signs(rotation.seed, out)[: x.shape[1]], out=out[:, : x.shape[1]])
     return hadamard(out, overwrite=True)
+
+
+def rotate_back(y: torch.Tensor, rotation: "Rotation", *, overwrite: bool = False) -> torch.Tensor:
+    """The rows of ``y`` transformed and times public signs, without the padding."""
+    if not _compiled(y):
+        return (hadamard(y, overwrite=overwrite) * signs(rotation.seed, y))[:, : rotation.dim]
+    y = y.detach().contiguous()
+    out = y if overwrite else torch.empty_like(y)
+    bits = transforms.sign_bits(rotation.seed, rotation.padded)
+    _on_cpu().rotate(y.numpy(), out.numpy(), signs=bits, last=True, threads=torch.get_num_threads())
+    return out[:, : rotation.dim]
+
+
+def _rotated(x: torch.Tensor, rotation: "Rotation", factors: torch.Tensor | None) -> torch.Tensor:
+    """The rows of ``x``, times factors, rotated by the CPU's kernel."""
+    out = x.new_empty((len(x), rotation.padded))
+    bits, own = transforms.sign_bits(rotation.seed, rotation.padded), None if factors is None else factors.numpy()
+    given = x.detach().contiguous().numpy()
+    _on_cpu().rotate(given, out.numpy(), factors=own, signs=bits, threads=torch.get_num_threads())
+    return out
 
 
 def signs(seed: int, like: torch.Tensor) -> torch.Tensor:
@@ -50,6 +72,12 @@ def hadamard(x: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
     if _kernels_run(x) and (kernel := _kernel()).fits(x.shape[-1]):
         out: torch.Tensor = kernel.hadamard(x if overwrite else x.clone(memory_format=torch.contiguous_format))
         return out
+    if _compiled(x):
+        given = x.detach().contiguous()
+        out = given if overwrite else torch.empty_like(given)
+        rows = (part.view(-1, x.shape[-1]).numpy() for part in (given, out))
+        _on_cpu().rotate(*rows, threads=torch.get_num_threads())
+        return out
     found: torch.Tensor = transforms.factor_by_factor(x, lambda bits: _matrix(bits, x.dtype, x.device))
     return found
 
@@ -68,6 +96,22 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+def _compiled(x: torch.Tensor) -> bool:
+    """Whether the CPU's kernel can run."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def _on_cpu() -> Any:
+    from rqm.kernels import rotation  # noqa: PLC0415 (needs the compiler)
+
+    return rotation
+
+
 def _kernel() -> Any:
     from rqm.kernels import cuda_rotation  # noqa: PLC0415 (needs Triton)
 
@@ -80,6 +124,9 @@ def prepare(x: torch.Tensor, length: float | None, rotation: "Rotation | None") 
         factors, finite = _factors(x, length)
         own = _signs(rotation.seed, rotation.padded, x.dtype, x.device)
         return kernel.rotate(x.contiguous(), own, factors), finite
+    if rotation is not None and _compiled(x):
+        factors, finite = _factors(x, length)
+        return _rotated(x, rotation, factors), finite
     finite = l2_clip(x, length)
     return (x if rotation is None else rotation.forward(x)), finite
 
@@ -148,6 +195,9 @@ def squares(recipe: Recipe, x: torch.Tensor, shift: int) -> torch.Tensor:
     if _kernels_run(x):
         sums: torch.Tensor = _kernel().squares(recipe, x.contiguous(), shift)
         return sums
+    if _compiled(x):
+        threads = torch.get_num_threads()
+        return torch.from_numpy(_on_cpu().squares(recipe, x.detach().contiguous().numpy(), shift, threads))
     if len(x) > ROWS:  # a few at a time: the positions take several times the room of the floats
         return torch.cat([squares(recipe, part, shift) for part in torch.split(x, ROWS)])
     found: torch.Tensor = transforms.squares(recipe, positions(recipe, x), shift)

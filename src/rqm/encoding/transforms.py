@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm import kernels
-from rqm._util.checks import FloatArray, padded, real
+from rqm._util.checks import FloatArray, floats, padded, real
 from rqm.kernels.recipe import Recipe
 from rqm.mechanisms.channel import Channel
-from rqm.randomness import SeededRandom
+from rqm.randomness import SeededRandom, Words
 
 ROTATION = 5
 """The stream of a seed that the rotation of every round is drawn from."""
@@ -30,6 +30,8 @@ FLOAT_ROOM = 2.0**-15
 """Vectors are scaled to a little less than C, …"""
 FLOAT_ERROR = 2.0**-16
 """… since scaling and rotating them in float32 may stretch them by this much, at the very most."""
+SAFE = 1e-200, 1e300
+"""Sums of squares in float64 that neither overflowed nor lost what matters."""
 
 
 @final
@@ -54,17 +56,30 @@ class Rotation:
     def forward(self, x: Any) -> Any:
         """Rotate the rows of ``x``: a new array of ``padded`` columns."""
         other = tensors(x)
-        if other is not None:
-            return other.rotate(x, self.seed, self.padded)
-        out = np.zeros((len(x), self.padded))
-        np.multiply(x, signs(self.seed, self.padded)[: self.dim], out=out[:, : self.dim])
-        return hadamard(out)
+        return other.rotate(x, self) if other is not None else _rotated(floats("x", x), self, None)
 
-    def inverse(self, y: Any) -> Any:
-        """Rotate back: rows of ``dim`` columns."""
+    def inverse(self, y: Any, *, overwrite: bool = False) -> Any:
+        """Rotate back: rows of ``dim`` columns; ``overwrite`` lets ``y`` be used for them."""
         other = tensors(y)
-        own = signs(self.seed, self.padded) if other is None else other.signs(self.seed, y)
-        return (hadamard(y) * own)[:, : self.dim]
+        if other is not None:
+            return other.rotate_back(y, self, overwrite=overwrite)
+        y = floats("y", y)
+        out = y if overwrite and y.dtype == np.float64 and y.flags.writeable else np.empty(y.shape)
+        _kernel().rotate(y, out, signs=sign_bits(self.seed, self.padded), last=True)
+        return out[:, : self.dim]
+
+
+def _rotated(x: npt.NDArray[np.floating], rotation: Rotation, factors: FloatArray | None) -> FloatArray:
+    """The rows of ``x``, times factors, rotated."""
+    out = np.empty((len(x), rotation.padded))
+    _kernel().rotate(x, out, factors=factors, signs=sign_bits(rotation.seed, rotation.padded))
+    return out
+
+
+def _kernel() -> Any:
+    from rqm.kernels import rotation  # noqa: PLC0415 (the compiler takes half a second)
+
+    return rotation
 
 
 @lru_cache(maxsize=8)
@@ -83,17 +98,26 @@ def tensors(x: Any) -> Any:
 
 
 @lru_cache(maxsize=2)
+def sign_bits(seed: int, count: int) -> Words:
+    """The public signs of a rotation, a bit each, from the lowest of the first word on: one is +1."""
+    return SeededRandom(seed).words(-(-count // 64))
+
+
 def signs(seed: int, count: int) -> npt.NDArray[np.int8]:
     """The public signs of a rotation, ±1 each."""
-    words = SeededRandom(seed).words(-(-count // 64))
-    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:count]
+    bits = np.unpackbits(sign_bits(seed, count).view(np.uint8), bitorder="little")[:count]
     return 2 * bits.astype(np.int8) - 1
 
 
 def hadamard(x: Any) -> Any:
     """The orthonormal Walsh–Hadamard transform of every row; the number of columns is a power of two."""
     other = tensors(x)
-    return other.hadamard(x) if other is not None else factor_by_factor(x, hadamard_matrix)
+    if other is not None:
+        return other.hadamard(x)
+    x = floats("x", x)
+    out = np.empty(x.shape)
+    _kernel().rotate(x, out)
+    return out
 
 
 def factor_by_factor(x: Any, matrix: Callable[[int], Any]) -> Any:
@@ -130,16 +154,31 @@ def prepare(x: Any, length: float | None, rotation: Rotation | None) -> tuple[An
     if other is not None:
         rows, finite = other.prepare(x, length, rotation)
         return rows, finite
+    x = floats("x", x)
+    sums = _kernel().square_sums(x)
+    if not ((sums > SAFE[0]) & (sums < SAFE[1])).all():
+        x, finite = _clipped_carefully(x, length)
+        return (x if rotation is None else rotation.forward(x)), finite
+    factors = np.ones(len(x)) if length is None else np.minimum(1.0, length / np.sqrt(sums))
+    finite = np.ones(len(x), dtype=bool)
+    if rotation is not None:
+        return _rotated(x, rotation, factors), finite
+    return (x.astype(np.float64, copy=False) if length is None else np.multiply(x, factors[:, None])), finite
+
+
+def _clipped_carefully(x: npt.NDArray[Any], length: float | None) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Scaled rows, of which some are not finite, zero, or so long or short that squares overflow or vanish."""
+    x = np.asarray(x, dtype=np.float64)
     largest = np.abs(x).max(axis=1, initial=0.0)  # NaN stays
     finite = np.isfinite(largest)
     if not finite.all():
         x, largest = np.where(finite[:, None], x, 0.0), np.where(finite, largest, 0.0)
     if length is not None:
-        scale = np.where(largest > 0, largest, 1.0)  # squares neither overflow nor vanish
+        scale = np.where(largest > 0, largest, 1.0)
         x = x / scale[:, None]
         norm = np.sqrt((x * x).sum(axis=1))
         x *= np.minimum(scale, length / np.maximum(norm, 0.5))[:, None]
-    return (x if rotation is None else rotation.forward(x)), finite
+    return x, finite
 
 
 def budget(mech: Channel, bound: float) -> int:
@@ -191,7 +230,7 @@ def over_budget(mech: Channel, x: Any, bound: float) -> Any:
     if other is not None:
         found = other.squares(mech.recipe, x, shift)
     else:
-        found = squares(mech.recipe, mech.recipe.position(x), shift)
+        found = _kernel().squares(mech.recipe, floats("x", x), shift)
     return found > limit(mech, bound, count)
 
 

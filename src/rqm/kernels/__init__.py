@@ -40,6 +40,20 @@ def encode(recipe: Recipe, x: Any, rng: object, threads: int | None) -> Any:
     return out
 
 
+def encode_long(recipe: Recipe, x: Any, rng: object, *, keep: Any) -> Any:
+    """``encode``, as 64-bit integers; of NumPy written over ``x``, unless that is memory of ``keep``."""
+    if backend(x) is not None:
+        return encode(recipe, x, rng, None).long()
+    if x.dtype != np.float64 or not x.flags.carray or np.may_share_memory(x, keep):
+        return encode(recipe, x, rng, None).astype(np.int64)
+    from rqm.kernels import cpu  # noqa: PLC0415
+
+    out = x.view(np.int64)
+    if cpu.encode_into(recipe, x.reshape(1, -1), require(rng), out.reshape(-1), add=False, threads=None):
+        raise ValueError("x: must not be so large that what it is rotated to is not finite")
+    return out
+
+
 def encode_sum(recipe: Recipe, x: Any, rng: object, out: Any, threads: int | None, check: bool = True) -> Any:
     """Draw one outcome for each input and add them up over the first axis, without holding the outcomes."""
     source = rng if isinstance(rng, OneEach) else require(rng)

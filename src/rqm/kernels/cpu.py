@@ -210,8 +210,8 @@ def _mask(left: np.uint64, trial: int) -> np.uint64:  # pragma: no cover (compil
 def draw_chunk(
     x: Array, words: Words, out: Array, drawn: Words, law: Law, add: bool, group: np.uint64, groups: np.uint64
 ) -> bool:  # pragma: no cover (compiled)
-    """``draw`` to ``out``, or by way of a buffer where the outcomes are added up over trials or clients."""
-    if not add and law.trials == _U(0):
+    """``draw`` to ``out``, or by way of a buffer: where outcomes are added up, or ``out`` may be ``x`` itself."""
+    if not add and law.trials == _U(0) and out.itemsize < x.itemsize:
         return draw(x, words, out, law, group)
     if group == _U(0):
         drawn[:] = 0
@@ -222,7 +222,7 @@ def draw_chunk(
                 out[j] += drawn[j] & _OUTCOME
         else:
             for j in range(_U(len(out))):
-                out[j] = drawn[j]
+                out[j] = drawn[j] & _OUTCOME
     return bad
 
 
@@ -308,14 +308,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
-def in_blocks(task: Callable[[int, int], bool], size: int, threads: int | None) -> bool:
+def in_blocks(
+    task: Callable[[int, int], bool], size: int, threads: int | None, grain: int = GRAIN, unit: int = 1
+) -> bool:
     """Run ``task(start, stop)`` over all of ``range(size)`` on some threads; return whether any of them said so.
 
-    There are many blocks for each thread, and whoever is free takes the next: a busy processor delays no other. If
-    one fails or is interrupted, the others stop after their block, and all have stopped before the error goes on.
+    A thread is given ``grain`` at least, and every block but the last is a multiple of ``unit``. There are many blocks
+    for each thread, and whoever is free takes the next: a busy processor delays no other. If one fails or is
+    interrupted, the others stop after their block, and all have stopped before the error goes on.
     """
-    workers = max(1, min(usable_cores() if threads is None else threads, size // GRAIN))
-    step = size if workers == 1 else CHUNK * -(-max(GRAIN, size // (16 * workers)) // CHUNK)
+    workers = max(1, min(usable_cores() if threads is None else threads, size // grain))
+    step = size if workers == 1 else unit * -(-max(grain, size // (16 * workers)) // unit)
     starts, lock = iter(range(0, size, max(step, 1))), Lock()
     stop = False
 
@@ -367,7 +370,7 @@ def encode_into(
         def task(start: int, stop: int) -> bool:
             return bool(rows_seeded(x, out, law, add, keys, firsts + _U(start // CHUNK * need), start, stop))
 
-    return in_blocks(task, size, threads)
+    return in_blocks(task, size, threads, unit=CHUNK)
 
 
 def _reserved(rng: SeededRandom | OneEach, rows: int, chunks: int) -> tuple[Words, Words]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm import kernels
-from rqm._util.checks import FloatArray, inputs, real, whole
+from rqm._util.checks import FloatArray, inputs, real, sums, whole
 from rqm.kernels.recipe import IntArray, Recipe
 from rqm.mechanisms.base import Mechanism
 
@@ -25,6 +25,8 @@ Law = Literal["paper", "sampled"]
 
 MAX_LEVELS = 65_536
 CLIPS = (1e-280, 1e280)  # beyond them, scales between inputs and positions overflow
+PIECE = 2**16
+"""Sums that are decoded at a time: what lies between stays in the cache."""
 FARTHEST = 1e25  # the margin, in units of the clip: for the same reason
 
 
@@ -242,10 +244,15 @@ class Channel(Mechanism):
         other = kernels.backend(z_sum)
         if other is not None:
             return other.decode(z_sum, self.grid.extent, top, clients, check)
-        total = inputs("z_sum", z_sum)
-        if check and total.size and (total.min() < 0 or total.max() > top):
-            raise kernels.outside(clients, top, total.min() if total.min() < 0 else total.max())
-        return self.grid.extent * (2 * total / top - 1)
+        total = sums("z_sum", z_sum)
+        out, extent = np.empty(total.shape), self.grid.extent
+        flat, flat_out = total.reshape(-1), out.reshape(-1)
+        for start in range(0, total.size, PIECE):
+            part = flat[start : start + PIECE]
+            if check and (part.min() < 0 or part.max() > top):
+                raise kernels.outside(clients, top, part.min() if part.min() < 0 else part.max())
+            flat_out[start : start + PIECE] = extent * (2 * part / top - 1)
+        return out[()]
 
 
 def _log_fraction(value: Fraction) -> float:

@@ -184,8 +184,7 @@ class Ideal(Aggregator):
         exact, together = self.mean.integers, self.work.together
         sums: dict[Worker, torch.Tensor] = {}
         groups = ([[place] for place in range(len(chosen))] if together is None else together.groups(chosen))[share]
-        mine = [chosen[place] for places in groups for place in places]
-        for _ in workers.map(lambda _, client: self.work.clients.make([client]), mine):
+        for _ in workers.map(lambda _, places: self.work.clients.make(chosen[place] for place in places), groups):
             pass  # data that are made lazily, before anything is timed
 
         def work(worker: Worker, places: list[int]) -> Any:

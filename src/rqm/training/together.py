@@ -22,11 +22,11 @@ from rqm.data.clients import Clients
 from rqm.training.batched import Loss, as_plain, plain_layers
 from rqm.training.workers import Worker
 
-EXAMPLES = {"cpu": 64, "cuda": 10_240}
+EXAMPLES = {"cpu": 128, "cuda": 10_240}
 """Examples that a worker handles at once, about."""
-FLOATS = {"cpu": 2**22, "cuda": 2**30}
+FLOATS = {"cpu": 2**23, "cuda": 2**30}
 """Gradients that a worker holds at once."""
-FEWEST = 4
+FEWEST = 8
 """Clients that are worth handling together."""
 
 
