@@ -4,6 +4,9 @@
 and authentication, and runs two apps in it, one after the other: one whose messages are empty and whose clients import
 nothing but Flower; and the example (``examples/flower``: four silos, signed keys, policies, secure sums), whose
 exchanges are timed as its server sees them. A round has three: the end of a round goes with the beginning of the next.
+
+The federation is that of the example, whose nodes answer by copies of a warm process. The app that does nothing also
+runs in one as Flower sets it up, whose SuperNodes start a process for each message.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -24,7 +28,13 @@ from benchmarks import machine_name
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower"
 SAID = "benchmark: "
-EXCHANGES = 6
+EXCHANGES = 8
+WHAT = {
+    ("rqm",): "the first or the last",
+    ("arrays", "config", "rqm"): "vectors",
+    ("rqm", "rqm-next"): "the end of a round, with the next",
+}
+"""What an exchange is for, by the records of its messages."""
 CLIENT = """
 from flwr.app import ConfigRecord, RecordDict, Message
 from flwr.clientapp import ClientApp
@@ -112,31 +122,46 @@ def timed(federation: Any, app: Path, limit: float = 500) -> list[tuple[Any, int
     return [tuple(json.loads(line.split(SAID)[1])) for line in plain.splitlines() if SAID in line]
 
 
-def measure() -> dict[str, Any]:
-    """Start the federation, run both, and compare."""
-    module = example()
+@contextlib.contextmanager
+def federation(folder: Path, *, warm: bool) -> Iterator[Any]:
+    """The example's, with four nodes; where they are not ``warm`` a message's process starts from nothing."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-live-")))
-        nothing, ours = apps(folder)
-        home = folder / "home"
-        home.mkdir()
-        federation = module.Federation(home, folder / "ledger", stack)
-        federation.enrol(4, (EXAMPLE / "policy.toml").read_text())
-        federation.link()
+        folder.mkdir()
+        found = example().Federation(folder, folder / "ledger", stack)
+        found.enrol(4, (EXAMPLE / "policy.toml").read_text())
+        found.link()
         for number in range(4):
-            federation.node(number, 4)
-        trivial = timed(federation, nothing)
-        own = timed(federation, ours)
-    base = median(seconds for _, count, seconds in trivial[1:] if count == 4)
-    exchanges = [(what, count, seconds) for what, count, seconds in own if what]  # some ask nobody
+            found.node(number, 4, warm=warm)
+        yield found
+
+
+def measure() -> dict[str, Any]:
+    """Start both federations, one after the other, run the apps, and compare."""
+    with tempfile.TemporaryDirectory(prefix="rqm-live-") as name:
+        folder = Path(name)
+        nothing, ours = apps(folder)
+        with federation(folder / "cold", warm=False) as cold:
+            plain = timed(cold, nothing)
+        with federation(folder / "warm", warm=True) as warm:
+            trivial = timed(warm, nothing)
+            own = timed(warm, ours)
+    exchanges = [(WHAT.get(tuple(what), "+".join(what)), count, seconds) for what, count, seconds in own if what]
+    bases = {"flower": _median(plain), "same federation": _median(trivial)}
+    kinds = {kind: [seconds for what, _, seconds in exchanges[1:] if what == kind] for kind, *_ in exchanges[1:]}
     return {
         "machine": machine_name(),
-        "trivial": [seconds for *_, seconds in trivial],
+        "trivial": {"flower": [one for *_, one in plain], "same federation": [one for *_, one in trivial]},
+        "trivial_median": bases,
         "ours": exchanges,
-        "trivial_median": base,
-        "ratios": [seconds / base for *_, seconds in exchanges],
-        "ratio_median": median(seconds / base for *_, seconds in exchanges[1:]),
+        "ours_median": {kind: median(found) for kind, found in kinds.items()},
+        "ratios": {name: {kind: median(found) / base for kind, found in kinds.items()} for name, base in bases.items()},
+        "ratio_largest": {name: max(max(found) for found in kinds.values()) / base for name, base in bases.items()},
     }
+
+
+def _median(exchanges: list[tuple[Any, int, float]]) -> float:
+    """Of all but the first, in which processes start."""
+    return median(seconds for _, count, seconds in exchanges[1:] if count == 4)
 
 
 def main() -> None:
