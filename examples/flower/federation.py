@@ -235,7 +235,8 @@ class Federation:
         apart = ["--isolation", "process", *shared]
         process = self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about, *apart)
         api = ["--runtime-api-address", f"127.0.0.1:{port}", "--root-certificates", str(self.authority)]
-        self.start(str(number), "rqm.flower.superexec", *api, *shared, beside=process.pid)
+        ends = ["--parent-pid", str(process.pid)]
+        self.start(str(number), "rqm.flower.superexec", *api, *shared, *ends, beside=process.pid)
         return process
 
     def run(self, config: str, limit: float, app: Path = HERE) -> int:

@@ -1,14 +1,18 @@
 """The model and the data, for server and silos alike."""
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+import rqm
+from rqm._util.files import write_atomically
 from rqm.data.glyphs import glyphs
 from rqm.data.labels import CHARACTERS
+from rqm.data.sources import cache
 from rqm.training.models import MODELS
 from rqm.training.work import images
 
@@ -22,10 +26,17 @@ def new_model(config: Mapping[str, Any]) -> nn.Module:
 
 
 def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pictures and labels of one silo: those of its writers, made when they are asked for."""
-    count, writers = int(config["writers"]), glyphs(test_writers=1).train  # the test set is the server's
-    users = [writers[number * count + one] for one in range(count)]
-    return torch.cat([inputs for inputs, _ in users]), torch.cat([labels for _, labels in users])
+    """All pictures and labels of one silo, from its disk: those of its writers, drawn when it is first asked."""
+    count = int(config["writers"])
+    path = cache() / f"glyphs-{rqm.__version__}-{count}-writers-{number}.pt"
+    if not path.exists():
+        writers = glyphs(test_writers=1).train  # the test set is the server's
+        users, file = [writers[number * count + one] for one in range(count)], BytesIO()
+        torch.save([torch.cat([user[part] for user in users]) for part in (0, 1)], file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, file.getvalue())
+    inputs, labels = torch.load(path)
+    return inputs, labels
 
 
 def losses(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

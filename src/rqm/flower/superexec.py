@@ -9,22 +9,25 @@ Whatever cannot be started so is started as ``flower-superexec`` does it.
 import json
 import subprocess
 import sys
+from importlib import import_module
 from logging import WARNING
+from typing import Any, final
 
 from flwr.supercore import log
 from flwr.supercore.cli.flower_superexec import flower_superexec
-from flwr.supercore.constant import TaskType
-from flwr.supercore.superexec import run_superexec
-from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from flwr.supercore.constant import ExecutorType, TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec, Executor, LaunchResult, SubprocessExecutor
 
+run_superexec: Any = import_module("flwr.supercore.superexec.run_superexec")
 WARM = [sys.executable, "-m", "rqm.flower.warm"]
 
 
+@final
 class WarmExecutor(SubprocessExecutor):
     """Flower's executor of processes; those of ClientApps come from a warm one."""
 
     def __init__(self) -> None:
-        self._warm = subprocess.Popen(WARM, stdin=subprocess.PIPE)
+        self._warm = subprocess.Popen(WARM, stdin=subprocess.PIPE, bufsize=0)
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start the process of a message."""
@@ -41,7 +44,6 @@ class WarmExecutor(SubprocessExecutor):
         assert self._warm.stdin is not None
         try:
             self._warm.stdin.write(json.dumps(command_line(spec)).encode() + b"\n")
-            self._warm.stdin.flush()
         except OSError as error:
             log(WARNING, "rqm: no process is warm (%s): one is started anew", error)
             return False
@@ -63,16 +65,16 @@ def command_line(spec: ExecutionSpec) -> list[str]:
     return found if spec.parent_pid is None else [*found, "--parent-pid", str(spec.parent_pid)]
 
 
-def main() -> None:
-    """Be ``flower-superexec``, with this executor instead of that of processes."""
+def install() -> None:
+    """Let Flower's SuperExec have this executor instead of its own for processes."""
     made = run_superexec.get_executor
 
-    def get_executor(kind, **given):
-        return WarmExecutor() if kind == "subprocess" else made(kind, **given)
+    def chosen(executor_type: ExecutorType, **given: Any) -> Executor:
+        return WarmExecutor() if executor_type == ExecutorType.SUBPROCESS else made(executor_type, **given)
 
-    run_superexec.get_executor = get_executor
-    flower_superexec()
+    run_superexec.get_executor = chosen
 
 
 if __name__ == "__main__":
-    main()
+    install()
+    flower_superexec()

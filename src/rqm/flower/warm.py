@@ -11,6 +11,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import traceback
 from importlib import import_module
 from typing import NoReturn
 
@@ -34,8 +36,9 @@ def load() -> None:
     os.environ.setdefault(NVML, "1")
     for name in NEEDED:
         import_module(name)
-    from rqm import RQM, SecureRandom  # noqa: PLC0415
     from rqm.kernels.packing import pack  # noqa: PLC0415
+    from rqm.mechanisms.rqm import RQM  # noqa: PLC0415
+    from rqm.randomness import SecureRandom  # noqa: PLC0415
 
     zeros = RQM().encode_sum([[0.0, 0.0]], SecureRandom())  # compiled loops are loaded when they are first called
     pack(zeros, 4)
@@ -48,9 +51,10 @@ def serve() -> None:
     gc.collect()
     gc.freeze()  # so that the copies share these pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    for line in sys.stdin.buffer:
-        if os.fork() == 0:
-            _answer(json.loads(line))
+    with open(0, "rb", buffering=0, closefd=False) as lines:  # a copy finds nothing of the lines that follow its own
+        for line in lines:
+            if os.fork() == 0:
+                _answer(json.loads(line))
 
 
 def _answer(arguments: list[str]) -> NoReturn:
@@ -58,9 +62,8 @@ def _answer(arguments: list[str]) -> NoReturn:
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, sys.stdin.fileno())
-        os.close(nothing)
+        sys.stdin = open(os.devnull)  # noqa: SIM115 (until it ends)
+        os.dup2(sys.stdin.fileno(), 0)
         fresh()
         sys.argv = ["flwr-clientapp", *arguments]
         from flwr.supernode.cli.flwr_clientapp import flwr_clientapp  # noqa: PLC0415 (loaded by now)
@@ -69,11 +72,14 @@ def _answer(arguments: list[str]) -> NoReturn:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    finally:
+    except BaseException:
+        traceback.print_exc()
+    finally:  # as multiprocessing ends its processes: taking down thousands of modules costs more than most messages
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # nothing is left to be taken down one by one
+        os._exit(code)
 
 
 def fresh() -> None:
