@@ -17,13 +17,16 @@ from rqm.flower import superexec, warm
 SERVED = """
 import json, os, sys, threading, types
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from rqm.flower import warm
+
+X25519PrivateKey.generate()  # so that there is a generator, which a copy could go on with
 
 def flwr_clientapp():
     if "fail" in sys.argv:
         raise RuntimeError("of this message alone")
     told = {"argv": sys.argv, "pid": os.getpid(), "parent": os.getppid(), "drawn": np.random.random(),
-            "given": sys.stdin.read(), "threads": threading.active_count()}
+            "key": X25519PrivateKey.generate().private_bytes_raw().hex(), "given": sys.stdin.read(), "threads": threading.active_count()}
     os.write(1, (json.dumps(told) + "\\n").encode())
     sys.exit(3 if "bad" in sys.argv else 0)
 
@@ -58,6 +61,7 @@ def test_every_message_has_a_process_of_its_own_and_the_warm_one_ends_with_its_i
     assert len({own, *(one["pid"] for one in found)}) == 3
     assert all(one["given"] == "" for one in found)  # what other messages are told is not theirs to read
     assert len({one["drawn"] for one in found}) == 2
+    assert len({one["key"] for one in found}) == 2
 
 
 def test_a_message_that_fails_says_why():
