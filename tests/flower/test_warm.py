@@ -26,7 +26,8 @@ def flwr_clientapp():
     if "fail" in sys.argv:
         raise RuntimeError("of this message alone")
     told = {"argv": sys.argv, "pid": os.getpid(), "parent": os.getppid(), "drawn": np.random.random(),
-            "key": X25519PrivateKey.generate().private_bytes_raw().hex(), "given": sys.stdin.read(), "threads": threading.active_count()}
+            "key": X25519PrivateKey.generate().private_bytes_raw().hex(),
+            "given": sys.stdin.read(), "threads": threading.active_count()}
     os.write(1, (json.dumps(told) + "\\n").encode())
     sys.exit(3 if "bad" in sys.argv else 0)
 
