@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 from functools import cache
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -144,12 +145,17 @@ def tell(seconds: float) -> None:
     print("ROUND " + json.dumps(seconds), flush=True)
 
 
-if __name__ == "__main__":
-    _make, (_clients, _count, _shares, _rounds) = {"ours": ours, "theirs": theirs}[sys.argv[1]], map(int, sys.argv[2:])
-    _server, _client = _make(_clients, _count, _shares, _rounds)
+def main() -> None:
+    """Run the rounds that the command line asks for."""
+    make, numbers = {"ours": ours, "theirs": theirs}[sys.argv[1]], list(map(int, sys.argv[2:]))
+    server, client = make(*numbers)
     run_simulation(
-        server_app=_server,
-        client_app=_client,
-        num_supernodes=_clients,
+        server_app=server,
+        client_app=client,
+        num_supernodes=numbers[0],
         backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
     )
+
+
+if __name__ == "__main__":
+    import_module("benchmarks.flower_rounds").main()  # workers find its functions by that name
