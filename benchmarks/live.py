@@ -4,6 +4,9 @@
 and authentication, and runs two apps in it, one after the other: one whose messages are empty and whose clients import
 nothing but Flower; and the example (``examples/flower``: four silos, signed keys, policies, secure sums), whose
 exchanges are timed as its server sees them. A round has three: the end of a round goes with the beginning of the next.
+
+The federation is that of the example, whose nodes answer by copies of a warm process. The app that does nothing also
+runs in one as Flower sets it up, whose SuperNodes start a process for each message.
 """
 
 import argparse
@@ -15,16 +18,25 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from benchmarks import machine_name
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower"
 SAID = "benchmark: "
-EXCHANGES = 6
+EXCHANGES = 10
+WHAT = {
+    ("rqm",): "the first or the last",
+    ("arrays", "config", "rqm"): "vectors",
+    ("rqm", "rqm-next"): "the end of a round, with the next",
+}
+"""What an exchange is for, by the records of its messages."""
+Timed = list[tuple[Any, int, float]]
+"""Exchanges: what for, how many replies, seconds."""
 CLIENT = """
 from flwr.app import ConfigRecord, RecordDict, Message
 from flwr.clientapp import ClientApp
@@ -101,7 +113,7 @@ def apps(folder: Path) -> tuple[Path, Path]:
     return nothing, ours
 
 
-def timed(federation: Any, app: Path, limit: float = 500) -> list[tuple[Any, int, float]]:
+def timed(federation: Any, app: Path, limit: float = 500) -> Timed:
     """Run an app; what its server says of its exchanges."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -112,31 +124,59 @@ def timed(federation: Any, app: Path, limit: float = 500) -> list[tuple[Any, int
     return [tuple(json.loads(line.split(SAID)[1])) for line in plain.splitlines() if SAID in line]
 
 
-def measure() -> dict[str, Any]:
-    """Start the federation, run both, and compare."""
-    module = example()
+@contextlib.contextmanager
+def federation(folder: Path, *, warm: bool) -> Iterator[Any]:
+    """The example's, with four nodes; where they are not ``warm`` a message's process starts from nothing."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-live-")))
-        nothing, ours = apps(folder)
-        home = folder / "home"
-        home.mkdir()
-        federation = module.Federation(home, folder / "ledger", stack)
-        federation.enrol(4, (EXAMPLE / "policy.toml").read_text())
-        federation.link()
+        folder.mkdir()
+        found = example().Federation(folder, folder / "ledger", stack)
+        found.enrol(4, (EXAMPLE / "policy.toml").read_text())
+        found.link()
         for number in range(4):
-            federation.node(number, 4)
-        trivial = timed(federation, nothing)
-        own = timed(federation, ours)
-    base = median(seconds for _, count, seconds in trivial[1:] if count == 4)
-    exchanges = [(what, count, seconds) for what, count, seconds in own if what]  # some ask nobody
+            found.node(number, 4, warm=warm)
+        yield found
+
+
+def measure() -> dict[str, Any]:
+    """Start both federations, one after the other, run the apps, and compare."""
+    with tempfile.TemporaryDirectory(prefix="rqm-live-") as name:
+        folder = Path(name)
+        nothing, ours = apps(folder)
+        with federation(folder / "cold", warm=False) as cold:
+            plain = timed(cold, nothing)
+        with federation(folder / "warm", warm=True) as warm:
+            trivial = timed(warm, nothing)
+            own = timed(warm, ours)
+    return compared(plain, trivial, own)
+
+
+def compared(plain: Timed, trivial: Timed, own: Timed) -> dict[str, Any]:
+    """Our exchanges, by what they are for, over trivial ones; without the first of each, in which processes start.
+
+    A SuperNode asks for messages every three seconds, and so does Flower's own server for replies: trivial exchanges of
+    warm nodes take three seconds or six. So means are compared beside medians.
+    """
+    exchanges = [(WHAT.get(tuple(what), "+".join(what)), count, seconds) for what, count, seconds in own if what]
+    bases = {"flower": seconds_of(plain), "same federation": seconds_of(trivial)}
+    kinds = {kind: seconds_of(exchanges, kind) for kind in sorted({what for what, *_ in exchanges[1:]})}
+
+    def over(of: Callable[[list[float]], float]) -> dict[str, dict[str, float]]:
+        return {name: {kind: of(found) / of(base) for kind, found in kinds.items()} for name, base in bases.items()}
+
     return {
         "machine": machine_name(),
-        "trivial": [seconds for *_, seconds in trivial],
+        "trivial": bases,
         "ours": exchanges,
-        "trivial_median": base,
-        "ratios": [seconds / base for *_, seconds in exchanges],
-        "ratio_median": median(seconds / base for *_, seconds in exchanges[1:]),
+        "trivial_median": {name: median(base) for name, base in bases.items()},
+        "ours_median": {kind: median(found) for kind, found in kinds.items()},
+        "ratios": over(median),
+        "ratios_of_means": over(mean),
     }
+
+
+def seconds_of(exchanges: Timed, kind: str | None = None) -> list[float]:
+    """How long all but the first took, of all nodes, of a kind."""
+    return [seconds for what, count, seconds in exchanges[1:] if count == 4 and kind in (None, what)]
 
 
 def main() -> None:

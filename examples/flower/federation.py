@@ -9,6 +9,7 @@ import argparse
 import datetime
 import ipaddress
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -177,12 +178,12 @@ class Federation:
         options = {"ca-certfile": self.authority, "certfile": self.certificate, "keyfile": self.key}
         return [text for name, path in options.items() for text in (f"--ssl-{name}", str(path))]
 
-    def start(self, name: str, program: str, *options: str) -> subprocess.Popen:
-        """Start a program, and write its log."""
+    def start(self, name: str, program: str, *options: str, beside: int = 0) -> subprocess.Popen:
+        """Start a program, or a module of Python's, and write its log; ``beside`` another, to be killed with it."""
         log = (self.folder / f"{program}-{name}.log").open("ab")
-        command = [str(TOOLS / program), *options]
+        command = [sys.executable, "-m", program] if "." in program else [str(TOOLS / program)]
         process = subprocess.Popen(
-            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            [*command, *options], env=self.environment, stdout=log, stderr=subprocess.STDOUT, process_group=beside
         )
         self.stack.callback(stop, process)
         return process
@@ -210,19 +211,33 @@ class Federation:
         roster.write_text("\n".join(keys) + "\n")
         self.environment["RQM_ROSTER"] = str(roster)
 
-    def node(self, number: int, nodes: int) -> subprocess.Popen:
-        """Start a SuperNode; the first time register its key, without which nobody may join."""
+    def node(self, number: int, nodes: int, *, warm: bool = True) -> subprocess.Popen:
+        """Start a SuperNode; the first time register its key, without which nobody may join.
+
+        Beside it runs what starts a process for each message, as a copy of one that is ``warm``. Without, the SuperNode
+        starts one anew.
+        """
         private = self.folder / f"node-{number}"
         if not private.exists():
             private, public = identity(self.folder, f"node-{number}")
             register = [str(TOOLS / "flwr"), "supernode", "register", str(public), "here"]
             subprocess.run(register, env=self.environment, check=True, stdout=subprocess.DEVNULL)
         link = ["--root-certificates", str(self.authority), "--superlink", f"127.0.0.1:{self.port}"]
-        own = ["--port", str(free_port()), "--auth-supernode-private-key", str(private)]
+        port = free_port()
+        own = ["--host", "127.0.0.1", "--port", str(port), "--auth-supernode-private-key", str(private)]
         policy = self.folder / f"home-{number}" / "policy.toml"
         named = f' rqm-policy="{policy}"' if policy.exists() else ""
         about = ["--node-config", f"partition-id={number} num-partitions={nodes}{named}"]
-        return self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about)
+        if not warm:
+            return self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about)
+        shared = ["--superexec-auth-secret-file", str(self.folder / f"exec-{number}")]
+        write_atomically(Path(shared[1]), secrets.token_bytes(32), private=True)
+        apart = ["--isolation", "process", *shared]
+        process = self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about, *apart)
+        api = ["--runtime-api-address", f"127.0.0.1:{port}", "--root-certificates", str(self.authority)]
+        ends = ["--parent-pid", str(process.pid)]
+        self.start(str(number), "rqm.flower.superexec", *api, *shared, *ends, beside=process.pid)
+        return process
 
     def run(self, config: str, limit: float, app: Path = HERE) -> int:
         """Run the app, and show what it says; 0 if it came to its end."""

@@ -33,3 +33,14 @@ def test_times_are_read_from_the_log(tmp_path):
     assert live.timed(Said(0, "starting", *lines), tmp_path) == [tuple(one) for one in told]
     with pytest.raises(RuntimeError, match="did not come to its end"):
         live.timed(Said(1, "starting"), tmp_path)
+
+
+def test_exchanges_are_compared_by_what_they_are_for_and_without_the_first():
+    plain = [["nothing", 4, seconds] for seconds in (60, 6, 6, 6)]
+    trivial = [["nothing", 4, seconds] for seconds in (60, 3, 3, 6)]
+    vectors, ends = ["arrays", "config", "rqm"], ["rqm", "rqm-next"]
+    own = [[["rqm"], 4, 50], [vectors, 4, 5], [[], 0, 0.1], [ends, 4, 3], [vectors, 4, 3], [ends, 3, 60]]
+    found = live.compared(plain, trivial, own)
+    assert found["ratios"]["flower"] == {"vectors": pytest.approx(4 / 6), live.WHAT[tuple(ends)]: pytest.approx(0.5)}
+    assert found["ratios"]["same federation"]["vectors"] == pytest.approx(4 / 3)
+    assert found["ratios_of_means"]["same federation"]["vectors"] == pytest.approx(1)

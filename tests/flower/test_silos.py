@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
+from rqm.plan import policy
 from rqm.plan.account import account_ledger
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
 from rqm.secagg import ProtocolError
@@ -123,13 +124,27 @@ def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a
 
 def test_a_silo_counts_its_own_rounds(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
-    policy = Policy(**LIMITS | {"participations": 2}, honest=3, trust_server_with_keys=True, unit="record")
-    guard = NodeGuard(policy, tmp_path)
+    mine = Policy(**LIMITS | {"participations": 2}, honest=3, trust_server_with_keys=True, unit="record")
+    guard = NodeGuard(mine, tmp_path)
     for turn in range(2):
         guard.allow(plan, 51, bytes([turn]))
         guard.charge(plan, 51, turn)
     with pytest.raises(PolicyError, match="participations = 3: must be at most 2"):
         guard.allow(plan, 51, b"again")
+
+
+def test_what_a_silos_next_rounds_cost_is_known_before_they_are_asked_for(tmp_path, monkeypatch):
+    """Every message has a process of its own, in which nothing is known but what is on the disk."""
+    plan, asked = Settings.from_run_config(CONFIG).plan, []
+    guard = NodeGuard(Policy(**LIMITS, **RECORD), tmp_path)
+    guard.charge(plan, 51, 0)
+    cost = policy._cost
+    monkeypatch.setattr(policy, "_cost", lambda *given: asked.append(given[1]) or cost(*given))
+    for turn in range(1, policy.DRAWN):
+        guard.charge(plan, 51, turn)
+    assert not asked
+    guard.allow(plan, 51, b"one more")
+    assert asked == [9, 10]  # participations are allowed
 
 
 RECORD = {"honest": 3, "trust_server_with_keys": True, "unit": "record"}

@@ -289,3 +289,10 @@ def test_what_is_summed_is_summed_modulo_m():
 def test_an_epsilon_that_integers_cannot_keep_is_refused():
     with pytest.raises(ValueError, match="must be larger for 1000 levels"):
         RandomizedResponse(levels=1000, epsilon=1e-8)
+
+
+def test_what_equal_mechanisms_draw_by_is_made_once():
+    """One is read from the plan, one from every ledger: a node that answers would make the same table each time."""
+    one, other, wider = DiscreteGaussian(**SMALL), DiscreteGaussian(**SMALL), DiscreteGaussian(**SMALL | {"scale": 0.9})
+    assert one.recipe is other.recipe
+    assert (wider.recipe.entries != one.recipe.entries).any()

@@ -110,6 +110,16 @@ def test_all_ways_come_to_the_same_sum(make, way, monkeypatch):
         assert all(per_record_norm(model, clip, inputs[i], labels[i]) <= clip for i in range(3))
 
 
+def test_a_way_is_not_tried_if_a_better_one_is_good(monkeypatch):
+    """Differentiating by torch.func loads a compiler's modules, for seconds that every message would wait."""
+    tried = []
+    monkeypatch.setattr(PerRecord, "_by_vmap", lambda *_: tried.append(1))
+    assert per_record(MODELS["linear"](10)).name == "layers"
+    assert not tried
+    assert per_record(Twice()).name == "one by one"
+    assert tried
+
+
 def per_record_norm(model, clip, x, y):
     return float(per_record(model, clip).gather(x[None], y[None]).total.norm())
 

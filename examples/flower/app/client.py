@@ -3,7 +3,7 @@
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from rqm.flower import gathered, private_mod
+from rqm.flower import private_mod
 
 app = ClientApp(mods=[private_mod])
 
@@ -12,6 +12,7 @@ app = ClientApp(mods=[private_mod])
 def train(message: Message, context: Context) -> Message:
     """Records are drawn in secret, their gradients clipped one by one; only the masked sum leaves."""
     from app.task import losses, new_model, own  # noqa: PLC0415 (only this message needs torch)
+    from rqm.flower import gathered  # noqa: PLC0415
 
     net = new_model(context.run_config)
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())

@@ -1,14 +1,18 @@
 """The model and the data, for server and silos alike."""
 
 from collections.abc import Mapping
-from functools import cache
+from io import BytesIO
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm.data import FederatedData, load
+import rqm
+from rqm._util.files import write_atomically
+from rqm.data.glyphs import glyphs
+from rqm.data.labels import CHARACTERS
+from rqm.data.sources import cache
 from rqm.training.models import MODELS
 from rqm.training.work import images
 
@@ -18,24 +22,21 @@ torch.set_num_threads(1)  # many silos share a machine
 def new_model(config: Mapping[str, Any]) -> nn.Module:
     """The model, always with the same initial weights."""
     torch.manual_seed(int(config["rqm.seed"]))
-    return MODELS[str(config["rqm.model"])](data(config).classes)
-
-
-@cache
-def _load(name: str) -> FederatedData:
-    return load(name)
-
-
-def data(config: Mapping[str, Any]) -> FederatedData:
-    """The federated data set."""
-    return _load(str(config["rqm.data"]))
+    return MODELS[str(config["rqm.model"])](len(CHARACTERS))
 
 
 def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pictures and labels of one silo: those of its writers."""
+    """All pictures and labels of one silo, from its disk: those of its writers, drawn when it is first asked."""
     count = int(config["writers"])
-    users = [data(config).train[number * count + one] for one in range(count)]
-    return torch.cat([inputs for inputs, _ in users]), torch.cat([labels for _, labels in users])
+    path = cache() / f"glyphs-{rqm.__version__}-{count}-writers-{number}.pt"
+    if not path.exists():
+        writers = glyphs(test_writers=1).train  # the test set is the server's
+        users, file = [writers[number * count + one] for one in range(count)], BytesIO()
+        torch.save([torch.cat([user[part] for user in users]) for part in (0, 1)], file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, file.getvalue())
+    inputs, labels = torch.load(path)
+    return inputs, labels
 
 
 def losses(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -46,6 +47,6 @@ def losses(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor) -> torc
 @torch.no_grad()
 def evaluate(config: Mapping[str, Any], net: nn.Module) -> float:
     """Accuracy on writers who take no part in training."""
-    held = data(config)
+    held = glyphs()
     pictures, labels = held.test_inputs[:2000], held.test_labels[:2000]
     return float((net(images(pictures)).argmax(1) == labels).float().mean())

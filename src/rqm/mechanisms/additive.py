@@ -219,8 +219,7 @@ class Additive(Tabled):
     @cached_property
     def recipe(self) -> Recipe:
         """Add a draw from the noise to the level."""
-        row = np.roll(self.noise_units, self.offset - self.levels // 2)[None]
-        return on_grid(self.clip, Fraction(1), self.input_levels, row, rows=False, modulus=self.levels)
+        return _recipe(self)
 
     def knot_laws(self, law: Law = "paper") -> FloatArray:
         """Log-probabilities at every level."""
@@ -344,3 +343,10 @@ class Binomial(Additive):
 def _coined(mech: Binomial, coins: int) -> Binomial:
     """So many coins, made once."""
     return mech.changed(scale=sqrt(coins) / mech.steps)
+
+
+@lru_cache(maxsize=16)
+def _recipe(mech: Additive) -> Recipe:
+    """What equal mechanisms draw by: the same one is read again and again, from plans and from ledgers."""
+    row = np.roll(mech.noise_units, mech.offset - mech.levels // 2)[None]
+    return on_grid(mech.clip, Fraction(1), mech.input_levels, row, rows=False, modulus=mech.levels)

@@ -32,8 +32,9 @@ POLICY, PAID = "policy.toml", "node"
 """The file of a policy, by default in the folder of the user's state, and the folder of ledgers beside it."""
 IDENTITY = "identity.key"
 """The node's own secret key, beside it too."""
-KNOWN, AHEAD, KEPT = "epsilon.json", 64, 256
-"""The file of what releases cost, so many ahead, of so many kinds."""
+KNOWN, AHEAD, DRAWN, KEPT = "epsilon.json", 64, 8, 256
+"""The file of what releases cost, so many ahead (of records that are drawn, after which counts take longer), of so many
+kinds."""
 FARTHEST = 256
 """Rounds from one participation to the next, of noise that cancels, that a node counts on at most."""
 BEGUN, CHAINS = "rounds", "chains"
@@ -332,9 +333,9 @@ class NodeGuard:
         key = _file(mean)
         found = known.get(key)
         if not isinstance(found, list) or len(found) < releases:
-            # records are drawn anew for every message, in rounds of their own; each count takes a while
+            # records are drawn anew for every message, in rounds of their own
             drawn, start = mean.record_rate is not None, found if isinstance(found, list) else []
-            more = range(len(start), releases if drawn else most)
+            more = range(len(start), max(releases, min(most, len(start) + DRAWN)) if drawn else most)
             found = start + [_cost(mean, n + 1, drawn) for n in more]
             write_json(path, dict([*known.items(), (key, found)][-KEPT:]))
         return float(found[releases - 1]) if releases else 0.0

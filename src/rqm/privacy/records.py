@@ -71,6 +71,7 @@ def _sampled(mu: float, rate: float, profile: tuple[tuple[int, int], ...], delta
     return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
 
 
+@lru_cache(maxsize=16)
 def _loss(mu: float, rate: float, gap: float) -> Any:
     """The loss of a Gaussian pair that is sampled, a record added or removed (Zhu, Dong and Wang 2022)."""
     from dp_accounting import NeighboringRelation  # noqa: PLC0415 (takes a second)
