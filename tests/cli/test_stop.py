@@ -1,0 +1,75 @@
+"""Ctrl-C while a command is being loaded, at the import of every part of it."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import process
+
+SAID = "rqm: stopped by the user\n"
+STOPPED_AT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {at!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["rqm", *{typed!r}]
+from rqm.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "typed"),
+    [
+        ("rqm.cli", "--version"),
+        ("typer", "--version"),
+        ("numpy", "privacy"),
+        ("rqm.cli.privacy", "privacy"),
+        ("numba", "privacy"),
+        ("numba._devicearray", "privacy"),  # makes an ImportError of it
+        ("scipy", "privacy"),
+        ("torch", "train glyphs --out nowhere"),
+        ("torch._C", "train glyphs --out nowhere"),
+        ("matplotlib", "figures laws --out nowhere"),
+    ],
+)
+def test_who_stops_a_command_while_it_is_loaded_is_told_so_in_one_line(at, typed, tmp_path):
+    pytest.importorskip(at.partition(".")[0])
+    done = process("-c", STOPPED_AT.format(at=at, typed=typed.split()), cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", SAID)
+    assert not list(tmp_path.glob("nowhere/*"))
+
+
+def test_nothing_is_loaded_before_a_command_can_be_stopped():
+    done = process("-c", "import sys; before = {*sys.modules}; import rqm.__main__; print(*{*sys.modules} - before)")
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded - sys.stdlib_module_names <= {"rqm"}
+    assert not any(name.startswith("rqm.") and name != "rqm.__main__" for name in done.stdout.split())
+
+
+def test_a_command_that_is_to_go_on_in_the_background_goes_on(tmp_path):
+    """As a shell starts it with nohup, or with & in a script: it must not be stopped by somebody else's Ctrl-C."""
+    text = STOPPED_AT.format(at="rqm.cli", typed=["--version"])
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("rqm 0.")
+
+
+def test_every_public_name_is_where_it_is_said_to_be():
+    import rqm
+
+    assert {name for name in rqm.__all__ if getattr(rqm, name).__name__ == name} == {*rqm.__all__}
+    assert {*rqm.__all__} <= {*dir(rqm)}
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = rqm.nonsense
