@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.commands import process
+from tests.commands import process, rqm
 
 SAID = "rqm: stopped by the user\n"
 STOPPED_AT = """
@@ -67,9 +67,18 @@ def test_a_command_that_is_to_go_on_in_the_background_goes_on(tmp_path):
 
 
 def test_every_public_name_is_where_it_is_said_to_be():
-    import rqm
+    import rqm as package
 
-    assert {name for name in rqm.__all__ if getattr(rqm, name).__name__ == name} == {*rqm.__all__}
-    assert {*rqm.__all__} <= {*dir(rqm)}
+    assert {name for name in package.__all__ if getattr(package, name).__name__ == name} == {*package.__all__}
+    assert {*package.__all__} <= {*dir(package)}
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-        _ = rqm.nonsense
+        _ = package.nonsense
+
+
+def test_who_stops_a_command_while_what_was_typed_is_read_is_told_so(monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rqm.cli.Commands.parse_args", stopped)
+    done = rqm("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", SAID)

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any, get_type_hints
 
@@ -51,12 +52,20 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = _loaded(cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Read what was typed; whoever stops that is told so, which typer would leave out."""
+        return _stoppable(super().make_context, *given, **more)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; whoever stops it is told so, which typer would leave out."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise typer.Abort from None
+        """Run the command; whoever stops it is told so, too."""
+        return _stoppable(super().invoke, ctx)
+
+
+def _stoppable(work: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    try:
+        return work(*given, **more)
+    except KeyboardInterrupt:
+        raise typer.Abort from None
 
 
 def _loaded(name: str) -> Any:
