@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rqm._util.checks import real, whole
+from rqm._util.words import many
 from rqm.cli.options import JsonOption, number_or_share
 from rqm.cli.words import say
 
@@ -87,10 +88,12 @@ def _say(found: "Report") -> str:
     lines += [f"cannot verify: {one}" for one in found.unsure]
     lines += [f"note: {one}" for one in found.notes]
     if found.head is not None:
-        lines.append(f"{found.charges} charges for {found.rounds} rounds; the ledger ends with {found.head}.")
+        lines.append(
+            f"{many(found.charges, 'charge')} for {many(found.rounds, 'round')}; the ledger ends with {found.head}."
+        )
     if found.epsilon is not None and found.delta is not None:
         lines.append(
             f"ε ≤ {found.epsilon:.4g} at δ = {found.delta:g}, by this verifier's own bound, for a {found.unit} in "
-            f"{found.participations} releases with {found.honest} honest clients."
+            f"{many(found.participations or 0, 'release')} with {many(found.honest or 0, 'honest client')}."
         )
     return "\n".join(lines)
