@@ -1,7 +1,7 @@
 """The ``rqm`` command, also as ``python -m rqm``: it may be stopped while it is still being loaded."""
 
+import _signal as signal  # type: ignore[import-not-found]  # all of signal takes a moment to load
 import os
-import signal
 import sys
 
 STOPPED = 130
