@@ -93,7 +93,7 @@ def command(
     from rqm import renyi
     from rqm.cli.waits import waiting
 
-    with waiting("searching and certifying", quiet=as_json or clients < 3, key=f"privacy {mech} {clients} {others}"):
+    with waiting("searching and certifying", quiet=as_json, key=f"privacy {mech} {clients} {others}"):
         bound = renyi(mech.channel, alpha, clients, others.value, law=law.value, seed=seed)
     facts = describe(mech, bound, others.value)
     if as_json:

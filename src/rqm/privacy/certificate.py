@@ -22,7 +22,7 @@ from rqm.privacy.blocks import block_of, block_size
 from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
 from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
-from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
+from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences, unlike_pairs
 from rqm.privacy.measures import Measure, Renyi
 from rqm.privacy.shapes import Group, group_of, partition
 from rqm.privacy.splits import Splits
@@ -133,9 +133,9 @@ def certify(
     """
     orders = np.asarray(alphas, dtype=np.float64)
     laws = [Sum.of(row) for row in own]
-    pairs = all_pairs(len(own))
-    alone = pair_divergences(Sum.nothing(), laws, pairs, orders).max(axis=0)
+    alone = pair_divergences(Sum.nothing(), laws, unlike_pairs(own), orders).max(axis=0)
     best = outward(alone, orders, own, others, 0)
+    pairs = all_pairs(len(own))
     for tier in reversed(tiers(len(others), others.shape[1], count) if count else []):
         clients = min(count, tier.last)
         asked = Asked(tier, own, laws, others, clients, pairs)
@@ -170,9 +170,9 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
     """
     finite = np.concatenate([own[np.isfinite(own)], others[np.isfinite(others)]])
     depth = float(abs(finite).max(initial=1.0))
-    with np.errstate(invalid="ignore"):
-        ratios = own[:, None, :] - own[None, :, :]
-    widest = float(abs(ratios[np.isfinite(ratios)]).max(initial=0.0))
+    possible = np.isfinite(own)
+    ratios = own.max(axis=0, initial=-inf, where=possible) - own.min(axis=0, initial=inf, where=possible)
+    widest = float(ratios.max(initial=0.0))  # of each outcome, over all pairs of laws for which it is possible
     doublings = int(count).bit_length()  # in steps, so that it hardly ever rises with the count
     roundings = 8 * own.shape[1] + max(2, doublings / 2) * 2**doublings * (others.shape[1] + 4) + 8 * depth + 64
     capped = np.clip(orders, 1 + 1e-9, 1e6)
