@@ -10,7 +10,7 @@ depends on nothing but how many shapes of each group were added. All such counts
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from math import comb, inf, sqrt
 
@@ -33,6 +33,11 @@ WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 WIDEST = 2**16
 """Outcomes of a sum that a certificate may look at; where an order needs more of the tails, fewer clients must do."""
+MOST_LOOK, MOST_TERMS, SPREADS = 3e10, 1e10, 10_000
+"""Terms that are worth a first look at all pairs, and a closer one at those that are left; counts of such a one.
+
+They take a minute or two. Where there are more, the bound is that of fewer clients, or of one.
+"""
 SHORT = 4096
 """Outcomes up to which a sum between two ends is not trimmed."""
 NEGLIGIBLE = 36.0
@@ -202,19 +207,33 @@ class Asked:
         return self.tier.groups == len(self.others)
 
     def within_reach(self, alpha: float, alone: float) -> bool:
-        """Whether the tails that an order needs fit, for the most clients of the tier."""
+        """Whether the tails that an order needs fit, for the most clients of the tier, and all pairs can be tried."""
+        if self._work(len(self.pairs), comb(min(self.count, 40) + 2, 2)) > MOST_LOOK:
+            return False
         outcomes = self.tier.last * (self.others.shape[1] - 1)
-        law = np.exp(self.others)
-        z = np.arange(law.shape[1])
-        spread = sqrt(self.tier.last * float((law @ z**2 - (law @ z) ** 2).max()))
+        spread = sqrt(self.tier.last) * self._deviation
         needed = -needed_tail(alpha, alone)
         return outcomes <= WIDEST or (needed < inf and 2 * sqrt(2 * needed) * spread <= WIDEST)
+
+    @cached_property
+    def _deviation(self) -> float:
+        """The largest standard deviation of what one of the others sends."""
+        law = np.exp(self.others)
+        z = np.arange(law.shape[1])
+        return sqrt(float((law @ z**2 - (law @ z) ** 2).max()))
+
+    def _work(self, pairs: int, counts: int) -> float:
+        """Terms to be added up for so many pairs and counts of the others."""
+        return float(pairs * counts * max(self.others.shape[1], 6 * self._deviation * sqrt(self.count)))
 
     def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
         """The bounds, but no less than what is attained."""
         if self.exact and len(self.others) == 2:
             return np.maximum(attained, _two_ends(self, orders, alone, attained))
         wanted = self._wanted(orders, alone, attained)
+        counts = comb(self.count + len(self.others) - 1, self.count) if self.exact else SPREADS
+        if self._work(int(wanted.any(axis=1).sum()), counts) > MOST_TERMS:
+            return np.full(len(orders), inf)
         if self.exact:
             return np.maximum(attained, _all_counts(self, orders, alone, attained, wanted))
         with ThreadPoolExecutor(max_workers=usable_cores()) as pool:  # no order knows of another
@@ -228,12 +247,23 @@ class Asked:
         middle = len(self.others) // 2
         halves = [group_of(half) for half in (self.others[:middle], self.others[middle:])]
         tail = min(map(needed_tail, orders, alone))
-        look = partial(pair_bounds, halves, laws=self.laws, pairs=self.pairs, orders=orders, alone=alone, log_tail=tail)
-        wanted: Bools = look(block=max(block, 1 + count // 40), count=count) > attained
+        known = partial(pair_bounds, halves, laws=self.laws, orders=orders, alone=alone, log_tail=tail)
+        by_themselves = pair_divergences(Sum.nothing(), self.laws, self.pairs, orders)
+
+        def look(count: int, reached: FloatArray) -> Bools:
+            """Which pairs may leak more than is reached, beside nobody, in few counts, in many: most are out soon."""
+            left: Bools = by_themselves > reached
+            for counts in (8, 40):
+                some = left.any(axis=1)
+                if some.any():
+                    size = max(block, 1 + count // counts)
+                    left[some] &= known(block=size, count=count, pairs=self.pairs[some]) > reached
+            return left
+
+        wanted = look(count, attained)
         if count < last and not self.exact:
             # Those that matter for more clients stay: the bound must not depend on who else is looked at.
-            most = look(block=max(block, 1 + last // 40), count=last)
-            wanted |= most > _all_equal(self.laws, self.others, last, self.pairs, orders, alone)
+            wanted |= look(last, _all_equal(self.laws, self.others, last, self.pairs, orders, alone))
         return wanted
 
     def _spread(self, alpha: float, alone: float, attained: float, wanted: Bools) -> float:
