@@ -33,8 +33,8 @@ WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 WIDEST = 2**16
 """Outcomes of a sum that a certificate may look at; where an order needs more of the tails, fewer clients must do."""
-MOST_LOOK, MOST_TERMS, SPREADS = 3e10, 1e10, 10_000
-"""Terms that are worth a first look at all pairs, and a closer one at those that are left; counts of such a one.
+MOST_LOOK, MOST_TERMS, SPREADS = 3e10, 1e10, {4: 10_000, 3: 10_000, 2: 100}
+"""Terms that are worth a first look at all pairs, and a closer one at those that are left; counts of such, by groups.
 
 They take a minute or two. Where there are more, the bound is that of fewer clients, or of one.
 """
@@ -207,13 +207,16 @@ class Asked:
         return self.tier.groups == len(self.others)
 
     def within_reach(self, alpha: float, alone: float) -> bool:
-        """Whether the tails that an order needs fit, for the most clients of the tier, and all pairs can be tried."""
-        if self._work(len(self.pairs), comb(min(self.count, 40) + 2, 2)) > MOST_LOOK:
-            return False
+        """Whether the tails that an order needs fit, for the most clients of the tier."""
         outcomes = self.tier.last * (self.others.shape[1] - 1)
         spread = sqrt(self.tier.last) * self._deviation
         needed = -needed_tail(alpha, alone)
         return outcomes <= WIDEST or (needed < inf and 2 * sqrt(2 * needed) * spread <= WIDEST)
+
+    @property
+    def _looks(self) -> bool:
+        """Whether pairs are sorted out by a first look."""
+        return self.exact or self.tier.groups > 2
 
     @cached_property
     def _deviation(self) -> float:
@@ -230,10 +233,13 @@ class Asked:
         """The bounds, but no less than what is attained."""
         if self.exact and len(self.others) == 2:
             return np.maximum(attained, _two_ends(self, orders, alone, attained))
+        unknown = np.full(len(orders), inf)
+        if self._looks and self._work(len(self.pairs), comb(min(self.count, 40) + 2, 2)) > MOST_LOOK:
+            return unknown
         wanted = self._wanted(orders, alone, attained)
-        counts = comb(self.count + len(self.others) - 1, self.count) if self.exact else SPREADS
+        counts = comb(self.count + len(self.others) - 1, self.count) if self.exact else SPREADS[self.tier.groups]
         if self._work(int(wanted.any(axis=1).sum()), counts) > MOST_TERMS:
-            return np.full(len(orders), inf)
+            return unknown
         if self.exact:
             return np.maximum(attained, _all_counts(self, orders, alone, attained, wanted))
         with ThreadPoolExecutor(max_workers=usable_cores()) as pool:  # no order knows of another
@@ -241,7 +247,7 @@ class Asked:
 
     def _wanted(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> Bools:
         """Which pairs may leak more than is attained at each order, by a quick look with a group a half."""
-        if not self.exact and self.tier.groups <= 2:
+        if not self._looks:
             return np.ones((len(self.pairs), len(orders)), dtype=np.bool_)
         count, last, block = self.count, self.tier.last, self.tier.block
         middle = len(self.others) // 2
