@@ -82,3 +82,24 @@ def test_who_stops_a_command_while_what_was_typed_is_read_is_told_so(monkeypatch
     monkeypatch.setattr("rqm.cli.Commands.parse_args", stopped)
     done = rqm("--version")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", SAID)
+
+
+def test_who_stops_a_command_in_compiled_code_is_told_so_too(monkeypatch):
+    """Which says that it "returned a result with an exception set"."""
+
+    def stopped(*_, **__):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise SystemError("returned a result with an exception set") from error
+
+    monkeypatch.setattr("rqm.cli.doctor.examine", stopped)
+    done = rqm("doctor")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", SAID)
+
+    def broken(*_, **__):
+        raise SystemError("of another kind")
+
+    monkeypatch.setattr("rqm.cli.doctor.examine", broken)
+    with pytest.raises(SystemError, match="of another kind"):
+        rqm("doctor")

@@ -64,7 +64,13 @@ class Commands(TyperGroup):
 def _stoppable(work: Callable[..., Any], *given: Any, **more: Any) -> Any:
     try:
         return work(*given, **more)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        behind: BaseException | None = error
+        while behind is not None and not isinstance(behind, KeyboardInterrupt):
+            before = None if behind.__suppress_context__ else behind.__context__
+            behind = behind.__cause__ or before  # compiled code makes a SystemError of it
+        if behind is None:
+            raise
         raise typer.Abort from None
 
 

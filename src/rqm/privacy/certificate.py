@@ -33,8 +33,8 @@ WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 WIDEST = 2**16
 """Outcomes of a sum that a certificate may look at; where an order needs more of the tails, fewer clients must do."""
-MOST_LOOK, MOST_TERMS, SPREADS = 3e10, 1e10, {4: 10_000, 3: 10_000, 2: 100}
-"""Terms that are worth a first look at all pairs, and a closer one at those that are left; counts of such, by groups.
+MOST_TERMS, SPREADS = 2e10, {4: 10_000, 3: 10_000, 2: 100}
+"""Terms that are worth a first look at all pairs, or a closer one at those that are left; counts of such, by groups.
 
 They take a minute or two. Where there are more, the bound is that of fewer clients, or of one.
 """
@@ -145,7 +145,7 @@ def certify(
         clients = min(count, tier.last)
         asked = Asked(tier, own, laws, others, clients, pairs)
         open_to = np.array([asked.within_reach(*one) for one in zip(orders, alone, strict=True)])
-        if clients < count:
+        if clients < count and open_to.any():
             # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
             fewer = _all_equal(laws, others if worst is None else others[[worst]], clients, pairs, orders, alone)
             open_to &= best > fewer
@@ -207,7 +207,10 @@ class Asked:
         return self.tier.groups == len(self.others)
 
     def within_reach(self, alpha: float, alone: float) -> bool:
-        """Whether the tails that an order needs fit, for the most clients of the tier."""
+        """Whether the tails that an order needs fit, for the most clients of the tier, and all pairs can be tried."""
+        first = comb(min(self.count, 40) + 2, 2) * (10 if self.exact else 1) if self._looks else SPREADS[2]
+        if self._work(len(self.pairs), first) > MOST_TERMS and len(self.others) > 2:
+            return False
         outcomes = self.tier.last * (self.others.shape[1] - 1)
         spread = sqrt(self.tier.last) * self._deviation
         needed = -needed_tail(alpha, alone)
@@ -233,13 +236,10 @@ class Asked:
         """The bounds, but no less than what is attained."""
         if self.exact and len(self.others) == 2:
             return np.maximum(attained, _two_ends(self, orders, alone, attained))
-        unknown = np.full(len(orders), inf)
-        if self._looks and self._work(len(self.pairs), comb(min(self.count, 40) + 2, 2)) > MOST_LOOK:
-            return unknown
         wanted = self._wanted(orders, alone, attained)
         counts = comb(self.count + len(self.others) - 1, self.count) if self.exact else SPREADS[self.tier.groups]
         if self._work(int(wanted.any(axis=1).sum()), counts) > MOST_TERMS:
-            return unknown
+            return np.full(len(orders), inf)
         if self.exact:
             return np.maximum(attained, _all_counts(self, orders, alone, attained, wanted))
         with ThreadPoolExecutor(max_workers=usable_cores()) as pool:  # no order knows of another

@@ -55,8 +55,9 @@ class _Search:
     """The best that was found so far for every order, and what it takes to try other counts at the knots."""
 
     def __init__(self, own: FloatArray, orders: FloatArray) -> None:
-        self.laws, self.orders = [Sum.of(row) for row in own], orders
-        self.tail = tail_of(self.laws, orders)
+        self.laws, self.orders, self.unlike = [Sum.of(row) for row in own], orders, unlike_pairs(own)
+        self.alone = pair_divergences(Sum.nothing(), self.laws, self.unlike, orders)
+        self.tail = min(map(needed_tail, orders.tolist(), self.alone.max(axis=0).tolist()))
         self.best = [Found(-1.0, (0, 1), (0,) * len(own))] * len(orders)
         self.cells = Cells(self.tail)
         self._powers: dict[tuple[int, int], Sum] = {}
@@ -146,13 +147,12 @@ def _worth_trying(found: _Search) -> tuple[IntArray, Sequence[int]]:
     What is found is attained in any case.
     """
     knots = len(found.laws)
-    pairs = all_pairs(knots)
     if knots <= MANY_KNOTS:
-        return pairs, range(knots)
-    alone = pair_divergences(Sum.nothing(), found.laws, pairs, found.orders)
-    worst = {int(k) for column in alone.T for k in np.argsort(-column, kind="stable")[:PAIRS_OF_MANY]}
-    ends = [knots - 2, len(pairs) - knots + 1]  # the outermost knots, either way
-    return pairs[sorted(worst | {*ends})], sorted({round(v) for v in np.linspace(0, knots - 1, KNOTS_OF_MANY)})
+        return all_pairs(knots), range(knots)
+    worst = {int(k) for column in found.alone.T for k in np.argsort(-column, kind="stable")[:PAIRS_OF_MANY]}
+    ends = {(0, knots - 1), (knots - 1, 0)}
+    some = sorted(ends | {(int(i), int(j)) for i, j in found.unlike[sorted(worst)]})
+    return np.array(some), sorted({round(v) for v in np.linspace(0, knots - 1, KNOTS_OF_MANY)})
 
 
 def _moves(counts: tuple[int, ...], knots: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
