@@ -21,8 +21,8 @@ def write_atomically(path: Path, data: bytes, *, new: bool = False, private: boo
     """Replace a file in one step: after a crash or on a full disk it is what it was before.
 
     A ``new`` one must not be there yet, not even by another process: FileExistsError, and that one stays. A ``private``
-    one can be read by its owner alone, from the moment on when it comes into being. What is there and is no file, such as
-    a pipe or a device, is written to, and stays what it is.
+    one can be read by its owner alone, from the moment on when it comes into being. What is there and is no file (but a
+    pipe, or a device) is written to, and stays what it is.
     """
     if path.is_dir():
         raise IsADirectoryError(EISDIR, "Is a directory", str(path))

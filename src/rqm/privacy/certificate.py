@@ -341,7 +341,10 @@ def _all_counts(asked: Asked, orders: FloatArray, alone: FloatArray, attained: F
 
     Pairs that leak no more beside fewer others than all others at one knot leave are not looked at any further.
     """
-    reached = np.maximum(attained, _all_equal(asked.laws, asked.others, asked.count, asked.pairs, orders, alone))
+    some = wanted.any(axis=1)
+    if not some.any():
+        return attained
+    reached = np.maximum(attained, _all_equal(asked.laws, asked.others, asked.count, asked.pairs[some], orders, alone))
     for fewer in (asked.count // 4, asked.count // 2):
         wanted &= _each_pair(asked, fewer, orders, wanted) > reached
     return np.asarray(np.maximum(reached, _each_pair(asked, asked.count, orders, wanted).max(axis=0)))
