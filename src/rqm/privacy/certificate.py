@@ -9,7 +9,7 @@ depends on nothing but how many shapes of each group were added. All such counts
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from math import comb, inf, sqrt
@@ -208,8 +208,7 @@ class Asked:
 
     def within_reach(self, alpha: float, alone: float) -> bool:
         """Whether the tails that an order needs fit, for the most clients of the tier, and all pairs can be tried."""
-        first = comb(min(self.count, 40) + 2, 2) * (10 if self.exact else 1) if self._looks else SPREADS[2]
-        if self._work(len(self.pairs), first) > MOST_TERMS and len(self.others) > 2:
+        if not self.exact and self._too_many:
             return False
         outcomes = self.tier.last * (self.others.shape[1] - 1)
         spread = sqrt(self.tier.last) * self._deviation
@@ -221,6 +220,11 @@ class Asked:
         """Whether pairs are sorted out by a first look."""
         return self.exact or self.tier.groups > 2
 
+    @property
+    def _most(self) -> int:
+        """The clients by whom work is judged: of groups the most of the tier, so that more never raise a bound."""
+        return self.count if self.exact else self.tier.last
+
     @cached_property
     def _deviation(self) -> float:
         """The largest standard deviation of what one of the others sends."""
@@ -228,17 +232,25 @@ class Asked:
         z = np.arange(law.shape[1])
         return sqrt(float((law @ z**2 - (law @ z) ** 2).max()))
 
+    @property
+    def _too_many(self) -> bool:
+        """Whether already a first look at all pairs is too much."""
+        first = comb(min(self._most, 40) + 2, 2) * (10 if self.exact else 1) if self._looks else SPREADS[2]
+        return self._work(len(self.pairs), first) > MOST_TERMS
+
     def _work(self, pairs: int, counts: int) -> float:
         """Terms to be added up for so many pairs and counts of the others."""
-        return float(pairs * counts * max(self.others.shape[1], 6 * self._deviation * sqrt(self.count)))
+        return float(pairs * counts * max(self.others.shape[1], 6 * self._deviation * sqrt(self._most)))
 
     def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
         """The bounds, but no less than what is attained."""
         if self.exact and len(self.others) == 2:
             return np.maximum(attained, _two_ends(self, orders, alone, attained))
-        wanted = self._wanted(orders, alone, attained)
+        wanted = None if self._too_many else self._wanted(orders, alone, attained)
         counts = comb(self.count + len(self.others) - 1, self.count) if self.exact else SPREADS[self.tier.groups]
-        if self._work(int(wanted.any(axis=1).sum()), counts) > MOST_TERMS:
+        if wanted is None or self._work(int(wanted.any(axis=1).sum()), counts) > MOST_TERMS:
+            if self.exact and self.count > 1:
+                return replace(self, count=self.count - 1).bound(orders, alone, attained)
             return np.full(len(orders), inf)
         if self.exact:
             return np.maximum(attained, _all_counts(self, orders, alone, attained, wanted))
