@@ -240,7 +240,8 @@ class Asked:
 
     def _work(self, pairs: int, counts: int) -> float:
         """Terms to be added up for so many pairs and counts of the others."""
-        return float(pairs * counts * max(self.others.shape[1], 6 * self._deviation * sqrt(self._most)))
+        long = min(WIDEST, 6 * self._deviation * sqrt(self._most))
+        return float(pairs * counts * max(self.others.shape[1], long))
 
     def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
         """The bounds, but no less than what is attained."""
