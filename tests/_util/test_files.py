@@ -105,3 +105,20 @@ def test_tables_as_deep_as_is_allowed_are_read():
 def test_a_file_without_an_end_is_not_read_to_it():
     with pytest.raises(ValueError, match="more than 128 MiB"):
         read_json(Path("/dev/zero"), "a plan")
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
+    """A pipe as ``>(command)`` makes it, or a device: whoever may replace it, root, would."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, b"what was found")
+        assert os.read(reader, 100) == b"what was found"
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+    finally:
+        os.close(reader)
+    for folder in (tmp_path, Path("/")):
+        with pytest.raises(IsADirectoryError) as refused:
+            write_atomically(folder, b"x")
+        assert refused.value.filename == str(folder)

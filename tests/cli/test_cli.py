@@ -266,6 +266,12 @@ def test_a_terminal_that_knows_few_signs_is_told_the_same_in_others(encoding, se
     assert held.getvalue().decode(encoding) == seen + "\n"
 
 
+@pytest.mark.parametrize("columns", ["0", "", "1", "wide"])
+def test_a_width_that_no_terminal_has_hides_nothing(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert "proven, for one coordinate in one round" in rqm("privacy").stdout
+
+
 def test_a_full_disk_is_said_without_a_number():
     assert (
         told(OSError(28, "No space left on device"), typer.main.get_command(app), [])[0]

@@ -7,7 +7,7 @@ from tests.commands import rqm
 def test_identities_a_roster_and_a_rotation(tmp_path):
     one, two, three = (rqm("keys", "new", tmp_path / name).stdout.strip() for name in ("one", "two", "three"))
     path = tmp_path / "roster.txt"
-    assert rqm("keys", "roster", path, one).stdout.startswith("1 keys")
+    assert rqm("keys", "roster", path, one).stdout.startswith("1 key,")
     path.write_text(f"{one}  # the first\n")
     said = rqm("keys", "roster", path, two).stdout
     assert said == rqm("keys", "roster", path).stdout

@@ -77,7 +77,7 @@ def test_elias_omega():
     assert omega(16) == "10100100000"
     numbers = np.arange(1, 3000)
     assert [len(omega(number)) for number in numbers.tolist()] == omega_bits(numbers).tolist()
-    with pytest.raises(ValueError, match="must be one of 1 coordinates"):
+    with pytest.raises(ValueError, match="must be one of 1 coordinate"):
         unpacked(packed(1.0, np.array([0, 0, 0, 5])), 1)
 
 

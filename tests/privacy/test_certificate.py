@@ -213,3 +213,21 @@ def test_rounding_is_outward():
     logs = mech.log_pmf(mech.knots)
     value = quick_divergence(np.exp(logs), (2, 0), [], 2)
     assert certify(logs, logs, 0, [2.0], [0.0])[0] > value
+
+
+def test_where_there_is_too_much_to_try_fewer_clients_bound_the_sum(monkeypatch):
+    from rqm.mechanisms.response import RandomizedResponse
+
+    mech = RandomizedResponse(levels=6)
+    own = mech.knot_laws()
+    alone, three, many = (certify(own, own, count, [2.0], [0.0])[0] for count in (0, 2, 9))
+    assert many < three < alone
+    values = []
+    for most in (1e3, 1e5, 1e6, 1e7, 2e10):
+        monkeypatch.setattr(certificate, "MOST_TERMS", most)
+        by_count = [certify(own, own, count, [2.0], [0.0])[0] for count in (0, 1, 2, 3, 9)]
+        assert sorted(by_count, reverse=True) == by_count  # more clients never raise it
+        values.append(by_count[-1])
+    assert sorted(values, reverse=True) == values
+    assert values[0] == alone
+    assert values[-1] == many

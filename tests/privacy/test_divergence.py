@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from mpmath import mp
 
 from rqm import PBM, RQM, renyi
-from rqm.privacy.divergence import Sum, renyi_divergence
+from rqm.mechanisms.response import RandomizedResponse
+from rqm.privacy.divergence import Sum, all_pairs, pair_divergences, renyi_divergence, unlike_pairs
 from tests.privacy.oracle import convolve, divergence, exact_law
 
 ORDERS = [1, 1.0001, 1.5, 2, 8, 32, 100, 1000, np.inf]
@@ -89,3 +90,16 @@ def test_extreme_laws_stay_finite():
     for clients in (1, 3):
         found = renyi(mech, [1, 2, 1000, np.inf], clients, "balanced")
         assert all(np.isfinite(b.lower) and b.lower > 0 for b in found)
+
+
+def test_all_pairs_of_randomized_response_are_alike_and_of_other_tables_are_not():
+    own = RandomizedResponse(levels=7).knot_laws()
+    every = pair_divergences(
+        Sum.nothing(), [Sum.of(row) for row in own], all_pairs(7), np.array([1.0, 2.0, 7.5, np.inf])
+    )
+    assert np.ptp(every, axis=0).max() < 1e-13
+    assert unlike_pairs(own).tolist() == [[6, 0]]
+    other = own.copy()
+    other[3, 2] += 1e-9
+    assert len(unlike_pairs(other)) == len(unlike_pairs(own[:6])) + 12 == 42
+    assert unlike_pairs(own[:1]).shape == (0, 2)

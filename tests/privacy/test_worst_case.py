@@ -1,5 +1,7 @@
 """Worst cases: the reference values, Theorem 5.2, the search and its interface."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,9 @@ from hypothesis import strategies as st
 
 import rqm
 from rqm import PBM, RQM, Noiseless, Rounding, renyi
+from rqm.kernels.recipe import TABLE_BITS
+from rqm.mechanisms.response import RandomizedResponse
+from rqm.privacy import search, worst_case
 
 INF = np.inf
 
@@ -148,9 +153,38 @@ def test_rounding_to_many_levels_needs_no_table_to_be_judged():
         bound = renyi(mech, 2, clients)
         assert bound.lower == bound.upper == INF
     assert "_log_rows" not in mech.__dict__
+    wide = Rounding(levels=65_536, margin=1e6)  # no level inside the clip: a coin between two of them
+    part = 32_767.5 * (1 + 1 / wide.input_reach) - 32_767
+    assert renyi(wide, INF).upper == pytest.approx(float(np.log(float(part / (1 - part)))), rel=1e-8)
+    assert "_log_rows" not in wide.__dict__
     small = Rounding(levels=4, margin=0.3)  # the inputs it names do attain infinity
     bound = renyi(small, 2, 5)
     assert renyi(small, 2, 5, [x for x, n in bound.other_inputs.items() for _ in range(n)]).lower == INF
+
+
+def test_randomized_response_among_1024_values_is_judged_by_one_pair():
+    """All pairs are alike: a million of them, each a million terms, would take hours."""
+    mech = RandomizedResponse(levels=1024)
+    true, other = (units / 2**TABLE_BITS for units in mech.units)
+    for bound in renyi(mech, [2, 8, INF]):
+        a = bound.alpha
+        terms = true**a * other ** (1 - a) + other**a * true ** (1 - a) + 1022 * other if a < INF else 0
+        exact = np.log(terms) / (a - 1) if a < INF else np.log(true / other)
+        assert bound.lower <= bound.upper
+        assert bound.upper == pytest.approx(exact, rel=1e-9)
+        assert {bound.x, bound.x_prime} == {-1.0, 1.0}
+
+
+def test_of_very_many_knots_those_that_leak_most_are_tried(monkeypatch):
+    everything = renyi(RQM(levels=24), [2, 8], 5)
+    renyi_of = worst_case.renyi
+    monkeypatch.setattr(search, "MANY_KNOTS", 4)
+    monkeypatch.setattr(search, "PAIRS_OF_MANY", 8)
+    monkeypatch.setattr(worst_case, "_KEPT", OrderedDict())
+    monkeypatch.setattr(worst_case, "_TRIED", OrderedDict())
+    for some, every in zip(renyi_of(RQM(levels=24), [2, 8], 5), everything, strict=True):
+        assert some.lower == pytest.approx(every.lower, rel=1e-3)
+        assert some.upper == pytest.approx(every.upper, rel=1e-6)
 
 
 def test_what_a_bound_says_about_itself():

@@ -78,9 +78,9 @@ def test_a_broken_client_sends_an_encoding_of_zero():
     data = federation()
     data.train[3][0][0] = torch.nan
     ideal, real = (Trainer(replace(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
-    with pytest.warns(UserWarning, match="1 clients had gradients"):
+    with pytest.warns(UserWarning, match="1 client had gradients"):
         ideal.step()
-    with pytest.warns(UserWarning, match="1 clients had gradients"):
+    with pytest.warns(UserWarning, match="1 client had gradients"):
         real.step()
     assert (ideal.values == real.values).all()
 

@@ -140,7 +140,7 @@ def test_a_client_with_broken_gradients_sends_an_encoding_of_zero():
     without, _ = collected(trainer, [1, 6], 0)
     torch.testing.assert_close(with_it, without)
     everyone = Trainer(replace(PLAN, clients=12), data, model())
-    with pytest.warns(UserWarning, match="round 1: 1 clients had gradients that are not finite"):
+    with pytest.warns(UserWarning, match="round 1: 1 client had gradients that are not finite"):
         assert everyone.step().clients_loss > 0
     noisy = Trainer(replace(PLAN, mechanism=RQM(clip=0.5)), data, model())
     assert torch.isfinite(noisy.plan.mechanism.decode(collected(noisy, [4], 0)[0], 1)).all()

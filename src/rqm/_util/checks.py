@@ -122,9 +122,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
     >>> nearest("glyhps", ["demo", "glyphs"]), nearest("q", ["demo"])
     ('; did you mean glyphs?', '')
+    >>> nearest("PBM", ["rqm", "pbm"])
+    '; did you mean pbm?'
     """
-    near = get_close_matches(name, list(names), 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    known = {one.lower(): one for one in names}
+    near = get_close_matches(name.lower(), list(known), 1, 0.6)
+    return f"; did you mean {known[near[0]]}?" if near else ""
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:

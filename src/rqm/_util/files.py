@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,14 @@ def write_atomically(path: Path, data: bytes, *, new: bool = False, private: boo
     """Replace a file in one step: after a crash or on a full disk it is what it was before.
 
     A ``new`` one must not be there yet, not even by another process: FileExistsError, and that one stays. A ``private``
-    one can be read by its owner alone, from the moment on when it comes into being.
+    one can be read by its owner alone, from the moment on when it comes into being. What is there and is no file (but a
+    pipe, or a device) is written to, and stays what it is.
     """
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, "Is a directory", str(path))
+    if not new and path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part" if new else f"{path.name}.part")
     try:
         temporary.unlink(missing_ok=True)  # a killed process may have left it, with other rights

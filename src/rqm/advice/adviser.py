@@ -12,6 +12,7 @@ from math import inf, sqrt
 from typing import Any
 
 from rqm._util.checks import whole
+from rqm._util.words import many
 from rqm.advice.cancelled import NAME, cancelled, costs
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
 from rqm.advice.few import few
@@ -210,7 +211,7 @@ def _rivals(best: Candidate, others: list[Candidate], value: Callable[[Candidate
         gap = value(others[0]) / value(best) - 1
         yield f"{others[0].name} has {_more(gap)}" if gap > 1e-4 else f"{others[0].name} ties"
     if cheap is not None:
-        bits = f"{cheap.bits_per_coordinate} instead of {best.bits_per_coordinate} bits"
+        bits = f"{cheap.bits_per_coordinate} instead of {many(best.bits_per_coordinate, 'bit')}"
         yield f"{cheap.name} needs {bits} for {_more(value(cheap) / value(best) - 1)}"
 
 
@@ -220,7 +221,7 @@ def _noise(one: Candidate, request: Request) -> str:
         return f"noise {one.iterate_noise:.4f} times a trusted server's Gaussian{better}"
     return (
         f"noise in the models {one.iterate_noise:.4f} times a trusted server's independent noise's (momentum 0.9, "
-        f"a rate that falls to zero over {request.setting.rounds:,} rounds)"
+        f"a rate that falls to zero over {many(request.setting.rounds, 'round')})"
     )
 
 
@@ -232,7 +233,7 @@ def _impossible(request: Request) -> str:
     """What would be possible instead."""
     target = f"epsilon = {request.epsilon:g}" if request.epsilon is not None else f"noise = {request.noise:g}"
     if request.pure:
-        return f"{target}: no mechanism of {request.bits} bits is that private by itself: must be larger"
+        return f"{target}: no mechanism of {many(request.bits, 'bit')} is that private by itself: must be larger"
     low, high = (request.epsilon or 1.0), None
     wanted = replace(request, epsilon=low, noise=None)
     for _ in range(24):
@@ -245,9 +246,10 @@ def _impossible(request: Request) -> str:
         high = low
         break
     possible = "more clients or fewer participations" if high is None else f"about {high:g} or more"
+    setting = request.setting
     return (
-        f"{target}: no mechanism of {request.bits} bits reaches it with {request.setting.clients} clients "
-        f"and {request.setting.releases} participations: must be {possible} (the encoder's positions bound the margin)"
+        f"{target}: no mechanism of {many(request.bits, 'bit')} reaches it with {many(setting.clients, 'client')} "
+        f"and {many(setting.releases, 'participation')}: must be {possible} (the encoder's positions bound the margin)"
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from math import ceil
 
+from rqm._util.words import many
 from rqm.advice.candidates import Candidate, Makers, Request
 from rqm.encoding.memory import check_cancel
 from rqm.encoding.private_mean import PrivateMean
@@ -72,11 +73,11 @@ def _mean(request: Request, mechanism: Mechanism, held: Cancel) -> PrivateMean:
 def costs(one: Candidate, request: Request) -> list[str]:
     """What noise that cancels asks for, in words."""
     setting = request.setting
-    order = "once" if setting.releases == 1 else f"{setting.apart:,} rounds apart at least"
+    order = "once" if setting.releases == 1 else f"{many(setting.apart, 'round')} apart at least"
     return [
         "one more message a participation: every client must be there again one round later",
         f"{one.bits_per_coordinate} bits for both messages, which only a secure sum may carry",
         f"users take part in a fixed order, each {order}",
-        f"it counts on {setting.floor().honest:,} honest clients in each of the {setting.apart:,} rounds from a "
+        f"it counts on {many(setting.floor().honest, 'honest client')} in each of the {setting.apart:,} rounds from a "
         "participation on",
     ]

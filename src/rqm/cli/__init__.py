@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any, get_type_hints
 
@@ -51,12 +52,26 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = _loaded(cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Read what was typed; whoever stops that is told so, which typer would leave out."""
+        return _stoppable(super().make_context, *given, **more)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; whoever stops it is told so, which typer would leave out."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise typer.Abort from None
+        """Run the command; whoever stops it is told so, too."""
+        return _stoppable(super().invoke, ctx)
+
+
+def _stoppable(work: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    try:
+        return work(*given, **more)
+    except BaseException as error:
+        behind: BaseException | None = error
+        while behind is not None and not isinstance(behind, KeyboardInterrupt):
+            before = None if behind.__suppress_context__ else behind.__context__
+            behind = behind.__cause__ or before  # compiled code makes a SystemError of it
+        if behind is None:
+            raise
+        raise typer.Abort from None
 
 
 def _loaded(name: str) -> Any:

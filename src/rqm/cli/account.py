@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm._util.words import many
 from rqm.cli import names
 from rqm.cli.options import DeltaOption, HonestOption, JsonOption, SetOption, number_or_share
 from rqm.cli.words import say
@@ -140,6 +141,6 @@ def _say(one: "Guarantee | None", charged: dict[str, Any]) -> str:
     if not charged:
         return said
     return (
-        f"{said}\n  {charged['charges']} charges for {charged['rounds_charged']} rounds; "
+        f"{said}\n  {many(charged['charges'], 'charge')} for {many(charged['rounds_charged'], 'round')}; "
         f"the ledger ends with {charged['head']}."
     )

@@ -104,7 +104,8 @@ def as_typed(message: str, options: set[str], typed: Sequence[str]) -> str:
     >>> as_typed("margin = -3: must be 0 or more", {"out"}, ["train", "demo", "--set", "mechanism.margin=-3"])
     '--set mechanism.margin=-3: must be 0 or more'
     """
-    found = re.match(r"^([A-Za-z_][\w.]*) = (.*?): (.*)$", message, flags=re.DOTALL)
+    found = re.match(r"^([A-Za-z_][\w.]*) = (.*?): (must .*)$", message, flags=re.DOTALL)
+    found = found or re.match(r"^([A-Za-z_][\w.]*) = (.*?): (.*)$", message, flags=re.DOTALL)
     if found is None:
         return message
     name, value, rest = found[1], found[2].strip("'"), found[3]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rqm._util.words import many
 from rqm.cli.options import JsonOption
 
 app = typer.Typer(
@@ -93,4 +94,4 @@ def _write(file: Path, lines: list[str], as_json: bool) -> None:
         raise ValueError(f"{file}: {error}") from None
     write_atomically(file, ("\n".join(lines) + "\n").encode())
     facts = {"keys": len(found.keys), "hash": found.hash.hex()}
-    typer.echo(json.dumps(facts) if as_json else f"{len(found.keys)} keys, hash {found.hash.hex()}")
+    typer.echo(json.dumps(facts) if as_json else f"{many(len(found.keys), 'key')}, hash {found.hash.hex()}")

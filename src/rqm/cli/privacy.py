@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rqm._util.compiler import start_lean
+from rqm._util.words import many
 from rqm.cli.options import JsonOption, Reports, or_counted_by
 from rqm.cli.words import say
 from rqm.mechanisms.base import Mechanism
@@ -35,15 +36,15 @@ class LawName(StrEnum):
 
 def count(rappor: Rappor, *, reports: int | None = None, as_json: bool = False) -> None:
     """What reports of RAPPOR tell of a value, and of who has it."""
-    many = 1 if reports is None else reports
+    seen = 1 if reports is None else reports
     facts = {
         "mechanism": {"mechanism": rappor.kind, **asdict(rappor)},
-        "reports": many,
-        "epsilon": rappor.epsilon(many),
+        "reports": seen,
+        "epsilon": rappor.epsilon(seen),
         "epsilon_one": rappor.epsilon_one,
         "epsilon_infinity": rappor.epsilon_infinity,
-        "epsilon_change": rappor.epsilon_change(many),
-        "recovered": rappor.recovered(many),
+        "epsilon_change": rappor.epsilon_change(seen),
+        "recovered": rappor.recovered(seen),
     }
     if as_json:
         typer.echo(
@@ -51,10 +52,10 @@ def count(rappor: Rappor, *, reports: int | None = None, as_json: bool = False) 
         )
         return
     typer.echo(
-        f"{many} reports of one value: ε = {facts['epsilon']:.6g}, pure, against anybody "
+        f"{many(seen, 'report')} of one value: ε = {facts['epsilon']:.6g}, pure, against anybody "
         f"(one {rappor.epsilon_one:.6g}, any number {rappor.epsilon_infinity:.6g})\n"
         f"whether a value was changed, after so many reports before and after: ε = {facts['epsilon_change']:.6g}\n"
-        f"a bit of what is kept is guessed right in {100 * rappor.recovered(many):.4g} % of all cases: it is a name"
+        f"a bit of what is kept is guessed right in {100 * rappor.recovered(seen):.4g} % of all cases: it is a name"
     )
 
 
@@ -92,7 +93,7 @@ def command(
     from rqm import renyi
     from rqm.cli.waits import waiting
 
-    with waiting("searching and certifying", quiet=as_json or clients < 3, key=f"privacy {mech} {clients} {others}"):
+    with waiting("searching and certifying", quiet=as_json, key=f"privacy {mech} {clients} {others}"):
         bound = renyi(mech.channel, alpha, clients, others.value, law=law.value, seed=seed)
     facts = describe(mech, bound, others.value)
     if as_json:
@@ -176,7 +177,7 @@ def _show(facts: dict[str, Any]) -> None:
     if "theorem_bound" in facts:
         table.add_row("Theorem 5.2", f"D_inf ≤ {facts['theorem_bound']:.6g}")
     if facts["variance_max"] is not None:
-        table.add_row("variance, bits", f"≤ {facts['variance_max']:.4g} clip² a client, {facts['bits']} bits")
+        table.add_row("variance, bits", f"≤ {facts['variance_max']:.4g} clip² a client, {many(facts['bits'], 'bit')}")
     console = Console()
     say(facts["sentence"], bold=True)
     console.print(table)

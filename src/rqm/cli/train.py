@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rqm._util.words import many
 from rqm.cli import names
 from rqm.cli.options import DataOption, DeltaOption, JsonOption, SetOption
 from rqm.cli.words import listing, say
@@ -299,7 +300,7 @@ def _show(summary: dict[str, Any], leak: str, folder: Path) -> None:
         unit = "record" if "records" in summary["plan"] else "user"
         say(
             f"privacy: {spent}({summary['epsilon']:.4g}, {summary['delta']:.3g})-DP for every {unit} against "
-            f"the server, certified, after {summary['rounds']} rounds (rqm account {folder}). "
+            f"the server, certified, after {many(summary['rounds'], 'round')} (rqm account {folder}). "
             "This simulation's randomness is seeded: not private"
         )
     elif leak == "not private":

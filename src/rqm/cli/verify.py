@@ -1,12 +1,14 @@
 """``rqm verify``: whether a ledger is what was written, and what it says was spent, by an independent reader."""
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rqm._util.checks import real, whole
+from rqm._util.words import many
 from rqm.cli.options import JsonOption, number_or_share
 from rqm.cli.words import say
 
@@ -47,7 +49,8 @@ def command(
     """
     from rqm.verify import verify
 
-    _possible(dim, delta, rounds)
+    share = number_or_share(honest)
+    _possible(dim, delta, rounds, head, share)
     found = verify(
         ledger,
         key=key,
@@ -55,7 +58,7 @@ def command(
         head=head,
         dim=dim,
         delta=delta,
-        honest=number_or_share(honest),
+        honest=share,
         rounds=rounds,
     )
     if as_json:
@@ -65,7 +68,9 @@ def command(
     raise typer.Exit(CODES[found.status])
 
 
-def _possible(dim: int | None, delta: float | None, rounds: int | None) -> None:
+def _possible(
+    dim: int | None, delta: float | None, rounds: int | None, head: str | None, honest: int | float | None
+) -> None:
     """Refuse what no ledger could say: that is a slip of whoever asks, and no reason to distrust the ledger."""
     if dim is not None:
         whole("dim", dim, 1)
@@ -73,6 +78,12 @@ def _possible(dim: int | None, delta: float | None, rounds: int | None) -> None:
         real("delta", delta, "above 0 and below 1", 0, 1)
     if rounds is not None:
         whole("rounds", rounds, 0)
+    if isinstance(honest, float):
+        real("honest", honest, "a fraction above 0 and at most 1", 0, 1, closed="]")
+    elif honest is not None:
+        whole("honest", honest, 1)
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise ValueError(f"head = {head!r}: must be 64 hexadecimal digits, as rqm account and rqm train print it")
 
 
 def _say(found: "Report") -> str:
@@ -87,10 +98,12 @@ def _say(found: "Report") -> str:
     lines += [f"cannot verify: {one}" for one in found.unsure]
     lines += [f"note: {one}" for one in found.notes]
     if found.head is not None:
-        lines.append(f"{found.charges} charges for {found.rounds} rounds; the ledger ends with {found.head}.")
+        lines.append(
+            f"{many(found.charges, 'charge')} for {many(found.rounds, 'round')}; the ledger ends with {found.head}."
+        )
     if found.epsilon is not None and found.delta is not None:
         lines.append(
             f"ε ≤ {found.epsilon:.4g} at δ = {found.delta:g}, by this verifier's own bound, for a {found.unit} in "
-            f"{found.participations} releases with {found.honest} honest clients."
+            f"{many(found.participations or 0, 'release')} with {many(found.honest or 0, 'honest client')}."
         )
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
@@ -36,8 +37,10 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def speak_plainly() -> None:
-    """Say in other signs what the terminal, or the file that is written to, has none for (ε in Latin-1)."""
+    """Say in other signs what the terminal, or the file that is written to, has none for (ε in Latin-1); and say it."""
     codecs.register_error("rqm-plain", _plain)
+    if not os.environ.get("COLUMNS", "80").strip("0"):
+        del os.environ["COLUMNS"]  # a terminal of no width at all, in which rich writes nothing
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="rqm-plain")

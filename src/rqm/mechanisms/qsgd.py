@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._util.checks import whole
+from rqm._util.words import many
 from rqm.mechanisms.base import Mechanism, option
 from rqm.randomness import SecureRandom, SeededRandom, require
 
@@ -145,5 +146,5 @@ def unpacked(message: bytes, dim: int) -> tuple[float, IntArray]:
         if not 0 <= norm < inf:
             raise ValueError(f"norm = {norm}: must be finite")
     except (IndexError, ValueError, OverflowError, error):  # its end is missing, or it holds numbers that nobody sends
-        raise ValueError(f"message of {len(message)} bytes: must be one of {dim} coordinates") from None
+        raise ValueError(f"message of {len(message)} bytes: must be one of {many(dim, 'coordinate')}") from None
     return norm, levels

@@ -57,6 +57,12 @@ class Rounding(Wide):
         with np.errstate(divide="ignore"):
             return np.log(np.eye(self.levels))
 
+    def _rows_at(self, levels: range) -> FloatArray:
+        """Some rows of the identity, which has 2³² entries at most."""
+        out = np.full((len(levels), self.levels), -np.inf)
+        out[np.arange(len(levels)), levels] = 0
+        return out
+
     def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
         """Natural logarithm of ``pmf(x)``, built without the identity table."""
         level, part = self._cell(inputs("x", x))

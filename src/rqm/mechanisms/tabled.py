@@ -63,6 +63,10 @@ class Tabled(Channel):
     def _log_rows(self) -> FloatArray:
         return self.log_rows()
 
+    def _rows_at(self, levels: range) -> FloatArray:
+        """The rows of some levels."""
+        return self._log_rows[levels]
+
     def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
         """Natural logarithm of ``pmf(x)``; −∞ where the law is zero."""
         level, part = self._cell(inputs("x", x))
@@ -81,8 +85,9 @@ class Tabled(Channel):
             part = position - level
             with np.errstate(divide="ignore"):
                 below, above = np.log([float(1 - part), float(part)])
-            ends.append(np.logaddexp(below + self._log_rows[level], above + self._log_rows[level + 1]))
-        return np.vstack([ends[0], self._log_rows[self._inner], ends[1]])
+            rows = self._rows_at(range(level, level + 2))
+            ends.append(np.logaddexp(below + rows[0], above + rows[1]))
+        return np.vstack([ends[0], self._rows_at(self._inner), ends[1]])
 
     @property
     def variance_max(self) -> float:

@@ -9,8 +9,8 @@ depends on nothing but how many shapes of each group were added. All such counts
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from math import comb, inf, sqrt
 
@@ -22,7 +22,7 @@ from rqm.privacy.blocks import block_of, block_size
 from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
 from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
-from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences
+from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences, unlike_pairs
 from rqm.privacy.measures import Measure, Renyi
 from rqm.privacy.shapes import Group, group_of, partition
 from rqm.privacy.splits import Splits
@@ -33,6 +33,11 @@ WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 WIDEST = 2**16
 """Outcomes of a sum that a certificate may look at; where an order needs more of the tails, fewer clients must do."""
+MOST_TERMS, SPREADS = 2e10, {4: 10_000, 3: 10_000, 2: 100}
+"""Terms that are worth a first look at all pairs, or a closer one at those that are left; counts of such, by groups.
+
+They take a minute or two. Where there are more, the bound is that of fewer clients, or of one.
+"""
 SHORT = 4096
 """Outcomes up to which a sum between two ends is not trimmed."""
 NEGLIGIBLE = 36.0
@@ -133,14 +138,14 @@ def certify(
     """
     orders = np.asarray(alphas, dtype=np.float64)
     laws = [Sum.of(row) for row in own]
-    pairs = all_pairs(len(own))
-    alone = pair_divergences(Sum.nothing(), laws, pairs, orders).max(axis=0)
+    alone = pair_divergences(Sum.nothing(), laws, unlike_pairs(own), orders).max(axis=0)
     best = outward(alone, orders, own, others, 0)
+    pairs = all_pairs(len(own))
     for tier in reversed(tiers(len(others), others.shape[1], count) if count else []):
         clients = min(count, tier.last)
         asked = Asked(tier, own, laws, others, clients, pairs)
         open_to = np.array([asked.within_reach(*one) for one in zip(orders, alone, strict=True)])
-        if clients < count:
+        if clients < count and open_to.any():
             # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
             fewer = _all_equal(laws, others if worst is None else others[[worst]], clients, pairs, orders, alone)
             open_to &= best > fewer
@@ -170,9 +175,9 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
     """
     finite = np.concatenate([own[np.isfinite(own)], others[np.isfinite(others)]])
     depth = float(abs(finite).max(initial=1.0))
-    with np.errstate(invalid="ignore"):
-        ratios = own[:, None, :] - own[None, :, :]
-    widest = float(abs(ratios[np.isfinite(ratios)]).max(initial=0.0))
+    possible = np.isfinite(own)
+    ratios = own.max(axis=0, initial=-inf, where=possible) - own.min(axis=0, initial=inf, where=possible)
+    widest = float(ratios.max(initial=0.0))  # of each outcome, over all pairs of laws for which it is possible
     doublings = int(count).bit_length()  # in steps, so that it hardly ever rises with the count
     roundings = 8 * own.shape[1] + max(2, doublings / 2) * 2**doublings * (others.shape[1] + 4) + 8 * depth + 64
     capped = np.clip(orders, 1 + 1e-9, 1e6)
@@ -202,19 +207,52 @@ class Asked:
         return self.tier.groups == len(self.others)
 
     def within_reach(self, alpha: float, alone: float) -> bool:
-        """Whether the tails that an order needs fit, for the most clients of the tier."""
+        """Whether the tails that an order needs fit, for the most clients of the tier, and all pairs can be tried."""
+        if not self.exact and self._too_many:
+            return False
         outcomes = self.tier.last * (self.others.shape[1] - 1)
-        law = np.exp(self.others)
-        z = np.arange(law.shape[1])
-        spread = sqrt(self.tier.last * float((law @ z**2 - (law @ z) ** 2).max()))
+        spread = sqrt(self.tier.last) * self._deviation
         needed = -needed_tail(alpha, alone)
         return outcomes <= WIDEST or (needed < inf and 2 * sqrt(2 * needed) * spread <= WIDEST)
+
+    @property
+    def _looks(self) -> bool:
+        """Whether pairs are sorted out by a first look."""
+        return self.exact or self.tier.groups > 2
+
+    @property
+    def _most(self) -> int:
+        """The clients by whom work is judged: of groups the most of the tier, so that more never raise a bound."""
+        return self.count if self.exact else self.tier.last
+
+    @cached_property
+    def _deviation(self) -> float:
+        """The largest standard deviation of what one of the others sends."""
+        law = np.exp(self.others)
+        z = np.arange(law.shape[1])
+        return sqrt(float((law @ z**2 - (law @ z) ** 2).max()))
+
+    @property
+    def _too_many(self) -> bool:
+        """Whether already a first look at all pairs is too much."""
+        first = comb(min(self._most, 40) + 2, 2) * (10 if self.exact else 1) if self._looks else SPREADS[2]
+        return self._work(len(self.pairs), first) > MOST_TERMS
+
+    def _work(self, pairs: int, counts: int) -> float:
+        """Terms to be added up for so many pairs and counts of the others."""
+        long = min(WIDEST, 6 * self._deviation * sqrt(self._most))
+        return float(pairs * counts * max(self.others.shape[1], long))
 
     def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
         """The bounds, but no less than what is attained."""
         if self.exact and len(self.others) == 2:
             return np.maximum(attained, _two_ends(self, orders, alone, attained))
-        wanted = self._wanted(orders, alone, attained)
+        wanted = None if self._too_many else self._wanted(orders, alone, attained)
+        counts = comb(self.count + len(self.others) - 1, self.count) if self.exact else SPREADS[self.tier.groups]
+        if wanted is None or self._work(int(wanted.any(axis=1).sum()), counts) > MOST_TERMS:
+            if self.exact and self.count > 1:
+                return replace(self, count=self.count - 1).bound(orders, alone, attained)
+            return np.full(len(orders), inf)
         if self.exact:
             return np.maximum(attained, _all_counts(self, orders, alone, attained, wanted))
         with ThreadPoolExecutor(max_workers=usable_cores()) as pool:  # no order knows of another
@@ -222,18 +260,29 @@ class Asked:
 
     def _wanted(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> Bools:
         """Which pairs may leak more than is attained at each order, by a quick look with a group a half."""
-        if not self.exact and self.tier.groups <= 2:
+        if not self._looks:
             return np.ones((len(self.pairs), len(orders)), dtype=np.bool_)
         count, last, block = self.count, self.tier.last, self.tier.block
         middle = len(self.others) // 2
         halves = [group_of(half) for half in (self.others[:middle], self.others[middle:])]
         tail = min(map(needed_tail, orders, alone))
-        look = partial(pair_bounds, halves, laws=self.laws, pairs=self.pairs, orders=orders, alone=alone, log_tail=tail)
-        wanted: Bools = look(block=max(block, 1 + count // 40), count=count) > attained
+        known = partial(pair_bounds, halves, laws=self.laws, orders=orders, alone=alone, log_tail=tail)
+        by_themselves = pair_divergences(Sum.nothing(), self.laws, self.pairs, orders)
+
+        def look(count: int, reached: FloatArray) -> Bools:
+            """Which pairs may leak more than is reached, beside nobody, in few counts, in many: most are out soon."""
+            left: Bools = by_themselves > reached
+            for counts in (8, 40):
+                some = left.any(axis=1)
+                if some.any():
+                    size = max(block, 1 + count // counts)
+                    left[some] &= known(block=size, count=count, pairs=self.pairs[some]) > reached
+            return left
+
+        wanted = look(count, attained)
         if count < last and not self.exact:
             # Those that matter for more clients stay: the bound must not depend on who else is looked at.
-            most = look(block=max(block, 1 + last // 40), count=last)
-            wanted |= most > _all_equal(self.laws, self.others, last, self.pairs, orders, alone)
+            wanted |= look(last, _all_equal(self.laws, self.others, last, self.pairs, orders, alone))
         return wanted
 
     def _spread(self, alpha: float, alone: float, attained: float, wanted: Bools) -> float:
@@ -305,7 +354,10 @@ def _all_counts(asked: Asked, orders: FloatArray, alone: FloatArray, attained: F
 
     Pairs that leak no more beside fewer others than all others at one knot leave are not looked at any further.
     """
-    reached = np.maximum(attained, _all_equal(asked.laws, asked.others, asked.count, asked.pairs, orders, alone))
+    some = wanted.any(axis=1)
+    if not some.any():
+        return attained
+    reached = np.maximum(attained, _all_equal(asked.laws, asked.others, asked.count, asked.pairs[some], orders, alone))
     for fewer in (asked.count // 4, asked.count // 2):
         wanted &= _each_pair(asked, fewer, orders, wanted) > reached
     return np.asarray(np.maximum(reached, _each_pair(asked, asked.count, orders, wanted).max(axis=0)))

@@ -13,10 +13,13 @@ from math import exp, inf, log, log1p
 import numpy as np
 
 from rqm._util.checks import FloatArray
+from rqm._util.threads import in_turns
 from rqm.privacy.compiled import BLOCK, EMPTY, IntArray, convolve, divergences
 
 UNIT_ROUNDOFF = 2.0**-53
 LOG2 = log(2)
+FEW = 4096
+"""Pairs of laws that are not worth another thread."""
 LONG = 8
 """Blocks from which on a law has tails worth leaving out."""
 
@@ -122,14 +125,33 @@ def renyi_divergence(log_p: FloatArray, log_q: FloatArray, alphas: Sequence[floa
 
 def all_pairs(laws: int) -> IntArray:
     """All ordered pairs of different laws."""
-    return np.array([(i, j) for i in range(laws) for j in range(laws) if i != j])
+    return np.argwhere(~np.eye(laws, dtype=np.bool_))
+
+
+def unlike_pairs(laws: FloatArray) -> IntArray:
+    """Ordered pairs of different laws, a row each, that differ in more than the names of the outcomes.
+
+    Of a table whose rows are each other's but for the place of one entry (randomized response) all pairs are alike.
+
+    >>> unlike_pairs(np.log([[0.6, 0.2, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6]])).tolist()
+    [[2, 0]]
+    """
+    rows, outcomes = laws.shape
+    own = np.eye(rows, outcomes, dtype=np.bool_)
+    if rows == outcomes > 1 and (laws[own] == laws[0, 0]).all() and (laws[~own] == laws[0, 1]).all():
+        return np.array([[rows - 1, 0]])
+    return all_pairs(rows)
 
 
 def pair_divergences(base: Sum, laws: Sequence[Sum], pairs: IntArray, orders: FloatArray) -> FloatArray:
     """D_α(base + laws[i] ‖ base + laws[j]) for each pair (i, j) and each order, of shape (pairs, orders)."""
     sums = {int(v): base + laws[v] for v in np.unique(pairs)}
     out = np.empty((len(pairs), len(orders)))
-    for row, (i, j) in zip(out, pairs.tolist(), strict=True):
-        a, b = sums[i], sums[j]
-        divergences(a.mantissa, a.exponent, b.mantissa, b.exponent, orders, row)
+
+    def fill(part: slice) -> None:
+        for row, (i, j) in zip(out[part], pairs[part].tolist(), strict=True):
+            a, b = sums[i], sums[j]
+            divergences(a.mantissa, a.exponent, b.mantissa, b.exponent, orders, row)
+
+    in_turns(fill, len(pairs), least=FEW)
     return out

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil, exp, sqrt
 from typing import Any, NamedTuple
 
+from rqm._util.words import many
 from rqm.privacy.accountant import Charges, gaussian_noise, lost_of, profile_of, releases_of, spent
 from rqm.privacy.event import Event
 from rqm.privacy.factorization import Workload, banded
@@ -126,8 +127,12 @@ class Guarantee:
             f"Certified for every {self.unit}: whatever {self.whom} makes of all the rounds{sums}, it is at most "
             f"e^ε = {odds} times likelier with this {self.unit}'s data than with {other} "
             f"(ε = {self.epsilon:.4g}), but for a chance of δ = {self.delta:.3g}, if {who} and nobody takes part in "
-            f"more than {self.participations:,} of the {self.rounds:,} rounds"
+            f"more than {self._rounds}"
         )
+
+    @property
+    def _rounds(self) -> str:
+        return f"{self.participations:,} of the {self.rounds:,} rounds" if self.rounds > 1 else "the one round"
 
     @property
     def _of_record(self) -> str:
@@ -137,10 +142,10 @@ class Guarantee:
         who = "its own silo is" if self.honest == 1 else f"{silos} silos of every round, its own among them, are"
         apart = "" if self.separation is None else f", {self.separation:,} apart"
         drawn = (
-            f"is in no more than {self.participations:,} of the {self.rounds:,} rounds{apart}"
+            f"is in no more than {self._rounds}{apart}"
             if self.record_rate in (None, 1)
-            else f"is drawn for each of the {self.rounds:,} rounds with a chance of {self.record_rate:.4g}, which only "
-            "its silo sees"
+            else f"is drawn for each of the {many(self.rounds, 'round')} with a chance of {self.record_rate:.4g}, "
+            "which only its silo sees"
         )
         sums = (
             "" if self.trusted_server or self.honest == 1 else ", of which they see the sums alone (secure aggregation)"
@@ -157,11 +162,12 @@ class Guarantee:
         """The guarantee in words, with its conditions."""
         a = {"user": "a user's vectors", "record": "a record"}[self.unit]
         whom = self.whom if self.unit == "user" or self.trusted_server else "the server and other silos"
-        who = {"user": "clients", "record": "silos"}[self.unit]
+        who = {"user": "client", "record": "silo"}[self.unit]
         lines = [
             f"({self.epsilon:.4g}, {self.delta:.3g})-DP for every {self.unit} against {whom}, certified;",
-            f"  {a} {self.changed} in up to {self.participations:,} of {self.rounds:,} rounds,",
-            f"  {self.honest:,} of {self.clients:,} {who} of a round honest, {self.dim:,} coordinates ({self.bound}).",
+            f"  {a} {self.changed} in up to {self.participations:,} of {many(self.rounds, 'round')},",
+            f"  {self.honest:,} of {many(self.clients, who)} of a round honest, "
+            f"{many(self.dim, 'coordinate')} ({self.bound}).",
         ]
         if self.record_rate is not None:
             lines.append(
@@ -200,8 +206,8 @@ class Guarantee:
             )
         under = "" if self.bits_under_secagg is None else f", {self.bits_under_secagg} under secure aggregation"
         if self.chosen_of is not None and self.wire_bits_per_parameter is not None:
-            under += f": {self.wire_bits_per_parameter:.4g} bits a parameter"
-        lines.append(f"  {self.bits_per_coordinate} bits a coordinate{under}.")
+            under += f": {many(self.wire_bits_per_parameter, 'bit')} a parameter"
+        lines.append(f"  {many(self.bits_per_coordinate, 'bit')} a coordinate{under}.")
         if self.unit == "record":
             lines.append(f"  {self.sentence}.")
         return "\n".join(lines)

@@ -10,10 +10,13 @@ from rqm._util.checks import FloatArray
 from rqm.privacy.cells import Cells, stack
 from rqm.privacy.certificate import needed_tail
 from rqm.privacy.compiled import IntArray
-from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
+from rqm.privacy.divergence import Sum, all_pairs, pair_divergences, unlike_pairs
 
 MANY = 256
 """Others from which on a search tries few splits, and moves many of them at once."""
+
+MANY_KNOTS, PAIRS_OF_MANY, KNOTS_OF_MANY = 160, 128, 17
+"""Knots from which on a search tries some pairs, and others at some knots, alone."""
 
 AT_ONCE = 2048
 """Ways to spread the others that are looked at together."""
@@ -52,8 +55,9 @@ class _Search:
     """The best that was found so far for every order, and what it takes to try other counts at the knots."""
 
     def __init__(self, own: FloatArray, orders: FloatArray) -> None:
-        self.laws, self.orders = [Sum.of(row) for row in own], orders
-        self.tail = tail_of(self.laws, orders)
+        self.laws, self.orders, self.unlike = [Sum.of(row) for row in own], orders, unlike_pairs(own)
+        self.alone = pair_divergences(Sum.nothing(), self.laws, self.unlike, orders)
+        self.tail = min(map(needed_tail, orders.tolist(), self.alone.max(axis=0).tolist()))
         self.best = [Found(-1.0, (0, 1), (0,) * len(own))] * len(orders)
         self.cells = Cells(self.tail)
         self._powers: dict[tuple[int, int], Sum] = {}
@@ -110,19 +114,20 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[Found]:
 
     Of many clients a good part moves at first, then fewer and fewer.
     """
+    if count == 0:
+        best, pair = best_pairs(Sum.nothing(), [Sum.of(row) for row in own], unlike_pairs(own), orders)
+        return [Found(float(value), one, (0,) * len(own)) for value, one in zip(best, pair, strict=True)]
     found, knots = _Search(own, orders), len(own)
-    pairs = all_pairs(knots)
+    pairs, spread = _worth_trying(found)
     ranked = []
-    for v in reversed(range(knots)):
+    for v in reversed(spread):
         found.consider([found.split({v: count})], pairs)
         ranked.append((max(one.value for one in found.best), v))
-    if count == 0:
-        return found.best
     promising = np.array(sorted({one.pair for one in found.best}))
     tried = max(3, 20_000 // (count * own.shape[1]))  # few splits where each is dear
     splits = sorted({int(k) for k in np.linspace(1, count - 1, min(count - 1, tried))})
     most = 16 if count < MANY else 4
-    knots_tried = range(knots) if knots <= most else sorted(v for _, v in sorted(ranked)[-max(4, most // 2) :])
+    knots_tried = spread if knots <= most else sorted(v for _, v in sorted(ranked)[-max(4, most // 2) :])
     two = combinations(knots_tried, 2)
     found.consider([found.split({u: k, v: count - k}) for u, v in two for k in splits], promising)
     size = 1 if count < MANY else count // 4
@@ -134,6 +139,20 @@ def search(own: FloatArray, count: int, orders: FloatArray) -> list[Found]:
                 break
             size = max(1, size // 4)
     return found.best
+
+
+def _worth_trying(found: _Search) -> tuple[IntArray, Sequence[int]]:
+    """The pairs, and the knots of the others, that are tried: all, or of very many those that leak most by themselves.
+
+    What is found is attained in any case.
+    """
+    knots = len(found.laws)
+    if knots <= MANY_KNOTS:
+        return all_pairs(knots), range(knots)
+    worst = {int(k) for column in found.alone.T for k in np.argsort(-column, kind="stable")[:PAIRS_OF_MANY]}
+    ends = {(0, knots - 1), (knots - 1, 0)}
+    some = sorted(ends | {(int(i), int(j)) for i, j in found.unlike[sorted(worst)]})
+    return np.array(some), sorted({round(v) for v in np.linspace(0, knots - 1, KNOTS_OF_MANY)})
 
 
 def _moves(counts: tuple[int, ...], knots: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, final
 
+from rqm._util.words import many
+
 if TYPE_CHECKING:
     from rqm.privacy.guarantee import Guarantee
 
@@ -52,7 +54,7 @@ class Statement:
         found = self.details.sentence
         if self.again:
             asked = "" if self.asked is None else f", where {self.asked:g} was asked for"
-            found += f"; this counts {self.again:,} rounds that were done again after an interruption{asked}"
+            found += f"; this counts {many(self.again, 'round')} done again after an interruption{asked}"
         declared = self.details.population
         if self.behind is not None and declared is not None and self.behind != declared:
             found += f"; the {declared:,} declared users are re-drawn from {self.behind:,} that are there"

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from rqm._util.files import write_json
+from rqm._util.words import many
 from rqm.data.clients import FederatedData
 from rqm.data.own import federated
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics
@@ -74,7 +75,7 @@ class Trained:
         return (f"{', '.join(said)} on the test set (released). " if said else "") + str(self.guarantee)
 
     def _repr_html_(self) -> str:
-        return f"<p>{len(self.history)} rounds</p>{self.guarantee._repr_html_()}"
+        return f"<p>{many(len(self.history), 'round')}</p>{self.guarantee._repr_html_()}"
 
 
 def train(  # noqa: PLR0913 (all but three of them follow from rules)

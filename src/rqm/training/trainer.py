@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rqm._util.words import many
 from rqm.data.clients import FederatedData
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
@@ -226,8 +227,8 @@ class Trainer:
         seen = [value for value in own if isfinite(value)]
         if len(seen) < len(own):
             warnings.warn(
-                f"round {self.done}: {len(own) - len(seen)} clients had gradients that are not finite and sent an "
-                "encoding of zero (known to them alone, and to this simulation)",
+                f"round {self.done}: {many(len(own) - len(seen), 'client')} had gradients that are not finite and sent "
+                "an encoding of zero (known to them alone, and to this simulation)",
                 stacklevel=3,
             )
         return Record(

@@ -15,6 +15,7 @@ from matplotlib.image import imsave
 from rqm import __version__
 from rqm._util.pictures import unpacked
 from rqm._util.stats import mean_and_interval
+from rqm._util.words import many
 from rqm.data.labels import names_of
 from rqm.plan.plan import Plan
 from rqm.privacy.guarantee import HOPELESS
@@ -56,7 +57,9 @@ def _document(title: str, body: str) -> str:
 
 def _single(one: Run) -> str:
     unfinished = (
-        f'<p class="warn">Unfinished: {one.done:,} of {one.plan.rounds:,} rounds.</p>' if one.summary is None else ""
+        f'<p class="warn">Unfinished: {one.done:,} of {many(one.plan.rounds, "round")}.</p>'
+        if one.summary is None
+        else ""
     )
     parts = [unfinished, _tiles(one), _privacy(one), _curves({one.group: [one]}), _sent(one), _time(one), _law(one)]
     return "".join([*parts, _model(one.found["model"], one.plan), _plan(one.plan)])
@@ -98,11 +101,15 @@ def _privacy(one: Run) -> str:
         what = "record" if found.unit == "record" else "user's vectors"
         rows += [
             ("neighbours", f"one {what} {found.changed}"),
-            ("threat model", f"keeps to the protocol; {found.honest:,} of {found.clients:,} clients a round honest"),
-            ("participations", f"at most {found.participations:,} of {found.rounds:,} rounds a {found.unit}"),
+            (
+                "threat model",
+                f"keeps to the protocol; {found.honest:,} of {many(found.clients, 'client')} a round honest",
+            ),
+            ("participations", f"at most {found.participations:,} of {many(found.rounds, 'round')} a {found.unit}"),
             (
                 "certificate",
-                f"holds for all inputs of everyone; {found.bound}, of the deployed integers, {found.dim:,} coordinates"
+                f"holds for all inputs of everyone; {found.bound}, of the deployed integers, "
+                f"{many(found.dim, 'coordinate')}"
                 if found.certified
                 else "not certified",
             ),
@@ -148,7 +155,9 @@ def _sent(one: Run) -> str:
     mech = plan.mechanism
     rows = [("bits a coordinate", str(mech.bits))]
     if mech.integers:
-        rows.append(("bits a coordinate of the secure sum", f"{plan.any_mean.wire_bits} ({plan.clients:,} clients)"))
+        rows.append(
+            ("bits a coordinate of the secure sum", f"{plan.any_mean.wire_bits} ({many(plan.clients, 'client')})")
+        )
     if plan.transforms.coordinates is not None:
         rows.append(("coordinates, a public choice for each round", f"{plan.transforms.coordinates:,}"))
     rows.append(("all clients, all rounds", _size(bits / 8)))
@@ -301,7 +310,9 @@ def _several(runs: list[Run]) -> str:
                 f"{one.plan.mechanism.bits}",
                 _size(float(np.mean([each.total("bits_up") / 8 for each in group]))),
                 f"{np.mean([each.total('seconds') for each in group]):.3g} s",
-                "" if all(each.summary for each in group) else f"{min(each.done for each in group)} rounds so far",
+                ""
+                if all(each.summary for each in group)
+                else f"{many(min(each.done for each in group), 'round')} so far",
             ]
         )
         statements.append(_privacy(one).replace("<h2>Privacy", f"<h2>Privacy: {escape(name)}"))

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from rqm._util.checks import FloatArray
 
 WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 76, 12, 12, 40
 
 
 @final
