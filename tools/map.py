@@ -102,19 +102,31 @@ def draw(cells: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
+def _place(one: dict[str, Any]) -> tuple[int, int, float]:
+    return one["clients"], one["dim"], one["epsilon"]
+
+
 def main() -> None:
     """Compute the map, and draw it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--clients", type=int, nargs="*", default=CLIENTS, help="only these; the others stay as they are"
+    )
+    parser.add_argument("--dims", type=int, nargs="*", default=DIMS, help="only these; the others stay as they are")
     asked = parser.parse_args()
-    places = sorted(product(CLIENTS, DIMS, EPSILONS), key=lambda one: (one[1], one[0]))
-    cells = []
+    places = sorted(product(asked.clients, asked.dims, EPSILONS), key=lambda one: (one[1], one[0]))
+    known = asked.out / "map.json"
+    cells = [
+        one for one in (json.loads(known.read_text())["cells"] if known.exists() else []) if _place(one) not in places
+    ]
     with ProcessPoolExecutor(asked.workers) as pool:
         for one in pool.map(cell, places):
             cells.append(one)
             print(json.dumps(one), flush=True)
-    (asked.out / "map.json").write_text(json.dumps({"delta": DELTA, "cells": cells}, indent=1) + "\n")
+    cells.sort(key=_place)
+    known.write_text(json.dumps({"delta": DELTA, "cells": cells}, indent=1) + "\n")
     draw(cells, asked.out / "map.png")
 
 

@@ -1,0 +1,76 @@
+"""What blocks of clients have in common is in every one of them, and no more would be."""
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from rqm import RQM, renyi
+from rqm.privacy import blocks
+from rqm.privacy.blocks import block_of, block_size
+from rqm.privacy.certificate import certify, measured_tier
+from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
+
+MECH = RQM(levels=8, margin=0.8, keep=0.4)
+
+
+def room(law, shape):
+    """The most of a law of its own that with the shape is below ``law``."""
+    places = len(law) - len(shape) + 1
+    rows = np.array([np.concatenate([np.zeros(k), shape, np.zeros(places - 1 - k)]) for k in range(places)]).T
+    return -linprog(-np.ones(places), A_ub=rows, b_ub=law).fun
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_choice_of_knots_adds_the_shape(size):
+    logs = MECH.knot_laws()[len(MECH.knots) // 2 :]
+    group = block_of(logs, size)
+    shape = np.exp(group.shape.log_law(group.shape.mantissa.size))
+    shape = np.trim_zeros(shape)
+    found = []
+    for choice in combinations_with_replacement(np.exp(logs), size):
+        total = np.ones(1)
+        for law in choice:
+            total = np.convolve(total, law)
+        found.append(room(total, shape))
+    assert 0.5 < group.weight <= min(found) + 1e-6
+    assert group.weight * 1.01 > min(found)  # a shape that is not there would be found out
+
+
+def test_more_clients_together_have_more_in_common():
+    logs = RQM().knot_laws()[5:]
+    least = min(float(RQM().variance(x)) for x in RQM().knots) / RQM().grid.step ** 2
+    parts = [group.weight * group.spread / (size * least) for size in (1, 2, 3) for group in [block_of(logs, size)]]
+    assert parts == sorted(parts)
+    assert parts[0] < 0.8
+    assert parts[2] > 0.93
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0])
+def test_no_spread_of_the_others_is_above_the_bound(alpha, monkeypatch):
+    """Blocks of two and of three where every way to spread the others can still be tried."""
+    monkeypatch.setattr(blocks, "SPARE", 2)
+    monkeypatch.setattr("rqm.privacy.certificate.BUDGET", 3000)
+    logs, count = MECH.knot_laws(), 7
+    tier = measured_tier(*logs.shape, count, 2)
+    assert tier.size > 1
+    laws, pairs = [Sum.of(row) for row in logs], all_pairs(len(logs))
+    worst = 0.0
+    for choice in combinations_with_replacement(range(0, len(logs), 2), count):
+        base = Sum.nothing()
+        for knot in choice:
+            base = base + laws[knot]
+        worst = max(worst, float(pair_divergences(base, laws, pairs, np.array([alpha])).max()))
+    assert worst <= certify(logs, logs, count, [alpha], [0.0])[0] * (1 + 1e-9)
+
+
+def test_blocks_leave_few_clients_out():
+    for others in (10, 99, 299, 999):
+        assert 2 * (block_size(5, others) - 1) <= 0.1 * others
+
+
+@pytest.mark.parametrize("clients", [300, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_clients_are_certified_near_what_is_attained(clients):
+    for bound in renyi(RQM(margin=2.0, keep=0.57), [2, 16], clients):
+        assert bound.lower <= bound.upper <= 1.03 * bound.lower
