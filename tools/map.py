@@ -7,7 +7,7 @@
 
 import argparse
 import json
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 from math import sqrt
 from pathlib import Path
@@ -48,6 +48,9 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
         guarantee = found[name].guarantee
         assert guarantee is not None
         noise[name] = guarantee.noise_std_over_gaussian
+        if not _fits(found[name].mechanism.channel, clients):
+            noise[name] = f"bits = {bits}: sums do not fit"
+            del found[name]
     best = min(found, key=lambda one: noise[one])
     mean, mech = found[best].private_mean(), found[best].mechanism.channel
     return {
@@ -63,6 +66,14 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
         "attained": attained_epsilon(mech, clients, mean.coordinates, mean.bound, DELTA),
         "predicted_over_simulated": _simulated(mech, clients),
     }
+
+
+def _fits(mech: Channel, clients: int) -> bool:
+    """Whether a sum, with six deviations of noise at either end, has room in the bits."""
+    if mech.additive is None:
+        return True
+    noise = sqrt(clients * mech.additive.near) / mech.grid.step
+    return bool(clients * mech.additive.steps + 12 * noise <= 2**mech.bits)
 
 
 def _simulated(mech: Channel, clients: int) -> float:
@@ -122,9 +133,9 @@ def main() -> None:
         one for one in (json.loads(known.read_text())["cells"] if known.exists() else []) if _place(one) not in places
     ]
     with ProcessPoolExecutor(asked.workers) as pool:
-        for one in pool.map(cell, places):
-            cells.append(one)
-            print(json.dumps(one), flush=True)
+        for done in as_completed([pool.submit(cell, place) for place in places]):
+            cells.append(done.result())
+            print(json.dumps(cells[-1]), flush=True)
     cells.sort(key=_place)
     known.write_text(json.dumps({"delta": DELTA, "cells": cells}, indent=1) + "\n")
     draw(cells, asked.out / "map.png")

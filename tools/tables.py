@@ -152,7 +152,25 @@ def private() -> str:
     return grid(["steps", *heads], rows)
 
 
+def winners() -> str:
+    """Who has the least noise at the same certified ε, over numbers of clients and coordinates."""
+    cells = {(one["epsilon"], one["clients"], one["dim"]): one for one in results("map")["cells"]}
+    rows, dims = [], sorted({dim for _, _, dim in cells})
+    for epsilon, clients in sorted({(epsilon, clients) for epsilon, clients, _ in cells}):
+        told = []
+        for dim in dims:
+            one = cells.get((epsilon, clients, dim))
+            if one is None:
+                told.append("not computed")
+                continue
+            name = f"**{one['winner']}, levels inside**" if one["inside"] else one["winner"]
+            told.append(f"{name} {one['noise'][one['winner']]:.3f}")
+        rows.append([f"{epsilon:g}", f"{clients:,}", *told])
+    return grid(["ε", "clients", *(f"d = {dim:,}" for dim in dims)], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "winners": winners,
     "alone": alone,
     "forty": forty,
     "model": model,
