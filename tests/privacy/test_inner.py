@@ -70,6 +70,12 @@ def test_the_papers_settings_are_stated_within_two_per_cent(margin, keep):
     assert at_least * (1 - 2e-4) <= found.epsilon <= 1.02 * at_least
 
 
+def test_where_hardly_anything_is_told_there_is_an_epsilon_still():
+    """δ between the total variation that is attained and the one that is certified."""
+    mech = RQM(levels=7, margin=1.2, keep=0.25)
+    assert 0 < coordinate_epsilon(mech, 0.2032, 9) < 0.1
+
+
 def test_what_exposes_an_input_has_no_epsilon():
     mech = Rounding(levels=5, margin=0.5)
     assert coordinate_epsilon(mech, 1e-5, 3) == np.inf

@@ -25,6 +25,8 @@ TAIL = 1e-100
 """Probability that may be left out at each end of a sum."""
 STEPS = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0, 5.0, 10.0)
 """Where an ε is looked for, over what is attained."""
+FLOOR = 0.01
+"""An ε of which such parts are tried, where less is attained."""
 NEAR, FAR = np.arange(0, 4.1, 0.25), np.concatenate([np.arange(4.5, 8.1, 0.5), np.arange(9, 40, 1.0)])
 """Where scores are bounded, in deviations: farther out in wider steps."""
 FEW = 64
@@ -99,7 +101,7 @@ def coordinate_epsilon(mech: Channel, delta: float, honest: int, law: Law = "pap
 
 
 def _certified_epsilon(mech: Channel, delta: float, honest: int, law: Law, least: float) -> float:
-    tried = (least * step for step in STEPS)
+    tried = (max(least * step, FLOOR * step - FLOOR) for step in STEPS)  # where hardly anything is told, too
     return next((one for one in tried if coordinate_delta(mech, one, honest, law, delta) <= delta), inf)
 
 
@@ -127,7 +129,8 @@ def inner_gdp(
     """Certified μ of the sum over ``honest`` clients of ``dim`` coordinates, one client's vector changed.
 
     Its squared distance is at most ``squared``, in clips, and that of a coordinate at most ``furthest``; but for
-    outcomes of probability ``lost``. Infinite where there is no such μ.
+    outcomes of probability ``lost``. Infinite where there is no such μ. Of the law that is sampled, distances are those
+    of integer positions, on which ``PrivateMean`` holds the budget.
     """
     squared = min(squared, dim * furthest)
     rough = sqrt(squared * RISE * _information(mech, honest, law)) if not mech.exposed else inf
@@ -205,7 +208,8 @@ def _bounded(mech: Channel, honest: int, law: Law, widths: FloatArray, largest: 
         above.append(at_least * (1 + 1e-9) + unit * TAIL)
         if above[-1] < LEAST * unit:
             break
-    return np.array([*places, largest]), np.array([*above, 0.0])
+    falling = np.maximum.accumulate(np.array([*above, 0.0])[::-1])[::-1]  # as it does, but for how close bounds are
+    return np.array([*places, largest]), falling
 
 
 def _rows(widths: FloatArray, tau: float) -> FloatArray:
