@@ -1,16 +1,17 @@
 """What blocks of clients have in common is in every one of them, and no more would be."""
 
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
 from rqm import RQM, renyi
-from rqm.privacy import blocks
-from rqm.privacy.blocks import block_of, block_size
-from rqm.privacy.certificate import certify, measured_tier
+from rqm.privacy.blocks import block_of
+from rqm.privacy.certificate import Asked
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
+from rqm.privacy.measures import Renyi
+from rqm.privacy.tiers import Tier
 
 MECH = RQM(levels=8, margin=0.8, keep=0.4)
 
@@ -47,27 +48,38 @@ def test_more_clients_together_have_more_in_common():
     assert parts[2] > 0.93
 
 
-@pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0])
-def test_no_spread_of_the_others_is_above_the_bound(alpha, monkeypatch):
-    """Blocks of two and of three where every way to spread the others can still be tried."""
-    monkeypatch.setattr(blocks, "SPARE", 2)
-    monkeypatch.setattr("rqm.privacy.certificate.BUDGET", 3000)
-    logs, count = MECH.knot_laws(), 7
-    tier = measured_tier(*logs.shape, count, 2)
-    assert tier.size > 1
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("alpha", [1.5, 8.0])
+def test_no_spread_of_the_others_is_above_the_bound(alpha, size):
+    """Blocks, and smaller ones of those who are left, where every way to spread the others can still be tried."""
+    logs, count, orders = MECH.knot_laws(), 7, np.array([alpha])
     laws, pairs = [Sum.of(row) for row in logs], all_pairs(len(logs))
     worst = 0.0
     for choice in combinations_with_replacement(range(0, len(logs), 2), count):
         base = Sum.nothing()
         for knot in choice:
             base = base + laws[knot]
-        worst = max(worst, float(pair_divergences(base, laws, pairs, np.array([alpha])).max()))
-    assert worst <= certify(logs, logs, count, [alpha], [0.0])[0] * (1 + 1e-9)
+        worst = max(worst, float(pair_divergences(base, laws, pairs, orders).max()))
+    alone = float(pair_divergences(Sum.nothing(), laws, pairs, orders).max())
+    asked = Asked(Tier(2, 1, count, size), logs, laws, logs, count, pairs)
+    measure = Renyi(laws, pairs, alpha, alone)
+    found = asked.worst(measure, 0.0)
+    assert worst <= found * (1 + 1e-9) <= 1.6 * worst
+    assert asked.worst(measure, 0.0, limit=1.01 * found) == found
+    assert asked.worst(measure, 0.0, limit=0.99 * found) in (found, np.inf)
 
 
-def test_blocks_leave_few_clients_out():
-    for others in (10, 99, 299, 999):
-        assert 2 * (block_size(5, others) - 1) <= 0.1 * others
+def test_those_who_are_left_of_blocks_count():
+    """One client more or less never makes much of a difference, whether or not blocks are full."""
+    mech = RQM(margin=2.0, keep=0.57)
+    logs = mech.knot_laws()
+    laws, pairs = [Sum.of(row) for row in logs], all_pairs(len(logs))
+    alone = float(pair_divergences(Sum.nothing(), laws, pairs, np.array([2.0])).max())
+    found = [
+        Asked(Tier(2, 1, count, 4), logs, laws, logs, count, pairs).worst(Renyi(laws, pairs, 2.0, alone), 0.0)
+        for count in range(20, 29)
+    ]
+    assert all(1.02 < one / more < 1.06 for one, more in pairwise(found))
 
 
 @pytest.mark.parametrize("clients", [300, pytest.param(1000, marks=pytest.mark.slow)])

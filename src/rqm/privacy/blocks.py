@@ -17,12 +17,12 @@ from rqm._util.checks import FloatArray
 from rqm.privacy.divergence import Sum
 from rqm.privacy.shapes import Group, variance
 
-CHOICES = 130
+CHOICES = 260
 """Choices of knots that a block may have."""
-LARGEST = 5
-"""Clients of a block at most."""
-SPARE = 24
-"""A block may have one client more for so many others: those in blocks that are not full are left out."""
+SIZES = (1, 2, 3, 5)
+"""Clients of a block; the largest is one less where five have too many choices."""
+SPARE = 4
+"""There are blocks of one client more for so many others: else there is hardly one."""
 RARE = 1e-11
 """Outcomes of a sum that are less likely are left out of what is common."""
 MASS = 3.0
@@ -31,21 +31,24 @@ ROUNDS = 2
 """How often shape and what is added to it are found by turns."""
 
 
-def block_size(knots: int, others: int) -> int:
-    """Clients that are taken together, of a group of so many knots, where there are so many others."""
-    size = 1
-    while size < min(LARGEST, 1 + others // SPARE) and comb(knots + size, size + 1) <= CHOICES:
-        size += 1
-    return size
+def block_sizes(knots: int, others: int) -> list[int]:
+    """Clients that are taken together, of a group of so many knots; with more others there are never fewer ways."""
+    largest = max(size for size in range(1, SIZES[-1] + 1) if comb(knots + size - 1, size) <= max(CHOICES, knots))
+    return [size for size in sorted({min(size, largest) for size in SIZES}) if (size - 1) * SPARE <= others]
 
 
 def block_of(logs: FloatArray, size: int) -> Group:
     """The common shape of the sums of ``size`` clients at any of these knots, by their log-laws."""
-    return _found(tuple(map(tuple, logs.tolist())), size)
+    first, mirrored = (tuple(map(tuple, rows.tolist())) for rows in (logs, logs[::-1, ::-1]))
+    shape, weight = _found(min(first, mirrored), size)
+    shape = shape if first <= mirrored else shape[::-1]
+    with np.errstate(divide="ignore"):
+        return Group(Sum.of(np.log(shape)), weight, variance(shape))
 
 
 @lru_cache(maxsize=64)
-def _found(logs: tuple[tuple[float, ...], ...], size: int) -> Group:
+def _found(logs: tuple[tuple[float, ...], ...], size: int) -> tuple[FloatArray, float]:
+    """The shape, and its weight."""
     laws = np.exp(np.array(logs))
     sums = []
     for choice in combinations_with_replacement(range(len(laws)), size):
@@ -53,10 +56,7 @@ def _found(logs: tuple[tuple[float, ...], ...], size: int) -> Group:
         for knot in choice:
             total = np.convolve(total, laws[knot])
         sums.append(total)
-    common = np.array(sums)
-    shape, weight = _common(common, size * min(map(variance, laws)))
-    with np.errstate(divide="ignore"):
-        return Group(Sum.of(np.log(shape)), weight, variance(shape))
+    return _common(np.array(sums), size * min(map(variance, laws)))
 
 
 def _common(sums: FloatArray, unit: float) -> tuple[FloatArray, float]:

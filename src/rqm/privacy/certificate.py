@@ -7,7 +7,7 @@ the adversary which clients added their shape, and dropping everything else, onl
 depends on nothing but how many shapes of each group were added. All such counts are tried.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
-from rqm.privacy.blocks import block_of, block_size
+from rqm.privacy.blocks import block_of
 from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
 from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
@@ -26,11 +26,8 @@ from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergenc
 from rqm.privacy.measures import Measure, Renyi
 from rqm.privacy.shapes import Group, group_of, partition
 from rqm.privacy.splits import Splits
+from rqm.privacy.tiers import Tier, tiers
 
-BUDGET = 130_000
-"""Counts of shapes that one certificate may try; more groups are tighter and need more."""
-WAYS = 128
-"""Ways to split many others between two ends that are looked at."""
 WIDEST = 2**16
 """Outcomes of a sum that a certificate may look at; where an order needs more of the tails, fewer clients must do."""
 MOST_TERMS, SPREADS = 2e10, {4: 10_000, 3: 10_000, 2: 100}
@@ -42,64 +39,6 @@ SHORT = 4096
 """Outcomes up to which a sum between two ends is not trimmed."""
 NEGLIGIBLE = 36.0
 """−log of the probability that may be left out, where it does not count for more than itself."""
-
-
-@dataclass(frozen=True)
-class Tier:
-    """One way to certify: ``groups`` groups, others counted in blocks of ``block``, for up to ``last`` others.
-
-    Two groups have shapes of ``size`` clients together, of which a block has so many.
-    """
-
-    groups: int
-    block: int
-    last: int
-    size: int = 1
-
-
-def tiers(knots: int, width: int, others: int) -> list[Tier]:
-    """The ways to certify ``others`` clients whose laws have ``width`` outcomes, from exact to coarse.
-
-    The bound of a tier never rises with more clients, and every tier but the first starts where the one before
-    ends, so the smallest bound over the tiers never rises either.
-    """
-    found: list[Tier] = []
-    ways = [(knots, 1), *((groups, 1) for groups in (4, 3, 2) if groups < knots)]
-    block = 1
-    while not found or found[-1].last < others:
-        groups, block = ways.pop(0) if ways else (2, 2 * block)
-        tier = _tier(groups, knots, block, width, others)
-        if not found or tier.last > found[-1].last:
-            found.append(tier)
-    return found
-
-
-def measured_tier(knots: int, width: int, others: int, most: int = 4) -> Tier:
-    """The way to certify so many ``others`` by means over shapes of up to ``most`` groups, whatever is averaged."""
-    ways = [(groups, 1) for groups in range(most, 1, -1) if groups <= knots]
-    groups, block = ways.pop(0)
-    while others > (tier := _tier(groups, max(knots, groups + 1), block, width, others)).last:
-        groups, block = ways.pop(0) if ways else (2, 2 * block)
-    return tier
-
-
-def _tier(groups: int, knots: int, block: int, width: int, others: int) -> Tier:
-    """The way with so many groups, for as many others as there is room for."""
-    steps = 1
-    while _affordable(groups, knots, block, width, steps + 1):
-        steps += 1
-    size = block_size(-(-knots // 2), others) if groups == 2 < knots else 1
-    full = block * size
-    return Tier(groups, block, full * steps + (groups * (full - 1) if groups < knots else 0), size)
-
-
-def _affordable(groups: int, knots: int, block: int, width: int, steps: int) -> bool:
-    if groups == knots and block > 1:
-        return steps <= min(WAYS, BUDGET)
-    if groups == knots:  # exact: one long convolution a count
-        counts = comb(steps + groups - 1, groups - 1)
-        return counts <= BUDGET and counts * (steps * width) ** 2 <= 2e11
-    return comb(steps + groups, groups) <= (BUDGET if groups > 2 else BUDGET // 16)
 
 
 def needed_tail(alpha: float, alone: float) -> float:
@@ -145,12 +84,13 @@ def certify(
         clients = min(count, tier.last)
         asked = Asked(tier, own, laws, others, clients, pairs)
         open_to = np.array([asked.within_reach(*one) for one in zip(orders, alone, strict=True)])
+        open_to &= best > np.asarray(attained)  # there is nothing below
         if clients < count and open_to.any():
             # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
             fewer = _all_equal(laws, others if worst is None else others[[worst]], clients, pairs, orders, alone)
             open_to &= best > fewer
         if open_to.any():
-            bound = asked.bound(orders[open_to], alone[open_to], np.asarray(attained)[open_to])
+            bound = asked.bound(orders[open_to], alone[open_to], np.asarray(attained)[open_to], best[open_to])
             bound = outward(bound, orders[open_to], own, others, clients)
             best[open_to] = np.minimum(best[open_to], bound)
     return best
@@ -243,20 +183,20 @@ class Asked:
         long = min(WIDEST, 6 * self._deviation * sqrt(self._most))
         return float(pairs * counts * max(self.others.shape[1], long))
 
-    def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:
-        """The bounds, but no less than what is attained."""
+    def bound(self, orders: FloatArray, alone: FloatArray, attained: FloatArray, limits: FloatArray) -> FloatArray:
+        """The bounds, but no less than what is attained; infinite where they are not below what is known already."""
         if self.exact and len(self.others) == 2:
             return np.maximum(attained, _two_ends(self, orders, alone, attained))
         wanted = None if self._too_many else self._wanted(orders, alone, attained)
         counts = comb(self.count + len(self.others) - 1, self.count) if self.exact else SPREADS[self.tier.groups]
         if wanted is None or self._work(int(wanted.any(axis=1).sum()), counts) > MOST_TERMS:
             if self.exact and self.count > 1:
-                return replace(self, count=self.count - 1).bound(orders, alone, attained)
+                return replace(self, count=self.count - 1).bound(orders, alone, attained, limits)
             return np.full(len(orders), inf)
         if self.exact:
             return np.maximum(attained, _all_counts(self, orders, alone, attained, wanted))
         with ThreadPoolExecutor(max_workers=usable_cores()) as pool:  # no order knows of another
-            return np.maximum(attained, list(pool.map(self._spread, orders, alone, attained, wanted.T)))
+            return np.maximum(attained, list(pool.map(self._spread, orders, alone, attained, limits, wanted.T)))
 
     def _wanted(self, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> Bools:
         """Which pairs may leak more than is attained at each order, by a quick look with a group a half."""
@@ -285,43 +225,62 @@ class Asked:
             wanted |= look(last, _all_equal(self.laws, self.others, last, self.pairs, orders, alone))
         return wanted
 
-    def _spread(self, alpha: float, alone: float, attained: float, wanted: Bools) -> float:
+    def _spread(self, alpha: float, alone: float, attained: float, limit: float, wanted: Bools) -> float:
         """The bound of one order by groups."""
-        if (
-            np.isinf(alpha)
-            or np.isinf(alone)
-            or steps_of(self.tier.groups, self.tier.block * self.tier.size, self.count) <= 0
-        ):
+        few = steps_of(self.tier.groups, self.tier.block * self.tier.size, self.count) <= 0
+        if np.isinf(alpha) or np.isinf(alone) or few:
             return alone  # every count has a positive probability, and none at all leaks most
         if not wanted.any():
             return attained
         measure = Renyi(self.laws, self.pairs[wanted], alpha, alone, needed_tail(alpha, alone))
-        return self.worst(measure, attained)
+        return self.worst(measure, attained, limit)
 
-    def worst(self, measure: Measure, attained: float) -> float:
-        """The largest bound of a measure over all spreads of the others, but no less than what is attained."""
-        made = partial(Spread, block=self.tier.block, count=self.count, measure=measure, size=self.tier.size)
+    def worst(self, measure: Measure, attained: float, limit: float = inf) -> float:
+        """The largest bound of a measure over all spreads of the others, but no less than what is attained.
+
+        Infinite where it is seen early not to be below ``limit``.
+        """
+        made = partial(Spread, block=self.tier.block, measure=measure)
         worst = attained
         for ways in self._ways():
-            worst = worst_spread([partial(made, *way, attained=worst) for way in ways], worst)
+            worst = worst_spread([partial(made, *way, attained=worst) for way in ways], worst, limit)
         return worst
 
-    def _ways(self) -> list[list[tuple[list[Group], int]]]:
+    def _ways(self) -> list[list[tuple[list[Group], int, int, int]]]:
         """The groups, and how many of them are far: for either half being far, one way or two, of which both hold."""
         middle = len(self.others) // 2
         halves = [self.others[:middle], self.others[middle:]]
-        if self.tier.size > 1:
-            return [[([block_of(half, self.tier.size) for half in halves], 0)]]
-        if self.tier.groups <= 2:
-            return [[(partition(self.others, self.tier.groups), 0)]]
-        # Most clients sit in one half: cut that one finely and the far one less.
         mirrored = np.array_equal(self.others[::-1, ::-1], self.others)
+        if self.tier.size > 1:
+            return [[one] for one in self._blocks(halves, mirrored=mirrored)]
+        steps = steps_of(self.tier.groups, self.tier.block, self.count)
+        if self.tier.groups <= 2:
+            return [[(partition(self.others, self.tier.groups), 0, steps, 0)]]
+        # Most clients sit in one half: cut that one finely and the far one less.
         found = []
         for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
-            found.append([([group_of(halves[far]), *partition(halves[near], self.tier.groups - 1)], 1)])
+            found.append([([group_of(halves[far]), *partition(halves[near], self.tier.groups - 1)], 1, steps, 0)])
             if self.tier.groups == 4:
-                found[-1].append(([*partition(halves[far], 2), *partition(halves[near], 2)], 2))
+                found[-1].append(([*partition(halves[far], 2), *partition(halves[near], 2)], 2, steps, 0))
         return found
+
+    def _blocks(self, halves: list[FloatArray], *, mirrored: bool) -> Iterator[tuple[list[Group], int, int, int]]:
+        """Blocks of several clients of a half; by how many of each half are left, who make a smaller block.
+
+        So many are left of the second half as the first's leave.
+        """
+        size, found = self.tier.size, set[tuple[int, int]]()
+        if self.tier.block > 1:
+            yield [block_of(half, size) for half in halves], 0, steps_of(2, self.tier.block * size, self.count), 0
+            return
+        for left in range(min(size, self.count + 1)):
+            right = (self.count - left) % size
+            if mirrored and (right, left) in found:
+                continue
+            found.add((left, right))
+            rest = [block_of(half, some) for half, some in zip(halves, (left, right), strict=True) if some]
+            steps = (self.count - left - right) // size
+            yield [*(block_of(half, size) for half in halves), *rest], 0, steps, len(rest)
 
 
 def _two_ends(asked: Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:

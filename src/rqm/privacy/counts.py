@@ -82,7 +82,7 @@ class _Half:
 
     def __init__(self, groups: slice, steps: int, made: Callable[[slice, list[int]], Sum]) -> None:
         self.groups, self.made = groups, made
-        self.shape = (steps + 1,) * len(range(AXES)[groups])
+        self.shape = (max(steps, 1) + 1,) * len(range(AXES)[groups])
         self.rows = np.full(prod(self.shape), -1)  # by counts
         self.laws: Blocked = (np.zeros((0, 0, BLOCK)), np.full((0, 0), EMPTY))
         self.sizes, self.lost = np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -168,32 +168,27 @@ def pair_bounds(
 
 
 class Spread:
-    """Bounds of a measure for all spreads of ``count`` clients over some groups, the first ``far`` with half at most.
+    """Bounds of a measure for all spreads of ``steps`` blocks over some groups, the first ``far`` with half at most.
 
     They are upper bounds throughout, and get smaller by ``refine``. Where there are fewer than four groups, the last
-    have nobody. A shape is that of ``size`` clients of its group together.
+    have nobody. Of the last ``ones`` groups there is one block each, wherever the others are.
     """
 
     def __init__(
-        self,
-        groups: list[Group],
-        far: int,
-        block: int,
-        count: int,
-        measure: Measure,
-        *,
-        attained: float,
-        size: int = 1,
+        self, groups: list[Group], far: int, steps: int, ones: int = 0, *, block: int, measure: Measure, attained: float
     ) -> None:
-        self.steps, self.groups = steps_of(len(groups), block * size, count), len(groups)
-        self.shapes = Shapes(groups, block, self.steps, measure.log_tail, deep=measure.deep)
-        self.measure, self.far = measure, far
-        self.first = self.steps // 2 if far else self.steps
-        self.thin = np.zeros((AXES, self.steps + 1, self.steps + 1))
+        self.steps, self.far, self.ones, self.free = steps, far, ones, len(groups) - ones
+        self.shapes = Shapes(groups, block, steps, measure.log_tail, deep=measure.deep)
+        self.measure = measure
+        self.first = steps // 2 if far else steps
+        most = [self.first] * far + [steps] * (self.free - far) + [1] * ones + [0] * (AXES - len(groups))
+        self.many = [one + 1 for one in most]  # counts of each group
+        self.thin = np.zeros((AXES, max(self.many), max(self.many)))
         self.thin[:, 0, 0] = 1.0
-        for matrix, group in zip(self.thin, groups, strict=False):
-            matrix[:] = thinning(self.steps, group.weight, block)
-        self.stride = max(1, self.steps // LATTICE)
+        for k, (matrix, group) in enumerate(zip(self.thin, groups, strict=False)):
+            size = steps if k < self.free else 1
+            matrix[: size + 1, : size + 1] = thinning(size, group.weight, block)
+        self.stride = max(1, steps // LATTICE)
         spreads = self._counts(1, full=True)
         self.spreads = spreads[np.argsort(spreads[:, : self.far].sum(axis=1), kind="stable")]
         self.place = self.spreads[:, : self.far].sum(axis=1)
@@ -202,23 +197,25 @@ class Spread:
 
     def _counts(self, stride: int, *, full: bool = False) -> IntArray:
         """Counts by ``stride``, with no more shapes than there are blocks, or with as many."""
-        axes = [np.arange(0, self.steps + 1, stride)] * (self.groups - 1 if full else self.groups)
+        axes = [np.arange(0, self.steps + 1, stride)] * (self.free - 1 if full else self.free)
+        axes += [np.arange(1, 2) if full else np.arange(2)] * self.ones
         grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
-        grid = grid[grid.sum(axis=1) <= self.steps]
+        last = len(axes) - self.ones
+        total = grid[:, :last].sum(axis=1)
         if full:
-            grid = np.column_stack([grid, self.steps - grid.sum(axis=1)])
-        kept = grid[grid[:, : self.far].sum(axis=1) <= self.first]
-        return np.pad(kept, [(0, 0), (0, AXES - self.groups)])
+            grid = np.insert(grid, last, self.steps - total, axis=1)
+        kept = grid[(total <= self.steps) & (grid[:, : self.far].sum(axis=1) <= self.first)]
+        return np.pad(kept, [(0, 0), (0, AXES - kept.shape[1])])
 
     def _begin(self, attained: float) -> None:
         """Compute the lattice, and bound everything by it; where there are two groups, find the pairs that matter."""
         lattice = self._counts(self.stride)
-        few = self.groups == 2
+        few = self.free == 2
         values = self.measure.values(self.shapes, lattice, each=few)
-        many = [self.first + 1] * self.far + [self.steps + 1] * (self.groups - self.far) + [1] * (AXES - self.groups)
-        near = np.ix_(*(np.arange(n) // self.stride for n in many))
-        coarse = np.zeros((len(values), *(-(-n // self.stride) for n in many)))
-        coarse[:, *(lattice.T // self.stride)] = values
+        strides = np.where(np.arange(AXES) < self.free, self.stride, 1)
+        near = np.ix_(*(np.arange(n) // stride for n, stride in zip(self.many, strides, strict=True)))
+        coarse = np.zeros((len(values), *(-(-n // stride) for n, stride in zip(self.many, strides, strict=True))))
+        coarse[:, *(lattice // strides).T] = values
         if few:
             worth = np.zeros(len(values), dtype=np.bool_)
             for k, one in enumerate(coarse):
@@ -230,10 +227,15 @@ class Spread:
         self.open = self.table.copy()  # but nothing where the table is exact
         self.open[tuple(lattice.T)] = 0.0
         self.bounds = spread_means(self.table, self.thin, self.spreads)
+        self.least = np.zeros(len(self.spreads))  # what they will not fall below
 
     def by_place(self) -> FloatArray:
         """The largest bound for each number of clients in the far groups."""
         return self.measure.back(np.maximum.reduceat(self.bounds, self.starts))
+
+    def least_by_place(self) -> FloatArray:
+        """What these will not fall below."""
+        return self.measure.back(np.maximum.reduceat(self.least, self.starts))
 
     def refine(self, places: Bools, above: float) -> bool:
         """Look closer at spreads whose bounds lie above, with so many clients far; False if they are known exactly."""
@@ -254,11 +256,15 @@ class Spread:
             lower_beyond(self.table, self.open, counts, values, self.stride)
         now = spread_means(self.table, self.thin, spreads)
         self.bounds[active] = np.minimum(before, now)
+        self.least[active] = now - spread_means(self.open, self.thin, spreads)
         return bool(len(counts) or (now < before * (1 - 1e-12)).any())
 
 
-def worst_spread(ways: Iterable[Callable[[], Spread]], attained: float) -> float:
-    """The largest bound over all spreads, for each far count the smaller of those that several ``ways`` give."""
+def worst_spread(ways: Iterable[Callable[[], Spread]], attained: float, limit: float = inf) -> float:
+    """The largest bound over all spreads, for each far count the smaller of those that several ``ways`` give.
+
+    Infinite as soon as it is seen not to be below ``limit``.
+    """
     made = [way() for way in ways]
     while True:
         bounds = np.array([one.by_place() for one in made])
@@ -266,6 +272,8 @@ def worst_spread(ways: Iterable[Callable[[], Spread]], attained: float) -> float
         top = float(best.max())
         if top <= attained:
             return attained
+        if float(np.min([one.least_by_place() for one in made], axis=0).max()) >= limit:
+            return inf
         above = max(attained, top - NARROW * (top - attained))
         deciding = (bounds == best) & (best >= above)
         closer = [one.refine(places, above) for one, places in zip(made, deciding, strict=True)]

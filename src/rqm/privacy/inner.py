@@ -7,7 +7,8 @@ certificate goes from cell to cell: Φ⁻¹ of an event's probability rises alon
 slope in any cell, and squares of slopes add up over coordinates (``docs/proofs/inner.md``).
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from math import inf, log, pi, sqrt
 
 import numpy as np
@@ -16,10 +17,11 @@ from scipy.special import ndtr, ndtri
 from rqm._util import cache
 from rqm._util.checks import FloatArray
 from rqm.mechanisms.channel import Channel, Law
-from rqm.privacy.certificate import Asked, measured_tier
+from rqm.privacy.certificate import Asked
 from rqm.privacy.divergence import Sum, all_pairs
 from rqm.privacy.measures import HockeySticks
 from rqm.privacy.mixtures import Mixture
+from rqm.privacy.tiers import measured_tiers
 
 TAIL = 1e-100
 """Probability that may be left out at each end of a sum."""
@@ -29,8 +31,6 @@ FLOOR = 0.01
 """An ε of which such parts are tried, where less is attained."""
 NEAR, FAR = np.arange(0, 4.1, 0.25), np.concatenate([np.arange(4.5, 8.1, 0.5), np.arange(9, 40, 1.0)])
 """Where scores are bounded, in deviations: farther out in wider steps."""
-FEW = 64
-"""Clients from whom on the others' shapes are those of blocks, in two groups: then four are no better."""
 RISE = 1.06
 """How much more than the variance of scores a certificate makes of μ², about."""
 USELESS = 9.0
@@ -47,11 +47,28 @@ def _laws(mech: Channel, law: Law) -> tuple[FloatArray, list[Sum]]:
     return logs, [Sum.of(row) for row in logs]
 
 
-def _asked(mech: Channel, honest: int, law: Law, groups: int = 4) -> Asked:
-    """The others of a sum, in groups of knots."""
+def _worst(
+    mech: Channel,
+    honest: int,
+    law: Law,
+    measured: Callable[[list[Sum]], HockeySticks],
+    attained: float,
+    *,
+    limit: float = inf,
+    tails: bool = False,
+) -> float:
+    """The largest bound over all inputs of the others: by the first way that is down to what is attained, or the best.
+
+    Infinite where none is below ``limit``.
+    """
     logs, laws = _laws(mech, law)
-    tier = measured_tier(logs.shape[0], logs.shape[1], honest - 1, groups)
-    return Asked(tier, logs, laws, logs, honest - 1, all_pairs(len(logs)))
+    best = inf
+    for tier in measured_tiers(len(logs), logs.shape[1], honest - 1, tails=tails):
+        asked = Asked(tier, logs, laws, logs, honest - 1, all_pairs(len(logs)))
+        best = min(best, asked.worst(measured(laws), attained, min(best, limit)))
+        if best <= attained:
+            break
+    return best
 
 
 def _alone(mech: Channel, honest: int, law: Law) -> list[FloatArray]:
@@ -75,13 +92,16 @@ def attained_deltas(mech: Channel, epsilons: FloatArray, honest: int, law: Law) 
     return best
 
 
-def coordinate_delta(mech: Channel, epsilon: float, honest: int, law: Law, attained: float = 0.0) -> float:
-    """Certified δ of one coordinate at ε, but no less than what is attained."""
-    asked = _asked(mech, honest, law)
-    if asked.count == 0:
+def coordinate_delta(
+    mech: Channel, epsilon: float, honest: int, law: Law, attained: float = 0.0, limit: float = inf
+) -> float:
+    """Certified δ of one coordinate at ε, but no less than what is attained; infinite where it is not below a limit."""
+    if honest == 1:
         return float(max(attained, attained_deltas(mech, np.array([epsilon]), 1, law)[0] * (1 + 1e-9)))
-    same = np.ones(len(asked.pairs))
-    return asked.worst(HockeySticks(asked.laws, asked.pairs, epsilon * same, same), attained)
+    pairs = all_pairs(len(_laws(mech, law)[1]))
+    same = np.ones(len(pairs))
+    sticks = partial(HockeySticks, pairs=pairs, epsilons=epsilon * same, weights=same)
+    return _worst(mech, honest, law, sticks, attained, limit=limit, tails=True)
 
 
 def coordinate_epsilon(mech: Channel, delta: float, honest: int, law: Law = "paper", *, quick: bool = False) -> float:
@@ -102,7 +122,9 @@ def coordinate_epsilon(mech: Channel, delta: float, honest: int, law: Law = "pap
 
 def _certified_epsilon(mech: Channel, delta: float, honest: int, law: Law, least: float) -> float:
     tried = (max(least * step, FLOOR * step - FLOOR) for step in STEPS)  # where hardly anything is told, too
-    return next((one for one in tried if coordinate_delta(mech, one, honest, law, delta) <= delta), inf)
+    return next(
+        (one for one in tried if coordinate_delta(mech, one, honest, law, delta, delta * (1 + 1e-6)) <= delta), inf
+    )
 
 
 def _attained_epsilon(mech: Channel, delta: float, honest: int, law: Law) -> float:
@@ -184,8 +206,7 @@ def _scores(mech: Channel, honest: int, law: Law) -> Mixture | None:
 
 def _bounded(mech: Channel, honest: int, law: Law, widths: FloatArray, largest: float) -> tuple[FloatArray, FloatArray]:
     """Some τ from zero to the largest score, and bounds of E(s − τ)₊ over all inputs of everybody."""
-    bases, asked = _alone(mech, honest, law), _asked(mech, honest, law, 4 if honest < FEW else 2)
-    own = np.exp(_laws(mech, law)[0])
+    bases, own = _alone(mech, honest, law), np.exp(_laws(mech, law)[0])
     sums = [np.array([np.convolve(one, base) for one in own]) for base in bases]
 
     def reached(tau: float) -> float:
@@ -200,10 +221,12 @@ def _bounded(mech: Channel, honest: int, law: Law, widths: FloatArray, largest: 
         if tau >= largest:
             break
         at_least = reached(tau)
-        if asked.count:
-            rows = _rows(widths, tau)
-            measure = HockeySticks(asked.laws, rows[:2].T.astype(np.int64), rows[2], rows[3])
-            at_least = asked.worst(measure, at_least * (CLOSE if step in NEAR else ROUGH) + unit * TAIL)
+        if honest > 1:
+            i, j, epsilons, weights = _rows(widths, tau)
+            pairs = np.stack([i, j], axis=1).astype(np.int64)
+            sticks = partial(HockeySticks, pairs=pairs, epsilons=epsilons, weights=weights)
+            close = at_least * (CLOSE if step in NEAR else ROUGH) + unit * TAIL
+            at_least = _worst(mech, honest, law, sticks, close)
         places.append(tau)
         above.append(at_least * (1 + 1e-9) + unit * TAIL)
         if above[-1] < LEAST * unit:
