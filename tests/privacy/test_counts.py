@@ -45,7 +45,7 @@ def test_the_same_maximum_as_everywhere(alpha, lattice, monkeypatch):
     groups = partition(logs, 3)
     alone = pair_divergences(Sum.nothing(), laws, pairs, np.array([alpha])).max()
     found = worst_spread(
-        [lambda: Spread(groups, 0, count, block=1, measure=Renyi(laws, pairs, alpha, alone), attained=0.0)],
+        [lambda: Spread(groups, 0, count, count, block=1, measure=Renyi(laws, pairs, alpha, alone), attained=0.0)],
         attained=0.0,
     )
     assert found == pytest.approx(brute(groups, count, laws, pairs, alpha), rel=1e-9)

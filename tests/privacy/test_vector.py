@@ -134,8 +134,12 @@ def test_never_above_dimension_times_the_worst_coordinate():
         for budget in (0.5, 4.0, 100.0):
             bound = vector_rdp(mech, [2.0, 8.0], honest=10, dim=64, l2_clip=budget)
             assert (bound <= np.array(naive) * (1 + 1e-6)).all()
-    knots = RQM()  # levels inside the clip: nothing better is known
-    assert vector_rdp(knots, [2.0], honest=5, dim=7, l2_clip=0.1)[0] == 7 * renyi(knots, 2, 5).upper
+    knots = RQM()  # levels inside the clip: under a budget at low orders alone
+    naive = [7 * bound.upper for bound in renyi(knots, [2.0, 3.0], 5)]
+    assert vector_rdp(knots, [2.0, 3.0], honest=5, dim=7, l2_clip=9.0).tolist() == naive
+    low, high = vector_rdp(knots, [2.0, 3.0], honest=5, dim=7, l2_clip=0.1)
+    assert low < 0.01 * naive[0]
+    assert high == naive[1]
 
 
 @pytest.mark.parametrize("law", ["paper", "sampled"])

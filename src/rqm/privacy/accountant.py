@@ -23,6 +23,8 @@ SMALL = 64
 """Users up to whom a coordinate of a random sample is accounted for exactly."""
 LOW = 16
 """Coordinates up to which a law with kinks inside the clip is accounted for by d times the worst of them, too."""
+HIGH = 15.0
+"""An ε of more coordinates from which on Rényi divergences of low orders may say less than the Gaussian certificate."""
 LOST = 1e-3
 """The part of δ that pays for outcomes far out in the tails, which the Gaussian certificate leaves out."""
 RECORD_LOST = 0.02
@@ -64,7 +66,7 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
     found = [Spent(_by_gaussian(event, setting, profile, quick), "gaussian", None)]
     if found[0].epsilon == inf or not _tight(event, setting, profile, quick):
         found.append(Spent(_by_losses(event, setting, profile, quick), "pld", None))
-        if event.dear and event.dim > LOW and found[0].epsilon < inf:  # d times the worst coordinate says no less
+        if event.dear and event.dim > LOW and found[0].epsilon < HIGH:
             return found[0]
         if found[1].epsilon == inf or not _exact(event, setting):
             found.append(_by_divergences(event, setting, profile, quick))

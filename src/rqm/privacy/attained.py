@@ -17,7 +17,7 @@ INPUTS = (1.0, 0.25)
 """Sizes, in clips, of the coordinates that are turned over: of fewer large ones or of more small ones."""
 FINEST = 1e-4
 """The gap of a privacy loss distribution of one coordinate, at most …"""
-PARTS = 400
+PARTS = 1600
 """… and so many of them in its deviation."""
 CROWDS = 5
 """Inputs of the others, about, that are tried."""

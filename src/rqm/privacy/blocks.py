@@ -37,6 +37,12 @@ def block_sizes(knots: int, others: int) -> list[int]:
     return [size for size in sorted({min(size, largest) for size in SIZES}) if (size - 1) * SPARE <= others]
 
 
+def outermost(half: FloatArray, *, last: bool) -> list[FloatArray]:
+    """A half of the knots, cut in two: those nearest to its end, with least noise, are a group of their own."""
+    outer = max(2, len(half) // 3)
+    return [half[:-outer], half[-outer:]] if last else [half[outer:], half[:outer]]
+
+
 def block_of(logs: FloatArray, size: int) -> Group:
     """The common shape of the sums of ``size`` clients at any of these knots, by their log-laws."""
     first, mirrored = (tuple(map(tuple, rows.tolist())) for rows in (logs, logs[::-1, ::-1]))

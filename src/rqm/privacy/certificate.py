@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from math import comb, inf, sqrt
 
 import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
-from rqm.privacy.blocks import block_of
+from rqm.privacy.blocks import block_of, outermost
 from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
 from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
@@ -84,7 +84,7 @@ def certify(
         clients = min(count, tier.last)
         asked = Asked(tier, own, laws, others, clients, pairs)
         open_to = np.array([asked.within_reach(*one) for one in zip(orders, alone, strict=True)])
-        open_to &= best > np.asarray(attained)  # there is nothing below
+        open_to &= best > tier.past * np.asarray(attained)  # there is nothing below
         if clients < count and open_to.any():
             # Where fewer clients already attain more than is certified for all of them, they have nothing to add.
             fewer = _all_equal(laws, others if worst is None else others[[worst]], clients, pairs, orders, alone)
@@ -128,6 +128,10 @@ def outward(value: FloatArray, orders: FloatArray, own: FloatArray, others: Floa
 
 
 # -- one tier -------------------------------------------------------------------------------------
+
+
+Way = tuple[list[Group], int, int, int, int]
+"""Groups, how many of them are far, blocks in all and of those far, and how many groups have one block."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +220,7 @@ class Asked:
                 some = left.any(axis=1)
                 if some.any():
                     size = max(block, 1 + count // counts)
-                    left[some] &= known(block=size, count=count, pairs=self.pairs[some]) > reached
+                    left[some] &= known(steps_of(2, size, count), block=size, pairs=self.pairs[some]) > reached
             return left
 
         wanted = look(count, attained)
@@ -246,41 +250,52 @@ class Asked:
             worst = worst_spread([partial(made, *way, attained=worst) for way in ways], worst, limit)
         return worst
 
-    def _ways(self) -> list[list[tuple[list[Group], int, int, int]]]:
-        """The groups, and how many of them are far: for either half being far, one way or two, of which both hold."""
+    def each_way(self) -> list[Way]:
+        """Those of blocks in two halves, whichever of them is looked at first."""
+        middle = len(self.others) // 2
+        return list(self._blocks([self.others[:middle], self.others[middle:]], 0))
+
+    def _ways(self) -> list[list[Way]]:
+        """For either half being far, and whoever is left of blocks: one way or two, of which both hold."""
         middle = len(self.others) // 2
         halves = [self.others[:middle], self.others[middle:]]
         mirrored = np.array_equal(self.others[::-1, ::-1], self.others)
-        if self.tier.size > 1:
-            return [[one] for one in self._blocks(halves, mirrored=mirrored)]
-        steps = steps_of(self.tier.groups, self.tier.block, self.count)
-        if self.tier.groups <= 2:
-            return [[(partition(self.others, self.tier.groups), 0, steps, 0)]]
+        groups, steps = self.tier.groups, steps_of(self.tier.groups, self.tier.block * self.tier.size, self.count)
+        if groups == 2 and self.tier.size > 1:
+            return [[one] for one in self._blocks(halves, 0, mirrored=mirrored)]
+        if groups <= 2:
+            return [[(partition(self.others, groups), 0, steps, steps, 0)]]
         # Most clients sit in one half: cut that one finely and the far one less.
-        found = []
+        found: list[list[Way]] = []
         for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
-            found.append([([group_of(halves[far]), *partition(halves[near], self.tier.groups - 1)], 1, steps, 0)])
-            if self.tier.groups == 4:
-                found[-1].append(([*partition(halves[far], 2), *partition(halves[near], 2)], 2, steps, 0))
+            if self.tier.size > 1:
+                found += [[one] for one in self._blocks([halves[far], *outermost(halves[near], last=near == 1)], 1)]
+                continue
+            finest = [group_of(halves[far]), *partition(halves[near], groups - 1)]
+            found.append([(finest, 1, steps, steps // 2, 0)])
+            if groups == 4:
+                found[-1].append(([*partition(halves[far], 2), *partition(halves[near], 2)], 2, steps, steps // 2, 0))
         return found
 
-    def _blocks(self, halves: list[FloatArray], *, mirrored: bool) -> Iterator[tuple[list[Group], int, int, int]]:
-        """Blocks of several clients of a half; by how many of each half are left, who make a smaller block.
+    def _blocks(self, parts: list[FloatArray], far: int, *, mirrored: bool = False) -> Iterator[Way]:
+        """Blocks of several clients of a part of the knots; by how many of each part are left: these make smaller ones.
 
-        So many are left of the second half as the first's leave.
+        Of the last part so many are left as the others leave.
         """
-        size, found = self.tier.size, set[tuple[int, int]]()
+        size, found = self.tier.size, set[tuple[int, ...]]()
+        blocks = [block_of(part, size) for part in parts]
         if self.tier.block > 1:
-            yield [block_of(half, size) for half in halves], 0, steps_of(2, self.tier.block * size, self.count), 0
+            steps = steps_of(len(parts), self.tier.block * size, self.count)
+            yield blocks, far, steps, steps, 0
             return
-        for left in range(min(size, self.count + 1)):
-            right = (self.count - left) % size
-            if mirrored and (right, left) in found:
+        for some in product(range(size), repeat=len(parts) - 1):
+            left = (*some, (self.count - sum(some)) % size)
+            steps, first = (self.count - sum(left)) // size, (self.count // 2 - left[0]) // size
+            if steps < 0 or (far and first < 0) or (mirrored and left[::-1] in found):
                 continue
-            found.add((left, right))
-            rest = [block_of(half, some) for half, some in zip(halves, (left, right), strict=True) if some]
-            steps = (self.count - left - right) // size
-            yield [*(block_of(half, size) for half in halves), *rest], 0, steps, len(rest)
+            found.add(left)
+            rest = [block_of(part, one) for part, one in zip(parts, left, strict=True) if one]
+            yield [*blocks, *rest], far, steps, first if far else steps, len(rest)
 
 
 def _two_ends(asked: Asked, orders: FloatArray, alone: FloatArray, attained: FloatArray) -> FloatArray:

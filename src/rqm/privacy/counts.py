@@ -44,7 +44,7 @@ class Shapes:
         self.log_tail, self.cells = log_tail, Cells(log_tail, deep=deep)
         self.powers = [[Sum.nothing(), group.shape.times(block, log_tail)] for group in groups]
         half = (len(groups) + 1) // 2
-        self.halves = [_Half(some, steps, self.part) for some in (slice(half), slice(half, len(groups)))]
+        self.halves = [_Half(range(len(groups))[some], steps, self.part) for some in (slice(half), slice(half, None))]
 
     def power(self, group: int, count: int) -> Sum:
         """So many blocks of one shape."""
@@ -53,9 +53,9 @@ class Shapes:
             powers.append((powers[-1] + powers[1]).trimmed(self.log_tail))
         return powers[count]
 
-    def part(self, groups: slice, counts: list[int]) -> Sum:
+    def part(self, groups: range, counts: list[int]) -> Sum:
         """The sum of so many blocks of some groups."""
-        group, *more = range(len(self.powers))[groups]
+        group, *more = groups
         total = self.power(group, counts[0])
         for group, count in zip(more, counts[1:], strict=True):
             total = (total + self.power(group, count)).trimmed(self.log_tail) if count else total
@@ -80,9 +80,9 @@ class Shapes:
 class _Half:
     """Sums of shapes of some groups, each up to ``steps``, as rows of arrays that grow: worked out when asked for."""
 
-    def __init__(self, groups: slice, steps: int, made: Callable[[slice, list[int]], Sum]) -> None:
+    def __init__(self, groups: range, steps: int, made: Callable[[range, list[int]], Sum]) -> None:
         self.groups, self.made = groups, made
-        self.shape = (max(steps, 1) + 1,) * len(range(AXES)[groups])
+        self.shape = (max(steps, 1) + 1,) * len(groups)
         self.rows = np.full(prod(self.shape), -1)  # by counts
         self.laws: Blocked = (np.zeros((0, 0, BLOCK)), np.full((0, 0), EMPTY))
         self.sizes, self.lost = np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -137,57 +137,74 @@ def steps_of(groups: int, block: int, count: int) -> int:
 
 def pair_bounds(
     groups: list[Group],
+    steps: int,
+    ones: int = 0,
+    *,
     block: int,
-    count: int,
     laws: list[Sum],
     pairs: IntArray,
     orders: FloatArray,
     alone: FloatArray,
     log_tail: float,
 ) -> FloatArray:
-    """A bound for every pair and order, of two groups, all counts computed. ``alone`` is what one client leaks."""
-    steps = steps_of(2, block, count)
-    if steps <= 0:
+    """A bound for every pair and order, all counts computed, of two groups, and of ``ones`` with one block each.
+
+    ``alone`` is what one client leaks.
+    """
+    if steps <= 0 and not ones:
         return np.broadcast_to(alone, (len(pairs), len(orders)))
-    counts = np.array([(a, b) for a, b in product(range(steps + 1), repeat=2) if a + b <= steps])
+    many = [steps + 1] * 2 + [2] * ones
+    counts = np.array([one for one in np.ndindex(*many) if one[0] + one[1] <= steps])
     asked = np.broadcast_to(orders, (len(pairs), len(orders))).copy()
     table, lost = Shapes(groups, block, steps, log_tail).divergences(counts, laws, pairs, asked, each=True)
-    left, right = (thinning(steps, group.weight, block) for group in groups)
-    a, b = counts.T
+    left, right, *rest = (
+        thinning(steps if k < 2 else 1, group.weight, block)[slice(None) if k < 2 else 1]
+        for k, group in enumerate(groups)
+    )
     out = np.empty((len(pairs), len(orders)))
     for k, alpha in enumerate(orders):
         if np.isinf(alpha):
             out[:, k] = table[:, k].max(axis=1)  # every count has a positive probability
             continue
         scale = Moments(float(alpha), float(alone[k]))
-        dense = np.zeros((len(pairs), steps + 1, steps + 1))
-        dense[:, a, b] = scale.of(table[:, k], lost)
+        dense = np.zeros((len(pairs), *many))
+        dense[:, *counts.T] = scale.of(table[:, k], lost)
+        for chances in reversed(rest):
+            dense = dense @ chances
         # The spread (i, steps − i), for each i.
         out[:, k] = scale.back(np.einsum("ia,pab,ib->pi", left, dense, right[::-1], optimize=True).max(axis=1))
     return out
 
 
 class Spread:
-    """Bounds of a measure for all spreads of ``steps`` blocks over some groups, the first ``far`` with half at most.
+    """Bounds of a measure for all spreads of ``steps`` blocks over some groups, with at most ``first`` in the ``far``.
 
     They are upper bounds throughout, and get smaller by ``refine``. Where there are fewer than four groups, the last
-    have nobody. Of the last ``ones`` groups there is one block each, wherever the others are.
+    have nobody. Of the last ``ones`` groups there is one block each, wherever the others are: means are over them, too.
     """
 
     def __init__(
-        self, groups: list[Group], far: int, steps: int, ones: int = 0, *, block: int, measure: Measure, attained: float
+        self,
+        groups: list[Group],
+        far: int,
+        steps: int,
+        first: int,
+        ones: int = 0,
+        *,
+        block: int,
+        measure: Measure,
+        attained: float,
     ) -> None:
-        self.steps, self.far, self.ones, self.free = steps, far, ones, len(groups) - ones
+        self.steps, self.far, self.first, self.free = steps, far, first, len(groups) - ones
         self.shapes = Shapes(groups, block, steps, measure.log_tail, deep=measure.deep)
         self.measure = measure
-        self.first = steps // 2 if far else steps
-        most = [self.first] * far + [steps] * (self.free - far) + [1] * ones + [0] * (AXES - len(groups))
-        self.many = [one + 1 for one in most]  # counts of each group
-        self.thin = np.zeros((AXES, max(self.many), max(self.many)))
+        self.rest = np.array(list(product((0, 1), repeat=ones)), dtype=np.int64)
+        weights = np.array([group.weight for group in groups[self.free :]])
+        self.chances = np.prod(np.where(self.rest == 1, weights, 1 - weights), axis=1)
+        self.thin = np.zeros((AXES, steps + 1, steps + 1))
         self.thin[:, 0, 0] = 1.0
-        for k, (matrix, group) in enumerate(zip(self.thin, groups, strict=False)):
-            size = steps if k < self.free else 1
-            matrix[: size + 1, : size + 1] = thinning(size, group.weight, block)
+        for matrix, group in zip(self.thin, groups[: self.free], strict=False):
+            matrix[:] = thinning(steps, group.weight, block)
         self.stride = max(1, steps // LATTICE)
         spreads = self._counts(1, full=True)
         self.spreads = spreads[np.argsort(spreads[:, : self.far].sum(axis=1), kind="stable")]
@@ -195,27 +212,37 @@ class Spread:
         self.starts = np.flatnonzero(np.diff(self.place, prepend=-1))
         self._begin(attained)
 
+    def _values(self, counts: IntArray, *, each: bool = False) -> FloatArray:
+        """What is averaged at some counts of the groups, a mean over whether the last ones add their shapes."""
+        every = np.concatenate(
+            [
+                np.repeat(counts[:, : self.free], len(self.rest), axis=0),
+                np.tile(self.rest, (len(counts), 1)),
+            ],
+            axis=1,
+        )
+        values = self.measure.values(self.shapes, every, each=each)
+        return np.asarray(values.reshape(len(values), len(counts), len(self.rest)) @ self.chances)
+
     def _counts(self, stride: int, *, full: bool = False) -> IntArray:
         """Counts by ``stride``, with no more shapes than there are blocks, or with as many."""
         axes = [np.arange(0, self.steps + 1, stride)] * (self.free - 1 if full else self.free)
-        axes += [np.arange(1, 2) if full else np.arange(2)] * self.ones
         grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
-        last = len(axes) - self.ones
-        total = grid[:, :last].sum(axis=1)
+        grid = grid[grid.sum(axis=1) <= self.steps]
         if full:
-            grid = np.insert(grid, last, self.steps - total, axis=1)
-        kept = grid[(total <= self.steps) & (grid[:, : self.far].sum(axis=1) <= self.first)]
-        return np.pad(kept, [(0, 0), (0, AXES - kept.shape[1])])
+            grid = np.column_stack([grid, self.steps - grid.sum(axis=1)])
+        kept = grid[grid[:, : self.far].sum(axis=1) <= self.first]
+        return np.pad(kept, [(0, 0), (0, AXES - self.free)])
 
     def _begin(self, attained: float) -> None:
         """Compute the lattice, and bound everything by it; where there are two groups, find the pairs that matter."""
         lattice = self._counts(self.stride)
         few = self.free == 2
-        values = self.measure.values(self.shapes, lattice, each=few)
-        strides = np.where(np.arange(AXES) < self.free, self.stride, 1)
-        near = np.ix_(*(np.arange(n) // stride for n, stride in zip(self.many, strides, strict=True)))
-        coarse = np.zeros((len(values), *(-(-n // stride) for n, stride in zip(self.many, strides, strict=True))))
-        coarse[:, *(lattice // strides).T] = values
+        values = self._values(lattice, each=few)
+        many = [self.first + 1] * self.far + [self.steps + 1] * (self.free - self.far) + [1] * (AXES - self.free)
+        near = np.ix_(*(np.arange(n) // self.stride for n in many))
+        coarse = np.zeros((len(values), *(-(-n // self.stride) for n in many)))
+        coarse[:, *(lattice.T // self.stride)] = values
         if few:
             worth = np.zeros(len(values), dtype=np.bool_)
             for k, one in enumerate(coarse):
@@ -252,7 +279,7 @@ class Spread:
             counts = take_large(self.open, self.thin, spreads, least, self.most)
             least = least / 8
         if len(counts):
-            values = self.measure.values(self.shapes, counts)[0]
+            values = self._values(counts)[0]
             lower_beyond(self.table, self.open, counts, values, self.stride)
         now = spread_means(self.table, self.thin, spreads)
         self.bounds[active] = np.minimum(before, now)

@@ -6,11 +6,13 @@ from functools import lru_cache
 from math import inf
 from typing import final
 
+import numpy as np
+
 from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.transient import Cancel, Transient
-from rqm.privacy.composition import Rdp, gaussian_rdp
+from rqm.privacy.composition import LOW, Rdp, gaussian_rdp
 from rqm.privacy.gaussian import vector_gdp
 from rqm.privacy.holding import gaussian_handed, gaussian_paths
 from rqm.privacy.setting import Neighbours
@@ -74,8 +76,10 @@ class Event:
         )
 
     def attained(self, orders: Sequence[float], honest: int) -> FloatArray:
-        """Below what no bound by ``rdp`` can be, of releases that are dear: every coordinate at its worst."""
-        return self.dim * attained(self.mechanism.channel, tuple(map(float, orders)), honest, law="sampled")
+        """Below what no bound by ``rdp`` can be, of releases that are dear: coordinates at their worst, all or few."""
+        mech, budget = self.mechanism.channel, (self.l2_clip / self.mechanism.channel.clip) ** 2
+        count = np.where(np.array(orders) <= LOW, min(self.dim, budget), self.dim)
+        return np.asarray(count * attained(mech, tuple(map(float, orders)), honest, law="sampled"))
 
     def mu(self, neighbours: Neighbours, honest: int, lost: float, *, quick: bool = False) -> float:
         """μ for which it is μ-GDP but for outcomes of probability ``lost``, as deployed; infinite if none is known."""

@@ -1,6 +1,6 @@
 """The ways to certify a sum: how the knots are grouped, and the other clients counted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 
 from rqm.privacy.blocks import block_sizes
@@ -9,6 +9,10 @@ BUDGET = 130_000
 """Counts of shapes that one certificate may try; more groups are tighter and need more."""
 FEW = 24
 """Others from whom on blocks are better than four groups, and much quicker."""
+MANY = 8
+"""Knots from which on a half is cut in two for blocks."""
+SEVERAL, NEAR, NOT_FAR = 48, 1.02, 1.08
+"""Others from whom on three groups of blocks take long, and when they are asked, before and after."""
 WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 
@@ -17,13 +21,15 @@ WAYS = 128
 class Tier:
     """One way to certify: ``groups`` groups, others counted in blocks of ``block``, for up to ``last`` others.
 
-    Two groups have shapes of ``size`` clients together, of which a block has so many.
+    Groups have shapes of ``size`` clients together, of which a block has so many. It is asked where the bound is more
+    than ``past`` times what is attained.
     """
 
     groups: int
     block: int
     last: int
     size: int = 1
+    past: float = 1.0
 
 
 def tiers(knots: int, width: int, others: int) -> list[Tier]:
@@ -41,7 +47,9 @@ def tiers(knots: int, width: int, others: int) -> list[Tier]:
             break
     if found[0].last >= others:
         return found[:1]
-    return [*found, *block_tiers(knots, width, others)] if knots > 2 else _doubled(knots, width, others, 1)
+    if knots == 2:
+        return _doubled(knots, width, others, 1)
+    return [*found, *fine_tiers(knots, width, others), *block_tiers(knots, width, others)]
 
 
 def block_tiers(knots: int, width: int, others: int) -> list[Tier]:
@@ -51,6 +59,13 @@ def block_tiers(knots: int, width: int, others: int) -> list[Tier]:
     """
     sizes = block_sizes(-(-knots // 2), others)
     return [tier for size in sizes for tier in _doubled(2, width, others, size, knots)]
+
+
+def fine_tiers(knots: int, width: int, others: int) -> list[Tier]:
+    """The largest blocks in three groups, where there are knots and room enough: tightest at low orders."""
+    largest = block_sizes(-(-knots // 2), others)[-1]
+    tier = replace(_tier(3, knots, 1, width, largest), past=NEAR if others < SEVERAL else NOT_FAR)
+    return [tier] if largest > 1 and knots >= MANY and tier.last >= others else []
 
 
 def measured_tiers(knots: int, width: int, others: int, *, tails: bool) -> list[Tier]:
