@@ -169,6 +169,21 @@ def winners() -> str:
     return grid(["ε", "clients", *(f"d = {dim:,}" for dim in dims)], rows)
 
 
+def checks() -> str:
+    """What was attained, measured and simulated of the winners, over what is stated: from the least to the largest."""
+    rows = []
+    cells = results("map")["cells"]
+    for name in dict.fromkeys(one["winner"] for one in cells):
+        some = [one for one in cells if one["winner"] == name and one.get("measured") is not None]
+        told = [f"{name}", f"{len(some)} of {sum(one['winner'] == name for one in cells)}"]
+        parts = [[one[key] / one["stated"] for one in some] for key in ("attained", "measured")]
+        parts.append([one["predicted_over_simulated"] for one in some])
+        told += [f"{min(part):.3f} to {max(part):.3f}" if part else "not computed" for part in parts]
+        rows.append(told)
+    heads = ["winner", "places checked", "attained", "measured", "predicted over simulated"]
+    return grid(heads, rows)
+
+
 def leaks(clients: int, rival: str) -> str:
     """RQM's Rényi divergences over PBM's, order by order."""
     found = results("claims")
@@ -177,6 +192,7 @@ def leaks(clients: int, rival: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "winners": winners,
+    "checks": checks,
     "claims": lambda: grid(["RQM leaks", "less", "more", "open"], claims.counts(results("claims"))),
     "claims_alone": lambda: leaks(1, "published"),
     "claims_forty": lambda: leaks(40, "published"),

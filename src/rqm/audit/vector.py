@@ -5,12 +5,12 @@ the rest of the coordinates tells nothing. The adversary knows the laws, and add
 speaks for either vector. The client's own message comes from the encoder. So do all others' where that is affordable;
 else their sums, which are the same for both vectors, are drawn from their exact law, rounded to 2⁻⁴⁰.
 
-Of one coordinate an event is *counted* at δ itself: ε ≥ log((P − δ) / Q). Of many that cannot be: at δ = 10⁻⁶ hardly
-anything would be seen. But what is certified of many is that they are no easier to tell than N(0, 1) and N(μ, 1), and
-of such a pair nobody *guesses* more than Φ(μ/2) right. So the vector is drawn by a fair coin, the adversary guesses it,
-and how often he is right bounds μ from below; that is told as the ε of such a Gaussian at δ. It is measured in the
-claim's own currency (as Nasr et al. 2023, "Tight auditing of differentially private machine learning"): it is an ε at
-δ only of releases that are as Gaussian as the claim says.
+Where one coordinate differs, an event is *counted* at δ itself: ε ≥ log((P − δ) / Q). Of many that cannot be: at
+δ = 10⁻⁶ hardly anything would be seen. But what is certified of many is that they are no easier to tell than N(0, 1)
+and N(μ, 1), and of such a pair nobody *guesses* more than Φ(μ/2) right. So the vector is drawn by a fair coin, the
+adversary guesses it, and how often he is right bounds μ from below; that is told as the ε of such a Gaussian at δ. It
+is measured in the claim's own currency (as Nasr et al. 2023, "Tight auditing of differentially private machine
+learning"): it is an ε at δ only of releases that are as Gaussian as the claim says.
 """
 
 from collections.abc import Iterator
@@ -99,24 +99,24 @@ def audit_vector(
     every = list(pairs(mech, clients, dim, l2_clip))
     most = max(2 * effort // ROUNDS[0], min(pair.count for pair in every))  # of many coordinates each takes its time
     for pair in (pair for pair in every if pair.count <= most):
-        rounds, encoded = _affordable(pair.count, clients, dim, effort)
-        for flipped in (False, True) if dim == 1 else (False,):
-            expected = _expected(pair, flipped, rounds, error, delta) if dim == 1 else _accuracy(pair, rounds, error)
-            tried.append((expected, flipped, rounds, encoded, pair))
-    _, flipped, rounds, encoded, pair = max(tried, key=lambda one: one[0])
+        for way in _ways_of(pair, dim):
+            rounds, encoded = _affordable(pair.count, clients, way, effort)
+            expected = (
+                _accuracy(pair, rounds, error, delta)
+                if way == "guessed"
+                else _expected(pair, way, rounds, error, delta)
+            )
+            tried.append((expected, way, rounds, encoded, pair))
+    _, way, rounds, encoded, pair = max(tried, key=lambda one: one[0])
     draw = _Draw(mech, pair, clients, encoded, rng)
-    if dim == 1:
-        measured = _counted(draw, flipped, rounds, error, delta)
-    else:
-        right = stats.beta.ppf(error, *_guessed(draw, rounds))
-        measured = gaussian_epsilon(float(2 * ndtri(right)), delta) if right > 0.5 else 0.0
+    measured = _guessed(draw, rounds, error, delta) if way == "guessed" else _counted(draw, way, rounds, error, delta)
     return VectorAudit(
         claimed=claimed,
         measured=measured,
         delta=delta,
         confidence=confidence,
         contradicted=bool(measured > claimed),
-        way="counted" if dim == 1 else "guessed",
+        way=way.split()[0],
         rounds=rounds,
         coordinates=pair.count,
         size=pair.size,
@@ -126,9 +126,17 @@ def audit_vector(
     )
 
 
-def _affordable(count: int, clients: int, dim: int, effort: int) -> tuple[int, bool]:
+def _ways_of(pair: Pair, dim: int) -> Iterator[str]:
+    """Events of one coordinate that differs are counted, in either direction; of a vector it may also be guessed."""
+    if pair.count == 1:
+        yield from ("counted", "counted the other way")
+    if dim > 1:
+        yield "guessed"
+
+
+def _affordable(count: int, clients: int, way: str, effort: int) -> tuple[int, bool]:
     """Rounds of one pair, and whether everybody's messages can come from the encoder."""
-    if dim == 1:
+    if way != "guessed":
         encoded = 2 * clients * COUNTED <= effort
         return effort // (2 * (clients if encoded else 2)), encoded
     encoded = clients * count * ROUNDS[0] <= effort
@@ -176,9 +184,9 @@ def _recipe(law: FloatArray) -> Recipe:
 # -- counting one coordinate's events at δ ----------------------------------------------------------
 
 
-def _expected(pair: Pair, flipped: bool, rounds: int, error: float, delta: float) -> float:
+def _expected(pair: Pair, way: str, rounds: int, error: float, delta: float) -> float:
     """The bound that the best event can be expected to give."""
-    p, q = (pair.low, pair.high) if flipped else (pair.high, pair.low)
+    p, q = (pair.high, pair.low) if way == "counted" else (pair.low, pair.high)
     return float(_abouts(*tails(p, q, 1), rounds, error, delta).max())
 
 
@@ -191,9 +199,9 @@ def _abouts(gained: FloatArray, paid: FloatArray, rounds: int, error: float, del
         return np.where(low > 0, np.log(np.maximum(low, 1e-300)) - np.log(high), -inf)
 
 
-def _counted(draw: _Draw, flipped: bool, rounds: int, error: float, delta: float) -> float:
+def _counted(draw: _Draw, way: str, rounds: int, error: float, delta: float) -> float:
     """log((P − δ)/Q) at least, of an event chosen on the laws: Clopper and Pearson's bounds, half of the error each."""
-    pair = draw.pair
+    pair, flipped = draw.pair, way != "counted"
     p, q = (pair.low, pair.high) if flipped else (pair.high, pair.low)
     losses = pair.losses() * (-1 if flipped else 1)
     best = int(np.argmax(_abouts(*tails(p, q, 1), rounds, error, delta)))
@@ -212,19 +220,24 @@ def _counted(draw: _Draw, flipped: bool, rounds: int, error: float, delta: float
 # -- guessing which of two vectors it was ---------------------------------------------------------
 
 
-def _accuracy(pair: Pair, rounds: int, error: float) -> float:
-    """The bound on the part of right guesses that can be expected."""
+def _accuracy(pair: Pair, rounds: int, error: float, delta: float) -> float:
+    """The bound that so many guesses can be expected to give."""
     gained, paid = tails(pair.high, pair.low, pair.count)
     right = min(1.0, 0.5 + float((gained - paid).max()) / 2)
-    return right + float(ndtri(error)) * sqrt(right * (1 - right) / rounds)
+    return _told(right + float(ndtri(error)) * sqrt(right * (1 - right) / rounds), delta)
 
 
-def _guessed(draw: _Draw, rounds: int) -> tuple[int, int]:
-    """How many guesses were right, and how many wrong, plus one: which vector it was, a fair coin says."""
+def _told(right: float, delta: float) -> float:
+    """ε at δ of a Gaussian of which so many guesses are right."""
+    return gaussian_epsilon(float(2 * ndtri(min(right, 1 - 1e-12))), delta) if right > 0.5 else 0.0
+
+
+def _guessed(draw: _Draw, rounds: int, error: float, delta: float) -> float:
+    """ε by how many guesses were right: which vector it was, a fair coin says. Clopper and Pearson's bound."""
     coins = np.unpackbits(draw.rng.words(-(-rounds // 64)).view(np.uint8))[:rounds]
     losses, count, right = draw.pair.losses(), draw.pair.count, 0
     for high, times in ((True, int(coins.sum())), (False, rounds - int(coins.sum()))):
         for size in draw.chunks(times, count):
             told = losses[draw.sums(high, size * count)].reshape(size, count).sum(axis=1)
             right += int(((told >= 0) == high).sum())
-    return right, rounds - right + 1
+    return _told(float(stats.beta.ppf(error, right, rounds - right + 1)), delta)
