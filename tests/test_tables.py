@@ -12,6 +12,7 @@ from rqm.cli import app
 from rqm.plan.experiments import find
 from rqm.plan.sweep import Sweep
 from tests.commands import rqm
+from tools import claims
 from tools.related import rows
 from tools.systems import EPSILON, EXPERIMENT, variants_of, written
 from tools.tables import PAGES, TABLES, results
@@ -122,6 +123,26 @@ def test_its_command_runs(row, tmp_path):
     assert done.stdout
 
 
+def test_a_claim_holds_fails_or_is_open_by_what_is_attained_and_certified():
+    pbm = {"attained": [0.5], "certified": [0.52]}
+    said = {(0.3, 0.5): "less", (0.53, 0.6): "more", (0.5, 0.51): "open", (0.52, 0.52): "open"}
+    for (low, high), word in said.items():
+        assert claims.verdict({"attained": [low], "certified": [high]}, pbm, 0) == word
+
+
+def test_claims_of_one_client_are_what_the_file_has():
+    found = results("claims")
+    assert len(found["claims"]) == 18
+    for one in found["claims"][:3]:
+        again = claims.claim((one["theta"], one["margin"], one["keep"], 1))
+        assert again["rqm"]["certified"] == pytest.approx(one["rqm"]["certified"], rel=1e-9)
+        assert again["variance"]["equal"] == pytest.approx(again["variance"]["rqm"], rel=1e-12)
+    for one in found["claims"]:
+        assert all(low <= high for low, high in zip(one["rqm"]["attained"], one["rqm"]["certified"], strict=True))
+    for one in found["theorem"]:
+        assert one["at_ends"] <= one["exact"] <= one["bound"]
+
+
 def test_results_are_whole():
-    for name in ("systems", "methods-free", "methods-private"):
+    for name in ("systems", "methods-free", "methods-private", "claims"):
         assert "NaN" not in json.dumps(results(name))

@@ -1,21 +1,27 @@
 """Who wins where: every mechanism at the same certified ε and no more wire bits, over clients and coordinates.
 
-``python -m tools.map OUT`` writes map.json and map.png (minutes on sixteen cores, an hour on two), of which
+``python -m tools.map OUT --workers 16`` writes map.json, place by place (some minutes on sixteen cores, hours on two);
+``--missing`` goes on where it was interrupted. ``python -m tools.map OUT --draw`` draws map.png from it, and
 ``tools.tables`` makes the table of docs/which-mechanism.md. A mean of d values within an L2 clip is sent once, at
-δ = 10⁻⁶. For the winner the error is simulated, and the ε that some inputs attain is computed, below the stated one.
+δ = 10⁻⁶. Of the winner the error is simulated; the ε that some inputs attain is computed from the laws; and one that an
+adversary measures, by samples.
 """
 
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
-from math import sqrt
+from math import expm1, log1p, sqrt
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from rqm import SeededRandom, calibrate
+from rqm._util.files import write_json
+from rqm.audit.vector import audit_vector
+from rqm.kernels.recipe import TABLE_BITS
 from rqm.mechanisms.channel import Channel
 from rqm.privacy.attained import attained_epsilon
 
@@ -27,13 +33,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "RQM": ("rqm", {"levels": LEVELS}),
     "discrete Gaussian": ("discrete-gaussian", {}),
 }
-DRAWS, AT_ONCE = 200_000_000, 4_000_000
-"""Inputs, about, of which a simulated error is made, and how many of them at a time."""
+SUMS, AT_ONCE = 80_000, 4_000_000
+"""Sums of which a simulated error is made (its deviation is known to 1/√(2 · SUMS), a quarter of a per cent), and
+inputs that are drawn at a time."""
+LIKELY = 9.0
+"""Deviations beyond which an error is none of the likely ones: of a Gaussian 10⁻¹⁹ are."""
 
 
 def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
     """All mechanisms at one place of the map, each with its noise over a Gaussian's, or why it is not there."""
     clients, dim, epsilon = asked
+    began = perf_counter()
     bits = int(clients * (LEVELS - 1)).bit_length()
     who: dict[str, Any] = {"clients": clients, "population": 10**6, "rounds": 1, "delta": DELTA, "dim": dim}
     noise: dict[str, Any] = {}
@@ -53,6 +63,9 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
             del found[name]
     best = min(found, key=lambda one: noise[one])
     mean, mech = found[best].private_mean(), found[best].mechanism.channel
+    rng = SeededRandom(clients, dim, int(epsilon))
+    release: dict[str, Any] = {"clients": clients, "dim": mean.coordinates, "l2_clip": mean.bound, "delta": DELTA}
+    measured = audit_vector(mech, found[best].epsilon, **release, rng=rng).to_dict()
     return {
         "clients": clients,
         "dim": dim,
@@ -64,7 +77,10 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
         "inside": best == "RQM" and len(mech.knots) > 2,
         "stated": found[best].epsilon,
         "attained": attained_epsilon(mech, clients, mean.coordinates, mean.bound, DELTA),
-        "predicted_over_simulated": _simulated(mech, clients),
+        "measured": measured.pop("measured"),
+        "audit": measured,
+        **_simulated(mech, clients, rng),
+        "seconds": round(perf_counter() - began),
     }
 
 
@@ -76,12 +92,26 @@ def _fits(mech: Channel, clients: int) -> bool:
     return bool(clients * mech.additive.steps + 12 * noise <= 2**mech.bits)
 
 
-def _simulated(mech: Channel, clients: int) -> float:
-    """The predicted deviation of a coordinate of the mean over the simulated one, all inputs zero."""
-    rng, zero = SeededRandom(0), np.zeros((clients, AT_ONCE // clients), np.float32)
-    sums = [mech.encode_sum(zero, rng) for _ in range(DRAWS // AT_ONCE)]
-    errors = [mech.decode(one % 2**mech.bits if mech.modular else one, clients) for one in sums]
-    return sqrt(float(mech.variance(0.0)) / clients / float(np.mean(np.square(errors))))
+def _simulated(mech: Channel, clients: int, rng: SeededRandom) -> dict[str, float]:
+    """The predicted deviation of a coordinate of the mean over the simulated one, all inputs zero.
+
+    Additive noise is sampled from a table in which every outcome has one unit of 2⁻⁴⁰: with a chance of ``rare`` a sum
+    is as good as uniform. So few sums do not see that part of the variance, ``rare_part`` of all: it is left out of
+    both, and ``seen`` says in how many of the sums it came.
+    """
+    zero = np.zeros((clients, max(1, AT_ONCE // clients)), np.float32)
+    count = -(-SUMS // zero.shape[1])
+    sums = [mech.encode_sum(zero, rng, threads=1) for _ in range(count)]
+    errors = np.concatenate([mech.decode(one, clients) for one in sums])
+    whole = float(mech.variance(0.0))
+    near = whole if mech.additive is None else mech.additive.near
+    likely = abs(errors) <= LIKELY * sqrt(near / clients)
+    return {
+        "predicted_over_simulated": sqrt(near / clients / float(np.mean(errors[likely] ** 2))),
+        "rare": 0.0 if mech.additive is None else -expm1(clients * log1p(-mech.levels / 2.0**TABLE_BITS)),
+        "rare_part": 1 - near / whole,
+        "rare_seen": float((~likely).mean()),
+    }
 
 
 def draw(cells: list[dict[str, Any]], path: Path) -> None:
@@ -118,27 +148,43 @@ def _place(one: dict[str, Any]) -> tuple[int, int, float]:
 
 
 def main() -> None:
-    """Compute the map, and draw it."""
+    """Compute the map, or draw it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--clients", type=int, nargs="*", default=CLIENTS, help="only these; the others stay as they are"
-    )
-    parser.add_argument("--dims", type=int, nargs="*", default=DIMS, help="only these; the others stay as they are")
+    parser.add_argument("--missing", action="store_true", help="only places that the file has not")
+    parser.add_argument("--draw", action="store_true", help="draw what the file has, and compute nothing")
+    for name, every, kind in (("clients", CLIENTS, int), ("dims", DIMS, int), ("epsilons", EPSILONS, float)):
+        parser.add_argument(
+            f"--{name}", type=kind, nargs="*", default=every, help="only these; the others stay as they are"
+        )
     asked = parser.parse_args()
-    places = sorted(product(asked.clients, asked.dims, EPSILONS), key=lambda one: (one[1], one[0]))
     known = asked.out / "map.json"
-    cells = [
-        one for one in (json.loads(known.read_text())["cells"] if known.exists() else []) if _place(one) not in places
+    cells = {_place(one): one for one in (json.loads(known.read_text())["cells"] if known.exists() else [])}
+    if asked.draw:
+        draw(list(cells.values()), asked.out / "map.png")
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    places = [
+        place for place in product(asked.clients, asked.dims, asked.epsilons) if not (asked.missing and place in cells)
     ]
+    # Levels inside the clip of many clients take longest: these begin, so that nothing waits for them at the end.
+    places.sort(key=lambda one: (-one[0], one[1]))
     with ProcessPoolExecutor(asked.workers) as pool:
         for done in as_completed([pool.submit(cell, place) for place in places]):
-            cells.append(done.result())
-            print(json.dumps(cells[-1]), flush=True)
-    cells.sort(key=_place)
-    known.write_text(json.dumps({"delta": DELTA, "cells": cells}, indent=1) + "\n")
-    draw(cells, asked.out / "map.png")
+            one = done.result()
+            cells[_place(one)] = one
+            write_json(known, {"delta": DELTA, "cells": [cells[place] for place in sorted(cells)]})
+            print(_told(one), flush=True)
+
+
+def _told(one: dict[str, Any]) -> str:
+    """A line about a place."""
+    return (
+        f"n = {one['clients']:,}, d = {one['dim']:,}, ε = {one['epsilon']:g}: {one['winner']} "
+        f"{one['noise'][one['winner']]:.3f}, stated {one['stated']:.3f}, attained {one['attained']:.3f}, measured "
+        f"{one['measured']:.3f}, predicted over simulated {one['predicted_over_simulated']:.4f}, {one['seconds']} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m tools.tables`` writes the tables of docs/which-mechanism.md and docs/methods.md, from results/*.json.
+"""``python -m tools.tables`` writes the tables of some pages of docs/ (``PAGES``), from results/*.json.
 
 Between a mark ``<!-- table: NAME -->`` and the next ``<!-- end -->`` stands what this makes of them; a test compares.
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 from rqm._util.stats import mean_and_interval
 from rqm.plan.plan import Plan
-from tools import related
+from tools import claims, related
 from tools.methods import TARGETS, plans, reached
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / name for name in ("which-mechanism.md", "methods.md")]
+PAGES = [ROOT / "docs" / name for name in ("which-mechanism.md", "methods.md", "reproduction.md")]
 ALONE = (0.5, 1.0, 2.0, 3.0, 4.0, 5.4699, 7.0, 9.0)
 OUTSIDER = {  # of results/which-mechanism.json and results/user-level-outsider.json, in the order of the table
     "PBM": "PBM, 4 bits",
@@ -169,8 +169,37 @@ def winners() -> str:
     return grid(["ε", "clients", *(f"d = {dim:,}" for dim in dims)], rows)
 
 
+def checks() -> str:
+    """What was attained, measured and simulated of the winners, over what is stated: from the least to the largest."""
+    rows = []
+    cells = results("map")["cells"]
+    for name in dict.fromkeys(one["winner"] for one in cells):
+        some = [one for one in cells if one["winner"] == name and one.get("measured") is not None]
+        told = [f"{name}", f"{len(some)} of {sum(one['winner'] == name for one in cells)}"]
+        parts = [[one[key] / one["stated"] for one in some] for key in ("attained", "measured")]
+        parts.append([one["predicted_over_simulated"] for one in some])
+        told += [f"{min(part):.3f} to {max(part):.3f}" if part else "not computed" for part in parts]
+        rows.append(told)
+    heads = ["winner", "places checked", "attained", "measured", "predicted over simulated"]
+    return grid(heads, rows)
+
+
+def leaks(clients: int, rival: str) -> str:
+    """RQM's Rényi divergences over PBM's, order by order."""
+    found = results("claims")
+    return grid(["Δ, q", "θ", *(f"α = {order:g}" for order in found["orders"])], claims.ratios(found, clients, rival))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "winners": winners,
+    "checks": checks,
+    "claims": lambda: grid(["RQM leaks", "less", "more", "open"], claims.counts(results("claims"))),
+    "claims_alone": lambda: leaks(1, "published"),
+    "claims_forty": lambda: leaks(40, "published"),
+    "claims_equal": lambda: leaks(40, "equal"),
+    "theorem": lambda: grid(
+        ["Δ, q", "Theorem 5.2", "exact D_∞", "at c and −c", "attained at"], claims.theorems(results("claims"))
+    ),
     "alone": alone,
     "forty": forty,
     "model": model,

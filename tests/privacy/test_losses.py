@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, renyi
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
+from rqm.privacy.attained import attained_epsilon
 from rqm.privacy.event import Event
 from rqm.privacy.guarantee import guarantee
 from rqm.privacy.losses import composed_epsilon, coordinates, profile
@@ -113,3 +114,28 @@ def test_a_coordinate_with_additive_noise_is_accounted_for_by_its_losses():
         found = guarantee(Event(mech, 1, 1.0), setting)
         assert found.accountant == "pld"
         assert 9.5 < found.epsilon < 10.2
+
+
+@settings(max_examples=40)
+@given(
+    st.builds(PBM, theta=st.floats(0.02, 0.49), levels=st.integers(3, 6)),
+    st.lists(st.sampled_from([-1.0, 1.0, 0.3, 0.0]), max_size=4),
+    st.floats(-1, 1),
+    st.floats(-1, 1),
+)
+def test_a_coordinate_of_several_trials_is_above_every_pair(mech, others, x, y):
+    found = coordinates(mech, honest=len(others) + 1, releases=1)
+    base = np.ones(1)
+    for other in others:
+        base = np.convolve(base, mech.pmf(other))
+    p, q = (np.convolve(mech.pmf(v), base) for v in (x, y))
+    for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0):
+        assert hockey_stick(p, q, epsilon) <= found(np.array([epsilon]))[0] + 1e-12
+
+
+@pytest.mark.parametrize(("theta", "honest"), [(0.25, 40), (0.45, 300), (0.4987, 10_000)])
+def test_several_trials_are_accounted_for_together_and_what_is_stated_is_attained(theta, honest):
+    mech = PBM(theta=theta)
+    stated = composed_epsilon(mech, honest=honest, releases=1, delta=1e-6, law="sampled")
+    reached = attained_epsilon(mech, honest, 1, 1.0, 1e-6)
+    assert reached <= stated <= 1.003 * reached

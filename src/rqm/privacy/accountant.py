@@ -253,10 +253,11 @@ def _tight(event: Event, setting: Setting, profile: Mapping[int, int], quick: bo
 def _exact(event: Event, setting: Setting) -> bool:
     """Whether loss distributions, where they are composed, are of a pair that is attained: nothing can be better.
 
-    They are of inputs at both ends of the clip: a vector of zero, or one whose L2 norm is less, is at neither.
+    They are of inputs at both ends of the clip: a vector of zero, or one whose L2 norm is less, is at neither. Where a
+    coordinate is a sum of trials, they are of others whose trials may differ: hardly more.
     """
     channel, ends = event.mechanism.channel, setting.observer == "server" and setting.neighbours == "replace"
-    return ends and event.dim == 1 and event.l2_clip >= channel.clip and channel.trials == 1
+    return ends and event.dim == 1 and event.l2_clip >= channel.clip
 
 
 def lost_of(event: Event, setting: Setting, profile: Mapping[int, int]) -> float:

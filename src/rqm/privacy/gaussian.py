@@ -15,6 +15,7 @@ from scipy.special import log_ndtr, ndtr
 from rqm._util.checks import FloatArray, real, whole
 from rqm._util.solve import zero
 from rqm.mechanisms.channel import Channel, Law
+from rqm.privacy.pooled import pooled
 from rqm.privacy.scores import summed_rate
 from rqm.privacy.setting import Neighbours, checked_delta, checked_epsilon
 from rqm.privacy.shifts import moved_gdp, shifted_gdp, shifts_of
@@ -23,6 +24,8 @@ from rqm.privacy.vector import end_laws, splits_of_others
 
 SLACK = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
+NEAR = 1.02
+"""Within this of a Gaussian of the same variance, the trials of a coordinate need not be looked at together."""
 ROUNDING = 1e-14
 """More than the relative errors of probabilities."""
 
@@ -116,6 +119,9 @@ def vector_gdp(
     budget = (l2_clip / mech.clip) ** 2
     far = 4 if neighbours == "replace" else 1
     squared = trials * min(far * budget * found.per_square, dim * found.most)
+    if trials > 1 and found.per_square * honest * trials * float(mech.variance(0.0)) > NEAR * mech.clip**2:
+        both = pooled((ends[0][1], ends[1][1]), trials, honest, neighbours, trials * tail, quick)
+        squared = min(squared, far * budget * both.per_square, dim * both.most)
     longest = trials * min(budget, dim)
     return sqrt(min(squared, far * longest * summed_rate(ends, honest - 1, longest)))
 

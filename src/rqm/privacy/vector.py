@@ -76,22 +76,24 @@ def end_laws(mech: Channel, law: Law) -> tuple[FloatArray, int]:
 
 
 def splits_of_others(
-    low: FloatArray, high: FloatArray, others: int, *, quick: bool = False
+    low: FloatArray, high: FloatArray, others: int, *, quick: bool = False, ways: int = SPLITS
 ) -> Iterator[tuple[FloatArray, float]]:
     """Laws of the others' sum, one for every way in which they stand at the two ends, and the mass that each lacks.
 
-    Of many others some neighbouring ways are taken together, by leaving out those in whom they differ. ``quick`` gives
-    three ways only.
+    Of many others neighbouring ways are taken together, ``ways`` are left, by leaving out those in whom they differ.
+    ``quick`` gives three ways only.
     """
     with np.errstate(divide="ignore"):
-        ways = _ways(np.log(low), np.log(high), others, log(TAIL), quick=quick)
-    for law in ways:
+        laws = _ways(np.log(low), np.log(high), others, log(TAIL), quick=quick, ways=ways)
+    for law in laws:
         yield np.exp(law.log_law(law.mantissa.size)), exp(law.log_lost)
 
 
-def _ways(low: FloatArray, high: FloatArray, others: int, log_tail: float, *, quick: bool) -> Iterator[Sum]:
+def _ways(
+    low: FloatArray, high: FloatArray, others: int, log_tail: float, *, quick: bool, ways: int = SPLITS
+) -> Iterator[Sum]:
     """The laws of the others' sum for all splits, or for three."""
-    splits = Splits(Sum.of(low), Sum.of(high), others, 1 if quick else max(1, ceil(others / SPLITS)), log_tail)
+    splits = Splits(Sum.of(low), Sum.of(high), others, 1 if quick else max(1, ceil(others / ways)), log_tail)
     mirrored = np.allclose(np.exp(low), np.exp(high[::-1]), rtol=1e-12, atol=0)  # then the other half are mirror images
     if quick:
         return (splits.law(way) for way in sorted({0, others // 2, *([] if mirrored else [others])}))

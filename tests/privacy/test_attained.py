@@ -1,0 +1,70 @@
+"""What some pairs of vectors attain: right of few coordinates by enumeration, and of many as of Gaussians."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from rqm import PBM, RQM
+from rqm.mechanisms.additive import DiscreteGaussian
+from rqm.privacy.attained import Pair, attained_epsilon, event_epsilon, pairs, tails
+from rqm.privacy.gaussian import gaussian_epsilon
+
+
+def enumerated(p, q, count, delta):
+    """The largest ε at δ of all events of some coordinates, outcome by outcome."""
+    joint = [np.array([np.prod(one) for one in product(law, repeat=count)]) for law in (p, q)]
+    order = np.argsort(-joint[0] / joint[1], kind="stable")
+    return event_epsilon(*(np.cumsum(law[order]) for law in joint), delta)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_few_coordinates_are_nearly_as_enumerated_and_never_above(count):
+    rng = np.random.default_rng(count)
+    for _ in range(20):
+        p, q = rng.dirichlet(np.ones(6), size=2) * 0.99 + 0.01 / 6
+        found, right = event_epsilon(*tails(p, q, count), 1e-3), enumerated(p, q, count, 1e-3)
+        assert 0.9 * right <= found <= right * (1 + 1e-9)
+
+
+def test_many_coordinates_are_as_told_apart_as_gaussians():
+    x = np.arange(-600, 601)
+    low, high = (np.exp(-((x - shift) ** 2) / (2 * 60.0**2)) for shift in (0, 1))
+    pair = Pair(1.0, 3600, 0.0, low / low.sum(), high / high.sum(), low)
+    assert pair.epsilon(1e-6) == pytest.approx(gaussian_epsilon(1.0, 1e-6), rel=1e-3)
+    assert pair.epsilon(1e-6) <= gaussian_epsilon(1.0, 1e-6)
+
+
+def test_an_epsilon_of_fifty_keeps_its_digits():
+    x = np.arange(-600, 601)
+    low, high = (np.exp(-((x - shift) ** 2) / (2 * 60.0**2)) for shift in (0, 10))
+    pair = Pair(1.0, 1296, 0.0, low / low.sum(), high / high.sum(), low)  # μ = 6
+    assert pair.epsilon(1e-6) == pytest.approx(gaussian_epsilon(6.0, 1e-6), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "mech", [PBM(theta=0.2), RQM(margin=0.5), DiscreteGaussian(scale=0.5, steps=15, bits=8)], ids=lambda one: one.kind
+)
+def test_pairs_keep_the_budget_and_their_laws_are_those_of_sums(mech):
+    found = list(pairs(mech, 5, 8, 2.0))
+    assert all(pair.count * pair.size**2 <= 4.0 * (1 + 1e-9) and pair.count <= 8 for pair in found)
+    assert {pair.size for pair in found} > {1.0}
+    for pair in found:
+        assert pair.low.sum() == pytest.approx(1, abs=1e-9)
+        assert pair.crowd.sum() == pytest.approx(1, abs=1e-9)
+        own = np.exp(mech.log_law(pair.size * mech.clip, "sampled"))
+        whole = np.convolve(own, pair.crowd)
+        if mech.modular:
+            whole = whole[: len(own)] + np.append(whole[len(own) :], 0.0)
+        assert np.allclose(whole, pair.high, rtol=1e-6, atol=1e-15)
+
+
+def test_an_affine_pair_at_one_coordinate_attains_what_is_enumerated():
+    mech = PBM(theta=0.3, levels=4)
+    low, high = (np.exp(mech.log_law(x, "sampled")) for x in (-1.0, 1.0))
+    base = np.convolve(high, high)
+    right = max(
+        enumerated(np.convolve(high, base), np.convolve(low, base), 1, 1e-4),
+        enumerated(np.convolve(low, base), np.convolve(high, base), 1, 1e-4),
+    )
+    assert attained_epsilon(mech, 3, 1, 1.0, 1e-4) == pytest.approx(right, rel=1e-9)
