@@ -2,14 +2,15 @@
 
 Flower's own ``send_and_receive`` pulls all replies at once. One that cannot be read raises out of it, with the replies
 that were pulled before; one whose parts never arrive holds it up until the SuperLink gives that upload up, minutes
-later, whatever the timeout.
+later, whatever the timeout. In its simulation engine replies are objects of this process: there one look is for all.
 """
 
+import sys
 from collections.abc import Iterable
 from logging import WARNING
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -20,6 +21,8 @@ from rqm._util.checks import shown
 
 SOON, LATE, PART = 0.05, 3.0, 0.1
 """Seconds between two looks for a reply: at first, and at most; in between such a part of what one has waited."""
+BESIDE = 0.02
+"""The same where one look is for all replies, in the memory of this process."""
 
 
 class PatientGrid(Grid):
@@ -33,11 +36,33 @@ class PatientGrid(Grid):
         messages, end = list(messages), None if timeout is None else monotonic() + timeout
         sent = set(self._grid.push_messages(messages)) if messages else set()
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}  # known by now
-        asked = [(node, one) for one, node in nodes.items() if one in sent]
+        asked = {one: node for one, node in nodes.items() if one in sent}
+        if in_memory(self._grid):
+            return self._together(asked, end)
+        return self._apart(asked, end)
+
+    def _together(self, asked: dict[str, int], end: float | None) -> list[Message]:
+        """Look for all replies at once until they are there, or time is over; apart, if that cannot be done."""
+        found = list[Message]()
+        try:
+            while asked:
+                for reply in self._grid.pull_messages(list(asked)):
+                    found += _own(reply, asked.pop(reply.metadata.reply_to_message_id, None))
+                if end is not None and monotonic() >= end:
+                    break
+                if asked:
+                    sleep(BESIDE)
+        except Exception as error:  # as when a message has expired: who is to blame shows if they are asked for apart
+            log(WARNING, "rqm: replies are looked for one by one: %s", shown(str(error)))
+            found += self._apart(asked, end)
+        return found
+
+    def _apart(self, asked: dict[str, int], end: float | None) -> list[Message]:
+        """Look for every reply on its own until it is there, or time is over."""
         replies: SimpleQueue[list[Message]] = SimpleQueue()
         over, found = Event(), list[Message]()
         try:
-            for node, one in asked:
+            for one, node in asked.items():
                 Thread(target=self._pull, args=(node, one, replies, over), daemon=True).start()
             for _ in asked:
                 found += replies.get(timeout=None if end is None else max(0.0, end - monotonic()))
@@ -54,9 +79,7 @@ class PatientGrid(Grid):
             while not over.is_set():
                 found = list(self._grid.pull_messages([one]))
                 if found:
-                    good = [reply for reply in found if reply.metadata.src_node_id == node]
-                    if not good and not over.is_set():
-                        log(WARNING, "rqm: the reply of node %d is not there, or in another's name", node)
+                    good = [own for reply in found for own in _own(reply, node if not over.is_set() else None)]
                     break
                 over.wait(min(max(SOON, PART * (monotonic() - begun)), LATE))
         except Exception as error:  # a reply is bytes that anybody can have made
@@ -91,3 +114,18 @@ class PatientGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Look for replies."""
         return self._grid.pull_messages(message_ids)
+
+
+def in_memory(grid: Grid) -> bool:
+    """Whether a grid is that of Flower's simulation engine, whose replies lie in this process."""
+    module = sys.modules.get("flwr.superlink.grid.inmemory_grid")
+    return module is not None and isinstance(grid, module.InMemoryGrid)
+
+
+def _own(reply: Message, node: int | None) -> list[Message]:
+    """The reply, if it is that of the node that was asked."""
+    if reply.metadata.src_node_id == node:
+        return [reply]
+    if node is not None:
+        log(WARNING, "rqm: the reply of node %d is not there, or in another's name", node)
+    return []
