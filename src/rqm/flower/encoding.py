@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.supercore import log
 
 from rqm.encoding.private_mean import PrivateMean
@@ -15,7 +15,7 @@ from rqm.encoding.records import Gathered
 from rqm.flower.records import RECORD, Asked
 from rqm.flower.settings import Settings
 from rqm.flower.silo import read_gathered
-from rqm.flower.vectors import flat
+from rqm.flower.vectors import flat, size
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.secagg import ProtocolError
 from rqm.training.participants import Participants, in_order, sampled
@@ -33,34 +33,29 @@ def levels(
 
     Noise that will be taken back comes from the ``secret``.
     """
-    start, turn = _model(msg, asked.dim), asked.turn
+    model, turn = _model(msg, asked.dim), asked.turn
+    start = flat(model) if settings.sends == "update" else None  # before anybody can change it
     del msg.content.config_records[RECORD]
     try:
         reply = call_next(msg, ctxt)
         (after,) = reply.content.array_records.values()
         if settings.plan.records is not None:
-            return _silo(
-                read_gathered(after, asked.dim, settings.plan.private_mean(asked.dim).kind),
-                settings,
-                ctxt,
-                turn,
-                seeded,
-            )
+            return _silo(read_gathered(after, asked.dim, settings.mean(asked.dim).kind), settings, ctxt, turn, seeded)
         vector = flat(after)
-        vector = vector if settings.sends == "gradient" else vector - start
-        if vector.shape != start.shape:
-            raise ValueError(f"training returned {len(vector)} values: must be {len(start)}")
+        if len(vector) != asked.dim:
+            raise ValueError(f"training returned {len(vector)} values: must be {asked.dim}")
+        vector = vector if start is None else vector - start
     except ProtocolError:  # of the model's shape, which no data decide
         raise
     except Exception as error:
         log(WARNING, "rqm: training failed here (%s): an encoding of zero is sent", error)
-        vector = torch.zeros_like(start)
+        vector = torch.zeros(asked.dim)
         if settings.plan.records is not None:
             return _silo(Gathered(vector.double(), 0), settings, ctxt, turn, seeded)
-    mean = settings.plan.private_mean(len(vector))
+    mean = settings.mean(asked.dim)
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
     source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
-    if not bool(mean.add(vector[None].clone(), total, source, round=turn)[0]):
+    if not bool(mean.add(vector[None], total, source, round=turn)[0]):
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     found = np.asarray(total)
     return found if mean.cancel is None else (found + noise(mean, secret)[0]) % mean.modulus
@@ -68,7 +63,7 @@ def levels(
 
 def _silo(found: Gathered, settings: Settings, ctxt: Context, turn: int, seeded: bool) -> Any:
     """What a silo sends for the sum of its records."""
-    mean = settings.plan.private_mean(len(found.total))
+    mean = settings.mean(len(found.total))
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
     mean.add([found], total, _seeded(settings, ctxt, turn) if seeded else SecureRandom(), round=turn)
     return np.asarray(total)
@@ -76,7 +71,7 @@ def _silo(found: Gathered, settings: Settings, ctxt: Context, turn: int, seeded:
 
 def taken_back(asked: Asked, settings: Settings, secret: bytes) -> Any:
     """The second message: the noise of the first, negated."""
-    mean = settings.plan.private_mean(asked.dim)
+    mean = settings.mean(asked.dim)
     return -noise(mean, secret)[1] % mean.modulus  # whatever it is, even zero: who is lost must not depend on it
 
 
@@ -96,16 +91,16 @@ def seeded_secret(settings: Settings, ctxt: Context, turn: int) -> bytes:
     return SEEDED + struct.pack("<QII", *path)
 
 
-def _model(msg: Message, dim: int) -> torch.Tensor:
+def _model(msg: Message, dim: int) -> ArrayRecord:
     """The model that the server has sent."""
     try:
         (record,) = msg.content.array_records.values()
-        values = flat(record)
+        found = size(record)
     except Exception as error:  # Flower's arrays are bytes that anybody can have made
         raise ProtocolError(f"the model cannot be read ({type(error).__name__})") from None
-    if len(values) != dim:
-        raise ProtocolError(f"dim = {dim}: must be {len(values)}, the parameters of the model that was sent")
-    return values
+    if found != dim:
+        raise ProtocolError(f"dim = {dim}: must be {found}, the parameters of the model that was sent")
+    return record
 
 
 def _place(settings: Settings, ctxt: Context, turn: int) -> int:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from rqm._util.checks import known_keys, whole
 from rqm.plan.plan import Plan
@@ -11,7 +12,12 @@ from rqm.plan.records import Records
 from rqm.plan.sizes import OWN
 from rqm.secagg import Params, ProtocolError
 
+if TYPE_CHECKING:
+    from rqm.encoding.private_mean import PrivateMean
+
 PREFIX = "rqm."
+KEPT = 8
+"""Rounds whose parameters, and models whose encoding, a process remembers: in simulations it is many nodes."""
 
 
 @final
@@ -101,5 +107,19 @@ class Settings:
             raise ProtocolError(
                 "a chain of rounds: must be given where noise is taken back (rqm.cancel), and only there"
             )
-        found: Params = protocol(self.plan, dim, round_, self.threshold, roster, link=link)
-        return found
+        return _params(self, dim, round_, roster, link)
+
+    def mean(self, dim: int) -> "PrivateMean":
+        """What clients of a model of so many parameters send."""
+        return _mean(self, dim)
+
+
+@lru_cache(maxsize=KEPT)
+def _params(settings: Settings, dim: int, round_: bytes, roster: bytes, link: Link | None) -> Params:
+    found: Params = protocol(settings.plan, dim, round_, settings.threshold, roster, link=link)
+    return found
+
+
+@lru_cache(maxsize=KEPT)
+def _mean(settings: Settings, dim: int) -> "PrivateMean":
+    return settings.plan.private_mean(dim)

@@ -42,7 +42,7 @@ def gathered(
         raise ProtocolError("rqm.records: must be given in the run's configuration, or nobody's record is clipped")
     _check_sent(message, net)
     dim = sum(one.numel() for one in net.parameters() if one.requires_grad)
-    mean = settings.plan.private_mean(dim)
+    mean = settings.mean(dim)
     try:
         every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
     except ValueError as error:  # a model that mixes records, tried on some that are made up: no data decide that
