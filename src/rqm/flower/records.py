@@ -6,6 +6,7 @@ from typing import Any, Self, final
 from flwr.app import ConfigRecord, Message
 
 from rqm._util.checks import shown
+from rqm.flower.large import large
 from rqm.plan.protocol import Link
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import STAGES
@@ -82,7 +83,7 @@ class Asked:
 
 def answer(body: bytes, *, seeded: bool) -> ConfigRecord:
     """A client's answer."""
-    return ConfigRecord({"message": body, **({SEEDED: True} if seeded else {})})
+    return ConfigRecord({"message": large(body), **({SEEDED: True} if seeded else {})})
 
 
 def answered(reply: Message, name: str = RECORD, *, seeded: bool) -> bytes:

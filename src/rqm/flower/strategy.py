@@ -24,6 +24,7 @@ from flwr.supercore import log
 from rqm.flower.beside import LIARS, PARTICIPANTS, tell, told
 from rqm.flower.chain import Chain
 from rqm.flower.grid import PatientGrid
+from rqm.flower.large import of_large
 from rqm.flower.records import RECORD, RefusalError
 from rqm.flower.rounds import Round, as_one_answer, exchange
 from rqm.flower.settings import Settings
@@ -135,7 +136,7 @@ class PrivateStrategy(Strategy):
         """Sample clients, charge, and exchange keys and shares; return the messages that ask for training."""
         self._now, self._grid, self._arrays, self._turn = None, grid, arrays, server_round - 1
         config["server-round"] = server_round
-        self._given = RecordDict({"arrays": arrays, "config": config})
+        self._given = RecordDict({"arrays": of_large(arrays), "config": config})
         self._open(arrays)
         ready, self._next = self._next, None
         try:
