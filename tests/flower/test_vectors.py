@@ -1,15 +1,16 @@
 """Arrays of Flower's records as one vector, read where they lie; and bytes that are pickled where they lie."""
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from rqm.flower.large import LEAST, Large, large, of_large
+from rqm.flower.large import LEAST, Large, _fetched, large, of_large, share
 from rqm.flower.records import answer
 from rqm.flower.vectors import flat, size, unflat
 
@@ -116,3 +117,73 @@ def test_to_flower_large_bytes_are_bytes():
     assert told.deflate() == ConfigRecord({"message": bytes(LEAST)}).deflate()
     assert type(ConfigRecord.inflate(told.deflate())["message"]) is bytes
     assert type(large(b"few")) is bytes
+
+
+class Ray:
+    """What is used of Ray, in this process: a memory of arrays, and how a type is pickled by it."""
+
+    def __init__(self):
+        self.util, self.stored, self.known, self.up = self, [], {}, True
+
+    def is_initialized(self):
+        return self.up
+
+    def register_serializer(self, kind, *, serializer, deserializer):
+        self.known[kind] = serializer, deserializer
+
+    def put(self, array):
+        self.stored.append(array)
+        return len(self.stored) - 1
+
+    def get(self, place):
+        return self.stored[place]
+
+    def sent(self, value):
+        """The same value at a worker."""
+        serializer, deserializer = self.known[type(value)]
+        return deserializer(serializer(value))
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    found = Ray()
+    monkeypatch.setitem(sys.modules, "ray", found)
+    _fetched.cache_clear()
+    return found
+
+
+def model(*values):
+    return RecordDict({"arrays": of_large(record(**{f"x{n}": np.full(LEAST, one) for n, one in enumerate(values)}))})
+
+
+def test_a_model_is_put_into_rays_memory_once_and_fetched_once_by_a_worker(ray):
+    one, other = model(1.0, 2.0), model(3.0)
+    share(one)
+    share(other)
+    assert [len(arrays) for arrays in ray.stored] == [2, 1]
+    for content in (one, one, other, one):
+        sent = {name: ray.sent(array.data) for name, array in content["arrays"].items()}
+        assert sent == {name: bytes(array.data) for name, array in content["arrays"].items()}
+        assert {type(data) for data in sent.values()} == {bytes}
+    again = [ray.sent(one["arrays"]["x0"].data) for _ in range(2)]
+    assert again[0] is again[1]
+
+
+def test_what_is_small_or_was_not_shared_is_sent_itself(ray):
+    few = RecordDict({"arrays": of_large(record(x=ARRAYS["plain"])), "config": ConfigRecord({"a": 1})})
+    share(few)
+    assert not ray.stored
+    assert ray.sent(Large(b"12")) == b"12"
+
+
+def test_without_ray_nothing_is_shared(ray, monkeypatch):
+    content = model(1.0)
+    ray.up = False
+    share(content)
+    assert not ray.known
+    ray.up = True
+    share(content)
+    ray.up = False  # the engine has ended; the process goes on
+    assert ray.sent(content["arrays"]["x0"].data) == bytes(content["arrays"]["x0"].data)
+    monkeypatch.delitem(sys.modules, "ray")
+    share(content)

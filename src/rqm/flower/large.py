@@ -1,14 +1,18 @@
-"""Large bytes in Flower's messages, which a simulation engine pickles for every client: in one copy instead of three.
+"""Large bytes in Flower's messages, which a simulation engine pickles for every client: no more copies than it takes.
 
 Flower's engine hands each message to Ray, which pickles it into memory that the worker shares. Plain bytes are copied
-into the pickle, the pickle is copied when it is complete, and copied again into that memory; the model, sent to all,
-so often for every client. These are handed over as they lie (PEP 574), and arrive as plain bytes.
+into the pickle, the pickle is copied when it is complete, and copied again into that memory; the model, which is sent
+to all, so often for every client. Here bytes are handed over as they lie (PEP 574), and the model once for all clients
+(``share``). They arrive as plain bytes.
 """
 
+import sys
+from functools import lru_cache
 from pickle import PickleBuffer
 from typing import Any, SupportsIndex, final
 
-from flwr.app import Array, ArrayRecord
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
 
 LEAST = 2**16
 """Bytes for which that is worth something."""
@@ -25,6 +29,9 @@ class Large(bytes):
     (True, True)
     """
 
+    shared: Any = None
+    """Where Ray has them, and as which of the arrays there."""
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle as plain bytes."""
         return bytes, (PickleBuffer(self) if protocol.__index__() >= 5 else bytes(self),)
@@ -38,3 +45,43 @@ def large(data: bytes) -> bytes:
 def of_large(record: ArrayRecord) -> ArrayRecord:
     """The same arrays, of such bytes."""
     return ArrayRecord({name: Array(one.dtype, one.shape, one.stype, large(one.data)) for name, one in record.items()})
+
+
+def share(content: RecordDict) -> None:
+    """Where this process drives Ray's workers, put the large arrays into their memory, once for all who are sent them.
+
+    They stay there for as long as they are here.
+    """
+    ray = _ray()
+    if ray is None:
+        return
+    ray.util.register_serializer(Large, serializer=_put, deserializer=_got)
+    for record in content.array_records.values():
+        parts = [one.data for one in record.values() if isinstance(one.data, Large)]
+        place = ray.put([np.frombuffer(one, dtype=np.uint8) for one in parts]) if parts else None
+        for number, one in enumerate(parts):
+            one.shared = place, number
+
+
+def _ray() -> Any:
+    """Ray, if this process uses it."""
+    ray = sys.modules.get("ray")
+    return ray if ray is not None and ray.is_initialized() else None
+
+
+def _put(data: Large) -> Any:
+    """What is pickled in place of the bytes: where Ray has them, or if it has not, they themselves."""
+    return PickleBuffer(data) if data.shared is None or _ray() is None else data.shared
+
+
+def _got(found: Any) -> bytes:
+    """The bytes again."""
+    return _fetched(found[0])[found[1]] if isinstance(found, tuple) else bytes(found)
+
+
+@lru_cache(maxsize=1)
+def _fetched(place: Any) -> list[bytes]:
+    """The arrays that Ray has; the last ones are kept for the clients that this process is next."""
+    ray = _ray()
+    assert ray is not None
+    return [one.tobytes() for one in ray.get(place)]

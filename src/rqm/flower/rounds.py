@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from rqm.flower.large import share
 from rqm.flower.records import NEXT, RECORD, Asked, answered
 from rqm.plan.protocol import Link
 from rqm.secagg import Server
@@ -65,6 +66,7 @@ class Round:
 
     def training(self, given: RecordDict) -> list[Message]:
         """The messages that ask for vectors, with what is ``given`` to those who train."""
+        share(given)
         return [
             _message(node, {**(dict(given) if self._trains(node) else {}), RECORD: record})
             for node, record in self.asked().items()
