@@ -9,9 +9,8 @@ STATE = "RQM_STATE"
 
 def state_folder() -> Path:
     """The folder, made if it is not there: ``$RQM_STATE``, or ``rqm`` under ``$XDG_STATE_HOME`` (~/.local/state)."""
-    given = os.environ.get(STATE)
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    folder = Path(given) if given else Path(base) / "rqm"
+    given, base = os.environ.get(STATE), os.environ.get("XDG_STATE_HOME")
+    folder = Path(given) if given else (Path(base) if base else Path.home() / ".local" / "state") / "rqm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 

@@ -37,6 +37,7 @@ class Client:
         held: Held | None = None,
         after: bytes = b"",
         secret: bytes = b"",
+        own: tuple[bytes, ...] | None = None,
     ) -> None:
         self._maker = maker or Masks()
         self.params, self.number = params, whole("number", number, 0, params.clients - 1)
@@ -49,12 +50,12 @@ class Client:
             raise ValueError("a signed round: identity (one's own) and the roster of this round must be given")
         if identity is not None and roster is not None and identity.public not in roster.keys:
             raise ValueError(f"identity = {identity.public.hex()}: must be in the roster")
-        self._throwaway = os.urandom(IDENTITY) if params.sparse and not params.roster else b""
+        own = masking.fresh(IDENTITY if params.sparse and not params.roster else 0) if own is None else own
+        channel, pairs, self._seed, self._throwaway = own
+        self._channel, self._pairs = map(X25519PrivateKey.from_private_bytes, (channel, pairs))
         self._identity = Identity(self._throwaway) if self._throwaway else identity if params.roster else None
         self._roster = roster if params.roster else None
         self._due: Kind | None = Kind.KEYS
-        self._channel, self._pairs = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self._seed = os.urandom(SECRET)
         self._channels: dict[int, bytes] = {}  # what is shared with each neighbour: for messages, …
         self._masks: dict[int, bytes] = {}  # … and for masks
         self._others: dict[int, bytes] = {}  # who takes part: their keys, of those not met yet; then their identities
@@ -106,13 +107,10 @@ class Client:
             state = json.loads(data)
             if state.pop("check") != _check(state):
                 raise ValueError("it was damaged")
-            client = cls(params, state["number"], identity, roster, held=held)
+            own = tuple(bytes.fromhex(text) for text in state["own"])
+            client = cls(params, state["number"], identity, roster, held=held, own=own)
             if bytes.fromhex(state["digest"]) != params.digest:
                 raise ProtocolError("a saved client of another round, or of one with other parameters")
-            channel, pairs, client._seed, client._throwaway = (bytes.fromhex(text) for text in state["own"])
-            client._identity = Identity(client._throwaway) if client._throwaway else client._identity
-            client._channel = X25519PrivateKey.from_private_bytes(channel)
-            client._pairs = X25519PrivateKey.from_private_bytes(pairs)
             client._masks, client._channels, client._held, client._others, client._kept, client._owners = (
                 {int(u): bytes.fromhex(text) for u, text in state[name].items()}
                 for name in ("masks", "channels", "held", "others", "kept", "owners")

@@ -59,6 +59,12 @@ def add_mask(total: Lanes, key: bytes, sign: int) -> None:
         operate(part, room[: part.nbytes].view(total.dtype), out=part)
 
 
+def fresh(identity: int) -> tuple[bytes, ...]:
+    """A client's two private keys, the secret of its own mask, and so many bytes to make an identity of."""
+    keys = (X25519PrivateKey.generate().private_bytes_raw() for _ in range(2))
+    return *keys, os.urandom(SECRET), os.urandom(identity)
+
+
 def public(private: X25519PrivateKey) -> bytes:
     """The public key, as it is sent."""
     return private.public_key().public_bytes_raw()
