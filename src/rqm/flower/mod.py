@@ -9,6 +9,7 @@ answered with an error. A SuperNode starts a process for each message, so only t
 """
 
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from logging import WARNING
 from typing import Any
@@ -88,7 +89,7 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     if stage == Kind.KEYS and guard is not None:
         guard.begin(asked.round) if later else guard.allow(settings.plan, asked.dim, asked.round)
     elif stage == Kind.KEYS and not seeded:
-        log(WARNING, "rqm: this node's policy trusts the server with everything: that alone says how private it is")
+        _say_trusting()
     identity, roster = (guard and guard.credentials) or (None, None)
     params = settings.params(asked.dim, asked.round, roster.hash if roster else b"", asked.link)
     held = _held(states) if later else None
@@ -119,6 +120,12 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     if client.held is not None:
         states[HELD] = ConfigRecord({"held": client.held.save()})
     return message
+
+
+@cache
+def _say_trusting() -> None:
+    """Said once in a process, which in simulations is many nodes."""
+    log(WARNING, "rqm: this node's policy trusts the server with everything: that alone says how private it is")
 
 
 def _save(client: Client, stage: Kind, saved: ConfigRecord, own: str, *, alone: bool) -> None:
