@@ -6,7 +6,7 @@ later, whatever the timeout. In its simulation engine replies are objects of thi
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from logging import WARNING
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -31,8 +31,11 @@ class PatientGrid(Grid):
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages; return the replies that can be read and come before the timeout (in seconds)."""
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages; return the replies that can be read and come before the timeout (in seconds).
+
+        In the simulation engine they are returned as they come, and may be worked on while others are awaited.
+        """
         messages, end = list(messages), None if timeout is None else monotonic() + timeout
         sent = set(self._grid.push_messages(messages)) if messages else set()
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}  # known by now
@@ -41,21 +44,21 @@ class PatientGrid(Grid):
             return self._together(asked, end)
         return self._apart(asked, end)
 
-    def _together(self, asked: dict[str, int], end: float | None) -> list[Message]:
+    def _together(self, asked: dict[str, int], end: float | None) -> Iterator[Message]:
         """Look for all replies at once until they are there, or time is over; apart, if that cannot be done."""
-        found = list[Message]()
-        try:
-            while asked:
-                for reply in self._grid.pull_messages(list(asked)):
-                    found += _own(reply, asked.pop(reply.metadata.reply_to_message_id, None))
-                if end is not None and monotonic() >= end:
-                    break
-                if asked:
-                    sleep(BESIDE)
-        except Exception as error:  # as when a message has expired: who is to blame shows if they are asked for apart
-            log(WARNING, "rqm: replies are looked for one by one: %s", shown(str(error)))
-            found += self._apart(asked, end)
-        return found
+        while asked:
+            try:
+                found = list(self._grid.pull_messages(list(asked)))
+            except Exception as error:  # as when a message has expired: whose it was shows if each is looked for apart
+                log(WARNING, "rqm: replies are looked for one by one: %s", shown(str(error)))
+                yield from self._apart(asked, end)
+                break
+            for reply in found:
+                yield from _own(reply, asked.pop(reply.metadata.reply_to_message_id, None))
+            if end is not None and monotonic() >= end:
+                break
+            if asked:
+                sleep(BESIDE)
 
     def _apart(self, asked: dict[str, int], end: float | None) -> list[Message]:
         """Look for every reply on its own until it is there, or time is over."""
