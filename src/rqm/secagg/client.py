@@ -144,7 +144,7 @@ class Client:
         if self._due != kind:
             raise ProtocolError(f"{kind.name}: not due, {self._due.name} is")
 
-    def _send(self, kind: Kind, *body: bytes, then: Kind | None) -> bytes:
+    def _send(self, kind: Kind, *body: bytes | memoryview, then: Kind | None) -> bytes:
         self._due = then
         return wire.frame(kind, self.params.digest, self.number, *body)
 
@@ -270,7 +270,7 @@ class Client:
         tags = [(other, self._tag(self.number, other, b"masked")) for other in self._held]
         from rqm.kernels.packing import pack  # noqa: PLC0415 (takes the compiler)
 
-        body = pack(total, params.bits).tobytes(), wire.entries(tags), wire.clients(bad)
+        body = pack(total, params.bits).data, wire.entries(tags), wire.clients(bad)
         return self._send(Kind.MASKED, *body, then=Kind.SURVIVORS)
 
     def acknowledge(self, data: bytes) -> bytes:

@@ -33,7 +33,7 @@ STAGES = (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)
 """What clients are asked for, in this order."""
 
 
-def frame(kind: Kind, digest: bytes, party: int, *body: bytes) -> bytes:
+def frame(kind: Kind, digest: bytes, party: int, *body: bytes | memoryview) -> bytes:
     """A message; ``party`` is the client who sends it or is to get it."""
     return b"".join((HEADER.pack(MAGIC, VERSION, kind, digest, party), *body))
 
