@@ -24,8 +24,8 @@ from rqm.privacy.vector import end_laws, splits_of_others
 
 SLACK = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
-NEAR = 1.02
-"""Within this of a Gaussian of the same variance, the trials of a coordinate need not be looked at together."""
+NEAR = 1.1
+"""Within this of a Gaussian of the variance at the clip's ends, trials are not looked at together: it takes seconds."""
 ROUNDING = 1e-14
 """More than the relative errors of probabilities."""
 
@@ -119,7 +119,7 @@ def vector_gdp(
     budget = (l2_clip / mech.clip) ** 2
     far = 4 if neighbours == "replace" else 1
     squared = trials * min(far * budget * found.per_square, dim * found.most)
-    if trials > 1 and found.per_square * honest * trials * float(mech.variance(0.0)) > NEAR * mech.clip**2:
+    if trials > 1 and found.per_square * honest * trials * float(mech.variance(mech.clip)) > NEAR * mech.clip**2:
         both = pooled((ends[0][1], ends[1][1]), trials, honest, neighbours, trials * tail, quick)
         squared = min(squared, far * budget * both.per_square, dim * both.most)
     longest = trials * min(budget, dim)
