@@ -172,7 +172,11 @@ def fitted(
     else:
         start, step = _held(first, least, cancel, setting, noise * l2_clip), WIDE
     try:
-        start = _least(partial(reached, quick=True), epsilon, start, step)
+        quickly = partial(reached, quick=True)
+        start = _least(quickly, epsilon, start, step)
+        certified = reached(start, quick=False)
+        if epsilon < certified < inf:  # by as much more noise as a quick look is short of it
+            start = _least(quickly, AIM * epsilon * quickly(start) / certified, start, step)
         found = _least(partial(reached, quick=False), epsilon, start)  # mostly the same
     except _Unreached as error:
         what = f"epsilon = {epsilon:g}: {first.kind} does not reach it here"

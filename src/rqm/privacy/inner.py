@@ -37,6 +37,8 @@ USELESS = 9.0
 """A μ beyond this, an ε of some 80, protects nobody, and is not certified."""
 LEAST = 1e-60
 """Where it is less than this there is nothing more to look at."""
+ENOUGH = 1.05
+"""How far above that other ways are not tried any more."""
 CLOSE, ROUGH = 1.015, 1.1
 """How close a bound is to be to what is attained, near and far out."""
 
@@ -55,18 +57,19 @@ def _worst(
     attained: float,
     *,
     limit: float = inf,
+    enough: float = 0.0,
     tails: bool = False,
 ) -> float:
     """The largest bound over all inputs of the others: by the first way that is down to what is attained, or the best.
 
-    Infinite where none is below ``limit``.
+    Or by the first that is ``enough``. Infinite where none is below ``limit``.
     """
     logs, laws = _laws(mech, law)
     best = inf
     for tier in measured_tiers(len(logs), logs.shape[1], honest - 1, tails=tails):
         asked = Asked(tier, logs, laws, logs, honest - 1, all_pairs(len(logs)))
         best = min(best, asked.worst(measured(laws), attained, min(best, limit)))
-        if best <= attained:
+        if best <= max(attained, enough):
             break
     return best
 
@@ -226,7 +229,7 @@ def _bounded(mech: Channel, honest: int, law: Law, widths: FloatArray, largest: 
             pairs = np.stack([i, j], axis=1).astype(np.int64)
             sticks = partial(HockeySticks, pairs=pairs, epsilons=epsilons, weights=weights)
             close = at_least * (CLOSE if step in NEAR else ROUGH) + unit * TAIL
-            at_least = _worst(mech, honest, law, sticks, close)
+            at_least = _worst(mech, honest, law, sticks, close, enough=ENOUGH * close)
         places.append(tau)
         above.append(at_least * (1 + 1e-9) + unit * TAIL)
         if above[-1] < LEAST * unit:

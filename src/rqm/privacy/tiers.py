@@ -12,7 +12,9 @@ FEW = 24
 MANY = 8
 """Knots from which on a half is cut in two for blocks."""
 SEVERAL, NEAR, NOT_FAR = 48, 1.02, 1.08
-"""Others from whom on three groups of blocks take long, and when they are asked, before and after."""
+"""Others from whom on three groups of blocks take long, and when they are asked, before and after, until …"""
+TOO_MANY = 128
+"""… they take minutes."""
 WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 
@@ -65,7 +67,7 @@ def fine_tiers(knots: int, width: int, others: int) -> list[Tier]:
     """The largest blocks in three groups, where there are knots and room enough: tightest at low orders."""
     largest = block_sizes(-(-knots // 2), others)[-1]
     tier = replace(_tier(3, knots, 1, width, largest), past=NEAR if others < SEVERAL else NOT_FAR)
-    return [tier] if largest > 1 and knots >= MANY and tier.last >= others else []
+    return [tier] if largest > 1 and knots >= MANY and others < min(tier.last + 1, TOO_MANY) else []
 
 
 def measured_tiers(knots: int, width: int, others: int, *, tails: bool) -> list[Tier]:
