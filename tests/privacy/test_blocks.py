@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 from rqm import RQM, renyi
 from rqm.privacy.blocks import block_of
 from rqm.privacy.certificate import Asked
+from rqm.privacy.counts import pair_bounds
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
 from rqm.privacy.measures import Renyi
 from rqm.privacy.tiers import Tier
@@ -67,6 +68,20 @@ def test_no_spread_of_the_others_is_above_the_bound(alpha, size):
     assert worst <= found * (1 + 1e-9) <= 1.6 * worst
     assert asked.worst(measure, 0.0, limit=1.01 * found) == found
     assert asked.worst(measure, 0.0, limit=0.99 * found) in (found, np.inf)
+
+
+@pytest.mark.parametrize("levels", [5, 6])
+def test_every_number_of_clients_on_either_side_of_the_middle_is_looked_at(levels):
+    """Of an odd number of knots the middle one is in one half: the other half's image is not that half."""
+    logs = RQM(levels=levels, margin=0.4, keep=0.42).knot_laws()
+    laws, pairs, alpha = [Sum.of(row) for row in logs], all_pairs(len(logs)), np.array([32.0])
+    alone = pair_divergences(Sum.nothing(), laws, pairs, alpha).max(axis=0)
+    for count, size in ((3, 2), (20, 3)):
+        asked = Asked(Tier(2, 1, count, size), logs, laws, logs, count, pairs)
+        known = {"laws": laws, "pairs": pairs, "orders": alpha, "alone": alone, "log_tail": -np.inf, "block": 1}
+        every = [pair_bounds(groups, steps, ones, **known).max() for groups, _, steps, _, ones in asked.each_way()]
+        found = asked.worst(Renyi(laws, pairs, 32.0, float(alone[0])), 0.0)
+        assert found >= max(every) * (1 - 1e-9)
 
 
 def test_those_who_are_left_of_blocks_count():

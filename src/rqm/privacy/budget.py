@@ -27,6 +27,8 @@ CLOSE = 1.002
 """A box is cut in four as long as its bound is above this times the largest that is certified at a corner."""
 CUTS = 7
 """How often."""
+NOTHING = 1e-9
+"""A knot this near to zero, in clips, is at zero."""
 SLACK = 1 + 1e-9
 """Far more than the rounding errors of interpolation."""
 
@@ -41,7 +43,7 @@ def budget_rdp(mech: Channel, orders: Sequence[float], *, honest: int, squared: 
 @lru_cache(maxsize=256)
 def _rate(mech: Channel, alpha: float, honest: int, law: Law) -> float:
     """The least K that was found for which D_α ≤ K (x² + y²)."""
-    zero = float(np.abs(mech.knots).min()) == 0.0  # then inputs near zero are in two cells
+    zero = float(np.abs(mech.knots).min()) < NOTHING * mech.clip  # then inputs near zero are in two cells
     if not 1 < alpha <= LOW or honest < 2 or zero or mech.exposed or len(mech.knots) < 3:
         return inf
     asked = [mech.to_dict(), alpha, honest, law]

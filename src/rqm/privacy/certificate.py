@@ -262,7 +262,8 @@ class Asked:
         mirrored = np.array_equal(self.others[::-1, ::-1], self.others)
         groups, steps = self.tier.groups, steps_of(self.tier.groups, self.tier.block * self.tier.size, self.count)
         if groups == 2 and self.tier.size > 1:
-            return [[one] for one in self._blocks(halves, 0, mirrored=mirrored)]
+            # The one in the middle, if there is one, is of the second half: then they are no mirror images.
+            return [[one] for one in self._blocks(halves, 0, mirrored=mirrored and len(self.others) % 2 == 0)]
         if groups <= 2:
             return [[(partition(self.others, groups), 0, steps, steps, 0)]]
         # Most clients sit in one half: cut that one finely and the far one less.

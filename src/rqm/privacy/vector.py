@@ -26,7 +26,7 @@ from rqm.privacy.divergence import Sum
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
 from rqm.privacy.splits import Splits
-from rqm.privacy.worst_case import renyi
+from rqm.privacy.worst_case import attained, renyi
 
 SPLITS = 1024
 """Ways to split the other clients between the two ends that are looked at; in between, some are left out."""
@@ -161,7 +161,7 @@ def _by_cells(mech: Channel, alphas: FloatArray, honest: int, dim: int, squares:
     from rqm.privacy.budget import budget_rdp  # noqa: PLC0415 (takes the compiler)
 
     found = budget_rdp(mech, alphas.tolist(), honest=honest, squared=squares, law=law)
-    worse = ~np.isfinite(found) | (squares > dim)
+    worse = found > dim * attained(mech, tuple(alphas.tolist()), honest, law=law)
     if worse.any():
         worst = dim * np.array([bound.upper for bound in renyi(mech, alphas[worse].tolist(), honest, law=law)])
         found[worse] = np.minimum(found[worse], worst)
