@@ -20,7 +20,7 @@ from statistics import median
 from benchmarks import Entry, Result
 from rqm.plan.policy import POLICY, TRUSTING
 
-CLIENTS, COUNT, ROUNDS = 40, 1_018_174, 4
+CLIENTS, COUNT, ROUNDS = 40, 1_018_174, 6
 MEMORY = "/dev/shm"
 CONTENDERS = {
     "ours, 39 shares": ("ours", 39),
