@@ -17,18 +17,23 @@ from rqm._util.checks import FloatArray
 from rqm.privacy.divergence import Sum
 from rqm.privacy.shapes import Group, variance
 
-CHOICES = 260
+CHOICES = 800
 """Choices of knots that a block may have."""
 SIZES = (1, 2, 3, 5)
 """Clients of a block; the largest is one less where five have too many choices."""
+OUTERMOST = 3
+"""Knots at either end that may be a group of their own."""
 SPARE = 4
 """There are blocks of one client more for so many others: else there is hardly one."""
 RARE = 1e-11
 """Outcomes of a sum that are less likely are left out of what is common."""
 MASS = 3.0
 """What mass counts for beside its squared distance, in variances."""
-ROUNDS = 2
+ROUNDS = 3
 """How often shape and what is added to it are found by turns."""
+TRIES, ALIKE, WORST = 3, 0.985, 12
+"""How often a shape is looked for, until in no choice of knots it has less than this part of the weight in those that
+were looked at; of the others the worst are taken along, so many at a time."""
 
 
 def block_sizes(knots: int, others: int) -> list[int]:
@@ -37,15 +42,52 @@ def block_sizes(knots: int, others: int) -> list[int]:
     return [size for size in sorted({min(size, largest) for size in SIZES}) if (size - 1) * SPARE <= others]
 
 
-def outermost(half: FloatArray, *, last: bool) -> list[FloatArray]:
-    """A half of the knots, cut in two: those nearest to its end, with least noise, are a group of their own."""
-    outer = max(2, len(half) // 3)
-    return [half[:-outer], half[-outer:]] if last else [half[outer:], half[:outer]]
+def third_size(knots: int) -> int:
+    """Clients that are taken together of three groups of so many knots."""
+    middle = knots - 2 * min(OUTERMOST, (knots - 1) // 2)
+    return max(size for size in range(1, SIZES[-1] + 1) if comb(middle + size - 1, size) <= max(CHOICES, middle))
+
+
+def thirds(logs: FloatArray, size: int) -> list[FloatArray]:
+    """The knots, cut in three: those nearest to either end, with least noise, and all between them.
+
+    At the ends laws are cut off, each at its own distance and on its own side: they have least in common with others.
+    As many are on their own as leave most noise to the least noisy third, by blocks of so many clients at one knot.
+    """
+    every = range(1, min(OUTERMOST, (len(logs) - 1) // 2) + 1)
+    fitting = [outer for outer in every if comb(len(logs) - 2 * outer + size - 1, size) <= CHOICES] or [every[-1]]
+    most = max(fitting, key=lambda outer: _least(_key(logs), size, outer))
+    return [logs[:most], logs[most:-most], logs[-most:]]
+
+
+@lru_cache(maxsize=64)
+def _least(logs: tuple[tuple[float, ...], ...], size: int, outer: int) -> float:
+    """About the least noise of a third."""
+    found = []
+    for part in (logs[:outer], logs[outer:-outer], logs[-outer:]):
+        laws = np.exp(np.array(part))
+        shape, weight = _alternating(np.array([_power(law, size) for law in laws]), size * min(map(variance, laws)))
+        found.append(weight * variance(shape))
+    return min(found)
+
+
+def _power(law: FloatArray, size: int) -> FloatArray:
+    """The law of the sum of so many."""
+    total = np.ones(1)
+    for _ in range(size):
+        total = np.convolve(total, law)
+    return total
+
+
+def _key(logs: FloatArray) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, logs.tolist()))
 
 
 def block_of(logs: FloatArray, size: int) -> Group:
     """The common shape of the sums of ``size`` clients at any of these knots, by their log-laws."""
-    first, mirrored = (tuple(map(tuple, rows.tolist())) for rows in (logs, logs[::-1, ::-1]))
+    if len(logs) == 1:
+        return Group(Sum.of(logs[0]).times(size), 1.0, size * variance(np.exp(logs[0])))
+    first, mirrored = _key(logs), _key(logs[::-1, ::-1])
     shape, weight = _found(min(first, mirrored), size)
     shape = shape if first <= mirrored else shape[::-1]
     with np.errstate(divide="ignore"):
@@ -56,17 +98,37 @@ def block_of(logs: FloatArray, size: int) -> Group:
 def _found(logs: tuple[tuple[float, ...], ...], size: int) -> tuple[FloatArray, float]:
     """The shape, and its weight."""
     laws = np.exp(np.array(logs))
+    choices = list(combinations_with_replacement(range(len(laws)), size))
     sums = []
-    for choice in combinations_with_replacement(range(len(laws)), size):
+    for choice in choices:
         total = np.ones(1)
         for knot in choice:
             total = np.convolve(total, laws[knot])
         sums.append(total)
-    return _common(np.array(sums), size * min(map(variance, laws)))
+    alike = [k for k, choice in enumerate(choices) if choice[0] == choice[-1]]
+    return _common(np.array(sums), alike, size * min(map(variance, laws)))
 
 
-def _common(sums: FloatArray, unit: float) -> tuple[FloatArray, float]:
-    """The best shape that was found, and its weight in the worst of the sums."""
+def _common(sums: FloatArray, some: list[int], unit: float) -> tuple[FloatArray, float]:
+    """The best shape that was found, and its weight in the worst of the sums.
+
+    It is looked for in ``some`` of them first. Those in which it has much less weight are taken along from then on.
+    """
+    best, weight = np.ones(1), 0.0
+    for _ in range(TRIES):
+        shape, hoped = _alternating(sums[some], unit)
+        masses = np.array([_added(one, shape).sum() for one in sums])
+        least = float(masses.min())
+        if least * variance(shape) > weight * variance(best):
+            best, weight = shape, least
+        if least > ALIKE * hoped:
+            break
+        some = [*some, *(int(k) for k in np.argsort(masses)[:WORST] if k not in some and masses[k] < ALIKE * hoped)]
+    return best, weight * (1 - 1e-12)
+
+
+def _alternating(sums: FloatArray, unit: float) -> tuple[FloatArray, float]:
+    """The best shape that is found by turns with what is added to it, and its weight in the worst of these sums."""
     means = sums @ np.arange(sums.shape[1])
     low = np.floor(means + 1e-9).astype(np.int64)
     part = np.clip(means - low, 0, 1)
@@ -87,7 +149,7 @@ def _common(sums: FloatArray, unit: float) -> tuple[FloatArray, float]:
         for row, law in zip(added, laws, strict=True):
             if law.sum() > 0:
                 row[np.minimum(np.flatnonzero(law) + middle, sums.shape[1] - 1)] = law[law > 0] / law.sum()
-    return best, weight * (1 - 1e-12)
+    return best, weight
 
 
 def _shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatArray | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
-from rqm.privacy.blocks import block_of, outermost
+from rqm.privacy.blocks import block_of, thirds
 from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
 from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
@@ -208,9 +208,10 @@ class Asked:
             return np.ones((len(self.pairs), len(orders)), dtype=np.bool_)
         count, last, block = self.count, self.tier.last, self.tier.block
         middle = len(self.others) // 2
-        halves = [group_of(half) for half in (self.others[:middle], self.others[middle:])]
+        halves_of = [self.others[:middle], self.others[middle:]]
+        halves = [group_of(half) for half in halves_of]
         tail = min(map(needed_tail, orders, alone))
-        known = partial(pair_bounds, halves, laws=self.laws, orders=orders, alone=alone, log_tail=tail)
+        known = partial(pair_bounds, laws=self.laws, orders=orders, alone=alone, log_tail=tail)
         by_themselves = pair_divergences(Sum.nothing(), self.laws, self.pairs, orders)
 
         def look(count: int, reached: FloatArray) -> Bools:
@@ -220,7 +221,13 @@ class Asked:
                 some = left.any(axis=1)
                 if some.any():
                     size = max(block, 1 + count // counts)
-                    left[some] &= known(steps_of(2, size, count), block=size, pairs=self.pairs[some]) > reached
+                    left[some] &= known(halves, steps_of(2, size, count), block=size, pairs=self.pairs[some]) > reached
+            some = left.any(axis=1)
+            if some.any() and self.tier.size > 1:
+                several = max(block, 1 + count // (40 * self.tier.size))
+                steps = steps_of(2, several * self.tier.size, count)
+                closer = partial(known, [block_of(half, self.tier.size) for half in halves_of])
+                left[some] &= closer(steps, block=several, pairs=self.pairs[some]) > reached
             return left
 
         wanted = look(count, attained)
@@ -266,12 +273,11 @@ class Asked:
             return [[one] for one in self._blocks(halves, 0, mirrored=mirrored and len(self.others) % 2 == 0)]
         if groups <= 2:
             return [[(partition(self.others, groups), 0, steps, steps, 0)]]
+        if self.tier.size > 1:  # of mirror images, those with fewer clients at the lower end
+            return [[one] for one in self._blocks(thirds(self.others, self.tier.size), int(mirrored))]
         # Most clients sit in one half: cut that one finely and the far one less.
         found: list[list[Way]] = []
         for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
-            if self.tier.size > 1:
-                found += [[one] for one in self._blocks([halves[far], *outermost(halves[near], last=near == 1)], 1)]
-                continue
             finest = [group_of(halves[far]), *partition(halves[near], groups - 1)]
             found.append([(finest, 1, steps, steps // 2, 0)])
             if groups == 4:
@@ -285,9 +291,9 @@ class Asked:
         """
         size, found = self.tier.size, set[tuple[int, ...]]()
         blocks = [block_of(part, size) for part in parts]
-        if self.tier.block > 1:
+        if not self.tier.rest:
             steps = steps_of(len(parts), self.tier.block * size, self.count)
-            yield blocks, far, steps, steps, 0
+            yield blocks, far, steps, self.count // 2 // (self.tier.block * size) if far else steps, 0
             return
         for some in product(range(size), repeat=len(parts) - 1):
             left = (*some, (self.count - sum(some)) % size)

@@ -20,7 +20,7 @@ from rqm.privacy.means import lower_beyond, spread_means, take_large
 from rqm.privacy.measures import Measure, Moments
 from rqm.privacy.shapes import Group
 
-LATTICE = 10
+LATTICE = 5
 """Counts of a group that are computed to begin with, besides none."""
 ENOUGH = 1e-11
 """The part of a mean that may stay bounded from above only."""

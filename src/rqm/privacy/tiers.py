@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from math import comb
 
-from rqm.privacy.blocks import block_sizes
+from rqm.privacy.blocks import block_sizes, third_size
 
 BUDGET = 130_000
 """Counts of shapes that one certificate may try; more groups are tighter and need more."""
@@ -12,9 +12,11 @@ FEW = 24
 MANY = 8
 """Knots from which on a half is cut in two for blocks."""
 SEVERAL, NEAR, NOT_FAR = 48, 1.02, 1.08
-"""Others from whom on three groups of blocks take long, and when they are asked, before and after, until …"""
+"""Others from whom on three groups of blocks take long, and when they are asked, before and after."""
+SMALL = 3
+"""Clients of a smaller block, of which less is missing where one is: that counts at high orders."""
 TOO_MANY = 128
-"""… they take minutes."""
+"""Others from whom on those who are left of three groups of blocks would take minutes."""
 WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 
@@ -24,7 +26,7 @@ class Tier:
     """One way to certify: ``groups`` groups, others counted in blocks of ``block``, for up to ``last`` others.
 
     Groups have shapes of ``size`` clients together, of which a block has so many. It is asked where the bound is more
-    than ``past`` times what is attained.
+    than ``past`` times what is attained. Of the ``rest``, who do not fill a block, smaller blocks are made, or none.
     """
 
     groups: int
@@ -32,6 +34,7 @@ class Tier:
     last: int
     size: int = 1
     past: float = 1.0
+    rest: bool = True
 
 
 def tiers(knots: int, width: int, others: int) -> list[Tier]:
@@ -64,10 +67,18 @@ def block_tiers(knots: int, width: int, others: int) -> list[Tier]:
 
 
 def fine_tiers(knots: int, width: int, others: int) -> list[Tier]:
-    """The largest blocks in three groups, where there are knots and room enough: tightest at low orders."""
-    largest = block_sizes(-(-knots // 2), others)[-1]
-    tier = replace(_tier(3, knots, 1, width, largest), past=NEAR if others < SEVERAL else NOT_FAR)
-    return [tier] if largest > 1 and knots >= MANY and others < min(tier.last + 1, TOO_MANY) else []
+    """Large blocks in three groups, where there are knots and room enough: tightest at low orders.
+
+    Of many others those who are left are few.
+    """
+    largest = third_size(knots)
+    if largest == 1 or knots < MANY:
+        return []
+    past = NEAR if others < SEVERAL else NOT_FAR
+    if others < TOO_MANY:
+        return [replace(_tier(3, knots, 1, width, largest), past=past)]
+    sizes = sorted({min(largest, SMALL), largest})
+    return [replace(one, past=past, rest=False) for size in sizes for one in _doubled(3, width, others, size, knots)]
 
 
 def measured_tiers(knots: int, width: int, others: int, *, tails: bool) -> list[Tier]:
@@ -98,7 +109,8 @@ def _tier(groups: int, knots: int, block: int, width: int, size: int = 1) -> Tie
     while _affordable(groups, knots, block, width, steps + 1):
         steps += 1
     full = block * size
-    return Tier(groups, block, full * steps + (groups * (full - 1) if groups < knots else 0), size)
+    last = full * steps + (groups * (full - 1) if groups < knots else 0)
+    return Tier(groups, block, last, size, rest=block == 1)
 
 
 def _affordable(groups: int, knots: int, block: int, width: int, steps: int) -> bool:
@@ -107,4 +119,4 @@ def _affordable(groups: int, knots: int, block: int, width: int, steps: int) -> 
     if groups == knots:  # exact: one long convolution a count
         counts = comb(steps + groups - 1, groups - 1)
         return counts <= BUDGET and counts * (steps * width) ** 2 <= 2e11
-    return comb(steps + groups, groups) <= (BUDGET if groups > 2 else BUDGET // 16)
+    return comb(steps + groups, groups) <= (2 * BUDGET if groups > 2 else BUDGET // 16)
