@@ -4,7 +4,7 @@
 ``--missing`` goes on where it was interrupted. ``python -m tools.map OUT --draw`` draws map.png from it, and
 ``tools.tables`` makes the table of docs/which-mechanism.md. A mean of d values within an L2 clip is sent once, at
 δ = 10⁻⁶. Of the winner the error is simulated; the ε that some inputs attain is computed from the laws; and one that an
-adversary measures, by samples.
+adversary measures, by samples: how far he tells two vectors apart (``rqm.audit.vector``).
 """
 
 import argparse
@@ -62,10 +62,11 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
             noise[name] = f"bits = {bits}: sums do not fit"
             del found[name]
     best = min(found, key=lambda one: noise[one])
-    mean, mech = found[best].private_mean(), found[best].mechanism.channel
+    mean, mech, promise = found[best].private_mean(), found[best].mechanism.channel, found[best].guarantee
+    gaussian = promise is not None and promise.accountant == "gaussian"
     rng = SeededRandom(clients, dim, int(epsilon))
     release: dict[str, Any] = {"clients": clients, "dim": mean.coordinates, "l2_clip": mean.bound, "delta": DELTA}
-    measured = audit_vector(mech, found[best].epsilon, **release, rng=rng).to_dict()
+    measured = audit_vector(mech, found[best].epsilon, **release, gaussian=gaussian, rng=rng).to_dict()
     return {
         "clients": clients,
         "dim": dim,

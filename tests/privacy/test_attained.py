@@ -7,7 +7,7 @@ import pytest
 
 from rqm import PBM, RQM
 from rqm.mechanisms.additive import DiscreteGaussian
-from rqm.privacy.attained import Pair, attained_epsilon, event_epsilon, pairs, tails
+from rqm.privacy.attained import Pair, attained_epsilon, event_epsilon, pairs, tails, thresholds
 from rqm.privacy.gaussian import gaussian_epsilon
 
 
@@ -25,6 +25,16 @@ def test_few_coordinates_are_nearly_as_enumerated_and_never_above(count):
         p, q = rng.dirichlet(np.ones(6), size=2) * 0.99 + 0.01 / 6
         found, right = event_epsilon(*tails(p, q, count), 1e-3), enumerated(p, q, count, 1e-3)
         assert 0.9 * right <= found <= right * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sums_of_losses_beyond_a_threshold_have_nearly_the_probabilities_of_its_event(count):
+    p, q = np.random.default_rng(count).dirichlet(np.ones(6), size=2) * 0.99 + 0.01 / 6
+    joint = [np.array([np.prod(one) for one in product(law, repeat=count)]) for law in (p, q)]
+    sums = np.log(joint[0] / joint[1])
+    for least, gained, paid in list(zip(*thresholds(p, q, count), strict=True))[::7]:
+        assert joint[0][sums >= least].sum() == pytest.approx(gained, abs=0.02 if count > 1 else 1e-12)
+        assert joint[1][sums >= least].sum() == pytest.approx(paid, abs=0.02 if count > 1 else 1e-12)
 
 
 def test_many_coordinates_are_as_told_apart_as_gaussians():

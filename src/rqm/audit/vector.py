@@ -5,18 +5,22 @@ the rest of the coordinates tells nothing. The adversary knows the laws, and add
 speaks for either vector. The client's own message comes from the encoder. So do all others' where that is affordable;
 else their sums, which are the same for both vectors, are drawn from their exact law, rounded to 2⁻⁴⁰.
 
-Where one coordinate differs, an event is *counted* at δ itself: ε ≥ log((P − δ) / Q). Of many that cannot be: at
-δ = 10⁻⁶ hardly anything would be seen. But what is certified of many is that they are no easier to tell than N(0, 1)
-and N(μ, 1), and of such a pair nobody *guesses* more than Φ(μ/2) right. So the vector is drawn by a fair coin, the
-adversary guesses it, and how often he is right bounds μ from below; that is told as the ε of such a Gaussian at δ. It
-is measured in the claim's own currency (as Nasr et al. 2023, "Tight auditing of differentially private machine
-learning"): it is an ε at δ only of releases that are as Gaussian as the claim says.
+An event is chosen on the laws, before anything is drawn: that the sum speaks for one of the vectors by so much at
+least. How often it is seen bounds P from below, its probability under that vector, and Q from above, under the other.
+Where one coordinate differs, it is *counted* at δ itself: ε ≥ log((P − δ) / Q). Of many that cannot be: at δ = 10⁻⁶
+hardly anything would be seen. But what is certified of many is that they are no easier to *tell apart* than N(0, 1) and
+N(μ, 1): no event has Φ⁻¹(P) − Φ⁻¹(Q) > μ. So whatever event is looked at bounds μ from below, and of skewed laws one
+far from the middle tells most; that is told as the ε of such a Gaussian at δ. It is measured in the claim's own
+currency (as Nasr et al. 2023, "Tight auditing of differentially private machine learning"): it is an ε at δ only of
+releases that are as Gaussian as the claim says.
+
+The certificate says nothing of outcomes far out, of a probability ``lost`` of δ/1000 in all: what holds is that
+P ≤ Φ(Φ⁻¹(Q) + μ) + lost. So bounds on probabilities are kept within δ and 1 − δ, where that moves μ by 0.001 at most.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from math import inf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -29,16 +33,18 @@ from rqm._util.checks import FloatArray, real, whole
 from rqm.audit.sampler import checked_confidence
 from rqm.kernels.recipe import TABLE_BITS, Recipe, on_grid
 from rqm.mechanisms.channel import Channel
-from rqm.privacy.attained import Pair, pairs, tails
+from rqm.privacy.attained import Pair, pairs, thresholds
 from rqm.privacy.gaussian import gaussian_epsilon
 from rqm.randomness import SecureRandom, SeededRandom
 
 EFFORT = 1_000_000_000
 """Messages, about, that are drawn in all."""
-ROUNDS = 20_000, 4_000_000
-"""Guesses, at least and at most."""
-COUNTED = 40_000_000
-"""Draws of either vector, at least, in which events are to be counted, before others' messages are drawn one by one."""
+ROUNDS = 20_000
+"""Draws of either vector, at least."""
+ENOUGH = {"counted": 40_000_000, "told apart": 100_000}
+"""Draws of either vector that are to be affordable before others' messages are drawn one by one."""
+SAME = 1e-9
+"""Events that differ by no more in what they are worth hold the same outcomes."""
 AT_ONCE = 2**17
 """Coordinates that are drawn at a time: they stay in the cache."""
 
@@ -50,9 +56,9 @@ Ints = npt.NDArray[np.int64]
 class VectorAudit:
     """What is claimed of a whole release at δ, and what was measured with ``confidence``; one client's vector replaced.
 
-    ``way`` is "counted" or "guessed", by so many ``rounds`` (of each vector; of both together). ``coordinates`` of
-    ``size`` clips were turned over, all others held ``others`` clips; ``encoded`` says whether their messages came from
-    the encoder, too, or their sums from the law.
+    ``way`` is "counted" or "told apart", by so many ``rounds`` of each vector. ``coordinates`` of ``size`` clips were
+    turned over, all others held ``others`` clips; ``encoded`` says whether their messages came from the encoder, too,
+    or their sums from the law.
     """
 
     claimed: float
@@ -81,66 +87,67 @@ def audit_vector(
     dim: int,
     l2_clip: float,
     delta: float,
+    gaussian: bool = True,
     confidence: float = 0.99,
     effort: int = EFFORT,
     rng: Source | None = None,
 ) -> VectorAudit:
     """Measure ε of the sum over ``clients`` of vectors of ``dim`` coordinates within ``l2_clip``, as claimed at δ.
 
+    ``gaussian``: what is claimed of a vector is by a Gaussian certificate (``Guarantee.accountant``). What is claimed
+    in another way says nothing of μ, and is contradicted only by what is counted.
+
     >>> from rqm import PBM
     >>> found = audit_vector(PBM(theta=0.05), 4.5, clients=10, dim=64, l2_clip=2.0, delta=1e-5, effort=10**6)
     >>> found.way, found.coordinates, found.contradicted
-    ('guessed', 16, False)
+    ('told apart', 4, False)
     """
     clients, dim = whole("clients", clients, 1), whole("dim", dim, 1)
     delta = real("delta", delta, "strictly between 0 and 1", 0, 1)
     confidence, rng, effort = checked_confidence(confidence), rng or SecureRandom(), whole("effort", effort, 100_000)
-    error, tried = 1 - confidence, []
+    error = 1 - confidence
     every = list(pairs(mech, clients, dim, l2_clip))
-    most = max(2 * effort // ROUNDS[0], min(pair.count for pair in every))  # of many coordinates each takes its time
-    for pair in (pair for pair in every if pair.count <= most):
-        for way in _ways_of(pair, dim):
-            rounds, encoded = _affordable(pair.count, clients, way, effort)
-            expected = (
-                _accuracy(pair, rounds, error, delta)
-                if way == "guessed"
-                else _expected(pair, way, rounds, error, delta)
-            )
-            tried.append((expected, way, rounds, encoded, pair))
-    _, way, rounds, encoded, pair = max(tried, key=lambda one: one[0])
-    draw = _Draw(mech, pair, clients, encoded, rng)
-    measured = _guessed(draw, rounds, error, delta) if way == "guessed" else _counted(draw, way, rounds, error, delta)
+    most = max(2 * effort // ROUNDS, min(pair.count for pair in every))  # of many coordinates each takes its time
+    tried = [
+        _event(pair, way, high, *_affordable(pair.count, clients, way, effort), error, delta)
+        for pair in every
+        if pair.count <= most
+        for way in _ways_of(pair, gaussian and dim > 1)
+        for high in (True, False)
+    ]
+    event = max(tried, key=lambda one: one.expected)
+    pair, rounds = event.pair, event.rounds
+    draw = _Draw(mech, pair, clients, event.encoded, rng)
+    bounds = _bounds(event.seen(draw, event.high), event.seen(draw, not event.high), rounds, error)
+    measured = _epsilon(event.way, _worth(event.way, *bounds, delta), delta)
     return VectorAudit(
         claimed=claimed,
         measured=measured,
         delta=delta,
         confidence=confidence,
         contradicted=bool(measured > claimed),
-        way=way.split()[0],
+        way=event.way,
         rounds=rounds,
         coordinates=pair.count,
         size=pair.size,
         others=pair.others,
         clients=clients,
-        encoded=encoded,
+        encoded=event.encoded,
     )
 
 
-def _ways_of(pair: Pair, dim: int) -> Iterator[str]:
-    """Events of one coordinate that differs are counted, in either direction; of a vector it may also be guessed."""
-    if pair.count == 1:
-        yield from ("counted", "counted the other way")
-    if dim > 1:
-        yield "guessed"
+def _ways_of(pair: Pair, gaussian: bool) -> Iterator[str]:
+    """Events are counted where one coordinate differs, or nothing is claimed of μ; else vectors are told apart, too."""
+    if pair.count == 1 or not gaussian:
+        yield "counted"
+    if gaussian:
+        yield "told apart"
 
 
 def _affordable(count: int, clients: int, way: str, effort: int) -> tuple[int, bool]:
     """Rounds of one pair, and whether everybody's messages can come from the encoder."""
-    if way != "guessed":
-        encoded = 2 * clients * COUNTED <= effort
-        return effort // (2 * (clients if encoded else 2)), encoded
-    encoded = clients * count * ROUNDS[0] <= effort
-    return int(np.clip(effort // (count * (clients if encoded else 2)), *ROUNDS)), encoded
+    encoded = 2 * clients * count * ENOUGH[way] <= effort
+    return max(ROUNDS, effort // (2 * count * (clients if encoded else 2))), encoded
 
 
 # -- drawing --------------------------------------------------------------------------------------
@@ -181,63 +188,77 @@ def _recipe(law: FloatArray) -> Recipe:
     return on_grid(1.0, Fraction(1), 2, np.stack([units, units]), rows=True, modulus=len(units))
 
 
-# -- counting one coordinate's events at δ ----------------------------------------------------------
+# -- an event, and what it tells --------------------------------------------------------------------
 
 
-def _expected(pair: Pair, way: str, rounds: int, error: float, delta: float) -> float:
-    """The bound that the best event can be expected to give."""
-    p, q = (pair.high, pair.low) if way == "counted" else (pair.low, pair.high)
-    return float(_abouts(*tails(p, q, 1), rounds, error, delta).max())
+@dataclass(frozen=True)
+class _Event:
+    """That a sum speaks for the ``high`` vector, or for the other, by ``least`` or more; and what it may well tell."""
 
+    pair: Pair
+    way: str
+    high: bool
+    rounds: int
+    encoded: bool
+    least: float
+    expected: float
 
-def _abouts(gained: FloatArray, paid: FloatArray, rounds: int, error: float, delta: float) -> FloatArray:
-    """About the bounds that some events will give, by their probabilities under either law."""
-    z = -float(ndtri(error / 2))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        low = gained - z * np.sqrt(gained / rounds) - delta
-        high = paid + z * np.sqrt(paid / rounds) + z * z / rounds
-        return np.where(low > 0, np.log(np.maximum(low, 1e-300)) - np.log(high), -inf)
-
-
-def _counted(draw: _Draw, way: str, rounds: int, error: float, delta: float) -> float:
-    """log((P − δ)/Q) at least, of an event chosen on the laws: Clopper and Pearson's bounds, half of the error each."""
-    pair, flipped = draw.pair, way != "counted"
-    p, q = (pair.low, pair.high) if flipped else (pair.high, pair.low)
-    losses = pair.losses() * (-1 if flipped else 1)
-    best = int(np.argmax(_abouts(*tails(p, q, 1), rounds, error, delta)))
-    event = np.zeros(len(losses), dtype=bool)
-    event[np.argsort(np.where((p > 0) & (q > 0), -losses, inf), kind="stable")[: best + 1]] = True
-
-    def hits(high: bool) -> int:
-        return sum(int(event[draw.sums(high, size)].sum()) for size in draw.chunks(rounds))
-
-    mine, others = hits(not flipped), hits(flipped)
-    low = stats.beta.ppf(error / 2, mine, rounds - mine + 1) if mine else 0.0
-    above = stats.beta.ppf(1 - error / 2, others + 1, rounds - others) if others < rounds else 1.0
-    return max(0.0, log((low - delta) / above)) if low > delta else 0.0
-
-
-# -- guessing which of two vectors it was ---------------------------------------------------------
-
-
-def _accuracy(pair: Pair, rounds: int, error: float, delta: float) -> float:
-    """The bound that so many guesses can be expected to give."""
-    gained, paid = tails(pair.high, pair.low, pair.count)
-    right = min(1.0, 0.5 + float((gained - paid).max()) / 2)
-    return _told(right + float(ndtri(error)) * sqrt(right * (1 - right) / rounds), delta)
-
-
-def _told(right: float, delta: float) -> float:
-    """ε at δ of a Gaussian of which so many guesses are right."""
-    return gaussian_epsilon(float(2 * ndtri(min(right, 1 - 1e-12))), delta) if right > 0.5 else 0.0
-
-
-def _guessed(draw: _Draw, rounds: int, error: float, delta: float) -> float:
-    """ε by how many guesses were right: which vector it was, a fair coin says. Clopper and Pearson's bound."""
-    coins = np.unpackbits(draw.rng.words(-(-rounds // 64)).view(np.uint8))[:rounds]
-    losses, count, right = draw.pair.losses(), draw.pair.count, 0
-    for high, times in ((True, int(coins.sum())), (False, rounds - int(coins.sum()))):
-        for size in draw.chunks(times, count):
+    def seen(self, draw: _Draw, high: bool) -> int:
+        """How often it comes in all rounds of one vector."""
+        losses, count = self.pair.losses() * (1 if self.high else -1), self.pair.count
+        found = 0
+        for size in draw.chunks(self.rounds, count):
             told = losses[draw.sums(high, size * count)].reshape(size, count).sum(axis=1)
-            right += int(((told >= 0) == high).sum())
-    return _told(float(stats.beta.ppf(error, right, rounds - right + 1)), delta)
+            found += int((told >= self.least).sum())
+        return found
+
+
+def _event(pair: Pair, way: str, high: bool, rounds: int, encoded: bool, error: float, delta: float) -> _Event:
+    """The one that is expected to tell most, of those for one of the vectors.
+
+    Told apart, those for the other vector are their complements, and worth the same; but each side keeps its digits.
+    """
+    laws = (pair.high, pair.low) if high else (pair.low, pair.high)
+    least, gained, paid = thresholds(*laws, pair.count)
+    worth = _worth(way, _about(gained, rounds, ndtri(error / 2)), _about(paid, rounds, -ndtri(error / 2)), delta)
+    best = _middle(worth)
+    return _Event(pair, way, high, rounds, encoded, float(least[best]), _epsilon(way, worth[best], delta))
+
+
+def _middle(worth: FloatArray) -> int:
+    """In the middle of the first stretch of what is worth most.
+
+    Sums of few losses lie apart, and between two of them all thresholds are the same event; near to either one it might
+    fall out, or another in, since these losses are not rounded.
+    """
+    best = worth >= worth.max() - SAME
+    first = int(np.argmax(best))
+    return first + int(np.argmin(np.append(best[first:], False))) // 2
+
+
+def _about(chances: FloatArray, rounds: int, z: float) -> FloatArray:
+    """About the bound, ``z`` deviations away, that so many rounds will give of each probability (Wilson 1927)."""
+    chances, square = np.clip(chances, 0, 1), z * z / rounds
+    spread = np.sqrt(chances * (1 - chances) / rounds + square / rounds / 4)
+    return np.asarray(np.clip((chances + square / 2 + z * spread) / (1 + square), 0, 1))
+
+
+def _bounds(gained: int, paid: int, rounds: int, error: float) -> tuple[FloatArray, FloatArray]:
+    """Clopper and Pearson's, with half of the error each: P at least, and Q at most."""
+    low = stats.beta.ppf(error / 2, gained, rounds - gained + 1) if gained else 0.0
+    above = stats.beta.ppf(1 - error / 2, paid + 1, rounds - paid) if paid < rounds else 1.0
+    return np.asarray(low), np.asarray(above)
+
+
+def _worth(way: str, low: FloatArray, above: FloatArray, delta: float) -> FloatArray:
+    """An ε, or a μ, that events of such bounds show."""
+    if way == "counted":
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.maximum(low - delta, 0)) - np.log(above))
+    return np.asarray(ndtri(np.minimum(low, 1 - delta)) - ndtri(np.maximum(above, delta)))
+
+
+def _epsilon(way: str, worth: FloatArray, delta: float) -> float:
+    """What an event is worth as an ε at δ."""
+    found = max(0.0, float(worth))
+    return found if way == "counted" else gaussian_epsilon(found, delta)

@@ -7,7 +7,7 @@ their sums are known. Audits draw from the same pairs (``rqm.audit.vector``).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log, sqrt
+from math import inf, log, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -108,16 +108,25 @@ def tails(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, FloatAr
     Of one coordinate the outcomes that speak most for the first law, one after the other. Of many, sums of losses above
     a threshold, each loss rounded: probabilities are right whatever that rounding costs the adversary.
     """
+    return thresholds(p, q, count)[1:]
+
+
+def thresholds(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The same, and before them the summed loss from which on each event begins, halfway to the next one.
+
+    Of many coordinates losses that are not rounded make other events there, of nearly these probabilities.
+    """
     seen = (p > 0) & (q > 0)
     p, q = p[seen], q[seen]
     loss = np.log(p) - np.log(q)
     if count == 1:
         order = np.argsort(-loss, kind="stable")
-        return np.cumsum(p[order]), np.cumsum(q[order])
+        loss = loss[order]
+        return np.append((loss[:-1] + loss[1:]) / 2, -inf), np.cumsum(p[order]), np.cumsum(q[order])
     middle = float(p @ loss / p.sum())
     deviation = sqrt(float(p @ (loss - middle) ** 2 / p.sum()))
     if deviation == 0.0:
-        return np.ones(1), np.ones(1)
+        return np.full(1, -inf), np.ones(1), np.ones(1)
     gap = deviation / PARTS
     steps = np.rint((loss - middle).clip(-FAR * deviation, FAR * deviation) / gap).astype(np.int64)
     first, last = int(steps.min()), int(steps.max())
@@ -128,11 +137,12 @@ def tails(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, FloatAr
     tilted = q * np.exp(gap * steps)
     total = float(tilted.sum())
     mine, other = (_power(steps % size, law, size, count) for law in (p, tilted / total))
-    places = start + np.arange(size)
+    places = (start + np.arange(size))[::-1]
     mine, other = (np.roll(law, -start)[::-1] for law in (mine, other))
     with np.errstate(over="ignore", invalid="ignore"):
-        back = other * np.exp(count * log(total) - gap * places[::-1])
-    return np.cumsum(mine), np.cumsum(np.nan_to_num(back, posinf=1e300))
+        back = other * np.exp(count * log(total) - gap * places)
+    least = count * middle + gap * (places - 0.5).astype(np.float64)
+    return least, np.cumsum(mine), np.cumsum(np.nan_to_num(back, posinf=1e300))
 
 
 def _power(places: Ints, law: FloatArray, size: int, count: int) -> FloatArray:
