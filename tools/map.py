@@ -20,7 +20,7 @@ import numpy as np
 
 from rqm import SeededRandom, calibrate
 from rqm._util.files import write_json
-from rqm.audit.vector import audit_vector
+from rqm.audit.vector import EFFORT, audit_vector
 from rqm.kernels.recipe import TABLE_BITS
 from rqm.mechanisms.channel import Channel
 from rqm.privacy.attained import attained_epsilon
@@ -33,6 +33,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "RQM": ("rqm", {"levels": LEVELS}),
     "discrete Gaussian": ("discrete-gaussian", {}),
 }
+FEW, THOROUGH = 16, 8
+"""Coordinates up to which an audit draws so many times more: where one of them holds all of the clip laws are skewed, and
+the events that tell most are rare."""
 SUMS, AT_ONCE = 80_000, 4_000_000
 """Sums of which a simulated error is made (its deviation is known to 1/√(2 · SUMS), a quarter of a per cent), and
 inputs that are drawn at a time."""
@@ -66,7 +69,9 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
     gaussian = promise is not None and promise.accountant == "gaussian"
     rng = SeededRandom(clients, dim, int(epsilon))
     release: dict[str, Any] = {"clients": clients, "dim": mean.coordinates, "l2_clip": mean.bound, "delta": DELTA}
-    measured = audit_vector(mech, found[best].epsilon, **release, gaussian=gaussian, rng=rng).to_dict()
+    effort = EFFORT * (THOROUGH if 1 < dim <= FEW else 1)
+    audit = audit_vector(mech, found[best].epsilon, **release, gaussian=gaussian, effort=effort, rng=rng)
+    measured = audit.to_dict()
     return {
         "clients": clients,
         "dim": dim,

@@ -8,7 +8,7 @@ from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.privacy import certificate, counts
 from rqm.privacy.certificate import needed_tail
-from rqm.privacy.counts import Spread, thinning, worst_spread
+from rqm.privacy.counts import Shapes, Spread, thinning, worst_spread
 from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
 from rqm.privacy.measures import Renyi
 from rqm.privacy.shapes import partition
@@ -45,7 +45,18 @@ def test_the_same_maximum_as_everywhere(alpha, lattice, monkeypatch):
     groups = partition(logs, 3)
     alone = pair_divergences(Sum.nothing(), laws, pairs, np.array([alpha])).max()
     found = worst_spread(
-        [lambda: Spread(groups, 0, count, count, block=1, measure=Renyi(laws, pairs, alpha, alone), attained=0.0)],
+        [
+            lambda: Spread(
+                Shapes(groups, 1, count, -np.inf),
+                groups,
+                0,
+                count,
+                count,
+                block=1,
+                measure=Renyi(laws, pairs, alpha, alone),
+                attained=0.0,
+            )
+        ],
         attained=0.0,
     )
     assert found == pytest.approx(brute(groups, count, laws, pairs, alpha), rel=1e-9)

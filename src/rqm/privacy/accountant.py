@@ -69,7 +69,7 @@ def spent(event: Event, setting: Setting, charges: Charges | None = None, *, qui
         if event.dear and event.dim > LOW and found[0].epsilon < HIGH:
             return found[0]
         if found[1].epsilon == inf or not _exact(event, setting):
-            found.append(_by_divergences(event, setting, profile, quick))
+            found.append(_by_divergences(event, setting, profile, quick, min(one.epsilon for one in found)))
     return min(found, key=lambda one: one.epsilon)
 
 
@@ -221,10 +221,13 @@ def _mixed(
     return inf if isnan(found) else found
 
 
-def _by_divergences(event: Event, setting: Setting, profile: Mapping[int, int], quick: bool) -> Spent:
+def _by_divergences(
+    event: Event, setting: Setting, profile: Mapping[int, int], quick: bool, known: float = inf
+) -> Spent:
     """By Rényi divergences, with the fewest honest clients that a release may hold.
 
-    Where each order is dear, one is left out if what is attained at it makes more of ε than another certifies.
+    Where each order is dear, one is left out if what is attained at it makes more of ε than another certifies, or than
+    is ``known``; infinite if all are.
     """
     count = releases_of(setting, profile)
     floor, orders = setting.floor(count), orders_for(setting.observer, event.dear)
@@ -234,7 +237,7 @@ def _by_divergences(event: Event, setting: Setting, profile: Mapping[int, int], 
     least = Rdp(orders, count * event.attained(orders, floor.honest), setting.neighbours).epsilons(floor.delta)
     best = Spent(inf, "rdp", orders[0])
     for at_least, order in sorted(zip(least, orders, strict=True)):
-        if at_least < best.epsilon:
+        if at_least < min(best.epsilon, known):
             total = composed(event, setting, profile, (order,), quick=quick)
             best = min(best, Spent(total.epsilon(floor.delta)[0], "rdp", order), key=lambda one: one.epsilon)
     return best

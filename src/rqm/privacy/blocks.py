@@ -48,6 +48,12 @@ def third_size(knots: int) -> int:
     return max(size for size in range(1, SIZES[-1] + 1) if comb(middle + size - 1, size) <= max(CHOICES, middle))
 
 
+def outermost(half: FloatArray, *, last: bool) -> list[FloatArray]:
+    """A half of the knots, cut in two: those nearest to its end, with least noise, are a group of their own."""
+    outer = max(2, len(half) // 3)
+    return [half[:-outer], half[-outer:]] if last else [half[outer:], half[:outer]]
+
+
 def thirds(logs: FloatArray, size: int) -> list[FloatArray]:
     """The knots, cut in three: those nearest to either end, with least noise, and all between them.
 

@@ -174,10 +174,11 @@ def fitted(
     try:
         quickly = partial(reached, quick=True)
         start = _least(quickly, epsilon, start, step)
-        certified = reached(start, quick=False)
+        certified, below = reached(start, quick=False), None
         if epsilon < certified < inf:  # by as much more noise as a quick look is short of it
+            below = start, certified
             start = _least(quickly, AIM * epsilon * quickly(start) / certified, start, step)
-        found = _least(partial(reached, quick=False), epsilon, start)  # mostly the same
+        found = _least(partial(reached, quick=False), epsilon, start, below=below)  # mostly the same
     except _Unreached as error:
         what = f"epsilon = {epsilon:g}: {first.kind} does not reach it here"
         raise ValueError(f"{what}; must be at least {error.best:.3g}" if error.best < inf else what) from None
@@ -219,13 +220,20 @@ def _held(first: Mechanism, least: float, cancel: Cancel, setting: Setting, nois
     return smallest(enough, 0.1, 1e-3)
 
 
-def _least(reached: Callable[[float], float], target: float, start: float, step: float = NARROW) -> float:
+def _least(
+    reached: Callable[[float], float],
+    target: float,
+    start: float,
+    step: float = NARROW,
+    below: tuple[float, float] | None = None,
+) -> float:
     """The smallest x with ``reached`` below the target, to within some thousandths of it; it falls in x.
 
-    What cannot be made raises ValueError, and is taken for too large.
+    What cannot be made raises ValueError, and is taken for too large. ``below`` is an x that is too small, and what is
+    reached there.
     """
-    low, high, at_low, at_high = 0.0, inf, inf, 0.0
-    best, x = inf, start
+    low, at_low = below or (0.0, inf)
+    high, at_high, best, x = inf, 0.0, at_low, start
     for _ in range(80):
         try:
             now = reached(x)

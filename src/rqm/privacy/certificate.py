@@ -18,10 +18,10 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm._util.threads import usable_cores
-from rqm.privacy.blocks import block_of, thirds
+from rqm.privacy.blocks import block_of, outermost, thirds
 from rqm.privacy.cells import stack
 from rqm.privacy.compiled import Bools, IntArray, enumerate_counts
-from rqm.privacy.counts import Spread, pair_bounds, steps_of, worst_spread
+from rqm.privacy.counts import Shapes, Spread, pair_bounds, steps_of, worst_spread
 from rqm.privacy.divergence import UNIT_ROUNDOFF, Sum, all_pairs, pair_divergences, unlike_pairs
 from rqm.privacy.measures import Measure, Renyi
 from rqm.privacy.shapes import Group, group_of, partition
@@ -246,15 +246,22 @@ class Asked:
         measure = Renyi(self.laws, self.pairs[wanted], alpha, alone, needed_tail(alpha, alone))
         return self.worst(measure, attained, limit)
 
-    def worst(self, measure: Measure, attained: float, limit: float = inf) -> float:
+    def worst(self, measure: Measure, attained: float, limit: float = inf, known: list[Shapes] | None = None) -> float:
         """The largest bound of a measure over all spreads of the others, but no less than what is attained.
 
-        Infinite where it is seen early not to be below ``limit``.
+        Infinite where it is seen early not to be below ``limit``. Where one measure after the other is asked for, sums
+        of shapes stay ``known``.
         """
-        made = partial(Spread, block=self.tier.block, measure=measure)
-        worst = attained
-        for ways in self._ways():
-            worst = worst_spread([partial(made, *way, attained=worst) for way in ways], worst, limit)
+        if not known:
+            known = [] if known is None else known
+            known += [
+                Shapes(groups, self.tier.block, steps, measure.log_tail, deep=measure.deep)
+                for ways in self.ways
+                for groups, _, steps, _, _ in ways
+            ]
+        worst, kept, made = attained, iter(known), partial(Spread, block=self.tier.block, measure=measure)
+        for ways in self.ways:
+            worst = worst_spread([partial(made, next(kept), *way, attained=worst) for way in ways], worst, limit)
         return worst
 
     def each_way(self) -> list[Way]:
@@ -262,7 +269,8 @@ class Asked:
         middle = len(self.others) // 2
         return list(self._blocks([self.others[:middle], self.others[middle:]], 0))
 
-    def _ways(self) -> list[list[Way]]:
+    @cached_property
+    def ways(self) -> list[list[Way]]:
         """For either half being far, and whoever is left of blocks: one way or two, of which both hold."""
         middle = len(self.others) // 2
         halves = [self.others[:middle], self.others[middle:]]
@@ -273,11 +281,14 @@ class Asked:
             return [[one] for one in self._blocks(halves, 0, mirrored=mirrored and len(self.others) % 2 == 0)]
         if groups <= 2:
             return [[(partition(self.others, groups), 0, steps, steps, 0)]]
-        if self.tier.size > 1:  # of mirror images, those with fewer clients at the lower end
+        if self.tier.ends:  # of mirror images, those with fewer clients at the lower end
             return [[one] for one in self._blocks(thirds(self.others, self.tier.size), int(mirrored))]
         # Most clients sit in one half: cut that one finely and the far one less.
         found: list[list[Way]] = []
         for near, far in [(1, 0), (0, 1)][: 1 if mirrored else 2]:
+            if self.tier.size > 1:
+                found += [[one] for one in self._blocks([halves[far], *outermost(halves[near], last=near == 1)], 1)]
+                continue
             finest = [group_of(halves[far]), *partition(halves[near], groups - 1)]
             found.append([(finest, 1, steps, steps // 2, 0)])
             if groups == 4:

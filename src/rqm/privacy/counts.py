@@ -20,8 +20,8 @@ from rqm.privacy.means import lower_beyond, spread_means, take_large
 from rqm.privacy.measures import Measure, Moments
 from rqm.privacy.shapes import Group
 
-LATTICE = 5
-"""Counts of a group that are computed to begin with, besides none."""
+LATTICE, COARSER = 10, 5
+"""Counts of each of two groups, or of more, that are computed to begin with, besides none."""
 ENOUGH = 1e-11
 """The part of a mean that may stay bounded from above only."""
 
@@ -29,7 +29,7 @@ LITTLE = 0.15
 """The part of what is not known exactly in a mean that may wait."""
 AT_ONCE = 100
 """Spreads that are looked at together."""
-NARROW = 0.03
+NARROW = 0.2
 """Those within this part of the way from what is attained to the worst are looked at together."""
 AXES = 4
 
@@ -185,6 +185,7 @@ class Spread:
 
     def __init__(
         self,
+        shapes: Shapes,
         groups: list[Group],
         far: int,
         steps: int,
@@ -196,7 +197,7 @@ class Spread:
         attained: float,
     ) -> None:
         self.steps, self.far, self.first, self.free = steps, far, first, len(groups) - ones
-        self.shapes = Shapes(groups, block, steps, measure.log_tail, deep=measure.deep)
+        self.shapes = shapes
         self.measure = measure
         self.rest = np.array(list(product((0, 1), repeat=ones)), dtype=np.int64)
         weights = np.array([group.weight for group in groups[self.free :]])
@@ -205,7 +206,7 @@ class Spread:
         self.thin[:, 0, 0] = 1.0
         for matrix, group in zip(self.thin, groups[: self.free], strict=False):
             matrix[:] = thinning(steps, group.weight, block)
-        self.stride = max(1, steps // LATTICE)
+        self.stride = max(1, steps // (LATTICE if self.free == 2 else COARSER))
         spreads = self._counts(1, full=True)
         self.spreads = spreads[np.argsort(spreads[:, : self.far].sum(axis=1), kind="stable")]
         self.place = self.spreads[:, : self.far].sum(axis=1)

@@ -18,6 +18,7 @@ from rqm._util import cache
 from rqm._util.checks import FloatArray
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.certificate import Asked
+from rqm.privacy.counts import Shapes
 from rqm.privacy.divergence import Sum, all_pairs
 from rqm.privacy.measures import HockeySticks
 from rqm.privacy.mixtures import Mixture
@@ -29,7 +30,7 @@ STEPS = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.
 """Where an ε is looked for, over what is attained."""
 FLOOR = 0.01
 """An ε of which such parts are tried, where less is attained."""
-NEAR, FAR = np.arange(0, 4.1, 0.25), np.concatenate([np.arange(4.5, 8.1, 0.5), np.arange(9, 40, 1.0)])
+NEAR, FAR = np.arange(0, 4.1, 0.25), np.concatenate([np.arange(4.5, 8.1, 0.5), np.arange(9, 17), np.arange(19, 40, 3)])
 """Where scores are bounded, in deviations: farther out in wider steps."""
 RISE = 1.06
 """How much more than the variance of scores a certificate makes of μ², about."""
@@ -49,6 +50,14 @@ def _laws(mech: Channel, law: Law) -> tuple[FloatArray, list[Sum]]:
     return logs, [Sum.of(row) for row in logs]
 
 
+@lru_cache(maxsize=8)
+def _ways(mech: Channel, honest: int, law: Law, tails: bool) -> list[tuple[Asked, list[Shapes]]]:
+    """The ways to certify all others, the best first, each with the sums of shapes that were worked out for it."""
+    logs, laws = _laws(mech, law)
+    tiers = measured_tiers(len(logs), logs.shape[1], honest - 1, tails=tails)
+    return [(Asked(tier, logs, laws, logs, honest - 1, all_pairs(len(logs))), []) for tier in tiers]
+
+
 def _worst(
     mech: Channel,
     honest: int,
@@ -64,11 +73,9 @@ def _worst(
 
     Or by the first that is ``enough``. Infinite where none is below ``limit``.
     """
-    logs, laws = _laws(mech, law)
     best = inf
-    for tier in measured_tiers(len(logs), logs.shape[1], honest - 1, tails=tails):
-        asked = Asked(tier, logs, laws, logs, honest - 1, all_pairs(len(logs)))
-        best = min(best, asked.worst(measured(laws), attained, min(best, limit)))
+    for asked, known in _ways(mech, honest, law, tails):
+        best = min(best, asked.worst(measured(asked.laws), attained, min(best, limit), known))
         if best <= max(attained, enough):
             break
     return best

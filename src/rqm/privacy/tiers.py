@@ -27,6 +27,7 @@ class Tier:
 
     Groups have shapes of ``size`` clients together, of which a block has so many. It is asked where the bound is more
     than ``past`` times what is attained. Of the ``rest``, who do not fill a block, smaller blocks are made, or none.
+    Three groups of blocks are a half of the knots and two parts of the other, or both ``ends`` and what is between.
     """
 
     groups: int
@@ -35,6 +36,7 @@ class Tier:
     size: int = 1
     past: float = 1.0
     rest: bool = True
+    ends: bool = False
 
 
 def tiers(knots: int, width: int, others: int) -> list[Tier]:
@@ -74,11 +76,13 @@ def fine_tiers(knots: int, width: int, others: int) -> list[Tier]:
     largest = third_size(knots)
     if largest == 1 or knots < MANY:
         return []
-    past = NEAR if others < SEVERAL else NOT_FAR
     if others < TOO_MANY:
-        return [replace(_tier(3, knots, 1, width, largest), past=past)]
-    sizes = sorted({min(largest, SMALL), largest})
-    return [replace(one, past=past, rest=False) for size in sizes for one in _doubled(3, width, others, size, knots)]
+        past = NEAR if others < SEVERAL else NOT_FAR
+        sizes = block_sizes(-(-knots // 2), others)[-1], largest
+        return [replace(_tier(3, knots, 1, width, size), past=past, ends=k == 1) for k, size in enumerate(sizes)]
+    sizes = min(largest, SMALL), largest
+    found = [tier for size in dict.fromkeys(sizes) for tier in _doubled(3, width, others, size, knots)]
+    return [replace(tier, past=NOT_FAR, rest=False, ends=True) for tier in found]
 
 
 def measured_tiers(knots: int, width: int, others: int, *, tails: bool) -> list[Tier]:
@@ -89,7 +93,9 @@ def measured_tiers(knots: int, width: int, others: int, *, tails: bool) -> list[
     blocks = [tier for tier in reversed(block_tiers(knots, width, others)) if tier.last >= others]
     finer = [_tier(groups, max(knots, groups + 1), 1, width) for groups in (4, 3) if groups <= knots]
     fitting = [tier for tier in finer if tier.last >= others][:1]
-    return [*fitting, *blocks] if tails or others < FEW else blocks
+    if tails or others < FEW:
+        return [*fitting, *blocks]
+    return [*blocks[:1], *(tier for tier in fine_tiers(knots, width, others)[-1:] if tier.last >= others)]
 
 
 def _doubled(groups: int, width: int, others: int, size: int, knots: int = 2) -> list[Tier]:

@@ -22,6 +22,7 @@ from rqm._util import cache
 from rqm._util.checks import FloatArray, order, real, shown, whole
 from rqm.mechanisms.channel import Channel, Law
 from rqm.privacy.compiled import BLOCK, EMPTY
+from rqm.privacy.composition import LOW
 from rqm.privacy.divergence import Sum
 from rqm.privacy.setting import Neighbours
 from rqm.privacy.shifts import shifted_rdp
@@ -142,9 +143,8 @@ def vector_rdp(
             quick=quick,
         )
     if not mech.affine:
-        return _by_cells(
-            mech, alphas, honest, dim, (2 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2, law
-        )
+        squares = (2 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
+        return _by_cells(mech, alphas, honest, dim, squares, law, quick)
     laws, trials = end_laws(mech, law)
     found = gain(tuple(map(tuple, laws.tolist())), tuple(alphas.tolist()), honest - 1, neighbours, quick)
     distance = (4 if neighbours == "replace" else 1) * (l2_clip / mech.clip) ** 2
@@ -156,12 +156,20 @@ def vector_rdp(
     return bound
 
 
-def _by_cells(mech: Channel, alphas: FloatArray, honest: int, dim: int, squares: float, law: Law) -> FloatArray:
+def _by_cells(
+    mech: Channel, alphas: FloatArray, honest: int, dim: int, squares: float, law: Law, quick: bool
+) -> FloatArray:
     """The same for laws with kinks inside the clip: under the budget at low orders, or d times the worst coordinate."""
     from rqm.privacy.budget import budget_rdp  # noqa: PLC0415 (takes the compiler)
 
-    found = budget_rdp(mech, alphas.tolist(), honest=honest, squared=squares, law=law)
-    worse = found > dim * attained(mech, tuple(alphas.tolist()), honest, law=law)
+    least = attained(mech, tuple(alphas.tolist()), honest, law=law)
+    if quick:
+        return np.asarray(np.where(alphas <= LOW, min(dim, squares / 2), dim) * least)
+    if squares < 2 * dim:
+        found = budget_rdp(mech, alphas.tolist(), honest=honest, squared=squares, law=law)
+    else:  # all coordinates may be at their worst
+        found = np.full(len(alphas), inf)
+    worse = found > dim * least
     if worse.any():
         worst = dim * np.array([bound.upper for bound in renyi(mech, alphas[worse].tolist(), honest, law=law)])
         found[worse] = np.minimum(found[worse], worst)
