@@ -34,8 +34,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "discrete Gaussian": ("discrete-gaussian", {}),
 }
 FEW, THOROUGH = 16, 8
-"""Coordinates up to which an audit draws so many times more: where one of them holds all of the clip laws are skewed, and
-the events that tell most are rare."""
+"""Coordinates up to which an audit draws so many times more: where one of them holds all of the clip, laws are skewed,
+and the events that tell most are rare."""
 SUMS, AT_ONCE = 80_000, 4_000_000
 """Sums of which a simulated error is made (its deviation is known to 1/√(2 · SUMS), a quarter of a per cent), and
 inputs that are drawn at a time."""
