@@ -146,7 +146,7 @@ def _ways_of(pair: Pair, gaussian: bool) -> Iterator[str]:
 
 def _affordable(count: int, clients: int, way: str, effort: int) -> tuple[int, bool]:
     """Rounds of one pair, and whether everybody's messages can come from the encoder."""
-    encoded = 2 * clients * count * ENOUGH[way] <= effort
+    encoded = 2 * clients * count * ENOUGH[way] * max(1, effort // EFFORT) <= effort  # by no more effort more of them
     return max(ROUNDS, effort // (2 * count * (clients if encoded else 2))), encoded
 
 

@@ -35,6 +35,10 @@ NEAR, AIM = 0.996, 0.9985
 """A search ends where ε is at least this part of what was asked for, and looks for that one."""
 NARROW, WIDE = 1.02, 1.05
 """The first step of a search, by a factor; the wider one where each takes seconds."""
+JUMP = 1e-3
+"""Where ε jumps within such a part of the noise, there is nothing between."""
+TWICE = 3
+"""After so many steps on one side a search halves what is left."""
 COARSE = 1.25
 """Coins must be so many times finer than the noise that stays, or noise that cancels is not worth it."""
 FAIR = 0.25
@@ -233,7 +237,7 @@ def _least(
     reached there.
     """
     low, at_low = below or (0.0, inf)
-    high, at_high, best, x = inf, 0.0, at_low, start
+    high, at_high, best, x, side = inf, 0.0, at_low, start, 0
     for _ in range(80):
         try:
             now = reached(x)
@@ -244,17 +248,18 @@ def _least(
                 raise _Unreached(best)
             high, at_high = x, now
         elif now <= target:
-            if now >= NEAR * target or (low and x - low <= 1e-4 * x):
+            if now >= NEAR * target or (low and x - low <= JUMP * x):
                 return x
-            high, at_high = x, now
+            high, at_high, side = x, now, max(side, 0) + 1
         else:
-            low, at_low, best = x, now, min(best, now)
+            low, at_low, best, side = x, now, min(best, now), min(side, 0) - 1
         if not low:
             x, step = x / step, step**2
         elif high == inf:
             x, step = x * step, step**2
         else:
-            x = _between(low, high, log(at_low / target), log(at_high / (AIM * target)) if at_high > 0 else -inf)
+            ends = log(at_low / target), log(at_high / (AIM * target)) if at_high > 0 else -inf
+            x = _between(low, high, *ends) if abs(side) < TWICE else sqrt(low * high)  # a line may be far off there
         if x < 1e-12 * start or x > 1e12 * start:
             break
     if high < inf and at_high > 0:

@@ -216,18 +216,19 @@ class Asked:
 
         def look(count: int, reached: FloatArray) -> Bools:
             """Which pairs may leak more than is reached, beside nobody, in few counts, in many: most are out soon."""
-            left: Bools = by_themselves > reached
+            left: Bools = ~(by_themselves <= reached)  # what is no number rules nothing out
             for counts in (8, 40):
                 some = left.any(axis=1)
                 if some.any():
                     size = max(block, 1 + count // counts)
-                    left[some] &= known(halves, steps_of(2, size, count), block=size, pairs=self.pairs[some]) > reached
+                    seen = known(halves, steps_of(2, size, count), block=size, pairs=self.pairs[some])
+                    left[some] &= ~(seen <= reached)
             some = left.any(axis=1)
             if some.any() and self.tier.size > 1:
                 several = max(block, 1 + count // (40 * self.tier.size))
                 steps = steps_of(2, several * self.tier.size, count)
                 closer = partial(known, [block_of(half, self.tier.size) for half in halves_of])
-                left[some] &= closer(steps, block=several, pairs=self.pairs[some]) > reached
+                left[some] &= ~(closer(steps, block=several, pairs=self.pairs[some]) <= reached)
             return left
 
         wanted = look(count, attained)

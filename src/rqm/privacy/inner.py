@@ -10,6 +10,7 @@ slope in any cell, and squares of slopes add up over coordinates (``docs/proofs/
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import inf, log, pi, sqrt
+from threading import Lock
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -43,6 +44,8 @@ ENOUGH = 1.05
 CLOSE, ROUGH = 1.015, 1.1
 """How close a bound is to be to what is attained, near and far out."""
 
+_ONE_AT_A_TIME = Lock()
+
 
 @lru_cache(maxsize=64)
 def _laws(mech: Channel, law: Law) -> tuple[FloatArray, list[Sum]]:
@@ -75,7 +78,8 @@ def _worst(
     """
     best = inf
     for asked, known in _ways(mech, honest, law, tails):
-        best = min(best, asked.worst(measured(asked.laws), attained, min(best, limit), known))
+        with _ONE_AT_A_TIME:  # sums of shapes are added to what is known
+            best = min(best, asked.worst(measured(asked.laws), attained, min(best, limit), known))
         if best <= max(attained, enough):
             break
     return best

@@ -28,8 +28,11 @@ class Moments:
         self.alpha, self.top = alpha, top
 
     def of(self, value: FloatArray, lost: FloatArray) -> FloatArray:
-        """From divergences; lost probability is charged as if nobody else were there."""
-        with np.errstate(under="ignore"):
+        """From divergences; lost probability is charged as if nobody else were there.
+
+        No number at all where that is infinite.
+        """
+        with np.errstate(under="ignore", invalid="ignore"):
             if self.alpha == 1:
                 return np.asarray(value + lost * self.top)
             return np.asarray(np.exp((self.alpha - 1) * (value - self.top)) + lost)

@@ -17,6 +17,8 @@ SMALL = 3
 """Clients of a smaller block, of which less is missing where one is: that counts at high orders."""
 TOO_MANY = 128
 """Others from whom on those who are left of three groups of blocks would take minutes."""
+LONG = 400
+"""Others from whom on three groups take long where many numbers are to be averaged."""
 WAYS = 128
 """Ways to split many others between two ends that are looked at."""
 
@@ -95,7 +97,8 @@ def measured_tiers(knots: int, width: int, others: int, *, tails: bool) -> list[
     fitting = [tier for tier in finer if tier.last >= others][:1]
     if tails or others < FEW:
         return [*fitting, *blocks]
-    return [*blocks[:1], *(tier for tier in fine_tiers(knots, width, others)[-1:] if tier.last >= others)]
+    fine = fine_tiers(knots, width, others)[-1:] if TOO_MANY <= others < LONG else []
+    return [*blocks[:1], *fine]
 
 
 def _doubled(groups: int, width: int, others: int, size: int, knots: int = 2) -> list[Tier]:
