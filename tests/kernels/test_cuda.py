@@ -253,6 +253,7 @@ def test_every_float32_has_an_accounted_position(mech):
     assert (realised == mech.position(x)).all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # in the interpreter they are NumPy's
 def test_inputs_that_are_not_finite_raise_the_flag():
     for bad in (np.nan, np.inf, -np.inf):
         for where in (0, 700, 1399):
