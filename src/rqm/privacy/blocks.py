@@ -6,7 +6,8 @@ weight · (shape ∗ some law of its own), a block of b clients adds the shape w
 what else it adds may be left out (``docs/proofs/certificate.md``). What a solver says is checked in plain arithmetic.
 """
 
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import lru_cache, reduce
 from itertools import combinations_with_replacement
 from math import comb
 from typing import Any
@@ -72,17 +73,14 @@ def _least(logs: tuple[tuple[float, ...], ...], size: int, outer: int) -> float:
     found = []
     for part in (logs[:outer], logs[outer:-outer], logs[-outer:]):
         laws = np.exp(np.array(part))
-        shape, weight = _alternating(np.array([_power(law, size) for law in laws]), size * min(map(variance, laws)))
+        shape, weight = _alternating(np.array([_summed([law] * size) for law in laws]), size * min(map(variance, laws)))
         found.append(weight * variance(shape))
     return min(found)
 
 
-def _power(law: FloatArray, size: int) -> FloatArray:
-    """The law of the sum of so many."""
-    total = np.ones(1)
-    for _ in range(size):
-        total = np.convolve(total, law)
-    return total
+def _summed(laws: Iterable[FloatArray]) -> FloatArray:
+    """The law of the sum of clients with these laws."""
+    return reduce(np.convolve, laws, np.ones(1))
 
 
 def _key(logs: FloatArray) -> tuple[tuple[float, ...], ...]:
@@ -105,12 +103,7 @@ def _found(logs: tuple[tuple[float, ...], ...], size: int) -> tuple[FloatArray, 
     """The shape, and its weight."""
     laws = np.exp(np.array(logs))
     choices = list(combinations_with_replacement(range(len(laws)), size))
-    sums = []
-    for choice in choices:
-        total = np.ones(1)
-        for knot in choice:
-            total = np.convolve(total, laws[knot])
-        sums.append(total)
+    sums = [_summed(laws[list(choice)]) for choice in choices]
     alike = [k for k, choice in enumerate(choices) if choice[0] == choice[-1]]
     return _common(np.array(sums), alike, size * min(map(variance, laws)))
 
