@@ -19,6 +19,7 @@ from benchmarks import cifar_model as networks
 from benchmarks.encode import peer_python
 from benchmarks.round import Pfl
 from benchmarks.scale import flower
+from rqm.accounting.participation import Participation
 from rqm.data.clients import Clients, FederatedData
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.plan import ClientWork, Plan, ServerStep
@@ -31,11 +32,10 @@ FLOWER = "Flower's simulation, plain averaging"
 PLAN = Plan(
     data="noise",
     model="own",
-    clients=CLIENTS,
+    participation=Participation(CLIENTS, 10**9, sampling="uniform"),
     mechanism=RQM(clip=1e-3),
     client=ClientWork("local", epochs=1, batch=10, rate=0.1),
     server=ServerStep("sgd", rate=0.1),
-    rounds=10**9,
     evaluate_every=10**9,
 )
 

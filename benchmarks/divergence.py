@@ -5,14 +5,14 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from benchmarks import Result, measure
+from rqm.certify.renyi import renyi
 from rqm.mechanisms.rqm import RQM
-from rqm.privacy.worst_case import renyi
 
 Logs = npt.NDArray[np.float64]
 
 
 def log_convolve(a: Logs, b: Logs) -> Logs:
-    """Convolve two laws given by their logarithms."""
+    """Convolve two pmfs given by their logarithms."""
     terms = np.full((len(b), len(a) + len(b) - 1), -np.inf)
     for k, value in enumerate(b):
         terms[k, k : k + len(a)] = a + value

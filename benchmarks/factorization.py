@@ -1,4 +1,4 @@
-"""``python -m benchmarks.factorization PYTHON``: our banded strategies against jax_privacy's optimiser.
+"""``python -m benchmarks.factorization PYTHON``: our banded strategies against jax_privacy's optimizer.
 
 PYTHON is that of an environment with jax_privacy, which needs newer dependencies than the other peers:
 ``python -m venv peer && peer/bin/pip install jax_privacy==2.0.0``. Both sides are judged by our error, which the tests
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rqm._util.files import write_json
-from rqm.privacy.factorization import Strategy, Workload, banded, banded_columns
+from rqm.correlated.factorization import Strategy, Workload, banded
 
 CASES = ((250, 4), (250, 8), (250, 34), (250, 64), (250, 250))
 STEPS = 100
@@ -30,8 +30,7 @@ def main(python: str, out: Path = Path("results/factorization.json")) -> None:
         workload = Workload(rounds)
         peer = Strategy(np.array(json.loads(line)))
         row: dict[str, float] = {"rounds": rounds, "bands": bands}
-        row["same bands"] = banded(workload, bands).over_independent(workload)
-        row["own columns"] = banded_columns(workload, bands).over_independent(workload)
+        row["rqm"] = banded(workload, bands).over_independent(workload)
         row["jax_privacy"] = peer.over_independent(workload)
         rows.append(row)
         print("  ".join(f"{name} {value:.5g}" for name, value in row.items()), flush=True)

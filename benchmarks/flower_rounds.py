@@ -57,7 +57,7 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
         protocol.COMPLETE = 0
     settings = Settings.from_run_config(
         {
-            **({"rqm.survivors": left, "rqm.honest": left} if few else {}),
+            **({"rqm.min-survivors": left, "rqm.honest-clients": left} if few else {}),
             "rqm.clients": clients,
             "rqm.rounds": rounds,
             "rqm.mechanism.mechanism": "rqm",

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from benchmarks import Entry, Result
 from benchmarks.encode import peer_python
-from rqm.encoding.private_mean import PrivateMean
+from rqm.encoding.calibrate import private_record_mean
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.training import models
 from rqm.training.records import PerRecord
@@ -74,10 +74,9 @@ class Ours:
             return functional.cross_entropy(net(x), y, reduction="none")
 
         dim = sum(p.numel() for p in model.parameters())
-        mean = PrivateMean(
-            unit="record", neighbours="add-remove", dim=dim, clients=1, delta=1e-6, mechanism=Gaussian(1.0),
-            record_clip=CLIP, l2_clip=RECORDS * CLIP,
-        )  # fmt: skip
+        mean = private_record_mean(
+            dim=dim, clients=1, record_clip=CLIP, l2_clip=RECORDS * CLIP, delta=1e-6, mechanism=Gaussian(1.0)
+        )
         self.every = PerRecord(model, losses, mean, (self.x, self.y), alone=True)
 
     def total(self) -> torch.Tensor:

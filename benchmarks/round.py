@@ -20,6 +20,7 @@ from torch.nn import functional
 from benchmarks import Result, measure
 from benchmarks.encode import peer_python
 from rqm._util.threads import usable_cores
+from rqm.accounting.participation import Participation
 from rqm.data.clients import Clients, FederatedData
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.plan import Plan
@@ -32,15 +33,26 @@ CLIENTS, EACH = 40, 200
 OURS, PFL, PLAIN = "a round with RQM", "pfl 0.6.0, central Gaussian", "plain torch loop, no privacy"
 SAME = "pfl with our model, which pools faster"
 PLAN = Plan(
-    data="noise", model="paper-cnn", clients=CLIENTS, mechanism=RQM(clip=2.9731e-5), evaluate_every=10**9, rounds=10**9
+    data="noise",
+    model="paper-cnn",
+    mechanism=RQM(clip=2.9731e-5),
+    participation=Participation(CLIENTS, 10**9, sampling="uniform"),
+    evaluate_every=10**9,
 )
+
+
+def of_clients(plan: Plan, clients: int) -> Plan:
+    """The plan with another number of clients in a round."""
+    return replace(plan, participation=replace(plan.participation, clients=clients))
+
+
 MEMORY = """
 import sys
 from dataclasses import replace
-from benchmarks.round import PLAN, federation, now, peak
+from benchmarks.round import PLAN, federation, now, of_clients, peak
 from rqm.training.trainer import Trainer
 n = int(sys.argv[1])
-trainer = Trainer(replace(PLAN, clients=n, device="cpu"), federation(n, 5))
+trainer = Trainer(replace(of_clients(PLAN, n), device="cpu"), federation(n, 5))
 before = now()
 trainer.step()
 print(peak() - before)
@@ -140,7 +152,7 @@ def on_cpu() -> Result:
             result.check(f"over {peer}", result.ratio(OURS, peer), wanted)
     small, rates = federation(10_000, 2), []
     for count in (1_000, 10_000):
-        many = Trainer(replace(PLAN, model="small-cnn", device="cpu", clients=count), small)
+        many = Trainer(replace(of_clients(PLAN, count), model="small-cnn", device="cpu"), small)
         rates.append(measure({"many": (many.step, count)}, repeats=2)["many"].rate)
         notes.append(
             f"A round of {count:,} clients with 2 pictures each, small model: {rates[-1]:.0f} clients a second."
@@ -181,7 +193,7 @@ def on_gpu() -> Result:
 
     runs: dict[str, tuple[Callable[[], object], int]] = {
         OURS: (lambda: waiting(trainer.step()), 1),
-        "the encoding in it": (lambda: waiting(trainer.mean.add(gradients, total.zero_(), rng, round=0)), 1),
+        "the encoding in it": (lambda: waiting(trainer.mean.add(gradients, total.zero_(), rng, round_index=0)), 1),
     }
     entries = measure(runs, repeats=20)
     names = torch.cuda.get_device_name(), f"torch {torch.__version__}"

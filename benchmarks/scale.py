@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import Entry, Result, measure
 from benchmarks.encode import peer_python
 from benchmarks.flower import told
-from benchmarks.round import PLAN, Pfl, federation
+from benchmarks.round import PLAN, Pfl, federation, of_clients
 from rqm.data.mapped import write
 from rqm.training.trainer import Trainer
 
@@ -42,13 +42,12 @@ ROUNDS = 9
 """Rounds out of each population on disk, the first of which does not count."""
 ROUND = """
 import json, sys, time
-from dataclasses import replace
-from benchmarks.round import peak
+from benchmarks.round import of_clients, peak
 from benchmarks.scale import SMALL
 from rqm.data.mapped import mapped
 from rqm.training.trainer import Trainer
 data = mapped(sys.argv[1])
-trainer = Trainer(replace(SMALL, clients=1000), data)
+trainer = Trainer(of_clients(SMALL, 1000), data)
 for _ in sys.stdin:
     start = time.perf_counter()
     trainer.step()
@@ -64,7 +63,7 @@ def name_of(count: int) -> str:
 def trainers(count: int) -> tuple[Trainer, Trainer]:
     """Rounds of so many clients: many at once, and one after the other."""
     data = federation(max(count, 1_000), EACH)
-    ours, loop = (Trainer(replace(SMALL, clients=count), data) for _ in range(2))
+    ours, loop = (Trainer(of_clients(SMALL, count), data) for _ in range(2))
     loop.work.together = None
     return ours, loop
 

@@ -25,11 +25,11 @@ PARAMETERS, FORTY, FEW = 1_018_174, 40, 2**14
 
 def params_of(plan: Plan, part: float = 0.05) -> Params:
     """The round of a plan for so many corrupt and lost clients."""
-    mean, lost = plan.private_mean(), int(part * plan.clients)
+    mean, lost = plan.private_mean(), int(part * plan.participation.clients)
     channel = plan.mechanism.channel
-    graph = security(plan.clients, plan.clients - lost, lost)
+    graph = security(plan.participation.clients, plan.participation.clients - lost, lost)
     return Params(
-        plan.clients,
+        plan.participation.clients,
         mean.coordinates,
         channel.levels,
         b"few",

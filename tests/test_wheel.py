@@ -61,7 +61,7 @@ def test_a_wheel_in_an_empty_environment(age, wheel, tmp_path):
         (("--help",), "privacy"),
         (("privacy", "--help"), "--margin"),
         (("privacy", "--margin", "1.0", "--keep", "0.42"), "certified for all inputs"),
-        (("account", "glyphs"), "protects nobody"),
+        (("account", "glyphs"), "no meaningful protection"),
         (("account", "user-level-server"), "against the server, certified"),
         (("experiments",), "glyphs"),
     ):

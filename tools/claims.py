@@ -15,7 +15,7 @@ from typing import Any
 from rqm import PBM, RQM, renyi
 from rqm._util.files import write_json
 from rqm.mechanisms.channel import Channel
-from rqm.privacy.figures import PAPER
+from rqm.report.paper import PAPER
 
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 CLIENTS = (1, 40)
@@ -64,8 +64,8 @@ def theorem(margin: float, keep: float) -> dict[str, Any]:
         "bound": mech.theorem_bound,
         "exact": worst.upper,
         "at_ends": renyi(mech, inf, 1, "balanced").upper,
-        "x": worst.x,
-        "x_prime": worst.x_prime,
+        "x": worst.witness.x,
+        "x_prime": worst.witness.x_prime,
     }
 
 

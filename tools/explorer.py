@@ -8,7 +8,7 @@ from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
-from rqm import PBM, RQM, Bound, Rounding, renyi
+from rqm import PBM, RQM, RenyiBound, Rounding, renyi
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.report import explorer
@@ -64,10 +64,11 @@ def parameters(mech: Channel) -> dict[str, Any]:
     return {name: value for name, value in mech.to_dict().items() if name != "clip"}
 
 
-def entry(bound: Bound) -> list[Any]:
+def entry(bound: RenyiBound) -> list[Any]:
     """[attained, certified, x, x′, [[input, other clients there], …]]."""
-    others = [[round(x, 12), n] for x, n in bound.other_inputs.items()]
-    return [bound.lower, bound.upper, round(bound.x, 12), round(bound.x_prime, 12), others]
+    witness = bound.witness
+    others = [[round(x, 12), n] for x, n in witness.other_inputs.items()]
+    return [bound.lower, bound.upper, round(witness.x, 12), round(witness.x_prime, 12), others]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,8 +1,8 @@
 """The noise of a trusted server from an untrusted one: a table, computed when asked for.
 
 ``python -m tools.headline`` prints it: for ε = 3, 5 and 10 the certified noise of every mechanism over that of a
-trusted server's Gaussian with the same neighbours, observer and bound, with all sampled clients honest and with four
-fifths of them, and the bits a coordinate before and under secure aggregation; beside them what is published of the
+trusted server's Gaussian with the same neighboring relation, adversary and bound. All sampled clients are honest, or
+four fifths of them. Also the bits of a coordinate before and under secure aggregation, and what is published of the
 distributed discrete Gaussian.
 """
 
@@ -16,16 +16,16 @@ SCALES: dict[str, dict[str, Any]] = {
         "population": 10**6,
         "rounds": 500,
         "delta": 1e-6,
-        "observer": "server",
-        "participations": 1,
+        "adversary": "server",
+        "max_participations": 1,
     },
     "outsider, n = 100 of N = 3,400, T = 1,500": {
         "clients": 100,
         "population": 3400,
         "rounds": 1500,
         "delta": 1 / 3400,
-        "observer": "outsider",
-        "participations": None,
+        "adversary": "outsider",
+        "max_participations": None,
     },
 }
 MECHANISMS: dict[str, tuple[Any, int]] = {
@@ -40,16 +40,17 @@ trusted server's Gaussian at 16 bits a coordinate under secure aggregation, 2.36
 
 
 def rows() -> list[dict[str, Any]]:
-    """All cells: replace-one neighbours, δ = 1/N, d = 2²⁰, K = 4."""
+    """All cells: replace-one, δ = 1/N, d = 2²⁰, K = 4."""
     found = []
     for scale, setting in SCALES.items():
         for epsilon in (3, 5, 10):
             for name, (mechanism, levels) in MECHANISMS.items():
                 row: dict[str, Any] = {"scale": scale, "epsilon": epsilon, "mechanism": name}
-                # Before the outsider it is the share of all users that counts, and a round's sample may be unlucky.
-                four_fifths = 0.8 if setting["observer"] == "outsider" else round(0.8 * setting["clients"])
-                for key, honest in (("all honest", None), ("80 % honest", four_fifths)):
-                    got: Any = calibrate(mechanism, epsilon=epsilon, levels=levels, dim=DIM, honest=honest, **setting)
+                # Against the outsider the fraction of all users counts, and a round may hold fewer honest clients.
+                is_outsider = setting["adversary"] == "outsider"
+                some = {"honest_fraction": 0.8} if is_outsider else {"honest_clients": round(0.8 * setting["clients"])}
+                for key, honest in (("all honest", {}), ("80 % honest", some)):
+                    got: Any = calibrate(mechanism, epsilon=epsilon, levels=levels, dim=DIM, **honest, **setting)
                     row[key] = got.guarantee.noise_std_over_gaussian
                     row["bits"] = got.guarantee.bits_per_coordinate
                     row["under secure aggregation"] = got.guarantee.bits_under_secagg

@@ -1,6 +1,6 @@
 """``python -m tools.hidden``: what one person sends, and what everybody's messages together tell, as a picture.
 
-Every person holds a picture of the same word with spots of its own. All go through ``rqm.PrivateMean`` as a model's
+Every person holds a picture of the same word with spots of its own. All go through ``rqm.private_mean`` as a model's
 updates would: what is drawn is one person's vector, the same from that person's message alone, and from the sum of all.
 """
 
@@ -38,16 +38,16 @@ def pictures(people: int = PEOPLE) -> tuple[Any, Any, Any, rqm.PrivateMean]:
     """One person's vector, the same from its message alone, and the mean of all from their sum."""
     rng, ink = np.random.default_rng(0), word().ravel()
     dim = len(ink)
-    mean = rqm.PrivateMean(epsilon=EPSILON, delta=1e-6, clients=people, dim=dim, l2_clip=1.0)
-    one = rqm.PrivateMean(mechanism=mean.mechanism, delta=1e-6, clients=1, dim=dim, l2_clip=1.0)
+    mean = rqm.private_mean(epsilon=EPSILON, delta=1e-6, clients=people, dim=dim)
+    single = rqm.private_mean(mechanism=mean.mechanism, delta=1e-6, clients=1, dim=dim)
     total, first, alone = 0, None, None
     for _ in range(people):
         own = ink + rng.normal(0, 0.35, size=dim)
         message = mean.encode(own / np.linalg.norm(own), rqm.SecureRandom())
         if first is None:
-            first, alone = own, one.decode(message, clients=1)
+            first, alone = own, single.decode(message, 1)
         total = total + message
-    return first, alone, mean.decode(total % mean.modulus, clients=people), mean
+    return first, alone, mean.decode(total % mean.modulus, people), mean
 
 
 def draw(path: Path = PLACE) -> Path:
@@ -64,7 +64,7 @@ def draw(path: Path = PLACE) -> Path:
         axis.set_title(title, fontsize=12)
         axis.set_xticks([])
         axis.set_yticks([])
-    found = mean.guarantee
+    found = mean.guarantee()
     figure.supxlabel(
         f"a random bit for each number: ε = {found.epsilon:.2g}, δ = {found.delta:.0e} for everyone, certified",
         fontsize=12,

@@ -20,10 +20,10 @@ import numpy as np
 
 from rqm import SeededRandom, calibrate
 from rqm._util.files import write_json
+from rqm.audit.attained import attained_epsilon
 from rqm.audit.vector import EFFORT, audit_vector
 from rqm.kernels.recipe import TABLE_BITS
 from rqm.mechanisms.channel import Channel
-from rqm.privacy.attained import attained_epsilon
 
 CLIENTS, DIMS, EPSILONS = (10, 30, 100, 300, 1000, 10_000), (1, 16, 128, 1024, 2**14, 2**20), (3.0, 8.0)
 LEVELS, DELTA = 16, 1e-6

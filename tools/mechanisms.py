@@ -10,20 +10,21 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from rqm import PBM, RQM, renyi
+from rqm import PBM, RQM, Participation, ThreatModel, renyi
 from rqm.advice.adviser import advise, pareto
 from rqm.advice.candidates import Request
 from rqm.advice.design import known_mechanisms, level_keeps, single_keep
 from rqm.advice.lattice import summed_table
 from rqm.mechanisms.channel import Channel
-from rqm.privacy.setting import Setting
 from rqm.report.pareto import draw
 from tools.tables import ALONE
 
 
 def alone(out: Path) -> None:
     """One client, one coordinate of 4 bits, pure differential privacy."""
-    request = Request(setting=Setting(clients=1, rounds=1), epsilon=1.0, bits=4, pure=True)
+    request = Request(
+        participation=Participation(1), threat_model=ThreatModel(), delta=1e-5, epsilon=1.0, bits=4, pure=True
+    )
     lines = pareto(request, list(ALONE))
     _save(out / "mechanisms-alone.json", lines)
     draw(lines, out / "mechanisms-alone.png", "one client alone, 4 bits, pure ε")
@@ -69,8 +70,7 @@ def model(out: Path) -> None:
         delta=1 / 3400,
         population=3400,
         rounds=1500,
-        participations=1500,
-        observer="outsider",
+        adversary="outsider",
         bits=32,
     )
     _save(out / "mechanisms-model.json", advice.to_dict())

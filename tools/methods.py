@@ -55,8 +55,8 @@ class Run:
     """A run of a plan with the model ``linear``, all clients of a round at once."""
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
-        if plan.population is not None:
-            data = replace(data, train=data.train.redrawn(plan.population, plan.examples, plan.seed))
+        if plan.participation.population is not None:
+            data = replace(data, train=data.train.redrawn(plan.participation.population, plan.examples, plan.seed))
         torch.manual_seed(number(plan.seed, START))
         layer = torch.nn.Linear(PIXELS, CLASSES)
         self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(data.test_inputs.device)
@@ -94,11 +94,11 @@ class Run:
 
         self.method.begin()
         sent = torch.cat(self.method.steps(worker, tuple(chosen), self.batches(chosen), gradient), 1)
-        kind = torch.int32 if self.mean.integers else torch.float64
+        kind = torch.int32 if self.mean.has_integer_messages else torch.float64
         total = torch.zeros(self.mean.coordinates, dtype=kind, device=self.values.device)
-        self.mean.add(sent, total, SeededRandom(self.plan.seed, NOISE, self.turn), round=self.turn)
-        mean = self.mean.decode(total, len(chosen), round=self.turn, check=False)
-        rate = self.plan.server.rate_at(self.turn, self.plan.rounds)
+        self.mean.add(sent, total, SeededRandom(self.plan.seed, NOISE, self.turn), round_index=self.turn)
+        mean = self.mean.decode(total, len(chosen), round_index=self.turn, check=False)
+        rate = self.plan.server.rate_at(self.turn, self.plan.participation.rounds)
         self.values = self.values - rate * self.method.take(mean, self.turn, self.plan.transforms.l2_clip).float()
         self.turn += 1
 
@@ -113,7 +113,7 @@ class Run:
 def curve(plan: Plan, data: FederatedData) -> list[tuple[float, float]]:
     """Loss and accuracy after every round that is evaluated."""
     run, seen = Run(plan, data), []
-    while run.turn < plan.rounds:
+    while run.turn < plan.participation.rounds:
         run.step()
         if run.turn % plan.evaluate_every == 0:
             seen.append(run.evaluate())

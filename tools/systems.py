@@ -25,7 +25,7 @@ from tools.tuning import SEEDS, chosen
 EXPERIMENT = "systems"
 RESULTS = "systems.json"
 EPSILON, DIM = 1.0, 7850
-WHO: dict[str, Any] = {"clients": 1000, "population": 100_000, "rounds": 100, "delta": 1e-5, "participations": 1}
+WHO: dict[str, Any] = {"clients": 1000, "population": 100_000, "rounds": 100, "delta": 1e-5, "max_participations": 1}
 EQUAL = 10 / 14, 10 / 15
 """Of the coordinates, as many as make the bits of one that takes 10, where each takes 14 or 15."""
 
@@ -42,7 +42,7 @@ def calibrated() -> dict[str, dict[str, Any]]:
         few = None if part is None else int(part * padded(DIM))
         found = calibrate(kind, epsilon=EPSILON, dim=DIM, l2_clip=1.0, coordinates=few, **WHO, **more)
         values: dict[str, Any] = {"mechanism": found.mechanism.to_dict()}
-        values |= {"honest": more["honest"]} if "honest" in more else {}
+        values |= {"honest_clients": more["honest_clients"]} if "honest_clients" in more else {}
         values |= {"transforms": {"l2_clip": 1.0, "rotate": True, "coordinates": few}} if few else {}
         return values
 
@@ -57,15 +57,15 @@ def calibrated() -> dict[str, dict[str, Any]]:
         "binomial, cpSGD (Agarwal et al. 2018)": at("binomial"),
         "MVU (Chaudhuri et al. 2022)": {"mechanism": mvu().to_dict()},
         "vqSGD, bits (Gandikota et al. 2021)": at("vqsgd"),
-        "vqSGD, an index of its own": at("vqsgd", local=True, honest=1),
+        "vqSGD, an index of its own": at("vqsgd", local=True, honest_clients=1),
         "randomized response, RAPPOR's bit, alone (Erlingsson et al. 2014)": at(
-            "randomized-response", levels=2, honest=1
+            "randomized-response", levels=2, honest_clients=1
         ),
         "local Gaussian": at("gaussian", local=True),
         "trusted server's Gaussian (McMahan et al. 2018)": at("gaussian"),
         "the same, clip at the median (Geyer et al. 2017; Andrew et al. 2021)": {**at("gaussian"), **cold},
         "one bit, clip at the median": {**bit, **cold},
-        "one bit, noise that cancels": cancelled(),
+        "one bit, noise that cancels": correlated(),
         "one bit of a sixteenth of the coordinates (for Li et al. 2019)": at("rounding", 1 / 16, levels=2),
         "RQM, as many bits as one": at("rqm", EQUAL[0], levels=16),
         "PBM, as many": at("pbm", EQUAL[0], levels=16),
@@ -78,37 +78,36 @@ def calibrated() -> dict[str, dict[str, Any]]:
 
 def mvu() -> Any:
     """The minimum variance unbiased table of four outcomes, of inputs at both ends of the clip, that reaches ε."""
-    from rqm import PrivateMean  # noqa: PLC0415
+    from rqm import private_mean  # noqa: PLC0415
+    from rqm.accounting.calibration import coordinate_clip  # noqa: PLC0415
     from rqm.advice.design import private_table  # noqa: PLC0415
-    from rqm.privacy.calibrate import coordinate_clip  # noqa: PLC0415
 
     low, high, clip = 0.2, 0.6, coordinate_clip(1.0, 8192)
     for _ in range(9):
         middle = (low + high) / 2
         mech = private_table(middle, 4, rows=2, average=True).changed(clip=clip)
-        spent = PrivateMean(mechanism=mech, dim=DIM, **WHO).guarantee.epsilon
-        low, high = (middle, high) if spent <= EPSILON else (low, middle)
+        epsilon = private_mean(mechanism=mech, dim=DIM, **WHO).account().epsilon
+        low, high = (middle, high) if epsilon <= EPSILON else (low, middle)
     return private_table(low, 4, rows=2, average=True).changed(clip=clip)
 
 
-def cancelled() -> dict[str, Any]:
-    """One bit, with noise that is taken back a round later."""
-    from rqm import PrivateMean  # noqa: PLC0415
+def correlated() -> dict[str, Any]:
+    """One bit, with correlated noise."""
+    from rqm import private_mean  # noqa: PLC0415
 
-    mean = PrivateMean(epsilon=EPSILON, cancel=True, dim=DIM, **WHO)
-    values = mean.to_dict()
-    return {"mechanism": values["mechanism"], "cancel": values["cancel"]}
+    values = private_mean(epsilon=EPSILON, noise="correlated", dim=DIM, **WHO).to_dict()
+    return {"mechanism": values["mechanism"], "noise": values["noise"]}
 
 
 HEAD = """\
-# Every mechanism that the paper names, and ours, at a user's ε = 1 against the server (δ = 10⁻⁵): 1,000 of 100,000
-# users a round, each in one of 100 rounds, ten digits of two kinds each, a linear model of 7,850 parameters. Made by
-# python -m tools.systems; the rates were chosen there, alike for all. Meant for a GPU; results/systems.json.
+# Every mechanism of the paper, and ours, at ε = 1 for every user against the server (δ = 10⁻⁵).
+# 1,000 of 100,000 users a round, each in one of 100 rounds, ten digits of two kinds each, 7,850 parameters.
+# Made by python -m tools.systems; rates chosen there in the same way for all. For a GPU; results/systems.json.
 data = "mnist-shards"
 model = "linear"
 clients = 1000
 population = 100_000
-participations = 1
+max_participations = 1
 examples = 10
 delta = 1e-5
 rounds = 100
@@ -159,7 +158,7 @@ def end(plan: Plan, data: Any, rate: float, seed: int) -> tuple[float, float]:
     from rqm.training.trainer import Trainer  # noqa: PLC0415 (torch)
 
     trainer = Trainer(replace(plan, seed=seed, server=replace(plan.server, rate=rate)), data)
-    while trainer.done < plan.rounds:
+    while trainer.done < plan.participation.rounds:
         record = trainer.step()
     assert record.loss is not None
     assert record.accuracy is not None
@@ -193,13 +192,13 @@ def account_all(path: Path) -> None:
     for name, plan in Sweep.from_toml(find(EXPERIMENT)).variants.items():
         told, mean = account(plan) if plan.mechanism.private else None, plan.private_mean()
         bits = 32.0 if told is None or told.wire_bits_per_parameter is None else told.wire_bits_per_parameter
-        if plan.honest == 1:  # nobody's sum is needed: a message may travel as it is
+        if plan.threat_model.honest_clients == 1:  # nobody's sum is needed: a message may travel as it is
             bits = plan.mechanism.message_bits(mean.coordinates) / mean.dim
         found[name] |= {
             "epsilon": None if told is None else told.epsilon,
-            "honest": None if told is None else told.honest,
+            "honest": None if told is None else told.min_honest,
             "noise": None if told is None else told.noise_std_over_gaussian,
-            "iterates": None if told is None else told.iterate_noise_over_independent,
+            "iterates": None if told is None else told.correlated_noise_ratio,
             "bits": bits,
         }
         print(name, found[name]["epsilon"], found[name]["bits"], flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rqm._util.stats import mean_and_interval
-from rqm.plan.plan import Plan
+from rqm.mechanisms.registry import mechanism_from_dict
 from tools import claims, related
 from tools.methods import TARGETS, plans, reached
 
@@ -86,7 +86,7 @@ def outsider() -> str:
     ends = {name: [row[-1] for row in curves[key]["accuracy"]] for name, key in OUTSIDER.items()}
     trusted, rows = list(ends.values())[-1], []
     for name, values in ends.items():
-        mech = Plan.from_dict(curves[OUTSIDER[name]]["plan"]).mechanism
+        mech = mechanism_from_dict(curves[OUTSIDER[name]]["plan"]["mechanism"])
         gap, half = mean_and_interval([100 * (a - b) for a, b in zip(values, trusted, strict=True)])
         same = "" if values is trusted else f"{gap:+.1f} ± {half:.1f} points".replace("-", "−")
         rows.append([name, str(mech.bits), percent(values), same])

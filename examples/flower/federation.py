@@ -31,38 +31,45 @@ from rqm.secagg import Identity
 HERE, TOOLS = Path(__file__).parent, Path(sys.executable).parent
 
 
-def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority of our own, and a certificate by it for this machine: paths of authority, certificate and key."""
-    now = datetime.datetime.now(datetime.UTC)
+class Authority:
+    """A certificate authority in a folder: its certificate is `ca.pem`, its key is never written."""
 
-    def made(name: str, issuer: x509.Name | None, key: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey):
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "ca.pem"
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rqm example authority")])
+        certificate = self._sign(self.subject, self.key, is_authority=True)
+        self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A key for one process on this machine, and its certificate: paths of certificate and key."""
+        key, paths = ec.generate_private_key(ec.SECP256R1()), (self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+        paths[0].write_bytes(self._sign(subject, key).public_bytes(serialization.Encoding.PEM))
+        secret = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        write_atomically(paths[1], secret, private=True)
+        return paths
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
-            .issuer_name(issuer or subject)
+            .issuer_name(self.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
             .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
-        if issuer is not None:
+        if not is_authority:
             names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(by, hashes.SHA256())
-
-    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    authority = made("rqm example authority", None, authority_key, authority_key)
-    own = made("localhost", authority.subject, key, authority_key)
-    paths = folder / "ca.pem", folder / "server.pem", folder / "server.key"
-    paths[0].write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(own.public_bytes(serialization.Encoding.PEM))
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    write_atomically(paths[2], secret, private=True)
-    return paths
+        return builder.sign(self.key, hashes.SHA256())
 
 
 def identity(folder: Path, name: str) -> tuple[Path, Path]:
@@ -161,7 +168,8 @@ class Federation:
 
     def __init__(self, folder: Path, ledger: Path, stack: ExitStack) -> None:
         self.folder, self.stack = folder, stack
-        self.authority, self.certificate, self.key = certificates(folder)
+        self.issuer = Authority(folder)
+        self.authority = self.issuer.path
         self.port = free_port()
         self.environment = {
             **os.environ,
@@ -173,9 +181,10 @@ class Federation:
             "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def tls(self) -> list[str]:
-        """The options by which a server shows its certificate."""
-        options = {"ca-certfile": self.authority, "certfile": self.certificate, "keyfile": self.key}
+    def tls(self, name: str) -> list[str]:
+        """The options by which a process shows its certificate; no two processes share a key."""
+        certificate, key = self.issuer.issue(name)
+        options = {"ca-certfile": self.authority, "certfile": certificate, "keyfile": key}
         return [text for name, path in options.items() for text in (f"--ssl-{name}", str(path))]
 
     def start(self, name: str, program: str, *options: str, beside: int = 0) -> subprocess.Popen:
@@ -191,7 +200,9 @@ class Federation:
     def link(self, *options: str) -> subprocess.Popen:
         """Start the SuperLink, and wait for it."""
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
-        process = self.start("link", "flower-superlink", *self.tls(), *where, "--enable-supernode-auth", *options)
+        process = self.start(
+            "link", "flower-superlink", *self.tls("server"), *where, "--enable-supernode-auth", *options
+        )
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
             f'root-certificates = "{self.authority}"\n'
@@ -229,11 +240,11 @@ class Federation:
         named = f' rqm-policy="{policy}"' if policy.exists() else ""
         about = ["--node-config", f"partition-id={number} num-partitions={nodes}{named}"]
         if not warm:
-            return self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about)
+            return self.start(str(number), "flower-supernode", *link, *own, *self.tls(f"tls-{number}"), *about)
         shared = ["--superexec-auth-secret-file", str(self.folder / f"exec-{number}")]
         write_atomically(Path(shared[1]), secrets.token_bytes(32), private=True)
         apart = ["--isolation", "process", *shared]
-        process = self.start(str(number), "flower-supernode", *link, *own, *self.tls(), *about, *apart)
+        process = self.start(str(number), "flower-supernode", *link, *own, *self.tls(f"tls-{number}"), *about, *apart)
         api = ["--runtime-api-address", f"127.0.0.1:{port}", "--root-certificates", str(self.authority)]
         ends = ["--parent-pid", str(process.pid)]
         self.start(str(number), "rqm.flower.superexec", *api, *shared, *ends, beside=process.pid)

@@ -7,12 +7,18 @@
 (3,)
 """
 
-TYPE_CHECKING = False  # nothing is imported here: whoever stops a command in its first moment is told so, and by ours
+TYPE_CHECKING = False  # importing typing takes time, and the command line starts here
 if TYPE_CHECKING:
+    from rqm.accounting.guarantee import Guarantee
+    from rqm.accounting.participation import Participation, ThreatModel
     from rqm.advice.adviser import Advice, advise
+    from rqm.bounds import Bound, epsilon_of_gaussian, epsilon_of_laplace
+    from rqm.certify.renyi import RenyiBound, renyi
+    from rqm.correlated.noise import CorrelatedNoise
     from rqm.data.clients import FederatedData
-    from rqm.encoding.calibrate import Calibration, calibrate, calibrate_records
+    from rqm.encoding.calibrate import Calibration, calibrate, calibrate_records, private_mean, private_record_mean
     from rqm.encoding.private_mean import PrivateMean
+    from rqm.mechanisms.additive import DiscreteGaussian, Skellam
     from rqm.mechanisms.base import Mechanism
     from rqm.mechanisms.channel import Channel
     from rqm.mechanisms.gaussian import Gaussian
@@ -22,10 +28,8 @@ if TYPE_CHECKING:
     from rqm.mechanisms.rounding import Rounding
     from rqm.mechanisms.rqm import RQM
     from rqm.mechanisms.tabled import Tabled
-    from rqm.plan.account import account
+    from rqm.plan.account import account, compose
     from rqm.plan.plan import Plan
-    from rqm.privacy.guarantee import Guarantee
-    from rqm.privacy.worst_case import Bound, renyi
     from rqm.randomness import SecureRandom, SeededRandom
     from rqm.training.simulate import simulate
     from rqm.training.train import train
@@ -39,22 +43,33 @@ __all__ = [
     "Bound",
     "Calibration",
     "Channel",
+    "CorrelatedNoise",
+    "DiscreteGaussian",
     "FederatedData",
     "Gaussian",
     "Guarantee",
     "Mechanism",
     "Noiseless",
+    "Participation",
     "Plan",
     "PrivateMean",
+    "RenyiBound",
     "Rounding",
     "SecureRandom",
     "SeededRandom",
+    "Skellam",
     "Tabled",
+    "ThreatModel",
     "account",
     "advise",
     "calibrate",
     "calibrate_records",
+    "compose",
+    "epsilon_of_gaussian",
+    "epsilon_of_laplace",
     "mechanism_from_dict",
+    "private_mean",
+    "private_record_mean",
     "register",
     "renyi",
     "simulate",
@@ -62,34 +77,45 @@ __all__ = [
 ]
 
 _LAZY = {
+    "PBM": "mechanisms.pbm",
+    "RQM": "mechanisms.rqm",
     "Advice": "advice.adviser",
-    "advise": "advice.adviser",
-    "Bound": "privacy.worst_case",
-    "renyi": "privacy.worst_case",
-    "Guarantee": "privacy.guarantee",
-    "account": "plan.account",
+    "Bound": "bounds",
     "Calibration": "encoding.calibrate",
-    "calibrate": "encoding.calibrate",
-    "calibrate_records": "encoding.calibrate",
     "Channel": "mechanisms.channel",
+    "CorrelatedNoise": "correlated.noise",
+    "DiscreteGaussian": "mechanisms.additive",
     "FederatedData": "data.clients",
     "Gaussian": "mechanisms.gaussian",
+    "Guarantee": "accounting.guarantee",
     "Mechanism": "mechanisms.base",
     "Noiseless": "mechanisms.noiseless",
-    "PBM": "mechanisms.pbm",
+    "Participation": "accounting.participation",
     "Plan": "plan.plan",
     "PrivateMean": "encoding.private_mean",
-    "RQM": "mechanisms.rqm",
+    "RenyiBound": "certify.renyi",
     "Rounding": "mechanisms.rounding",
     "SecureRandom": "randomness",
     "SeededRandom": "randomness",
+    "Skellam": "mechanisms.additive",
     "Tabled": "mechanisms.tabled",
+    "ThreatModel": "accounting.participation",
+    "account": "plan.account",
+    "advise": "advice.adviser",
+    "calibrate": "encoding.calibrate",
+    "calibrate_records": "encoding.calibrate",
+    "compose": "plan.account",
+    "epsilon_of_gaussian": "bounds",
+    "epsilon_of_laplace": "bounds",
     "mechanism_from_dict": "mechanisms.registry",
+    "private_mean": "encoding.calibrate",
+    "private_record_mean": "encoding.calibrate",
     "register": "mechanisms.registry",
+    "renyi": "certify.renyi",
     "simulate": "training.simulate",
     "train": "training.train",
 }
-"""Where each public name is; it is loaded when it is asked for."""
+"""The module of each public name; it is loaded when it is used."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,31 +1,40 @@
-"""Values on disk: found again, never believed when damaged, never in the way."""
+"""Values on disk: read again, never used when damaged, never in the way."""
 
 import json
 import stat
 
 import pytest
 
-from rqm import PBM, RQM, renyi
+from rqm import PBM, RQM
+from rqm import renyi as renyi_bounds
 from rqm._util import cache
-from rqm.privacy import vector, worst_case
+from rqm.certify import kinks, renyi
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("RQM_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(worst_case, "_KEPT", worst_case.OrderedDict())
-    return tmp_path / "kept"
+def folder(tmp_path, monkeypatch):
+    """An empty cache, on disk and in memory."""
+    monkeypatch.setenv("RQM_CACHE", str(tmp_path / "cache"))
+    forget()
+    yield tmp_path / "cache"
+    forget()
 
 
-def test_what_was_written_is_read_to_the_last_bit(place):
+def forget():
+    """Clear the caches in memory."""
+    renyi._worst_case.cache_clear()
+    kinks._scores.cache_clear()
+
+
+def test_values_are_read_to_the_last_bit(folder):
     value = {"a": 0.1 + 0.2, "b": [1, 5e-324, "x"], "c": True}
     cache.write("f", [1.5, "x"], value)
     assert cache.read("f", [1.5, "x"]) == value
-    (file,) = place.iterdir()
+    (file,) = folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_every_argument_and_the_code_count(place, monkeypatch):
+def test_every_argument_and_the_code_count(folder, monkeypatch):
     cache.write("f", [1.5, {"keep": 0.42}], 1)
     for name, arguments in (
         ("g", [1.5, {"keep": 0.42}]),
@@ -39,9 +48,9 @@ def test_every_argument_and_the_code_count(place, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, -1])
-def test_a_damaged_file_is_no_file(place, cut):
+def test_a_damaged_file_is_not_used(folder, cut):
     cache.write("f", [1], [0.25])
-    (file,) = place.iterdir()
+    (file,) = folder.iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole[:cut])
     assert cache.read("f", [1]) is None
@@ -53,13 +62,13 @@ def test_a_damaged_file_is_no_file(place, cut):
     assert cache.read("f", [1]) == [0.25]
 
 
-def test_what_is_not_finite_is_not_kept(place):
+def test_values_that_are_not_finite_are_not_stored(folder):
     cache.write("f", [1], {"upper": float("inf")})
     cache.write("f", [2], [float("nan")])
-    assert not place.exists()
+    assert not folder.exists()
 
 
-def test_a_folder_that_cannot_be_is_no_error(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_created_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RQM_CACHE", str(tmp_path / "file" / "below"))
     cache.write("f", [1], 1)
@@ -67,7 +76,7 @@ def test_a_folder_that_cannot_be_is_no_error(tmp_path, monkeypatch):
     cache.write("f", [object()], 1)  # an argument without an exact form
 
 
-def test_where_it_lies(monkeypatch, tmp_path):
+def test_the_folder_is_configurable(monkeypatch, tmp_path):
     monkeypatch.setenv("RQM_CACHE", "off")
     assert cache.folder() is None
     monkeypatch.delenv("RQM_CACHE")
@@ -77,43 +86,48 @@ def test_where_it_lies(monkeypatch, tmp_path):
     assert cache.folder().parts[-2:] == (".cache", "rqm")
 
 
-def test_a_bound_is_read_again_and_not_worked_out(place, monkeypatch):
+def test_a_bound_is_read_and_not_computed_again(folder, monkeypatch):
     mech = RQM(levels=4)
-    first = renyi(mech, [2, 8], 5)
-    assert len(list(place.iterdir())) == 2
-    worst_case._KEPT.clear()
-    monkeypatch.setattr(worst_case, "_found", None)
-    assert renyi(mech, [8, 2], 5) == first[::-1]
+    first = renyi_bounds(mech, [2, 8], 5)
+    assert len(list(folder.iterdir())) == 2
+    forget()
+    monkeypatch.setattr(renyi, "_certified", None)
+    assert renyi_bounds(mech, [8, 2], 5) == first[::-1]
     with pytest.raises(TypeError):
-        renyi(mech, 3, 5)
+        renyi_bounds(mech, 3, 5)
 
 
-def test_a_forged_bound_is_not_believed(place):
+def test_a_forged_bound_is_not_used(folder):
     mech = RQM(levels=4)
-    bound = renyi(mech, 2, 5)
-    (file,) = place.iterdir()
-    held = json.loads(file.read_bytes())
-    file.write_text(json.dumps({**held, "value": held["value"].replace(str(bound.upper), "0.0001")}))
-    worst_case._KEPT.clear()
-    assert renyi(mech, 2, 5) == bound
+    bound = renyi_bounds(mech, 2, 5)
+    (file,) = folder.iterdir()
+    stored = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**stored, "value": stored["value"].replace(str(bound.upper), "0.0001")}))
+    forget()
+    assert renyi_bounds(mech, 2, 5) == bound
 
 
-def test_a_foreign_mechanism_is_not_kept(place, monkeypatch):
-    """Its law may change from one day to the next."""
-    assert worst_case._lasting(PBM(), 5)
+def test_bounds_of_a_foreign_mechanism_are_not_stored(folder, monkeypatch):
+    """Its pmfs may change without a change of the package."""
     monkeypatch.setattr(PBM, "__module__", "somebody.else")
-    assert not worst_case._lasting(PBM(), 5)
-    renyi(PBM(levels=3), 2, 5)
-    assert not place.exists()
+    renyi_bounds(PBM(levels=3), 2, 5)
+    assert not folder.exists()
+    monkeypatch.undo()
 
 
-def test_the_gain_of_a_vector_is_kept(place, monkeypatch):
-    asked = (((0.4, 0.6), (0.6, 0.4)), (2.0, 8.0), 10, "replace")
-    vector.gain.cache_clear()
-    first = vector.gain(*asked)
-    vector.gain.cache_clear()
-    monkeypatch.setattr(vector, "_gain", None)
-    again = vector.gain(*asked)
-    assert (again.log_kappa == first.log_kappa).all()
-    assert (again.most == first.most).all()
-    vector.gain.cache_clear()
+def test_the_scores_of_a_coordinate_are_read_and_not_computed_again(folder, monkeypatch):
+    mech = RQM(levels=4)
+    values = {"honest": 5, "dim": 16, "squared": 16.0, "farthest": 4.0, "failure": 1e-9, "distribution": "sampled"}
+    first = kinks.interior_gdp(mech, **values)
+    assert list(folder.iterdir())
+    forget()
+    monkeypatch.setattr(kinks, "_bounded_scores", None)
+    assert kinks.interior_gdp(mech, **values) == first
+
+
+def test_the_epsilon_of_a_coordinate_is_read_and_not_computed_again(folder, monkeypatch):
+    mech = RQM(levels=4)
+    first = kinks.coordinate_epsilon(mech, 1e-3, 5, "sampled")
+    assert list(folder.iterdir())
+    monkeypatch.setattr(kinks, "attained_epsilon", None)
+    assert kinks.coordinate_epsilon(mech, 1e-3, 5, "sampled") == first

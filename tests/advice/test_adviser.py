@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rqm import RQM, SeededRandom, advise, mechanism_from_dict
+from rqm import RQM, Participation, SeededRandom, ThreatModel, advise, mechanism_from_dict, private_mean
+from rqm.accounting.guarantee import guarantee
+from rqm.accounting.release import Release
 from rqm.advice.adviser import pareto
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.channel import Channel
-from rqm.privacy.event import Event
-from rqm.privacy.guarantee import guarantee
-from rqm.privacy.setting import Setting
 from rqm.report.pareto import draw
 
 MANY_BITS = {"clients": 30, "epsilon": 6, "delta": 1e-5, "dim": 256, "bits": 32}
@@ -41,18 +40,22 @@ def test_a_model_against_the_server_needs_one_bit():
     advice = advise(clients=1000, epsilon=10, bits=4, **MODEL)
     names = [one.name for one in advice.candidates]
     assert names[-1] == "trusted server's Gaussian"
-    one = next(one for one in advice.candidates if one.name == "1 bit")
-    assert one.bits_per_coordinate == 1
-    assert one.mse / advice.candidates[-1].mse == pytest.approx(1.021**2, abs=2e-3)
-    assert "noise 1.0" in advice.best.why
+    candidate = next(candidate for candidate in advice.candidates if candidate.name == "1 bit")
+    assert candidate.bits_per_coordinate == 1
+    mean = private_mean(mechanism=candidate.mechanism, clients=1000, max_participations=1, **MODEL)
+    assert mean.guarantee().epsilon == candidate.epsilon >= 0.996 * 10
+    assert mean.guarantee().noise_std_over_gaussian == pytest.approx(1.021, abs=1e-3)  # at its own ε
+    ratio = candidate.mse / advice.candidates[-1].mse
+    assert 1.021**2 - 2e-3 <= ratio <= (1.021 / 0.996) ** 2
+    assert "noise 1.0" in advice.best.reason
 
 
 def test_the_certified_epsilon_is_the_accounts():
-    advice = advise(clients=100, epsilon=8, delta=1e-5, dim=2**14, population=5000, rounds=20, participations=3)
-    setting = Setting(clients=100, population=5000, rounds=20, participations=3)
+    advice = advise(clients=100, epsilon=8, delta=1e-5, dim=2**14, population=5000, rounds=20, max_participations=3)
+    who = Participation(clients=100, population=5000, rounds=20, max_participations=3)
     for one in advice.candidates:
         again = mechanism_from_dict(json.loads(json.dumps(one.to_dict()))["mechanism"])
-        assert guarantee(Event(again, 2**14, 1.0), setting).epsilon == one.epsilon <= 8
+        assert guarantee(Release(again, 2**14, 1.0), who, ThreatModel(), 1e-5).epsilon == one.epsilon <= 8
 
 
 @pytest.mark.slow
@@ -78,9 +81,9 @@ def test_a_sum_of_few_is_best_served_by_a_table():
     log_dim=st.integers(8, 20),
     epsilon=st.floats(1, 20),
     bits=st.sampled_from([1, 2, 4]),
-    participations=st.integers(1, 3),
+    max_participations=st.integers(1, 3),
 )
-def test_the_winner_is_never_dominated(clients, log_dim, epsilon, bits, participations):
+def test_the_winner_is_never_dominated(clients, log_dim, epsilon, bits, max_participations):
     advice = advise(
         clients=clients,
         dim=2**log_dim,
@@ -88,7 +91,7 @@ def test_the_winner_is_never_dominated(clients, log_dim, epsilon, bits, particip
         bits=bits,
         population=10**5,
         rounds=3,
-        participations=participations,
+        max_participations=max_participations,
     )
     for one in advice.candidates:
         assert one.epsilon <= epsilon
@@ -98,8 +101,9 @@ def test_the_winner_is_never_dominated(clients, log_dim, epsilon, bits, particip
     best = advice.best.mechanism
     if isinstance(best, RQM):
         less = RQM(clip=best.clip, margin=best.margin * 0.99, levels=best.levels)
-        setting = Setting(clients, 3, advice.request.delta, 10**5, participations=participations)
-        assert guarantee(Event(less, 2**log_dim, 1.0), setting).epsilon > epsilon * 0.999
+        who = Participation(clients, 3, 10**5, max_participations=max_participations)
+        again = guarantee(Release(less, 2**log_dim, 1.0), who, ThreatModel(), advice.request.delta)
+        assert again.epsilon > epsilon * 0.999
 
 
 @pytest.mark.slow
@@ -142,8 +146,8 @@ def test_a_target_noise_ranks_by_epsilon():
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"clients": 40, "epsilon": 3, "honest": 1}, "at least 2 honest clients.*clients = 1"),
-        ({"clients": 40, "epsilon": 3, "honest": 0.01, "population": 3400}, "at least 2 honest"),
+        ({"clients": 40, "epsilon": 3, "honest_clients": 1}, "at least 2 honest clients.*clients = 1"),
+        ({"clients": 40, "epsilon": 3, "honest_fraction": 0.01, "population": 3400}, "at least 2 honest"),
         ({"clients": 4, "epsilon": 3, "bits": 0}, "bits = 0: must be at least 1"),
         ({"clients": 2, "epsilon": 1e-6, "dim": 2**20}, "must be about .* or more"),
         ({"clients": 2}, "epsilon = None"),

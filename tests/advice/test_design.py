@@ -27,7 +27,7 @@ def test_the_linear_program_beats_rqm_five_times_at_its_own_epsilon():
     for column in mech.table.T.tolist():
         assert mpmath.log(mpmath.mpf(max(column)) / min(column)) <= rqm_loss
     assert pure_loss(mech) <= rqm_loss
-    assert renyi(mech, inf, law="sampled").upper <= rqm_loss * (1 + 1e-9)
+    assert renyi(mech, inf, distribution="sampled").upper <= rqm_loss * (1 + 1e-9)
     for j, row in enumerate(mech.table.tolist()):  # and the mean, exactly
         mean = Fraction(sum(i * n for i, n in enumerate(row)), 2**40)
         assert mech.reach * (2 * mean / 15 - 1) == Fraction(2 * j, mech.input_levels - 1) - 1

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import PrivateMean, SeededRandom, advise
+from rqm import Participation, PrivateMean, SeededRandom, ThreatModel, advise
 from rqm.advice.candidates import Request
 from rqm.advice.few import enough, few, front
 from rqm.encoding.choice import choice_error
-from rqm.privacy.setting import Setting
 from tests.commands import rqm
 
 ASKED = {"clients": 50, "dim": 5000, "epsilon": 3.0, "delta": 1e-5}
+WHO = {"participation": Participation(clients=50), "threat_model": ThreatModel(), "delta": 1e-5}
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,12 @@ def test_the_error_is_the_one_that_is_measured(advice):
     best, clip = advice.best, advice.request.clip
     mean = PrivateMean(
         dim=5000,
-        clients=50,
+        participation=Participation(clients=50, rounds=60, max_participations=1),
         mechanism=best.mechanism,
         coordinates=best.coordinates,
         delta=1e-5,
-        rounds=60,
-        participations=1,
     )
-    assert mean.guarantee.epsilon == pytest.approx(best.epsilon)
+    assert mean.guarantee().epsilon == pytest.approx(best.epsilon)
     rng = np.random.default_rng(1)
     x = rng.normal(size=(50, 5000)) * 3 + 1.3 * rng.normal(size=5000)
     x /= np.linalg.norm(x, axis=1)[:, None]
@@ -57,8 +55,8 @@ def test_the_error_is_the_one_that_is_measured(advice):
     middle, errors = x.mean(axis=0), []
     for turn in range(60):
         total = torch.zeros(mean.coordinates, dtype=torch.int32)
-        mean.add(torch.from_numpy(x).float(), total, SeededRandom(2, turn), round=turn)
-        found = np.asarray(mean.decode(mean.revealed(total, 50, 0), 50, round=turn))
+        mean.add(torch.from_numpy(x).float(), total, SeededRandom(2, turn), round_index=turn)
+        found = np.asarray(mean.decode(mean.revealed(total, 50, 0), 50, round_index=turn))
         errors.append(np.square(found - middle).mean())
     assert np.mean(errors) == pytest.approx(best.mse * clip**2, rel=0.06)
     assert np.mean(errors) != pytest.approx(1.2 * best.mse * clip**2, rel=0.06)
@@ -77,7 +75,7 @@ def test_as_many_as_make_the_choice_a_tenth_of_the_noise():
 
 @pytest.mark.slow
 def test_more_bits_never_have_more_error_and_few_are_not_free():
-    request = Request(setting=Setting(clients=50, rounds=1, delta=1e-5), dim=5000, epsilon=3.0, bits=16)
+    request = Request(**WHO, dim=5000, epsilon=3.0, bits=16)
     found = front(request, [0.02, 0.1, 0.5, 4.0])
     bits, errors = [one.wire_bits_per_parameter for one in found], [one.mse for one in found]
     assert len(found) >= 4
@@ -97,7 +95,7 @@ def test_what_cannot_be_asked_is_refused(change):
 def test_nothing_fits_no_bits():
     with pytest.raises(ValueError, match="epsilon = 3"):
         advise(**ASKED, max_bits_per_parameter=1e-4)
-    request = Request(setting=Setting(clients=50, rounds=1), dim=100, epsilon=3.0, bits=16, max_bits_per_parameter=1e-6)
+    request = Request(**WHO, dim=100, epsilon=3.0, bits=16, max_bits_per_parameter=1e-6)
     assert [name for name, _ in few(request)] == ["trusted server's Gaussian"]
 
 

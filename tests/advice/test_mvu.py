@@ -29,7 +29,7 @@ def test_its_integers_are_unbiased_and_private(epsilon, levels):
     columns = [column for column in zip(*table, strict=True) if max(column)]
     worst = max(log(Fraction(max(column), min(column))) for column in columns)
     assert 0.999 * epsilon < worst <= epsilon
-    assert renyi(mech, float("inf"), law="sampled").upper == pytest.approx(worst, abs=1e-9)
+    assert renyi(mech, float("inf"), distribution="sampled").upper == pytest.approx(worst, abs=1e-9)
 
 
 @pytest.mark.parametrize(("epsilon", "levels"), CASES)

@@ -125,7 +125,7 @@ def test_what_is_measured_never_passes_what_is_certified(mech):
 )
 def test_the_audit_reaches_four_fifths_of_the_exact_epsilon(mech):
     found = audit_privacy(mech)
-    assert found.claimed == renyi(mech, inf, law="sampled").lower
+    assert found.claimed == renyi(mech, inf, distribution="sampled").lower
     assert found.measured >= 0.8 * found.claimed
 
 
@@ -140,12 +140,12 @@ def test_noise_with_tails_is_audited_at_a_delta(mech):
 def test_an_exact_epsilon_is_where_its_delta_is():
     """By its definition, in fractions: δ(ε) = max over pairs of Σ max(0, p − e^ε q)."""
     mech = RQM()
-    laws = [[float(value) for value in mech.sampled_pmf(x)] for x in mech.knots]
+    pmfs = [[float(value) for value in mech.sampled_pmf(x)] for x in mech.knots]
     for delta in (1e-4, 1e-2, 0.2):
         epsilon = exact_epsilon(mech, delta)
-        found = max(sum(max(0.0, a - exp(epsilon) * b) for a, b in zip(p, q, strict=True)) for p in laws for q in laws)
+        found = max(sum(max(0.0, a - exp(epsilon) * b) for a, b in zip(p, q, strict=True)) for p in pmfs for q in pmfs)
         assert found == pytest.approx(delta, rel=1e-9)
-    assert exact_epsilon(mech, 1e-13) == pytest.approx(renyi(mech, inf, law="sampled").upper, rel=1e-6)
+    assert exact_epsilon(mech, 1e-13) == pytest.approx(renyi(mech, inf, distribution="sampled").upper, rel=1e-6)
 
 
 def test_the_papers_claim_is_contradicted_where_a_knot_is_worse_and_ours_is_not():

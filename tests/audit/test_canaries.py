@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from rqm import PrivateMean, SeededRandom
+from rqm import SeededRandom, private_record_mean
 from rqm.encoding.records import Gathered
 
 DIM, CANARIES, ROUNDS = 256, 120, 10
-SILOS = {"unit": "record", "neighbours": "add-remove", "clients": 3, "delta": 1e-6, "dim": DIM, "rounds": ROUNDS}
+SILOS = {"clients": 3, "delta": 1e-6, "dim": DIM, "rounds": ROUNDS}
 SILOS |= {"l2_clip": 64.0, "record_clip": 1.0}
 DIRECTIONS = np.linalg.qr(np.random.default_rng(7).normal(size=(DIM, DIM)))[0][:CANARIES]
 
@@ -42,11 +42,11 @@ def attack(mean, gathered=clipped_each, size=20.0, rate=None, seed=0):
     scores = np.zeros(CANARIES)
     for turn in range(ROUNDS):
         drawn = there if rate is None else there & (rng.random(CANARIES) < rate)
-        sent = mean.simulated(gathered(mean, size * DIRECTIONS[drawn]), SeededRandom(seed, turn, 0), round=turn)
+        sent = mean.simulated(gathered(mean, size * DIRECTIONS[drawn]), SeededRandom(seed, turn, 0), round_index=turn)
         for silo in (1, 2):
             nothing = mean.gather(np.empty((0, DIM)))
-            sent = sent + mean.simulated(nothing, SeededRandom(seed, turn, silo), round=turn)
-        scores += DIRECTIONS @ mean.decode(sent % mean.modulus, 3, round=turn)
+            sent = sent + mean.simulated(nothing, SeededRandom(seed, turn, silo), round_index=turn)
+        scores += DIRECTIONS @ mean.decode(sent % mean.modulus, 3, round_index=turn)
     order = np.argsort(scores)
     third = CANARIES // 3  # nothing is guessed of those in the middle
     right = int((~there[order[:third]]).sum() + there[order[-third:]].sum())
@@ -55,20 +55,20 @@ def attack(mean, gathered=clipped_each, size=20.0, rate=None, seed=0):
 
 @pytest.mark.parametrize("rate", [None, 0.3])
 def test_canaries_among_the_records_are_found_no_better_than_is_stated(rate):
-    mean = PrivateMean(epsilon=1.0, record_rate=rate, **SILOS)
+    mean = private_record_mean(epsilon=1.0, sampling_rate=rate, **SILOS)
     shown = [attack(mean, rate=rate, seed=seed) for seed in range(3)]
-    assert max(shown) <= mean.guarantee.epsilon <= 1.0
+    assert max(shown) <= mean.guarantee().epsilon <= 1.0
 
 
 def test_a_clip_of_the_sum_instead_of_the_records_is_found_out():
-    mean = PrivateMean(epsilon=1.0, **SILOS)
+    mean = private_record_mean(epsilon=1.0, **SILOS)
     shown = [attack(mean, clipped_together, seed=seed) for seed in range(3)]
-    assert min(shown) > 1.5 * mean.guarantee.epsilon
+    assert min(shown) > 1.5 * mean.guarantee().epsilon
 
 
 @pytest.mark.slow
 def test_hardly_any_noise_is_found_out():
-    quiet = PrivateMean(epsilon=200.0, **SILOS)
+    quiet = private_record_mean(epsilon=200.0, **SILOS)
     assert attack(quiet) > 2.0  # of an ε of 1 it would be more than is stated
     assert epsilon_at_least(80, 80) == pytest.approx(log(0.05 ** (1 / 80) / (1 - 0.05 ** (1 / 80))))
     assert exp(epsilon_at_least(0, 80)) == 0

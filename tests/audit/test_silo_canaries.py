@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rqm import Plan, PrivateMean
+from rqm import Plan, private_record_mean
 from rqm.data.clients import Clients, FederatedData
 from rqm.encoding.records import Gathered
 from rqm.training.observer import Observer
@@ -19,8 +19,8 @@ from rqm.training.trainer import Trainer
 from tests.audit.test_canaries import epsilon_at_least
 
 CANARIES, CLASSES, PUBLIC = 120, 3, 20.0
-SILOS = {"unit": "record", "neighbours": "add-remove", "clients": 3, "delta": 1e-6, "dim": CLASSES * CANARIES}
-SILOS |= {"l2_clip": 64.0, "record_clip": 1.0, "rounds": CANARIES, "separation": CANARIES}
+SILOS = {"clients": 3, "delta": 1e-6, "dim": CLASSES * CANARIES}
+SILOS |= {"l2_clip": 64.0, "record_clip": 1.0, "rounds": CANARIES, "min_separation": CANARIES}
 ALONG = torch.tensor([-2.0, 1.0, 1.0]) / 6**0.5  # what a canary's gradient moves, in the weights of its pixel
 
 
@@ -48,7 +48,7 @@ class Attacker(Observer):
 def shown(epsilon, seed=0):
     """The ε that one run shows, and the ε that it states."""
     there = np.random.default_rng(seed).random(CANARIES) < 0.5
-    mean = PrivateMean(epsilon=epsilon, **SILOS)
+    mean = private_record_mean(epsilon=epsilon, **SILOS)
     records = [(one, 1) for one in BESIDE] + [(CANARY[number], 0) for number in np.flatnonzero(there)]
     others = [(torch.ones(CANARIES), 2)] * 2  # of two other silos
     inputs = torch.stack([x for x, _ in records + others])
@@ -60,10 +60,11 @@ def shown(epsilon, seed=0):
             "model": "own",
             "clients": 3,
             "rounds": CANARIES,
+            "min_separation": CANARIES,
             "delta": 1e-6,
             "seed": seed,
             "transforms": {"l2_clip": 64.0, "rotate": True},
-            "records": {"clip": 1.0, "batch": PUBLIC, "batches": CANARIES},
+            "records": {"clip": 1.0, "batch": PUBLIC},
             "server": {"rate": 1e-3, "momentum": 0.0},
         }
     )

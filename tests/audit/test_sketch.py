@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rqm import PrivateMean, Rounding, SeededRandom
+from rqm import Participation, PrivateMean, Rounding, SeededRandom
 from rqm.audit.sketch import audit_sketch
 from rqm.encoding.choice import second_clip
 from rqm.encoding.sketch import Sketch
@@ -39,7 +39,8 @@ def test_a_sound_sketch_is_unbiased_with_the_error_of_a_choice():
 
 def test_through_a_private_mean_what_is_sent_is_within_the_clip():
     sketch = Sketch(dim=500, count=16, seed=3)
-    mean = PrivateMean(dim=16, l2_clip=second_clip(16), mechanism=Rounding(clip=0.5, levels=2, margin=3.0), clients=5)
+    mech = Rounding(clip=0.5, levels=2, margin=3.0)
+    mean = PrivateMean(dim=16, l2_clip=second_clip(16), mechanism=mech, participation=Participation(clients=5))
     together = sketch.signs * (sketch.places == sketch.places[0])
     y = sketch.forward(together[None] / np.linalg.norm(together))[0]
     assert np.linalg.norm(y) > 2 * mean.l2_clip

@@ -1,6 +1,5 @@
 """Canaries in a whole run: the bound is valid, has power, and what is measured stays below what is certified."""
 
-from dataclasses import replace
 from math import comb, exp, inf
 
 import numpy as np
@@ -11,6 +10,7 @@ from rqm.audit import jobs
 from rqm.audit.training import Megaphone, audit_training, one_run_bound, p_value
 from rqm.training.observer import Observer
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_randomized_response_is_rarely_overestimated_and_nearly_reached(epsilon)
 
 def test_what_is_measured_stays_below_what_is_certified_and_is_not_nothing(audit):
     plans, data = audit
-    plan = replace(plans["1 bit, ε=8"], rounds=4, evaluate_every=4)
+    plan = change_plan(plans["1 bit, ε=8"], rounds=4, evaluate_every=4)
     found = audit_training(plan, data, account(plan).epsilon, canaries=400)
     assert found.canaries == 400
     assert 1.0 < found.measured < found.claimed <= 8.0
@@ -52,7 +52,7 @@ def test_what_is_measured_stays_below_what_is_certified_and_is_not_nothing(audit
 
 def test_noise_free_sums_give_every_canary_away(audit):
     plans, data = audit
-    plan = replace(plans["noise-free"], rounds=2, evaluate_every=2)
+    plan = change_plan(plans["noise-free"], rounds=2, evaluate_every=2)
     found = audit_training(plan, data, inf, canaries=200)
     assert found.correct == found.guesses == 200
     assert found.to_dict()["claimed"] == "inf"
@@ -61,14 +61,14 @@ def test_noise_free_sums_give_every_canary_away(audit):
 
 def test_a_vector_that_is_too_long_arrives_no_longer_than_the_clip(audit):
     plans, data = audit
-    low, allowed = Megaphone(replace(plans["1 bit, ε=8"], rounds=4, evaluate_every=4), data, 50.0).loudness(0.95)
+    low, allowed = Megaphone(change_plan(plans["1 bit, ε=8"], rounds=4, evaluate_every=4), data, 50.0).loudness(0.95)
     assert allowed == pytest.approx(1.0, rel=1e-4)
     assert 0.8 < low <= allowed
 
 
 def test_canaries_change_nothing_when_there_are_none(audit):
     plans, data = audit
-    plan = replace(plans["1 bit, ε=8"], clients=5, rounds=1, evaluate_every=1)
+    plan = change_plan(plans["1 bit, ε=8"], clients=5, rounds=1, evaluate_every=1)
     seen = []
 
     class Watcher(Observer):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import secagg, secagg_few, secagg_scale
-from rqm import RQM, PrivateMean, SeededRandom
+from rqm import RQM, Participation, PrivateMean, SeededRandom
 from rqm.plan.experiments import find
 from rqm.plan.sweep import Sweep
 from rqm.secagg import Params
@@ -84,14 +84,15 @@ def test_the_picture(tmp_path, monkeypatch):
 
 def test_forty_clients_of_few_coordinates_send_thirty_kilobytes_each():
     """Messages of a private mean of the paper's model, through the true protocol, and back."""
-    mean = PrivateMean(mechanism=RQM(clip=0.03, margin=20.0), dim=1_018_174, clients=40, coordinates=2**14)
+    mech, who = RQM(clip=0.03, margin=20.0), Participation(clients=40)
+    mean = PrivateMean(mechanism=mech, dim=1_018_174, participation=who, coordinates=2**14)
     x = np.random.default_rng(0).normal(size=1_018_174)
     two = [mean.simulated(x, SeededRandom(place)) for place in range(2)]
     params = Params(40, mean.coordinates, 16, b"few", *secagg.DERIVED)
     total, _, cost = aggregate(params, lambda u: two[u % 2])
     assert cost.bytes_up / 40 < 30_000
     assert (total == 20 * (two[0] + two[1])).all()
-    assert mean.decode(total, clients=40).shape == (1_018_174,)
+    assert mean.decode(total, 40).shape == (1_018_174,)
 
 
 @pytest.mark.slow

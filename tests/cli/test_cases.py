@@ -10,7 +10,7 @@ from shutil import copytree
 
 import pytest
 
-from rqm import PrivateMean, Rounding
+from rqm import Participation, PrivateMean, Rounding, account, advise
 from rqm.mechanisms.table import Table
 from rqm.plan.guard import Guard
 from tests.commands import rqm
@@ -46,7 +46,9 @@ def folder(tmp_path, made):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("made")
-    mean = PrivateMean(dim=100, clients=20, mechanism=Rounding(clip=0.4, levels=2, margin=9.0), delta=1e-6, rounds=3)
+    mean = PrivateMean(
+        dim=100, mechanism=Rounding(clip=0.4, levels=2, margin=9.0), delta=1e-6, participation=Participation(20, 3)
+    )
     (tmp_path / "ledger").mkdir()
     with Guard(mean, tmp_path / "ledger") as guard:
         guard.charge(0)
@@ -104,12 +106,9 @@ def test_a_command_ends_as_documented_and_says_why(typed, code, words, folder):
 
 
 def test_the_errors_of_python_name_what_to_do():
-    from rqm import account, advise
-    from rqm.privacy.composition import Rdp, without_replacement
-
     with pytest.raises(TypeError, match=r"plan is a Rounding: must be a rqm.Plan \(of a mechanism alone: rqm.renyi\)"):
         account(Rounding())
-    with pytest.raises(ValueError, match="population = 10: must be at least 100, a round's clients"):
-        without_replacement(Rdp((2.0, 3.0), [1.0, 1.0], "replace"), 100, 10)
+    with pytest.raises(ValueError, match="population = 10: must be at least 100, the clients of a round"):
+        Participation(100, population=10)
     with pytest.raises(ValueError, match="epsilon = None: must be given, such as 3"):
         advise(clients=5)

@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import sys
+from math import inf
 
 import pytest
 import typer
@@ -11,6 +13,7 @@ from rqm.__main__ import main as begin
 from rqm.cli import app
 from rqm.cli.errors import told
 from rqm.cli.words import say, speak_plainly
+from tests.cli.test_cases import PLAN
 from tests.commands import process, rqm
 
 
@@ -19,7 +22,7 @@ def test_privacy_json_contract():
     assert result.returncode == 0, result.stderr
     facts = json.loads(result.stdout)
     assert facts["mechanism"] == {"mechanism": "rqm", "clip": 1.0, "margin": 1.0, "levels": 16, "keep": 0.42}
-    assert (facts["alpha"], facts["clients"], facts["neighbours"]) == (10, 1, "replace-one")
+    assert (facts["alpha"], facts["clients"], facts["neighboring"]) == (10, 1, "replace-one")
     assert facts["lower"] == facts["upper"] == pytest.approx(5.36840, abs=5.1e-6)
     assert abs(facts["worst"]["x"]) == pytest.approx(0.9333, abs=1e-4)
     assert facts["theorem_bound"] == pytest.approx(9.01247, abs=1e-5)
@@ -142,6 +145,13 @@ def test_help_and_version_answer_without_the_heavy_parts():
     assert loaded.strip() == "[]"
 
 
+ACCOUNT_KEYS = {
+    *("epsilon", "delta", "mu", "neighboring", "unit", "adversary", "assumptions", "max_participations", "certified"),
+    *("rounds", "clients", "population", "dim", "per_coordinate", "noise_std_over_gaussian", "bits_per_coordinate"),
+    *("bits_under_secagg", "wire_bits_per_parameter", "correlated_noise_ratio", "accountant"),
+}
+
+
 def test_account_says_what_a_run_guarantees(tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text(
@@ -150,7 +160,7 @@ data = "emnist-byclass-test"
 model = "paper-cnn"
 clients = 100
 rounds = 10
-participations = 1
+max_participations = 1
 population = 5000
 transforms = { l2_clip = 1.0, rotate = true }
 [[variants]]
@@ -163,40 +173,27 @@ mechanism = { mechanism = "noiseless", clip = 1.0 }
     )
     done = rqm("account", str(plan), "--json")
     assert done.returncode == 0, done.stderr
-    one = json.loads(done.stdout)
-    assert {
-        "epsilon",
-        "delta",
-        "neighbours",
-        "unit",
-        "observer",
-        "participations",
-        "honest",
-        "certified",
-        "rounds",
-        "clients",
-        "population",
-        "dim",
-        "per_coordinate",
-        "noise_std_over_gaussian",
-        "bits_per_coordinate",
-        "bits_under_secagg",
-        "wire_bits_per_parameter",
-        "iterate_noise_over_independent",
-        "accountant",
-    } <= one.keys()
+    runs = {run["name"]: run for run in json.loads(done.stdout)["runs"]}
+    assert list(runs) == ["1 bit", "float"]
+    one = runs["1 bit"]
+    assert one.keys() >= ACCOUNT_KEYS
+    assert (one["max_participations"], one["rounds"], one["clients"], one["population"]) == (1, 10, 100, 5000)
+    assert (one["adversary"], one["neighboring"], one["unit"]) == ("server", "replace-one", "user")
+    assert [entry["assumption"] for entry in one["assumptions"]] == [
+        *("SecureSum", "HonestClients", "MaxParticipations", "NothingElseReleased")
+    ]
     assert 0 < one["epsilon"] < 20
     assert one["delta"] == 1e-5
-    assert [run["name"] for run in one["runs"]] == ["1 bit", "float"]
-    assert one["runs"][1]["epsilon"] is None
-    said = rqm("account", str(plan), "--honest", "80", "--neighbours", "zero-out")
-    assert "80 of 100 clients of a round honest" in said.stdout
+    assert runs["float"]["epsilon"] is None
+    said = rqm("account", str(plan), "--honest-clients", "80", "--neighboring", "zero-out")
+    assert "at least 80 of the 100 clients of every round are honest" in said.stdout
+    assert "user-level (zero-out)" in said.stdout
     assert "no noise, no privacy" in said.stdout
     bad = rqm("account", str(plan), "--delta", "2")
     assert bad.returncode == 2
     assert bad.stderr.startswith("rqm: --delta 2")
-    useless = rqm("account", str(plan), "--set", "participations=10", "--set", "transforms.l2_clip=50.0")
-    assert "protects nobody" in useless.stdout
+    useless = rqm("account", str(plan), "--set", "max_participations=10", "--set", "transforms.l2_clip=50.0")
+    assert "no meaningful protection" in useless.stdout
 
 
 @pytest.mark.slow
@@ -206,27 +203,29 @@ def test_advice_in_json_and_in_words():
     found = json.loads(done.stdout)
     assert found["request"]["epsilon"] == 5.4699
     best = found["candidates"][0]
-    assert {"mechanism", "epsilon", "mse", "bits_per_coordinate", "bits_under_secagg", "why"} <= best.keys()
+    assert {"mechanism", "epsilon", "mse", "bits_per_coordinate", "bits_under_secagg"} <= best.keys()
+    assert {"wire_bits_per_parameter", "reason"} <= best.keys()
     assert best["mse"] <= 0.0480
     assert best["epsilon"] <= 5.4699
     words = rqm(
-        "advise", "--clients", "200", "--dim", "4096", "--epsilon", "4", "--honest", "160", "--population", "9999"
+        *("advise", "--clients", "200", "--dim", "4096", "--epsilon", "4"),
+        *("--honest-clients", "160", "--population", "9999"),
     )
     assert "1 bit" in words.stdout
     assert "Certified for every user" in words.stdout
-    bad = rqm("advise", "--clients", "40", "--epsilon", "3", "--honest", "1")
+    bad = rqm("advise", "--clients", "40", "--epsilon", "3", "--honest-clients", "1")
     assert bad.returncode == 2
     assert bad.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
-def test_noise_that_cancels_is_among_the_advice():
+def test_correlated_noise_is_among_the_advice():
     chain = rqm(
-        *("advise", "--clients", "100", "--dim", "4096", "--epsilon", "4"), *("--rounds", "12", "--separation", "4")
+        *("advise", "--clients", "100", "--dim", "4096", "--epsilon", "4"), *("--rounds", "12", "--min-separation", "4")
     )
     assert "noise that cancels" in chain.stdout
     assert "noise of models" in chain.stdout
-    assert "'cancel': " in chain.stdout
+    assert "'noise': " in chain.stdout
 
 
 def leaves(command, path=()):
@@ -297,3 +296,31 @@ def test_advice_for_records_names_who_knows():
     said = rqm("advise", "--unit", "record", "--clients", "4", "--epsilon", "3")
     assert said.returncode == 2
     assert "unit record: must be user; for records of silos rqm.calibrate_records" in said.stderr
+
+
+def test_account_answers_for_the_adversary_of_the_plan():
+    for name, adversary in (("user-level-outsider", "outsider"), ("user-level-server", "server")):
+        runs = json.loads(rqm("account", name, "--json").stdout)["runs"]
+        private = [run for run in runs if run["epsilon"] is not None]
+        assert len(private) >= 3
+        assert {run["adversary"] for run in private} == {adversary}, name
+
+
+@pytest.mark.parametrize("name", ["demo", "user-level", "user-level-outsider", "user-level-server", "silos", "audit"])
+def test_no_shipped_plan_exceeds_the_epsilon_that_it_is_named_for(name):
+    for run in json.loads(rqm("account", name, "--json").stdout)["runs"]:
+        named = re.search(r"ε=([\d.]+)", run["name"])
+        most = float(named[1]) if named else 8 if name == "demo" else inf
+        assert run["epsilon"] is None or run["epsilon"] <= most, run["name"]
+
+
+def test_several_runs_together_are_composed(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    together = json.loads(rqm("account", plan, plan, "--json").stdout)
+    one = json.loads(rqm("account", plan, "--json").stdout)
+    assert together["name"] == "all runs together"
+    assert [run["epsilon"] for run in together["runs"]] == [one["epsilon"]] * 2
+    assert together["mu"] == pytest.approx(one["mu"] * 2**0.5)
+    assert together.keys() >= ACCOUNT_KEYS
+    assert "all runs together: ε = " in rqm("account", plan, plan).stdout

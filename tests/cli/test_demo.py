@@ -12,8 +12,11 @@ from rqm.plan.sweep import Sweep
 from tests.commands import rqm
 
 ROOT = Path(__file__).parents[2]
-KEYS = {"epsilon", "delta", "accuracy", "accuracy_noise_free", "bits_per_coordinate", "sentence"}
-TINY = ("rounds=2", "separation=2", "clients=6", "population=12", "evaluate_every=2")
+KEYS = {
+    *("epsilon", "delta", "accuracy", "accuracy_noise_free", "bits_per_coordinate", "wire_bits_per_parameter"),
+    "sentence",
+}
+TINY = ("rounds=2", "min_separation=2", "clients=6", "population=12", "evaluate_every=2")
 
 
 def carried_out(folder, *settings):
@@ -33,10 +36,11 @@ def test_what_it_runs_is_private():
     """Certified, for the plan as it is shipped; without noise beside it, and all else alike."""
     variants = Sweep.from_toml(find("demo")).variants
     private, free = variants["private"], variants["noise-free"]
-    found = private.private_mean().guarantee
+    found = private.private_mean().guarantee()
     assert 7.9 < found.epsilon <= 8
     assert found.certified
-    assert (found.observer, found.neighbours, found.delta) == ("server", "replace", 1e-5)
+    assert found.delta == 1e-5
+    assert (found.threat_model.adversary, found.threat_model.neighboring) == ("server", "replace-one")
     assert found.bits_per_coordinate == 1
     assert not free.mechanism.private
     assert free.server == private.server

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_policy_to_start_from(tmp_path):
     path = tmp_path / "mine" / "policy.toml"
     assert str(path) in rqm("init", "--policy", tmp_path / "mine").stdout
-    assert Policy.from_toml(path).participations == 10
+    assert Policy.from_toml(path).max_participations == 10
     path.write_text("mine")
     again = rqm("init", "--policy", tmp_path / "mine")
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
@@ -65,7 +65,7 @@ def test_an_app_that_protects_its_users_and_learns(written, tmp_path):
     found = account(settings.plan, dim=sum(p.numel() for p in net.parameters()))
     assert 7.5 < found.epsilon <= 8
     assert found.certified
-    assert found.honest == 40
+    assert found.min_honest == 40
     strategy = PrivateStrategy(settings, folder=tmp_path / "ledger")
     result = strategy.start(LocalGrid(client.app, 50, values), arrays(net))
     before = task.evaluate(values, net)

@@ -104,7 +104,7 @@ mechanism = { mechanism = "rounding", clip = 0.0078125, levels = 2, margin = 150
     assert summary["epsilon"] <= 1.2
     told = json.loads(rqm("account", str(folder), "--json").stdout)
     assert told["epsilon"] == pytest.approx(summary["epsilon"])
-    assert told["head"] == summary["ledger_head"]
+    assert told["head_hash"] == summary["ledger_head"]
     wrong = rqm("train", "--resume", str(folder), "--expect-head", "0" * 64)
     assert wrong.returncode == 2
     assert "not the latest copy" in wrong.stderr

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rqm import RQM, PrivateMean, Rounding
+from rqm import RQM, Participation, PrivateMean, Rounding
 from rqm.plan.guard import Guard
 from tests.commands import rqm
 
@@ -16,10 +16,10 @@ def ledger(tmp_path):
     """The ledger of three rounds."""
 
     def make(mechanism=MECHANISM):
-        mean = PrivateMean(dim=100, clients=20, mechanism=mechanism, delta=1e-6, rounds=3)
+        mean = PrivateMean(dim=100, mechanism=mechanism, participation=Participation(20, 3), delta=1e-6)
         with Guard(mean, tmp_path) as guard:
-            for turn in range(3):
-                guard.charge(turn)
+            for round_index in range(3):
+                guard.charge(round_index)
         return tmp_path / "ledger.jsonl"
 
     return make
@@ -30,25 +30,26 @@ def test_a_sound_ledger_ends_with_0_and_says_epsilon(ledger):
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 charges for 3 rounds" in done.stdout
     assert "ε ≤ " in done.stdout
-    assert ": verified: nothing contradicts what it says\n" in done.stdout.splitlines(keepends=True)[0]
+    assert done.stdout.splitlines()[1] == "Verified: chain, signatures and ε are consistent."
+    assert "- all 20 clients of every round are honest" in done.stdout.splitlines()
 
 
 def test_the_folder_of_a_run_as_json(ledger):
     folder = ledger().parent
     done = rqm("verify", folder, "--json")
     found, stated = json.loads(done.stdout), json.loads(rqm("account", folder, "--json").stdout)
-    assert (done.returncode, found["status"], found["head"]) == (0, "verified", stated["head"])
+    assert (done.returncode, found["status"], found["head_hash"]) == (0, "verified", stated["head_hash"])
     assert stated["epsilon"] <= found["epsilon"] <= 1.10 * stated["epsilon"]
 
 
 @pytest.mark.parametrize(
-    "options", [("--rounds", 4), ("--dim", 99), ("--delta", "1e-5"), ("--honest", 19), ("--key", "0" * 64)]
+    "options", [("--rounds", 4), ("--dim", 99), ("--delta", "1e-5"), ("--honest-clients", 19), ("--key", "0" * 64)]
 )
 def test_what_is_wrong_ends_with_1_and_is_named(ledger, options):
     done = rqm("verify", ledger(), *options)
     assert (done.returncode, done.stderr) == (1, "")
     assert [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
-    assert done.stdout.splitlines()[0].endswith(": wrong: do not rely on it")
+    assert done.stdout.splitlines()[1] == "Wrong: do not rely on this ledger."
 
 
 def test_a_changed_charge_ends_with_1_in_one_line(ledger):

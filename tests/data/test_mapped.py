@@ -11,8 +11,8 @@ import torch
 
 from rqm import RQM, FederatedData
 from rqm.data.mapped import ABOUT, mapped, write
-from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
+from tests.plans import make_plan
 from tests.training.small import pictures
 
 
@@ -35,7 +35,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
 
 def test_a_run_is_the_same_from_disk(tmp_path):
     data = pictures(clients=7, each=3)
-    plan = Plan(data="noise", model="small-cnn", clients=5, rounds=2, mechanism=RQM(clip=0.1), device="cpu")
+    plan = make_plan(data="noise", model="small-cnn", clients=5, rounds=2, mechanism=RQM(clip=0.1), device="cpu")
     test = data.test_inputs.numpy(), data.test_labels.numpy()
     found = mapped(write(tmp_path / "new", users(data), test, name="noise"))
     here, there = Trainer(plan, data), Trainer(plan, replace(found, classes=62))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rqm
-from rqm import PBM, RQM, PrivateMean, Rounding, SecureRandom, SeededRandom
+from rqm import PBM, RQM, CorrelatedNoise, PrivateMean, Rounding, SecureRandom, SeededRandom, private_mean
 from rqm.encoding.choice import chosen, clipped_away, clipped_away_at_most, second_clip
 from rqm.encoding.transforms import Rotation, budget
 from rqm.mechanisms.additive import DiscreteGaussian
@@ -26,7 +26,7 @@ def few(kind=Rounding, dim=1000, count=64, clients=20, rounds=1, **options):
     )
     own |= {"steps": 15, "bits": 12, "scale": 2.0} if kind is DiscreteGaussian else {}
     mech = kind(clip=clip, **own)
-    return PrivateMean(mechanism=mech, dim=dim, coordinates=count, clients=clients, rounds=rounds, **options)
+    return private_mean(mechanism=mech, dim=dim, coordinates=count, clients=clients, rounds=rounds, **options)
 
 
 # -- the choice -----------------------------------------------------------------------------------
@@ -47,8 +47,8 @@ def test_so_many_different_places_and_the_same_on_both_sides(count, of):
 def test_all_sets_are_equally_likely(count):
     sets = dict.fromkeys(combinations(range(8), count), 0)
     turns = 50 * len(sets)
-    for turn in range(turns):
-        sets[tuple(chosen(5, turn, count, 8).tolist())] += 1
+    for round_index in range(turns):
+        sets[tuple(chosen(5, round_index, count, 8).tolist())] += 1
     counts = np.array(list(sets.values()))
     excess = ((counts - 50) ** 2 / 50).sum()
     assert abs(excess - len(sets)) < 6 * (2 * len(sets)) ** 0.5
@@ -58,46 +58,48 @@ def test_all_sets_are_equally_likely(count):
 
 def test_rounds_choose_anew_and_the_seed_decides():
     mean = few(rounds=3)
-    places = [chosen(mean.choice(turn).seed, turn, 64, 1024) for turn in range(3)]
+    places = [chosen(mean.choice(round_index).seed, round_index, 64, 1024) for round_index in range(3)]
     assert not (places[0] == places[1]).all()
     x = np.linspace(-1, 1, 1000)
     both = [PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict()))), mean]
-    one, other = (m.simulated(x, SeededRandom(3), round=2) for m in both)
+    one, other = (m.simulated(x, SeededRandom(3), round_index=2) for m in both)
     assert (one == other).all()
     assert both[0] == mean
     assert one.shape == (64,)
-    assert (one != mean.with_(seed=9).simulated(x, SeededRandom(3), round=2)).any()
+    assert (one != mean.replaced(seed=9).simulated(x, SeededRandom(3), round_index=2)).any()
 
 
 def test_libraries_agree_on_what_is_chosen():
-    mean = few(Rounding, rounds=2, clients=2).with_(mechanism=Rounding(clip=1.0, levels=65536))
+    mean = few(Rounding, rounds=2, clients=2).replaced(mechanism=Rounding(clip=1.0, levels=65536))
     x = np.random.default_rng(0).normal(size=1000) / 40
-    found = [np.asarray(mean.decode(2 * mean.simulated(one, SeededRandom(0), round=1), 2, round=1), dtype=float)
-             for one in (x, torch.from_numpy(x).float())]  # fmt: skip
-    np.testing.assert_allclose(*found, atol=2e-3)
+    means = []
+    for vector in (x, torch.from_numpy(x).float()):
+        message = mean.simulated(vector, SeededRandom(0), round_index=1)
+        means.append(np.asarray(mean.decode(2 * message, 2, round_index=1), dtype=float))
+    np.testing.assert_allclose(*means, atol=2e-3)
     rotation, choice = mean.rotation(1), mean.choice(1)
     exact = choice.inverse(choice.pick(rotation.forward(x[None])), rotation)[0]
-    np.testing.assert_allclose(found[0], exact, atol=2e-3)
+    np.testing.assert_allclose(means[0], exact, atol=2e-3)
     total = torch.zeros(64, dtype=torch.int32)
-    assert mean.add(torch.from_numpy(x).float()[None], total, SeededRandom(0), round=1).all()
-    np.testing.assert_allclose(total.numpy(), mean.simulated(x, SeededRandom(0), round=1), atol=2)
+    assert mean.add(torch.from_numpy(x).float()[None], total, SeededRandom(0), round_index=1).all()
+    np.testing.assert_allclose(total.numpy(), mean.simulated(x, SeededRandom(0), round_index=1), atol=2)
 
 
-def test_all_of_them_is_what_was_before():
-    """Files, messages and promises of a mean that sends all are those of one that never heard of a choice."""
+def test_all_coordinates_are_the_same_as_no_choice():
+    """Files, messages and promises are those of a mean without a choice of coordinates."""
     mech = Rounding(levels=2, margin=3.0)
-    plain, every = (PrivateMean(mechanism=mech, dim=50, clients=9, coordinates=k) for k in (None, 64))
+    plain, every = (private_mean(mechanism=mech, dim=50, clients=9, coordinates=k) for k in (None, 64))
     assert plain == every
-    assert "coordinates" not in plain.to_dict()
+    assert plain.to_dict()["coordinates"] is None
     assert plain.kind == every.kind
-    assert not plain.few
-    assert plain.with_(dim=500).coordinates == 512
+    assert not plain.is_subset
+    assert plain.replaced(dim=500).coordinates == 512
     assert (plain.simulated(np.ones(50), SeededRandom(1)) == every.simulated(np.ones(50), SeededRandom(1))).all()
-    some = plain.with_(coordinates=16)
-    assert some.few
+    some = plain.replaced(coordinates=16)
+    assert some.is_subset
     assert some.kind != plain.kind
-    assert some.with_(delta=1e-3).coordinates == 16
-    assert some.with_(dim=50_000).kind == some.kind  # the promise is of what is sent
+    assert some.replaced(delta=1e-3).coordinates == 16
+    assert some.replaced(dim=50_000).kind == some.kind  # the promise is of what is sent
 
 
 @pytest.mark.parametrize(
@@ -107,15 +109,22 @@ def test_all_of_them_is_what_was_before():
         ({"coordinates": 1025}, "coordinates = 1025"),
         ({"coordinates": 8, "rotate": False}, "must come with an L2 clip and a rotation"),
         ({"coordinates": 8, "l2_clip": None}, "must come with an L2 clip and a rotation"),
-        ({"coordinates": 8, "cancel": 5.0}, "must not be given where noise is taken back"),
-        ({"coordinates": 8, "cancel": True, "mechanism": None, "epsilon": 1.0}, "where noise is taken back"),
-        ({"coordinates": 8, "mechanism": BandedGaussian(noise_multiplier=1.0, bands=2)}, "where noise is taken back"),
+        ({"coordinates": 8, "noise": CorrelatedNoise(5.0)}, "must not be given with correlated noise"),
+        ({"coordinates": 8, "noise": "correlated", "mechanism": None, "epsilon": 1.0}, "with correlated noise"),
+        ({"coordinates": 8, "mechanism": BandedGaussian(noise_multiplier=1.0, bands=2)}, "with correlated noise"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(change, words):
-    values = {"mechanism": Rounding(levels=2, margin=3.0), "dim": 1000, "clients": 3, "participations": 1, **change}
+    values = {
+        "mechanism": Rounding(levels=2, margin=3.0),
+        "dim": 1000,
+        "clients": 3,
+        "rounds": 3,
+        "max_participations": 1,
+        **change,
+    }
     with pytest.raises(ValueError, match=words):
-        PrivateMean(**values)
+        private_mean(**values)
 
 
 # -- what is sent lies in the accounted set -------------------------------------------------------
@@ -127,13 +136,15 @@ def test_vectors_made_for_the_choice_are_within_the_second_budget(kind, count):
     """A vector that lies in what is chosen is √(d/k) times as long afterwards: the second clip must bind."""
     mean = few(kind, dim=100, count=count, rounds=4)
     rng = np.random.default_rng(count)
-    for turn in range(4):
-        places = chosen(mean.seed, turn, count, 128)
+    for round_index in range(4):
+        places = chosen(mean.seed, round_index, count, 128)
         rows = np.zeros((8, 128))
         rows[:, places] = rng.normal(size=(8, count)) * 1e3
-        x = np.concatenate([mean.rotation(turn).inverse(rows), rng.normal(size=(3, 100)), 1e30 * np.eye(100)[:2]])
+        x = np.concatenate(
+            [mean.rotation(round_index).inverse(rows), rng.normal(size=(3, 100)), 1e30 * np.eye(100)[:2]]
+        )
         for given in (x, torch.from_numpy(x).float()):
-            ready, _ = mean._prepared(given if isinstance(given, np.ndarray) else given.clone(), turn)
+            ready, _ = mean._prepared(given if isinstance(given, np.ndarray) else given.clone(), round_index)
             before = np.asarray(ready, dtype=float)
             sent = np.asarray(mean._within(ready), dtype=float)
             most = 4 * budget(mean.mechanism, mean.bound)
@@ -151,10 +162,12 @@ def test_vectors_made_for_the_choice_are_within_the_second_budget(kind, count):
 def simulated(mean, x, turns):
     """Estimates of the mean of clients who hold the rows of ``x``, in so many rounds."""
     found = []
-    for turn in range(turns):
-        total = torch.zeros(mean.coordinates, dtype=torch.int32 if mean.integers else torch.float64)
-        mean.add(torch.from_numpy(x).float(), total, SeededRandom(7, turn), round=turn)
-        found.append(np.asarray(mean.decode(mean.revealed(total, len(x), turn), len(x), round=turn)))
+    for round_index in range(turns):
+        total = torch.zeros(mean.coordinates, dtype=torch.int32 if mean.has_integer_messages else torch.float64)
+        mean.add(torch.from_numpy(x).float(), total, SeededRandom(7, round_index), round_index=round_index)
+        found.append(
+            np.asarray(mean.decode(mean.revealed(total, len(x), round_index), len(x), round_index=round_index))
+        )
     return np.array(found)
 
 
@@ -174,7 +187,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "dim", "count", "clients"), CASES)
 def test_unbiased_and_as_wrong_as_predicted(kind, dim, count, clients):
     turns = 100
-    mean = few(kind, dim, count, clients, turns) if kind is not Gaussian else PrivateMean(
+    mean = few(kind, dim, count, clients, turns) if kind is not Gaussian else private_mean(
         mechanism=Gaussian(5.0), dim=dim, coordinates=count, clients=clients, rounds=turns
     )  # fmt: skip
     rng = np.random.default_rng(count)
@@ -215,10 +228,10 @@ def test_predicted_errors_are_within_two_per_cent(kind, dim, part, clients):
 def test_what_the_second_clip_takes_away(count):
     """Of vectors as long as the first clip: less than the bound for all, and about what Gaussian ones lose."""
     rng, lost = np.random.default_rng(3), []
-    for turn in range(2000):
-        rotation = Rotation(1024, turn)
-        x = rng.normal(size=(1, 1024)) if turn % 2 else np.eye(1024)[:2].sum(axis=0)[None]
-        y = rotation.forward(x / np.linalg.norm(x))[0, chosen(0, turn, count, 1024)] * (1024 / count) ** 0.5
+    for round_index in range(2000):
+        rotation = Rotation(1024, round_index)
+        x = rng.normal(size=(1, 1024)) if round_index % 2 else np.eye(1024)[:2].sum(axis=0)[None]
+        y = rotation.forward(x / np.linalg.norm(x))[0, chosen(0, round_index, count, 1024)] * (1024 / count) ** 0.5
         lost.append(max(0.0, 1 - second_clip(count) / np.linalg.norm(y)))
     assert np.mean(lost) <= clipped_away_at_most(count)
     assert np.mean(lost[1::2]) < 10 * clipped_away(count) + 1e-5
@@ -241,20 +254,20 @@ def test_what_the_second_clip_takes_away(count):
 )
 def test_epsilon_covers_every_choice(mech, dim, count, clients):
     """For each choice: the worst vectors for it through the very encoder, the others anywhere, δ computed exactly."""
-    mean = PrivateMean(mechanism=mech, dim=dim, coordinates=count, clients=clients, delta=1e-3, rounds=40,
-                       participations=1)  # fmt: skip
-    epsilon, rng, worst, seen = mean.guarantee.epsilon, np.random.default_rng(5), 0.0, set()
+    mean = private_mean(mechanism=mech, dim=dim, coordinates=count, clients=clients, delta=1e-3, rounds=40,
+                       max_participations=1)  # fmt: skip
+    epsilon, rng, worst, seen = mean.guarantee().epsilon, np.random.default_rng(5), 0.0, set()
     ends = np.array(list(product([-1.0, 1.0], repeat=count)))
-    for turn in range(40):
-        places = chosen(mean.seed, turn, count, mean.rotation(turn).padded)
+    for round_index in range(40):
+        places = chosen(mean.seed, round_index, count, mean.rotation(round_index).padded)
         seen.add(tuple(places.tolist()))
-        rows = np.zeros((len(ends), mean.rotation(turn).padded))
+        rows = np.zeros((len(ends), mean.rotation(round_index).padded))
         rows[:, places] = 1e6 * ends
-        sent = mean._within(mean._prepared(mean.rotation(turn).inverse(rows), turn)[0])
+        sent = mean._within(mean._prepared(mean.rotation(round_index).inverse(rows), round_index)[0])
         for _ in range(6):
-            one, other = (sent[k] for k in rng.integers(len(sent), size=2))
-            crowd = [mech.clip * ends[rng.integers(len(ends))] for _ in range(clients - 1)]
-            p, q = release(mean, one, crowd), release(mean, other, crowd)
+            inputs = (sent[k] for k in rng.integers(len(sent), size=2))
+            others = [mech.clip * ends[rng.integers(len(ends))] for _ in range(clients - 1)]
+            p, q = (release(mean, row, others) for row in inputs)
             assert hockey_stick(p, q, epsilon) <= 1e-3
             worst = max(worst, hockey_stick(p, q, 0.3 * epsilon))
     assert worst > 1e-3  # a third of the stated ε would be too little
@@ -264,7 +277,7 @@ def test_epsilon_covers_every_choice(mech, dim, count, clients):
 def test_the_first_clip_alone_would_not_be_enough():
     """Were the second clip left out, a vector that lies in what is chosen would tell more than is stated."""
     mech = Rounding(clip=4.0, levels=2, margin=2.0)
-    mean = PrivateMean(mechanism=mech, dim=64, coordinates=4, clients=2, delta=1e-3)
+    mean = private_mean(mechanism=mech, dim=64, coordinates=4, clients=2, delta=1e-3)
     places = chosen(0, 0, 4, 64)
     row = np.zeros((1, 64))
     row[0, places] = 0.5
@@ -273,35 +286,35 @@ def test_the_first_clip_alone_would_not_be_enough():
     assert np.linalg.norm(unclipped) == pytest.approx(4.0)
     sent = mean._within(mean._prepared(x, 0)[0])[0]
     assert np.linalg.norm(sent) <= mean.bound < 2.1
-    crowd, epsilon = [np.full(4, 4.0)], mean.guarantee.epsilon
-    assert hockey_stick(release(mean, sent, crowd), release(mean, -sent, crowd), epsilon) <= 1e-3
-    assert hockey_stick(release(mean, unclipped, crowd), release(mean, -unclipped, crowd), epsilon) > 1e-3
+    others, epsilon = [np.full(4, 4.0)], mean.guarantee().epsilon
+    assert hockey_stick(release(mean, sent, others), release(mean, -sent, others), epsilon) <= 1e-3
+    assert hockey_stick(release(mean, unclipped, others), release(mean, -unclipped, others), epsilon) > 1e-3
 
 
 @pytest.mark.slow
 def test_a_mechanism_is_found_for_few_coordinates():
-    mean = PrivateMean(epsilon=3, delta=1e-5, clients=200, dim=10_000, coordinates=512, l2_clip=2.0)
-    guarantee = mean.guarantee
+    mean = private_mean(epsilon=3, delta=1e-5, clients=200, dim=10_000, coordinates=512, l2_clip=2.0)
+    guarantee = mean.guarantee()
     assert 2.9 < guarantee.epsilon <= 3
     assert guarantee.dim == mean.coordinates == 512
-    assert guarantee.chosen_of == 16_384
+    assert guarantee.subset.total == 16_384
     assert mean.mechanism.clip == pytest.approx(4 * 2.0 * second_clip(512) / 512**0.5)
     assert guarantee.wire_bits_per_parameter == pytest.approx(512 * mean.wire_bits / 10_000)
     assert guarantee.noise_std_over_gaussian < 1.1 * second_clip(512)
-    assert "a public choice of 16,384" in str(guarantee)
-    assert f"{guarantee.wire_bits_per_parameter:.4g} bits a parameter" in str(guarantee)
+    assert "a public choice of 512 of 16,384" in str(guarantee)
+    assert f"{guarantee.wire_bits_per_parameter:.4g} bits per parameter" in str(guarantee)
     same = rqm.calibrate(
         "pbm", levels=5, epsilon=3, delta=1e-5, clients=200, rounds=1, dim=10_000, coordinates=512, l2_clip=2.0
     ).private_mean()
     assert (same.coordinates, same.bound, same.mechanism.clip) == (512, mean.bound, mean.mechanism.clip)
-    assert 2.9 < same.guarantee.epsilon <= 3
+    assert 2.9 < same.guarantee().epsilon <= 3
     message = mean.encode(np.ones(10_000), SecureRandom())
     assert message.shape == (512,)
-    assert mean.decode(200 * message % mean.modulus, clients=200).shape == (10_000,)
+    assert mean.decode(200 * message % mean.modulus, 200).shape == (10_000,)
 
 
 def test_the_account_of_few_is_that_of_a_vector_of_so_many_within_the_second_clip():
     mean = few(dim=5000, count=256, clients=40)
-    alone = PrivateMean(mechanism=mean.mechanism, dim=256, l2_clip=second_clip(256), clients=40)
-    assert mean.guarantee.epsilon == alone.guarantee.epsilon
-    assert mean.guarantee.noise_multiplier == pytest.approx(alone.guarantee.noise_multiplier * second_clip(256))
+    alone = private_mean(mechanism=mean.mechanism, dim=256, l2_clip=second_clip(256), clients=40)
+    assert mean.guarantee().epsilon == alone.guarantee().epsilon
+    assert mean.guarantee().noise_multiplier == pytest.approx(alone.guarantee().noise_multiplier * second_clip(256))

@@ -1,4 +1,4 @@
-"""The one object: whatever comes in, what goes out lies in the accounted set, and ε is that of what goes out."""
+"""Whatever vector comes in, what is sent lies in the set that is accounted for."""
 
 from math import isqrt
 
@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rqm import PBM, RQM, PrivateMean, Rounding, SecureRandom, SeededRandom
+from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom, private_mean
 from rqm.encoding.transforms import budget, over_budget, prepare, usable_length
 from rqm.mechanisms.additive import DiscreteGaussian
 
@@ -21,12 +21,16 @@ def mean_of(mech, dim, clip_ratio=None, **options):
     """A private mean whose coordinates are clipped at four times their root mean square, or at a ratio of the clip."""
     sent = 1 << (dim - 1).bit_length() if options.get("rotate", True) else dim
     ratio = clip_ratio or max(1.0, sent**0.5 / 4)
-    return PrivateMean(mechanism=mech, dim=dim, l2_clip=ratio * mech.clip, clients=options.pop("clients", 3), **options)
+    return private_mean(
+        mechanism=mech, dim=dim, l2_clip=ratio * mech.clip, clients=options.pop("clients", 3), **options
+    )
 
 
-def sent_rows(mean, x, turn):
+def sent_rows(mean, x, round_index):
     """What the encoder is given: the same steps, of which the result is looked at."""
-    rows, _ = prepare(x[None].clone() if isinstance(x, torch.Tensor) else x[None], mean.length, mean.rotation(turn))
+    rows, _ = prepare(
+        x[None].clone() if isinstance(x, torch.Tensor) else x[None], mean.length, mean.rotation(round_index)
+    )
     return mean._within(rows)
 
 
@@ -64,13 +68,13 @@ def test_every_vector_that_is_sent_lies_in_the_accounted_set(mech, dim, rotate, 
         assume(np.isfinite(x).all())
     given_ = torch.from_numpy(x) if kind == "torch" else x
     before = np.array(x)
-    turn = data.draw(st.integers(0, 2))
-    message = mean.simulated(given_, SeededRandom(1), round=turn)
+    round_index = data.draw(st.integers(0, 2))
+    message = mean.simulated(given_, SeededRandom(1), round_index=round_index)
     assert (np.asarray(given_) == before).all()  # inputs are left alone
     assert tuple(message.shape) == (mean.coordinates,)
     assert int(message.min()) >= 0
     assert int(message.max()) < mech.levels <= mean.modulus
-    row = sent_rows(mean, given_ if kind == "torch" else np.asarray(x, dtype=np.float64), turn)[0]
+    row = sent_rows(mean, given_ if kind == "torch" else np.asarray(x, dtype=np.float64), round_index)[0]
     assert squares(mech, np.asarray(row)) <= 4 * budget(mech, mean.l2_clip)
     if np.abs(before).max() > 1e-3 * mean.l2_clip:
         assert np.abs(np.asarray(row)).max() > 0
@@ -195,7 +199,7 @@ def test_the_room_left_for_rounding_is_enough_and_not_more(mech, count, ratio):
 
 def test_a_clip_without_room_is_refused():
     with pytest.raises(ValueError, match=r"l2_clip = 0\.001: has room for"):
-        PrivateMean(mechanism=WIDE, dim=1000, clients=10, l2_clip=1e-3).encode(np.zeros(1000), SecureRandom())
+        private_mean(mechanism=WIDE, dim=1000, clients=10, l2_clip=1e-3).encode(np.zeros(1000), SecureRandom())
 
 
 # -- the mean -------------------------------------------------------------------------------------
@@ -204,12 +208,15 @@ def test_a_clip_without_room_is_refused():
 @pytest.mark.statistical
 @pytest.mark.parametrize("mech", [Rounding(clip=0.5, levels=2, margin=1.0), PBM(clip=0.5), RQM(clip=0.5)], ids=repr)
 def test_the_decoded_mean_is_unbiased(mech):
-    mean = PrivateMean(mechanism=mech, dim=5, clients=3, l2_clip=1.0, rounds=1200)
+    mean = private_mean(mechanism=mech, dim=5, clients=3, l2_clip=1.0, rounds=1200)
     x = np.random.default_rng(1).normal(size=(3, 5)) * 0.25
     estimates = []
-    for turn in range(1200):
-        total = sum(mean.simulated(row, SeededRandom(3, turn, place), round=turn) for place, row in enumerate(x))
-        estimates.append(mean.decode(total % mean.modulus, clients=3, round=turn))
+    for round_index in range(1200):
+        total = sum(
+            mean.simulated(row, SeededRandom(3, round_index, client), round_index=round_index)
+            for client, row in enumerate(x)
+        )
+        estimates.append(mean.decode(total % mean.modulus, survivors=3, round_index=round_index))
     error = np.std(estimates, axis=0) / 1200**0.5
     off = (np.mean(estimates, axis=0) - x.mean(axis=0)) / error
     assert np.abs(off).max() < 5
@@ -217,22 +224,22 @@ def test_the_decoded_mean_is_unbiased(mech):
 
 
 def test_both_libraries_mean_the_same():
-    mean = PrivateMean(mechanism=Rounding(clip=1.0, levels=65536), dim=50, clients=2, l2_clip=2.0)
+    mean = private_mean(mechanism=Rounding(clip=1.0, levels=65536), dim=50, clients=2, l2_clip=2.0)
     x = np.random.default_rng(0).normal(size=50) / 10
     for one in (x, torch.from_numpy(x), torch.from_numpy(x).float()):
         message = mean.simulated(one, SeededRandom(0))
-        estimate = mean.decode(2 * message, clients=2)
+        estimate = mean.decode(2 * message, 2)
         assert type(message) is type(estimate)
         np.testing.assert_allclose(np.asarray(estimate), x, atol=1e-3)
 
 
 def test_sums_of_messages_cannot_overflow():
-    mean = PrivateMean(mechanism=RQM(levels=256), dim=4, clients=1000)
+    mean = private_mean(mechanism=RQM(levels=256), dim=4, clients=1000)
     message = mean.encode(np.ones(4), SecureRandom())
     assert message.dtype == np.int64
     assert mean.modulus == 2**18
     with pytest.raises(ValueError, match="does not fit 31 bits"):
-        PrivateMean(mechanism=Rounding(levels=65536), dim=4, clients=10**6)
+        private_mean(mechanism=Rounding(levels=65536), dim=4, clients=10**6)
 
 
 # -- what is refused ------------------------------------------------------------------------------

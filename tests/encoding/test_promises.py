@@ -1,4 +1,4 @@
-"""What a private mean promises: ε of what is really sent, refused where it cannot be, the same on the other side."""
+"""What a private mean guarantees: ε of what is really sent, refusals, and the same after a round trip."""
 
 import json
 from fractions import Fraction
@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rqm
-from rqm import PBM, RQM, Noiseless, PrivateMean, Rounding, SecureRandom, SeededRandom
+from rqm import (
+    PBM,
+    RQM,
+    Noiseless,
+    Participation,
+    PrivateMean,
+    Rounding,
+    SecureRandom,
+    SeededRandom,
+    ThreatModel,
+    private_mean,
+)
 from rqm.encoding.transforms import budget
 from rqm.mechanisms.gaussian import Gaussian
 from tests.encoding.test_private_mean import mean_of, mechanisms, sent_rows, squares
@@ -25,46 +36,58 @@ from tests.encoding.test_private_mean import mean_of, mechanisms, sent_rows, squ
         ({"l2_clip": float("nan")}, "l2_clip = nan"),
         ({"delta": 1.0}, "delta = 1.0"),
         ({"rounds": 0}, "rounds = 0"),
-        ({"observer": "nobody"}, "observer = 'nobody'"),
-        ({"unit": "patient"}, "unit = 'patient'"),
+        ({"adversary": "nobody"}, "adversary = 'nobody'"),
+        ({"noise": "patient"}, "noise = 'patient': must be 'independent', 'correlated'"),
+        ({"noise": "correlated"}, "noise = 'correlated': must be rqm.CorrelatedNoise"),
         ({"population": 2}, "population = 2: must be at least 3"),
-        ({"survivors": 4}, "survivors = 4"),
-        ({"honest": 4}, "honest = 4"),
-        ({"honest": 0.5}, "give population, or honest as a number"),
-        ({"observer": "outsider"}, "population = None"),
-        ({"participations": 0}, "participations = 0"),
+        ({"min_survivors": 4}, "min_survivors = 4"),
+        ({"honest_clients": 4}, "honest_clients = 4"),
+        ({"honest_fraction": 0.5}, "give these, or honest_clients as a number"),
+        ({"adversary": "outsider"}, "population = None"),
+        ({"max_participations": 0}, "max_participations = 0"),
         ({"mechanism": None}, "epsilon = None: must be given, or else a mechanism"),
         ({"mechanism": Gaussian(), "l2_clip": None}, "l2_clip = None"),
         ({"epsilon": 1e-3}, "the mechanism gives"),
         ({"mechanism": None, "epsilon": 1.0, "rotate": False}, "mechanism = None: must be given"),
     ],
 )
-def test_what_cannot_be_promised_is_refused(change, words):
+def test_values_without_a_guarantee_are_refused(change, words):
     values = {"mechanism": Rounding(levels=2, margin=3.0), "dim": 3, "clients": 3, **change}
     with pytest.raises(ValueError, match=words):
-        PrivateMean(**values)
+        private_mean(**values)
+
+
+def test_the_object_itself_searches_for_nothing():
+    with pytest.raises(TypeError, match="epsilon"):
+        PrivateMean(dim=3, epsilon=1.0, participation=Participation(3))
+    with pytest.raises(TypeError, match="mechanism = None: must be a mechanism"):
+        PrivateMean(dim=3, mechanism=None, participation=Participation(3))
+    with pytest.raises(TypeError, match=r"participation = 3: must be a rqm.Participation"):
+        PrivateMean(dim=3, mechanism=Rounding(levels=2), participation=3)
+    with pytest.raises(ValueError, match="unit = 'patient'"):
+        ThreatModel(unit="patient")
 
 
 def test_rounds_and_clients_that_are_not_accounted_for_are_refused():
-    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=5, survivors=4, rounds=2)
-    total = sum(mean.encode(np.zeros(3), SecureRandom(), round=1) for _ in range(4))
-    assert mean.decode(total, clients=4, round=1).shape == (3,)
-    with pytest.raises(ValueError, match="round = 2: must be a whole number from 0 to 1"):
-        mean.encode(np.zeros(3), SecureRandom(), round=2)
-    with pytest.raises(ValueError, match="round = 2"):
-        mean.decode(total, clients=4, round=2)
-    for clients in (3, 6):
-        with pytest.raises(ValueError, match=f"clients = {clients}: must be a whole number from 4 to 5"):
-            mean.decode(total, clients=clients, round=1)
+    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=5, min_survivors=4, rounds=2)
+    total = sum(mean.encode(np.zeros(3), SecureRandom(), round_index=1) for _ in range(4))
+    assert mean.decode(total, survivors=4, round_index=1).shape == (3,)
+    with pytest.raises(ValueError, match="round_index = 2: must be a whole number from 0 to 1"):
+        mean.encode(np.zeros(3), SecureRandom(), round_index=2)
+    with pytest.raises(ValueError, match="round_index = 2"):
+        mean.decode(total, survivors=4, round_index=2)
+    for survivors in (3, 6):
+        with pytest.raises(ValueError, match=f"survivors = {survivors}: must be a whole number from 4 to 5"):
+            mean.decode(total, survivors=survivors, round_index=1)
     with pytest.raises(ValueError, match=r"total has shape \(3,\): must be \(4,\)"):
-        mean.decode(total[:3], clients=4, round=1)
+        mean.decode(total[:3], survivors=4, round_index=1)
     with pytest.raises(ValueError, match=r"a sum over 4 clients lies in 0\.\.4"):
-        mean.decode(total + 5, clients=4, round=1)
+        mean.decode(total + 5, survivors=4, round_index=1)
     for kind in (Noiseless(), Gaussian()):
         with pytest.raises(TypeError, match="sends floats"):
-            PrivateMean(mechanism=kind, dim=3, clients=3).encode(np.zeros(3), SecureRandom())
+            private_mean(mechanism=kind, dim=3, clients=3).encode(np.zeros(3), SecureRandom())
     with pytest.raises(TypeError, match="adds no noise"):
-        _ = PrivateMean(mechanism=Noiseless(), dim=3, clients=3).guarantee
+        _ = private_mean(mechanism=Noiseless(), dim=3, clients=3).guarantee()
 
 
 # -- the guarantee is that of what is sent --------------------------------------------------------
@@ -75,14 +98,14 @@ def hockey_stick(p, q, epsilon):
 
 
 def release(mean, rows, others):
-    """The exact law of the revealed sum, over all coordinates, of one client at these positions and others at ±clip."""
-    law = np.ones(1)
+    """The exact pmf of the revealed sum, over all coordinates, of one client at these positions and others at ±clip."""
+    joint = np.ones(1)
     for coordinate in range(mean.coordinates):
-        one = mean.mechanism.sampled_pmf(rows[coordinate]).astype(float)
+        pmf = mean.mechanism.sampled_pmf(rows[coordinate]).astype(float)
         for other in others:
-            one = np.convolve(one, mean.mechanism.sampled_pmf(other[coordinate]).astype(float))
-        law = np.multiply.outer(law, one).ravel()
-    return law
+            pmf = np.convolve(pmf, mean.mechanism.sampled_pmf(other[coordinate]).astype(float))
+        joint = np.multiply.outer(joint, pmf).ravel()
+    return joint
 
 
 @pytest.mark.parametrize(
@@ -99,49 +122,55 @@ def release(mean, rows, others):
 )
 def test_epsilon_covers_what_is_really_sent(mech, dim, clients):
     """Extreme vectors through the very encoder, the other clients anywhere: the exact δ at the stated ε is below δ."""
-    mean = PrivateMean(mechanism=mech, dim=dim, clients=clients, l2_clip=1.0, delta=1e-3)
-    epsilon, rng = mean.guarantee.epsilon, np.random.default_rng(5)
+    mean = private_mean(mechanism=mech, dim=dim, clients=clients, l2_clip=1.0, delta=1e-3)
+    epsilon, rng = mean.guarantee().epsilon, np.random.default_rng(5)
     vectors = [np.array(signs) * 1e6 for signs in product([-1.0, 1.0], repeat=dim)]
     vectors += [sign * 1e6 * np.eye(dim)[k] for k in range(dim) for sign in (-1, 1)]
     rows = [sent_rows(mean, v, 0)[0] for v in vectors]
     ends = np.array(list(product([-1.0, 1.0], repeat=mean.coordinates)))
     worst = 0.0
     for _ in range(60):
-        one, other = (rows[k] for k in rng.integers(len(rows), size=2))
-        crowd = [mech.clip * ends[rng.integers(len(ends))] for _ in range(clients - 1)]
-        p, q = release(mean, one, crowd), release(mean, other, crowd)
+        inputs = (rows[k] for k in rng.integers(len(rows), size=2))
+        others = [mech.clip * ends[rng.integers(len(ends))] for _ in range(clients - 1)]
+        p, q = (release(mean, row, others) for row in inputs)
         assert hockey_stick(p, q, epsilon) <= 1e-3
         worst = max(worst, hockey_stick(p, q, 0.3 * epsilon))
     assert worst > 1e-3  # a third of the stated ε would be too little
 
 
 def test_a_mechanism_is_found_for_an_epsilon():
-    mean = PrivateMean(epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
-    assert 1 < mean.guarantee.epsilon <= 2
+    mean = private_mean(epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
+    assert 1 < mean.guarantee().epsilon <= 2
     assert mean.mechanism.clip == pytest.approx(4 * 3.0 / 32**0.5)
-    assert mean.guarantee.dim == mean.coordinates == 32
-    assert "for every user against the server" in str(mean.guarantee)
-    same = PrivateMean(mechanism=mean.mechanism, epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
+    assert mean.guarantee().dim == mean.coordinates == 32
+    assert "user-level (replace-one), against the server" in str(mean.guarantee())
+    same = private_mean(mechanism=mean.mechanism, epsilon=2, delta=1e-5, clients=50, dim=20, l2_clip=3.0)
     assert same == mean
     assert hash(same) == hash(mean)
-    with pytest.raises(AttributeError, match=r"guarantee\.epsilon"):
-        _ = mean.epsilon
+    assert not hasattr(mean, "epsilon")  # it has a δ and an accountant: see `guarantee`
 
 
 def test_calibrations_obvious_use_has_its_clip():
     """The mechanism alone clips no vector: sent through it, a long vector has several times the stated ε."""
-    found = rqm.calibrate(
+    calibration = rqm.calibrate(
         "rounding", levels=2, epsilon=1, delta=1e-6, clients=1000, population=10**6, rounds=1, dim=2**10
     )
-    mean = found.private_mean()
-    assert mean.guarantee == found.guarantee
-    assert mean.mechanism == found.mechanism
+    mean = calibration.private_mean()
+    assert mean.guarantee().to_dict() == calibration.guarantee.to_dict()
+    assert mean.mechanism == calibration.mechanism
     long = np.full(2**10, 100.0)
     row = sent_rows(mean, long, 0)[0]
     assert squares(mean.mechanism, row) <= 4 * budget(mean.mechanism, 1.0)
     assert squares(mean.mechanism, long) > 10 * 4 * budget(mean.mechanism, 1.0)
     poisson = rqm.calibrate(
-        "gaussian", epsilon=3, clients=10, population=100, rounds=5, dim=4, neighbours="add-remove", observer="outsider"
+        "gaussian",
+        epsilon=3,
+        clients=10,
+        population=100,
+        rounds=5,
+        dim=4,
+        neighboring="add-or-remove-one",
+        adversary="outsider",
     )
     with pytest.raises(TypeError, match="trusted server"):
         poisson.private_mean()
@@ -160,16 +189,16 @@ def test_calibrations_obvious_use_has_its_clip():
     st.integers(0, 2**40),
 )
 def test_it_survives_json(mech, dim, clients, delta, participations, seed):
-    mean = PrivateMean(
+    mean = private_mean(
         mechanism=mech,
         dim=dim,
         clients=clients,
         delta=delta,
-        participations=participations,
+        max_participations=participations,
         seed=seed,
         rounds=5,
         population=5000,
-        honest=0.5,
+        honest_fraction=0.5,
     )
     again = PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict())))
     assert again == mean
@@ -178,13 +207,15 @@ def test_it_survives_json(mech, dim, clients, delta, participations, seed):
     small, other = (
         PrivateMean.from_dict({**one.to_dict(), "dim": 4, "l2_clip": 3 * mech.clip}) for one in (mean, again)
     )
-    assert (small.simulated(x, SeededRandom(3), round=4) == other.simulated(x, SeededRandom(3), round=4)).all()
+    assert (
+        small.simulated(x, SeededRandom(3), round_index=4) == other.simulated(x, SeededRandom(3), round_index=4)
+    ).all()
 
 
 def test_what_does_not_describe_one_is_refused():
     values = mean_of(Rounding(levels=2, margin=3.0), 3).to_dict()
     for change, words in (
-        ({"private_mean": 2}, "private_mean: must be 1"),
+        ({"private_mean": 1}, "private_mean: must be 2"),
         ({"clints": 3}, "did you mean clients?"),
         ({"mechanism": {"mechanism": "laplace"}}, "mechanism = 'laplace'"),
         ({"dim": 2.5}, "dim = 2.5"),
@@ -196,10 +227,17 @@ def test_what_does_not_describe_one_is_refused():
             PrivateMean.from_dict({key: value for key, value in values.items() if key != name})
 
 
-def test_promises_say_what_a_release_rests_on():
+def test_promises_are_what_a_release_rests_on():
     mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=10)
-    assert mean.promises() == mean.with_(seed=3, rounds=9).promises()
-    assert mean.promises() == mean.with_(dim=4).promises()  # both send four coordinates
-    for change in ({"dim": 5}, {"clients": 9}, {"delta": 1e-7}, {"honest": 9}, {"survivors": 8}, {"participations": 1}):
-        assert mean.promises() != mean.with_(**change).promises()
-    assert Fraction(mean.with_(delta=None).delta) == Fraction(1e-5)
+    assert mean.promises() == mean.replaced(seed=3, rounds=9).promises()
+    assert mean.promises() == mean.replaced(dim=4).promises()  # both send four coordinates
+    for change in (
+        {"dim": 5},
+        {"clients": 9},
+        {"delta": 1e-7},
+        {"honest_clients": 9},
+        {"min_survivors": 8},
+        {"max_participations": 1},
+    ):
+        assert mean.promises() != mean.replaced(**change).promises()
+    assert Fraction(mean.replaced(delta=None).delta) == Fraction(1e-5)

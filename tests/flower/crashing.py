@@ -33,7 +33,7 @@ CONFIG = {
     "rqm.mechanism.mechanism": "rqm",
     "rqm.mechanism.clip": 0.5,
     "rqm.mechanism.margin": 30.0,
-    "rqm.transforms.l2_clip": 1.0,
+    "rqm.transforms.l2-clip": 1.0,
     "rqm.transforms.rotate": True,
     "rqm.sends": "gradient",
     "rqm.device": "cpu",
@@ -44,8 +44,8 @@ release_epsilon = 1e6
 delta = 1e-6
 l2_clip = 1.0
 clients = 3
-honest = 3
-participations = 12
+honest_clients = 3
+max_participations = 12
 mechanisms = ["rqm"]
 trust_server_with_keys = true
 """
@@ -163,8 +163,8 @@ def main() -> None:
     plan, dim = Settings.from_run_config(CONFIG).plan, sum(value.numel() for value in model().parameters())
     mean = plan.private_mean(dim)
     for charges in range(1, 12):
-        mean.spent({0: charges})
-    mean.add(torch.zeros(1, mean.dim), torch.zeros(mean.coordinates, dtype=torch.int32), SecureRandom(), round=0)
+        mean.account({0: charges})
+    mean.add(torch.zeros(1, mean.dim), torch.zeros(mean.coordinates, dtype=torch.int32), SecureRandom(), round_index=0)
     with TemporaryDirectory() as home:
         (Path(home) / POLICY).write_text(LIMITS)
         NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan, dim, b"x")

@@ -18,7 +18,7 @@ SETTINGS = Settings.from_run_config(
         "rqm.rounds": 2,
         "rqm.mechanism.mechanism": "rqm",
         "rqm.mechanism.clip": 0.5,
-        "rqm.transforms.l2_clip": 2.0,
+        "rqm.transforms.l2-clip": 2.0,
         "rqm.server.rate": 2.0,
         "rqm.sends": "gradient",
         "rqm.device": "cpu",

@@ -7,12 +7,11 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.serverapp import NeighboringRelation, PrivacyAccountant, PrivacyConfig, SamplingMethod
 
-from rqm import RQM, Rounding
+from rqm import RQM, Participation, Rounding, ThreatModel
+from rqm.accounting.guarantee import guarantee
+from rqm.accounting.release import Release
 from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
 from rqm.mechanisms.noiseless import Noiseless
-from rqm.privacy.event import Event
-from rqm.privacy.guarantee import guarantee
-from rqm.privacy.setting import Setting
 
 MECH, DIM = Rounding(4 / 2**7, 40.0, 2), 2**14
 EVENT = DiscreteEvent(MECH, 100, DIM, 1.0, 100, 10_000)
@@ -21,14 +20,14 @@ SAMPLED = PrivacyConfig(1e-5, 10_000, NeighboringRelation.REPLACE_ONE, SamplingM
 
 
 @pytest.mark.parametrize(
-    ("config", "observer", "neighbours"), [(ALONE, "server", "zero-out"), (SAMPLED, "outsider", "replace")]
+    ("config", "adversary", "neighboring"), [(ALONE, "server", "zero-out"), (SAMPLED, "outsider", "replace-one")]
 )
-def test_the_same_epsilon_as_a_plans(config, observer, neighbours):
+def test_the_same_epsilon_as_a_plans(config, adversary, neighboring):
     accountant: PrivacyAccountant = DiscreteAccountant(config)
     accountant.compose(EVENT, 3)
     accountant.compose(EVENT)
-    setting = Setting(100, 4, 1e-5, 10_000, observer, neighbours=neighbours)
-    ours = guarantee(Event(MECH, DIM, 1.0), setting)
+    who, threat_model = Participation(100, 4, 10_000, "uniform"), ThreatModel(adversary, neighboring)
+    ours = guarantee(Release(MECH, DIM, 1.0), who, threat_model, 1e-5)
     assert accountant.get_epsilon(1e-5) == pytest.approx(ours.epsilon, rel=1e-9)
     spent = accountant.get_privacy_spent()
     assert (spent.epsilon, spent.delta, spent.num_releases) == (accountant.get_epsilon(1e-5), 1e-5, 4)
@@ -63,7 +62,7 @@ def test_what_is_refused():
     accountant = DiscreteAccountant(ALONE)
     with pytest.raises(ValueError, match="population_size = 500"):
         accountant.compose(DiscreteEvent(MECH, 100, DIM, 1.0, 100, 500))
-    with pytest.raises(ValueError, match="no level inside its clip"):
+    with pytest.raises(ValueError, match="has levels inside its clip"):
         accountant.compose(DiscreteEvent(RQM(clip=4 / 2**7, margin=1.0), 100, DIM, 1.0, 100, 10_000))
     with pytest.raises(ValueError, match="count = 0"):
         accountant.compose(EVENT, 0)

@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from rqm.flower import PrivateStrategy, Settings, marks, private_mod, seeded_mod
 from rqm.flower.records import NEXT
+from rqm.ledger.ledger import LEDGER, LedgerError, read
 from rqm.plan.account import account_ledger
-from rqm.privacy.ledger import LEDGER, LedgerError, read
 from rqm.secagg import ProtocolError, wire
 from rqm.secagg.masking import DEALT
 from rqm.secagg.wire import Kind
@@ -91,7 +91,7 @@ def test_a_charge_is_on_the_disk_before_anybody_is_asked_for_a_vector(tmp_path):
                 return []  # nobody is asked to evaluate
             told = [one for one in messages[0].content.config_records.values() if "stage" in one]
             asked.append([(one["turn"], Kind(one["stage"]).name) for one in told])
-            spent = read(tmp_path / LEDGER)[1]
+            spent = read(tmp_path / LEDGER).charges
             assert all(spent[one["turn"]] == 1 for one in told if one["stage"] >= Kind.MASKED)
             return super().send_and_receive(messages)
 
@@ -110,7 +110,7 @@ def test_a_charge_is_on_the_disk_before_anybody_is_asked_for_a_vector(tmp_path):
 
 
 def test_a_second_start_charges_the_same_ledger(tmp_path):
-    config = {**CONFIG, "rqm.participations": 4, "rqm.rounds": 4}
+    config = {**CONFIG, "rqm.max-participations": 4, "rqm.rounds": 4}
     grid = Tampered(lambda *_: None, config)
     private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
     first = private.start(grid, arrays(model()), 2)
@@ -118,7 +118,7 @@ def test_a_second_start_charges_the_same_ledger(tmp_path):
     second = private.start(grid, arrays(model()), 2)
     other.close()
     assert (tmp_path / "other").read_bytes() == b""
-    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 2}
+    assert read(tmp_path / LEDGER).charges == {0: 2, 1: 2}
     assert second.train_metrics_clientapp[2]["epsilon"] > first.train_metrics_clientapp[2]["epsilon"]
 
 
@@ -133,7 +133,7 @@ def test_a_ledger_put_back_between_two_starts_is_noticed(tmp_path):
 
 
 def test_who_has_taken_part_is_known_after_a_crash(tmp_path):
-    config = {**CONFIG, "rqm.participations": 1, "rqm.rounds": 1}
+    config = {**CONFIG, "rqm.max-participations": 1, "rqm.rounds": 1}
     result, _, _ = train(tmp_path, config=config)
     assert survivors(result) == [6]
     result, private, grid = train(tmp_path, config=config)  # another process: nothing is in memory
@@ -239,7 +239,7 @@ def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_a
     config = {**CONFIG, "rqm.rounds": 4}
     result, private, grid = train(tmp_path, tamper, config)
     assert survivors(result) == [5] * 4
-    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 2, 2: 2, 3: 1}  # done again, and charged again
+    assert read(tmp_path / LEDGER).charges == {0: 2, 1: 2, 2: 2, 3: 1}  # done again, and charged again
     assert list(private.liars) == [101]  # likely three times
     assert "contradict each other" in private.liars[101]
     assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.asked if stage == Kind.KEYS) == 3
@@ -251,7 +251,7 @@ def test_who_is_proved_to_have_dealt_wrongly_is_remembered(tmp_path, monkeypatch
     _, private, grid = train(tmp_path)
     (liar,) = private.liars
     assert json.loads((tmp_path / "liars.json").read_text()) == {str(liar): private.liars[liar]}
-    assert read(tmp_path / LEDGER)[1] == {0: 2, 1: 1}
+    assert read(tmp_path / LEDGER).charges == {0: 2, 1: 1}
     _, private, grid = train(tmp_path)  # another process: nothing is in memory
     assert list(private.liars) == [liar]
     assert liar not in {m.metadata.dst_node_id for _, m in grid.asked}
@@ -274,8 +274,8 @@ def accuses(liar):
 @pytest.mark.parametrize("silent", [None, 105])
 def test_one_who_accuses_all_is_left_out_alone(silent, tmp_path):
     """With t = k one accusation spoils a round, and so it does where others are lost; nobody is marked for good."""
-    config = {name: value for name, value in CONFIG.items() if name not in ("rqm.threshold", "rqm.survivors")}
-    config["rqm.survivors"] = 6 if silent is None else 5
+    config = {name: value for name, value in CONFIG.items() if name not in ("rqm.threshold", "rqm.min-survivors")}
+    config["rqm.min-survivors"] = 6 if silent is None else 5
     grid = Tampered(accuses(101), config)
     grid.lose = lambda node, stage, turn: node == silent and stage == Kind.MASKED
     private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2)
@@ -297,7 +297,7 @@ def test_a_damaged_file_beside_the_ledger_is_named(name, text, tmp_path):
 
 @pytest.mark.parametrize("text", [None, "{}", '{"100": 1}'])
 def test_who_took_part_cannot_be_forgotten(text, tmp_path):
-    config = {**CONFIG, "rqm.participations": 1}
+    config = {**CONFIG, "rqm.max-participations": 1}
     train(tmp_path, config=config)
     path = tmp_path / "participants.json"
     path.unlink()
@@ -334,7 +334,7 @@ def test_impossible_sums_are_discarded_and_charged(tmp_path):
     result, private, _ = train(tmp_path, tamper)
     assert survivors(result) == [0, 0]
     assert "no clients can have sent such a sum" in private.note
-    assert read(tmp_path / LEDGER)[1] == {0: 1, 1: 1}
+    assert read(tmp_path / LEDGER).charges == {0: 1, 1: 1}
     for name, array in result.arrays.items():
         assert (array.numpy() == model().state_dict()[name].numpy()).all()
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 pytest.importorskip("flwr")
-from rqm.privacy.ledger import LEDGER, read
+from rqm.ledger.ledger import LEDGER, read
 from rqm.secagg.wire import Kind
 
 ROOT = Path(__file__).parents[2]
@@ -49,14 +49,14 @@ def check(folder, ends, kills):
     events = [json.loads(line) for line in (folder / "wire").read_text().splitlines()]
     rounds = {(e["turn"], e["round"]) for e in events if e["by"] == "server" and e["stage"] >= Kind.MASKED}
     begun = Counter(turn for turn, _ in rounds)
-    spent = read(folder / LEDGER)[1]
+    spent = read(folder / LEDGER).charges
     assert all(spent[turn] >= count for turn, count in begun.items())  # no sum that was not paid for
     answers = Counter((e["node"], e["round"], e["stage"]) for e in events if e["by"] == "client")
     assert max(answers.values()) == 1  # nobody answers twice
     vectors = Counter(node for node, _, stage in answers if stage == Kind.MASKED)
     for node, count in vectors.items():  # each paid for in the node's own ledger, too
         (own,) = folder.glob(f"home-{node}/node/*/{LEDGER}")
-        assert read(own)[1].total() >= count
+        assert read(own).charges.total() >= count
     return sum(answers.values())
 
 

@@ -16,7 +16,7 @@ from rqm.verify import verify
 from tests.flower.users import EXAMPLE, POLICY, ROOT, written
 
 CONFIG = (
-    'rqm.rounds=2 rqm.clients=4 rqm.survivors=3 rqm.model="linear" rqm.mechanism.clip=0.045 '
+    'rqm.rounds=2 rqm.clients=4 rqm.min-survivors=3 rqm.model="linear" rqm.mechanism.clip=0.045 '
     "stage-timeout=60 train-timeout=60"
 )
 
@@ -46,11 +46,11 @@ def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(
 
 CANCELLED = """\
 clients = 3
-survivors = 2
+min-survivors = 2
 rounds = 4
-separation = 2
-participations = 2
-cancel = 12.0
+min-separation = 2
+max-participations = 2
+noise = 12.0
 data = "glyphs"
 model = "linear"
 sends = "gradient"

@@ -29,9 +29,11 @@ class Attacked:
         written(folder / "example")
         shutil.copy(Path(__file__).parent / "malicious_server.py", folder / "example" / "app" / "server.py")
         settings = folder / "example" / "pyproject.toml"
-        settings.write_text(settings.read_text().replace("clients = 10 ", "honest = 10\nclients = 10 ", 1))
+        settings.write_text(settings.read_text().replace("clients = 10 ", "honest-clients = 10\nclients = 10 ", 1))
         policy = POLICY.replace("release_epsilon = 1e12", "release_epsilon = 2.9e5")
-        policy = policy.replace("honest = 4", "honest = 3").replace("participations = 1000", "participations = 3")
+        policy = policy.replace("honest_clients = 4", "honest_clients = 3").replace(
+            "max_participations = 1000", "max_participations = 3"
+        )
         self.said, self.example = folder / "said" / "said.jsonl", folder / "example"
         self.all = federation.Federation(folder, folder / "said", stack)
         self.all.environment["RQM_STATE"] = str(folder / "state")
@@ -60,11 +62,17 @@ class Attacked:
 def test_what_a_malicious_server_gets_of_live_nodes(tmp_path, monkeypatch):
     with ExitStack() as stack:
         live = Attacked(tmp_path, stack, monkeypatch)
-        honest = "rqm.clients=4 rqm.honest=3 rqm.survivors=4"
+        honest = "rqm.clients=4 rqm.honest-clients=3 rqm.min-survivors=4"
         for config, reason in (
             (CONFIG.format(0.05, honest), "ε for a release"),
-            (CONFIG.format(1.0, "rqm.clients=2 rqm.honest=2 rqm.survivors=2"), "clients = 2: must be at least 4"),
-            (CONFIG.format(1.0, "rqm.clients=4 rqm.honest=4 rqm.survivors=4"), "honest = 4: must be at most 3"),
+            (
+                CONFIG.format(1.0, "rqm.clients=2 rqm.honest-clients=2 rqm.min-survivors=2"),
+                "clients = 2: must be at least 4",
+            ),
+            (
+                CONFIG.format(1.0, "rqm.clients=4 rqm.honest-clients=4 rqm.min-survivors=4"),
+                "honest_clients = 4: must be at most 3",
+            ),
             (CONFIG.format(1.0, f"{honest} rqm.threshold=2"), "threshold = 2: must be at least"),
         ):
             found = live.run(config)["keys"]
@@ -85,4 +93,4 @@ def test_what_a_malicious_server_gets_of_live_nodes(tmp_path, monkeypatch):
     assert max(found["two stories"]["correlations"]) < 5  # as noise: the largest of sixteen normal numbers
     assert found["two stories"]["unmasked"] > 10  # what would be seen otherwise
     assert found["more rounds"]["vectors"] == [4, 4, 0]
-    assert all("participations = 4: must be at most 3" in one for one in found["more rounds"]["refused"])
+    assert all("max_participations = 4: must be at most 3" in one for one in found["more rounds"]["refused"])

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 import pytest
 
 pytest.importorskip("flwr")
-from rqm.privacy.ledger import LEDGER, read
+from rqm.ledger.ledger import LEDGER, read
 from rqm.secagg.wire import Kind
 from rqm.verify import verify
 from tests.flower.users import EXAMPLE, POLICY, written
@@ -39,7 +39,7 @@ def spy(message, context, call_next):
 
 '''
 CONFIG = (
-    'rqm.rounds=400 rqm.clients=3 rqm.survivors=2 rqm.threshold=2 rqm.model="linear" rqm.mechanism.clip=0.045 '
+    'rqm.rounds=400 rqm.clients=3 rqm.min-survivors=2 rqm.threshold=2 rqm.model="linear" rqm.mechanism.clip=0.045 '
     "stage-timeout=20 train-timeout=30"
 )
 NODES, KILLS = 6, 32
@@ -140,7 +140,7 @@ def test_thirty_kills_of_a_live_federation(tmp_path, monkeypatch):
     lines = live.lines()
     answers = Counter((line["node"], line["round"], line["stage"]) for line in lines)
     rounds = {(line["round"], line["turn"]) for line in lines if line["stage"] >= Kind.MASKED}
-    spent = read(tmp_path / "ledger" / LEDGER)[1]
+    spent = read(tmp_path / "ledger" / LEDGER).charges
     print(f"{dict(kills)} killed, {len(lines)} answers in {len(rounds)} rounds, {spent.total()} charges")
     assert set(kills) == {"node", "server", "link"}
     assert max(answers.values()) == 1

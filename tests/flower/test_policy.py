@@ -23,7 +23,7 @@ from tests.training.small import model
 @pytest.fixture
 def policy(tmp_path):
     """A policy that allows what ``CONFIG`` asks for, and no more."""
-    text = TEMPLATE.replace("clients = 20", "clients = 6").replace("honest = 0.8", "honest = 6")
+    text = TEMPLATE.replace("clients = 20", "clients = 6").replace("honest_fraction = 0.8", "honest_clients = 6")
     text = text.replace("roster =", "trust_server_with_keys = true  # roster =")
     (tmp_path / "policy.toml").write_text(text.replace("release_epsilon = 2.0", "release_epsilon = 2.4"))
     return {"rqm-policy": str(tmp_path / "policy.toml")}
@@ -44,14 +44,14 @@ def held_to(policy, config, folder, others=(), change=None, **options):
 
 
 ASKED_FOR = {
-    "clients = 2: must be at least 6": {"rqm.clients": 2, "rqm.survivors": 2, "rqm.threshold": 0},
+    "clients = 2: must be at least 6": {"rqm.clients": 2, "rqm.min-survivors": 2, "rqm.threshold": 0},
     "ε for a release": {
         "rqm.mechanism.margin": 0.0,
         "rqm.mechanism.levels": 2**14,
         "rqm.mechanism.mechanism": "rounding",
     },
     "ε for a release = ": {"rqm.mechanism.margin": 3.0},
-    "l2_clip = 8.0: must be at most 1.0": {"rqm.transforms.l2_clip": 8.0},
+    "l2_clip = 8.0: must be at most 1.0": {"rqm.transforms.l2-clip": 8.0},
 }
 
 
@@ -75,11 +75,11 @@ def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, t
     """30 releases under a cap of the server's own: each node stops by itself."""
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
     path = Path(policy["rqm-policy"])
-    path.write_text(path.read_text().replace("participations = 10", "participations = 2"))
+    path.write_text(path.read_text().replace("max_participations = 10", "max_participations = 2"))
     for turn in range(3):  # another ledger, another server
         result, private, _ = held_to(policy, CONFIG, tmp_path / str(turn), key=tmp_path / "key")
         assert survivors(result) == ([6, 6] if turn == 0 else [0, 0])
-    assert "participations = 3: must be at most 2" in str(private.refused)
+    assert "max_participations = 3: must be at most 2" in str(private.refused)
 
 
 # -- keys by grace of the server ------------------------------------------------------------------

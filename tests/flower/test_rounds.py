@@ -82,5 +82,5 @@ def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):
         told = Asked(stage=int(Kind.KEYS), round=name + bytes([k]), turn=0, dim=dim, number=0, message=b"")
         asked = Message(RecordDict({"rqm": told.record()}), dst_node_id=node, message_type="train")
         assert not grid.app(asked, grid.contexts[node]).has_error()
-    assert settings.plan.cancel is None
+    assert settings.plan.noise is None
     assert len(grid.contexts[node].state.config_records["rqm"]) == 2

@@ -15,8 +15,8 @@ from flwr.app import Message, RecordDict
 from rqm.flower import PrivateStrategy, Settings, private_mod
 from rqm.flower import mod as node_side
 from rqm.flower.records import NEXT, REFUSED, Asked
+from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.policy import KNOWN, PAID, TEMPLATE, NodeGuard, Policy
-from rqm.privacy.ledger import LEDGER, read
 from rqm.secagg import ProtocolError, Server, wire
 from rqm.secagg import client as protocol
 from rqm.secagg.masking import DEALT
@@ -32,15 +32,15 @@ LIMITS = (
     TEMPLATE.replace("epsilon = 8.0", "epsilon = 1e6")
     .replace("release_epsilon = 2.0", "release_epsilon = 1e6")
     .replace("clients = 20", f"clients = {NODES}")
-    .replace("honest = 0.8", f"honest = {NODES}")
+    .replace("honest_fraction = 0.8", f"honest_clients = {NODES}")
     .replace("roster =", "trust_server_with_keys = true  # roster =")
-    .replace("participations = 10", "participations = 12")
+    .replace("max_participations = 10", "max_participations = 12")
 )
 
 
 def costs(policy):
     """What a node knows of ε before it works it out: n releases cost n, which is not what is tested here."""
-    mean = policy.counted(SETTINGS.plan.private_mean(DIM)).with_(delta=policy.delta)
+    mean = policy.counted(SETTINGS.plan.private_mean(DIM)).replaced(delta=policy.delta)
     return json.dumps({mean.kind[:32]: list(range(1, 13))})
 
 
@@ -65,7 +65,7 @@ class Enemy:
         self.grid.contexts[100 + number].state = before
 
     def charges(self, number):
-        return sum(read(path)[1].total() for path in self.folder.glob(f"{100 + number}/{PAID}/*/{LEDGER}"))
+        return sum(read(path).charges.total() for path in self.folder.glob(f"{100 + number}/{PAID}/*/{LEDGER}"))
 
     def ask(self, number, *asked):
         """What a client answers, to one message, to each of the things asked; a reason where it refuses."""
@@ -181,11 +181,11 @@ def test_a_round_is_answered_once_whatever_began_meanwhile(how, stage, tmp_path)
 
 def test_rounds_that_are_begun_at_once_are_paid_one_by_one(tmp_path):
     """When both began there was budget for either: the first vector takes it."""
-    enemy = Enemy(tmp_path, LIMITS.replace("participations = 12", "participations = 1"))
+    enemy = Enemy(tmp_path, LIMITS.replace("max_participations = 12", "max_participations = 1"))
     one, other = Played(b"one").play(enemy, Kind.MASKED), Played(b"other", 1).play(enemy, Kind.MASKED)
     for number in range(NODES):
         assert isinstance(enemy.ask(number, one.asked(number))[0], bytes)
-        assert "participations = 2: must be at most 1" in enemy.ask(number, other.asked(number))[0]
+        assert "max_participations = 2: must be at most 1" in enemy.ask(number, other.asked(number))[0]
         assert (enemy.vectors(number), enemy.charges(number)) == (1, 1)
 
 
@@ -296,7 +296,7 @@ class Coming(LocalGrid):
 def trained(grid, config, folder, monkeypatch):
     monkeypatch.setattr(protocol.sharing, "split", grid.deal(protocol.sharing.split))
     private = PrivateStrategy(Settings.from_run_config(config), folder=folder, stage_timeout=0.2)
-    return private.start(grid, arrays(model())), private, read(folder / LEDGER)[1]
+    return private.start(grid, arrays(model())), private, read(folder / LEDGER).charges
 
 
 def test_a_round_that_is_spoilt_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):
@@ -319,7 +319,7 @@ def test_a_round_that_is_spoilt_twice_costs_the_next_one_nothing(tmp_path, monke
     assert list(private.liars) == [100]
 
 
-ALL = {**CONFIG, "rqm.survivors": 6}
+ALL = {**CONFIG, "rqm.min-survivors": 6}
 
 
 def test_who_is_proved_a_liar_costs_the_next_round_nothing(tmp_path, monkeypatch):
@@ -330,10 +330,10 @@ def test_who_is_proved_a_liar_costs_the_next_round_nothing(tmp_path, monkeypatch
     assert spent == {0: 1, 1: 1}
 
 
-@pytest.mark.parametrize(("at", "change"), [(Kind.KEYS, {"rqm.survivors": 6}), (Kind.SHARES, {"rqm.threshold": 5})])
+@pytest.mark.parametrize(("at", "change"), [(Kind.KEYS, {"rqm.min-survivors": 6}), (Kind.SHARES, {"rqm.threshold": 5})])
 def test_a_round_that_could_not_be_prepared_is_nobodys_participation(at, change, tmp_path, monkeypatch):
     """One is silent, once: too few are left for the sum, or for anybody's threshold, and nobody is asked to train."""
-    config, silent = {**CONFIG, **change, "rqm.participations": 1}, []
+    config, silent = {**CONFIG, **change, "rqm.max-participations": 1}, []
 
     def lost(node, stage, turn):
         if (turn, stage) == (1, at) and not silent:

@@ -21,18 +21,18 @@ from tests.training.small import federation, model
 CONFIG = {
     "rqm.clients": 3,
     "rqm.rounds": 6,
-    "rqm.survivors": 2,
+    "rqm.min-survivors": 2,
     "rqm.delta": 1e-6,
     "rqm.mechanism.mechanism": "discrete-gaussian",
     "rqm.mechanism.clip": 4.0,
     "rqm.mechanism.scale": 0.3,
     "rqm.mechanism.steps": 1023,
     "rqm.mechanism.bits": 13,
-    "rqm.transforms.l2_clip": 16.0,
+    "rqm.transforms.l2-clip": 16.0,
     "rqm.transforms.rotate": True,
     "rqm.records.clip": 1.0,
     "rqm.records.batch": 90,
-    "rqm.records.rate": 0.4,
+    "rqm.records.sampling-rate": 0.4,
     "rqm.server.rate": 1.0,
     "rqm.server.momentum": 0.5,
     "rqm.sends": "gradient",
@@ -65,7 +65,7 @@ def test_silos_learn_and_the_ledger_tells_what_it_costs_a_record(tmp_path, caplo
     assert accuracy(result.arrays, DATA) > accuracy(arrays(model()), DATA) + 0.2
     found, charged = account_ledger(tmp_path)
     assert charged["charges"] == 6
-    assert (found.unit, found.record_rate, found.honest) == ("record", 0.4, 2)
+    assert (found.threat_model.unit, found.release.sampling_rate, found.min_honest) == ("record", 0.4, 2)
     assert 0 < found.epsilon < 30
     assert "for every record against the server" in caplog.text
     assert result.train_metrics_clientapp[6]["epsilon"] == found.epsilon
@@ -96,26 +96,29 @@ def test_what_does_not_go_with_records_is_refused():
     assert Settings.from_run_config(CONFIG).plan.records.clip == 1.0
     with pytest.raises(ValueError, match=r"rqm\.sends = 'update': must be 'gradient'"):
         Settings.from_run_config(CONFIG | {"rqm.sends": "update"})
-    fixed = {name: value for name, value in CONFIG.items() if name != "rqm.records.rate"}
-    with pytest.raises(ValueError, match=r"rqm\.records\.batches = 5"):
-        Settings.from_run_config(fixed | {"rqm.records.batches": 5, "rqm.records.neighbours": "replace"})
+    fixed = {name: value for name, value in CONFIG.items() if name != "rqm.records.sampling-rate"}
+    with pytest.raises(ValueError, match=r"rqm\.min-separation = 5: must not be given on Flower with rqm\.records"):
+        Settings.from_run_config(
+            fixed | {"rqm.min-separation": 5, "rqm.neighboring": "replace-one", "rqm.sampling": "available"}
+        )
     users = {name: value for name, value in CONFIG.items() if "records" not in name}
     grid = LocalGrid(app(), 3, users)
     with pytest.raises(ProtocolError, match=r"rqm\.records: must be given"):
         gathered(None, grid.contexts[100], model(), losses, *SILOS[0])
 
 
-LIMITS = {"epsilon": 30.0, "delta": 1e-6, "release_epsilon": 20.0, "l2_clip": 1.0, "clients": 3, "participations": 10}
+LIMITS = {"epsilon": 30.0, "delta": 1e-6, "release_epsilon": 20.0, "l2_clip": 1.0, "clients": 3}
+LIMITS |= {"max_participations": 10}
 
 
 def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a_record():
     plan = Settings.from_run_config(CONFIG).plan
-    trusting = {"honest": 3, "trust_server_with_keys": True}
+    trusting = {"honest_clients": 3, "trust_server_with_keys": True}
     with pytest.raises(PolicyError, match="unit = record: must be user"):
         Policy(**LIMITS, **trusting).check(plan, plan.private_mean(51))
     mine = Policy(**LIMITS, **trusting, unit="record")
     mine.check(plan, plan.private_mean(51))
-    assert mine.counted(plan.private_mean(51)).unit == "record"
+    assert mine.counted(plan.private_mean(51)).threat_model.unit == "record"
     with pytest.raises(PolicyError, match=r"l2_clip = 1\.0: must be at most 0\.5"):
         Policy(**LIMITS | {"l2_clip": 0.5}, **trusting, unit="record").check(plan, plan.private_mean(51))
     with pytest.raises(ValueError, match="unit = 'patient'"):
@@ -124,12 +127,12 @@ def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a
 
 def test_a_silo_counts_its_own_rounds(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
-    mine = Policy(**LIMITS | {"participations": 2}, honest=3, trust_server_with_keys=True, unit="record")
+    mine = Policy(**LIMITS | {"max_participations": 2}, honest_clients=3, trust_server_with_keys=True, unit="record")
     guard = NodeGuard(mine, tmp_path)
     for turn in range(2):
         guard.allow(plan, 51, bytes([turn]))
         guard.charge(plan, 51, turn)
-    with pytest.raises(PolicyError, match="participations = 3: must be at most 2"):
+    with pytest.raises(PolicyError, match="max_participations = 3: must be at most 2"):
         guard.allow(plan, 51, b"again")
 
 
@@ -147,30 +150,30 @@ def test_what_a_silos_next_rounds_cost_is_known_before_they_are_asked_for(tmp_pa
     assert asked == [9, 10]  # participations are allowed
 
 
-RECORD = {"honest": 3, "trust_server_with_keys": True, "unit": "record"}
+RECORD = {"honest_clients": 3, "trust_server_with_keys": True, "unit": "record"}
 
 
 def test_whether_records_are_removed_or_replaced_is_the_owners_to_say():
     """A server that counts a record as removed, where its owner counts it as replaced, would state half."""
-    everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.rate"}
+    everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.sampling-rate"}
     plans = {
-        kind: Settings.from_run_config(everything | {"rqm.records.neighbours": kind}).plan
-        for kind in ("add-remove", "replace")
+        kind: Settings.from_run_config(everything | {"rqm.neighboring": kind}).plan
+        for kind in ("add-or-remove-one", "replace-one")
     }
-    assert Policy(**LIMITS, **RECORD).neighbours == "add-remove"
-    assert Policy(**LIMITS, **RECORD | {"unit": "user"}).neighbours == "replace"
+    assert Policy(**LIMITS, **RECORD).neighboring == "add-or-remove-one"
+    assert Policy(**LIMITS, **RECORD | {"unit": "user"}).neighboring == "replace-one"
     for own in plans:
-        mine = Policy(**LIMITS, **RECORD, neighbours=own)
+        mine = Policy(**LIMITS, **RECORD, neighboring=own)
         for kind, plan in plans.items():
             if kind == own:
                 mine.check(plan, plan.private_mean(51))
                 continue
-            with pytest.raises(PolicyError, match=f"neighbours = {kind}: must be {own}"):
+            with pytest.raises(PolicyError, match=f"neighboring = {kind}: must be {own}"):
                 mine.check(plan, plan.private_mean(51))
-    with pytest.raises(ValueError, match="neighbours = 'zero-out': must be add-remove or replace"):
-        Policy(**LIMITS, **RECORD, neighbours="zero-out")
-    with pytest.raises(ValueError, match="must be replace where the unit is a user"):
-        Policy(**LIMITS, **RECORD | {"unit": "user"}, neighbours="add-remove")
+    with pytest.raises(ValueError, match="neighboring = 'zero-out': must be add-or-remove-one or replace-one"):
+        Policy(**LIMITS, **RECORD, neighboring="zero-out")
+    with pytest.raises(ValueError, match="must be replace-one where the unit is a user"):
+        Policy(**LIMITS, **RECORD | {"unit": "user"}, neighboring="add-or-remove-one")
 
 
 @pytest.mark.slow
@@ -178,7 +181,7 @@ def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
     """Rounds that told little of a record may have told all of what its node holds."""
     silos = Settings.from_run_config(CONFIG).plan
     users = {"rqm.clients": 3, "rqm.mechanism.mechanism": "rounding", "rqm.mechanism.levels": 2}
-    users |= {"rqm.mechanism.clip": 0.5, "rqm.mechanism.margin": 9.0, "rqm.transforms.l2_clip": 1.0}
+    users |= {"rqm.mechanism.clip": 0.5, "rqm.mechanism.margin": 9.0, "rqm.transforms.l2-clip": 1.0}
     users = Settings.from_run_config(users).plan
     wide = LIMITS | {"epsilon": 1e6, "release_epsilon": 1e6}
     record = Policy(**wide, **RECORD)
@@ -186,19 +189,21 @@ def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
     first = NodeGuard(record, tmp_path / "first")
     first.charge(silos, 51, 0)
     with pytest.raises(
-        PolicyError, match="it took part in rounds for a record, add-remove, and what these cost a user"
+        PolicyError, match="it took part in rounds for a record, add-or-remove-one, and what these cost a user"
     ):
         NodeGuard(user, tmp_path / "first").allow(users, 51, b"more")
-    everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.rate"}
-    replaced = Settings.from_run_config(everything | {"rqm.records.neighbours": "replace"}).plan
-    with pytest.raises(PolicyError, match="unit = record, neighbours = replace: it took part in rounds for a record"):
-        NodeGuard(Policy(**wide, **RECORD, neighbours="replace"), tmp_path / "first").allow(replaced, 51, b"more")
+    everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.sampling-rate"}
+    replaced = Settings.from_run_config(everything | {"rqm.neighboring": "replace-one"}).plan
+    with pytest.raises(
+        PolicyError, match="unit = record, neighboring = replace-one: it took part in rounds for a record"
+    ):
+        NodeGuard(Policy(**wide, **RECORD, neighboring="replace-one"), tmp_path / "first").allow(replaced, 51, b"more")
     second = NodeGuard(user, tmp_path / "second")
     second.charge(users, 51, 0)
     alone, both = (NodeGuard(record, tmp_path / name) for name in ("third", "second"))
     both.allow(silos, 51, b"a record")  # what is for all that a node holds, is for each of its records
-    few = Policy(**wide | {"participations": 1}, **RECORD)
-    with pytest.raises(PolicyError, match="participations = 2: must be at most 1"):
+    few = Policy(**wide | {"max_participations": 1}, **RECORD)
+    with pytest.raises(PolicyError, match="max_participations = 2: must be at most 1"):
         NodeGuard(few, tmp_path / "second").allow(silos, 51, b"another")
     alone.allow(silos, 51, b"a record")
 

@@ -39,10 +39,10 @@ def config():
 
 def test_its_policy_allows_its_rounds_and_no_others():
     plan, policy = Settings.from_run_config(config()).plan, Policy.from_toml(EXAMPLE / "policy.toml")
-    mean = plan.private_mean(48_670)
+    mean, rounds = plan.private_mean(48_670), plan.participation.rounds
     policy.check(plan, mean)
-    assert (policy.unit, policy.neighbours, policy.participations) == ("record", "add-remove", plan.rounds)
-    assert policy.counted(mean).spent(dict.fromkeys(range(plan.rounds), 1)).epsilon <= policy.epsilon == 8
+    assert (policy.unit, policy.neighboring, policy.max_participations) == ("record", "add-or-remove-one", rounds)
+    assert policy.counted(mean).account(dict.fromkeys(range(rounds), 1)).epsilon <= policy.epsilon == 8
 
 
 @pytest.mark.slow  # half a minute
@@ -65,7 +65,7 @@ def test_it_learns_at_an_epsilon_of_eight_and_its_ledger_is_verified(tmp_path):
     assert own.evaluate(values, start) > before + 0.15  # of 62 classes
     found, charged = account_ledger(tmp_path)
     assert charged["charges"] == 5
-    assert (found.unit, found.honest) == ("record", 3)
+    assert (found.threat_model.unit, found.min_honest) == ("record", 3)
     assert 7 < found.epsilon <= 8
     report = verify(tmp_path)
     assert (report.status, report.unit) == ("verified", "record")

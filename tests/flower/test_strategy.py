@@ -15,6 +15,7 @@ from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.secagg.wire import Kind
 from rqm.training.trainer import Trainer
 from tests.flower.local import LocalGrid, accuracy, arrays, gradient_app, training_app
+from tests.plans import change_plan
 from tests.training.small import federation, model
 
 PLAIN = {
@@ -28,12 +29,12 @@ PLAIN = {
 }
 PRIVATE = {
     **PLAIN,
-    "rqm.transforms.l2_clip": 1.0,
+    "rqm.transforms.l2-clip": 1.0,
     "rqm.transforms.rotate": True,
     "rqm.mechanism.margin": 30.0,
-    "rqm.participations": 4,
+    "rqm.max-participations": 4,
     "rqm.population": 1000,
-    "rqm.survivors": 4,
+    "rqm.min-survivors": 4,
 }
 
 
@@ -43,7 +44,7 @@ def train(config, app, tmp_path, lose=lambda *_: False, strategy=None, **options
     return private.start(grid, arrays(model())), private, grid
 
 
-ROTATED = {"rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True}
+ROTATED = {"rqm.transforms.l2-clip": 1.0, "rqm.transforms.rotate": True}
 
 
 @pytest.mark.parametrize("change", [{}, ROTATED, {**ROTATED, "rqm.transforms.coordinates": 20}])
@@ -79,9 +80,9 @@ def test_the_model_of_rqm_train_is_the_plans_and_flowers_bit_for_bit(tmp_path):
     plain = {
         f"rqm.{name}": value for name, value in values.items() if value is not None and not isinstance(value, dict)
     }
-    config = {**plain, **tables, "rqm.sends": "gradient"}
+    config = {**plain, **tables, "rqm.sampling": "available", "rqm.sends": "gradient"}
     result, private, _ = train(config, gradient_app(seeded_mod), tmp_path, seeded=True)
-    assert private.settings.plan == own.plan
+    assert private.settings.plan == change_plan(own.plan, sampling="available")
     for name, array in result.arrays.items():
         assert (array.numpy() == own.model.state_dict()[name].numpy()).all()
         assert (array.numpy() == simulation.model.state_dict()[name].numpy()).all()
@@ -112,7 +113,7 @@ def test_epsilon_is_logged_and_the_budget_stops_the_run(tmp_path):
     assert spent == sorted(spent)
     assert spent[0] > 0
     budget = (spent[1] + spent[2]) / 2
-    config = {**PRIVATE, "rqm.budget_epsilon": budget}
+    config = {**PRIVATE, "rqm.budget-epsilon": budget}
     result, private, _ = train(config, gradient_app(private_mod), tmp_path / "paid")
     assert private.stopped
     assert sorted(result.train_metrics_clientapp) == [1, 2]
@@ -133,7 +134,7 @@ def test_a_lost_node_does_not_stop_the_run(stage, tmp_path):
 
 
 def test_below_the_minimum_a_round_is_discarded_and_charged(tmp_path):
-    config = {**PRIVATE, "rqm.rounds": 1, "rqm.participations": 1}
+    config = {**PRIVATE, "rqm.rounds": 1, "rqm.max-participations": 1}
     result, _, _ = train(
         config, gradient_app(private_mod), tmp_path, lambda node, now, turn: node >= 103 and now == Kind.MASKED
     )
@@ -174,9 +175,13 @@ def test_a_client_whose_training_fails_sends_zero(tmp_path):
         ({"rqm.mechanism.mechanism": "noiseless"}, "must be one that sends integers"),
         ({"rqm.sends": "all"}, "must be update or gradient"),
         ({"rqm.delta": 2.0}, "rqm.delta = 2.0"),
-        ({"rqm.budget_epsilon": -1.0}, "rqm.budget_epsilon"),
+        ({"rqm.budget-epsilon": -1.0}, "rqm.budget_epsilon"),
         ({"rqm.clients": 1}, "rqm.clients = 1"),
         ({"rqm.rouns": 1}, "rqm.rouns"),
+        ({"rqm.min-survivor": 3}, r"did you mean rqm.min-survivors\?"),
+        ({"rqm.min-survivors": 3, "rqm.min_survivors": 4}, "rqm.min_survivors: must be given once"),
+        ({"rqm.sampling": "uniform", "rqm.population": 100}, "rqm.sampling = 'uniform': must be 'available'"),
+        ({"rqm.adversary": "outsider"}, "adversary"),
         ({"rqm.client.work": "fedcomgate"}, "an app sends its own vector"),
         ({"rqm.clients.more": 3}, "rqm.clients must be a table, or a value, not both"),
     ],
@@ -201,7 +206,7 @@ def test_the_shown_settings_are_good(page):
 
     config = dict(flattened(tomllib.loads(text)["tool"]["flwr"]["app"]["config"], ""))
     settings = Settings.from_run_config(config)
-    assert settings.params(1000, b"x").minimum == settings.plan.survivors
+    assert settings.params(1000, b"x").minimum == settings.plan.participation.min_survivors
 
 
 def test_caps_and_too_many_clients(tmp_path):
@@ -210,13 +215,15 @@ def test_caps_and_too_many_clients(tmp_path):
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [0, 0, 0, 0]
     assert "6 nodes may take part: must be at least 9" in private.note
     result, _, _ = train(
-        {**PLAIN, "rqm.clients": 9, "rqm.survivors": 5, "rqm.threshold": 5},
+        {**PLAIN, "rqm.clients": 9, "rqm.min-survivors": 5, "rqm.threshold": 5},
         gradient_app(private_mod),
         tmp_path / "fewer",
         **quick,
     )
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 6, 6]
-    result, _, _ = train({**PLAIN, "rqm.participations": 2}, gradient_app(private_mod), tmp_path / "capped", **quick)
+    result, _, _ = train(
+        {**PLAIN, "rqm.max-participations": 2}, gradient_app(private_mod), tmp_path / "capped", **quick
+    )
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 0, 0]
     with pytest.raises(ValueError, match="num_rounds = 9"):
         PrivateStrategy(Settings.from_run_config(PLAIN), folder=tmp_path).start(None, arrays(model()), 9)

@@ -79,7 +79,7 @@ def test_a_margin_however_small_keeps_inputs_off_the_outer_levels(margin):
     mech = RQM(margin=margin)
     assert mech.recipe.low >= 1
     assert min(mech.sampled_pmf(-1.0)) > 0
-    sampled, paper = (renyi(mech, np.inf, 1, law=law).upper for law in ("sampled", "paper"))
+    sampled, paper = (renyi(mech, np.inf, 1, distribution=name).upper for name in ("sampled", "paper"))
     assert sampled <= paper * (1 + 1e-9)
 
 

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm import Plan, PrivateMean, SeededRandom, account, simulate
+from rqm import Plan, SeededRandom, account, private_mean, simulate
 from rqm.mechanisms.qsgd import QSGD, omega, omega_bits, packed, packed_bits, unpacked
 from tests.goodness import p_value
+from tests.plans import make_plan
 from tests.training.small import federation, model
 
 V = np.array([0.5, -1.2, 0.0])
@@ -90,12 +91,12 @@ def test_it_is_not_private_and_says_so():
 
 
 def test_it_trains_as_a_baseline():
-    mean = PrivateMean(mechanism=QSGD(levels=4), dim=3, clients=500, l2_clip=None, rotate=False)
+    mean = private_mean(mechanism=QSGD(levels=4), dim=3, clients=500, l2_clip=None, rotate=False)
     total = torch.zeros(3, dtype=torch.float64)
-    mean.add(torch.from_numpy(np.tile(V, (500, 1))), total, SeededRandom(1), round=0)
+    mean.add(torch.from_numpy(np.tile(V, (500, 1))), total, SeededRandom(1), round_index=0)
     error = 5 * sqrt(QSGD(levels=4).variance(V) / 500)
     assert np.linalg.norm(mean.decode(total, 500).numpy() - V) < error
-    plan = Plan(mechanism=QSGD(levels=4), clients=6, rounds=10, evaluate_every=10)
+    plan = make_plan(mechanism=QSGD(levels=4), clients=6, rounds=10, evaluate_every=10)
     runs = [[one.loss for one in simulate(plan, model(), federation())][-1] for _ in range(2)]
     assert runs[0] == runs[1]  # by the seed
     assert runs[0] < 0.9

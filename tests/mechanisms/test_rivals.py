@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rqm import RQM, Rounding, SecureRandom, SeededRandom, mechanism_from_dict, renyi
+from rqm.certify.shifts import shift_divergences, shift_range, shifted_rdp
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.table import Table
-from rqm.privacy.shifts import shift_divergences
-from rqm.privacy.vector import vector_rdp
 from rqm.secagg import Params
 
 SMALL = {"scale": 0.8, "steps": 5, "bits": 5}
@@ -150,7 +149,8 @@ def test_no_inputs_of_anybody_pass_the_certified_bound(data, kind, alpha):
     for j in range(dim):
         p, q = law(x[j], *(o[j] for o in others)), law(y[j], *(o[j] for o in others))
         total += log((p**alpha * q ** (1 - alpha)).sum()) / (alpha - 1)
-    bound = vector_rdp(mech, [alpha], honest=3, dim=dim, l2_clip=l2_clip)[0]
+    farthest, squared = shift_range(mech, l2_clip, "replace-one")
+    bound = shifted_rdp(mech, [alpha], honest=3, dim=dim, farthest=farthest, squared=squared)[0]
     assert total <= bound * (1 + 1e-9)
     assert bound <= dim * renyi(mech, alpha, 3).upper * (1 + 3e-6)
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import Plan, PrivateMean, SeededRandom, advise, simulate
+from rqm import CorrelatedNoise, PrivateMean, SeededRandom, advise, private_mean, simulate
 from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Transforms
 from tests.goodness import p_value
+from tests.plans import make_plan
 from tests.training.small import federation, model
 
 V = np.array([0.5, -0.6])
@@ -84,7 +85,7 @@ def test_epsilon_of_a_message_is_exact():
 def test_epsilon_of_a_sum_is_that_of_the_worst_others():
     """Three clients, d = 2: every outcome of all four sums, whatever the two others hold."""
     delta, mech = 0.01, VQSGD(epsilon=3.0)
-    mean = PrivateMean(mechanism=mech, dim=2, clients=3, delta=delta)
+    mean = private_mean(mechanism=mech, dim=2, clients=3, delta=delta)
     flip = 1 / (1 + exp(1.5))
 
     def law(held):
@@ -102,13 +103,13 @@ def test_epsilon_of_a_sum_is_that_of_the_worst_others():
         pairs = ((law((0, *rest)), law((vertex, *rest))) for rest in others for vertex in (1, 2))
         return max(np.maximum(p - exp(epsilon) * q, 0).sum() for p, q in pairs)
 
-    assert spare(mean.guarantee.epsilon) <= delta
-    assert spare(0.995 * mean.guarantee.epsilon) > delta  # and hardly less would be wrong
+    assert spare(mean.guarantee().epsilon) <= delta
+    assert spare(0.995 * mean.guarantee().epsilon) > delta  # and hardly less would be wrong
 
 
 def test_an_index_is_accounted_for_by_itself():
     mech = VQSGD(epsilon=3.0, local=True)
-    mean = PrivateMean(mechanism=mech, dim=4, clients=100, delta=1e-3, honest=1, rounds=3)
+    mean = private_mean(mechanism=mech, dim=4, clients=100, delta=1e-3, honest_clients=1, rounds=3)
     p, q = (units / 2**40 for units in mech.units(8))
     one = np.array([p, 1 - p - q, q])
     first, second = np.ones(1), np.ones(1)
@@ -118,10 +119,10 @@ def test_an_index_is_accounted_for_by_itself():
     def spare(epsilon):
         return np.maximum(first - exp(epsilon) * second, 0).sum()
 
-    assert spare(mean.guarantee.epsilon) <= 1e-3 < spare(0.99 * mean.guarantee.epsilon)
-    assert mean.guarantee.honest == 1
-    with pytest.raises(ValueError, match="honest = None: must be 1"):
-        PrivateMean(mechanism=mech, dim=4, clients=100)
+    assert spare(mean.guarantee().epsilon) <= 1e-3 < spare(0.99 * mean.guarantee().epsilon)
+    assert mean.guarantee().min_honest == 1
+    with pytest.raises(ValueError, match="honest_clients = None: must be 1"):
+        private_mean(mechanism=mech, dim=4, clients=100)
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -148,7 +149,7 @@ def test_the_published_variance(local):
 
 def test_it_needs_the_square_root_of_d_more_noise():
     found = [
-        PrivateMean(mechanism=VQSGD(epsilon=0.3), dim=d, clients=1000, delta=1e-5).guarantee.noise_std_over_gaussian
+        private_mean(mechanism=VQSGD(epsilon=0.3), dim=d, clients=1000, delta=1e-5).guarantee().noise_std_over_gaussian
         for d in (16, 1024)
     ]
     assert found[0] == pytest.approx(sqrt(16), rel=0.05)
@@ -156,12 +157,12 @@ def test_it_needs_the_square_root_of_d_more_noise():
 
 
 def test_a_private_mean_of_vectors_in_both_libraries():
-    mean = PrivateMean(mechanism=VQSGD(epsilon=12.0), dim=6, clients=1000, l2_clip=2.0)
+    mean = private_mean(mechanism=VQSGD(epsilon=12.0), dim=6, clients=1000, l2_clip=2.0)
     assert mean.coordinates == 16
     assert PrivateMean.from_dict(mean.to_dict()) == mean
     x = np.linspace(-1, 1, 6)
     total = torch.zeros(16, dtype=torch.int32)
-    mean.add(torch.from_numpy(np.tile(x, (1000, 1))).float(), total, SeededRandom(1), round=0)
+    mean.add(torch.from_numpy(np.tile(x, (1000, 1))).float(), total, SeededRandom(1), round_index=0)
     clipped = x * min(1, 2 / np.linalg.norm(x))
     error = 5 * 2 * sqrt(mean.mechanism.variance(16) / 1000)
     assert abs(mean.decode(total, 1000).numpy() - clipped).max() < error
@@ -169,13 +170,13 @@ def test_a_private_mean_of_vectors_in_both_libraries():
         message = mean.simulated(one, SeededRandom(2))
         assert message.shape == (16,)
         assert 0 <= message.min() <= message.max() <= 1
-    with pytest.raises(ValueError, match="must come without cancel"):
-        PrivateMean(mechanism=VQSGD(), dim=6, clients=4, cancel=2.0, separation=2, rounds=4)
+    with pytest.raises(ValueError, match="must come without correlated noise"):
+        private_mean(mechanism=VQSGD(), dim=6, clients=4, noise=CorrelatedNoise(2.0), min_separation=2, rounds=4)
 
 
 @pytest.mark.parametrize("secagg", ["ideal", "real"])
 def test_it_trains_and_is_charged_for(secagg):
-    plan = Plan(
+    plan = make_plan(
         mechanism=VQSGD(epsilon=20.0),
         clients=6,
         rounds=2,

@@ -7,15 +7,17 @@ from math import log
 import numpy as np
 import pytest
 
-from rqm import PrivateMean, calibrate
+from rqm import calibrate, private_mean, private_record_mean
+from rqm.accounting.accountant import account
+from rqm.accounting.participation import Participation, ThreatModel
+from rqm.accounting.release import Release
 from rqm.audit.privacy import audit_privacy
+from rqm.bounds import HonestClients
 from rqm.mechanisms.vqsgd import VQSGD
-from rqm.plan.plan import Plan, Transforms
-from rqm.privacy.accountant import spent
-from rqm.privacy.event import Event
-from rqm.privacy.setting import Setting
+from rqm.plan.plan import Transforms
 from rqm.randomness import SeededRandom
 from tests.commands import rqm
+from tests.plans import make_plan
 
 
 def told_of_nothing(mech, d):
@@ -29,23 +31,30 @@ def told_of_nothing(mech, d):
 @pytest.mark.parametrize("local", [False, True])
 def test_a_user_who_is_zeroed_out_is_hidden_as_well_as_is_said(local):
     mech = VQSGD(epsilon=6.0, local=local)
-    mean = PrivateMean(mechanism=mech, dim=2**14, clients=1, honest=1, delta=1e-12, neighbours="zero-out")
+    mean = private_mean(mechanism=mech, dim=2**14, clients=1, honest_clients=1, delta=1e-12, neighboring="zero-out")
     truth = told_of_nothing(mech, 2**14)
     assert truth > 5.9
-    assert mean.guarantee.epsilon >= truth
+    assert mean.guarantee().epsilon >= truth
 
 
 def test_indices_are_not_hidden_by_others():
     mech = VQSGD(epsilon=4.0, local=True)
-    with pytest.raises(ValueError, match="honest = None: must be 1"):
-        spent(Event(mech, 16, 1.0), Setting(clients=100, rounds=1))
+    release, alone = Release(mech, 16, 1.0), ThreatModel(honest_clients=1)
+    expected = account(release, Participation(clients=1), alone, 1e-5).epsilon
+    assert 3.9 < expected <= 4.0
+    result = account(release, Participation(clients=100), alone, 1e-5)
+    assert result.epsilon == expected
+    assert HonestClients(1, 100) in result.bound.assumptions
+    for honest in (50, None):
+        with pytest.raises(ValueError, match=f"honest_clients = {honest}: must be 1"):
+            account(release, Participation(clients=100), ThreatModel(honest_clients=honest), 1e-5)
+    with pytest.raises(ValueError, match="honest_clients = None: must be 1"):
+        private_mean(mechanism=mech, dim=16, clients=100)
 
 
 def test_records_of_a_silo_are_refused():
     with pytest.raises(ValueError, match="mechanism = 'vqsgd': no bound is known for records"):
-        PrivateMean(
-            mechanism=VQSGD(), dim=16, clients=4, unit="record", neighbours="add-remove", record_clip=0.1, delta=1e-6
-        )
+        private_record_mean(mechanism=VQSGD(), dim=16, clients=4, record_clip=0.1, l2_clip=1.0, delta=1e-6)
 
 
 @pytest.mark.parametrize(("options", "wanted"), [((), 4.0), (("--local",), 4.0)])
@@ -79,30 +88,38 @@ def test_an_audit_of_sums():
 
 def test_a_law_that_no_integers_have_is_refused_before_anything_is_sent():
     with pytest.raises(ValueError, match="epsilon = 2: must be larger for 134217728 vertices"):
-        PrivateMean(mechanism=VQSGD(epsilon=2.0, local=True), dim=2**26, clients=10, honest=1)
+        private_mean(mechanism=VQSGD(epsilon=2.0, local=True), dim=2**26, clients=10, honest_clients=1)
 
 
 def test_indices_are_calibrated_for_their_vertices():
     found = calibrate(
-        "vqsgd", epsilon=2.0, delta=1e-5, clients=10, honest=1, rounds=4, participations=4, dim=500, local=True
+        "vqsgd",
+        epsilon=2.0,
+        delta=1e-5,
+        clients=10,
+        honest_clients=1,
+        rounds=4,
+        max_participations=4,
+        dim=500,
+        local=True,
     )
     assert 1.95 < found.epsilon <= 2.0
     assert found.guarantee.wire_bits_per_parameter == pytest.approx(10 / 500)
 
 
 def test_an_index_is_a_few_bits():
-    plan = Plan(
+    plan = make_plan(
         model="own",
         mechanism=VQSGD(epsilon=9.0, local=True),
         clients=5,
-        honest=1,
+        honest_clients=1,
         dim=100,
         rounds=1,
         transforms=Transforms(l2_clip=1.0, rotate=True),
     )
-    found = plan.private_mean().guarantee
+    found = plan.private_mean().guarantee()
     assert found.wire_bits_per_parameter == pytest.approx(8 / 100)  # one of 2 · 128
-    assert "its own device is honest" in found.sentence
+    assert "the user's own device is honest" in found.sentence
 
 
 def test_vertices_of_many_rows_are_those_of_each():

@@ -2,31 +2,32 @@
 
 import json
 import threading
-from dataclasses import replace
 
 import pytest
 
 import rqm
-from rqm import Plan, PrivateMean, Rounding, account
-from rqm.plan.account import AVAILABLE, account_ledger
+from rqm import Participation, Plan, Rounding, ThreatModel, account
+from rqm.accounting.accountant import Question
+from rqm.ledger.ledger import LEDGER, Ledger, LedgerError, read
+from rqm.ledger.signing import signer
+from rqm.plan.account import account_ledger
 from rqm.plan.guard import Guard
 from rqm.plan.plan import PLAN as PLAN_FILE
 from rqm.plan.plan import Transforms
 from rqm.plan.sweep import Sweep
-from rqm.privacy.ledger import LEDGER, Ledger, LedgerError, read
-from rqm.privacy.setting import Setting
-from rqm.privacy.signing import signer
 from rqm.training import run, sweep
 from tests.commands import rqm as command
 from tests.plan.test_guard import PLAN, pictures, train
+from tests.plans import change_plan, make_plan
 
-MEAN = PrivateMean(mechanism=Rounding(clip=0.1, margin=20.0, levels=2), dim=100, clients=20, rounds=30, delta=1e-5)
+MECHANISM = Rounding(clip=0.1, margin=20.0, levels=2)
+MEAN = rqm.private_mean(mechanism=MECHANISM, dim=100, clients=20, rounds=30, delta=1e-5)
 
 
 def charged(folder, mean=MEAN, **options):
     folder.mkdir(exist_ok=True)
     with Guard(mean, folder, **options) as guard:
-        for turn in range(mean.rounds):
+        for turn in range(mean.participation.rounds):
             guard.charge(turn)
     return folder
 
@@ -76,7 +77,7 @@ def test_a_run_whose_ledger_is_gone_is_never_told_as_free(tmp_path):
     for _ in range(2):
         with pytest.raises(LedgerError, match=r"its ledger \(ledger.jsonl\) is gone"):
             train(PLAN, folder, resume=True)
-        with pytest.raises(LedgerError, match=r"its ledger \(ledger.jsonl\) is gone"):
+        with pytest.raises(LedgerError, match=r"its ledger \(ledger.jsonl\) is missing"):
             account_ledger(folder)
     assert not (folder / LEDGER).exists()
     (folder / LEDGER).write_bytes(b"\n".join(kept.splitlines()[:3]) + b"\n")
@@ -95,7 +96,7 @@ def test_a_sweep_tells_results_only_of_the_plans_that_made_them(tmp_path):
     load = lambda name: pictures()  # noqa: E731
     sweep.carry_out(Sweep.from_toml(file), load, tmp_path / "out")
     first = json.loads(sweep.save_curves(Sweep.from_toml(file), tmp_path / "out").read_text())
-    for change in (["mechanism.margin=1000.0"], ["delta=1e-9"], ["budget_epsilon=1.0"], ["honest=2"]):
+    for change in (["mechanism.margin=1000.0"], ["delta=1e-9"], ["budget_epsilon=1.0"], ["honest_clients=2"]):
         other = Sweep.from_toml(file, change)
         with pytest.raises(ValueError, match=r"one: .*holds a run of another plan"):
             sweep.carry_out(other, load, tmp_path / "out")
@@ -113,52 +114,53 @@ def test_variants_that_would_share_a_folder_are_refused(tmp_path, one, other):
 
 
 def test_the_population_that_was_charged_for_is_not_replaced(tmp_path):
-    folder = charged(tmp_path / "a", MEAN.with_(population=100))
-    assert account_ledger(folder, observer="outsider")[0].population == 100
+    folder = charged(tmp_path / "a", MEAN.replaced(population=100, sampling="uniform"))
+    assert account_ledger(folder, adversary="outsider")[0].participation.population == 100
     with pytest.raises(ValueError, match="population = 1000000: must be 100"):
-        account_ledger(folder, observer="outsider", population=10**6)
+        account_ledger(folder, adversary="outsider", population=10**6)
     known = charged(tmp_path / "b", users=100)
     with pytest.raises(ValueError, match="population = 1000000: must be 100"):
-        account_ledger(known, observer="outsider", population=10**6)
-    plan = Plan(model="mine", dim=10, population=100, clients=5, transforms=Transforms(1.0))
+        account_ledger(known, adversary="outsider", population=10**6)
+    plan = make_plan(model="mine", dim=10, population=100, clients=5, transforms=Transforms(1.0))
     with pytest.raises(ValueError, match="population = 1000: must be 100"):
         account(plan, population=1000)
 
 
 def test_a_runs_ledger_knows_its_users(tmp_path):
     train(PLAN, tmp_path / "run")
-    assert read(tmp_path / "run" / LEDGER)[0]["users"] == len(pictures().train)
+    assert read(tmp_path / "run" / LEDGER).about["users"] == len(pictures().train)
 
 
 def test_a_fraction_is_told_of_random_samples_only(tmp_path):
-    folder = charged(tmp_path / "a", sampling=AVAILABLE)
-    for question in ({"honest": 0.2, "population": 3400}, {"observer": "outsider", "population": 3400}):
-        with pytest.raises(ValueError, match="must not be asked of this ledger"):
+    folder = charged(tmp_path / "a")
+    assert MEAN.participation.sampling == "available"
+    for question in ({"honest_fraction": 0.2, "population": 3400}, {"adversary": "outsider", "population": 3400}):
+        with pytest.raises(ValueError, match=r"sampling = 'uniform'|sampling = 'available': must be"):
             account_ledger(folder, **question)
-    with pytest.raises(ValueError, match=r"honest = 0\.5: must be a number here"):
-        charged(tmp_path / "b", MEAN.with_(honest=0.5, population=3400), sampling=AVAILABLE)
+    with pytest.raises(ValueError, match=r"honest_fraction = 0\.5: must come with a population and with sampling"):
+        MEAN.replaced(honest_fraction=0.5, population=3400)
     flower = pytest.importorskip("rqm.flower")
-    with pytest.raises(ValueError, match=r"rqm\.honest = 0\.5: must be a number"):
-        flower.Settings(Plan(clients=5, honest=0.5, population=100))
+    with pytest.raises(ValueError, match=r"rqm\.sampling = 'uniform': must be 'available'"):
+        flower.Settings(make_plan(clients=5, honest_fraction=0.5, population=100))
+    with pytest.raises(ValueError, match=r"honest_fraction = 0\.5: must come with"):
+        make_plan(clients=5, honest_fraction=0.5, population=100, sampling="available")
 
 
 def test_a_ledger_that_does_not_say_how_clients_were_drawn_is_not_believed(tmp_path):
-    """Those of 0.1.0 were kept by Flower, too, whose clients are the nodes that are there."""
-    path = tmp_path / LEDGER
-    plan = Plan(clients=20, rounds=3, population=100, transforms=Transforms(1.0), mechanism=MEAN.mechanism)
-    with Ledger(path, {"plan": plan.to_dict(), "dim": 100, "delta": 1e-5, "honest": 20}) as ledger:
+    path, values = tmp_path / LEDGER, MEAN.to_dict()
+    del values["sampling"]
+    with Ledger(path, {"mean": values, "plan": None}) as ledger:
         ledger.charge(0)
-    assert account_ledger(path)[0].epsilon > 0
-    with pytest.raises(ValueError, match="must not be asked of this ledger"):
-        account_ledger(path, observer="outsider")
+    with pytest.raises(ValueError, match="sampling"):
+        account_ledger(path)
 
 
 def test_the_size_of_a_known_model_is_not_a_matter_of_opinion():
-    plan = Plan(clients=5, rounds=1, mechanism=Rounding(levels=2, margin=30.0))
+    plan = make_plan(clients=5, rounds=1, mechanism=Rounding(levels=2, margin=30.0))
     with pytest.raises(ValueError, match="dim = 1: the model small-cnn has"):
         account(plan, dim=1)
     with pytest.raises(ValueError, match="dim = 1: the model small-cnn has"):
-        replace(plan, dim=1)
+        change_plan(plan, dim=1)
     done = command("account", "glyphs", "--set", "dim=1", "--set", "rounds=1", "--set", "clients=5")
     assert done.returncode == 2
     assert "dim=1: the model small-cnn has" in done.stderr
@@ -166,9 +168,9 @@ def test_the_size_of_a_known_model_is_not_a_matter_of_opinion():
 
 def test_one_question_has_one_answer():
     """δ follows the population, however that is given."""
-    plan = Plan(model="mine", dim=100, clients=5, transforms=Transforms(1.0, rotate=True), mechanism=MEAN.mechanism)
-    asked, written = account(plan, population=10**6), account(replace(plan, population=10**6))
-    assert asked == written
+    plan = make_plan(model="mine", dim=100, clients=5, transforms=Transforms(1.0, rotate=True), mechanism=MECHANISM)
+    asked, written = account(plan, population=10**6), account(change_plan(plan, population=10**6))
+    assert asked.to_dict() == written.to_dict()
     assert asked.delta == 1e-6
 
 
@@ -218,36 +220,39 @@ def test_deeply_nested_ledgers_are_refused(tmp_path):
 
 def test_as_many_rounds_and_users_as_one_likes():
     """Neither takes time that grows with the number."""
-    setting = {"clients": 100, "rounds": 10**9, "participations": 1, "honest": 0.5, "delta": 1e-6}
-    few = Setting(**setting, population=10**8).floor(1).honest
-    assert 0.8 * few < Setting(**setting, population=10**15).floor(1).honest <= few
-    mean = PrivateMean(mechanism=MEAN.mechanism, dim=10, clients=20, rounds=10**9, participations=3)
-    assert mean.guarantee.rounds == 10**9
-    assert mean.guarantee.participations == 3
+    threat, release = ThreatModel(honest_fraction=0.5), MEAN.release
+
+    def least(population):
+        who = Participation(100, 10**9, population, "uniform", max_participations=1)
+        return Question.of(release, who, threat, 1e-6).honest
+
+    few = least(10**8)
+    assert 0.8 * few < least(10**15) <= few
+    mean = rqm.private_mean(mechanism=MECHANISM, dim=10, clients=20, rounds=10**9, max_participations=3)
+    assert mean.guarantee().charges == 10**9
+    assert mean.guarantee().participations == 3
 
 
 def test_messages_name_what_was_asked():
     with pytest.raises(ValueError, match="epsilon = 1e-09: no mechanism reaches it here"):
-        PrivateMean(epsilon=1e-9, clients=10, dim=10)
+        rqm.private_mean(epsilon=1e-9, clients=10, dim=10)
     with pytest.raises(TypeError, match="epsilon = '3'"):
-        PrivateMean(epsilon="3", mechanism=MEAN.mechanism, clients=10, dim=10)
+        rqm.private_mean(epsilon="3", mechanism=MECHANISM, clients=10, dim=10)
     with pytest.raises(ValueError, match="epsilon = nan"):
-        PrivateMean(epsilon=float("nan"), mechanism=MEAN.mechanism, clients=10, dim=10)
+        rqm.private_mean(epsilon=float("nan"), mechanism=MECHANISM, clients=10, dim=10)
     with pytest.raises(ValueError, match="which is more"):
-        MEAN.with_(epsilon=1e-3)
-    with pytest.raises(AttributeError, match="change values by with_"):
-        replace(MEAN, clients=7)
+        rqm.private_mean(epsilon=1e-3, mechanism=MECHANISM, clients=20, dim=100, rounds=30)
 
 
 def test_a_simulation_begins_where_nothing_was_charged(tmp_path):
-    plan = replace(PLAN, budget_epsilon=1e-3)
+    plan = change_plan(PLAN, budget_epsilon=1e-3)
     with pytest.raises(ValueError, match="which one round costs"):
         rqm.simulate(plan, data=pictures(), folder=tmp_path / "new")
     assert not (tmp_path / "new").exists()
     simulation = rqm.simulate(PLAN, data=pictures(), folder=tmp_path / "a")
     next(simulation)
     with pytest.raises(ValueError, match="holds a ledger already"):
-        rqm.simulate(replace(PLAN, mechanism=rqm.Noiseless()), data=pictures(), folder=tmp_path / "a")
+        rqm.simulate(change_plan(PLAN, mechanism=rqm.Noiseless()), data=pictures(), folder=tmp_path / "a")
     del simulation  # and with it the lock
-    with Ledger(tmp_path / "a" / LEDGER, read(tmp_path / "a" / LEDGER)[0], key=signer()):
+    with Ledger(tmp_path / "a" / LEDGER, read(tmp_path / "a" / LEDGER).about, key=signer()):
         pass

@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 
 from rqm import Rounding, account
 from rqm.cli import app
+from rqm.ledger.ledger import LEDGER, read
+from rqm.ledger.signing import LedgerError
 from rqm.plan.folder import CHECKPOINT
 from rqm.plan.plan import Plan, ServerStep, Transforms
-from rqm.privacy.ledger import LEDGER, LedgerError, read
 from rqm.training import run
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
 from tests.training import test_run
 
 DELTA = 1e-5
@@ -28,7 +30,7 @@ def pictures():
     return replace(test_run.pictures(), name="mnist-writers", classes=10)
 
 
-PLAN = Plan(
+PLAN = make_plan(
     data="mnist-writers",
     model="linear",
     clients=4,
@@ -36,7 +38,7 @@ PLAN = Plan(
     evaluate_every=3,
     checkpoint_every=2,
     device="cpu",
-    participations=3,
+    max_participations=3,
     transforms=Transforms(l2_clip=0.5, rotate=True),
     mechanism=Rounding(clip=0.02, levels=2, margin=60.0),
     server=ServerStep(rate=0.1),
@@ -51,29 +53,31 @@ def test_a_run_spends_what_its_plan_says(tmp_path):
     summary = train(PLAN, tmp_path / "run")
     assert summary["epsilon"] == pytest.approx(account(PLAN, DELTA).epsilon)
     assert not summary["budget_spent"]
-    about, spent, head = read(tmp_path / "run" / LEDGER)
-    assert spent == dict.fromkeys(range(6), 1)
-    assert head == summary["ledger_head"]
-    assert about["mean"]["dim"] == 7850
-    assert about["mean"] == PLAN.private_mean().to_dict()
+    ledger = read(tmp_path / "run" / LEDGER)
+    assert ledger.charges == dict.fromkeys(range(6), 1)
+    assert ledger.head == summary["ledger_head"]
+    assert ledger.about["mean"]["dim"] == 7850
+    assert ledger.about["mean"] == PLAN.private_mean().to_dict()
 
 
 def test_the_charge_comes_before_the_step(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("rqm.training.server.Optimiser.move", lambda self, *_: seen.append(len(read(ledger)[1])))
+    monkeypatch.setattr("rqm.training.server.Optimiser.move", lambda self, *_: seen.append(len(read(ledger).charges)))
     ledger = tmp_path / "run" / LEDGER
     train(PLAN, tmp_path / "run")
     assert seen == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_budget_ends_a_run_before_it_is_passed(tmp_path):
-    each = [account(replace(PLAN, rounds=max(k, 2), participations=k), DELTA).epsilon for k in (1, 2, 3)]
-    assert each[0] < each[1] < each[2]
-    budget = (each[1] + each[2]) / 2
-    plan = replace(PLAN, clients=12)  # everybody, every round: three rounds would be three participations
-    with pytest.raises(ValueError, match="participations = 3"):
+    epsilons = [
+        account(change_plan(PLAN, rounds=max(count, 2), max_participations=count), DELTA).epsilon for count in (1, 2, 3)
+    ]
+    assert epsilons[0] < epsilons[1] < epsilons[2]
+    budget = (epsilons[1] + epsilons[2]) / 2
+    plan = change_plan(PLAN, clients=12)  # everybody, every round: three rounds would be three participations
+    with pytest.raises(ValueError, match="max_participations = 3"):
         train(plan, tmp_path / "impossible")
-    plan = replace(PLAN, participations=None)
+    plan = change_plan(PLAN, max_participations=None)
     summary = train(replace(plan, budget_epsilon=budget), tmp_path / "run")
     assert summary["budget_spent"]
     assert summary["rounds"] == 2
@@ -90,9 +94,9 @@ def test_old_copies_are_refused(tmp_path):
     class StopError(Exception):
         pass
 
-    def stop_at(turn):
+    def stop_at(round_number):
         def watch(record):
-            if record.round == turn:
+            if record.round == round_number:
                 raise StopError
 
         return watch
@@ -102,9 +106,8 @@ def test_old_copies_are_refused(tmp_path):
     old = {name: (folder / name).read_bytes() for name in (LEDGER, CHECKPOINT, run.METRICS)}
     with pytest.raises(StopError):
         train(PLAN, folder, stop_at(5))
-    spent = read(folder / LEDGER)[1]
-    assert spent == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}  # round 3 was done again, and charged again
-    head = read(folder / LEDGER)[2]
+    _, charges, head, _ = read(folder / LEDGER)
+    assert charges == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}  # round 3 was done again, and charged again
 
     shutil.copytree(folder, tmp_path / "ledger put back")
     (tmp_path / "ledger put back" / LEDGER).write_bytes(old[LEDGER])
@@ -113,7 +116,7 @@ def test_old_copies_are_refused(tmp_path):
     shutil.copytree(folder, tmp_path / "checkpoint put back")
     (tmp_path / "checkpoint put back" / CHECKPOINT).write_bytes(old[CHECKPOINT])
     summary = train(PLAN, tmp_path / "checkpoint put back")  # goes on, and pays for every round again
-    assert read(tmp_path / "checkpoint put back" / LEDGER)[1][2] == 3
+    assert read(tmp_path / "checkpoint put back" / LEDGER).charges[2] == 3
     assert summary["epsilon"] > account(PLAN, DELTA).epsilon
     shutil.copytree(folder, tmp_path / "both put back")
     for name, data in old.items():
@@ -149,11 +152,11 @@ def test_killed_runs_pay_for_all_that_they_released(tmp_path):
         charged = max(0, (folder / LEDGER).read_bytes().count(b"\n") - 1)  # killed before its first line, it is empty
         assert charged >= released
     subprocess.run([sys.executable, "-c", CHILD, str(folder)], check=True)
-    assert set(read(folder / LEDGER)[1]) == set(range(6))
+    assert set(read(folder / LEDGER).charges) == set(range(6))
 
 
 def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
-    plan = replace(PLAN, lost=0.4, survivors=3, rounds=6)
+    plan = change_plan(PLAN, lost=0.4, min_survivors=3, rounds=6)
     folder = tmp_path / "run"
     summary = train(plan, folder)
     rounds = [json.loads(line) for line in (folder / run.METRICS).read_text().splitlines()]
@@ -161,27 +164,27 @@ def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
     assert True in kept
     assert False in kept
     assert [line.get("discarded", False) for line in rounds] == [not k for k in kept]
-    assert sum(read(folder / LEDGER)[1].values()) == 6
+    assert sum(read(folder / LEDGER).charges.values()) == 6
     assert [line["bits_up"] for line in rounds] == [line["survivors"] * 8192 for line in rounds]
-    one = account(plan, DELTA)
-    assert one.honest == 3
-    assert summary["epsilon"] == pytest.approx(one.epsilon)
-    assert one.epsilon > account(replace(plan, lost=0.0, survivors=None), DELTA).epsilon
-    assert account(plan, DELTA, honest=3).honest == 2  # the one who was lost may have been honest
-    assert account(replace(plan, survivors=None), DELTA).honest == 1
-    told = CliRunner().invoke(app, ["account", str(folder), "--json"])
-    assert json.loads(told.stdout)["epsilon"] == pytest.approx(summary["epsilon"])
+    guarantee = account(plan, DELTA)
+    assert guarantee.min_honest == 3
+    assert summary["epsilon"] == pytest.approx(guarantee.epsilon)
+    assert guarantee.epsilon > account(change_plan(plan, lost=0.0, min_survivors=None), DELTA).epsilon
+    assert account(plan, DELTA, honest_clients=3).min_honest == 2  # the client that dropped out may have been honest
+    assert account(change_plan(plan, min_survivors=None), DELTA).min_honest == 1
+    printed = CliRunner().invoke(app, ["account", str(folder), "--json"])
+    assert json.loads(printed.stdout)["epsilon"] == pytest.approx(summary["epsilon"])
 
 
 def test_another_model_than_was_accounted_for_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has 2355 parameters: 7850 are accounted for"):
         run.carry_out(PLAN, replace(pictures(), classes=3), tmp_path / "run")
     run.carry_out(PLAN, test_run.pictures(), tmp_path / "run")  # data of another name, and so of a size of their own
-    assert read(tmp_path / "run" / LEDGER)[0]["mean"]["dim"] == Plan.of_run(tmp_path / "run").dim == 2355
+    assert read(tmp_path / "run" / LEDGER).about["mean"]["dim"] == Plan.of_run(tmp_path / "run").dim == 2355
 
 
 def test_a_discarded_round_leaves_the_model_alone():
-    plan = replace(PLAN, lost=0.95, survivors=4)
+    plan = change_plan(PLAN, lost=0.95, min_survivors=4)
     trainer = Trainer(plan, pictures())
     before = trainer.values.clone()
     record = trainer.step()

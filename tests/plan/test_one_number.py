@@ -1,7 +1,7 @@
 """Every ε that is stated anywhere, of a plan or of what was charged, is one number; every option means something."""
 
 import json
-from dataclasses import replace
+from html import escape
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Plan, Rounding, account
+from rqm import PBM, RQM, Rounding, account
 from rqm._util.files import write_json
 from rqm.mechanisms.additive import DiscreteGaussian, Skellam
 from rqm.mechanisms.channel import Channel
@@ -22,7 +22,9 @@ from rqm.plan.guard import Guard
 from rqm.plan.plan import PLAN, Transforms
 from rqm.report.page import build, to_toml
 from rqm.report.page.facts import read
+from rqm.training.findings import described
 from tests.commands import rqm
+from tests.plans import change_plan, make_plan
 
 
 def mechanisms(clients):
@@ -51,9 +53,13 @@ def plans(draw):
     rounds = draw(st.integers(1, 12))
     mechanism = draw(mechanisms(clients))
     clipped = isinstance(mechanism, Gaussian) or draw(st.booleans())
-    kinds = [st.none(), st.integers(1, clients), *([st.floats(0.05, 1.0)] if population else [])]
+    honest = [
+        st.just({}),
+        st.builds(lambda count: {"honest_clients": count}, st.integers(1, clients)),
+        *([st.builds(lambda part: {"honest_fraction": part}, st.floats(0.05, 1.0))] if population else []),
+    ]
     own = draw(st.booleans())
-    return Plan(
+    return make_plan(
         data="mnist-writers",
         model="mine" if own else "linear",
         dim=draw(st.integers(1, 3 * 10**7)) if own else None,
@@ -61,9 +67,9 @@ def plans(draw):
         clients=clients,
         population=population,
         rounds=rounds,
-        participations=draw(st.one_of(st.none(), st.integers(1, 20))),
-        honest=draw(st.one_of(*kinds)),
-        survivors=draw(st.one_of(st.none(), st.integers(1, clients))),
+        max_participations=draw(st.one_of(st.none(), st.integers(1, 20))),
+        **draw(st.one_of(*honest)),
+        min_survivors=draw(st.one_of(st.none(), st.integers(1, clients))),
         lost=draw(st.sampled_from([0.0, 0.1])),
         delta=draw(st.one_of(st.none(), st.floats(1e-9, 0.1))),
         seed=draw(st.integers(0, 9)),
@@ -91,7 +97,7 @@ def all_say_one_number(plan, options):
         write_json(folder / PLAN, plan.to_dict())
         mean = plan.private_mean()
         with Guard(mean, folder, plan=plan) as guard:
-            for turn in range(plan.rounds):
+            for turn in range(plan.participation.rounds):
                 guard.charge(turn)
             assert guard.epsilon() == wanted.epsilon
         of_plan, of_run = told(file), told(folder)
@@ -99,10 +105,10 @@ def all_say_one_number(plan, options):
             for key, value in wanted.to_dict().items():
                 assert one[key] == ("inf" if value == inf else value), key
         shown = read(folder)
-        assert shown.guarantee == wanted
-        assert shown.found["privacy"]["charged"]["head"] == of_run["head"]
+        assert shown.guarantee == described(wanted)
+        assert shown.found["privacy"]["charged"]["head_hash"] == of_run["head_hash"]
         page = build([folder])
-        assert f"({wanted.epsilon:.4g}, {wanted.delta:.3g})-differential privacy" in page
+        assert escape(wanted.headline) in page
         for name, value in options.items():
             check_option(plan, file, folder, name, value, wanted)
 
@@ -115,23 +121,22 @@ def check_option(plan, file, folder, name, value, wanted):
             other = account(plan, **fixed, **{name: value})
         except ValueError as error:
             other = str(error)
-        said = told(place, f"--{name}", value)
+        said = told(place, f"--{name.replace('_', '-')}", value)
         if isinstance(other, str):
             assert isinstance(said, str)
             assert len(said.splitlines()) == 1
             assert other.partition(": ")[2].partition(";")[0][:40] in said
         else:
             assert said["epsilon"] == ("inf" if other.epsilon == inf else other.epsilon)
-            assert said[name if name != "honest" else "delta"] == (value if name != "honest" else other.delta)
+            assert said[name] == value
     if isinstance(other, str):
         return
     if name == "delta" and wanted.epsilon < 1e300:
         assert (other.epsilon <= wanted.epsilon) == (value >= wanted.delta) or other.epsilon == wanted.epsilon
-    if name == "honest" and not isinstance(plan.honest, float) and isinstance(value, int):
-        assert (other.epsilon >= wanted.epsilon) == (value <= (plan.honest or plan.clients)) or np.isclose(
-            other.epsilon, wanted.epsilon
-        )
-    if name == "neighbours":
+    if name == "honest_clients" and plan.threat_model.honest_fraction is None:
+        planned = plan.threat_model.honest_clients or plan.participation.clients
+        assert (other.epsilon >= wanted.epsilon) == (value <= planned) or np.isclose(other.epsilon, wanted.epsilon)
+    if name == "neighboring":
         assert other.epsilon <= wanted.epsilon * (1 + 1e-9)
 
 
@@ -139,10 +144,11 @@ options = st.fixed_dictionaries(
     {},
     optional={
         "delta": st.sampled_from([1e-8, 1e-5, 0.01]),
-        "neighbours": st.just("zero-out"),
-        "honest": st.one_of(st.integers(1, 3), st.sampled_from([0.5, 0.9])),
+        "neighboring": st.just("zero-out"),
+        "honest_clients": st.integers(1, 3),
+        "honest_fraction": st.sampled_from([0.5, 0.9]),
         "population": st.sampled_from([50, 10**6]),
-        "observer": st.just("outsider"),
+        "adversary": st.just("outsider"),
     },
 )
 
@@ -162,7 +168,7 @@ def test_a_thousand_plans_say_one_number(plan, options):
 
 def test_the_check_has_power(monkeypatch):
     """An account that forgets the dimension that was charged, as version 0.1.0's did, is found out."""
-    plan = Plan(
+    plan = make_plan(
         data="mnist-writers",
         model="mine",
         dim=10**6,
@@ -175,7 +181,7 @@ def test_the_check_has_power(monkeypatch):
     from rqm.plan import account as module
 
     true = module.charged_mean
-    monkeypatch.setattr(module, "charged_mean", lambda about: true(about).with_(dim=7850))
+    monkeypatch.setattr(module, "charged_mean", lambda about: true(about).replaced(dim=7850))
     with pytest.raises(AssertionError):
         all_say_one_number(plan, {})
 
@@ -197,33 +203,30 @@ def test_flower_says_the_same_number(plan):
     from rqm.flower import PrivateStrategy, Settings
     from tests.flower.local import LocalGrid
 
-    assume(isinstance(plan.mechanism, Channel) and plan.clients > 1 and plan.mechanism.kind != "table")
-    assume(not isinstance(plan.honest, float))  # of those who are there
-    plan = replace(plan, dim=plan.dim % 5000 + 1 if plan.dim else None)
+    assume(isinstance(plan.mechanism, Channel) and plan.participation.clients > 1 and plan.mechanism.kind != "table")
+    assume(plan.threat_model.honest_fraction is None)  # of those who are there
+    plan = change_plan(plan, dim=plan.dim % 5000 + 1 if plan.dim else None, sampling="available")
     config = dict(flattened(plan.to_dict()))
     chosen = Settings.from_run_config(config)
     dim = plan.private_mean().dim
     with TemporaryDirectory() as place:
         strategy = PrivateStrategy(chosen, folder=place, stage_timeout=0.0)
         arrays = ArrayRecord([np.zeros(dim, dtype=np.float32)])
-        for turn in range(1, plan.rounds + 1):  # nobody is there: nobody is asked, so it is charged here
+        for turn in range(1, plan.participation.rounds + 1):  # nobody is there: nobody is asked, so it is charged here
             assert not list(strategy.configure_train(turn, arrays, ConfigRecord(), LocalGrid(None, 0, config)))
             strategy.guard.charge(turn - 1)
             _, metrics = strategy.aggregate_train(turn, [])
-        wanted = account(replace(plan, dim=dim))
+        wanted = account(change_plan(plan, dim=dim))
         assert strategy.guard.epsilon() == wanted.epsilon
         assert told(Path(place))["epsilon"] == wanted.epsilon
         assert told(Path(place))["dim"] == wanted.dim
-        assert (
-            "no random sample of the population" in told(Path(place), "--observer", "outsider")
-            or plan.population is None
-        )
+        assert "sampling = 'available': must be" in told(Path(place), "--adversary", "outsider")
         if plan.transforms.l2_clip is not None:
             assert metrics["epsilon"] == wanted.epsilon
 
 
 def test_every_variant_of_a_sweep_is_accounted_for_on_its_own(tmp_path):
-    base = Plan(
+    base = make_plan(
         data="mnist-writers",
         model="linear",
         clients=10,
@@ -234,13 +237,13 @@ def test_every_variant_of_a_sweep_is_accounted_for_on_its_own(tmp_path):
     changes = [
         {"name": "more", "clients": 20},
         {"name": "strict", "delta": 1e-9},
-        {"name": "colluders", "honest": 4},
+        {"name": "colluders", "honest_clients": 4},
         {"name": "larger", "model": "mine", "dim": 100_000},
     ]
     text = toml(base) + "".join("\n[[variants]]\n" + to_toml(one) for one in changes)
     (tmp_path / "plan.toml").write_text(text)
     runs = {one["name"]: one["epsilon"] for one in told(tmp_path / "plan.toml")["runs"]}
     for one in changes:
-        plan = replace(base, **{key: value for key, value in one.items() if key != "name"})
+        plan = change_plan(base, **{key: value for key, value in one.items() if key != "name"})
         assert runs[one["name"]] == account(plan).epsilon
     assert len(set(runs.values())) == 4

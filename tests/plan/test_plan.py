@@ -24,7 +24,7 @@ def test_settings_change_what_the_file_says(tmp_path):
     path.write_text('rounds = 3\n[mechanism]\nmechanism = "rqm"\nlevels = 8\n[server]\nrate = 0.5\n')
     plan = Plan.from_toml(path, ["server.rate=0.25", "mechanism.keep=0.3", "model=linear", "client.work=local"])
     assert plan.mechanism == RQM(levels=8, keep=0.3)
-    assert (plan.rounds, plan.server.rate, plan.model, plan.client.work) == (3, 0.25, "linear", "local")
+    assert (plan.participation.rounds, plan.server.rate, plan.model, plan.client.work) == (3, 0.25, "linear", "local")
     path.write_text("rounds = = 3")
     with pytest.raises(ValueError, match="not a TOML file"):
         Plan.from_toml(path)
@@ -64,7 +64,7 @@ def test_schedules_fall_to_zero():
 def test_every_shipped_experiment_is_a_plan():
     assert {"glyphs", "mnist-writers"} <= set(names())
     for name in names():
-        assert all(plan.rounds > 0 for plan in Sweep.from_toml(find(name)).variants.values())
+        assert all(plan.participation.rounds > 0 for plan in Sweep.from_toml(find(name)).variants.values())
     with pytest.raises(ValueError, match="nope"):
         find("nope")
 

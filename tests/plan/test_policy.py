@@ -8,18 +8,20 @@ from dataclasses import replace
 import pytest
 
 from rqm import RQM, Gaussian, Rounding
+from rqm.accounting.accountant import Question
 from rqm.plan.account import account_ledger
-from rqm.plan.plan import Plan, Transforms
+from rqm.plan.plan import Transforms
 from rqm.plan.policy import POLICY, TEMPLATE, TRUSTING, NodeGuard, Policy, PolicyError
 from rqm.plan.protocol import protocol
 from rqm.secagg import Identity
 from rqm.verify import verify
+from tests.plans import change_plan, make_plan
 
-PLAN = Plan(
+PLAN = make_plan(
     mechanism=RQM(clip=0.2, margin=60.0, levels=16),
     clients=20,
-    survivors=15,
-    honest=15,
+    min_survivors=15,
+    honest_clients=15,
     rounds=50,
     transforms=Transforms(l2_clip=1.0, rotate=True),
 )
@@ -29,8 +31,8 @@ POLICY_OF = Policy(
     release_epsilon=2.0,
     l2_clip=1.0,
     clients=20,
-    participations=3,
-    honest=15,
+    max_participations=3,
+    honest_clients=15,
     trust_server_with_keys=True,
 )
 
@@ -48,12 +50,18 @@ def test_the_template_is_a_policy(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clients": 2, "survivors": 2, "honest": None}, "clients = 2: must be at least 20"),
-        ({"survivors": 5}, "survivors = 5: must be more than 5, who may work with the server"),
-        ({"honest": None}, "honest = 20: must be at most 15, or the secure sum is not made for 5 of 20 clients who"),
-        ({"honest": 16}, "honest = 16: must be at most 15"),
-        ({"survivors": 10, "honest": 20, "participations": 1}, "honest = 20: must be at most 15"),
-        ({"survivors": None, "lost": 0.1}, "survivors = 1: must be more than 5"),
+        ({"clients": 2, "min_survivors": 2, "honest_clients": None}, "clients = 2: must be at least 20"),
+        ({"min_survivors": 5}, "min_survivors = 5: must be more than 5, who may collude with the server"),
+        (
+            {"honest_clients": None},
+            "honest_clients = 20: must be at most 15, or the secure sum is not made for 5 of 20 clients who",
+        ),
+        ({"honest_clients": 16}, "honest_clients = 16: must be at most 15"),
+        (
+            {"min_survivors": 10, "honest_clients": 20, "max_participations": 1},
+            "honest_clients = 20: must be at most 15",
+        ),
+        ({"min_survivors": None, "lost": 0.1}, "min_survivors = 1: must be more than 5"),
         ({"transforms": Transforms()}, "l2_clip: must be given"),
         ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
         ({"mechanism": Rounding(clip=0.2, levels=2**14, margin=0.0)}, r"ε for a release = .*: must be at most 2.0"),
@@ -63,39 +71,49 @@ def test_the_template_is_a_policy(tmp_path):
 )
 def test_a_server_cannot_ask_for_less(guard, change, message):
     with pytest.raises(PolicyError, match=message):
-        guard.allow(replace(PLAN, **change), 500, b"1")
+        guard.allow(change_plan(PLAN, **change), 500, b"1")
     assert not list(guard.folder.glob("*/*"))  # nothing was charged
 
 
-@pytest.mark.parametrize("honest", [15, 0.75, 0.9, 20])
-def test_whatever_the_server_asks_for_the_secure_sum_holds_against_those_of_the_policy(honest):
-    """Survivors, honest and threshold are the server's to choose: of none does it depend who may be corrupt."""
-    policy = replace(POLICY_OF, honest=honest)
-    bad, allowed = policy.corrupt(20), 0
-    assert bad == {15: 5, 0.75: 5, 0.9: 2, 20: 0}[honest]
+@pytest.mark.parametrize(
+    ("honest", "bad"),
+    [
+        ({"honest_clients": 15}, 5),
+        ({"honest_clients": None, "honest_fraction": 0.75}, 5),
+        ({"honest_clients": None, "honest_fraction": 0.9}, 2),
+        ({"honest_clients": 20}, 0),
+    ],
+)
+def test_whatever_the_server_asks_for_the_secure_sum_holds_against_those_of_the_policy(honest, bad):
+    """Survivors, honest clients and threshold are the server's choice: who may be corrupt depends on none of them."""
+    policy = replace(POLICY_OF, **honest)
+    assert policy.corrupt(20) == bad
+    allowed = 0
     for survivors in range(2, 21):
-        for said in (*range(1, 21), None):
+        for claimed in (*range(1, 21), None):
+            plan = change_plan(PLAN, min_survivors=survivors, honest_clients=claimed)
+            mean = plan.private_mean(500)
+            counted = policy.counted(mean)
+            question = Question.of(counted.release, counted.participation, counted.threat_model, counted.delta)
             for threshold in range(20):
                 with suppress(ValueError):
-                    plan = replace(PLAN, survivors=survivors, honest=said)
                     params = protocol(plan, 10, b"1", threshold)
-                    policy.check(plan, plan.private_mean(500))
+                    policy.check(plan, mean)
                     allowed += 1
                     assert 2 * params.threshold > 19 + bad
                     assert params.minimum == survivors > bad
-                    counted = policy.counted(plan.private_mean(500))
-                    assert counted.setting.floor().honest == survivors - bad
+                    assert question.honest == survivors - bad
     assert allowed > 10
 
 
 def test_what_was_paid_is_counted_by_what_the_owner_believes_now(guard):
     guard.charge(PLAN, 500, 0)
-    doubting = replace(POLICY_OF, honest=10)
-    wary = replace(PLAN, honest=10, survivors=16)
+    doubting = replace(POLICY_OF, honest_clients=10)
+    wary = change_plan(PLAN, honest_clients=10, min_survivors=16)
     costs = [
-        doubting.counted(plan.private_mean(500)).with_(delta=0.5e-6).spent({0: 1}).epsilon for plan in (PLAN, wary)
+        doubting.counted(plan.private_mean(500)).replaced(delta=0.5e-6).account({0: 1}).epsilon for plan in (PLAN, wary)
     ]
-    before = POLICY_OF.counted(PLAN.private_mean(500)).with_(delta=0.5e-6).spent({0: 1}).epsilon
+    before = POLICY_OF.counted(PLAN.private_mean(500)).replaced(delta=0.5e-6).account({0: 1}).epsilon
     assert before < costs[0]
     for most, good in ((sum(costs) * 1.001, True), ((before + sum(costs) + costs[1]) / 2, False)):
         guard = NodeGuard(replace(doubting, epsilon=most), guard.home)
@@ -154,18 +172,18 @@ def test_a_node_counts_for_itself(guard):
     for turn in (0, 0, 7):
         guard.allow(PLAN, 500, os.urandom(8))
         guard.charge(PLAN, 500, turn)
-    with pytest.raises(PolicyError, match="participations = 4: must be at most 3"):
-        guard.allow(replace(PLAN, participations=1, honest=14, delta=0.1), 500, b"4")
+    with pytest.raises(PolicyError, match="max_participations = 4: must be at most 3"):
+        guard.allow(change_plan(PLAN, max_participations=1, honest_clients=14, delta=0.1), 500, b"4")
     (path,) = guard.folder.glob("*/ledger.jsonl")
-    assert verify(path).participations == 3
+    assert verify(path).max_participations == 3
     found, _ = account_ledger(path)
-    assert found.epsilon == pytest.approx(POLICY_OF.counted(PLAN.private_mean(500)).spent(Counter({0: 3})).epsilon)
-    assert (found.delta, found.honest) == (1e-6, 10)  # of 15 survivors
+    assert found.epsilon == pytest.approx(POLICY_OF.counted(PLAN.private_mean(500)).account(Counter({0: 3})).epsilon)
+    assert (found.delta, found.min_honest) == (1e-6, 10)  # of 15 survivors
 
 
 def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
-    other = replace(PLAN, mechanism=RQM(clip=0.2, margin=61.0))
-    policy = replace(POLICY_OF, participations=100)
+    other = change_plan(PLAN, mechanism=RQM(clip=0.2, margin=61.0))
+    policy = replace(POLICY_OF, max_participations=100)
     guard = NodeGuard(policy, guard.home)
     turn, plans = 0, (PLAN, other)
     with suppress(PolicyError):
@@ -173,7 +191,7 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
             guard.charge(plans[turn % 2], 500, turn)
     with pytest.raises(PolicyError, match=r"ε for ever = .*: must be at most 3.0"):
         guard.allow(plans[turn % 2], 500, b"1")
-    alone, both = (policy.counted(PLAN.private_mean(500)).with_(delta=d).spent for d in (1e-6, 0.5e-6))
+    alone, both = (policy.counted(PLAN.private_mean(500)).replaced(delta=d).account for d in (1e-6, 0.5e-6))
     assert alone({0: 1}).epsilon < 2.0
     assert turn >= 2
     assert 2 * both({0: (turn + 1) // 2}).epsilon < 3.0 * 1.05
@@ -185,10 +203,11 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
     [
         ("epsilon = 8.0", "epsilon = -1", "epsilon = -1"),
         ("delta = 1e-6", "delta = 2", "delta = 2"),
-        ("honest = 0.8", "honest = 30", "honest = 30: must be"),
-        ("honest = 0.8", "honest = 1.0", "honest = 1.0: must be a number of clients, or a part above 0 and below 1"),
-        ("honest = 0.8", "honest = nan", "honest = nan: must be"),
-        ("honest = 0.8", "", "honest: missing"),
+        ("honest_fraction = 0.8", "honest_clients = 30", "honest_clients = 30: must be"),
+        ("honest_fraction = 0.8", "honest_clients = 16\nhonest_fraction = 0.8", "only one"),
+        ("honest_fraction = 0.8", "honest_fraction = 1.0", "honest_fraction = 1.0: must be above 0 and below 1"),
+        ("honest_fraction = 0.8", "honest_fraction = nan", "honest_fraction = nan: must be"),
+        ("honest_fraction = 0.8", "", "honest_clients, honest_fraction: one of the two must be given"),
         ("roster =", "# roster =", "trust_server_with_keys = true"),
         ("# trust", "trust", "roster: must be given, or else"),
         ("roster =", "trust_server_with_keys = 1 #", "must be true or false"),

@@ -20,11 +20,12 @@ PLAN = {
     "rounds": 20,
     "delta": 1e-6,
     "transforms": {"l2_clip": 22.6, "rotate": True},
-    "records": {"clip": 1.0, "batch": 200, "rate": 0.05, "silos": 4},
+    "records": {"clip": 1.0, "batch": 200, "sampling_rate": 0.05, "silos": 4},
 }
 
 
-IN_ORDER = {"clip": 1.0, "batch": 200, "batches": 10, "silos": 4}
+RECORDS = {"clip": 1.0, "batch": 200, "silos": 4}
+IN_ORDER = {"records": RECORDS, "min_separation": 10}
 
 
 def plan(**changes):
@@ -33,30 +34,33 @@ def plan(**changes):
 
 def test_a_plan_of_silos_protects_a_record():
     found = account(plan())
-    assert (found.unit, found.neighbours, found.record_clip, found.record_rate) == ("record", "add-remove", 1.0, 0.05)
+    threat = found.threat_model
+    assert (threat.unit, threat.neighboring) == ("record", "add-or-remove-one")
+    assert (found.release.record_clip, found.release.sampling_rate) == (1.0, 0.05)
     assert found.accountant == "pld"
     assert 0 < found.epsilon < 8
-    assert found.sentence.startswith("Certified for every record: whatever the server and other silos make")
-    assert "4 of 4 silos of a round honest" in str(found)
+    assert found.sentence.startswith("Certified for every record (ε = ")
+    assert "whatever the server and other silos computes" in found.sentence
+    assert "all 4 silos of every round are honest" in str(found)
     assert found.fixed_order_noise > 1
-    assert "That takes less: in a fixed order" in str(found)
-    alone = account(plan(), honest=1)
+    assert f"A Gaussian in a fixed order would need {found.fixed_order_noise:.3g} times the noise" in str(found)
+    alone = account(plan(), honest_clients=1)
     assert alone.epsilon > found.epsilon
-    assert "if its own silo is honest" in alone.sentence or alone.epsilon > 100
+    assert "the record's own silo is honest" in alone.sentence or alone.epsilon > 100
 
 
 def test_it_is_read_back_as_it_was_written():
     for one in (
         plan(),
-        plan(records={"clip": 1.0, "batch": 200, "batches": 20, "neighbours": "replace"}),
-        plan(records=PLAN["records"] | {"rate": 1.0}),
+        plan(records={"clip": 1.0, "batch": 200}, min_separation=20, neighboring="replace-one"),
+        plan(records=PLAN["records"] | {"sampling_rate": 1.0}),
     ):
         assert Plan.from_dict(json.loads(json.dumps(one.to_dict()))) == one
-    assert "records" not in Plan().to_dict()
+    assert Plan().to_dict()["records"] is None
 
 
 def test_a_fixed_order_counts_epochs():
-    fixed = plan(records={"clip": 1.0, "batch": 200, "batches": 10, "neighbours": "replace"})
+    fixed = plan(records={"clip": 1.0, "batch": 200}, min_separation=10, neighboring="replace-one")
     assert account(fixed).participations == 2
     assert account(fixed).accountant == "gaussian"
 
@@ -64,13 +68,15 @@ def test_a_fixed_order_counts_epochs():
 @pytest.mark.slow
 def test_a_fixed_order_with_noise_that_cancels_says_so_and_its_ledger_too(tmp_path):
     noise = NOISE | {"scale": 0.2, "bits": 15}
-    alone, both = (account(plan(records=IN_ORDER, mechanism=noise, cancel=cancel)) for cancel in (None, 400.0))
+    alone, both = (account(plan(**IN_ORDER, mechanism=noise, noise=std)) for std in (None, 400.0))
     assert both.epsilon < 0.6 * alone.epsilon
-    assert (both.participations, both.separation, both.bits_under_secagg) == (2, 10, 15)  # one message a round
-    assert both.iterate_noise_over_independent < 1
-    assert "2 of the 20 rounds, 10 apart" in both.sentence
-    assert "so many are there, in each of the 10 rounds" in str(both)
-    one = plan(records=IN_ORDER, mechanism=noise, cancel=400.0, dim=7850)
+    assert (both.participations, both.participation.min_separation) == (2, 10)
+    assert both.bits_under_secagg == 15  # one message a round
+    assert both.correlated_noise_ratio < 1
+    assert "at most 2 of the 20 rounds" in both.sentence
+    assert "at least 10 rounds apart" in both.sentence
+    assert "in each of the 10 rounds from a participation on" in str(both)
+    one = plan(**IN_ORDER, mechanism=noise, noise=400.0, dim=7850)
     with Guard(one.private_mean(), tmp_path, plan=one, users=4, budget=100.0) as guard:
         for turn in range(12):
             assert guard.allows(turn)
@@ -78,16 +84,17 @@ def test_a_fixed_order_with_noise_that_cancels_says_so_and_its_ledger_too(tmp_pa
         assert guard.epsilon() == pytest.approx(account(one).epsilon)  # a record may have come twice
     assert account_ledger(tmp_path)[0].epsilon == pytest.approx(account(one).epsilon)
     report = verify(tmp_path)
-    assert (report.status, report.unit, report.participations) == ("verified", "record", 2)
+    assert (report.status, report.unit, report.max_participations) == ("verified", "record", 2)
     assert 0.995 * both.epsilon <= report.epsilon <= 1.05 * both.epsilon
 
 
 def test_a_silo_that_may_be_away_is_missing_in_the_noise_of_two_rounds():
     noise = NOISE | {"scale": 0.2, "bits": 15}
-    of = {"records": IN_ORDER | {"silos": 8}, "mechanism": noise, "cancel": 400.0, "clients": 8}
+    of = IN_ORDER | {"records": RECORDS | {"silos": 8}, "mechanism": noise, "noise": 400.0, "clients": 8}
     once = {0: 1}
     lost, fewer, all_there = (
-        plan(**of, **more).private_mean().spent(once).epsilon for more in ({"survivors": 7}, {"honest": 6}, {})
+        plan(**of, **more).private_mean().account(once).epsilon
+        for more in ({"min_survivors": 7}, {"honest_clients": 6}, {})
     )
     assert lost == fewer > all_there
 
@@ -101,20 +108,20 @@ def test_the_ledger_of_silos_is_accounted_for_and_verified(tmp_path):
         spent = guard.epsilon()
     found, charged = account_ledger(tmp_path)
     assert charged["charges"] == 3
-    assert found.unit == "record"
+    assert found.threat_model.unit == "record"
     assert found.epsilon == spent < account(one).epsilon
     report = verify(tmp_path)
-    assert (report.status, report.unit, report.participations) == ("verified", "record", 3)
+    assert (report.status, report.unit, report.max_participations) == ("verified", "record", 3)
     assert spent <= report.epsilon <= 1.05 * spent
 
 
 def test_a_round_that_is_charged_twice_costs_more(tmp_path):
     mean = plan().private_mean()
-    assert mean.spent({0: 1, 1: 1}).epsilon < mean.spent({0: 2}).epsilon
+    assert mean.account({0: 1, 1: 1}).epsilon < mean.account({0: 2}).epsilon
 
 
 def test_no_certificate_is_written_for_sampled_records():
-    with pytest.raises(ValueError, match="record_rate: ε of sampled records does not follow"):
+    with pytest.raises(ValueError, match="sampling_rate: ε of sampled records does not follow"):
         certificate(plan().private_mean())
 
 
@@ -124,25 +131,24 @@ def test_no_certificate_is_written_for_sampled_records():
         ({"records": {"clip": 1.0}}, "batch"),
         ({"records": {"clip": 0, "batch": 1}}, "records.clip = 0"),
         ({"records": {"clip": 1.0, "batch": 1, "epochs": 3}}, "records.epochs"),
-        ({"records": {"clip": 1.0, "batch": 1, "rate": 0.1, "batches": 3}}, "records.batches = 3: must come without"),
-        (
-            {"records": {"clip": 1.0, "batch": 1, "rate": 0.1, "neighbours": "replace"}},
-            "must be add-remove with a record_rate",
-        ),
-        ({"records": {"clip": 1.0, "batch": 1, "neighbours": "zero-out"}}, "records.neighbours = 'zero-out'"),
+        ({"min_separation": 3}, "min_separation = 3: must come without records.sampling_rate"),
+        ({"neighboring": "replace-one"}, r"neighboring = 'replace-one'"),
+        ({"records": RECORDS, "neighboring": "zero-out"}, "neighboring = 'zero-out'"),
+        ({"records": RECORDS, "unit": "user", "neighboring": "replace-one"}, "record"),
         ({"records": {"clip": 100.0, "batch": 1}}, "transforms.l2_clip = 22.6: must be from 1 to 16384"),
         ({"adapt": {}}, "adapt: must not be given with"),
         ({"delta": None}, "delta = None: must be given"),
         ({"population": 40}, "population = 40: must not be given with"),
-        ({"participations": 4}, "participations = 4: must not be given with"),
+        ({"max_participations": 4}, "max_participations = 4: must not be given with"),
         ({"client": {"work": "local"}}, "client.work = 'local': must be 'gradient'"),
-        ({"cancel": 2.0}, "records.batches = None: must be given where noise cancels"),
+        ({"noise": 2.0}, "min_separation = 1: must be larger with correlated noise"),
         (
-            {"cancel": 2.0, "records": IN_ORDER, "mechanism": {"mechanism": "rounding", "levels": 2, "margin": 30.0}},
+            IN_ORDER | {"noise": 2.0, "mechanism": {"mechanism": "rounding", "levels": 2, "margin": 30.0}},
             "mechanism = 'rounding': must be integer noise",
         ),
-        ({"cancel": 2.0, "records": IN_ORDER | {"batches": 1}}, "separation = None: must be given"),
-        ({"cancel": 0.1, "records": IN_ORDER}, "cancel = 0.1: must be from 0.5"),
+        ({"noise": 2.0, "records": RECORDS, "min_separation": 1}, "min_separation = 1: must be larger"),
+        (IN_ORDER | {"noise": 0.1}, "noise.transient_std = 0.1: must be from 0.5"),
+        (IN_ORDER | {"noise": {"transient_std": 9.0, "residual_std": 1.0, "gain": 4}}, "residual_std: must be 0"),
         ({"mechanism": {"mechanism": "rqm"}}, "mechanism = 'rqm': no bound is known for records"),
     ],
 )
@@ -157,14 +163,17 @@ def test_account_says_it_in_one_sentence_for_records(tmp_path):
     path.write_text(
         f"data = 'mnist-writers'\nmodel = 'linear'\nclients = 4\nrounds = 20\ndelta = 1e-6\nmechanism = {{ {mech} }}\n"
         "transforms = { l2_clip = 22.6, rotate = true }\n"
-        "records = { clip = 1.0, batch = 200, rate = 0.05, silos = 4 }\n"
+        "records = { clip = 1.0, batch = 200, sampling_rate = 0.05, silos = 4 }\n"
     )
     said = json.loads(rqm("account", str(path), "--json").stdout)
-    assert (said["unit"], said["record_rate"]) == ("record", 0.05)
+    assert (said["unit"], said["sampling_rate"]) == ("record", 0.05)
     printed = rqm("account", str(path)).stdout
-    assert "for every record against the server and other silos" in printed
+    assert "record-level (add-or-remove-one), against the server and other silos" in " ".join(printed.split())
     sentence = " ".join(printed.split())  # one that can be quoted, with all of its conditions
-    for part in ("Certified for every record: whatever the server and other silos make of all the rounds", "with this"):
+    for part in (
+        "all 4 silos of every round are honest",
+        "each record is included in a round independently with probability 0.05 (Poisson sampling)",
+    ):
         assert part in sentence
-    assert "if all 4 silos of every round, its own among them, are honest and the record is drawn for each" in sentence
+    assert said["sentence"].startswith("Certified for every record (ε = ")
     assert DiscreteGaussian.kind in path.read_text()

@@ -4,13 +4,14 @@ import pytest
 
 from rqm import RQM, Noiseless, renyi
 from rqm.plan.leak import ORDERS, has_leak, leak
-from rqm.plan.plan import Plan, Transforms
+from rqm.plan.plan import Transforms
 from rqm.report.curves import draw, picture
+from tests.plans import make_plan
 
 PLANS = {
-    "RQM": Plan(mechanism=RQM(levels=4), clients=2),
-    "plain": Plan(mechanism=Noiseless(), clients=2),
-    "clipped": Plan(mechanism=RQM(levels=4), clients=2, transforms=Transforms(l2_clip=1.0)),
+    "RQM": make_plan(mechanism=RQM(levels=4), clients=2),
+    "plain": make_plan(mechanism=Noiseless(), clients=2),
+    "clipped": make_plan(mechanism=RQM(levels=4), clients=2, transforms=Transforms(l2_clip=1.0)),
 }
 
 
@@ -39,7 +40,7 @@ def test_the_panel_of_leaks_has_two_lines_for_each_mechanism():
     certified, paper = found["Rényi divergence, per coordinate and round"]
     assert certified.get_xdata().tolist() == ORDERS
     assert certified.get_ydata().tolist() == [
-        bound.upper for bound in renyi(PLANS["RQM"].mechanism, ORDERS, 2, law="sampled")
+        bound.upper for bound in renyi(PLANS["RQM"].mechanism, ORDERS, 2, distribution="sampled")
     ]
     assert (paper.get_ydata() <= certified.get_ydata() * (1 + 1e-6)).all()
     assert len(found) == 4

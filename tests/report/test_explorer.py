@@ -127,7 +127,7 @@ EVALUATE = """cases => cases.map(({p, xs, runs}) => {
   const bounds = runs.map(([alpha, n]) => rqm.renyi(p, alpha, n));
   return {
     pmf: xs.flatMap((x) => Array.from(rqm.pmf(mech, x))), variance: xs.map((x) => rqm.variance(mech, x)),
-    variance_max: [rqm.varianceMax(mech).value], knots: rqm.knots(mech).map((knot) => knot.x),
+    variance_max: [rqm.varianceMax(mech).value], knots: rqm.breakpoints(mech).map((knot) => knot.x),
     renyi: bounds.flatMap((one) => [one.lower, one.upper]), bits: [rqm.bits(mech), rqm.sumBits(mech, 7)],
     theorem: p.mechanism === 'rqm' ? [rqm.theoremBound(mech)] : [],
   };
@@ -141,7 +141,7 @@ def reference(one):
         "pmf": mech.pmf(one["xs"]).ravel(),
         "variance": mech.variance(one["xs"]),
         "variance_max": [mech.variance_max],
-        "knots": mech.knots,
+        "knots": mech.breakpoints,
         "renyi": [value for bound in bounds for value in (bound.lower, bound.upper)],
         "bits": [mech.bits, mech.sum_bits(7)],
         "theorem": [mech.theorem_bound] if isinstance(mech, RQM) else [],

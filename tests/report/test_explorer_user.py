@@ -5,15 +5,16 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from rqm import PBM, Rounding
+from rqm import PBM, Gaussian, Participation, Rounding, ThreatModel
 from rqm._util.checks import padded
-from rqm.privacy.accountant import gaussian_noise
-from rqm.privacy.calibrate import coordinate_clip
-from rqm.privacy.factorization import Workload
-from rqm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from rqm.privacy.holding import gaussian_paths
-from rqm.privacy.iterates import gain
-from rqm.privacy.setting import Setting
+from rqm.accounting.accountant import Question
+from rqm.accounting.calibration import coordinate_clip, gaussian_noise
+from rqm.accounting.participation import charge_counts
+from rqm.accounting.release import Release
+from rqm.bounds import gaussian_deltas, gaussian_epsilon, gaussian_mu
+from rqm.correlated.factorization import Workload
+from rqm.correlated.handover import gaussian_squared_mu
+from rqm.correlated.iterates import iterate_noise
 
 FIELDS = ("epsilon", "delta", "d", "rounds", "k", "apart", "n", "honest", "bits")
 ASKED = [
@@ -50,9 +51,11 @@ def page(browser, address):
 
 def expected(p):
     """The same from the library."""
-    honest = Setting(p["honest"], p["rounds"], p["delta"], participations=p["k"])
-    counted = gaussian_noise(honest, p["epsilon"])
-    apart, gains, size = p["rounds"] if p["k"] == 1 else p["apart"], gain(Workload(p["rounds"])), padded(p["d"])
+    who = Participation(p["honest"], p["rounds"], max_participations=p["k"])
+    release, counts = Release(Gaussian(1.0), 1, 1.0), charge_counts(who, None)
+    counted = gaussian_noise(Question(release, who, ThreatModel(), p["delta"], counts), p["epsilon"])
+    apart, size = p["rounds"] if p["k"] == 1 else p["apart"], padded(p["d"])
+    noise = iterate_noise(Workload(p["rounds"]))
     mech = Rounding(clip=coordinate_clip(1.0, size), levels=2, margin=1.0)
     return {
         "odds": exp(p["epsilon"]),
@@ -61,7 +64,7 @@ def expected(p):
         "noise": counted * sqrt(p["n"] / p["honest"]),
         "ofMean": counted * sqrt(p["n"] / p["honest"] * size) / p["n"],
         "margin": counted / sqrt(p["honest"]) / mech.clip - 1,
-        "cancelled": gains.over_independent(apart, 1.0, gains.best_ratio(apart)) if apart > 1 else None,
+        "cancelled": noise.over_independent(apart, 1.0, noise.best_ratio(apart)) if apart > 1 else None,
         "coordinates": size,
         "sumBits": (p["n"] * (2 ** p["bits"] - 1)).bit_length(),
     }
@@ -90,9 +93,9 @@ def test_the_margin_has_the_noise_that_is_asked_for(page):
 def test_parts_are_pythons_too_and_one_per_cent_would_be_noticed(page):
     mus, epsilons = [1e-3, 0.1, 0.6477, 1, 5, 30], [0, 0.01, 1, 8, 100]
     found = page.evaluate("([m, e]) => m.map((a) => e.map((b) => rqmUser.gaussianDelta(a, b)))", [mus, epsilons])
-    right = np.array([[gaussian_delta(mu, epsilon) for epsilon in epsilons] for mu in mus])
+    right = np.array([gaussian_deltas(mu, np.array(epsilons)) for mu in mus])
     np.testing.assert_allclose(found, right, rtol=1e-7, atol=1e-15)
-    off = np.array([[gaussian_delta(1.01 * mu, epsilon) for epsilon in epsilons] for mu in mus])
+    off = np.array([gaussian_deltas(1.01 * mu, np.array(epsilons)) for mu in mus])
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(found, off, rtol=1e-7, atol=1e-15)
     for mu, delta in ((0.1, 1e-5), (1.0, 1e-5), (4.0, 1e-9)):
@@ -101,11 +104,11 @@ def test_parts_are_pythons_too_and_one_per_cent_would_be_noticed(page):
         )
     for rounds, transient in ((1, 4.0), (2, 4.0), (30, 100.0), (500, 1e4)):
         told = page.evaluate("(a) => rqmUser.gaussianPaths(...a)", [rounds, transient, 1.0])
-        assert told == pytest.approx(gaussian_paths(rounds, transient, 1.0), rel=1e-9)
+        assert told == pytest.approx(gaussian_squared_mu(rounds, 0.0, transient, 1, 1.0), rel=1e-9)
     for rounds in (1, 2, 57):
-        gains = gain(Workload(rounds))
+        noise = iterate_noise(Workload(rounds))
         assert page.evaluate("(T) => rqmUser.gains(T)", rounds) == pytest.approx(
-            {"stays": gains.stays, "goes": gains.goes}, rel=1e-9
+            {"stays": noise.residual, "goes": noise.transient}, rel=1e-9
         )
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rqm import PBM, RQM
-from rqm.privacy import figures
-from rqm.privacy.figures import FIGURES, PAPER
+from rqm.report import paper
 from rqm.report.figures import draw, save
+from rqm.report.paper import FIGURES, PAPER
 
 
 def made(name, folder, step=lambda: None):
@@ -45,9 +45,9 @@ def test_simple_figures_write_png_and_csv(tmp_path):
 
 def test_divergence_figures_carry_paper_attained_and_certified(tmp_path, monkeypatch):
     """The full drawing code on fewer points, so that it runs with every change."""
-    monkeypatch.setattr(figures, "CLIENTS", (1, 3, 6))
-    monkeypatch.setattr(figures, "ORDERS", (2, 8, 1000))
-    monkeypatch.setattr(figures, "MANY", 4)
+    monkeypatch.setattr(paper, "CLIENTS", (1, 3, 6))
+    monkeypatch.setattr(paper, "ORDERS", (2, 8, 1000))
+    monkeypatch.setattr(paper, "MANY", 4)
     steps = []
     rows = read(made("renyi-theta25", tmp_path, lambda: steps.append(1))[1])
     assert len(steps) == FIGURES["renyi-theta25"].steps - 2 * (12 - 3)
@@ -55,8 +55,8 @@ def test_divergence_figures_carry_paper_attained_and_certified(tmp_path, monkeyp
     assert {r["clients"] for r in known} == {"1", "3", "4", "6"}
     assert len(known) == 2 * (3 + 3 + 3)
     for row in known:
-        paper, attained, certified = (float(row[k]) for k in ("paper_random", "attained", "certified"))
-        assert paper <= attained * (1 + 1e-9) <= certified * (1 + 2e-9)
+        random_inputs, attained, certified = (float(row[k]) for k in ("paper_random", "attained", "certified"))
+        assert random_inputs <= attained * (1 + 1e-9) <= certified * (1 + 2e-9)
         assert row["per"] == "coordinate and round"
 
 

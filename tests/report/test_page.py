@@ -3,7 +3,7 @@
 import json
 import shutil
 import tomllib
-from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pytest
@@ -20,13 +20,14 @@ from rqm.report.page.facts import find as find_runs
 from rqm.report.page.facts import read
 from rqm.training import run
 from tests.browser import chromium
+from tests.plans import change_plan
 
-PLAN = replace(
+PLAN = change_plan(
     next(iter(Sweep.from_toml(find("audit"), first=True).variants.values())),
     clients=5,
     rounds=4,
     evaluate_every=2,
-    participations=None,
+    max_participations=None,
 )
 
 
@@ -53,9 +54,11 @@ def test_the_report_says_what_is_so(folder, page):
     text = page.read_text()
     summary = json.loads((folder / run.SUMMARY).read_text())
     assert f"{summary['accuracy']:.1%}" in text
-    assert f"({account(PLAN).epsilon:.4g}, 1e-05)-differential privacy" in text.replace("\n", "")
+    guarantee = account(PLAN)
+    assert f"ε = {guarantee.epsilon:.4g}, δ = 1e-05" in text.replace("\n", "")
+    assert all(assumption.text("user") in unescape(text) for assumption in guarantee.assumptions)
     assert summary["ledger_head"] in text
-    for words in ("one user's vectors replaced by another", "5 of 5 clients", "certified", "not private", "Confusion"):
+    for words in ("replace-one", "all 5 clients of every round are honest", "certified", "not private", "Confusion"):
         assert words in text, words
     assert page.stat().st_size < 5e6
 
@@ -63,7 +66,7 @@ def test_the_report_says_what_is_so(folder, page):
 def test_the_plan_in_it_repeats_the_run(folder, page):
     text = page.read_text()
     toml = text.split("<h3>plan.toml</h3><pre>")[1].split("</pre>")[0].replace("&quot;", '"')
-    assert Plan.from_dict(tomllib.loads(toml)) == replace(PLAN, delta=1e-5)
+    assert Plan.from_dict(tomllib.loads(toml)) == change_plan(PLAN, delta=1e-5)
 
 
 def test_the_confusion_matrix_has_the_accuracy_on_its_diagonal(folder):

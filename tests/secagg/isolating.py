@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from rqm import RQM
+from rqm import RQM, Participation
 from rqm.kernels.packing import unpack
 from rqm.plan.plan import Plan
 from rqm.plan.protocol import protocol
@@ -21,7 +21,9 @@ from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
 
 CLIENTS, SURVIVORS, CLIQUE, COUNT = 100, 80, 23, 512
-PLAN = Plan(clients=CLIENTS, survivors=SURVIVORS, mechanism=RQM(clip=0.5))
+PLAN = Plan(
+    participation=Participation(CLIENTS, 100, sampling="uniform", min_survivors=SURVIVORS), mechanism=RQM(clip=0.5)
+)
 
 
 def parameters():

@@ -1,6 +1,5 @@
 """Training with the true protocol: the same sums, round for round, as with the ideal one."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,15 +8,16 @@ import torch
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
+from rqm.plan.plan import ClientWork, ServerStep, Transforms
 from rqm.plan.protocol import corrupt, protocol
 from rqm.secagg import security
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
 
-PLAN = Plan(
+PLAN = make_plan(
     data="blobs",
     clients=8,
     rounds=6,
@@ -29,7 +29,7 @@ PLAN = Plan(
 
 
 def both(plan):
-    found = [Trainer(replace(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
+    found = [Trainer(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
     found[0].work.together = None  # clients one after the other, as in the protocol: gradients to the last bit
     return found
 
@@ -38,15 +38,15 @@ def both(plan):
     "plan",
     [
         PLAN,
-        replace(PLAN, mechanism=PBM(clip=0.5), client=ClientWork("local", epochs=1, batch=4)),
-        replace(PLAN, mechanism=Rounding(clip=0.5, levels=65536), lost=0.2, survivors=5),
-        replace(PLAN, mechanism=Skellam(clip=0.5, scale=1.0, bits=8)),  # modulo 256, and it wraps
-        replace(
+        change_plan(PLAN, mechanism=PBM(clip=0.5), client=ClientWork("local", epochs=1, batch=4)),
+        change_plan(PLAN, mechanism=Rounding(clip=0.5, levels=65536), lost=0.2, min_survivors=5),
+        change_plan(PLAN, mechanism=Skellam(clip=0.5, scale=1.0, bits=8)),  # modulo 256, and it wraps
+        change_plan(
             PLAN,
             mechanism=Rounding(clip=0.5, levels=2),
             transforms=Transforms(l2_clip=1.0, rotate=True),
             lost=0.2,
-            survivors=5,
+            min_survivors=5,
         ),
     ],
     ids=["rqm", "pbm, local steps", "65,536 levels and losses", "modular", "rotated, losses"],
@@ -54,7 +54,7 @@ def both(plan):
 def test_real_and_ideal_are_the_same(plan):
     ideal, real = both(plan)
     kept = 0
-    for _ in range(plan.rounds):
+    for _ in range(plan.participation.rounds):
         one, other = ideal.step(), real.step()
         assert (one.survivors, one.discarded, one.bits_up) == (other.survivors, other.discarded, other.bits_up)
         assert one.clients_loss == other.clients_loss
@@ -66,18 +66,18 @@ def test_real_and_ideal_are_the_same(plan):
 
 
 def test_a_round_below_the_minimum_is_discarded_and_charged():
-    trainer = Trainer(replace(PLAN, secagg="real", lost=0.6, survivors=7), federation(), model())
+    trainer = Trainer(change_plan(PLAN, secagg="real", lost=0.6, min_survivors=7), federation(), model())
     before = trainer.values.clone()
     records = [trainer.step() for _ in range(4)]
     assert all(record.discarded and record.secagg_bytes_up is None for record in records)
-    assert trainer.guard.spent == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert trainer.guard.charges == {0: 1, 1: 1, 2: 1, 3: 1}
     assert (trainer.values == before).all()
 
 
 def test_a_broken_client_sends_an_encoding_of_zero():
     data = federation()
     data.train[3][0][0] = torch.nan
-    ideal, real = (Trainer(replace(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
+    ideal, real = (Trainer(change_plan(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
     with pytest.warns(UserWarning, match="1 client had gradients"):
         ideal.step()
     with pytest.warns(UserWarning, match="1 client had gradients"):
@@ -87,20 +87,22 @@ def test_a_broken_client_sends_an_encoding_of_zero():
 
 def test_large_rounds_use_a_sparse_graph():
     def params(**change):
-        return protocol(replace(PLAN, **change), 10, b"x")
+        return protocol(change_plan(PLAN, **change), 10, b"x")
 
     large = params(clients=500)
     assert large.threshold == large.degree < 10  # nobody may be lost, all are honest
     assert large.minimum == 500
     assert (params().degree, params().threshold, params().minimum) == (7, 5, 8)
-    assert (params(survivors=6).threshold, params(survivors=6).minimum) == (5, 6)
-    assert (params(survivors=2).threshold, params(survivors=2).minimum) == (4, 2)
-    some = params(clients=500, survivors=475, honest=475)
+    assert (params(min_survivors=6).threshold, params(min_survivors=6).minimum) == (5, 6)
+    assert (params(min_survivors=2).threshold, params(min_survivors=2).minimum) == (4, 2)
+    some = params(clients=500, min_survivors=475, honest_clients=475)
     assert (some.degree, some.threshold, some.minimum) == security(500, 475, 25)
     assert some.degree < 60
     assert some.minimum > 475
-    assert params(clients=500, survivors=300, honest=500).degree == 499  # so many lost that all must be neighbours
-    assert protocol(replace(PLAN, clients=500, survivors=475), 10, b"x", 470).degree == 499
+    assert (
+        params(clients=500, min_survivors=300, honest_clients=500).degree == 499
+    )  # so many lost that all must be neighbours
+    assert protocol(change_plan(PLAN, clients=500, min_survivors=475), 10, b"x", 470).degree == 499
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
@@ -108,7 +110,7 @@ def test_a_hundred_clients_of_whom_twenty_are_lost(rounds):
     """The example for Flower: survivors = 80; whoever is lost, and when, the sum is that of the others."""
     chance = Random(rounds)
     for turn in range(rounds):
-        params = protocol(replace(PLAN, clients=100, survivors=80), 3, b"%d" % turn)
+        params = protocol(change_plan(PLAN, clients=100, min_survivors=80), 3, b"%d" % turn)
         lost = {u: chance.choice(STAGES) for u in chance.sample(range(100), chance.randint(8, 20))}
         total, survivors, _ = aggregate(params, lambda u: [u % 16, 0, 1], lost)
         assert survivors == [u for u in range(100) if lost.get(u) not in (Kind.KEYS, Kind.SHARES, Kind.MASKED)]
@@ -119,18 +121,22 @@ def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
     """A client's both secrets take 2t shares: all neighbours give one each, the corrupt ones two."""
 
     def params(threshold=0, **change):
-        return protocol(replace(PLAN, **{"clients": 40, **change}), 10, b"x", threshold)
+        return protocol(change_plan(PLAN, **{"clients": 40, **change}), 10, b"x", threshold)
 
-    assert params().threshold == params(survivors=28).threshold == 27
-    assert params(honest=20).threshold == 30
-    assert params(honest=36, survivors=30).threshold == 29
-    for change in ({"survivors": 21, "honest": 38}, {"survivors": 29, "honest": 20}, {"honest": 1}):
+    assert params().threshold == params(min_survivors=28).threshold == 27
+    assert params(honest_clients=20).threshold == 30
+    assert params(honest_clients=36, min_survivors=30).threshold == 29
+    for change in (
+        {"min_survivors": 21, "honest_clients": 38},
+        {"min_survivors": 29, "honest_clients": 20},
+        {"honest_clients": 1},
+    ):
         with pytest.raises(ValueError, match=r"survivors = \d+, threshold = \d+: must be at least"):
             params(**change)
     with pytest.raises(ValueError, match=r"threshold = 20: must be at least 24 and 23"):
-        params(20, honest=34)
-    users = {"honest": 0.9, "population": 3400, "delta": 1e-5}
-    few = corrupt(replace(PLAN, clients=40, **users))
+        params(20, honest_clients=34)
+    users = {"honest_fraction": 0.9, "population": 3400, "delta": 1e-5}
+    few = corrupt(change_plan(PLAN, clients=40, **users))
     assert 4 < few < 24  # a tenth of the users, and bad luck
     assert params(**users).threshold == max(27, (39 + few) // 2 + 1)
 
@@ -146,11 +152,13 @@ def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
 )
 def test_plans_that_cannot_be(change, message):
     with pytest.raises(ValueError, match=message):
-        replace(PLAN, **{"secagg": "real", **change})
+        change_plan(PLAN, **{"secagg": "real", **change})
 
 
-@pytest.mark.parametrize("change", [{}, {"lost": 0.1}, {"survivors": 6}, {"lost": 0.1, "survivors": 6}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{}, {"lost": 0.1}, {"min_survivors": 6}, {"lost": 0.1, "min_survivors": 6}], ids=str
+)
 def test_no_sum_is_revealed_of_fewer_clients_than_are_accounted_for(change):
-    plan = replace(PLAN, **change)
-    accounted = plan.private_mean(10).survivors or plan.clients
+    plan = change_plan(PLAN, **change)
+    accounted = plan.private_mean(10).participation.min_survivors or plan.participation.clients
     assert protocol(plan, 10, b"x").minimum >= accounted

@@ -1,21 +1,19 @@
 """Checkpoints: every damage is noticed, nothing impossible is believed, old ones go on, nothing is half restored."""
 
 import json
-import shutil
-from pathlib import Path
+from hashlib import sha256
 
 import numpy as np
 import pytest
 
-from rqm import Plan
 from rqm._util.safetensors import dump, parse
 from rqm.plan.folder import CHECKPOINT, METRICS, read_checkpoint, recorded_head
 from rqm.training import checkpoint
 from rqm.training.trainer import Trainer
+from tests.plans import make_plan
 from tests.training.small import federation, model
 
-OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0" / "private"
-PLAN = Plan(data="blobs", model="own", clients=4, rounds=6, device="cpu")
+PLAN = make_plan(data="blobs", model="own", clients=4, rounds=6, device="cpu")
 HEAD = "ab" * 32
 
 
@@ -117,25 +115,41 @@ def test_metrics_that_are_gone_are_noticed(saved):
         checkpoint.restore(fresh(), folder)
 
 
-def test_a_checkpoint_without_a_checksum_is_of_an_older_version(tmp_path):
-    shutil.copytree(OLD, tmp_path / "old")
-    arrays, state = read_checkpoint(tmp_path / "old")
-    assert state["round"] == 2
-    assert arrays["values"].shape == (7850,)
-    data = (tmp_path / "old" / CHECKPOINT).read_bytes()
-    assert b"sha256" not in data
-    for bad in (
-        data[:-4],
-        data + b"\0",
-        data.replace(b'"dtype": "F32"', b'"dtype": "F16"', 1),
-        data.replace(b'"shape": [7850]', b'"shape": [785.]', 1),
-        data.replace(b'"values"', b'"valves"', 1).replace(b'"state"', b'"stale"', 1),
-        data.replace(b'\\"round\\": 2', b'\\"round\\": -', 1),
-    ):
-        assert bad != data
-        (tmp_path / "old" / CHECKPOINT).write_bytes(bad)
-        with pytest.raises(ValueError, match="is damaged"):
-            read_checkpoint(tmp_path / "old")
+def test_a_checkpoint_without_a_checksum_is_refused_with_the_remedy(saved):
+    """Version 0.1.0 wrote none."""
+    _, folder = saved
+    data = (folder / CHECKPOINT).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    del header["__metadata__"]["sha256"]
+    text = json.dumps(header).encode()
+    (folder / CHECKPOINT).write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+    with pytest.raises(ValueError, match=r"it has no checksum.*use the rqm that wrote it"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b"\0"),
+        (b'"dtype": "F32"', b'"dtype": "F16"'),
+        (b'"shape": [51]', b'"shape": [5.]'),
+        (b'"values"', b'"state"'),
+        (b'\\"round\\": 2', b'\\"round\\": -'),
+    ],
+)
+def test_what_is_wrong_is_refused_even_with_the_right_checksum(before, after, saved):
+    _, folder = saved
+    data = (folder / CHECKPOINT).read_bytes()
+    start = data.index(b'"sha256": "') + len(b'"sha256": "')
+    bad = data.replace(before, after, 1) if before else data + after
+    assert bad != data
+    bad = bad[:start] + b"0" * 64 + bad[start + 64 :]
+    bad = bad[:start] + sha256(bad).hexdigest().encode() + bad[start + 64 :]
+    (folder / CHECKPOINT).write_bytes(bad)
+    with pytest.raises(ValueError, match="is damaged") as error:
+        checkpoint.restore(fresh(), folder)
+    assert "checksum" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Several processes: the same run to the last bit, through torchrun; and what is not shared stays with the first."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -14,6 +12,7 @@ from rqm.training.aggregate import Ideal
 from rqm.training.engine import joined, shares
 from rqm.training.trainer import Trainer
 from tests.commands import process
+from tests.plans import change_plan
 
 SMALL = Plan.from_dict(
     {
@@ -121,5 +120,5 @@ def test_a_run_is_made_by_whoever_leads(data, tmp_path):
         made.append(Trainer(plan, data))
         return made[-1]
 
-    run.carry_out(replace(SMALL, rounds=1), data, tmp_path / "run", make=make)
+    run.carry_out(change_plan(SMALL, rounds=1), data, tmp_path / "run", make=make)
     assert isinstance(made[0].aggregator, Ideal)

@@ -1,19 +1,18 @@
 """The same plan on the GPU: the same numbers without noise, the same law with it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from rqm import PBM, RQM, Noiseless, Rounding
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
+from rqm.plan.plan import ClientWork, ServerStep, Transforms
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
 from tests.training.small import collected, pictures
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-PLAN = Plan(
+PLAN = make_plan(
     data="noise",
     model="paper-cnn",
     clients=5,
@@ -33,10 +32,10 @@ def exact_convolutions(monkeypatch):
 @pytest.mark.parametrize("work", [ClientWork(), ClientWork("local", epochs=1, batch=2)], ids=["gradient", "local"])
 @pytest.mark.parametrize("model", ["paper-cnn", "small-cnn", "linear"])
 def test_noise_free_runs_are_those_of_the_cpu(model, work):
-    data, plan = pictures(), replace(PLAN, model=model, client=work)
-    here, there = Trainer(replace(plan, device="cpu"), data), Trainer(plan, data)
+    data, plan = pictures(), change_plan(PLAN, model=model, client=work)
+    here, there = Trainer(change_plan(plan, device="cpu"), data), Trainer(plan, data)
     before = here.values.clone()
-    for _ in range(plan.rounds):
+    for _ in range(plan.participation.rounds):
         one, other = here.step(), there.step()
         assert one.clients_loss == pytest.approx(other.clients_loss, rel=1e-4)
     moved = (here.values - before).norm()
@@ -47,7 +46,7 @@ def test_noise_free_runs_are_those_of_the_cpu(model, work):
 @pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), Rounding(clip=1e-3, levels=4)], ids=repr)
 def test_the_decoded_mean_is_unbiased(mech):
     data = pictures()
-    quiet, noisy = (Trainer(replace(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
+    quiet, noisy = (Trainer(change_plan(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
     truth = quiet.plan.mechanism.decode(collected(quiet, [0, 1, 4], 0)[0], 3)
     draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], turn)[0], 3) for turn in range(200)])
     error = max(mech.variance(np.linspace(-1e-3, 1e-3, 99))) ** 0.5 / (3 * len(draws)) ** 0.5  # at most
@@ -71,15 +70,15 @@ def test_trainers_that_are_done_give_their_memory_back():
 @pytest.mark.parametrize("seed", range(12))
 def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert Trainer(replace(PLAN, seed=seed), pictures(each=200)).work.batched is not None
+    assert Trainer(change_plan(PLAN, seed=seed), pictures(each=200)).work.batched is not None
     assert torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize("mech", [Rounding(clip=2e-4, levels=2, margin=20.0), Gaussian(1.0)], ids=repr)
 def test_rotated_runs_have_the_mean_of_the_cpu(mech):
-    data, plan = pictures(), replace(PLAN, mechanism=mech, transforms=Transforms(l2_clip=0.05, rotate=True))
-    quiet = replace(plan, mechanism=Noiseless(clip=1.0))
-    here, there = Trainer(replace(quiet, device="cpu"), data), Trainer(quiet, data)
+    data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=Transforms(l2_clip=0.05, rotate=True))
+    quiet = change_plan(plan, mechanism=Noiseless(clip=1.0))
+    here, there = Trainer(change_plan(quiet, device="cpu"), data), Trainer(quiet, data)
     one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
     assert (one - other).norm() < 1e-4 * one.norm()
     noisy = Trainer(plan, data)
@@ -92,14 +91,14 @@ def test_rotated_runs_have_the_mean_of_the_cpu(mech):
 @pytest.mark.parametrize("mech", [Rounding(clip=4e-3, levels=2, margin=5.0), Gaussian(1.0)], ids=repr)
 def test_few_coordinates_are_those_of_the_cpu(mech):
     few = Transforms(l2_clip=0.05, rotate=True, coordinates=5000)
-    data, plan = pictures(), replace(PLAN, mechanism=mech, transforms=few, survivors=3)
-    quiet = replace(plan, mechanism=Noiseless(clip=1.0))
-    here, there = Trainer(replace(quiet, device="cpu"), data), Trainer(quiet, data)
+    data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=few, min_survivors=3)
+    quiet = change_plan(plan, mechanism=Noiseless(clip=1.0))
+    here, there = Trainer(change_plan(quiet, device="cpu"), data), Trainer(quiet, data)
     one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
     assert one.shape == (5000,)
     assert (one - other).norm() < 1e-4 * one.norm()
     decoded = [
-        trainer.mean.decode(total.double(), 3, round=0) for trainer, total in ((here, one), (there, other.cuda()))
+        trainer.mean.decode(total.double(), 3, round_index=0) for trainer, total in ((here, one), (there, other.cuda()))
     ]
     assert (decoded[0] - decoded[1].cpu()).norm() < 1e-4 * decoded[0].norm()
     noisy = Trainer(plan, data)
@@ -109,7 +108,7 @@ def test_few_coordinates_are_those_of_the_cpu(mech):
 
 
 def test_a_run_repeats_itself_and_a_broken_client_sends_zero():
-    data, plan = pictures(), replace(PLAN, mechanism=RQM(clip=1e-3))
+    data, plan = pictures(), change_plan(PLAN, mechanism=RQM(clip=1e-3))
     runs = [Trainer(plan, data) for _ in range(2)]
     for trainer in runs:
         for _ in range(3):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rqm.privacy.ledger import LEDGER, read
+from rqm.ledger.ledger import LEDGER, read
 from tests.commands import process, rqm
 
 BLOCK = """

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rqm import Noiseless, Plan, PrivateMean, Rounding, account, simulate
+from rqm import Noiseless, Plan, Rounding, account, private_mean, simulate
 from rqm.data.clients import Clients, FederatedData
 from rqm.plan.account import account_ledger
 from rqm.plan.folder import read_checkpoint
@@ -16,11 +16,12 @@ from rqm.plan.guard import Guard
 from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.training.run import carry_out
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model, pictures
 from tools.methods import Run
 
 USERS, STEPS, RATE = 4, 6, 0.05
-PLAN = Plan(
+PLAN = make_plan(
     model="own",
     mechanism=Noiseless(clip=1e6),
     clients=USERS,
@@ -49,7 +50,7 @@ def half_square(outputs, labels):
 
 
 def trained(work, rounds, data=None, **client):
-    plan = replace(PLAN, rounds=rounds, client=replace(PLAN.client, work=work, **client))
+    plan = change_plan(PLAN, rounds=rounds, client=replace(PLAN.client, work=work, **client))
     trainer = Trainer(plan, data or quadratics(), line(), loss=half_square)
     for _ in range(rounds):
         trainer.step()
@@ -137,9 +138,9 @@ def test_acceleration_needs_fewer_rounds():
 
 
 def test_a_client_that_is_lost_keeps_its_correction():
-    plan = replace(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
+    plan = change_plan(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
     trainer = Trainer(plan, quadratics(), line(), loss=half_square)
-    for turn in range(plan.rounds):
+    for turn in range(plan.participation.rounds):
         before = trainer.corrections.clone()
         staying = trainer.participants.survive(trainer.participants.choose(turn), turn)
         trainer.step()
@@ -151,7 +152,7 @@ def test_a_client_that_is_lost_keeps_its_correction():
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
 @pytest.mark.parametrize("adapt", [None, Adapt(start=0.5)])
 def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
-    plan = replace(
+    plan = change_plan(
         PLAN,
         adapt=adapt,
         clients=5,
@@ -167,7 +168,7 @@ def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
         return made[-1]
 
     straight = trainer(plan, federation())
-    while straight.done < plan.rounds:
+    while straight.done < plan.participation.rounds:
         straight.step()
     late = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
@@ -181,7 +182,7 @@ def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
 
 
 def test_what_clients_remember_is_in_no_file_that_others_read(tmp_path):
-    plan = replace(PLAN, checkpoint_every=1, client=replace(PLAN.client, work="fedcomgate"))
+    plan = change_plan(PLAN, checkpoint_every=1, client=replace(PLAN.client, work="fedcomgate"))
     late, folder, seen = iter((False, True)), tmp_path / "run", []
 
     def trainer(plan, data):
@@ -213,13 +214,13 @@ def test_clients_who_remember_tell_who_took_part():
     Who remembers sends another bit in the second round if he was in the first. All that an outsider sees, enumerated.
     """
     high, delta = 0.75, 0.15
-    mean = PrivateMean(
+    mean = private_mean(
         mechanism=Rounding(levels=2, margin=1.0),
         dim=1,
         clients=1,
         population=2,
         rounds=2,
-        observer="outsider",
+        adversary="outsider",
         l2_clip=None,
         rotate=False,
         delta=delta,
@@ -238,29 +239,29 @@ def test_clients_who_remember_tell_who_took_part():
             found[y, z] += (high if one == y else 1 - high) * (high if two == z else 1 - high) / 4
         return found
 
-    spare = np.maximum(law(1) - np.exp(mean.guarantee.epsilon) * law(2), 0).sum()
+    spare = np.maximum(law(1) - np.exp(mean.guarantee().epsilon) * law(2), 0).sum()
     assert spare > 1.15 * delta  # more than was promised to users who remember nothing
-    plan = replace(PLAN, mechanism=Rounding(levels=2, margin=1.0), population=2, clients=1, dim=1, rounds=2)
-    account(plan, observer="outsider")
+    plan = change_plan(PLAN, mechanism=Rounding(levels=2, margin=1.0), population=2, clients=1, dim=1, rounds=2)
+    account(plan, adversary="outsider")
     with pytest.raises(ValueError, match="whose clients remember"):
-        account(replace(plan, client=replace(plan.client, work="fedcomgate")), observer="outsider")
+        account(change_plan(plan, client=replace(plan.client, work="fedcomgate")), adversary="outsider")
 
 
 def test_a_ledger_of_clients_who_remember_has_no_outsider(tmp_path):
-    plan = replace(
+    plan = change_plan(
         PLAN, mechanism=Rounding(levels=2, margin=3.0), client=replace(PLAN.client, work="fedcomgate"), dim=4, clients=2
     )
     with Guard(plan.private_mean(), tmp_path, plan=plan, users=USERS) as guard:
         guard.charge(0)
     assert account_ledger(tmp_path)[0].epsilon > 0
     with pytest.raises(ValueError, match="whose clients remember"):
-        account_ledger(tmp_path, observer="outsider", population=USERS)
+        account_ledger(tmp_path, adversary="outsider", population=USERS)
 
 
 @pytest.mark.parametrize("adapt", [None, Adapt(start=0.01)])
 def test_corrections_are_of_what_was_sent(adapt):
     """A client's own is clipped as it was sent, at a clip that moves, too: then corrections add up to nothing."""
-    plan = replace(
+    plan = change_plan(
         PLAN,
         adapt=adapt,
         client=replace(PLAN.client, work="fedcomgate"),
@@ -273,7 +274,7 @@ def test_corrections_are_of_what_was_sent(adapt):
 
 
 def test_the_account_counts_both_vectors_of_fedaq():
-    private = replace(
+    private = change_plan(
         PLAN,
         mechanism=Rounding(clip=0.5, margin=3.0, levels=2),
         transforms=Transforms(l2_clip=1.0, rotate=True),
@@ -282,7 +283,8 @@ def test_the_account_counts_both_vectors_of_fedaq():
         rounds=2,
     )
     plain, gate, quick = (
-        account(replace(private, client=replace(PLAN.client, work=work))) for work in ("local", "fedcomgate", "fedaq")
+        account(change_plan(private, client=replace(PLAN.client, work=work)))
+        for work in ("local", "fedcomgate", "fedaq")
     )
     assert (plain.dim, gate.dim, quick.dim) == (64, 64, 128)
     assert gate.epsilon == plain.epsilon  # what clients remember is theirs
@@ -292,33 +294,33 @@ def test_the_account_counts_both_vectors_of_fedaq():
 
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
 def test_both_aggregators_reveal_the_same_sum(work):
-    plan = replace(
+    plan = change_plan(
         PLAN,
         mechanism=Rounding(clip=3.0, margin=1.0, levels=4),
         transforms=Transforms(l2_clip=5.0, rotate=True),
         client=replace(PLAN.client, work=work),
         rounds=3,
     )
-    ideal, real = (list(simulate(replace(plan, secagg=kind), model(), federation())) for kind in ("ideal", "real"))
+    ideal, real = (list(simulate(change_plan(plan, secagg=kind), model(), federation())) for kind in ("ideal", "real"))
     assert [one.loss for one in ideal] == [one.loss for one in real]
 
 
 def test_what_does_not_go_together_is_refused():
     quick = replace(PLAN.client, work="fedaq")
     with pytest.raises(ValueError, match=r"server.optimizer = 'momentum': must be 'sgd'"):
-        replace(PLAN, client=quick, server=ServerStep())
+        change_plan(PLAN, client=quick, server=ServerStep())
     with pytest.raises(ValueError, match=r"client.work"):
         ClientWork(work="fedprox")
-    values = replace(PLAN, client=quick).to_dict()
+    values = change_plan(PLAN, client=quick).to_dict()
     assert Plan.from_dict(values).client == quick
-    assert ClientWork().to_dict().keys() == {"work", "epochs", "batch", "rate"}  # as 0.1.0 wrote it
+    assert ClientWork().to_dict().keys() == {"work", "epochs", "batch", "rate", "steps", "convexity"}
 
 
 @pytest.mark.parametrize("work", ["local", "fedcomgate", "fedaq"])
 def test_all_clients_at_once_are_each_of_them_alone(work):
     """What the tables of docs/methods.md are made with does what a trainer does."""
     data = pictures(clients=4, each=10, classes=10)
-    plan = replace(
+    plan = change_plan(
         PLAN,
         data="noise",
         model="linear",

@@ -1,7 +1,6 @@
 """Users who take part in a fixed order: how often, and how far apart; and a run with correlated noise goes on."""
 
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 
@@ -9,23 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm import Gaussian
+from rqm import Gaussian, Rounding
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.plan.folder import read_checkpoint
 from rqm.plan.plan import Plan, ServerStep, Transforms
 from rqm.training import run
 from rqm.training.participants import Participants
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model, pictures
 
-PLAN = Plan(
+PLAN = make_plan(
     data="blobs",
     clients=3,
     rounds=12,
     device="cpu",
     mechanism=BandedGaussian(noise_multiplier=0.1, bands=4),
-    participations=3,
-    separation=4,
+    max_participations=3,
+    min_separation=4,
     transforms=Transforms(l2_clip=1.0, rotate=True),
     server=ServerStep(rate=0.5, schedule="linear"),
     checkpoint_every=3,
@@ -36,7 +36,7 @@ PLAN = Plan(
 def test_participations_are_as_few_and_as_far_apart_as_promised(clients, more, rounds, seed):
     users = clients + more
     period = users // clients
-    plan = Plan(clients=clients, rounds=rounds, seed=seed, separation=period)
+    plan = make_plan(clients=clients, rounds=rounds, seed=seed, min_separation=period, sampling="fixed-order")
     turns = defaultdict(list)
     for turn in range(rounds):
         chosen = Participants(plan, users).choose(turn)  # whoever begins here finds the same
@@ -48,25 +48,39 @@ def test_participations_are_as_few_and_as_far_apart_as_promised(clients, more, r
 
 
 def test_the_order_is_random_and_the_seeds():
-    plan = Plan(clients=10, rounds=5, separation=10)
+    plan = make_plan(clients=10, rounds=5, min_separation=10)
     first = Participants(plan, 100).choose(0)
-    assert first == Participants(plan, 100).choose(0) != Participants(replace(plan, seed=1), 100).choose(0)
+    assert first == Participants(plan, 100).choose(0) != Participants(change_plan(plan, seed=1), 100).choose(0)
     assert first != sorted(first)
 
 
 def test_a_separation_that_users_are_too_few_for_is_refused():
-    with pytest.raises(ValueError, match="separation = 5: must be at most 4, after which 3 of 12 users"):
-        Trainer(replace(PLAN, separation=5), federation(), model())
-    with pytest.raises(ValueError, match="participations = 2: 12 rounds of 3 clients are more"):
-        Trainer(replace(PLAN, participations=2), federation(), model())
-    with pytest.raises(ValueError, match="separation = 5: must be at most 4"):
-        replace(PLAN, separation=5, population=12)
+    with pytest.raises(ValueError, match="min_separation = 5: must be at most 4, after which 3 of 12 users"):
+        Trainer(change_plan(PLAN, min_separation=5), federation(), model())
+    with pytest.raises(ValueError, match="max_participations = 2: 12 rounds of 3 clients are more"):
+        Trainer(change_plan(PLAN, max_participations=2), federation(), model())
+    with pytest.raises(ValueError, match="min_separation = 5: must be at most 4"):
+        change_plan(PLAN, min_separation=5, population=12)
 
 
-def test_plans_without_a_separation_are_written_as_before():
-    assert "separation" not in replace(PLAN, mechanism=Gaussian(1.0), separation=None).to_dict()
+def test_a_separation_implies_a_fixed_order_and_is_read_back():
+    assert (PLAN.participation.sampling, make_plan().participation.sampling) == ("fixed-order", "uniform")
     assert Plan.from_dict(PLAN.to_dict()) == PLAN
-    assert PLAN.private_mean(5).separation == 4
+    assert PLAN.private_mean(5).participation.min_separation == 4
+
+
+@pytest.mark.parametrize(
+    "change", [{"min_separation": 4}, {"noise": 2.0, "mechanism": Rounding(levels=2), "max_participations": 1}]
+)
+def test_a_random_sample_that_keeps_users_apart_is_refused(change):
+    with pytest.raises(ValueError, match="sampling = 'uniform': must be 'fixed-order' with min_separation"):
+        make_plan(clients=3, rounds=12, sampling="uniform", **change)
+
+
+def test_users_are_kept_apart_whatever_the_sampling_is_called():
+    plan = make_plan(clients=3, rounds=12, sampling="available", min_separation=4)
+    cohorts = [set(Participants(plan, 12).choose(turn)) for turn in range(12)]
+    assert all(cohorts[i].isdisjoint(cohorts[j]) for i in range(12) for j in range(i + 1, min(i + 4, 12)))
 
 
 @pytest.mark.parametrize("stop", [1, 3, 7, 11])
@@ -79,7 +93,7 @@ def test_a_run_that_goes_on_has_the_same_noise(stop, tmp_path):
             raise KilledError
 
     def carried_out(name, *watching):
-        plan = replace(PLAN, data="noise", model="small-cnn", dim=None)
+        plan = change_plan(PLAN, data="noise", model="small-cnn", dim=None)
         run.carry_out(plan, pictures(clients=12), tmp_path / name, *watching)
         return read_checkpoint(tmp_path / name)[0]
 
@@ -93,7 +107,7 @@ def test_noise_cancels_in_the_model():
     """No gradient is as large as the noise: models move by noise alone, and by far less than with independent noise."""
 
     def moved(mech):
-        plan = replace(PLAN, mechanism=mech, rounds=60, participations=15, server=ServerStep(rate=1e-3), seed=1)
+        plan = change_plan(PLAN, mechanism=mech, rounds=60, max_participations=15, server=ServerStep(rate=1e-3), seed=1)
         trainer = Trainer(plan, federation(), model())
         start, total = trainer.values.clone(), 0.0
         for _ in range(60):
@@ -102,6 +116,6 @@ def test_noise_cancels_in_the_model():
         return total**0.5
 
     mech = BandedGaussian(noise_multiplier=1e4, bands=4, schedule="constant")
-    expected = replace(PLAN, mechanism=mech, rounds=60, participations=15).private_mean(5).guarantee
+    expected = change_plan(PLAN, mechanism=mech, rounds=60, max_participations=15).private_mean(5).guarantee()
     found = moved(mech) / moved(Gaussian(1e4))
-    assert found == pytest.approx(expected.iterate_noise_over_independent, rel=0.35)
+    assert found == pytest.approx(expected.correlated_noise_ratio, rel=0.35)

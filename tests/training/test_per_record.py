@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm import PrivateMean
+from rqm import private_record_mean
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.training import records
 from rqm.training.models import MODELS
@@ -66,8 +66,8 @@ def size_of(model):
 
 
 def per_record(model, clip=1.0, each=losses, count=5, alone=True):
-    mean = PrivateMean(
-        unit="record", mechanism=Noiseless(), clients=2, delta=1e-6, dim=size_of(model), l2_clip=100.0, record_clip=clip
+    mean = private_record_mean(
+        mechanism=Noiseless(), clients=2, delta=1e-6, dim=size_of(model), l2_clip=100.0, record_clip=clip
     )
     return PerRecord(model, each, mean, data(count, seed=9), alone=alone)
 

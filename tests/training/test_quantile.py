@@ -1,6 +1,5 @@
 """A clip that follows a private quantile: its budget, its account, where it goes, and runs that go on."""
 
-from dataclasses import replace
 from math import exp, log, sqrt
 
 import numpy as np
@@ -9,17 +8,18 @@ import torch
 
 import rqm
 from rqm import Gaussian, Noiseless, Plan, Rounding, SeededRandom, account, simulate
+from rqm.bounds import gaussian_epsilon
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Adapt, ClientWork, Transforms
-from rqm.privacy.gaussian import gaussian_epsilon
 from rqm.training.quantile import Quantile
 from rqm.training.run import carry_out
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
 
 CPU = torch.device("cpu")
-PLAN = Plan(
+PLAN = make_plan(
     model="own",
     mechanism=Noiseless(clip=10.0),
     clients=12,
@@ -51,7 +51,7 @@ def test_the_account_is_the_published_split_of_the_noise():
     made = Quantile(Adapt(share=share), 1.0, CPU)
     on_vector, on_bits = z / made.vector, z / made.bit / 2  # of clipped vectors over their clip; of bits
     assert on_vector == pytest.approx((z**-2 - (2 * on_bits) ** -2) ** -0.5)
-    plan = replace(PLAN, mechanism=Gaussian(z), rounds=1, clients=clients, dim=20, delta=1e-5)
+    plan = change_plan(PLAN, mechanism=Gaussian(z), rounds=1, clients=clients, dim=20, delta=1e-5)
     assert account(plan).epsilon == pytest.approx(gaussian_epsilon(2 / z, 1e-5), rel=1e-6)
     assert account(plan).dim == 32
     mean, bits = plan.private_mean(), []
@@ -64,10 +64,10 @@ def test_the_account_is_the_published_split_of_the_noise():
 
 
 def test_the_certified_epsilon_counts_the_bit_as_a_coordinate():
-    few = replace(PLAN, mechanism=PBM(clip=0.5, theta=0.1, levels=4), dim=32, rounds=1, delta=1e-5)
+    few = change_plan(PLAN, mechanism=PBM(clip=0.5, theta=0.1, levels=4), dim=32, rounds=1, delta=1e-5)
     assert account(few).dim == 64  # 33 are padded
-    assert account(replace(few, adapt=None)).dim == 32
-    assert account(few).epsilon >= account(replace(few, adapt=None)).epsilon - 1e-9
+    assert account(change_plan(few, adapt=None)).dim == 32
+    assert account(few).epsilon >= account(change_plan(few, adapt=None)).epsilon - 1e-9
     assert account(few).wire_bits_per_parameter == pytest.approx(2 * account(few).bits_under_secagg)
 
 
@@ -89,13 +89,13 @@ def test_one_bit_finds_the_quantile_through_its_noise():
     """A secure sum of one bit a coordinate: the clip stays as near as its noise says."""
     norms = np.random.default_rng(2).lognormal(0.0, 0.5, size=400)
     rows = torch.from_numpy(norms)[:, None].float() * torch.tensor([[0.6, -0.8, 0.0]])
-    mean = rqm.PrivateMean(mechanism=Rounding(clip=1.0, margin=2.0, levels=2), dim=4, clients=400, rounds=300)
+    mean = rqm.private_mean(mechanism=Rounding(clip=1.0, margin=2.0, levels=2), dim=4, clients=400, rounds=300)
     made = Quantile(Adapt(start=0.05, share=0.3), mean.length, CPU)
     seen = []
     for turn in range(300):
         total = torch.zeros(4, dtype=torch.int32)
-        mean.add(made.message(rows), total, SeededRandom(1, turn), round=turn)
-        made.take(mean.decode(total, 400, round=turn))
+        mean.add(made.message(rows), total, SeededRandom(1, turn), round_index=turn)
+        made.take(mean.decode(total, 400, round_index=turn))
         seen.append(log(made.clip))
     assert np.mean(seen[100:]) == pytest.approx(log(np.median(norms)), abs=0.1)
     assert np.std(seen[100:]) > 0.02  # noise there is
@@ -103,13 +103,13 @@ def test_one_bit_finds_the_quantile_through_its_noise():
 
 @pytest.mark.parametrize("work", ["gradient", "local"])
 def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
-    plan = replace(PLAN, client=ClientWork(work=work, batch=5), checkpoint_every=2)
+    plan = change_plan(PLAN, client=ClientWork(work=work, batch=5), checkpoint_every=2)
 
     def trainer(plan, data):
         return Trainer(plan, data, model())
 
     straight = Trainer(plan, federation(), model())
-    while straight.done < plan.rounds:
+    while straight.done < plan.participation.rounds:
         straight.step()
     late = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
@@ -129,7 +129,7 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
 @pytest.mark.parametrize("mechanism", [Rounding(clip=1.0, margin=1.0, levels=2), VQSGD(epsilon=20.0), Gaussian(0.5)])
 def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
-    trainer = Trainer(replace(PLAN, mechanism=mechanism), federation(), model())
+    trainer = Trainer(change_plan(PLAN, mechanism=mechanism), federation(), model())
     again, seen, collect = Quantile(PLAN.adapt, trainer.mean.length, CPU), [], trainer.aggregator.collect
 
     def overheard(*given):
@@ -138,9 +138,9 @@ def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
         return found
 
     trainer.aggregator.collect = overheard
-    for turn in range(PLAN.rounds):
+    for turn in range(PLAN.participation.rounds):
         trainer.step()
-        again.take(trainer.mean.decode(seen[turn], PLAN.clients, round=turn))
+        again.take(trainer.mean.decode(seen[turn], PLAN.participation.clients, round_index=turn))
         assert torch.equal(again.state, trainer.clip)
     assert float(again.state) != pytest.approx(log(0.5))
 
@@ -154,21 +154,21 @@ def test_noise_makes_no_clip_of_zero_or_infinity():
 
 
 def test_both_aggregators_reveal_the_same_sum():
-    plan = replace(PLAN, mechanism=Rounding(clip=1.0, margin=1.0, levels=2), rounds=2)
-    ideal, real = (simulate(replace(plan, secagg=kind), model(), federation()) for kind in ("ideal", "real"))
+    plan = change_plan(PLAN, mechanism=Rounding(clip=1.0, margin=1.0, levels=2), rounds=2)
+    ideal, real = (simulate(change_plan(plan, secagg=kind), model(), federation()) for kind in ("ideal", "real"))
     assert [one.loss for one in ideal] == [one.loss for one in real]
 
 
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match=r"adapt: must come with transforms.l2_clip"):
-        replace(PLAN, transforms=Transforms())
-    with pytest.raises(ValueError, match="adapt: must come without noise that is taken back"):
-        replace(PLAN, mechanism=Rounding(levels=2), cancel=2.0, separation=2)
+        change_plan(PLAN, transforms=Transforms())
+    with pytest.raises(ValueError, match="adapt: must come without correlated noise"):
+        change_plan(PLAN, mechanism=Rounding(levels=2), noise=2.0, min_separation=2, sampling="fixed-order")
     with pytest.raises(ValueError, match=r"adapt.share = 1: must be between 0 and 1"):
         Adapt(share=1)
     values = PLAN.to_dict()
     assert values["adapt"]["quantile"] == 0.5
     assert Plan.from_dict(values) == PLAN
-    assert "adapt" not in replace(PLAN, adapt=None).to_dict()
+    assert change_plan(PLAN, adapt=None).to_dict()["adapt"] is None
     with pytest.raises(ValueError, match=r"adapt.quantil"):
         Plan.from_dict({"adapt": {"quantil": 0.3}})

@@ -6,22 +6,22 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rqm import RQM
+from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.folder import CHECKPOINT
 from rqm.plan.plan import PLAN as PLAN_FILE
 from rqm.plan.plan import Plan, ServerStep, Transforms
-from rqm.privacy.ledger import LEDGER, read
 from rqm.training import checkpoint, run
 from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
 from tests.training.small import federation
 
-PLAN = Plan(
+PLAN = make_plan(
     data="blobs",
     model="linear",
     clients=5,
@@ -62,9 +62,9 @@ def same(one, other):
     heads = [summary.pop("ledger_head") for summary in summaries]
     assert summaries[0] == summaries[1]
     for folder, head in zip((one, other), heads, strict=True):
-        _, spent, last = read(folder / LEDGER)
+        _, spent, last, _ = read(folder / LEDGER)
         assert head == last
-        assert set(spent) == set(range(PLAN.rounds))  # each was charged, some again
+        assert set(spent) == set(range(PLAN.participation.rounds))  # each was charged, some again
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 7, 11])
@@ -79,7 +79,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(stop, whole, tmp_path
     folder = tmp_path / "run"
     with pytest.raises(KilledError):
         run.carry_out(PLAN, pictures(), folder, watch)
-    assert Plan.of_run(folder) == replace(PLAN, dim=2355, delta=1e-5)  # all that was left open
+    assert Plan.of_run(folder) == change_plan(PLAN, dim=2355, delta=1e-5)  # all that was left open
     run.carry_out(Plan.of_run(folder), pictures(), folder, resume=True)
     same(folder, whole)
 
@@ -109,18 +109,18 @@ def test_nothing_is_overwritten(whole, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"plan\.json is missing"):
         run.carry_out(PLAN, pictures(), tmp_path, resume=True)
     with pytest.raises(ValueError, match="another plan"):
-        run.carry_out(replace(PLAN, rounds=13), pictures(), whole)
+        run.carry_out(change_plan(PLAN, rounds=13), pictures(), whole)
     assert [path.name for path in tmp_path.iterdir()] == ["else"]
     assert sorted(path.name for path in whole.iterdir()) == before
 
 
 REFUSED = {
-    "unknown model": (replace(PLAN, model="resnet"), {}),
-    "too many clients": (replace(PLAN, clients=50), {}),
-    "no such device": (replace(PLAN, device="quantum"), {}),
-    "more turns than users have": (replace(PLAN, participations=1), {}),
-    "another size of model": (replace(PLAN, dim=10), {}),
-    "no room for the clip": (replace(PLAN, mechanism=RQM(clip=1e8), transforms=Transforms(l2_clip=0.1)), {}),
+    "unknown model": (change_plan(PLAN, model="resnet"), {}),
+    "too many clients": (change_plan(PLAN, clients=50), {}),
+    "no such device": (change_plan(PLAN, device="quantum"), {}),
+    "more turns than users have": (change_plan(PLAN, max_participations=1), {}),
+    "another size of model": (change_plan(PLAN, dim=10), {}),
+    "no room for the clip": (change_plan(PLAN, mechanism=RQM(clip=1e8), transforms=Transforms(l2_clip=0.1)), {}),
     "a head that is not there": (PLAN, {"expect_head": "1" * 64}),
     "another's certificate": (PLAN, {"certificate": Path(__file__)}),
 }
@@ -136,14 +136,16 @@ def test_a_refused_run_leaves_nothing_behind(name, tmp_path):
     with pytest.raises((ValueError, OSError)):
         run.carry_out(plan, pictures(), tmp_path / "empty", **options)
     assert list((tmp_path / "empty").iterdir()) == []
-    assert run.carry_out(replace(PLAN, rounds=1), pictures(), tmp_path / "empty")["rounds"] == 1  # the corrected run
+    assert (
+        run.carry_out(change_plan(PLAN, rounds=1), pictures(), tmp_path / "empty")["rounds"] == 1
+    )  # the corrected run
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(whole, tmp_path):
     for name in (PLAN_FILE, run.METRICS, CHECKPOINT, LEDGER):
         (tmp_path / name).write_bytes((whole / name).read_bytes())
     with pytest.raises(ValueError, match="another plan"):
-        run.carry_out(replace(PLAN, seed=3), pictures(), tmp_path)
+        run.carry_out(change_plan(PLAN, seed=3), pictures(), tmp_path)
     data = (tmp_path / CHECKPOINT).read_bytes()
     for damaged in (data[: len(data) // 2], b"", b"x" * 100):
         (tmp_path / CHECKPOINT).write_bytes(damaged)

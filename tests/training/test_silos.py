@@ -21,9 +21,12 @@ PLAN = {
     "delta": 1e-6,
     "evaluate_every": 12,
     "transforms": {"l2_clip": 16.0, "rotate": True},
-    "records": {"clip": 1.0, "batch": 60, "rate": 0.5, "silos": 3},
+    "records": {"clip": 1.0, "batch": 60, "sampling_rate": 0.5, "silos": 3},
     "server": {"rate": 1.0, "momentum": 0.5},
 }
+
+
+IN_ORDER = {"records": {"clip": 1.0, "batch": 60, "silos": 3}, "min_separation": 4}
 
 
 def plan(**changes):
@@ -39,7 +42,7 @@ def test_a_federation_of_silos_learns_and_says_what_it_costs_a_record(tmp_path):
     last = list(run)[-1]
     assert last.accuracy > 0.7
     assert last.clients_loss is None
-    assert run.guarantee.unit == "record"
+    assert run.guarantee.threat_model.unit == "record"
     assert 0 < run.guarantee.epsilon < 30
 
 
@@ -65,7 +68,7 @@ def test_each_silo_draws_its_own_records_anew_in_every_round_and_the_same_again(
 
 
 def test_in_a_fixed_order_every_record_comes_once_an_epoch():
-    made = trainer(plan(records={"clip": 1.0, "batch": 60, "batches": 4, "silos": 3, "neighbours": "replace"}))
+    made = trainer(plan(**IN_ORDER, neighboring="replace-one"))
     counts = [made.work.records(1, turn, lambda count: [0] * count).records for turn in range(4)]
     assert sum(counts) == made.data.train.sizes[1]
     assert max(counts) - min(counts) <= 1
@@ -80,7 +83,7 @@ def test_the_server_divides_by_a_public_number_of_records():
             seen.append(mean.clone())
 
     for batch in (60, 120):
-        one = plan(mechanism=quiet, rounds=1, records=PLAN["records"] | {"batch": batch, "rate": 1.0})
+        one = plan(mechanism=quiet, rounds=1, records=PLAN["records"] | {"batch": batch, "sampling_rate": 1.0})
         trainer(replace(one, transforms=replace(one.transforms, rotate=False)), observer=Watching()).step()
     torch.testing.assert_close(seen[0], 2 * seen[1])
 
@@ -108,19 +111,18 @@ def test_more_silos_than_users_are_refused():
         trainer(plan(records=PLAN["records"] | {"silos": 40}))
 
 
-ORDER = {"clip": 1.0, "batch": 60, "batches": 4, "silos": 3}
-HELD = {"records": ORDER, "cancel": 40.0, "mechanism": NOISE | {"bits": 14}}
+HELD = IN_ORDER | {"noise": 40.0, "mechanism": NOISE | {"bits": 14}}
 
 
 def test_in_an_order_of_their_own_records_move_no_others():
-    made = trainer(plan(records=ORDER))
+    made = trainer(plan(**IN_ORDER))
     counts = [made.work.records(1, turn, lambda count: [0] * count).records for turn in range(8)]
     assert sum(counts[:4]) == made.data.train.sizes[1]
     assert counts[:4] == counts[4:]
     words = np.arange(40, dtype=np.uint64) ** 2  # a record's own, whoever else is there
-    batch = [set(words[taken(made.plan.records, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
+    batch = [set(words[taken(None, 4, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
     fewer = np.delete(words, 7)
-    less = [set(fewer[taken(made.plan.records, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
+    less = [set(fewer[taken(None, 4, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
     assert sum(len(one - other) for one, other in zip(batch, less, strict=True)) == 1
 
 
@@ -152,8 +154,8 @@ def test_a_silo_takes_its_noise_back_in_its_next_message(secure):
 
 
 def test_a_silo_that_is_away_leaves_its_noise_in_and_begins_anew():
-    held = trainer(plan(**HELD, rounds=6, lost=0.3, survivors=1))
-    plain = trainer(plan(**HELD, rounds=6, lost=0.3, survivors=1))
+    held = trainer(plan(**HELD, rounds=6, lost=0.3, min_survivors=1))
+    plain = trainer(plan(**HELD, rounds=6, lost=0.3, min_survivors=1))
     plain.aggregator._replace = lambda *_: None
     there = [set(held.participants.survive(held.participants.choose(turn), turn)) for turn in range(6)]
     assert any(len(one) < 3 for one in there)
@@ -173,4 +175,4 @@ def test_the_true_protocol_takes_noise_back_in_one_message():
 def test_silos_learn_with_noise_that_cancels(tmp_path):
     run = simulate(plan(**HELD, rounds=16), model(), federation(), folder=tmp_path)
     assert list(run)[-1].accuracy > 0.7
-    assert run.guarantee.separation == 4
+    assert run.guarantee.participation.min_separation == 4

@@ -1,18 +1,18 @@
 """Sweeps: variants × seeds, time slices, and honest intervals."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rqm import RQM, Noiseless, account
 from rqm._util.stats import mean_and_interval
+from rqm.ledger.ledger import LEDGER
 from rqm.plan.sweep import Sweep
-from rqm.privacy.ledger import LEDGER
 from rqm.report.curves import draw
 from rqm.training import run, sweep
 from tests.commands import rqm
+from tests.plans import change_plan
 from tests.training.test_run import pictures
 
 TOML = """
@@ -45,7 +45,7 @@ def test_variants_and_settings(experiment):
     found = Sweep.from_toml(experiment, ["seeds=3", "rounds=7", "server.rate=0.2"])
     assert found.seeds == 3
     assert [plan.mechanism for plan in found.variants.values()] == [RQM(clip=0.5), Noiseless(clip=0.5)]
-    assert {(plan.rounds, plan.server.rate) for plan in found.variants.values()} == {(7, 0.2)}
+    assert {(plan.participation.rounds, plan.server.rate) for plan in found.variants.values()} == {(7, 0.2)}
     experiment.write_text('[[variants]]\nname = "a"\nmechanism = { mechanism = "rqm", clip = 0.5 }\n')
     only = Sweep.from_toml(experiment, ["mechanism.keep=0.3"])
     assert only.variants["a"].mechanism == RQM(clip=0.5, keep=0.3)
@@ -74,7 +74,7 @@ def test_every_private_run_of_a_sweep_charges_a_ledger_and_account_reads_it(expe
     sweep.carry_out(plans, lambda _: pictures(), tmp_path / "out")
     told = json.loads(rqm("account", tmp_path / "out", "--json").stdout)
     assert [one["name"] for one in told["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
-    wanted = account(replace(plans.variants["RQM Δ=c"], dim=2355)).epsilon
+    wanted = account(change_plan(plans.variants["RQM Δ=c"], dim=2355)).epsilon
     assert {one["epsilon"] for one in told["runs"]} == {wanted}
     assert {one["charges"] for one in told["runs"]} == {4}
     assert not (tmp_path / "out" / "plain" / "seed-0" / LEDGER).exists()

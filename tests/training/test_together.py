@@ -1,7 +1,5 @@
 """Many small clients at once on a CPU against one after the other: the same rows, the same sums, the same models."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,14 +8,15 @@ from torch.nn import functional
 
 from rqm import RQM, Noiseless
 from rqm.mechanisms.vqsgd import VQSGD
-from rqm.plan.plan import Adapt, ClientWork, Plan, ServerStep, Transforms
+from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.training.together import EXAMPLES, FLOATS, Together
 from rqm.training.trainer import Trainer
 from rqm.training.workers import Worker
+from tests.plans import change_plan, make_plan
 from tests.training.small import collected, federation, model, pictures
 from tests.training.test_batched import Tied, Twice, convolutions, plain, ragged
 
-PLAN = Plan(data="noise", model="small-cnn", clients=9, mechanism=RQM(clip=0.05), rounds=3, device="cpu")
+PLAN = make_plan(data="noise", model="small-cnn", clients=9, mechanism=RQM(clip=0.05), rounds=3, device="cpu")
 
 
 def together(net, clients, local=False):
@@ -82,16 +81,18 @@ def test_groups_hold_everybody_once_and_not_too_much():
 
 
 WORK = {
-    "gradient": replace(PLAN),
-    "clipped and rotated": replace(PLAN, transforms=Transforms(l2_clip=0.5, rotate=True)),
-    "a clip that moves": replace(
+    "gradient": change_plan(PLAN),
+    "clipped and rotated": change_plan(PLAN, transforms=Transforms(l2_clip=0.5, rotate=True)),
+    "a clip that moves": change_plan(
         PLAN, transforms=Transforms(l2_clip=0.5, rotate=True), adapt=Adapt(start=1.0), mechanism=RQM(clip=0.05)
     ),
-    "local": replace(PLAN, client=ClientWork("local", epochs=2, batch=2, rate=0.1)),
-    "fedcomgate": replace(PLAN, client=ClientWork("fedcomgate", epochs=2, batch=2, rate=0.1), server=ServerStep("sgd")),
-    "fedaq": replace(PLAN, client=ClientWork("fedaq", epochs=2, batch=2, rate=0.1), server=ServerStep("sgd")),
-    "floats": replace(PLAN, mechanism=Noiseless(clip=10.0)),
-    "vectors as a whole": replace(PLAN, mechanism=VQSGD(), transforms=Transforms(l2_clip=1.0), model="linear"),
+    "local": change_plan(PLAN, client=ClientWork("local", epochs=2, batch=2, rate=0.1)),
+    "fedcomgate": change_plan(
+        PLAN, client=ClientWork("fedcomgate", epochs=2, batch=2, rate=0.1), server=ServerStep("sgd")
+    ),
+    "fedaq": change_plan(PLAN, client=ClientWork("fedaq", epochs=2, batch=2, rate=0.1), server=ServerStep("sgd")),
+    "floats": change_plan(PLAN, mechanism=Noiseless(clip=10.0)),
+    "vectors as a whole": change_plan(PLAN, mechanism=VQSGD(), transforms=Transforms(l2_clip=1.0), model="linear"),
 }
 
 
@@ -123,9 +124,9 @@ def test_what_is_sent_does_not_depend_on_the_number_of_workers(monkeypatch):
 
 
 def test_a_broken_client_spoils_nobody_else():
-    plan = replace(PLAN, data="blobs", model="own", mechanism=Noiseless(clip=10.0))
+    plan = change_plan(PLAN, data="blobs", model="own", mechanism=Noiseless(clip=10.0))
     data = federation()
-    with_it, without = (Trainer(replace(plan, clients=5), data, model()) for _ in range(2))
+    with_it, without = (Trainer(change_plan(plan, clients=5), data, model()) for _ in range(2))
     assert with_it.work.together is not None
     before, _ = collected(without, [1, 6, 8], 0)
     data.train.inputs[data.train.offsets[4] : data.train.offsets[5]] = torch.nan
@@ -143,7 +144,7 @@ def test_large_clients_and_those_an_audit_plants_in_go_one_after_the_other():
     assert Trainer(PLAN, pictures(clients=9, each=EXAMPLES["cpu"])).work.together is None
     assert Trainer(PLAN, pictures(clients=9), observer=Plants()).work.together is None
     mean_only = Trainer(
-        replace(PLAN, data="blobs", model="own"),
+        change_plan(PLAN, data="blobs", model="own"),
         federation(),
         model(),
         loss=functional.cross_entropy,

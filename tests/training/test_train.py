@@ -15,11 +15,11 @@ from torch.nn import functional
 
 import rqm
 from rqm.data.own import federated
+from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import ClientWork
-from rqm.privacy.ledger import LEDGER, read
 from rqm.training import checkpoint
-from rqm.training.defaults import Wanted, plan_for, private_mean
+from rqm.training.defaults import Wanted, found_mean, plan_for
 from rqm.training.trainer import Trainer
 from rqm.verify import verify
 from tests.training.small import federation, model
@@ -67,11 +67,11 @@ def test_the_sentence_has_every_condition(trained):
     for words in (
         "Certified for every user",
         "the server",
-        "any other data in their place",
+        "another user's data in their place",
         f"ε = {found.epsilon:.4g}",
         "δ = 1e-05",
         "all 20 clients of every round are honest",
-        f"more than {found.participations} of the 12 rounds",
+        f"a user takes part in at most {found.participations} of the 12 rounds",
         "in this process, which has seen their data",
     ):
         assert words in said
@@ -100,9 +100,9 @@ def test_secure_runs_differ_and_seeded_ones_do_not():
 
 def test_the_ledger_of_a_secure_run_is_a_deployments_and_a_seeded_one_says_so(tmp_path):
     result = rqm.train(model(), people(), **FEW, out=tmp_path / "secure")
-    about, spent, _ = read(tmp_path / "secure" / LEDGER)
+    about, charges, *_ = read(tmp_path / "secure" / LEDGER)
     assert "seeded" not in about
-    assert spent == dict.fromkeys(range(12), 1)
+    assert charges == dict.fromkeys(range(12), 1)
     assert account_ledger(tmp_path / "secure")[0].epsilon == result.guarantee.epsilon
     assert not verify(tmp_path / "secure").wrong
     rqm.train(model(), people(), **FEW, out=tmp_path / "seeded", seed=0)
@@ -182,7 +182,7 @@ REFUSED = {
     "half precision": (nn.Linear(2, 3).half(), {}, "torch.float16"),
     "too many clients": (nn.Linear(2, 3), {"clients": 61}, "clients = 61: must be at most 60"),
     "an odd ε": (nn.Linear(2, 3), {"epsilon": -1}, "epsilon = -1"),
-    "noise that cannot cancel": (nn.Linear(2, 3), {"clients": 60, "cancel": True}, "cancel = True"),
+    "noise that cannot cancel": (nn.Linear(2, 3), {"clients": 60, "noise": "correlated"}, "noise = 'correlated'"),
 }
 
 
@@ -229,8 +229,8 @@ def test_a_sparse_embedding_is_refused():
 @pytest.mark.slow
 def test_turns_are_what_the_account_counts_on(users):
     """Whatever the number of users, the plan is one that can be carried out, and keeps ε."""
-    plan = plan_for(Wanted(4.0, rounds=30, cancel=False), users, 200, seed=0)
-    assert plan.clients == {50: 50, 150: 100, 900: 100, 5000: 500, 10**6: 1000}[users]
+    plan = plan_for(Wanted(4.0, rounds=30, noise="independent"), users, 200, seed=0)
+    assert plan.participation.clients == {50: 50, 150: 100, 900: 100, 5000: 500, 10**6: 1000}[users]
     assert rqm.account(plan).epsilon <= 4
     assert plan.delta == min(1e-5, 1 / users)
     if users <= 5000:
@@ -242,11 +242,12 @@ def test_turns_are_what_the_account_counts_on(users):
 
 
 def test_noise_cancels_where_that_is_better():
-    small, large = (private_mean(Wanted(3.0, rounds=40, clients=100), 1000, dim) for dim in (10, 20_000))
-    assert small.cancel is None
-    assert large.cancel is not None
-    assert large.guarantee.iterate_noise_over_independent < 0.7
-    assert private_mean(Wanted(3.0, rounds=40, clients=100, cancel=False), 1000, 20_000).cancel is None
+    small, large = (found_mean(Wanted(3.0, rounds=40, clients=100), 1000, dim) for dim in (10, 20_000))
+    assert small.noise is None
+    assert large.noise is not None
+    assert large.guarantee().correlated_noise_ratio < 0.7
+    independent = Wanted(3.0, rounds=40, clients=100, noise="independent")
+    assert found_mean(independent, 1000, 20_000).noise is None
 
 
 def test_no_rule_looks_at_the_data():
@@ -257,7 +258,7 @@ def test_no_rule_looks_at_the_data():
 
 # -- noise that cancels, stopped and resumed ------------------------------------------------------
 
-CANCEL = {"epsilon": 8, "rounds": 9, "clients": 20, "rate": 1e-9, "cancel": True, "progress": False}
+CANCEL = {"epsilon": 8, "rounds": 9, "clients": 20, "rate": 1e-9, "noise": "correlated", "progress": False}
 
 
 def stopped(tmp_path, after):
@@ -284,7 +285,7 @@ def test_the_noise_of_the_last_round_is_kept_for_its_owner_alone_and_is_gone_at_
 
 def recalled(tmp_path, charged):
     """A secure trainer after four rounds, saved, and another one that goes on from there."""
-    plan = plan_for(Wanted(8.0, rounds=9, clients=20, cancel=True, rate=1e-9), 60, 51, seed=0, device="cpu")
+    plan = plan_for(Wanted(8.0, rounds=9, clients=20, noise="correlated", rate=1e-9), 60, 51, seed=0, device="cpu")
     first, data = Trainer(plan, federated(people()), model(), secure=True), federated(people())
     for _ in range(4):
         first.step()

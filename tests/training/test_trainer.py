@@ -1,7 +1,6 @@
 """The training loop against plain torch: the same gradients, the same steps, the right noise."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,16 +8,17 @@ import torch
 from torch.nn import functional
 
 from rqm import PBM, RQM, Noiseless, Rounding, account
+from rqm.ledger.ledger import read
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.plan.plan import ClientWork, Plan, ServerStep, Transforms
-from rqm.privacy.ledger import read
+from rqm.plan.plan import ClientWork, ServerStep, Transforms
 from rqm.training.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
 from rqm.training.simulate import simulate
 from rqm.training.trainer import Trainer, pick_device
 from tests.commands import rqm
+from tests.plans import change_plan, make_plan
 from tests.training.small import collected, federation, model, pictures
 
-PLAN = Plan(data="blobs", clients=5, rounds=6, evaluate_every=3, device="cpu", mechanism=Noiseless(clip=10.0))
+PLAN = make_plan(data="blobs", clients=5, rounds=6, evaluate_every=3, device="cpu", mechanism=Noiseless(clip=10.0))
 
 
 def test_the_papers_model_has_the_papers_size():
@@ -75,7 +75,7 @@ def test_a_flat_model_is_the_same_model():
 
 def chosen(trainer, turn):
     rng = np.random.default_rng([trainer.plan.seed, 0, turn])
-    return rng.choice(len(trainer.data.train), trainer.plan.clients, replace=False).tolist()
+    return rng.choice(len(trainer.data.train), trainer.plan.participation.clients, replace=False).tolist()
 
 
 def plain_sgd(plan, data):
@@ -86,34 +86,34 @@ def plain_sgd(plan, data):
         step = torch.optim.Adam(net.parameters(), lr=plan.server.rate, betas=(plan.server.momentum, 0.999), eps=1e-8)
     else:
         step = torch.optim.SGD(net.parameters(), lr=plan.server.rate, **kinds[plan.server.optimizer])
-    for turn in range(plan.rounds):
+    for turn in range(plan.participation.rounds):
         step.zero_grad()
         for client in chosen(Trainer(plan, data, model()), turn):
             x, y = data.train[client]
-            (functional.cross_entropy(net(x), y) / plan.clients).backward()
+            (functional.cross_entropy(net(x), y) / plan.participation.clients).backward()
         step.step()
     return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_noise_free_training_is_plain_sgd(optimizer):
-    plan, data = replace(PLAN, server=ServerStep(optimizer, rate=0.05)), federation()
+    plan, data = change_plan(PLAN, server=ServerStep(optimizer, rate=0.05)), federation()
     trainer = Trainer(plan, data, model())
-    for _ in range(plan.rounds):
+    for _ in range(plan.participation.rounds):
         trainer.step()
     torch.testing.assert_close(trainer.values, plain_sgd(plan, data), rtol=1e-4, atol=1e-6)
 
 
 def test_fine_rounding_follows_plain_sgd():
-    plan = replace(PLAN, mechanism=Rounding(clip=4.0, levels=65536), server=ServerStep("momentum", rate=0.05))
+    plan = change_plan(PLAN, mechanism=Rounding(clip=4.0, levels=65536), server=ServerStep("momentum", rate=0.05))
     data = federation()
     trainer = Trainer(plan, data, model())
-    for _ in range(plan.rounds):
+    for _ in range(plan.participation.rounds):
         trainer.step()
     reference = plain_sgd(plan, data)
     assert (trainer.values - reference).abs().max() < 5e-4
-    coarse = Trainer(replace(plan, mechanism=Rounding(clip=4.0, levels=16)), data, model())
-    for _ in range(plan.rounds):
+    coarse = Trainer(change_plan(plan, mechanism=Rounding(clip=4.0, levels=16)), data, model())
+    for _ in range(plan.participation.rounds):
         coarse.step()
     assert (coarse.values - reference).abs().max() > 5e-3  # the tolerance means something
 
@@ -122,8 +122,8 @@ def test_fine_rounding_follows_plain_sgd():
 @pytest.mark.parametrize("mech", [RQM(clip=0.5), PBM(clip=0.5), Rounding(clip=0.5, levels=4)], ids=repr)
 def test_the_decoded_mean_is_unbiased_over_rounds(mech):
     data = federation()
-    quiet = Trainer(replace(PLAN, mechanism=Noiseless(clip=0.5)), data, model())
-    noisy = Trainer(replace(PLAN, mechanism=mech), data, model())
+    quiet = Trainer(change_plan(PLAN, mechanism=Noiseless(clip=0.5)), data, model())
+    noisy = Trainer(change_plan(PLAN, mechanism=mech), data, model())
     who = [1, 4, 6, 8, 9]
     truth = quiet.plan.mechanism.decode(collected(quiet, who, 0)[0], 5)
     draws = torch.stack([mech.decode(collected(noisy, who, turn)[0], 5) for turn in range(500)])
@@ -139,31 +139,33 @@ def test_a_client_with_broken_gradients_sends_an_encoding_of_zero():
     with_it, _ = collected(trainer, [1, 4, 6], 0)
     without, _ = collected(trainer, [1, 6], 0)
     torch.testing.assert_close(with_it, without)
-    everyone = Trainer(replace(PLAN, clients=12), data, model())
+    everyone = Trainer(change_plan(PLAN, clients=12), data, model())
     with pytest.warns(UserWarning, match="round 1: 1 client had gradients that are not finite"):
         assert everyone.step().clients_loss > 0
-    noisy = Trainer(replace(PLAN, mechanism=RQM(clip=0.5)), data, model())
+    noisy = Trainer(change_plan(PLAN, mechanism=RQM(clip=0.5)), data, model())
     assert torch.isfinite(noisy.plan.mechanism.decode(collected(noisy, [4], 0)[0], 1)).all()
 
 
 def test_an_l2_clip_bounds_what_a_client_sends():
     data = federation()
-    free, bound = (Trainer(replace(PLAN, transforms=Transforms(l2_clip=clip)), data, model()) for clip in (None, 0.05))
+    free, bound = (
+        Trainer(change_plan(PLAN, transforms=Transforms(l2_clip=clip)), data, model()) for clip in (None, 0.05)
+    )
     (raw, _), (clipped, _) = collected(free, [4], 0), collected(bound, [4], 0)
     assert raw.norm() > 0.06
     torch.testing.assert_close(clipped, raw * 0.05 / raw.norm(), rtol=1e-4, atol=0)
-    wide, _ = collected(Trainer(replace(PLAN, transforms=Transforms(l2_clip=50.0)), data, model()), [4], 0)
+    wide, _ = collected(Trainer(change_plan(PLAN, transforms=Transforms(l2_clip=50.0)), data, model()), [4], 0)
     assert (wide == raw).all()
 
 
 def test_a_rotated_run_is_the_run_that_is_not_rotated():
     data = federation()
     straight, turned = (
-        Trainer(replace(PLAN, transforms=Transforms(l2_clip=0.5, rotate=rotate)), data, model())
+        Trainer(change_plan(PLAN, transforms=Transforms(l2_clip=0.5, rotate=rotate)), data, model())
         for rotate in (False, True)
     )
     fine = Trainer(
-        replace(PLAN, transforms=Transforms(0.5, rotate=True), mechanism=Rounding(clip=0.5, levels=65536)),
+        change_plan(PLAN, transforms=Transforms(0.5, rotate=True), mechanism=Rounding(clip=0.5, levels=65536)),
         data,
         model(),
     )
@@ -176,20 +178,23 @@ def test_a_rotated_run_is_the_run_that_is_not_rotated():
 
 
 def test_the_trusted_servers_noise_has_its_size():
-    plan = replace(PLAN, mechanism=Gaussian(2.0), transforms=Transforms(l2_clip=0.5))
+    plan = change_plan(PLAN, mechanism=Gaussian(2.0), transforms=Transforms(l2_clip=0.5))
     data = federation()
-    trainer, quiet = Trainer(plan, data, model()), Trainer(replace(plan, mechanism=Noiseless(clip=10.0)), data, model())
+    trainer, quiet = (
+        Trainer(plan, data, model()),
+        Trainer(change_plan(plan, mechanism=Noiseless(clip=10.0)), data, model()),
+    )
     truth = collected(quiet, [1, 4], 0)[0]
     draws = torch.stack([collected(trainer, [1, 4], turn)[0] for turn in range(300)]) - truth
     assert draws.std() == pytest.approx(1.0, rel=0.03)
     assert draws.mean().abs() < 0.04
     assert (collected(trainer, [1, 4], 7)[0] == collected(trainer, [1, 4], 7)[0]).all()
     with pytest.raises(ValueError, match=r"transforms.l2_clip = None"):
-        replace(PLAN, mechanism=Gaussian(2.0))
+        change_plan(PLAN, mechanism=Gaussian(2.0))
 
 
 def test_nobody_takes_part_more_often_than_allowed():
-    plan = replace(PLAN, participations=2, clients=5, rounds=4)
+    plan = change_plan(PLAN, max_participations=2, clients=5, rounds=4)
     trainer = Trainer(plan, federation(), model())
     seen = [trainer.participants.choose(turn) for turn in range(4)]
     assert np.bincount(np.ravel(seen)).max() == 2
@@ -198,11 +203,11 @@ def test_nobody_takes_part_more_often_than_allowed():
     later.skip_to(3)
     assert later.participants.choose(3) == seen[3]
     with pytest.raises(ValueError, match=r"participations = 1: 4 rounds of 5 clients are more than the 12 turns"):
-        Trainer(replace(plan, participations=1), federation(), model())
+        Trainer(change_plan(plan, max_participations=1), federation(), model())
 
 
 def test_a_declared_population_is_redrawn_from_the_data():
-    plan = replace(PLAN, population=500, examples=4, participations=1, clients=50, rounds=10)
+    plan = change_plan(PLAN, population=500, examples=4, max_participations=1, clients=50, rounds=10)
     data = federation()
     trainer = Trainer(plan, data, model())
     assert len(trainer.data.train) == 500
@@ -218,7 +223,7 @@ def test_a_declared_population_is_redrawn_from_the_data():
 
 def test_the_sum_is_revealed_modulo_a_power_of_two():
     mech = RQM(clip=0.5)
-    total, _ = collected(Trainer(replace(PLAN, mechanism=mech), federation(), model()), [1, 4, 6], 0)
+    total, _ = collected(Trainer(change_plan(PLAN, mechanism=mech), federation(), model()), [1, 4, 6], 0)
     assert total.dtype == torch.int32
     assert mech.sum_bits(3) == 6
     assert int(total.max()) <= 45 < 2**6
@@ -226,26 +231,26 @@ def test_the_sum_is_revealed_modulo_a_power_of_two():
 
 def test_dropout_repeats_itself_and_is_off_when_evaluating():
     data = pictures()
-    plan = replace(PLAN, model="paper-cnn", dropout=1.0, clients=2, rounds=2)
+    plan = change_plan(PLAN, model="paper-cnn", dropout=1.0, clients=2, rounds=2)
     runs = [Trainer(plan, data) for _ in range(2)]
     for trainer in runs:
         trainer.step()
     assert (runs[0].values == runs[1].values).all()
     assert runs[0].evaluate() == runs[0].evaluate()
-    plain = Trainer(replace(plan, dropout=0.0), data)
+    plain = Trainer(change_plan(plan, dropout=0.0), data)
     plain.step()
     assert not torch.equal(plain.values, runs[0].values)
     with pytest.raises(ValueError, match=r"dropout = 0.5: must be 0 for the model linear"):
-        Trainer(replace(plan, model="linear", dropout=0.5), data)
+        Trainer(change_plan(plan, model="linear", dropout=0.5), data)
 
 
 def test_local_steps_send_the_change_over_the_rate():
-    plan = replace(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
+    plan = change_plan(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
     trainer = Trainer(plan, federation(), model())
     before = trainer.values.clone()
     trainer.work.one(trainer.worker, 2, 0)
     assert (trainer.values == before).all()
-    one_step = replace(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
+    one_step = change_plan(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
     single, full = Trainer(one_step, federation(), model()), Trainer(PLAN, federation(), model())
     single.work.one(single.worker, 2, 0)
     full.work.one(full.worker, 2, 0)
@@ -253,14 +258,14 @@ def test_local_steps_send_the_change_over_the_rate():
 
 
 def test_records_say_what_was_sent_and_evaluated():
-    records = list(simulate(replace(PLAN, mechanism=RQM(clip=0.5)), model(), federation()))
+    records = list(simulate(change_plan(PLAN, mechanism=RQM(clip=0.5)), model(), federation()))
     assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
     assert [r.accuracy is not None for r in records] == [False, False, True, False, False, True]
     assert records[0].bits_up == 5 * 51 * 4
 
 
 def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
-    plan = replace(
+    plan = change_plan(
         PLAN, mechanism=Rounding(clip=0.3, levels=2, margin=40.0), transforms=Transforms(l2_clip=1.0, rotate=True)
     )
     started = simulate(plan, model(), federation(), folder=tmp_path / "kept")
@@ -269,17 +274,17 @@ def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
     assert len(list(started)) == 5
     assert list(started) == []
     told = json.loads(rqm("account", tmp_path / "kept", "--json").stdout)
-    assert told["epsilon"] == started.guarantee.epsilon == account(replace(plan, dim=51)).epsilon
+    assert told["epsilon"] == started.guarantee.epsilon == account(change_plan(plan, dim=51)).epsilon
     assert told["charges"] == 6
     assert not torch.equal(next(started.model.parameters()), next(model().parameters()))
     with pytest.raises(ValueError, match="holds a ledger already"):
         simulate(plan, model(), federation(), folder=tmp_path / "kept")
-    brief = simulate(plan, model(), clients=federation())  # the old name; the ledger lasts as long as the simulation
+    brief = simulate(plan, model(), data=federation())  # the ledger lasts as long as the simulation
     list(brief)
     assert json.loads(rqm("account", brief.ledger, "--json").stdout)["charges"] == 6
     assert simulate(PLAN, model(), federation()).ledger is None
     spent = simulate(
-        replace(plan, budget_epsilon=1.01 * started.mean.spent({0: 1, 1: 1}).epsilon), model(), federation()
+        change_plan(plan, budget_epsilon=1.01 * started.mean.account({0: 1, 1: 1}).epsilon), model(), federation()
     )
     assert len(list(spent)) == 2
 
@@ -291,7 +296,7 @@ def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeyp
     found = []
     for cores in (1, 2, 5):
         monkeypatch.setattr("rqm.training.workers.usable_cores", lambda cores=cores: cores)
-        plan = replace(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
+        plan = change_plan(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
         trainer = Trainer(plan, federation(), model())
         if not together:
             trainer.work.together = None
@@ -315,8 +320,8 @@ def test_a_model_with_a_state_or_randomness_of_its_own_sees_one_client_after_the
 
 def test_bad_plans_are_refused_at_the_start():
     with pytest.raises(ValueError, match="clients = 50: must be at most 12"):
-        Trainer(replace(PLAN, clients=50), federation(), model())
+        Trainer(change_plan(PLAN, clients=50), federation(), model())
     with pytest.raises(ValueError, match="model = resnet"):
-        Trainer(replace(PLAN, model="resnet"), federation())
+        Trainer(change_plan(PLAN, model="resnet"), federation())
     with pytest.raises(ValueError, match="device = quantum"):
         pick_device("quantum")

@@ -1,17 +1,15 @@
-"""Verifying bytes."""
-
 import pytest
 
 from rqm.verify import verify
 
 
 @pytest.fixture
-def check(tmp_path):
-    """Verify these bytes, with what else is known."""
+def verify_bytes(tmp_path):
+    """Verify a ledger of these bytes, with a witness and whatever else the auditor knows."""
 
-    def run(data, witness=None, **known):
+    def run(ledger, witness=None, **known):
         path = tmp_path / "some.jsonl"
-        path.write_bytes(data)
+        path.write_bytes(ledger)
         if witness is not None:
             (tmp_path / "heads").write_bytes(witness)
             known["witness"] = tmp_path / "heads"

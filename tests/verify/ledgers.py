@@ -1,60 +1,83 @@
-"""Ledgers as their writer writes them, told here once more, and what a witness is told of them."""
+"""Ledgers, plans and witness files, in the bytes that a run writes: an independent reimplementation of the writer."""
 
 import hashlib
 import json
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rqm import Gaussian, PrivateMean, Rounding
+from rqm import Gaussian, Participation, PrivateMean, Rounding
 from rqm.plan.plan import Plan
 
-KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
+KEY, OTHER_KEY = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
+DELTA = 1e-6
 MEAN = PrivateMean(
-    dim=100, clients=20, mechanism=Rounding(clip=0.4, levels=2, margin=9.0), delta=1e-6, rounds=8, participations=3
+    dim=100,
+    mechanism=Rounding(clip=0.4, levels=2, margin=9.0),
+    participation=Participation(clients=20, rounds=8, max_participations=3),
+    delta=DELTA,
 )
 
 
-def public(key):
+def public_key(key):
     return key.public_key().public_bytes_raw().hex()
 
 
-def about(mean=MEAN, **more):
-    return {"mean": json.loads(json.dumps(mean.to_dict())), "sampling": "uniform", "plan": None, **more}
+def about(mean=MEAN, plan=None, **more):
+    """The description in the first line of a ledger."""
+    return {"mean": json.loads(json.dumps(mean.to_dict())), "plan": plan, **more}
 
 
-def plan(mean=MEAN, **other):
-    """What the plan of such a ledger says."""
-    parts = {"l2_clip": mean.l2_clip, "rotate": mean.rotate}
-    said = {**Plan(mechanism=mean.mechanism, clients=mean.clients).to_dict(), "transforms": parts}
-    said |= {name: value for name, value in mean.to_dict().items() if name in said}
-    return json.loads(json.dumps({**said, **other}))
+def change_mean(description, **values):
+    """A description with some values of its mean changed."""
+    return {**description, "mean": {**description["mean"], **values}}
 
 
-def written(charges, said=None, key=KEY, first=None):
-    """A ledger as its writer writes it, told here once more; ``first`` replaces parts of its first line."""
-    begin = {"ledger": 3 if key else 2, "about": about() if said is None else said}
-    begin |= {"key": public(key)} if key else {}
-    out, head = [], "0" * 64
-    for body in ({**begin, **(first or {})}, *({"round": turn} for turn in charges)):
-        line = {**body, "previous": head}
+def plan_table(mean=MEAN, **changes):
+    """The plan of a run of this mean, as a run writes it."""
+    values = Plan(mechanism=mean.mechanism).to_dict()
+    values |= {name: value for name, value in mean.to_dict().items() if name in values}
+    coordinates = mean.coordinates if mean.is_subset else None
+    values["transforms"] = {"l2_clip": mean.l2_clip, "rotate": mean.rotate, "coordinates": coordinates}
+    return json.loads(json.dumps({**values, **changes}))
+
+
+def ledger_bytes(charges, description=None, key=KEY, first=None, nonces=None):
+    """A ledger with charges for these rounds.
+
+    Args:
+        charges: Round indices, one for each charge.
+        description: The description of what is charged for.
+        key: Signs the lines; None: the ledger is not signed.
+        first: Values to replace in the first line.
+        nonces: The nonces of all lines; by default they follow from the line number.
+    """
+    begin = {"ledger": 4, "about": about() if description is None else description}
+    begin |= {"key": public_key(key)} if key else {}
+    lines, head = [], "0" * 64
+    for number, body in enumerate([{**begin, **(first or {})}, *({"round": round_index} for round_index in charges)]):
+        nonce = f"{number:016x}" if nonces is None else nonces[number]
+        line = {**body, "nonce": nonce, "previous": head}
         head = line["hash"] = hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
         if key:
             line["signature"] = key.sign(b"rqm ledger" + bytes.fromhex(head)).hex()
-        out.append(json.dumps(line) + "\n")
-    return "".join(out).encode()
+        lines.append(json.dumps(line) + "\n")
+    return "".join(lines).encode()
 
 
-def hashes(data):
-    return [json.loads(line)["hash"] for line in data.splitlines()]
+def hashes(ledger):
+    return [json.loads(line)["hash"] for line in ledger.splitlines()]
 
 
-def heads(data):
-    """What a witness was told of a ledger."""
-    found = hashes(data)
-    rows = [{"ledger": found[0], "lines": n, "head": head, "path": "x"} for n, head in enumerate(found, start=1)]
+def witness_bytes(ledger):
+    """The file of a witness to which every line of a ledger was reported."""
+    heads = hashes(ledger)
+    rows = [{"ledger": heads[0], "lines": n, "head": head, "path": "x"} for n, head in enumerate(heads, start=1)]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-LEDGER = written([0, 1, 2, 2, 3])
-SAID = about(PrivateMean(dim=100, clients=20, mechanism=Gaussian(5.0), delta=1e-6, rounds=8))  # known in no time
-QUICK = written([0, 1, 2, 2, 3], SAID)
+LEDGER = ledger_bytes([0, 1, 2, 2, 3])
+FAST_ABOUT = about(
+    PrivateMean(dim=100, mechanism=Gaussian(5.0), participation=Participation(clients=20, rounds=8), delta=DELTA)
+)
+"""Its ε takes no time."""
+FAST_LEDGER = ledger_bytes([0, 1, 2, 2, 3], FAST_ABOUT)

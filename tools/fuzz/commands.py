@@ -33,8 +33,11 @@ ODD = (
     *("[", "[" * 5000, "{", "1,2", ",", "0.5," * 2000, "/", ".", "/dev/null", "a=b", "=", "rounds=0", "rounds=1e999"),
     *("clients=18446744073709551617", "mechanism.keep=nan", "mechanism=3", "seeds=0", "dim=" + "[" * 5000),
 )
-PRIVACY = ("--alpha", "--clients", "--seed", "--others", "--law")
-ACCOUNT = ("--delta", "--observer", "--neighbours", "--honest", "--population", "--set", "--save")
+PRIVACY = ("--alpha", "--clients", "--seed", "--others", "--distribution")
+ACCOUNT = (
+    *("--delta", "--adversary", "--neighboring", "--honest-clients", "--honest-fraction", "--population"),
+    *("--set", "--save"),
+)
 TRAIN = ("--set", "--out", "--resume", "--data", "--seed", "--delta", "--budget-epsilon", "--expect-head", "--minutes")
 
 

@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "rqm.mechanism.mechanism": "rqm",
     "rqm.mechanism.clip": 0.5,
     "rqm.threshold": 2,
-    "rqm.survivors": 3,
+    "rqm.min-survivors": 3,
     "rqm.sends": "gradient",
     "rqm.device": "cpu",
 }

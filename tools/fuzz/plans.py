@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from rqm._util.safetensors import dump, parse
+from rqm.accounting.participation import Participation
+from rqm.correlated.noise import CorrelatedNoise
 from rqm.encoding.private_mean import PrivateMean
+from rqm.ledger.ledger import LEDGER, Ledger, read
 from rqm.mechanisms.registry import kinds
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.table import Table
@@ -19,18 +22,20 @@ from rqm.plan.folder import CHECKPOINT, METRICS, recorded_head
 from rqm.plan.guard import CERTIFICATE, certified
 from rqm.plan.plan import PLAN, Plan, Transforms, assign
 from rqm.plan.sweep import Sweep
-from rqm.privacy.ledger import LEDGER, Ledger, read
 from tools.fuzz.mutate import DEEP, ODD, changed, damaged, text_of, value_of
 from tools.fuzz.target import Target
 
 
 def all_plans() -> list[dict[str, Any]]:
-    """A plan for every mechanism, with all its keys, one whose noise is taken back, and one of few coordinates."""
-    base = Plan(rounds=3, transforms=Transforms(l2_clip=1.0, rotate=True), population=1000, participations=1)
-    cancelled = replace(base, mechanism=Rounding(levels=2, margin=9.0), cancel=5.0, separation=2)
-    few = replace(base, mechanism=Rounding(levels=2, margin=9.0), transforms=Transforms(1.0, True, 512))
+    """A plan for every mechanism, with all its keys, one with correlated noise, and one of few coordinates."""
+    who = Participation(40, 3, 1000, "uniform", max_participations=1)
+    base = Plan(participation=who, transforms=Transforms(l2_clip=1.0, rotate=True))
+    ordered = replace(who, sampling="fixed-order", min_separation=2)
+    rounding, noise = Rounding(levels=2, margin=9.0), CorrelatedNoise(5.0, 1.0, 3)
+    correlated = replace(base, mechanism=rounding, noise=noise, participation=ordered)
+    few = replace(base, mechanism=rounding, transforms=Transforms(1.0, True, 512))
     return [
-        cancelled.to_dict(),
+        correlated.to_dict(),
         few.to_dict(),
         *(replace(base, mechanism=made()).to_dict() for made in kinds().values()),
     ]
@@ -85,7 +90,11 @@ class Toml(Target):
                 ".",
                 "dim",
                 "delta",
-                "honest",
+                "honest_clients",
+                "honest_fraction",
+                "min_separation",
+                "noise",
+                "noise.gain",
                 "variants",
                 "name",
             ),
@@ -130,19 +139,18 @@ class Ledgers(Target):
         self.file.unlink()
         if rng.random() < 0.6:
             self.file.write_bytes(damaged(self.good, rng, self.good))
-            about, _, _ = read(self.file)
-            charged_mean(about)
+            charged_mean(read(self.file).about)
             return
         about = changed(rng.choice(self.abouts), rng) if rng.random() < 0.9 else rng.choice(ODD)
         self.file.touch()
         with Ledger(self.file, about):  # no charge: no ε, which takes time
             pass
-        charged_mean(read(self.file)[0])
+        charged_mean(read(self.file).about)
         account_ledger(self.folder)
 
 
 def _about(plan: Plan) -> dict[str, Any]:
-    return {"mean": plan.private_mean().to_dict(), "sampling": "uniform", "plan": plan.to_dict(), "users": 1000}
+    return {"mean": plan.private_mean().to_dict(), "plan": plan.to_dict(), "users": 1000}
 
 
 class Certificates(Target):
@@ -188,13 +196,13 @@ class Tables(Target):
         self.good = Table(rows=((0.7, 0.1, 0.2), (0.2, 0.1, 0.7))).to_dict()
 
     def attack(self, rng: Random) -> None:
-        """Change the values, or the text; what is accepted must have a law."""
+        """Change the values, or the text; what is accepted must have a pmf."""
         path, good = self.folder / "table.json", json.dumps(self.good).encode()
         path.write_bytes(text_of(changed(self.good, rng)) if rng.random() < 0.7 else damaged(good, rng))
         mech = Table.load(path)
         mech.pmf(0.0)
         if not np.isfinite(mech.pmf(mech.clip)).all():
-            raise AssertionError("a table without a law")
+            raise AssertionError("a table without a pmf")
 
 
 class Checkpoints(Target):

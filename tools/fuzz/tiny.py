@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rqm.accounting.participation import Participation
 from rqm.data.clients import Clients, FederatedData
 from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
@@ -26,4 +27,5 @@ def model() -> nn.Module:
 def trainer() -> Trainer:
     """A run that has not begun."""
     torch.set_num_threads(1)
-    return Trainer(Plan(data="tiny", model="own", clients=4, rounds=5, device="cpu"), data(), model())
+    who = Participation(4, 5, sampling="uniform")
+    return Trainer(Plan(data="tiny", model="own", participation=who, device="cpu"), data(), model())

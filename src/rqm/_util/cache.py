@@ -15,7 +15,7 @@ from typing import Any
 
 from rqm._util.files import write_atomically
 
-SOURCES = ("_util", "mechanisms", "privacy")
+SOURCES = ("_util", "mechanisms", "certify")
 """Packages on whose text every value depends."""
 
 

@@ -37,10 +37,7 @@ def dump(arrays: Arrays, texts: dict[str, str]) -> bytes:
 
 
 def parse(data: bytes) -> tuple[Arrays, dict[str, str]]:
-    """The arrays and texts that ``dump`` wrote; a ValueError if anything is not as it was.
-
-    Files of version 0.1.0 have no checksum: of these it is checked that they are whole.
-    """
+    """The arrays and texts that ``dump`` wrote; a ValueError if anything is not as it was."""
     if len(data) < 8:
         raise ValueError(f"it has {len(data)} bytes: must be at least 8")
     length = struct.unpack_from("<Q", data)[0]
@@ -51,7 +48,9 @@ def parse(data: bytes) -> tuple[Arrays, dict[str, str]]:
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise ValueError(f"its metadata are {shown(texts)}: must be texts by name")
     told = texts.pop(CHECKSUM, None)
-    if told is not None and sha256(data.replace(told.encode(), BLANK, 1)).hexdigest() != told:
+    if told is None:
+        raise ValueError("it has no checksum; it may be of an older version: use the rqm that wrote it")
+    if sha256(data.replace(told.encode(), BLANK, 1)).hexdigest() != told:
         raise ValueError(f"its checksum is not {shown(told)}, which it was written with")
     arrays, end = {}, 0
     for name, entry in header.items():

@@ -13,11 +13,12 @@ from typing import Any
 
 from rqm._util.checks import whole
 from rqm._util.words import many
+from rqm.accounting.participation import Participation, ThreatModel, default_delta, implied_sampling
 from rqm.advice.cancelled import NAME, cancelled, costs
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
 from rqm.advice.few import few
+from rqm.bounds import Adversary, Neighboring
 from rqm.mechanisms.rounding import Rounding
-from rqm.privacy.setting import Neighbours, Observer, Setting
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
@@ -64,11 +65,12 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     bits: int | None = None,
     population: int | None = None,
     rounds: int = 1,
-    participations: int | None = None,
-    separation: int | None = None,
-    honest: int | float | None = None,
-    observer: Observer = "server",
-    neighbours: Neighbours = "replace",
+    max_participations: int | None = None,
+    min_separation: int = 1,
+    honest_clients: int | None = None,
+    honest_fraction: float | None = None,
+    adversary: Adversary = "server",
+    neighboring: Neighboring = "replace-one",
     l2_clip: float = 1.0,
     max_bits_per_parameter: float | None = None,
     mean_length: float | None = None,
@@ -76,34 +78,37 @@ def advise(  # noqa: PLR0913 (a request is all of them)
 ) -> Advice:
     """Rank the mechanisms that reach ε (or a noise on the sum, in units of the L2 clip) within a budget of bits.
 
-    ``clients`` of ``population`` users take part in each of ``rounds`` rounds, a user in at most ``participations``: 1,
-    or as many as a ``separation`` allows, the least number of rounds from one to the next. ``bits`` (or ``levels``, the
-    most outcomes) is what a client may send for a coordinate, before secure aggregation: 4, and 32 for both messages of
-    noise that cancels (``docs/cancel.md``). That takes seconds to look for, where there are rounds to take it back in.
+    ``clients`` of ``population`` users take part in each of ``rounds`` rounds, a user in at most
+    ``max_participations``: 1, or as many as a ``min_separation`` allows, the least number of rounds from one to the
+    next. ``bits`` (or ``levels``, the most outcomes) is what a client may send for a coordinate, before secure
+    aggregation: 4, and 32 for both messages of correlated noise (``docs/cancel.md``), which takes seconds to look for.
     Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. The
-    others: see ``Setting``. With ``max_bits_per_parameter`` (of a masked vector) only so many rotated coordinates are
-    sent as keep to it; with a ``mean_length`` alone (in L2 clips) so many that their choice adds a tenth to the error.
+    others: see ``rqm.private_mean``. With ``max_bits_per_parameter`` (of a masked vector) only so many rotated
+    coordinates are sent as keep to it; with a ``mean_length`` alone (in L2 clips) so many that their choice adds a
+    tenth to the error.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
     ('optimal table', True)
     """
-    if participations is not None or separation is None:
-        most = whole("rounds", rounds, 1)
-        participations = whole("participations", 1 if participations is None else participations, 1, most)
-    setting = Setting(
+    limit = max_participations
+    if limit is not None or min_separation == 1:
+        limit = whole("max_participations", 1 if limit is None else limit, 1, whole("rounds", rounds, 1))
+    participation = Participation(
         clients=clients,
         rounds=rounds,
-        delta=delta,
         population=population,
-        observer=observer,
-        participations=participations if observer == "server" else None,
-        neighbours=neighbours,
-        honest=honest,
-        separation=separation,
+        sampling=implied_sampling(adversary, honest_fraction, min_separation),
+        max_participations=limit if adversary == "server" else None,
+        min_separation=min_separation,
+    )
+    threat_model = ThreatModel(
+        adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
     )
     request = Request(
-        setting=setting,
+        participation=participation,
+        threat_model=threat_model,
+        delta=default_delta(population) if delta is None else delta,
         dim=dim,
         epsilon=epsilon,
         noise=noise,
@@ -157,7 +162,7 @@ def ranked(request: Request, progress: Progress | None = None) -> Advice:
 
 
 def _fits(one: Candidate, request: Request) -> bool:
-    most = request.bits_of_both if one.cancel else request.bits
+    most = request.bits_of_both if one.noise else request.bits
     return one.trusted_server or one.bits_per_coordinate <= most
 
 
@@ -165,7 +170,7 @@ def measure(found: Sequence[Candidate], request: Request) -> Callable[[Candidate
     """What these are ranked by: at the same ε the error, or the noise in the models if one of them cancels; else ε."""
     if request.epsilon is None:
         return lambda one: one.epsilon
-    if any(one.cancel for one in found):
+    if any(one.noise for one in found):
         return lambda one: one.iterate_noise or inf
     return lambda one: one.mse
 
@@ -173,7 +178,7 @@ def measure(found: Sequence[Candidate], request: Request) -> Callable[[Candidate
 def _in_the_models(found: list[Candidate]) -> list[Candidate]:
     """With independent noise all models have the noise of a mean times the same number."""
     trusted = next(one for one in found if one.trusted_server)
-    return [one if one.cancel else replace(one, iterate_noise=sqrt(one.mse / trusted.mse)) for one in found]
+    return [one if one.noise else replace(one, iterate_noise=sqrt(one.mse / trusted.mse)) for one in found]
 
 
 # -- words ----------------------------------------------------------------------------------------
@@ -182,7 +187,7 @@ def _in_the_models(found: list[Candidate]) -> list[Candidate]:
 def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
     by_error, value = request.epsilon is not None, measure(found, request)
     untrusted = [one for one in found if not one.trusted_server]
-    best, cancels = untrusted[0], any(one.cancel for one in found)
+    best, cancels = untrusted[0], any(one.noise for one in found)
     what = "ε" if not by_error else "noise in the models" if cancels else "error"
     for one in found:
         words = []
@@ -198,9 +203,9 @@ def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
             words.append(_noise(one, request))
         if one.mechanism.hides_alone:
             words.append("every client hides alone, the sum needs no protection")
-        if one.cancel:
+        if one.noise:
             words += costs(one, request)
-        yield replace(one, why="; ".join(words))
+        yield replace(one, reason="; ".join(words))
 
 
 def _rivals(best: Candidate, others: list[Candidate], value: Callable[[Candidate], float]) -> Iterator[str]:
@@ -216,12 +221,12 @@ def _rivals(best: Candidate, others: list[Candidate], value: Callable[[Candidate
 
 
 def _noise(one: Candidate, request: Request) -> str:
-    if not one.cancel:
+    if not one.noise:
         better = BETTER if one.iterate_noise is not None and one.iterate_noise < 1 else ""
         return f"noise {one.iterate_noise:.4f} times a trusted server's Gaussian{better}"
     return (
         f"noise in the models {one.iterate_noise:.4f} times a trusted server's independent noise's (momentum 0.9, "
-        f"a rate that falls to zero over {many(request.setting.rounds, 'round')})"
+        f"a rate that falls to zero over {many(request.participation.rounds, 'round')})"
     )
 
 
@@ -246,10 +251,10 @@ def _impossible(request: Request) -> str:
         high = low
         break
     possible = "more clients or fewer participations" if high is None else f"about {high:g} or more"
-    setting = request.setting
     return (
-        f"{target}: no mechanism of {many(request.bits, 'bit')} reaches it with {many(setting.clients, 'client')} "
-        f"and {many(setting.releases, 'participation')}: must be {possible} (the encoder's positions bound the margin)"
+        f"{target}: no mechanism of {many(request.bits, 'bit')} reaches it with "
+        f"{many(request.participation.clients, 'client')} and {many(request.releases, 'participation')}: must be "
+        f"{possible} (the encoder's positions bound the margin)"
     )
 
 

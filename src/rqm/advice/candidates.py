@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 
 from rqm._util.checks import real, shown, whole
+from rqm.accounting.calibration import Target, best_fit, coordinate_clip, least_noise
+from rqm.accounting.guarantee import guarantee
+from rqm.accounting.participation import Participation, ThreatModel
 from rqm.advice.design import level_keeps, private_table, pure_loss, single_keep
 from rqm.advice.lattice import lattice_variance, summed_table
 from rqm.advice.mvu import own_alphabet
+from rqm.certify.renyi import renyi
+from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.base import Ask, Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.gaussian import Gaussian
@@ -20,15 +25,7 @@ from rqm.mechanisms.registry import kinds, model_mechanism
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
-from rqm.mechanisms.transient import Cancel
 from rqm.mechanisms.vqsgd import VQSGD
-from rqm.privacy.accountant import gaussian_noise
-from rqm.privacy.calibrate import best_fitted, coordinate_clip
-from rqm.privacy.composition import smallest
-from rqm.privacy.event import Event
-from rqm.privacy.guarantee import guarantee
-from rqm.privacy.setting import Setting, checked_epsilon
-from rqm.privacy.worst_case import renyi
 
 MOST_BITS = 6
 """Outcomes beyond 64 cost time and buy nothing."""
@@ -40,15 +37,17 @@ TABLE_CLIENTS, TABLE_COORDINATES, TABLE_LEVELS = 64, 16, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for: in a ``setting``, vectors of ``dim`` coordinates within ``l2_clip``, at most ``bits`` each.
+    """What is asked for: vectors of ``dim`` coordinates within ``l2_clip``, at most ``bits`` each.
 
     ``epsilon`` or ``noise`` (of the sum, in units of the L2 clip) is the target. ``pure``: one client's one coordinate,
-    by pure differential privacy; the setting's δ then means nothing. ``bits_of_both`` is what both messages of noise
+    by pure differential privacy; ``delta`` then means nothing. ``bits_of_both`` is what both messages of noise
     that cancels may take; 0: it is not looked for. With ``max_bits_per_parameter``, or a ``mean_length`` (of the
     clients' mean, in L2 clips), only some rotated coordinates are sent (``few.py``).
     """
 
-    setting: Setting
+    participation: Participation
+    threat_model: ThreatModel
+    delta: float
     dim: int = 1
     epsilon: float | None = None
     noise: float | None = None
@@ -74,7 +73,7 @@ class Request:
         if self.epsilon is not None and self.noise is not None:
             raise ValueError(f"noise = {shown(self.noise)}: must not be given with epsilon; one follows from the other")
         if self.epsilon is not None:
-            checked_epsilon(self.epsilon)
+            real("epsilon", self.epsilon, "a positive finite number", 0, inf)
         if self.noise is not None:
             real("noise", self.noise, "a positive finite number", 0, inf)
             if self.pure:
@@ -87,13 +86,16 @@ class Request:
         for name in ("max_bits_per_parameter", "mean_length"):
             if getattr(self, name) is not None:
                 real(name, getattr(self, name), "a positive finite number", 0, inf)
-                if self.pure or self.setting.clients == 1:
+                if self.pure or self.participation.clients == 1:
                     raise ValueError(f"{name}: must come with more clients than one, whose sum is sent")
-        honest = self.setting.honest
-        sure = honest * self.setting.clients if isinstance(honest, float) else honest
-        if self.setting.clients > 1 and sure is not None and sure < 2:
+        self.threat_model.check(self.participation)
+        fraction, clients = self.threat_model.honest_fraction, self.participation.clients
+        name, honest = "honest_clients", self.threat_model.honest_clients
+        if fraction is not None:
+            name, honest = f"honest_fraction = {fraction}: {name}", int(fraction * clients)
+        if clients > 1 and honest is not None and honest < 2:
             raise ValueError(
-                f"honest = {honest}: must leave at least 2 honest clients in a sum, or it hides nobody; for privacy "
+                f"{name} = {honest}: must leave at least 2 honest clients in a sum, or it hides nobody; for privacy "
                 "without others ask for clients = 1"
             )
 
@@ -119,8 +121,25 @@ class Request:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        who = {"delta": None if self.pure else self.setting.delta, "participations": self.setting.releases}
-        return {**asdict(self.setting), **who, **{key: value for key, value in vars(self).items() if key != "setting"}}
+        who = asdict(self.participation) | asdict(self.threat_model)
+        own = {key: value for key, value in vars(self).items() if key not in ("participation", "threat_model")}
+        return {**who, **own, "delta": None if self.pure else self.delta, "max_participations": self.releases}
+
+    @property
+    def target(self) -> Target:
+        """What is to be reached; where noise is asked for, at an ε that means nothing."""
+        epsilon = 1.0 if self.epsilon is None else self.epsilon
+        return Target(epsilon, self.delta, self.participation, self.threat_model, self.dim, self.l2_clip)
+
+    @property
+    def releases(self) -> int:
+        """The most releases that reveal something of one user."""
+        return self.participation.limit if self.threat_model.adversary == "server" else self.participation.rounds
+
+    @property
+    def gaussian_noise(self) -> float:
+        """The noise of the sum that a trusted server's Gaussian needs, or the one that is asked for, in L2 clips."""
+        return self.target.gaussian_noise() if self.noise is None else self.noise
 
 
 @dataclass(frozen=True)
@@ -128,7 +147,7 @@ class Candidate:
     """A mechanism that keeps the request. ``mse`` is the worst-case error of a coordinate of one mean, in clip².
 
     ``iterate_noise`` is the noise in a server's models, root mean square over the rounds, over that of a trusted
-    server's independent Gaussian noise at the same ε. With ``cancel`` steps of noise that a second message takes back
+    server's independent Gaussian noise at the same ε. With correlated ``noise``, which a second message cancels,
     it is less than the error of single rounds makes one think; bits are then those of both ``messages``, and the
     mechanism is private only together with that noise, in a ``PrivateMean``.
     """
@@ -143,16 +162,16 @@ class Candidate:
     certified: bool
     iterate_noise: float | None = None
     messages: int = 1
-    cancel: Cancel | None = None
-    why: str = ""
+    noise: CorrelatedNoise | None = None
+    reason: str = ""
     coordinates: int | None = None
     wire_bits_per_parameter: float | None = None
     wraps: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        fields = {key: value for key, value in vars(self).items() if key != "mechanism"}
-        return {"mechanism": self.mechanism.to_dict(), **fields}
+        noise = None if self.noise is None else self.noise.to_dict()
+        return {**vars(self), "mechanism": self.mechanism.to_dict(), "noise": noise}
 
 
 Makers = Iterator[tuple[str, Callable[[], Candidate | None]]]
@@ -164,7 +183,7 @@ Makers = Iterator[tuple[str, Callable[[], Candidate | None]]]
 def pure(request: Request) -> Makers:
     """One client alone: pure differential privacy of what it sends."""
     assert request.epsilon is not None
-    times = request.setting.releases  # which compose by addition
+    times = request.releases  # which compose by addition
     each, clip, levels = request.epsilon / times, request.l2_clip, request.levels
 
     def of(make: Callable[[], tuple[Channel, float]]) -> Callable[[], Candidate]:
@@ -220,8 +239,9 @@ def _binomial(epsilon: float, levels: int, clip: float) -> tuple[Channel, float]
 def _adjusted(first: Channel, epsilon: float) -> tuple[Channel, float]:
     """A mechanism with as much noise as its certificate asks for."""
     least = first.least_noise or 0.0
-    amount = least + smallest(lambda extra: _certified(first.with_noise(least + extra)) <= epsilon, 0.1)
-    mech = first.with_noise(amount)
+    mech = first.with_noise(
+        least + least_noise(lambda extra: _certified(first.with_noise(least + extra)), epsilon, 0.1)
+    )
     return mech, _certified(mech)
 
 
@@ -233,7 +253,7 @@ def _proposed(ask: Ask, clip: float) -> Iterator[tuple[str, Mechanism]]:
 
 
 def _certified(mech: Channel) -> float:
-    return renyi(mech, inf, law="sampled").upper
+    return renyi(mech, inf, distribution="sampled").upper
 
 
 def _within(mech: RQM, epsilon: float) -> tuple[RQM, float]:
@@ -250,30 +270,28 @@ def _within(mech: RQM, epsilon: float) -> tuple[RQM, float]:
 
 def sums(request: Request) -> Makers:
     """Sums over clients, of a coordinate or of a whole model: (ε, δ)."""
-    setting = request.setting
+    clients, honest = request.participation.clients, request.target.honest
 
     def of(firsts: list[Mechanism]) -> Callable[[], Candidate]:
         return lambda: candidate(tuned(firsts, request), request)
 
-    alone = replace(setting, honest=None, survivors=None)
-    z = gaussian_noise(alone, request.epsilon) if request.epsilon is not None else request.noise
-    assert z is not None
     ask = Ask(
         levels=request.levels,
         bits=request.bits,
-        clients=setting.clients,
+        clients=clients,
         typical=request.typical,
-        deviation=z * request.l2_clip / request.clip,
+        deviation=request.gaussian_noise * request.l2_clip / request.clip,
     )
     together: dict[str, list[Mechanism]] = {}
     for name, first in _proposed(ask, request.clip):
         together.setdefault(name, []).append(first)
     for name, firsts in together.items():
         yield name, of(firsts)
-    small = setting.clients <= TABLE_CLIENTS and request.dim * setting.releases <= TABLE_COORDINATES
-    if small and request.levels > 2 and setting.floor().honest > 1 and request.epsilon and setting.observer == "server":
+    is_small = clients <= TABLE_CLIENTS and request.dim * request.releases <= TABLE_COORDINATES
+    is_server = request.threat_model.adversary == "server"
+    if is_small and request.levels > 2 and honest > 1 and request.epsilon and is_server:
         yield "lattice table", lambda: _table(request, min(request.levels, TABLE_LEVELS))
-    if setting.floor().honest > 1 and request.epsilon is not None and request.dim <= CORNERS:
+    if honest > 1 and request.epsilon is not None and request.dim <= CORNERS:
         yield "vqSGD", of([VQSGD()])
     yield "local Gaussian", lambda: gaussian_of(request, local=True)
     yield "trusted server's Gaussian", lambda: gaussian_of(request, local=False)
@@ -282,29 +300,30 @@ def sums(request: Request) -> Makers:
 def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
     """The best of some mechanisms with as much noise as reaches the wanted ε, or the first with the wanted noise."""
     if request.epsilon is not None:
-        return best_fitted(firsts, request.epsilon, request.setting, dim=request.dim, l2_clip=request.l2_clip)
+        return best_fit(firsts, request.target)
     assert request.noise is not None
-    first, clip = firsts[0], request.clip
+    first = firsts[0]
     least = first.least_noise or 0.0
-    wanted = (request.noise * request.l2_clip) ** 2 / request.setting.clients  # of one client's coordinate
+    variance = (request.noise * request.l2_clip) ** 2 / request.participation.clients  # of one client's coordinate
 
-    def enough(extra: float) -> bool:
-        return first.with_noise(least + extra).channel.variance_max / clip**2 >= wanted / clip**2
+    def too_little(extra: float) -> float:
+        return variance / first.with_noise(least + extra).channel.variance_max
 
-    return first.with_noise(least + smallest(enough, 1.0, 1e-7))
+    return first.with_noise(least + least_noise(too_little, 1.0, 1.0, 1 - 1e-6))
 
 
 def candidate(mech: Mechanism, request: Request) -> Candidate:
     """What is guaranteed, and the worst-case error of a coordinate of the mean."""
-    clients = request.setting.clients
-    found = guarantee(Event(mech, mech.slots(request.dim), request.l2_clip), request.setting)
+    clients, target = request.participation.clients, request.target
+    found = guarantee(target.release(mech), request.participation, request.threat_model, request.delta)
     if mech.whole is not None:
         mse = mech.whole.variance(mech.slots(request.dim)) / clients * (request.l2_clip / request.clip) ** 2
     elif mech.integers:
         mse = mech.channel.mean_error(clients, request.typical)
     else:
         mse = (found.noise_multiplier * request.l2_clip / request.clip / clients) ** 2
-    each, under = mech.slots(1), found.bits_under_secagg
+    each, under = mech.slots(1), found.bits_under_secagg  # several slots hold one coordinate
+    alone = mech.message_bits(mech.slots(request.dim)) / request.dim if mech.hides_alone else None
     return Candidate(
         name="",
         mechanism=mech,
@@ -312,30 +331,22 @@ def candidate(mech: Mechanism, request: Request) -> Candidate:
         mse=mse,
         bits_per_coordinate=each * found.bits_per_coordinate,
         bits_under_secagg=None if under is None else each * under,
-        trusted_server=found.trusted_server,
+        trusted_server=found.is_by_trusted_server,
         certified=True,
+        wire_bits_per_parameter=None if under is None else alone or each * under,
     )
 
 
 def gaussian_of(request: Request, *, local: bool) -> Candidate:
     """A Gaussian of floats, to compare with."""
-    setting = request.setting
-    if request.epsilon is None:
-        assert request.noise is not None
-        z = request.noise / (sqrt(setting.clients) if local else 1)
-    else:
-        # One's own noise must do alone, or that of the sum.
-        z = gaussian_noise(replace(setting, honest=None, survivors=None), request.epsilon)
-    return candidate(Gaussian(z, local), request)
+    shared = sqrt(request.participation.clients) if local and request.epsilon is None else 1  # else alone it must do
+    return candidate(Gaussian(request.gaussian_noise / shared, local), request)
 
 
 def _table(request: Request, levels: int) -> Candidate | None:
     """A lattice for the order at which its variance is least, with a divergence that leaves ε after conversion."""
     assert request.epsilon is not None
-    setting = request.setting
-    floor = setting.floor()
-    honest, delta = floor.honest, floor.delta
-    releases = request.dim * setting.releases
+    honest, delta, releases = request.target.honest, request.delta, request.dim * request.releases
     budgets = {}
     for alpha in (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0):
         cost = log((alpha - 1) / alpha) - (log(delta) + log(alpha)) / (alpha - 1)

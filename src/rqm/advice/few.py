@@ -17,7 +17,6 @@ from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rounding import Rounding
-from rqm.privacy.accountant import gaussian_noise
 
 TENTH = 0.1
 """Of the noise's mean square: what the choice may add where no limit of bits says otherwise."""
@@ -31,7 +30,7 @@ MORE = 5
 
 def few(request: Request, *, quick: bool = False) -> Makers:
     """Mechanisms for as many coordinates as the limit allows; ``quick`` leaves out those that take longest."""
-    clients, of = request.setting.clients, padded(request.dim)
+    clients, of = request.participation.clients, padded(request.dim)
     least = Rounding(levels=2).sum_bits(clients)
 
     def make(inner: Request, first: Mechanism) -> Callable[[], Candidate]:
@@ -52,10 +51,7 @@ def _count(request: Request, wire: int) -> int:
     """As many coordinates as the bits pay for, or as make the error of the choice a tenth of the noise's."""
     if request.max_bits_per_parameter is not None:
         return int(request.max_bits_per_parameter * request.dim / wire)
-    assert request.epsilon is not None or request.noise is not None
-    alone = replace(request.setting, honest=None, survivors=None)
-    noise = request.noise if request.epsilon is None else gaussian_noise(alone, request.epsilon)
-    return enough(noise or 0.0, request.setting.clients, request.dim, request.length)
+    return enough(request.gaussian_noise, request.participation.clients, request.dim, request.length)
 
 
 def enough(noise: float, clients: int, dim: int, length: float) -> int:
@@ -72,15 +68,13 @@ def enough(noise: float, clients: int, dim: int, length: float) -> int:
 
 def _proposed(wire: int, least: int, inner: Request, quick: bool) -> Iterator[tuple[str, Mechanism]]:
     """What fits so many bits of a sum."""
-    clients, clip = inner.setting.clients, inner.clip
+    clients, clip = inner.participation.clients, inner.clip
     if wire == least:
         yield "1 bit", Rounding(clip=clip, levels=2)
     trials = (2**wire - 1) // clients
     if least < wire <= least + 2 and trials > 1 and not quick:
         yield f"PBM, {trials} trials", PBM(clip=clip, levels=trials + 1)
-    alone = replace(inner.setting, honest=None, survivors=None)
-    noise = inner.noise if inner.epsilon is None else gaussian_noise(alone, inner.epsilon)
-    reach = clients * min(1.0, inner.length) + TAILS * (noise or 0.0) * inner.l2_clip / clip  # in clips
+    reach = clients * min(1.0, inner.length) + TAILS * inner.gaussian_noise * inner.l2_clip / clip  # in clips
     steps = next((steps for steps in STEPS if reach * steps <= 2**wire), None)
     if steps is not None and wire <= inner.bits:
         yield f"discrete Gaussian, {wire} bits", DiscreteGaussian(clip=clip, steps=steps, bits=wire)
@@ -105,7 +99,7 @@ def _wraps(found: Candidate, inner: Request) -> float:
 
     That is a matter of error alone: sums modulo something tell no more than sums.
     """
-    channel, clients = found.mechanism.channel, inner.setting.clients
+    channel, clients = found.mechanism.channel, inner.participation.clients
     if not channel.modular:
         return 0.0
     deviation = clients * sqrt((inner.length * inner.l2_clip) ** 2 / inner.dim + found.mse * inner.clip**2)

@@ -7,10 +7,10 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 
 from rqm._util.checks import FloatArray, order, real, whole
+from rqm.certify.distributions import NOTHING, all_pairs, divergence_table, repeated
+from rqm.certify.renyi import renyi
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.table import Table
-from rqm.privacy.divergence import Sum, all_pairs, pair_divergences
-from rqm.privacy.worst_case import renyi
 
 FLOOR = 1e-9
 """The share of a row that goes to outcomes beyond its noise: without it an outcome could rule out an input."""
@@ -59,7 +59,7 @@ def summed_table(
 
 def certified(mech: Channel, alpha: float, clients: int) -> float:
     """What is certified of the law as the paper writes it, and of the integers that are deployed."""
-    return max(renyi(mech, alpha, clients).upper, renyi(mech, alpha, clients, law="sampled").upper)
+    return max(renyi(mech, alpha, clients).upper, renyi(mech, alpha, clients, distribution="sampled").upper)
 
 
 def lattice_variance(alpha: float, clients: int, divergence: float, levels: int) -> float | None:
@@ -175,8 +175,9 @@ def _noise(
 
 def attained(mech: Channel, alpha: float, clients: int) -> float:
     """The largest D_α with all other clients at one and the same knot: quick, attained, and no guarantee."""
-    laws = [Sum.of(row) for row in mech.knot_laws()]
-    pairs, orders = all_pairs(len(laws)), np.array([order(alpha)])
-    # Mirror images have mirrored divergences.
-    bases = [law.times(clients - 1) for law in laws[: (len(laws) + 1) // 2]] if clients > 1 else [Sum.nothing()]
-    return max(float(pair_divergences(base, laws, pairs, orders).max()) for base in bases)
+    pmfs = np.exp(mech.knot_laws())
+    pairs = all_pairs(len(pmfs))
+    others = [repeated(pmf, clients - 1) for pmf in pmfs[: (len(pmfs) + 1) // 2]]  # mirror images are alike
+    cells = np.array([[index, 0] for index in range(len(others))])
+    orders = np.full((len(pairs), 1), order(alpha))
+    return float(divergence_table(others, [NOTHING], cells, pmfs, pairs, orders, "renyi")[0].max())

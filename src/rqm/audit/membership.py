@@ -61,12 +61,13 @@ def audit_membership(
     ``users`` takes the first so many of the data's users, with the plan's ``examples`` each.
     """
     models, rate = whole("models", models, 4), real("rate", rate, "strictly between 0 and 1", 0, 1)
-    if plan.population is not None:
-        everybody = data.train.redrawn(plan.population, plan.examples, plan.seed)
+    if plan.participation.population is not None:
+        everybody = data.train.redrawn(plan.participation.population, plan.examples, plan.seed)
     else:
         users = len(data.train) if users is None else whole("users", users, 4, len(data.train))
         everybody = _first(data.train, users, plan.examples)
-    plan, count = replace(plan, population=None), len(everybody)
+    participation = replace(plan.participation, population=None)
+    plan, count = replace(plan, participation=participation), len(everybody)
     rng = np.random.default_rng([plan.seed, 0x3E3])
     # Half of the users in each model. Were each user in just half of the models, those that are left out of a
     # comparison would tell against the truth.
@@ -75,7 +76,7 @@ def audit_membership(
     for model in range(models):
         members = replace(data, train=_only(everybody, np.flatnonzero(half[model])))
         trainer = Trainer(replace(plan, seed=plan.seed + 1 + model), members)
-        while trainer.done < plan.rounds:
+        while trainer.done < plan.participation.rounds:
             trainer.step()
         confidence[model] = _confidence(trainer, everybody)
         accuracies.append(trainer.evaluate()[1] or 0.0)

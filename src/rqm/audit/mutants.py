@@ -154,7 +154,8 @@ def _few_others(broken: bool) -> Finding:
 
     plan = _plan()
     if broken:
-        plan = replace(plan, clients=4, rounds=250, evaluate_every=250)
+        few = replace(plan.participation, clients=4, rounds=250)
+        plan = replace(plan, participation=few, evaluate_every=250)
     found = audit_training(plan, load("glyphs"), 1.0, canaries=1000)
     return Finding(
         found.contradicted,
@@ -167,7 +168,8 @@ def _long_vectors(broken: bool) -> Finding:
     from rqm.audit.training import Megaphone  # noqa: PLC0415
     from rqm.data import load  # noqa: PLC0415
 
-    plan = replace(_plan(), rounds=8)
+    plan = _plan()
+    plan = replace(plan, participation=replace(plan.participation, rounds=8))
     sent = replace(plan, transforms=replace(plan.transforms, l2_clip=100 * plan.transforms.l2_clip))
     low, allowed = Megaphone(plan, load("glyphs"), 100.0, sent if broken else plan).loudness(0.999)
     return Finding(low > allowed, f"a client's vector has length {low / allowed:.3g} clips at least")
@@ -176,27 +178,30 @@ def _long_vectors(broken: bool) -> Finding:
 def _charged_late(broken: bool) -> Finding:
     """The ledger is charged when the round is over, so a process that is killed before has released for nothing."""
     from rqm.data import load  # noqa: PLC0415
+    from rqm.ledger.ledger import LEDGER, read  # noqa: PLC0415
     from rqm.plan.guard import Guard  # noqa: PLC0415
-    from rqm.privacy.ledger import LEDGER, read  # noqa: PLC0415
     from rqm.training.observer import Observer  # noqa: PLC0415
     from rqm.training.trainer import Trainer  # noqa: PLC0415
 
-    plan, unpaid = replace(_plan(), clients=5, rounds=2, evaluate_every=2), list[int]()
+    plan, unpaid = _plan(), list[int]()
+    plan = replace(plan, participation=replace(plan.participation, clients=5, rounds=2), evaluate_every=2)
 
     class Auditor(Observer):
         def learns(self, turn: int, mean: Any) -> None:
-            if not read(Path(folder) / LEDGER)[1][turn]:
+            if not read(Path(folder) / LEDGER).charges[turn]:
                 unpaid.append(turn)
 
     trainer = Trainer(plan, load("glyphs"), observer=Auditor())
     with TemporaryDirectory() as folder, Guard(trainer.mean, Path(folder)) as guard:
         if not broken:
             trainer.charge_to(guard)
-        while trainer.done < plan.rounds:
+        while trainer.done < plan.participation.rounds:
             trainer.step()
             if broken:
                 guard.charge(trainer.done - 1)
-    return Finding(bool(unpaid), f"{len(unpaid)} of {plan.rounds} sums were released before they were charged")
+    return Finding(
+        bool(unpaid), f"{len(unpaid)} of {plan.participation.rounds} sums were released before they were charged"
+    )
 
 
 # -- secure aggregation -------------------------------------------------------------------------------

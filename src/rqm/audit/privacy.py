@@ -15,11 +15,11 @@ from scipy import stats
 
 from rqm._util.checks import FloatArray, real, whole
 from rqm.audit.sampler import checked_confidence
+from rqm.certify.renyi import renyi
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.rappor import Rappor
 from rqm.mechanisms.vqsgd import VQSGD
-from rqm.privacy.worst_case import renyi
 from rqm.randomness import SecureRandom, SeededRandom
 
 CHUNK = 4_000_000
@@ -87,9 +87,10 @@ def _audit_coordinate(
     if delta and (clients > 1 or claim == "paper"):
         raise ValueError(f"delta = {delta:g}: must be 0 unless one client sends alone, and the claim is certified")
     confidence, rng = checked_confidence(confidence), rng or SecureRandom()
-    worst = renyi(mech, inf, clients, law="sampled")
-    paper = renyi(mech, inf, clients, "balanced", law="sampled") if claim == "paper" else None
-    crowds = _crowds(mech, clients, np.repeat(list(worst.other_inputs), list(worst.other_inputs.values())))
+    worst = renyi(mech, inf, clients, distribution="sampled")
+    others = worst.witness.other_inputs
+    paper = renyi(mech, inf, clients, "balanced", distribution="sampled") if claim == "paper" else None
+    crowds = _crowds(mech, clients, np.repeat(list(others), list(others.values())))
     # To choose by: as many draws as to measure with, or where every draw is a sum of many, a tenth.
     search = draws if clients == 1 else max(10_000, draws // 10)
     tried = []
@@ -116,7 +117,7 @@ def audit_message(
     """
     draws, clients = whole("draws", draws, 10_000), whole("clients", clients, 1)
     confidence, source = checked_confidence(confidence), rng or SecureRandom()
-    claimed = mech.differing * renyi(mech.channel, inf, clients, law="sampled").upper
+    claimed = mech.differing * renyi(mech.channel, inf, clients, distribution="sampled").upper
 
     def counts(own: float, others: FloatArray, many: int) -> Any:
         found = sum(mech.messages(np.full((many, 1), value), source) for value in (own, *others))

@@ -17,6 +17,7 @@ import numpy as np
 from scipy import stats
 
 from rqm._util.checks import FloatArray, real, whole
+from rqm.accounting.participation import Participation
 from rqm.encoding.choice import second_clip
 from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.sketch import Sketch
@@ -70,7 +71,7 @@ def audit_sketch(
     mean = _mean()
     for name, late in (("noise, clipped before", False), ("noise, clipped after", True)):
         measured = _measured(partial(_sums, mean, late, draws, source), DELTA, confidence)
-        found.append(SketchAudit(name, mean.guarantee.epsilon, DELTA, measured, confidence, draws))
+        found.append(SketchAudit(name, mean.guarantee().epsilon, DELTA, measured, confidence, draws))
     return found
 
 
@@ -78,7 +79,8 @@ def _mean() -> PrivateMean:
     """What is claimed for sketches of unit vectors: that of so many coordinates within the second clip."""
     clip = second_clip(COUNT)
     mech = Rounding(clip=clip, levels=2, margin=0.7)
-    return PrivateMean(dim=COUNT, l2_clip=clip, mechanism=mech, clients=CLIENTS, delta=DELTA)
+    participation = Participation(clients=CLIENTS)
+    return PrivateMean(dim=COUNT, l2_clip=clip, mechanism=mech, participation=participation, delta=DELTA)
 
 
 def _sums(mean: PrivateMean, late: bool, draws: int, source: SecureRandom | SeededRandom, one: int) -> FloatArray:
@@ -93,7 +95,7 @@ def _sums(mean: PrivateMean, late: bool, draws: int, source: SecureRandom | Seed
     y = mean.rotation(0).forward(sketch.forward(x[None]))  # type: ignore[union-attr]
     if late:
         y *= min(1.0, (mean.length or inf) / float(np.linalg.norm(y)))
-    channel = mean.mechanism.channel  # type: ignore[union-attr]
+    channel = mean.mechanism.channel
     crowd = np.concatenate([np.repeat(y, draws, axis=0)[None], np.zeros((CLIENTS - 1, draws, COUNT))])
     total = np.asarray(channel.encode_sum(crowd.reshape(CLIENTS, -1), source)).reshape(draws, COUNT)
     return np.asarray((2 * total - CLIENTS) @ np.sign(y[0]) * (2 * one - 1))

@@ -61,9 +61,9 @@ def audit_training(
     """Train as the plan says, with the first ``canaries`` users who are sampled replaced by canaries.
 
     ``claimed`` is the ε at ``delta`` (by default the plan's) to be tested, as ``rqm.account`` states it for
-    ``observer="server"``. ``length`` stretches the canaries beyond what the clip should allow.
+    ``adversary="server"``. ``length`` stretches the canaries beyond what the clip should allow.
     """
-    canaries, delta = whole("canaries", canaries, 10), plan.any_mean.with_(delta=delta).setting.delta
+    canaries, delta = whole("canaries", canaries, 10), plan.any_mean.replaced(delta=delta).delta
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
     assert delta is not None
     if not claimed >= 0:
@@ -71,7 +71,7 @@ def audit_training(
     crowd = _Canaries(plan, canaries, length)
     trainer = Trainer(plan, data, observer=crowd)
     crowd.size_for(trainer)
-    while trainer.done < plan.rounds:
+    while trainer.done < plan.participation.rounds:
         trainer.step()
     scores, coins = crowd.result()
     measured, guesses, correct = one_run_bound(scores, coins, delta, confidence)
@@ -85,8 +85,8 @@ def audit_training(
         len(coins),
         guesses,
         correct,
-        plan.rounds,
-        plan.clients,
+        plan.participation.rounds,
+        plan.participation.clients,
         accuracy,
     )
 
@@ -171,7 +171,7 @@ class Megaphone(Observer):
 
     def loudness(self, confidence: float) -> tuple[float, float]:
         """A lower bound on the length that arrives (Student, over the rounds), and the one that is allowed."""
-        while self.trainer.done < self.trainer.plan.rounds:
+        while self.trainer.done < self.trainer.plan.participation.rounds:
             self.trainer.step()
         spread = np.std(self.heard, ddof=1) / len(self.heard) ** 0.5
         return float(np.mean(self.heard) + stats.t.ppf(1 - confidence, len(self.heard) - 1) * spread), self.allowed

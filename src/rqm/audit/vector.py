@@ -1,6 +1,6 @@
 """How much does the sum of whole vectors leak, measured? A lower confidence bound on ε, from samples.
 
-Two vectors of one client differ in some coordinates, all others hold the same (``privacy/attained.py`` tries several);
+Two vectors of one client differ in some coordinates, all others hold the same (``audit/attained.py`` tries several);
 the rest of the coordinates tells nothing. The adversary knows the laws, and adds up how much each coordinate's sum
 speaks for either vector. The client's own message comes from the encoder. So do all others' where that is affordable;
 else their sums, which are the same for both vectors, are drawn from their exact law, rounded to 2⁻⁴⁰.
@@ -30,11 +30,11 @@ from scipy.special import ndtri
 
 from rqm import kernels
 from rqm._util.checks import FloatArray, real, whole
+from rqm.audit.attained import Pair, pairs, thresholds
 from rqm.audit.sampler import checked_confidence
+from rqm.bounds import gaussian_epsilon
 from rqm.kernels.recipe import TABLE_BITS, Recipe, on_grid
 from rqm.mechanisms.channel import Channel
-from rqm.privacy.attained import Pair, pairs, thresholds
-from rqm.privacy.gaussian import gaussian_epsilon
 from rqm.randomness import SecureRandom, SeededRandom
 
 EFFORT = 1_000_000_000

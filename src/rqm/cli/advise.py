@@ -10,24 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rqm.cli.options import HonestOption, JsonOption, number_or_share
+from rqm.cli.options import (
+    AdversaryOption,
+    HonestClientsOption,
+    HonestFractionOption,
+    JsonOption,
+    NeighboringOption,
+    PopulationOption,
+)
 
 if TYPE_CHECKING:
     from rqm.advice.adviser import Advice, Progress
-
-
-class Observer(StrEnum):
-    """Against whom."""
-
-    server = "server"
-    outsider = "outsider"
-
-
-class Neighbours(StrEnum):
-    """What may change."""
-
-    REPLACE = "replace"
-    ZERO_OUT = "zero-out"
 
 
 class Unit(StrEnum):
@@ -47,11 +40,11 @@ PureDelta = Annotated[
 BitsOption = Annotated[
     int | None, typer.Option(help="Bits that a client may send for a coordinate (4; 32 for two messages).")
 ]
-Participations = Annotated[
+MaxParticipations = Annotated[
     int | None, typer.Option(help="The most rounds that a user takes part in (1, or what the separation allows).")
 ]
-Separation = Annotated[
-    int | None, typer.Option(help="Users take turns: the least rounds from one of a user's to his next.")
+MinSeparation = Annotated[
+    int, typer.Option(help="Users take turns: the least rounds from a user's participation to the next.")
 ]
 MaxBits = Annotated[float | None, typer.Option(help="Send only so many coordinates that masked vectors keep to this.")]
 MeanLength = Annotated[
@@ -84,13 +77,14 @@ def command(
     delta: PureDelta = None,
     bits: BitsOption = None,
     levels: Annotated[int | None, typer.Option(help="The same as the most outcomes: 16 is 4 bits.")] = None,
-    population: Annotated[int | None, typer.Option(help="N, users that a round's clients are sampled from.")] = None,
+    population: PopulationOption = None,
     rounds: Annotated[int, typer.Option(help="T, rounds of training.")] = 1,
-    participations: Participations = None,
-    separation: Separation = None,
-    honest: HonestOption = None,
-    observer: Annotated[Observer, typer.Option(help="Whom ε holds against.")] = Observer.server,
-    neighbours: Annotated[Neighbours, typer.Option(help="What a neighbour is.")] = Neighbours.REPLACE,
+    max_participations: MaxParticipations = None,
+    min_separation: MinSeparation = 1,
+    honest_clients: HonestClientsOption = None,
+    honest_fraction: HonestFractionOption = None,
+    adversary: AdversaryOption = None,
+    neighboring: NeighboringOption = None,
     l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
     max_bits_per_parameter: MaxBits = None,
     mean_length: MeanLength = None,
@@ -108,7 +102,7 @@ def command(
 
         rqm advise --clients 1000 --population 1000000 --rounds 250 --dim 1048576 --epsilon 10
 
-        rqm advise --clients 100 --population 3400 --rounds 1500 --separation 34 --dim 1048576 --epsilon 10
+        rqm advise --clients 100 --population 3400 --rounds 1500 --min-separation 34 --dim 1048576 --epsilon 10
 
         rqm advise --clients 1 --epsilon 5.4699 --levels 16 --json
     """
@@ -126,11 +120,12 @@ def command(
             levels=levels,
             population=population,
             rounds=rounds,
-            participations=participations,
-            separation=separation,
-            honest=number_or_share(honest),
-            observer=observer.value,
-            neighbours=neighbours.value,
+            max_participations=max_participations,
+            min_separation=min_separation,
+            honest_clients=honest_clients,
+            honest_fraction=honest_fraction,
+            adversary=adversary or "server",
+            neighboring=neighboring or "replace-one",
             l2_clip=l2_clip,
             **few,
             progress=told,
@@ -178,7 +173,7 @@ def _show(advice: "Advice", plot: Path | None, as_json: bool) -> None:
     from rqm.advice.adviser import measure
 
     best, value = advice.best, measure(advice.candidates, advice.request)
-    cancels, few = any(one.cancel for one in advice.candidates), best.coordinates is not None
+    cancels, few = any(one.noise for one in advice.candidates), best.coordinates is not None
     table = Table(box=None, padding=(0, 2, 0, 0))
     last: tuple[str, ...] = ("coordinates", "bits", "a parameter") if few else ("bits", "under secagg")
     heads = ("", "ε", "error, clip²", "noise of models" if cancels else "over the best", *last)
@@ -201,19 +196,18 @@ def _show(advice: "Advice", plot: Path | None, as_json: bool) -> None:
             style=style,
         )
     console = Console()
-    console.print(f"[bold]{best.name}[/bold]: {best.why}.", highlight=False)
+    console.print(f"[bold]{best.name}[/bold]: {best.reason}.", highlight=False)
     console.print(table)
     for name, reason in advice.left_out.items():
         console.print(f"Not ranked, {name}: {reason}.", highlight=False)
-    asked = advice.request.setting
-    delta = "pure DP" if advice.request.pure else f"δ = {asked.delta:.3g}"
+    threat = advice.request.threat_model
+    delta = "pure DP" if advice.request.pure else f"δ = {advice.request.delta:.3g}"
     console.print(
-        f"[dim]Certified for every user, {delta}, against the {asked.observer}; one user's vectors "
-        f"{'replaced by others' if asked.neighbours == 'replace' else 'replaced by zero'}.[/dim]"
+        f"[dim]Certified for every user, {delta}, {threat.neighboring}, against the {threat.adversary}.[/dim]"
     )
     fields = {key: value for key, value in best.mechanism.to_dict().items() if key != "rows"}
     fields |= {"coordinates": best.coordinates} if few else {}
-    fields |= {} if best.cancel is None else {"cancel": best.cancel}
+    fields |= {} if best.noise is None else {"noise": best.noise.to_dict()}
     console.print(f"the best: {fields}", highlight=False)
     if plot is not None:
         typer.echo(str(plot))

@@ -124,8 +124,8 @@ def _encoder() -> tuple[State, str]:
 
 def _accounting() -> tuple[State, str]:
     """A value that is known: the 1-bit mechanism with a margin of one clip says the truth three times in four."""
+    from rqm.certify.renyi import renyi
     from rqm.mechanisms.rounding import Rounding
-    from rqm.privacy.worst_case import renyi
 
     found = renyi(Rounding(levels=2, margin=1.0), float("inf")).upper
     good = abs(found - np.log(3)) < 1e-9

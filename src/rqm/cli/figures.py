@@ -37,8 +37,8 @@ def command(
     """
     start_lean()
     from rqm.cli.waits import waiting
-    from rqm.privacy.figures import FIGURES
     from rqm.report.figures import draw, save
+    from rqm.report.paper import FIGURES
 
     if show and as_json:
         typer.echo(json.dumps({"figures": {name: figure.shows for name, figure in FIGURES.items()}}))

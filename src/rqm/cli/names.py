@@ -37,7 +37,7 @@ def mechanisms(incomplete: str) -> list[str]:
 
 def figures(incomplete: str) -> list[str]:
     """The paper's figures."""
-    from rqm.privacy.figures import FIGURES
+    from rqm.report.paper import FIGURES
 
     return _beginning(list(FIGURES), incomplete)
 

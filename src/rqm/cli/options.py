@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rqm._util.checks import nearest
+from rqm.bounds import Adversary, Neighboring
 from rqm.cli import names
 from rqm.mechanisms.base import Option
 from rqm.mechanisms.rappor import Rappor
@@ -21,9 +22,13 @@ DataOption = Annotated[Path | None, typer.Option(help="Folder of the data; else 
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set server.rate=0.5.")
 ]
-HonestOption = Annotated[
-    str | None, typer.Option(help="Honest clients of a round (80), or the fraction of the population (0.8).")
+HonestClientsOption = Annotated[int | None, typer.Option(help="Honest clients of every round, dropouts included.")]
+HonestFractionOption = Annotated[float | None, typer.Option(help="The honest fraction of the population.")]
+AdversaryOption = Annotated[
+    Adversary | None, typer.Option(help="server (knows who takes part) or outsider (sees only the models).")
 ]
+NeighboringOption = Annotated[Neighboring | None, typer.Option(help="The neighboring relation.")]
+PopulationOption = Annotated[int | None, typer.Option(help="N, the users that a round's clients are sampled from.")]
 DeltaOption = Annotated[
     float | None, typer.Option(help="δ; else the plan's or the ledger's, else 1e-5 or one over the population.")
 ]
@@ -107,13 +112,3 @@ def _allowed(kind: str, given: dict[str, Any], allowed: dict[str, Option]) -> No
             raise ValueError(
                 f"{one.name} = None: must be given with --mechanism {kind}: {one.help[0].lower()}{one.help[1:]}"
             )
-
-
-def number_or_share(text: str | None) -> int | float | None:
-    """A number of honest clients, or a fraction of the population: what has a point is a fraction."""
-    if text is None:
-        return None
-    try:
-        return float(text) if "." in text or "e" in text else int(text)
-    except ValueError:
-        raise ValueError(f"honest = {text}: must be a number of clients, or a fraction such as 0.8") from None

@@ -16,7 +16,7 @@ from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.rappor import Rappor
 
 if TYPE_CHECKING:
-    from rqm import Bound
+    from rqm import RenyiBound
 
 
 class Others(StrEnum):
@@ -27,8 +27,8 @@ class Others(StrEnum):
     random = "random"
 
 
-class LawName(StrEnum):
-    """Which law to account for."""
+class Distribution(StrEnum):
+    """Which distribution to account for."""
 
     paper = "paper"
     sampled = "sampled"
@@ -69,9 +69,9 @@ def command(
         Others, typer.Option(help="The other clients' inputs; only 'worst' gives a guarantee.")
     ] = Others.worst,
     seed: Annotated[int, typer.Option(help="Seed of --others random.")] = 0,
-    law: Annotated[
-        LawName, typer.Option(help="The paper's law, or the integer table that is sampled in deployment.")
-    ] = LawName.paper,
+    distribution: Annotated[
+        Distribution, typer.Option(help="The paper's pmf, or the integer table that is sampled in deployment.")
+    ] = Distribution.paper,
     reports: Reports = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,7 +94,7 @@ def command(
     from rqm.cli.waits import waiting
 
     with waiting("searching and certifying", quiet=as_json, key=f"privacy {mech} {clients} {others}"):
-        bound = renyi(mech.channel, alpha, clients, others.value, law=law.value, seed=seed)
+        bound = renyi(mech.channel, alpha, clients, others.value, distribution=distribution.value, seed=seed)
     facts = describe(mech, bound, others.value)
     if as_json:
         typer.echo(json.dumps(facts))
@@ -102,25 +102,25 @@ def command(
         _show(facts)
 
 
-def describe(mech: Mechanism, bound: "Bound", others: str) -> dict[str, Any]:
+def describe(mech: Mechanism, bound: "RenyiBound", others: str) -> dict[str, Any]:
     """Everything there is to say about a bound, ready for JSON; of all integers of a message that can differ."""
     whole, channel = mech.whole is not None, mech.channel
     facts: dict[str, Any] = {
         "mechanism": mech.to_dict(),
         "alpha": _finite(bound.alpha),
         "clients": bound.clients,
-        "neighbours": bound.neighbours,
+        "neighboring": bound.neighboring,
         "threat_model": bound.threat_model,
         "per": "message and round" if whole else "coordinate and round",
-        "law": bound.law,
+        "distribution": bound.distribution,
         "others": others,
         "lower": _finite(mech.differing * bound.lower),
         "upper": _finite(mech.differing * bound.upper),
         "certified": bound.certified,
         "worst": {
-            "x": bound.x,
-            "x_prime": bound.x_prime,
-            "others": [{"x": x, "clients": count} for x, count in bound.other_inputs.items()],
+            "x": bound.witness.x,
+            "x_prime": bound.witness.x_prime,
+            "others": [{"x": x, "clients": count} for x, count in bound.witness.other_inputs.items()],
         },
         "variance_max": None if whole else channel.variance_max / channel.clip**2,
         "bits": mech.bits,
@@ -143,8 +143,8 @@ def sentence(facts: dict[str, Any]) -> str:
         return "Not private: some outcomes give a client's value away, whatever the others send."
     seen = "its message" if facts["clients"] == 1 else f"the sum over {facts['clients']:,} clients"
     return (
-        f"Replacing one client's value changes the law of {seen} by {order} ≤ {_number(facts['upper'])} at most, "
-        f"whatever all others send: proven, for one {facts['per'].replace(' and ', ' in one ')}."
+        f"Replacing one client's value changes the distribution of {seen} by {order} ≤ {_number(facts['upper'])} at "
+        f"most, whatever all others send: proven, for one {facts['per'].replace(' and ', ' in one ')}."
     )
 
 
@@ -162,7 +162,7 @@ def _show(facts: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("mechanism", f"{facts['mechanism']['mechanism']}  {parameters}")
     table.add_row("adversary sees", facts["threat_model"] if facts["clients"] > 1 else "the client's message (local)")
-    table.add_row("neighbours", facts["neighbours"] + ", " + facts["law"] + " law")
+    table.add_row("neighboring", f"{facts['neighboring']}, {facts['distribution']} distribution")
     what = "attained by some inputs" if facts["certified"] else f"these inputs ({facts['others']} others), ±clip"
     order = f"D_{number(facts['alpha'])}"
     table.add_row(f"[bold]{order}[/bold]", f"{number(facts['lower'])}   {what}")

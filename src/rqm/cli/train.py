@@ -157,15 +157,18 @@ def _leak(plan: "Plan", quiet: bool) -> str:
     """What one coordinate of one round may leak, certified: all that can be said of a plan without an L2 budget."""
     if plan.transforms.l2_clip is not None and plan.mechanism.private:
         return ""
+    from rqm.certify.renyi import renyi
     from rqm.cli.waits import waiting
-    from rqm.privacy.worst_case import QUICK_CLIENTS, renyi
+    from rqm.encoding.private_mean import QUICK_CLIENTS
 
     if not plan.mechanism.integers:
         return "not private"
-    if plan.clients > QUICK_CLIENTS:
+    if plan.participation.clients > QUICK_CLIENTS:
         return ""
-    with waiting("certifying what a coordinate leaks", quiet=quiet, key=f"leak {plan.mechanism} {plan.clients}"):
-        bound = renyi(plan.mechanism.channel, 2, plan.clients, law="sampled")
+    with waiting(
+        "certifying what a coordinate leaks", quiet=quiet, key=f"leak {plan.mechanism} {plan.participation.clients}"
+    ):
+        bound = renyi(plan.mechanism.channel, 2, plan.participation.clients, distribution="sampled")
     return f"D₂ ≤ {bound.upper:.3g} a coordinate"
 
 
@@ -184,15 +187,18 @@ def _sweep(
 
     began = perf_counter()
     plans = Sweep.from_toml(find(experiment), settings)
-    runs, total = plans.runs(out), sum(plan.rounds for _, plan, _ in plans.runs(out))
-    before = {(name, plan.seed): sum(one.rounds for _, one, _ in runs[:k]) for k, (name, plan, _) in enumerate(runs)}
+    runs, total = plans.runs(out), sum(plan.participation.rounds for _, plan, _ in plans.runs(out))
+    before = {
+        (name, plan.seed): sum(one.participation.rounds for _, one, _ in runs[:k])
+        for k, (name, plan, _) in enumerate(runs)
+    }
     with joined(lambda name: load(name, data)) as make, waiting(experiment, total, quiet=as_json) as wait:
         if make is None:  # another process leads
             return
 
         def watch(name: str, plan: "Plan", record: "Record") -> None:
             over = before[name, plan.seed] + record.round
-            wait.at(over, what=f"{name}, seed {plan.seed}", facts=_facts(record, plan.rounds))
+            wait.at(over, what=f"{name}, seed {plan.seed}", facts=_facts(record, plan.participation.rounds))
 
         try:
             done = sweeps.carry_out(plans, lambda name: load(name, data), out, watch, minutes, make=make)
@@ -280,7 +286,7 @@ def _watched(plan: "Plan", leak: str, work: Any, quiet: bool) -> dict[str, Any]:
     """Do the work under a bar."""
     from rqm.cli.waits import waiting
 
-    with waiting("round", plan.rounds, quiet=quiet) as wait:
+    with waiting("round", plan.participation.rounds, quiet=quiet) as wait:
 
         def watch(record: "Record") -> None:
             seen = record.accuracy is not None or not wait.facts  # what was seen stays until it is seen again

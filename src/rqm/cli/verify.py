@@ -9,7 +9,7 @@ import typer
 
 from rqm._util.checks import real, whole
 from rqm._util.words import many
-from rqm.cli.options import JsonOption, number_or_share
+from rqm.cli.options import HonestClientsOption, HonestFractionOption, JsonOption
 from rqm.cli.words import say
 
 if TYPE_CHECKING:
@@ -29,17 +29,16 @@ def command(
     head: Annotated[str | None, typer.Option(help="A head that was written down: must be in the ledger.")] = None,
     dim: Annotated[int | None, typer.Option(help="The model's parameters, if you know them.")] = None,
     delta: Annotated[float | None, typer.Option(help="The δ that was promised.")] = None,
-    honest: Annotated[
-        str | None, typer.Option(help="The honest clients of a round, or their share, to rely on.")
-    ] = None,
+    honest_clients: HonestClientsOption = None,
+    honest_fraction: HonestFractionOption = None,
     rounds: Annotated[int | None, typer.Option(help="Releases that you know of: as many must be charged.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify a ledger: its chain, its signatures, its witness, what it says, and ε by a second, independent bound.
+    """Verify a ledger: hash chain, signatures, witness, its claims, and ε by an independent bound.
 
     It shares no code with the ledger's writer or with the accountant. Give it what you know from elsewhere (the key,
-    the witness, the size of the model): from inside, a file that was written anew looks like any other. It ends with 0
-    if all is well, 1 if something is wrong, and 3 if something cannot be verified, which it never guesses.
+    the witness, the size of the model), which shows whether the whole file was replaced. It exits with 0 if all is
+    well, 1 if something is wrong, and 3 if something cannot be verified.
 
     Examples:
 
@@ -49,27 +48,32 @@ def command(
     """
     from rqm.verify import verify
 
-    share = number_or_share(honest)
-    _possible(dim, delta, rounds, head, share)
-    found = verify(
+    _possible(dim, delta, rounds, head, honest_clients, honest_fraction)
+    report = verify(
         ledger,
         key=key,
         witness=witness,
         head=head,
         dim=dim,
         delta=delta,
-        honest=share,
+        honest_clients=honest_clients,
+        honest_fraction=honest_fraction,
         rounds=rounds,
     )
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        typer.echo(json.dumps(report.to_dict()))
     else:
-        say(_say(found))
-    raise typer.Exit(CODES[found.status])
+        say(_text(report))
+    raise typer.Exit(CODES[report.status])
 
 
 def _possible(
-    dim: int | None, delta: float | None, rounds: int | None, head: str | None, honest: int | float | None
+    dim: int | None,
+    delta: float | None,
+    rounds: int | None,
+    head: str | None,
+    honest_clients: int | None,
+    honest_fraction: float | None,
 ) -> None:
     """Refuse what no ledger could say: that is a slip of whoever asks, and no reason to distrust the ledger."""
     if dim is not None:
@@ -78,32 +82,32 @@ def _possible(
         real("delta", delta, "above 0 and below 1", 0, 1)
     if rounds is not None:
         whole("rounds", rounds, 0)
-    if isinstance(honest, float):
-        real("honest", honest, "a fraction above 0 and at most 1", 0, 1, closed="]")
-    elif honest is not None:
-        whole("honest", honest, 1)
+    if honest_clients is not None:
+        whole("honest_clients", honest_clients, 1)
+    if honest_fraction is not None:
+        real("honest_fraction", honest_fraction, "above 0 and at most 1", 0, 1, closed="]")
+    if honest_clients is not None and honest_fraction is not None:
+        raise ValueError(f"honest_fraction = {honest_fraction}: must not be given with honest_clients")
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise ValueError(f"head = {head!r}: must be 64 hexadecimal digits, as rqm account and rqm train print it")
 
 
-def _say(found: "Report") -> str:
-    """What was found, a line each; what it means comes first."""
-    means = {
-        "verified": "verified: nothing contradicts what it says",
-        "wrong": "wrong: do not rely on it",
-        "cannot verify": "cannot verify: some of it is beyond this verifier, which does not guess",
+def _text(report: "Report") -> str:
+    """The report, the answer first."""
+    answers = {
+        "verified": "Verified: chain, signatures and ε are consistent.",
+        "wrong": "Wrong: do not rely on this ledger.",
+        "cannot verify": "Cannot verify: this verifier has no answer for a part of it.",
     }
-    lines = [f"{found.path}: {means[found.status]}"]
-    lines += [f"wrong: {one}" for one in found.wrong]
-    lines += [f"cannot verify: {one}" for one in found.unsure]
-    lines += [f"note: {one}" for one in found.notes]
-    if found.head is not None:
-        lines.append(
-            f"{many(found.charges, 'charge')} for {many(found.rounds, 'round')}; the ledger ends with {found.head}."
-        )
-    if found.epsilon is not None and found.delta is not None:
-        lines.append(
-            f"ε ≤ {found.epsilon:.4g} at δ = {found.delta:g}, by this verifier's own bound, for a {found.unit} in "
-            f"{many(found.participations or 0, 'release')} with {many(found.honest or 0, 'honest client')}."
-        )
+    lines = [f"{report.path}", answers[report.status]]
+    lines += [f"wrong: {text}" for text in report.wrong]
+    lines += [f"cannot verify: {text}" for text in report.unsure]
+    lines += [f"note: {text}" for text in report.notes]
+    if report.head_hash is not None:
+        charges, rounds = many(report.charges, "charge"), many(report.rounds, "round")
+        lines.append(f"{charges} for {rounds}; head {report.head_hash}")
+    if report.headline is not None:
+        lines += ["", f"{report.headline} (this verifier's own bound)"]
+    if report.assumptions is not None:
+        lines += ["It assumes that:", *(f"- {text}" for text in report.assumptions)]
     return "\n".join(lines)

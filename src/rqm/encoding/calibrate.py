@@ -1,31 +1,245 @@
-"""``calibrate``: the parameters with which a mechanism of a wanted kind reaches a wanted ε."""
+"""`private_mean`: the one line for a user; and `calibrate`: the parameters with which a mechanism
+reaches ε."""
 
 from dataclasses import dataclass, replace
 from math import floor
 from typing import Any, Literal
 
-from rqm._util.checks import padded, real
+from rqm._util.checks import real, shown
+from rqm.accounting.calibration import (
+    Target,
+    best_fit,
+    coordinate_clip,
+    find_correlated,
+    find_mechanism,
+    gaussian_noise,
+    least_noise,
+    proposed,
+)
+from rqm.accounting.guarantee import Guarantee
+from rqm.accounting.participation import Participation, ThreatModel, default_delta, implied_sampling
+from rqm.accounting.profiles import poisson_sampled_gaussian
+from rqm.bounds import Adversary, Bound, Neighboring, PrivacyProfile, compose
+from rqm.bounds import epsilon as epsilon_of
+from rqm.correlated.factorization import Workload
+from rqm.correlated.iterates import iterate_noise
+from rqm.correlated.noise import CorrelatedNoise
 from rqm.encoding.choice import second_clip
-from rqm.encoding.private_mean import PrivateMean
-from rqm.encoding.together import sent
+from rqm.encoding.private_mean import PrivateMean, sent_coordinates
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.privacy.accountant import gaussian_noise
-from rqm.privacy.calibrate import best_fitted, coordinate_clip, proposed
-from rqm.privacy.composition import poisson_gaussian_epsilon, smallest
-from rqm.privacy.factorization import Workload
-from rqm.privacy.guarantee import Guarantee
-from rqm.privacy.iterates import gain
-from rqm.privacy.setting import Neighbours, Observer, Setting, checked_epsilon
-from rqm.privacy.silos import best_in_order
+
+Noise = Literal["independent", "correlated"] | CorrelatedNoise
+
+
+def private_mean(  # noqa: PLR0913 (all that a run is)
+    *,
+    dim: int,
+    clients: int,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    mechanism: Mechanism | None = None,
+    l2_clip: float | None = 1.0,
+    rotate: bool = True,
+    rounds: int = 1,
+    population: int | None = None,
+    max_participations: int | None = None,
+    min_separation: int = 1,
+    min_survivors: int | None = None,
+    honest_clients: int | None = None,
+    honest_fraction: float | None = None,
+    adversary: Adversary = "server",
+    neighboring: Neighboring = "replace-one",
+    coordinates: int | None = None,
+    noise: Noise = "independent",
+    seed: int = 0,
+) -> PrivateMean:
+    """Find the mechanism with which a mean is (ε, δ)-private for every user, or take the given one.
+
+    Args:
+        dim: Values of a vector.
+        clients: Clients in a round.
+        epsilon: ε of all rounds together; may be left out if a mechanism is given.
+        delta: δ; None: 10⁻⁵, or one over the population if that is less.
+        mechanism: How coordinates are encoded; None: the one with the least noise that reaches ε.
+        l2_clip: L2 bound of a vector.
+        rotate: Whether vectors are rotated, so that their coordinates are alike.
+        rounds: Number of rounds.
+        population: Users that a round's clients are drawn from.
+        max_participations: The most rounds that a user takes part in; None: all.
+        min_separation: The least number of rounds from one participation of a user to the next.
+        min_survivors: Rounds that end with fewer clients are discarded; None: no client drops
+            out.
+        honest_clients: Clients of every round that follow the protocol; None: all.
+        honest_fraction: The fraction of the population that follows the protocol, instead of
+            `honest_clients`; clients must then be drawn uniformly at random.
+        adversary: "server", or "outsider" who sees all models but not who takes part; clients
+            must then be drawn uniformly at random.
+        neighboring: "replace-one" or "zero-out".
+        coordinates: How many of the rotated coordinates are sent, a public choice for each round;
+            None: all.
+        noise: "independent", "correlated" (found with the mechanism), or given correlated noise.
+        seed: Seed of the public rotation.
+
+    Returns:
+        The private mean; its `guarantee()` is certified.
+
+    Raises:
+        ValueError: If no mechanism reaches ε, or the given one has a larger ε.
+
+    >>> mean = private_mean(epsilon=1, delta=1e-6, clients=1000, dim=60_000)
+    >>> mean.mechanism.bits, mean.guarantee().epsilon <= 1
+    (1, True)
+    """
+    who = _participation(
+        clients, rounds, population, max_participations, min_separation, min_survivors, adversary, honest_fraction
+    )
+    threat_model = ThreatModel(
+        adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
+    )
+    values: dict[str, Any] = {"dim": dim, "participation": who, "threat_model": threat_model, "delta": delta}
+    values |= {"l2_clip": l2_clip, "rotate": rotate, "coordinates": coordinates, "seed": seed}
+    return _private_mean(values, mechanism, epsilon, noise)
+
+
+def private_record_mean(  # noqa: PLR0913 (all that a run is)
+    *,
+    dim: int,
+    clients: int,
+    record_clip: float,
+    l2_clip: float,
+    delta: float,
+    epsilon: float | None = None,
+    mechanism: Mechanism | None = None,
+    sampling_rate: float | None = None,
+    neighboring: Neighboring = "add-or-remove-one",
+    rotate: bool = True,
+    rounds: int = 1,
+    max_participations: int | None = None,
+    min_separation: int = 1,
+    min_survivors: int | None = None,
+    honest_clients: int | None = None,
+    noise: Noise = "independent",
+    seed: int = 0,
+    workload: Workload | None = None,
+) -> PrivateMean:
+    """Find the noise with which a mean over silos is (ε, δ)-private for every record, or take the
+    given mechanism.
+
+    Args:
+        dim: Values of a vector.
+        clients: Silos in a round.
+        record_clip: L2 clip of each record's vector.
+        l2_clip: L2 bound of a silo's sum.
+        delta: δ, well below one over the number of all records.
+        epsilon: ε of all rounds together; may be left out if a mechanism is given.
+        mechanism: How coordinates are encoded; None: integer noise that reaches ε.
+        sampling_rate: The probability with which a silo includes a record in a round (Poisson
+            sampling); None: all.
+        neighboring: "add-or-remove-one" or "replace-one".
+        rotate: Whether vectors are rotated.
+        rounds: Number of rounds.
+        max_participations: The most rounds that a record is in; None: all.
+        min_separation: The least number of rounds from one participation of a record to the next.
+        min_survivors: Rounds that end with fewer silos are discarded; None: no silo drops out.
+        honest_clients: Silos of every round that follow the protocol; None: all.
+        noise: "independent", "correlated" (found with the mechanism), or given correlated noise.
+        seed: Seed of the public rotation.
+        workload: How the server sums noise into its model, for which correlated noise is found;
+            None: momentum 0.9 and a rate that falls to zero.
+
+    Returns:
+        The private mean; its `encode` takes the vectors of a silo's records.
+
+    Raises:
+        ValueError: If no noise reaches ε, or the given mechanism has a larger ε.
+    """
+    who = _participation(clients, rounds, None, max_participations, min_separation, min_survivors, "server", None)
+    threat_model = ThreatModel(unit="record", neighboring=neighboring, honest_clients=honest_clients)
+    values: dict[str, Any] = {"dim": dim, "participation": who, "threat_model": threat_model, "delta": delta}
+    values |= {"l2_clip": l2_clip, "rotate": rotate, "seed": seed}
+    return _private_mean(
+        values | {"record_clip": record_clip, "sampling_rate": sampling_rate}, mechanism, epsilon, noise, workload
+    )
+
+
+def _participation(
+    clients: int,
+    rounds: int,
+    population: int | None,
+    max_participations: int | None,
+    min_separation: int,
+    min_survivors: int | None,
+    adversary: Adversary,
+    honest_fraction: float | None,
+) -> Participation:
+    """Who takes part, with the sampling that the questions assume."""
+    sampling = implied_sampling(adversary, honest_fraction, min_separation)
+    return Participation(clients, rounds, population, sampling, max_participations, min_separation, min_survivors)
+
+
+def _private_mean(
+    values: dict[str, Any],
+    mechanism: Mechanism | None,
+    epsilon: float | None,
+    noise: Noise,
+    workload: Workload | None = None,
+) -> PrivateMean:
+    """A private mean with a given mechanism, or with one that is found."""
+    if not isinstance(noise, CorrelatedNoise) and noise not in ("independent", "correlated"):
+        raise ValueError(f"noise = {shown(noise)}: must be 'independent', 'correlated', or rqm.CorrelatedNoise(…)")
+    if mechanism is not None:
+        if noise == "correlated":
+            raise ValueError("noise = 'correlated': must be rqm.CorrelatedNoise(…) where a mechanism is given")
+        correlated = noise if isinstance(noise, CorrelatedNoise) else None
+        mean = PrivateMean(**values, mechanism=mechanism, noise=correlated)
+        if epsilon is not None:
+            reached = mean.guarantee().epsilon
+            if not reached <= real("epsilon", epsilon, "a positive finite number", 0, float("inf")):
+                raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {reached:.4g}, which is more")
+        return mean
+    if epsilon is None:
+        raise ValueError("epsilon = None: must be given, or else a mechanism")
+    if values["l2_clip"] is None or not values["rotate"]:
+        raise ValueError("mechanism = None: must be given where vectors are not clipped in L2 and rotated")
+    if isinstance(noise, CorrelatedNoise):
+        raise ValueError(f"noise = {shown(noise)}: must be 'correlated' where no mechanism is given")
+    # Everything but the mechanism is checked with a trusted server's Gaussian, which goes with all of it.
+    blank = PrivateMean(
+        **values, mechanism=Gaussian(1.0), noise=CorrelatedNoise(1.0) if noise == "correlated" else None
+    )
+    assert blank.delta is not None
+    target = Target(
+        epsilon,
+        blank.delta,
+        blank.participation,
+        blank.threat_model,
+        blank.coordinates,
+        blank.bound,
+        blank.record_clip,
+        blank.sampling_rate,
+    )
+    try:
+        if noise == "correlated":
+            mechanism, correlated = find_correlated(target, workload)
+        else:
+            mechanism, correlated = find_mechanism(target, is_subset=blank.is_subset), None
+    except ValueError as error:
+        raise ValueError(f"epsilon = {epsilon:g}: no mechanism reaches it here ({error})") from None
+    return replace(blank, mechanism=mechanism, noise=correlated, coordinates=values.get("coordinates"))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What reaches the wanted ε. ``noise_multiplier`` is the noise on the sum over the L2 clip.
+    """What reaches a given ε.
 
-    Use ``private_mean()``: it clips, rotates and encodes as the guarantee assumes. The ``mechanism`` alone is low
-    level: it clips every coordinate, but no vector, and a vector that is too long has a larger ε.
+    Attributes:
+        mechanism: The mechanism. It clips every coordinate but no vector: use `private_mean()`.
+        noise_multiplier: Standard deviation of the noise of the sum over the L2 clip. The L2
+            sensitivity is twice the clip where a vector is replaced.
+        epsilon: The ε that is reached.
+        guarantee: The guarantee, or None for a trusted server with Poisson sampling.
+        mean: The private mean, or None.
     """
 
     mechanism: Mechanism
@@ -38,7 +252,7 @@ class Calibration:
         """The object that encodes and decodes with this mechanism, and carries the guarantee."""
         if self.mean is None:
             raise TypeError(
-                "add-remove neighbours with Poisson sampling are a trusted server's: no secure sum has them"
+                "neighboring = 'add-or-remove-one' with Poisson sampling is a trusted server's: no secure sum has it"
             )
         return self.mean
 
@@ -52,75 +266,106 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     population: int | None = None,
     rounds: int,
     dim: int,
-    honest: int | float | None = None,
-    survivors: int | None = None,
-    neighbours: Neighbours | Literal["add-remove"] = "replace",
-    observer: Observer = "server",
-    participations: int | None = 1,
-    separation: int | None = None,
+    honest_clients: int | None = None,
+    honest_fraction: float | None = None,
+    min_survivors: int | None = None,
+    neighboring: Neighboring = "replace-one",
+    adversary: Adversary = "server",
+    max_participations: int | None = 1,
+    min_separation: int = 1,
     l2_clip: float = 1.0,
     coordinates: int | None = None,
     spread: float | None = None,
     **options: Any,
 ) -> Calibration:
-    """Find the margin (or θ, or the noise) with which a run is (ε, δ)-private for every user.
+    """Find the noise with which a mechanism of a given kind makes a run (ε, δ)-private for every
+    user.
 
-    This is for those who compare mechanisms. Whoever wants one takes ``rqm.PrivateMean(epsilon=…)``, which chooses.
+    This is for comparing mechanisms; `private_mean` chooses one.
 
-    Vectors of ``dim`` values within ``l2_clip`` (C) are rotated, which pads them to a power of two d; coordinates are
-    then clipped at c = ``spread`` · C / √d, by default 4 C / √d and never more than C: few are beyond. If only so many
-    ``coordinates`` of them are sent, that is the d here, and their second clip is C (``docs/few-coordinates.md``).
-    ``options`` are the mechanism's own: ``levels`` (16) and ``keep`` (0.42) of RQM; ``mechanism="rounding"`` is the
-    1-bit mechanism, or with more ``levels`` plain rounding between levels outside the clip; the additive mechanisms
-    have ``steps`` between -c and c, and outcomes of ``bits``, which must hold the sum: without these, up to 15 steps
-    and as few bits as do. Where no noise reaches ε the error names the best that is possible.
-    ``participations`` (and their ``separation``, see ``Setting``) are for the server; before the outsider every round
-    counts, and nobody's turns are capped.
-    ``neighbours="add-remove"`` is for a trusted server's Gaussian with Poisson sampling.
+    Args:
+        mechanism: The name of the mechanism; "rounding" is the 1-bit mechanism.
+        epsilon: See `private_mean`.
+        delta: See `private_mean`.
+        clients: See `private_mean`.
+        population: See `private_mean`.
+        rounds: See `private_mean`.
+        dim: See `private_mean`.
+        honest_clients: See `private_mean`.
+        honest_fraction: See `private_mean`.
+        min_survivors: See `private_mean`.
+        neighboring: See `private_mean`; "add-or-remove-one" is a trusted server's Gaussian with
+            Poisson sampling, for which the adversary must be "outsider".
+        adversary: See `private_mean`.
+        max_participations: The most rounds that a user takes part in, against the server.
+        min_separation: See `private_mean`.
+        l2_clip: See `private_mean`.
+        coordinates: See `private_mean`.
+        spread: c√d/C, the clip of a coordinate over the root mean square of rotated ones; None:
+            4, or √d if less.
+        **options: Options of the mechanism, such as `levels`, `keep`, `steps` or `bits`; others
+            are chosen.
+
+    Returns:
+        The mechanism, its noise and its guarantee.
+
+    Raises:
+        ValueError: If no noise reaches ε; the message says which ε is possible.
 
     >>> found = calibrate("gaussian", epsilon=10, delta=1 / 3400, clients=100, population=3400, rounds=1500, dim=1,
-    ...                   neighbours="add-remove", observer="outsider")
+    ...                   neighboring="add-or-remove-one", adversary="outsider")
     >>> round(found.noise_multiplier, 3)
-    0.848
+    0.791
     """
-    epsilon = checked_epsilon(epsilon)
-    l2_clip = real("l2_clip", l2_clip, "a positive finite number", 0, float("inf"))
-    capped = participations if observer == "server" else None
-    who: dict[str, Any] = {"clients": clients, "rounds": rounds, "delta": delta, "population": population}
-    who |= {"honest": honest, "survivors": survivors, "observer": observer, "participations": capped}
-    who |= {"separation": separation}
-    if neighbours == "add-remove":
-        if mechanism != Gaussian.kind or observer != "outsider":
+    real("epsilon", epsilon, "a positive finite number", 0, float("inf"))
+    limit = max_participations if adversary == "server" else None
+    who = _participation(clients, rounds, population, limit, min_separation, min_survivors, adversary, honest_fraction)
+    delta = default_delta(population) if delta is None else delta
+    if neighboring == "add-or-remove-one":
+        if mechanism != Gaussian.kind or adversary != "outsider":
             raise ValueError(
-                "neighbours = 'add-remove': must come with the mechanism gaussian and the observer outsider"
+                "neighboring = 'add-or-remove-one': must come with the mechanism gaussian and the adversary outsider"
             )
-        return _poisson(epsilon, Setting(**who))
-    count, setting = sent(dim, True, coordinates), Setting(**who, neighbours=neighbours)
-    bound = l2_clip * second_clip(count) if count < padded(dim) else l2_clip
-    clip = coordinate_clip(bound, count, spread)
-    firsts = proposed(mechanism, options, epsilon, setting, dim=count, l2_clip=bound, clip=clip)
-    found = best_fitted(firsts, epsilon, setting, dim=count, l2_clip=bound)
-    mean = PrivateMean(mechanism=found, dim=dim, l2_clip=l2_clip, coordinates=count, **who, neighbours=neighbours)
-    reached = mean.guarantee
-    return Calibration(found, reached.noise_multiplier, reached.epsilon, reached, mean)
+        return _poisson_gaussian(epsilon, delta, who)
+    threat_model = ThreatModel(
+        adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
+    )
+    count = sent_coordinates(dim, True, coordinates)
+    bound = l2_clip * second_clip(count) if count < sent_coordinates(dim, True, None) else l2_clip
+    target = Target(epsilon, delta, who, threat_model, count, bound)
+    firsts = proposed(mechanism, options, target, coordinate_clip(bound, count, spread))
+    mean = PrivateMean(
+        dim=dim,
+        mechanism=best_fit(firsts, target),
+        participation=who,
+        threat_model=threat_model,
+        l2_clip=l2_clip,
+        coordinates=count,
+        delta=delta,
+    )
+    reached = mean.guarantee()
+    return Calibration(mean.mechanism, reached.noise_multiplier, reached.epsilon, reached, mean)
 
 
-def _poisson(epsilon: float, setting: Setting) -> Calibration:
-    """A trusted server's Gaussian with Poisson sampling, users added or removed."""
-    assert setting.population is not None
-    assert setting.delta is not None
-    rate, rounds, delta = setting.clients / setting.population, setting.rounds, setting.delta
+def _poisson_gaussian(epsilon: float, delta: float, who: Participation) -> Calibration:
+    """A trusted server's Gaussian with Poisson sampling, users added or removed, by privacy loss
+    distributions."""
+    if who.population is None:
+        raise ValueError("population = None: must be the number of users that clients are sampled from")
+    rate = who.clients / who.population
 
-    def reached(z: float) -> float:
-        return poisson_gaussian_epsilon(z, rate, rounds, delta)
+    def reached(multiplier: float) -> float:
+        claim = PrivacyProfile(((poisson_sampled_gaussian(1 / multiplier, rate), 1),))
+        return epsilon_of(compose([(Bound(claim), who.rounds)]), delta)
 
-    z = smallest(lambda z: reached(z) <= epsilon, 1.0)
-    return Calibration(Gaussian(z), z, reached(z), None, None)
+    multiplier = least_noise(reached, epsilon, 1.0, 1 - 1e-4)
+    return Calibration(Gaussian(multiplier), multiplier, reached(multiplier), None, None)
 
 
 @dataclass(frozen=True)
-class Order:
-    """How a silo should take its records: what reaches ε with the least noise in the models, and ``why``."""
+class RecordOrder:
+    """How a silo should take its records: the way that reaches ε with the least noise in the model,
+    and why."""
 
     mean: PrivateMean
     why: str
@@ -129,7 +374,7 @@ class Order:
 def calibrate_records(
     *,
     epsilon: float,
-    rate: float,
+    sampling_rate: float,
     rounds: int,
     clients: int,
     dim: int,
@@ -137,43 +382,63 @@ def calibrate_records(
     record_clip: float,
     l2_clip: float,
     workload: Workload | None = None,
-    **who: Any,
-) -> Order:
-    """Records drawn in secret with a chance of ``rate`` a round, or as often in a fixed order, without or with noise
-    that is taken back in a silo's next message: the one with the least noise in the server's models.
+    **options: Any,
+) -> RecordOrder:
+    """Compare Poisson sampling of records, a fixed order, and a fixed order with correlated noise.
 
-    For records that are added or removed; the order must then be each record's own (by a hash of it, say), so that one
-    more or less moves no other. ``workload`` is how the server steps, by default with momentum 0.9 and a rate that
-    falls to zero. ``who`` is what ``PrivateMean`` takes besides: ``honest``, ``survivors``, ``seed``. They are
-    compared as a trusted server's Gaussian noise; what is returned is certified.
+    For records that are added or removed. The order must be each record's own (a hash of it,
+    say), so that one record more or less moves no other. The three are compared by the noise of a
+    trusted server's Gaussian; what is returned is certified.
+
+    Args:
+        epsilon: ε of all rounds together.
+        sampling_rate: The probability with which a silo includes a record; in a fixed order, as
+            often.
+        rounds: Number of rounds.
+        clients: Silos in a round.
+        dim: Values of a vector.
+        delta: δ.
+        record_clip: L2 clip of each record's vector.
+        l2_clip: L2 bound of a silo's sum.
+        workload: How the server sums noise into its model; None: momentum 0.9 and a rate that
+            falls to zero.
+        **options: What `private_record_mean` takes besides, such as `honest_clients`.
+
+    Returns:
+        The best of the three.
 
     >>> silos = {"clients": 4, "dim": 50, "delta": 1e-6, "record_clip": 1.0, "l2_clip": 9.0}
-    >>> found = calibrate_records(epsilon=8, rate=0.1, rounds=40, **silos)
-    >>> found.mean.separation, found.why.split(":")[0]
-    (10, 'A fixed order of 10 batches, with noise that cancels')
+    >>> order = calibrate_records(epsilon=8, sampling_rate=0.1, rounds=40, **silos)
+    >>> order.mean.participation.min_separation, order.why.split(":")[0]
+    (10, 'A fixed order of 10 batches with correlated noise')
     """
-    rate = real("rate", rate, "above 0 and at most 1", 0, 1, closed="]")
-    both: dict[str, Any] = {"unit": "record", "neighbours": "add-remove", "rounds": rounds, "clients": clients}
-    both |= {"dim": dim, "delta": delta, "record_clip": record_clip, "l2_clip": l2_clip} | who
+    rate = real("sampling_rate", sampling_rate, "above 0 and at most 1", 0, 1, closed="]")
     batches = min(max(1, floor(1 / rate)), rounds)
-    setting = Setting(clients=clients, rounds=rounds, delta=delta, unit="record", neighbours="add-remove")
-    order = replace(setting, separation=batches)
-    drawn, fixed = (
-        gaussian_noise(one, checked_epsilon(epsilon)) for one in (replace(setting, record_rate=rate), order)
+    values: dict[str, Any] = {"rounds": rounds, "clients": clients, "dim": dim, "delta": delta}
+    values |= {"record_clip": record_clip, "l2_clip": l2_clip} | options
+    sampled = private_record_mean(**values, mechanism=Gaussian(1.0), sampling_rate=rate)
+    ordered = private_record_mean(**values, mechanism=Gaussian(1.0), min_separation=batches)
+    noise = {}
+    for name, mean in (("Poisson sampling", sampled), (f"a fixed order of {batches} batches", ordered)):
+        target = Target(
+            epsilon, delta, mean.participation, ThreatModel(unit="record", neighboring="add-or-remove-one"), 1, 1.0
+        )
+        question = replace(target, record_clip=1.0, sampling_rate=mean.sampling_rate)
+        noise[name] = gaussian_noise(question.question(question.release(Gaussian(1.0))), epsilon)
+    window = ordered.participation.window
+    if window > 1:
+        iterates = iterate_noise(workload or Workload(rounds))
+        ratio = iterates.over_independent(window, 1.0, iterates.best_ratio(window))
+        noise[f"a fixed order of {batches} batches with correlated noise"] = (
+            ratio * noise[f"a fixed order of {batches} batches"]
+        )
+    best = min(noise, key=lambda name: noise[name])
+    others = ", ".join(
+        f"{name} {value / noise[best]:.2f} times as much" for name, value in noise.items() if name != best
     )
-    noise = {"secret draws": drawn, f"a fixed order of {batches} batches": fixed}
-    if order.apart > 1:
-        gains = gain(workload or Workload(rounds))
-        part = gains.over_independent(order.apart, 1.0, gains.best_ratio(order.apart))
-        noise[f"a fixed order of {batches} batches, with noise that cancels"] = part * fixed
-    way = min(noise, key=lambda one: noise[one])
-    others = ", ".join(f"{one} {value / noise[way]:.2f} times as much" for one, value in noise.items() if one != way)
-    why = f"{way[0].upper()}{way[1:]}: the least noise in the models; {others}."
-    if way == "secret draws":
-        return Order(PrivateMean(**both, epsilon=epsilon, record_rate=rate), why)
-    if "cancels" not in way:
-        return Order(PrivateMean(**both, epsilon=epsilon, separation=batches), why)
-    first = PrivateMean(**both, mechanism=Gaussian(1.0), separation=batches)  # who takes part, and the coordinates
-    clips = {"l2_clip": first.bound, "record_clip": float(record_clip)}
-    mech, held = best_in_order(epsilon, first.setting, dim=first.coordinates, **clips, workload=workload)
-    return Order(PrivateMean(**both, epsilon=epsilon, mechanism=mech, cancel=held, separation=batches), why)
+    why = f"{best[0].upper()}{best[1:]}: the least noise in the model; {others}."
+    if best == "Poisson sampling":
+        return RecordOrder(private_record_mean(**values, epsilon=epsilon, sampling_rate=rate), why)
+    kind: Noise = "correlated" if "correlated" in best else "independent"
+    mean = private_record_mean(**values, epsilon=epsilon, min_separation=batches, noise=kind, workload=workload)
+    return RecordOrder(mean, why)

@@ -70,11 +70,11 @@ def expected_error(mean: "PrivateMean", length: float, size: float | None = None
     if mean.l2_clip is None or not mean.rotate:
         raise ValueError("error: must be asked of vectors that are clipped in L2 and rotated")
     mech, chosen_ = mean.mechanism, choice_error(mean.coordinates, padded(mean.dim), length)
-    assert mech is not None
+    clients = mean.participation.clients
     if not mech.integers:
-        return chosen_ + (mech.on_sum(mean.clients) * (mean.record_clip or mean.bound) / mean.clients) ** 2
+        return chosen_ + (mech.on_sum(clients) * (mean.record_clip or mean.bound) / clients) ** 2
     x = (mean.l2_clip if size is None else size) / sqrt(mean.coordinates) * NORMAL
-    return chosen_ + float(mech.channel.variance(x).mean()) / mean.clients
+    return chosen_ + float(mech.channel.variance(x).mean()) / clients
 
 
 @final

@@ -2,40 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable
-from math import inf
 from typing import Any, Protocol, final
 
 from rqm import kernels
-from rqm._util.checks import real, shown, whole
+from rqm.correlated.factorization import Strategy, Workload, banded
+from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.transient import MOST_TIMES, Cancel, Transient
-from rqm.privacy.factorization import Strategy, Workload, banded
-from rqm.privacy.setting import Setting
-
-
-def check_cancel(cancel: Cancel, mech: Mechanism, setting: Setting) -> None:
-    """Refuse to take back noise where the proof does not cover it."""
-    if setting.observer != "server":
-        raise ValueError("cancel: must come with the observer server; an outsider sees no more than he does")
-    if isinstance(setting.honest, float):
-        raise ValueError(
-            f"honest = {setting.honest}: must be a number of clients, of every round, where noise cancels (cancel)"
-        )
-    if isinstance(cancel, bool):
-        raise ValueError("cancel = True: must be a number of steps where a mechanism is given")
-    if setting.unit == "record" and isinstance(cancel, tuple):
-        raise ValueError(f"cancel = {shown(cancel)}: must be one number for records: all of a silo's noise goes")
-    if mech.integers:
-        if setting.unit == "user" and (mech.channel.levels != 2 or not mech.channel.affine):
-            raise ValueError("cancel: must come with two levels outside the clip (mechanism rounding, levels = 2)")
-        Transient.of(cancel)
-    elif mech.gaussian_multiplier is None or not mech.trusted_server or mech.correlation is not None:
-        raise ValueError(f"cancel: must come with two levels, or a trusted server's Gaussian; not with {mech.kind}")
-    else:
-        *parts, times = cancel if isinstance(cancel, tuple) else (cancel, 1)
-        for one in parts:
-            real("cancel", one, "a positive finite number of L2 clips", 0, inf)
-        whole("cancel", times, 1, MOST_TIMES)
 
 
 class Memory(Protocol):
@@ -45,15 +17,15 @@ class Memory(Protocol):
         """The noise of a round, for a sum like this one."""
 
 
-def memory(mech: Mechanism, cancel: Cancel | None, rounds: int, seeds: Callable[[int], int]) -> Memory | None:
+def memory(mech: Mechanism, noise: CorrelatedNoise | None, rounds: int, seeds: Callable[[int], int]) -> Memory | None:
     """What a trusted server remembers with this mechanism, by the seed of every round; None: nothing."""
     shape = mech.correlation
     if shape is not None:
         return Banded(banded(Workload(rounds, shape.momentum, shape.schedule), shape.bands), seeds)
-    if cancel is None:
+    if noise is None:
         return None
-    goes, stays, times = cancel if isinstance(cancel, tuple) else (cancel, 0.0, 1)
-    return TakenBack(goes / mech.on_sum(1), stays / mech.on_sum(1), times, seeds)
+    unit = mech.on_sum(1)
+    return TakenBack(noise.transient_std / unit, noise.residual_std / unit, noise.gain, seeds)
 
 
 def white(like: Any, seed: int) -> Any:

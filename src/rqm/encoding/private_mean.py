@@ -1,13 +1,13 @@
-"""``PrivateMean``: the one place where clip, rotation, mechanism and guarantee meet.
+"""`PrivateMean`: encodes vectors, decodes their sum, and states what that guarantees.
 
-What is sent and what is promised are read off the same object, so they cannot drift apart: the simulator, Flower, a
-user's own loop, the ledger and the reports all use it. Encoding and decoding need NumPy (or torch) alone; only
-``guarantee`` asks the accountant.
+What is sent and what is guaranteed are read off the same object. The simulator, Flower, a user's
+own loop, the ledger and the reports all use it. Encoding and decoding need only NumPy (or torch);
+only `guarantee` needs the accountant.
 """
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from math import inf, sqrt
@@ -16,385 +16,576 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from rqm import kernels
-from rqm._util.checks import floats, not_finite, padded, real, shown, sums, whole
+from rqm._util.checks import floats, known_keys, not_finite, padded, real, shown, sums, whole
+from rqm.accounting.participation import Participation, ThreatModel, default_delta
+from rqm.correlated.noise import CorrelatedNoise
+from rqm.encoding.checks import check_mean
 from rqm.encoding.choice import Choice, clipped_away_at_most, expected_error, second_clip
 from rqm.encoding.memory import Memory, memory, white
 from rqm.encoding.records import Gathered, gather, stacked
-from rqm.encoding.together import FORMAT, check, find, read, sent
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, prepare, rotation_seed, usable_length, within
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.transient import Cancel, Transient, cancel_of
-from rqm.privacy.setting import Neighbours, Observer, Setting, Unit, checked_epsilon
+from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
 if TYPE_CHECKING:
-    from rqm.privacy.accountant import Spent
-    from rqm.privacy.event import Event
-    from rqm.privacy.factorization import Workload
-    from rqm.privacy.guarantee import Guarantee
+    from rqm.accounting.accountant import EpsilonResult
+    from rqm.accounting.guarantee import Guarantee
+    from rqm.accounting.release import Release
+    from rqm.correlated.factorization import Workload
 
+FORMAT = 2
+"""The format of `PrivateMean.to_dict`."""
 PUBLIC = ("seed", "rounds")
-"""What may differ between two that make the same promise for each release."""
-LATER = ("separation", "cancel", "coordinates", "record_clip", "record_rate")
-"""Written only where it is given: files of before have none."""
+"""Values that may differ between two private means with the same guarantee for each release."""
+QUICK_CLIENTS = 200
+"""Clients up to which certificates take seconds where several levels lie inside the clip."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PrivateMean:
-    """The mean of the clients' vectors, round after round, and what it tells about one of them.
+    """The mean of the clients' vectors, round after round, and what it reveals about one of them.
 
-    Every vector of ``dim`` values is scaled to ``l2_clip`` (C) at most, rotated by a public random rotation, encoded
-    coordinate by coordinate, and sent as integers of which only the sum over a round's ``clients`` is revealed, modulo
-    ``modulus``. Give ``epsilon`` and a mechanism is found for it; or a ``mechanism``, and ε is what it is; or both, and
-    a mechanism that promises less is refused. The other values say who takes part and who watches, see ``Setting``.
+    Every vector of `dim` values is scaled to `l2_clip` (C) at most, rotated by a public random
+    rotation, encoded coordinate by coordinate, and sent as integers of which only the sum over a
+    round's clients is revealed, modulo `modulus`. The function `rqm.private_mean` finds a
+    mechanism for a given ε.
 
-    With ``cancel`` every client adds transient noise of that deviation to its integers, in steps between two levels,
-    and takes it back one round later, by a second message into the next round's sum: the noise of all rounds together
-    is then a fraction of what the same ε costs otherwise (``docs/cancel.md``). True finds it, with the mechanism.
+    Attributes:
+        dim: Values of a vector.
+        mechanism: How a coordinate is encoded.
+        participation: Who takes part and when.
+        threat_model: What is assumed about the adversary.
+        l2_clip: C; None: only coordinates are clipped.
+        rotate: Whether vectors are rotated, which pads them to a power of two.
+        noise: Correlated noise that each client adds to its integers, in steps between two
+            levels, and cancels one round later by a second message (docs/cancel.md). None: noise
+            is independent.
+        coordinates: How many of the rotated coordinates are sent, a public choice for each round
+            (docs/few-coordinates.md); None: all.
+        record_clip: Where the unit is a record, the L2 clip of each record's vector: a silo sends
+            their sum (docs/silos.md).
+        sampling_rate: The probability with which a silo includes a record in a round (Poisson
+            sampling); None: all.
+        zero_distance: L2 distance of a vector from that of a zero update, over C, where a zero
+            update sends something.
+        delta: The δ of `guarantee` if none is given; None: 10⁻⁵, or one over the population if
+            that is less.
+        seed: Seed of the public rotation and of the choice of coordinates.
 
-    With ``coordinates`` only so many of the rotated ones are sent, a public choice that is drawn anew in every round:
-    the noise of the whole is hardly more, and messages are many times shorter (``docs/few-coordinates.md``).
-
-    With ``unit="record"`` clients are silos, and a record is protected: ``encode`` takes the vectors of a silo's
-    records, a row each, clips each at ``record_clip``, and sends their sum within ``l2_clip`` (``docs/silos.md``).
-
-    >>> from rqm import SecureRandom
-    >>> mean = PrivateMean(epsilon=1, delta=1e-6, clients=1000, dim=50, l2_clip=1.0)
+    >>> from rqm import Participation, Rounding, SecureRandom
+    >>> who = Participation(clients=1000)
+    >>> mean = PrivateMean(dim=50, mechanism=Rounding(clip=0.5, margin=3.0, levels=2), participation=who)
     >>> message = mean.encode(np.ones(50), SecureRandom())  # a client; 64 integers: rotated vectors are padded
-    >>> estimate = mean.decode(1000 * message, clients=1000)  # the server, from the sum of all messages
-    >>> estimate.shape, mean.guarantee.epsilon <= 1
-    ((50,), True)
+    >>> estimate = mean.decode(1000 * message, 1000)  # the server, from the sum of all messages
+    >>> estimate.shape, round(mean.guarantee(1e-6).epsilon, 2)
+    ((50,), 0.12)
     """
 
     dim: int
-    clients: int
-    epsilon: InitVar[float | None] = None
-    mechanism: Mechanism | None = None
-    delta: float | None = None
+    mechanism: Mechanism
+    participation: Participation
+    threat_model: ThreatModel = field(default_factory=ThreatModel)
     l2_clip: float | None = 1.0
     rotate: bool = True
-    rounds: int = 1
-    population: int | None = None
-    participations: int | None = None
-    honest: int | float | None = None
-    survivors: int | None = None
-    observer: Observer = "server"
-    neighbours: Neighbours = "replace"
-    unit: Unit = "user"
-    separation: int | None = None
-    cancel: Cancel | None = None
-    coordinates: int = None  # type: ignore[assignment]  # integers that a client sends; None: all
+    noise: CorrelatedNoise | None = None
+    coordinates: int = None  # type: ignore[assignment]
     record_clip: float | None = None
-    record_rate: float | None = None
-    seed: int = 0  # of the public rotation, and of the choice of coordinates
+    sampling_rate: float | None = None
+    zero_distance: float = 1.0
+    delta: float | None = None
+    seed: int = 0
 
-    def __post_init__(self, epsilon: float | None) -> None:
-        """Validate everything, and find a mechanism if none is given."""
+    def __post_init__(self) -> None:
+        """Validate everything."""
 
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
         put("dim", whole("dim", self.dim, 1))
-        put("coordinates", sent(self.dim, bool(self.rotate), self.coordinates))
-        put("cancel", None if self.cancel is False else cancel_of(self.cancel))
-        epsilon = None if epsilon is None else checked_epsilon(epsilon)
+        if not isinstance(self.rotate, bool):
+            raise TypeError(f"rotate = {shown(self.rotate)}: must be true or false")
+        for name, kind in (("participation", Participation), ("threat_model", ThreatModel)):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a rqm.{kind.__name__}")
+        put(
+            "coordinates", mechanism_of(self.mechanism).slots(sent_coordinates(self.dim, self.rotate, self.coordinates))
+        )
         put("seed", whole("seed", self.seed, 0))
-        for one in fields(Setting):
-            put(one.name, getattr(self.setting, one.name))
         for name in ("l2_clip", "record_clip"):
             if getattr(self, name) is not None:
                 put(name, real(name, getattr(self, name), "a positive finite number", 0, inf))
-        if not isinstance(self.rotate, bool):
-            raise TypeError(f"rotate = {shown(self.rotate)}: must be true or false")
-        if self.mechanism is None:
-            for name, value in find(self, epsilon).items():
-                put(name, value)
-        put("coordinates", mechanism_of(self.mechanism).slots(self.coordinates))
-        check(self, self._mechanism)
-        if epsilon is not None and not self.guarantee.epsilon <= epsilon:
-            raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {self.guarantee.epsilon:.4g}, which is more")
-
-    @cached_property
-    def setting(self) -> Setting:
-        """Who takes part and who watches."""
-        return Setting(**{one.name: getattr(self, one.name) for one in fields(Setting)})
+        if self.sampling_rate is not None:
+            put("sampling_rate", real("sampling_rate", self.sampling_rate, "above 0 and at most 1", 0, 1, closed="]"))
+        if self.threat_model.unit == "record" and self.delta is None:
+            raise ValueError("delta = None: must be given for records: well below one over the number of all of them")
+        delta = default_delta(self.participation.population) if self.delta is None else self.delta
+        put("delta", real("delta", delta, "above 0 and below 1", 0, 1))
+        if self.noise is not None:
+            put("noise", CorrelatedNoise.of(self.noise))
+        check_mean(self)
 
     # -- what is sent -------------------------------------------------------------------------
 
     @property
-    def few(self) -> bool:
-        """Whether clients send fewer ``coordinates`` than rotated vectors have: a public choice for each round."""
-        return self.coordinates < sent(self.dim, self.rotate, None)
+    def is_subset(self) -> bool:
+        """Whether clients send fewer coordinates than rotated vectors have."""
+        return self.coordinates < sent_coordinates(self.dim, self.rotate, None)
 
     @property
     def modulus(self) -> int:
         """Sums are taken modulo this power of two."""
-        return int(2 ** self._sum_bits(self.clients))
+        return int(2 ** self._sum_bits(self.participation.clients))
 
     @property
     def wire_bits(self) -> int | None:
-        """Bits of all messages of a participation under secure aggregation, a coordinate; None: floats."""
-        return None if not self.integers else self._sum_bits(self.clients) * (2 if self.second else 1)
+        """Bits of all messages of a participation under secure aggregation, per coordinate; None:
+        floats."""
+        if not self.has_integer_messages:
+            return None
+        return self._sum_bits(self.participation.clients) * (2 if self.has_second_message else 1)
 
     def _sum_bits(self, clients: int) -> int:
-        channel = self._mechanism.channel
-        return self.held.bits(self.clients, self.clients) if self.second else channel.sum_bits(clients)
+        if self.noise is not None and self.has_second_message:
+            return self.noise.sum_bits(self.participation.clients, self.participation.clients)
+        return self.mechanism.channel.sum_bits(clients)
 
     @property
-    def second(self) -> bool:
-        """Whether noise is taken back by a second message; a silo, there in every round, does so in its next one."""
-        return self.cancel is not None and self.record_clip is None
-
-    @cached_property
-    def held(self) -> Transient:
-        """The noise that is taken back."""
-        if self.cancel is None:
-            raise ValueError("cancel = None: no noise is taken back here")
-        return Transient.of(self.cancel)
+    def has_second_message(self) -> bool:
+        """Whether noise is canceled by a second message; a silo, present in every round, does so in
+        its next one."""
+        return self.noise is not None and self.record_clip is None
 
     @property
-    def private(self) -> bool:
+    def is_private(self) -> bool:
         """Whether there is noise at all."""
-        return self._mechanism.private
+        return self.mechanism.private
 
     @property
-    def integers(self) -> bool:
+    def has_integer_messages(self) -> bool:
         """Whether clients send integers, which a secure aggregator can add up, and not floats."""
-        return self._mechanism.integers
-
-    @property
-    def _mechanism(self) -> Mechanism:
-        assert self.mechanism is not None
-        return self.mechanism
+        return self.mechanism.integers
 
     @cached_property
     def length(self) -> float | None:
-        """What vectors are scaled to: a little less than C, so that rounding pushes none of them over the budget."""
-        if self.l2_clip is None or self.record_clip is not None:  # which no budget on the sum helps
+        """What vectors are scaled to: a little less than C, so that rounding pushes none of them
+        over the bound."""
+        if self.l2_clip is None or self.record_clip is not None:
             return self.l2_clip
-        return (1 - FLOAT_ROOM) * self.l2_clip if self.few and self.last_length else self.last_length
+        return (1 - FLOAT_ROOM) * self.l2_clip if self.is_subset and self.encoded_length else self.encoded_length
 
     @cached_property
-    def last_length(self) -> float:
-        """The same for what is encoded: of few coordinates, after they were chosen."""
-        if not self.integers or self._mechanism.whole is not None:
+    def encoded_length(self) -> float:
+        """The same for what is encoded: of a choice of coordinates, after they were chosen."""
+        if not self.has_integer_messages or self.mechanism.whole is not None:
             return (1 - FLOAT_ROOM) * self.bound
-        return usable_length(self._mechanism.channel, self.bound, self.coordinates)
+        return usable_length(self.mechanism.channel, self.bound, self.coordinates)
+
+    @property
+    def bound(self) -> float:
+        """The L2 bound of what is encoded: C, after a choice of coordinates the second clip, or what
+        c implies."""
+        if self.l2_clip is not None:
+            return self.l2_clip * (second_clip(self.coordinates) if self.is_subset else 1)
+        return float(self.mechanism.channel.clip * sqrt(self.coordinates))
 
     def gather(self, rows: Any, before: Gathered | None = None) -> Gathered:
-        """A silo's records, a row each, clipped and added to those ``before``; for ``encode``."""
+        """A silo's records, clipped and summed, for `encode`.
+
+        Args:
+            rows: Vectors of records, one row each.
+            before: Records that were gathered before.
+
+        Returns:
+            The sum over all of them.
+        """
         return gather(self, rows, before)
 
-    def rotation(self, turn: int) -> Rotation | None:
-        """The public rotation of a round."""
+    def rotation(self, round_index: int) -> Rotation | None:
+        """The public rotation of a round, the same in all rounds if noise is correlated."""
         if not self.rotate:
             return None
-        fixed = self.cancel is not None or self._mechanism.correlation is not None  # or noise would not cancel
-        return Rotation(self.dim, rotation_seed(self.seed, 0 if fixed else turn))
+        is_fixed = self.noise is not None or self.mechanism.correlation is not None  # or noise would not cancel
+        return Rotation(self.dim, rotation_seed(self.seed, 0 if is_fixed else round_index))
 
-    def choice(self, turn: int) -> Choice:
-        """The public choice of a round, if ``few`` coordinates are sent."""
-        return Choice(self.dim, self.coordinates, self.seed, turn)
+    def choice(self, round_index: int) -> Choice:
+        """The public choice of coordinates of a round, if only some are sent."""
+        return Choice(self.dim, self.coordinates, self.seed, round_index)
+
+    def _correlated_noise(self) -> CorrelatedNoise:
+        if self.noise is None:
+            raise ValueError("noise = None: noise is independent here, and nothing is canceled")
+        return self.noise
 
     def transient(self, rng: object) -> Any:
-        """What one client adds to its message of one round, and takes back in the next: integers, its secret."""
-        return self.held.draw(self.coordinates, require_secure(rng))
+        """What a client adds to its message of one round and cancels in the next: integers, its
+        secret.
 
-    def take_back(self, transient: Any) -> Any:
-        """The second message, for the round after: it holds no input, and is sent once or never."""
-        return -self.held.both(self.held.checked(transient, self.coordinates))[1] % self.modulus
+        Args:
+            rng: A `SecureRandom`.
 
-    def encode(self, x: Any, rng: object, *, round: int = 0, transient: Any = None) -> Any:
-        """One client's message in a round: ``coordinates`` integers below ``modulus``, in the library of ``x``.
-
-        ``x`` holds ``dim`` finite numbers. They come as 64-bit integers, whose sums cannot overflow. What may leave the
-        machine rests on ``SecureRandom`` alone; for what stays, see ``simulated``. With ``cancel`` it holds fresh
-        ``transient`` noise, and the round after comes a second message: what ``take_back`` makes of the same noise.
+        Returns:
+            The integers.
         """
-        return self._encoded(x, require_secure(rng), round, transient)
+        return self._correlated_noise().draw(self.coordinates, require_secure(rng))
 
-    def simulated(self, x: Any, rng: object, *, round: int = 0, transient: Any = None) -> Any:
-        """The same from seeded words, for simulations and tests: **not private**, and nothing to send."""
-        return self._encoded(x, require(rng), round, transient)
+    def settle(self, transient: Any) -> Any:
+        """The second message, for the next round: it holds no input, and is sent once or never.
 
-    def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round: int, transient: Any) -> Any:
-        channel, turn = self._mechanism.channel, whole("round", round, 0, self.rounds - 1)
-        if (transient is None) != (self.cancel is None):
-            raise ValueError("transient: must be given where noise is taken back (cancel), and only there")
+        Args:
+            transient: What `transient` returned.
+
+        Returns:
+            Integers below `modulus`.
+        """
+        noise = self._correlated_noise()
+        return -noise.canceled(noise.checked(transient, self.coordinates)) % self.modulus
+
+    def encode(self, x: Any, rng: object, *, round_index: int = 0, transient: Any = None) -> Any:
+        """One client's message in a round.
+
+        Args:
+            x: `dim` finite numbers, a NumPy array or a torch tensor; for records, what `gather`
+                returned, or rows.
+            rng: A `SecureRandom`.
+            round_index: The round, from 0.
+            transient: With correlated noise, what `transient` returned for this round.
+
+        Returns:
+            `coordinates` integers below `modulus`, in the library of `x`.
+
+        Raises:
+            TypeError: If the randomness is not secure. ValueError: If `x` has the wrong shape or
+            is not finite.
+        """
+        return self._encoded(x, require_secure(rng), round_index, transient)
+
+    def simulated(self, x: Any, rng: object, *, round_index: int = 0, transient: Any = None) -> Any:
+        """The same with seeded randomness, for simulations and tests: **not private**, and nothing
+        to send.
+
+        Args:
+            x: See `encode`.
+            rng: A `SeededRandom` or a `SecureRandom`.
+            round_index: See `encode`.
+            transient: See `encode`.
+
+        Returns:
+            See `encode`.
+        """
+        return self._encoded(x, require(rng), round_index, transient)
+
+    def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round_index: int, transient: Any) -> Any:
+        channel, index = self.mechanism.channel, whole("round_index", round_index, 0, self.participation.rounds - 1)
+        if (transient is None) != (self.noise is None):
+            raise ValueError("transient: must be given with correlated noise, and only there")
         x = x if self.record_clip is None else (x if isinstance(x, Gathered) else self.gather(x)).total
         other = kernels.backend(x)
         row = floats("x", x) if other is None else other.finite_floats("x", x).clone()
         if tuple(row.shape) != (self.dim,):
             raise ValueError(f"x has shape {tuple(row.shape)}: must be ({self.dim},)")
-        rows, finite = self._prepared(row[None], turn)
+        rows, finite = self._prepared(row[None], index)
         if other is None and not finite[0]:
             raise not_finite("x", row)
-        if (vector := self._mechanism.whole) is not None:
+        if (vector := self.mechanism.whole) is not None:
             levels = vector.encode(rows[0] / self.bound, source)
         else:
             levels = kernels.encode_long(channel.recipe, self._within(rows)[0], source, keep=row)
         message = levels if other is None else levels.long()
-        return message if transient is None else self.held.added(message, transient) % self.modulus
+        return message if self.noise is None else self.noise.added_to(message, transient) % self.modulus
 
-    def _prepared(self, rows: Any, turn: int) -> tuple[Any, Any]:
-        """Rows that are clipped, rotated, and of few coordinates clipped again; and which of them were finite."""
-        rows, finite = prepare(rows, self.length, self.rotation(turn))
-        return (prepare(self.choice(turn).pick(rows), self.last_length, None)[0] if self.few else rows), finite
+    def _prepared(self, rows: Any, round_index: int) -> tuple[Any, Any]:
+        """Rows that are clipped, rotated, and after a choice of coordinates clipped again; and which
+        were finite."""
+        rows, finite = prepare(rows, self.length, self.rotation(round_index))
+        if self.is_subset:
+            rows = prepare(self.choice(round_index).pick(rows), self.encoded_length, None)[0]
+        return rows, finite
 
     def _within(self, rows: Any) -> Any:
-        """The same rows; one that breaks the L2 budget, as the encoder will see it, becomes zero. None should."""
+        """The same rows; one that breaks the L2 bound, as the encoder will see it, becomes zero.
+        None should."""
         if self.l2_clip is None or self.record_clip is not None:
             return rows
-        return within(self._mechanism.channel, rows, self.bound)
+        return within(self.mechanism.channel, rows, self.bound)
 
     # -- a simulation's clients ---------------------------------------------------------------
 
-    def add(self, rows: Any, total: Any, rng: object, *, round: int) -> Any:
-        """Add the messages of many clients, a row of a torch tensor each, to their sum; return which rows were finite.
+    def add(self, rows: Any, total: Any, rng: object, *, round_index: int) -> Any:
+        """Add the messages of many clients to their sum; baselines add up floats.
 
-        The others send an encoding of zero. Baselines add up floats. ``rows`` may be overwritten, nothing is checked,
-        and nothing waits for a GPU. Where the unit is a record, a row is what ``gather`` returned.
+        Nothing is checked and nothing waits for a GPU. A row that is not finite sends an encoding
+        of zero.
+
+        Args:
+            rows: A torch tensor with one vector a row, which may be overwritten; for records,
+                what `gather` returned.
+            total: The sum, which is changed in place.
+            rng: The source of randomness.
+            round_index: The round, from 0.
+
+        Returns:
+            Which rows were finite.
         """
-        rows, finite = self._prepared(rows if self.record_clip is None else stacked(rows), round)
-        mech = self._mechanism
-        if mech.whole is not None:
-            mech.whole.encode_sum(rows / self.bound, require(rng), total, threads=1)
-        elif mech.integers:
-            mech.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)  # torch's own stay warm
+        rows, finite = self._prepared(rows if self.record_clip is None else stacked(rows), round_index)
+        mechanism = self.mechanism
+        if mechanism.whole is not None:
+            mechanism.whole.encode_sum(rows / self.bound, require(rng), total, threads=1)
+        elif mechanism.integers:  # with one thread, so that torch's own stay warm
+            mechanism.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)
         else:
-            total += mech.sends(rows, require(rng)).sum(dim=0, dtype=total.dtype)
+            total += mechanism.sends(rows, require(rng)).sum(dim=0, dtype=total.dtype)
         return finite
 
     def memory(self, seeds: Callable[[int], int]) -> Memory | None:
-        """What a trusted server remembers whose noise is correlated, by the seed of every round; or nothing."""
-        return None if self.integers else memory(self._mechanism, self.cancel, self.rounds, seeds)
+        """What a trusted server remembers whose noise is correlated, by the seed of every round; or
+        nothing."""
+        if self.has_integer_messages:
+            return None
+        return memory(self.mechanism, self.noise, self.participation.rounds, seeds)
 
     def revealed(
-        self, total: Any, clients: int, seed: int, memory: Memory | None = None, *, round: int | None = None
+        self, total: Any, clients: int, seed: int, memory: Memory | None = None, *, round_index: int | None = None
     ) -> Any:
-        """What an aggregator reveals of a sum: channels' modulo a power of two; a trusted server adds its noise.
+        """What an aggregator reveals of a sum: integers modulo a power of two; a trusted server adds
+        its noise.
 
-        One whose noise is correlated also needs its ``memory`` and the number of the round, and no seed.
+        Args:
+            total: The sum, which is changed in place.
+            clients: Clients in the sum.
+            seed: Seed of a trusted server's independent noise.
+            memory: What a trusted server remembers whose noise is correlated.
+            round_index: The round, where noise is correlated.
+
+        Returns:
+            The sum as it is revealed.
         """
-        mech = self._mechanism
-        if mech.integers:
+        mechanism = self.mechanism
+        if mechanism.integers:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        scale = mech.on_sum(clients) * (self.record_clip or self.bound) if self.l2_clip is not None else 0.0
-        if (mech.correlation is not None or self.cancel is not None) and (memory is None or round is None):
-            raise ValueError("memory = None: must be given, and the round, where the noise is correlated over rounds")
+        scale = mechanism.on_sum(clients) * (self.record_clip or self.bound) if self.l2_clip is not None else 0.0
+        is_correlated = mechanism.correlation is not None or self.noise is not None
+        if is_correlated and (memory is None or round_index is None):
+            raise ValueError("memory = None: must be given, with the round, where noise is correlated over rounds")
         if scale:
-            total += scale * (white(total, seed) if memory is None or round is None else memory.noise(round, total))
+            noise = white(total, seed) if memory is None or round_index is None else memory.noise(round_index, total)
+            total += scale * noise
         return total
 
     # -- the server ---------------------------------------------------------------------------
 
-    def decode(self, total: Any, clients: int, *, round: int = 0, check: bool = True) -> Any:
-        """The mean of so many clients' vectors, unbiased but for clipping, from the sum of their messages.
+    def decode(self, total: Any, survivors: int, *, round_index: int = 0, check: bool = True) -> Any:
+        """The mean of the clients' vectors, unbiased but for clipping, from the sum of their
+        messages.
 
-        ``check=False`` is for a caller who knows that the sum is one that these clients can have sent.
+        Args:
+            total: The sum, `coordinates` integers.
+            survivors: How many clients are in the sum.
+            round_index: The round, from 0.
+            check: Whether to refuse a sum that these clients cannot have sent.
+
+        Returns:
+            `dim` floats, in the library of `total`.
+
+        Raises:
+            ValueError: If the sum has the wrong shape, or too few clients, or cannot have been
+            sent.
         """
-        turn = whole("round", round, 0, self.rounds - 1)
-        clients = whole("clients", clients, self.survivors or self.clients, self.clients)
+        index, who = whole("round_index", round_index, 0, self.participation.rounds - 1), self.participation
+        survivors = whole("survivors", survivors, who.min_survivors or who.clients, who.clients)
         total = sums("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
-        if self.second and self.integers:  # what wraps around the modulus is nearest to the middle
+        if self.has_second_message and self.has_integer_messages:  # the representative nearest to the center
             half = self.modulus // 2
-            total, check = (total - clients // 2 + half) % self.modulus - half + clients // 2, False
-        mean = self._mechanism.decode(total, clients, check=check)
-        mean = mean if self._mechanism.whole is None else mean * self.bound
+            total, check = (total - survivors // 2 + half) % self.modulus - half + survivors // 2, False
+        mean = self.mechanism.decode(total, survivors, check=check)
+        mean = mean if self.mechanism.whole is None else mean * self.bound
         mean = mean if isinstance(mean, np.ndarray) else mean.float()
-        rotation = self.rotation(turn)
-        if self.few and rotation is not None:
-            return self.choice(turn).inverse(mean[None], rotation)[0]
+        rotation = self.rotation(index)
+        if self.is_subset and rotation is not None:
+            return self.choice(index).inverse(mean[None], rotation)[0]
         return mean if rotation is None else rotation.inverse(mean[None], overwrite=True)[0]
 
     def error(self, length: float, size: float | None = None) -> float:
-        """The mean squared error to be expected of each value that ``decode`` returns, for a mean of this length.
+        """The expected squared error of each value that `decode` returns.
 
-        The clients' vectors have the root mean square length ``size``, by default C. See ``expected_error``.
+        Args:
+            length: The length of the mean.
+            size: The root mean square length of the clients' vectors; None: C.
+
+        Returns:
+            The error. See `expected_error` for what it leaves out.
         """
         return expected_error(self, length, size)
 
-    # -- what is promised ---------------------------------------------------------------------
+    # -- what is guaranteed -------------------------------------------------------------------
 
-    @cached_property
-    def guarantee(self) -> "Guarantee":
-        """What all rounds as planned guarantee to every user, or record, certified."""
-        return self.guarantee_of(None)
+    def guarantee(
+        self,
+        delta: float | None = None,
+        charges: Mapping[int, int] | None = None,
+        *,
+        workload: "Workload | None" = None,
+    ) -> "Guarantee":
+        """What all rounds guarantee to every user or record, certified.
 
-    def guarantee_of(self, charges: Mapping[int, int] | None, workload: "Workload | None" = None) -> "Guarantee":
-        """What releases charged so often in each round guarantee (None: as planned), stepping by ``workload``."""
-        from rqm.privacy.guarantee import Chosen, guarantee  # noqa: PLC0415 (takes the compiler)
+        Args:
+            delta: δ; None: the one of this object.
+            charges: How often each round was charged; None: every round once, as planned.
+            workload: How the server sums noise into its model, for the noise that is left in it.
 
-        k = self.coordinates
-        chosen = Chosen(padded(self.dim), second_clip(k), clipped_away_at_most(k)) if self.few else None
-        about: dict[str, Any] = {"parameters": self.dim, "under": self.wire_bits, "workload": workload}
-        return guarantee(self.event, self.setting, charges, **about, chosen=chosen)
+        Returns:
+            The guarantee.
+        """
+        from rqm.accounting.guarantee import CoordinateSubset, guarantee  # noqa: PLC0415 (takes the compiler)
 
-    def spent(self, charges: Mapping[int, int]) -> "Spent":
-        """ε of the releases that were charged: the same number, in less time."""
-        from rqm.privacy.accountant import spent  # noqa: PLC0415
+        count, subset = self.coordinates, None
+        if self.is_subset:
+            subset = CoordinateSubset(padded(self.dim), second_clip(count), clipped_away_at_most(count))
+        return guarantee(
+            self.release,
+            self.participation,
+            self.threat_model,
+            self._delta(delta),
+            charges,
+            parameters=self.dim,
+            bits_under_secagg=self.wire_bits,
+            workload=workload,
+            subset=subset,
+        )
 
-        return spent(self.event, self.setting, charges)
+    def account(self, charges: Mapping[int, int] | None = None, delta: float | None = None) -> "EpsilonResult":
+        """ε of all rounds, or of those that were charged: the number of `guarantee`, in less time.
+
+        Args:
+            charges: How often each round was charged; None: as planned.
+            delta: δ; None: the one of this object.
+
+        Returns:
+            ε and the bound that gave it.
+        """
+        from rqm.accounting.accountant import account  # noqa: PLC0415 (takes the compiler)
+
+        return account(self.release, self.participation, self.threat_model, self._delta(delta), charges)
+
+    def _delta(self, delta: float | None) -> float:
+        assert self.delta is not None
+        return self.delta if delta is None else delta
 
     @property
-    def event(self) -> "Event":
-        """What one round releases."""
-        from rqm.privacy.event import Event  # noqa: PLC0415
+    def release(self) -> "Release":
+        """What one round reveals."""
+        from rqm.accounting.release import Release  # noqa: PLC0415 (takes the compiler)
 
-        apart = 1 if self.cancel is None else self.setting.apart
-        return Event(self._mechanism, self.coordinates, self.bound, self.cancel, apart, self.record_clip)
+        return Release(
+            self.mechanism,
+            self.coordinates,
+            self.bound,
+            self.noise,
+            self.record_clip,
+            self.sampling_rate,
+            2.0 if self.is_subset and self.zero_distance > 1 else self.zero_distance,  # a choice scales both vectors
+        )
 
     @property
-    def bound(self) -> float:
-        """The L2 bound of what is encoded: C, of few coordinates the second clip, or what that of every one implies."""
-        if self.l2_clip is not None:
-            return self.l2_clip * (second_clip(self.coordinates) if self.few else 1)
-        return float(self._mechanism.channel.clip * sqrt(self.coordinates))
+    def is_quick(self) -> bool:
+        """Whether ε takes seconds at most."""
+        return self.participation.clients <= QUICK_CLIENTS or not self.release.has_interior_levels
 
-    @property
-    def quick(self) -> bool:
-        """Whether ε takes seconds at most: by a law that is affine on the clip, or for not too many clients."""
-        from rqm.privacy.worst_case import QUICK_CLIENTS  # noqa: PLC0415
-
-        return self.clients <= QUICK_CLIENTS or not self.event.dear
-
-    # -- to the other side --------------------------------------------------------------------
+    # -- to and from plain values ---------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, ready for JSON; the guarantee is not among them, it follows."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        values["coordinates"] = self.coordinates if self.few else None
-        values = {name: value for name, value in values.items() if value is not None or name not in LATER}
-        return {"private_mean": FORMAT, **values, "mechanism": self._mechanism.to_dict()}
+        """Everything as plain values, ready for JSON; the guarantee follows from them."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _TABLES}
+        values["coordinates"] = self.coordinates if self.is_subset else None
+        return {
+            "private_mean": FORMAT,
+            **values,
+            **asdict(self.participation),
+            **asdict(self.threat_model),
+            "noise": None if self.noise is None else self.noise.to_dict(),
+            "mechanism": self.mechanism.to_dict(),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build what ``to_dict`` described."""
-        return cls(**read(values, [one.name for one in fields(cls)], LATER))
+        """Build what `to_dict` described.
+
+        Args:
+            values: All values.
+
+        Returns:
+            The private mean.
+
+        Raises:
+            ValueError: If a value is missing or unknown, or the format is another.
+        """
+        if not isinstance(values, Mapping):
+            raise TypeError(f"private_mean = {shown(values)}: must be a table of names and values")
+        values = dict(values)
+        if values.pop("private_mean", None) != FORMAT:
+            raise ValueError(f"private_mean: must be {FORMAT}, the format that this version reads")
+        names = {kind: [one.name for one in fields(kind)] for kind in (Participation, ThreatModel, cls)}
+        own = [name for name in names[cls] if name not in ("participation", "threat_model")]
+        known = [*own, *names[Participation], *names[ThreatModel]]
+        known_keys(values, known, needed=known)
+        parts = {kind: {name: values.pop(name) for name in names[kind]} for kind in (Participation, ThreatModel)}
+        noise = values.pop("noise")
+        return cls(
+            **values | {"mechanism": mechanism_from_dict(values["mechanism"])},
+            noise=None if noise is None else CorrelatedNoise.of(noise),
+            participation=Participation(**parts[Participation]),
+            threat_model=ThreatModel(**parts[ThreatModel]),
+        )
 
     def promises(self) -> dict[str, Any]:
-        """All that the guarantee of one release rests on: what two sides, or a run and its ledger, must agree on."""
+        """All that the guarantee of one release rests on: what two sides, or a run and its ledger,
+        must agree on."""
         values = self.to_dict()
         return {name: value for name, value in values.items() if name not in PUBLIC} | {"dim": self.coordinates}
 
     @property
     def kind(self) -> str:
-        """A hash of all that it promises."""
+        """A hash of `promises`."""
         return sha256(json.dumps(self.promises(), sort_keys=True).encode()).hexdigest()
 
-    def with_(self, **changes: Any) -> Self:
-        """The same with some values changed; those that are None stay. With ``epsilon`` it must keep that."""
-        asked = changes.pop("epsilon", None)
-        few = {"coordinates": self.coordinates if self.few else None}  # all of another dim are others
+    def replaced(self, **changes: Any) -> Self:
+        """The same with some values changed, those of its participation and threat model included.
+
+        Args:
+            **changes: New values; those that are None stay.
+
+        Returns:
+            The changed private mean.
+        """
         given = {name: value for name, value in changes.items() if value is not None}
-        return replace(self, epsilon=asked, **{**few, **given})
+        for table in ("participation", "threat_model"):
+            inside = {one.name for one in fields(getattr(self, table))} & given.keys()
+            if {"honest_clients", "honest_fraction"} & inside:
+                given.setdefault("honest_clients", None)
+                given.setdefault("honest_fraction", None)
+                inside |= {"honest_clients", "honest_fraction"}
+            if inside:
+                given[table] = replace(getattr(self, table), **{name: given.pop(name) for name in inside})
+        return replace(self, **{"coordinates": self.coordinates if self.is_subset else None, **given})
 
 
-def _asked(_: PrivateMean) -> float:
-    raise AttributeError("epsilon is only asked for; what is promised is guarantee.epsilon (change values by with_)")
+_TABLES = ("participation", "threat_model", "noise", "mechanism")
 
 
-PrivateMean.epsilon = property(_asked)  # type: ignore[attr-defined]
+def sent_coordinates(dim: int, rotate: bool, coordinates: int | None) -> int:
+    """How many integers a client sends: as many as are asked for, or all, padded if vectors are
+    rotated.
+
+    Args:
+        dim: Values of a vector.
+        rotate: Whether vectors are rotated.
+        coordinates: How many are asked for, or None.
+
+    Returns:
+        The number.
+    """
+    most = padded(dim) if rotate else dim
+    return most if coordinates is None else whole("coordinates", coordinates, 1, most)

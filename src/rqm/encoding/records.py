@@ -1,8 +1,10 @@
-"""Records of a silo: what it sends is the sum of their vectors, each clipped, and no record moves that sum by more.
+"""Records of a silo: what it sends is the sum of their vectors, each clipped, and no record moves
+that sum by more.
 
-Nothing else leaves the silo: no number of records, no mean over them. The sum is scaled down to a public bound, which
-brings no two of them further apart, so all that the guarantee rests on is the clip of every record
-(``docs/proofs/silos.md``). Sums are of float64, in which what they lose is far below a record's clip.
+Nothing else leaves the silo: no number of records, no mean over them. The sum is scaled down to a
+public bound, which brings no two of them further apart, so all that the guarantee rests on is the
+clip of every record (``docs/proofs/participation.md#lemma-8``). Sums are of float64, in which
+what they lose is far below a record's clip.
 """
 
 from collections.abc import Sequence
@@ -17,10 +19,10 @@ from rqm.encoding.transforms import FLOAT_ROOM, prepare, tensors
 
 if TYPE_CHECKING:
     from rqm.encoding.private_mean import PrivateMean
-    from rqm.mechanisms.base import Mechanism
 
 GROUP = 128
-"""Records that are added up together, and then these sums: so float64 loses less than ``FLOAT_ROOM`` of a record …"""
+"""Records that are added up together, and then these sums: so float64 loses less than ``FLOAT_ROOM``
+of a record …"""
 LARGEST = 2**14
 """… and the public bound over a record's clip, for the same reason when it is scaled and rotated."""
 
@@ -28,16 +30,17 @@ LARGEST = 2**14
 @final
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """The sum of so many records' vectors, each within the record's clip; it does not leave the silo as it is."""
+    """The sum of so many records' vectors, each within the record's clip; it does not leave the silo
+    as it is."""
 
     total: Any
     records: int
 
 
 def record_length(mean: "PrivateMean") -> float:
-    """What a record's vector is scaled to: a little less than C, since sums are rounded to the encoder's positions."""
+    """What a record's vector is scaled to: a little less than C, since sums are rounded to the
+    encoder's positions."""
     assert mean.record_clip is not None
-    assert mean.mechanism is not None
     length = (1 - FLOAT_ROOM) * mean.record_clip
     if mean.mechanism.integers:
         channel, recipe = mean.mechanism.channel, mean.mechanism.channel.recipe
@@ -56,7 +59,7 @@ def gather(mean: "PrivateMean", rows: Any, before: Gathered | None = None) -> Ga
 
     A record whose vector is not finite counts as zero.
     """
-    if mean.unit != "record":
+    if mean.record_clip is None:
         raise ValueError("unit = 'user': records are gathered where the unit is a record")
     other = tensors(rows)
     rows = floats("rows", rows).astype(np.float64) if other is None else other.copied(rows).double()
@@ -88,11 +91,20 @@ def stacked(rows: Sequence[Gathered]) -> Any:
     return np.stack(totals) if other is None else other.rows(totals)
 
 
-def check(mean: "PrivateMean", mech: "Mechanism | None") -> None:
-    """Refuse what does not go with records, or what no bound is known for; the mechanism, once it is there."""
-    if mean.unit == "user":
-        if mean.record_clip is not None:
-            raise ValueError(f"record_clip = {shown(mean.record_clip)}: must come with unit = 'record'")
+def check_records(mean: "PrivateMean") -> None:
+    """Refuse what does not go with records, or what no bound is known for.
+
+    Args:
+        mean: The private mean.
+
+    Raises:
+        ValueError: If no bound is known.
+    """
+    mechanism, threat = mean.mechanism, mean.threat_model
+    if threat.unit == "user":
+        for name in ("record_clip", "sampling_rate"):
+            if getattr(mean, name) is not None:
+                raise ValueError(f"{name} = {shown(getattr(mean, name))}: must come with unit = 'record'")
         return
     if mean.record_clip is None or mean.l2_clip is None:
         name = "record_clip" if mean.record_clip is None else "l2_clip"
@@ -103,27 +115,45 @@ def check(mean: "PrivateMean", mech: "Mechanism | None") -> None:
         raise ValueError(
             f"l2_clip = {mean.l2_clip:g}: must be from 1 to {LARGEST} times a record's clip ({mean.record_clip:g})"
         )
-    if mean.few:
+    if mean.is_subset:
         raise ValueError(f"coordinates = {mean.coordinates}: no bound is known for records; leave it out")
-    if mean.cancel is not None:
-        _check_order(mean, mech)
-    if mech is None:
-        return
-    if mech.correlation is not None or mech.whole is not None or (mech.integers and not mech.channel.budgeted):
+    _check_rounds(mean)
+    if (
+        mechanism.correlation is not None
+        or mechanism.whole is not None
+        or (mechanism.integers and not mechanism.channel.budgeted)
+    ):
         raise ValueError(
-            f"mechanism = {mech.kind!r}: no bound is known for records; must be integer noise (discrete-gaussian, "
+            f"mechanism = {mechanism.kind!r}: no bound is known for records; must be integer noise (discrete-gaussian, "
             "skellam, binomial), levels outside the clip, or gaussian"
         )
-    record_length(mean)
 
 
-def _check_order(mean: "PrivateMean", mech: "Mechanism | None") -> None:
-    """Refuse to take back noise over records that are drawn, or where it is of no use."""
-    if mean.record_rate is not None:
-        raise ValueError("record_rate: must not be given where noise cancels (cancel), for records in a fixed order")
-    if mean.setting.apart == 1:
-        raise ValueError("separation = None: must be given where noise cancels: a record comes back after so many")
-    if mech is not None and mech.integers and mech.channel.additive is None:
-        raise ValueError(
-            f"mechanism = {mech.kind!r}: must be integer noise of the silo's own (discrete-gaussian) with cancel"
-        )
+def _check_rounds(mean: "PrivateMean") -> None:
+    """Refuse Poisson sampling and correlated noise where no bound is known for records."""
+    mechanism = mean.mechanism
+    if mean.noise is not None:
+        if mean.sampling_rate is not None:
+            raise ValueError(
+                "sampling_rate: must not be given with correlated noise, which needs a fixed order of records"
+            )
+        if mean.participation.window == 1:
+            raise ValueError(
+                "min_separation = 1: must be larger with correlated noise: a record returns after so many rounds"
+            )
+        if mechanism.integers and mechanism.channel.additive is None:
+            raise ValueError(
+                f"mechanism = {mechanism.kind!r}: must be integer noise of the silo's own (discrete-gaussian) with "
+                "correlated noise"
+            )
+    who = mean.participation
+    if mean.sampling_rate is not None:
+        if mean.threat_model.neighboring != "add-or-remove-one":
+            raise ValueError(
+                "neighboring = 'replace-one': must be 'add-or-remove-one' with Poisson sampling (sampling_rate), "
+                "whose bound holds for that"
+            )
+        if who.limit < who.rounds:
+            raise ValueError(
+                "sampling_rate: must be given without max_participations and min_separation: each round samples anew"
+            )

@@ -20,11 +20,11 @@ from rqm.randomness import SeededRandom
 class Sketch:
     """Every one of ``dim`` coordinates is added, with a random sign, to one of ``count`` sums.
 
-    >>> from rqm import PrivateMean, SecureRandom
+    >>> from rqm import SecureRandom, private_mean
     >>> sketch = Sketch(dim=1000, count=64, seed=1)
-    >>> mean = PrivateMean(epsilon=1, delta=1e-6, clients=1000, dim=64, l2_clip=1.27)  # 1 + 3/√128: the second clip
+    >>> mean = private_mean(epsilon=1, delta=1e-6, clients=1000, dim=64, l2_clip=1.27)  # 1 + 3/√128: the second clip
     >>> message = mean.encode(sketch.forward(np.ones((1, 1000)) / 1000)[0], SecureRandom())
-    >>> sketch.inverse(mean.decode(1000 * message, clients=1000)[None]).shape
+    >>> sketch.inverse(mean.decode(1000 * message, 1000)[None]).shape
     (1, 1000)
     """
 

@@ -14,12 +14,12 @@ from flwr.serverapp import PrivacyConfig, PrivacySpent
 from flwr.supercore.privacy_accounting import SamplingMethod
 
 from rqm._util.checks import real, whole
+from rqm.accounting.accountant import EpsilonResult, account_together
+from rqm.accounting.participation import Participation, ThreatModel
+from rqm.accounting.release import Release
+from rqm.bounds import Adversary, Neighboring
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import mechanism_from_dict
-from rqm.privacy.accountant import Spent, together
-from rqm.privacy.composition import smallest
-from rqm.privacy.event import Event
-from rqm.privacy.setting import Observer, Setting, checked_delta
 
 FORMAT = 1
 
@@ -43,7 +43,7 @@ class DiscreteEvent:
         whole("population_size", self.population_size, 1)
         whole("sample_size", self.sample_size, 1, self.population_size)
         whole("honest", self.honest, 1, self.sample_size)
-        Event(self.mechanism, self.dim, self.l2_clip)
+        Release(self.mechanism, self.dim, self.l2_clip)
 
 
 @final
@@ -68,7 +68,7 @@ class DiscreteAccountant:
             )
         self._config, self._events = config, Counter[DiscreteEvent]()
         sampled = config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
-        self._observer: Observer = "outsider" if sampled else "server"
+        self._adversary: Adversary = "outsider" if sampled else "server"
 
     @property
     def config(self) -> PrivacyConfig:
@@ -88,46 +88,52 @@ class DiscreteAccountant:
         whole("count", count, 1)
         if event.population_size != self._config.population_size:
             raise ValueError(f"population_size = {event.population_size}: must be {self._config.population_size}")
-        if not event.mechanism.channel.affine:
-            raise ValueError("mechanism: must have no level inside its clip but the outermost (a wider margin)")
-        self._setting(event, count)
+        if not event.mechanism.channel.budgeted:
+            raise ValueError(
+                f"mechanism = {event.mechanism.kind!r}: has levels inside its clip, for which certificates take "
+                "minutes; use a wider margin, or fewer levels"
+            )
+        self._threat_model(event).check(self._participation(event, count))
         return self._events + Counter({event: count})
 
-    def _setting(self, event: DiscreteEvent, count: int) -> Setting:
-        return Setting(
-            clients=event.sample_size,
-            rounds=count,
-            population=event.population_size,
-            honest=event.honest,
-            observer=self._observer,
-            neighbours="replace" if self._observer == "outsider" else "zero-out",
-        )
+    def _participation(self, event: DiscreteEvent, count: int) -> Participation:
+        return Participation(event.sample_size, count, event.population_size, "uniform")
 
-    def _spent(self, events: Counter[DiscreteEvent], delta: float) -> Spent:
-        checked_delta(delta)
-        if not events:
-            return Spent(0.0, "gaussian", None)
+    def _threat_model(self, event: DiscreteEvent) -> ThreatModel:
+        neighboring: Neighboring = "replace-one" if self._adversary == "outsider" else "zero-out"
+        return ThreatModel(self._adversary, neighboring, honest_clients=event.honest)
+
+    def _account(self, events: Counter[DiscreteEvent], delta: float) -> EpsilonResult:
+        real("delta", delta, "above 0 and below 1", 0, 1)
         parts = [
-            (Event(event.mechanism, event.dim, event.l2_clip), self._setting(event, count))
+            (
+                Release(event.mechanism, event.dim, event.l2_clip),
+                self._participation(event, count),
+                self._threat_model(event),
+            )
             for event, count in events.items()
         ]
-        return together(parts, delta)
+        return account_together(parts, delta)
 
     def get_epsilon(self, delta: float) -> float:
         """ε of everything so far."""
-        return self._spent(self._events, delta).epsilon
+        return self._account(self._events, delta).epsilon
 
     def get_delta(self, epsilon: float) -> float:
         """δ of everything so far: the smallest, to within a per mille, at which ε is enough."""
         epsilon = real("epsilon", epsilon, "at least 0", -1e-300, float("inf"))
         if not self._events:
             return 0.0
-        return min(1.0, smallest(lambda delta: delta >= 1 or self.get_epsilon(delta) <= epsilon, 1e-6, 1e-3, 10.0))
+        low, high = 1e-300, 1.0
+        while high > low * 1.001:
+            middle = (low * high) ** 0.5
+            low, high = (low, middle) if self.get_epsilon(middle) <= epsilon else (middle, high)
+        return high
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """Everything so far, in Flower's words."""
         delta = self._config.target_delta if delta is None else delta
-        found = self._spent(self._events, delta)
+        found = self._account(self._events, delta)
         return PrivacySpent(found.epsilon, delta, self.num_releases, f"{found.accountant}, certified", found.order)
 
     def would_exceed(self, event: DiscreteEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
@@ -135,7 +141,7 @@ class DiscreteAccountant:
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError("max_epsilon = None: must be given here or in the configuration")
-        return self._spent(self._with(event, count), self._config.target_delta).epsilon > limit
+        return self._account(self._with(event, count), self._config.target_delta).epsilon > limit
 
     def state_dict(self) -> dict[str, object]:
         """All events, as plain values."""

@@ -55,17 +55,17 @@ def levels(
     mean = settings.mean(asked.dim)
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
     source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
-    if not bool(mean.add(vector[None], total, source, round=turn)[0]):
+    if not bool(mean.add(vector[None], total, source, round_index=turn)[0]):
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     found = np.asarray(total)
-    return found if mean.cancel is None else (found + noise(mean, secret)[0]) % mean.modulus
+    return found if mean.noise is None else (found + noise(mean, secret)[0]) % mean.modulus
 
 
 def _silo(found: Gathered, settings: Settings, ctxt: Context, turn: int, seeded: bool) -> Any:
     """What a silo sends for the sum of its records."""
     mean = settings.mean(len(found.total))
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
-    mean.add([found], total, _seeded(settings, ctxt, turn) if seeded else SecureRandom(), round=turn)
+    mean.add([found], total, _seeded(settings, ctxt, turn) if seeded else SecureRandom(), round_index=turn)
     return np.asarray(total)
 
 
@@ -77,11 +77,13 @@ def taken_back(asked: Asked, settings: Settings, secret: bytes) -> Any:
 
 def noise(mean: PrivateMean, secret: bytes) -> tuple[Any, Any]:
     """What a client adds by its secret, and what it takes back; in simulations alone the secret is a seed."""
+    assert mean.noise is not None
     if not secret.startswith(SEEDED):
-        return mean.held.both(mean.held.drawn_from(secret, mean.coordinates))
+        drawn = mean.noise.draw_from_secret(secret, mean.coordinates)
+        return mean.noise.added(drawn), mean.noise.canceled(drawn)
     seed, turn, place = struct.unpack_from("<QII", secret, len(SEEDED))
     like = torch.zeros(mean.coordinates, dtype=torch.int32)
-    added, back = mean.held.drawn_for(1, like, SeededRandom(seed, TRANSIENT, turn, place))
+    added, back = mean.noise.draw_sum(1, like, SeededRandom(seed, TRANSIENT, turn, place))
     return np.asarray(added).astype(np.int64), np.asarray(back).astype(np.int64)
 
 

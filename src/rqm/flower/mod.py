@@ -85,7 +85,7 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     saved, own = states.setdefault(RECORD, ConfigRecord()), sha256(asked.round).hexdigest()
     guard = None if seeded else NodeGuard.of(ctxt.node_config)
     # one of the last takes back what it has added to the sum before, and sends no vector
-    later = settings.plan.cancel is not None and asked.number >= settings.plan.clients
+    later = settings.plan.noise is not None and asked.number >= settings.plan.participation.clients
     if stage == Kind.KEYS and guard is not None:
         guard.begin(asked.round) if later else guard.allow(settings.plan, asked.dim, asked.round)
     elif stage == Kind.KEYS and not seeded:
@@ -116,7 +116,7 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
         return levels(asked, settings, msg, ctxt, call_next, seeded=seeded, secret=client.secret)
 
     message = client.answer(stage, asked.message, values)
-    _save(client, stage, saved, own, alone=settings.plan.cancel is not None)
+    _save(client, stage, saved, own, alone=settings.plan.noise is not None)
     if client.held is not None:
         states[HELD] = ConfigRecord({"held": client.held.save()})
     return message

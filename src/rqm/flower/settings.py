@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from rqm._util.checks import known_keys, whole
-from rqm.plan.plan import Plan
+from rqm.plan.plan import Plan, plan_keys
 from rqm.plan.protocol import Link, protocol
 from rqm.plan.records import Records
 from rqm.plan.sizes import OWN
@@ -32,7 +32,7 @@ class Settings:
     that would be the server, can part some from the others. ``threshold`` of them can together help to unmask.
 
     >>> settings = Settings.from_run_config({"rqm.clients": 10, "rqm.mechanism.mechanism": "rqm", "lr": 0.1})
-    >>> settings.plan.clients, settings.sends
+    >>> settings.plan.participation.clients, settings.sends
     (10, 'update')
     """
 
@@ -46,33 +46,44 @@ class Settings:
             raise ValueError("rqm.mechanism: must be one that sends integers (rqm, pbm, rounding)")
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
-        whole("rqm.clients", self.plan.clients, 2)
+        whole("rqm.clients", self.plan.participation.clients, 2)
         if self.plan.records is not None:
             self._check_records(self.plan.records)
         if self.plan.adapt is not None or self.plan.client.work in ("fedcomgate", "fedaq"):
             raise ValueError("rqm.adapt, rqm.client.work: must not be given: on Flower an app sends its own vector")
-        if isinstance(self.plan.honest, float):
+        threat, separation = self.plan.threat_model, self.plan.participation.min_separation
+        if self.plan.participation.sampling != "available":
             raise ValueError(
-                f"rqm.honest = {self.plan.honest}: must be a number of clients: nodes that are there are no random "
-                "sample of the population, of which a fraction could be told"
+                f"rqm.sampling = {self.plan.participation.sampling!r}: must be 'available' on Flower, whose available "
+                "nodes are no random sample of the population"
             )
-        if self.plan.separation is not None and self.plan.cancel is None:
+        if threat.honest_fraction is not None or threat.adversary != "server":
+            what = "honest_fraction" if threat.honest_fraction is not None else "adversary"
             raise ValueError(
-                f"rqm.separation = {self.plan.separation}: must come with rqm.cancel: otherwise nodes come as they like"
+                f"rqm.{what} = {getattr(threat, what)}: must not be given on Flower: the nodes that are available "
+                "are no random sample of the population; give rqm.honest-clients"
             )
-        if self.plan.cancel is not None:
+        if separation > 1 and self.plan.noise is None:
+            raise ValueError(
+                f"rqm.min-separation = {separation}: must come with correlated noise (rqm.noise): otherwise nodes take "
+                "part whenever they are available"
+            )
+        if self.plan.noise is not None:
             if self.threshold:
-                raise ValueError(f"rqm.threshold = {self.threshold}: must not be given where noise cancels: it follows")
-            for link in (Link(b"rqm", 0), Link(b"rqm", 1, self.plan.clients, bytes(32))):
+                raise ValueError(
+                    f"rqm.threshold = {self.threshold}: must not be given with correlated noise: it follows"
+                )
+            for link in (Link(b"rqm", 0), Link(b"rqm", 1, self.plan.participation.clients, bytes(32))):
                 protocol(self.plan, 1, b"rqm", link=link)  # or says what is wrong with it, with both kinds of clients
 
     def _check_records(self, records: Records) -> None:
         if self.sends != "gradient":
             raise ValueError(f"rqm.sends = {self.sends!r}: must be 'gradient' where rqm.records is given")
-        if records.batches is not None:
+        separation = self.plan.participation.min_separation
+        if separation > 1:
             raise ValueError(
-                f"rqm.records.batches = {records.batches}: must not be given on Flower, where a silo draws its records "
-                "by rqm.records.rate, or takes all; a fixed order, and noise that cancels in it, are for rqm train"
+                f"rqm.min-separation = {separation}: must not be given on Flower with rqm.records, where a silo "
+                "samples its records (rqm.records.sampling-rate), or takes all; a fixed order is for rqm train"
             )
 
     @classmethod
@@ -81,19 +92,19 @@ class Settings:
         values: dict[str, Any] = {}
         for key, value in config.items():
             if key.startswith(PREFIX):
-                *outer, last = key.removeprefix(PREFIX).split(".")
+                *outer, last = key.removeprefix(PREFIX).replace("-", "_").split(".")
                 table = values
                 for name in outer:
                     table = table.setdefault(name, {})
                     if not isinstance(table, dict):
                         raise ValueError(f"{key}: {PREFIX}{name} must be a table, or a value, not both")
+                if last in table:
+                    raise ValueError(f"{key}: must be given once, with hyphens or with underscores")
                 table[last] = value
-        if values.pop("degree", 0):  # of version 0.1.0, in which the server drew a sparser graph
-            values.pop("threshold", None)  # of that graph
         own = {f.name: values.pop(f.name) for f in fields(cls) if f.name != "plan" and f.name in values}
-        known_keys(values, [f.name for f in fields(Plan)], PREFIX)
+        known_keys([_hyphenated(name) for name in values], [_hyphenated(name) for name in plan_keys()], PREFIX)
         try:
-            plan = Plan.from_dict({"model": OWN, **values})
+            plan = Plan.from_dict({"model": OWN, "sampling": "available", **values})
         except ValueError as error:
             raise ValueError(f"{PREFIX}{error}") from None
         return cls(plan, **own)
@@ -103,15 +114,17 @@ class Settings:
 
         Where noise is taken back the round has a ``link``, its place in a chain of rounds.
         """
-        if (link is None) != (self.plan.cancel is None):
-            raise ProtocolError(
-                "a chain of rounds: must be given where noise is taken back (rqm.cancel), and only there"
-            )
+        if (link is None) != (self.plan.noise is None):
+            raise ProtocolError("a chain of rounds: must be given with correlated noise (rqm.noise), and only there")
         return _params(self, dim, round_, roster, link)
 
     def mean(self, dim: int) -> "PrivateMean":
         """What clients of a model of so many parameters send."""
         return _mean(self, dim)
+
+
+def _hyphenated(name: str) -> str:
+    return name.replace("_", "-")
 
 
 @lru_cache(maxsize=KEPT)

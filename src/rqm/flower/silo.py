@@ -47,7 +47,9 @@ def gathered(
         every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
     except ValueError as error:  # a model that mixes records, tried on some that are made up: no data decide that
         raise ProtocolError(str(error)) from None
-    some = torch.from_numpy(np.flatnonzero(taken(settings.plan.records, len(labels), 0, SecureRandom().words)))
+    some = torch.from_numpy(
+        np.flatnonzero(taken(settings.plan.records.sampling_rate, 1, len(labels), 0, SecureRandom().words))
+    )
     total = every.gather(inputs[some], labels[some]).total
     return Message(
         RecordDict({"arrays": ArrayRecord({GATHERED + mean.kind: Array(total.cpu().numpy())})}), reply_to=message

@@ -29,7 +29,6 @@ from rqm.flower.records import RECORD, RefusalError
 from rqm.flower.rounds import Round, as_one_answer, exchange
 from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
-from rqm.plan.account import AVAILABLE
 from rqm.plan.guard import Guard
 from rqm.plan.sizes import OWN
 from rqm.secagg import Aborted, Roster, Server, Spoiled, new_round
@@ -102,7 +101,7 @@ class PrivateStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Train for as many rounds as the plan says (at most), or until the budget is spent."""
-        rounds = self.settings.plan.rounds
+        rounds = self.settings.plan.participation.rounds
         num_rounds = rounds if num_rounds is None else num_rounds
         if not 1 <= num_rounds <= rounds:
             raise ValueError(f"num_rounds = {num_rounds}: must be from 1 to {rounds}, what the plan accounts for")
@@ -112,7 +111,7 @@ class PrivateStrategy(Strategy):
 
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stopped, self._timeout, self._rounds, self._next = False, timeout, num_rounds, None
-        self._chain = None if self.settings.plan.cancel is None else Chain()
+        self._chain = None if self.settings.plan.noise is None else Chain()
         try:
             grid = PatientGrid(grid)
             return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate)
@@ -126,7 +125,7 @@ class PrivateStrategy(Strategy):
         """Log what will be guaranteed."""
         plan = self.settings.plan
         delta = plan.any_mean.delta
-        log(INFO, "\t├──> rqm: %s, %d clients a round, δ = %g", plan.mechanism, plan.clients, delta)
+        log(INFO, "\t├──> rqm: %s, %d clients a round, δ = %g", plan.mechanism, plan.participation.clients, delta)
         if self.strategy is not None:
             self.strategy.summary()
 
@@ -160,7 +159,7 @@ class PrivateStrategy(Strategy):
         metrics: dict[str, Any] = {"survivors": survivors, **self._state(server_round)}
         if mean is None:
             assert self.guard is not None
-            paid = "and charged" if self.guard.spent[self._turn] else "and nobody was asked for anything"
+            paid = "and charged" if self.guard.charges[self._turn] else "and nobody was asked for anything"
             log(WARNING, "rqm: round %d is discarded, %s: %s", server_round, paid, self.note)
             return None, MetricRecord(metrics)
         return self._step(server_round, mean), MetricRecord(metrics)
@@ -188,15 +187,14 @@ class PrivateStrategy(Strategy):
             plan=plan,
             budget=plan.budget_epsilon,
             expect_head=self.expect_head,
-            sampling=AVAILABLE,
             key=self._key,
             witness=self._witness,
             seeded=self.seeded,
         )
         self._taken = Counter(told(self.folder / PARTICIPANTS, int))
         self.liars |= told(self.folder / LIARS, str)
-        known, least = self._taken.total(), self._least * len(self.guard.spent)
-        if plan.participations is not None and known < least and self.guard.counts_participants:
+        known, least = self._taken.total(), self._least * len(self.guard.charges)
+        if plan.participation.max_participations is not None and known < least:
             raise ValueError(
                 f"{self.folder / PARTICIPANTS}: tells of {known} participations: the ledger beside it was charged for "
                 f"at least {least}; put the file back, or begin another ledger for other users"
@@ -216,7 +214,7 @@ class PrivateStrategy(Strategy):
                 "rqm: (ε = %.4g, δ = %.3g) for every %s against the server, certified, after %d rounds",
                 epsilon,
                 self.guard.mean.delta,
-                self.guard.mean.unit,
+                self.guard.mean.threat_model.unit,
                 server_round,
             )
         return {} if epsilon is None else {"epsilon": epsilon}
@@ -224,13 +222,16 @@ class PrivateStrategy(Strategy):
     def _free(self, grid: Grid, turn: int) -> list[int]:
         """The nodes that are there and may take part in a round."""
         assert self.guard is not None
-        most, apart = self.settings.plan.participations or inf, self.guard.mean.setting.apart
+        most, apart = self.settings.plan.participation.max_participations or inf, self.guard.mean.participation.window
         free = [n for n in grid.get_node_ids() if self._taken[n] < most and n not in self.liars]
         return free if self._chain is None else [n for n in free if self._chain.free(n, turn, apart)]
 
     def _awaited(self, grid: Grid) -> list[int]:
         """The same when enough are there, or time is over; after the first round ``survivors`` are enough."""
-        wanted, end = self._least if self._taken else self.settings.plan.clients, monotonic() + self.stage_timeout
+        wanted, end = (
+            self._least if self._taken else self.settings.plan.participation.clients,
+            monotonic() + self.stage_timeout,
+        )
         while len(free := self._free(grid, self._turn)) < wanted and monotonic() <= end:
             sleep(min(1.0, self.stage_timeout / 10))
         return free
@@ -242,12 +243,12 @@ class PrivateStrategy(Strategy):
         their keys. Who was chosen is on the disk before anybody is asked for anything.
         """
         plan = self.settings.plan
-        count = min(len(free), plan.clients)
+        count = min(len(free), plan.participation.clients)
         if count < self._least:
             raise Aborted(f"{count} nodes may take part: must be at least {self._least}")
         nodes = SystemRandom().sample(free, count)
         self._taken.update(nodes)
-        if plan.participations is not None:
+        if plan.participation.max_participations is not None:
             tell(self.folder / PARTICIPANTS, self._taken)
         return nodes
 
@@ -258,7 +259,7 @@ class PrivateStrategy(Strategy):
 
     @property
     def _least(self) -> int:
-        return self.settings.plan.survivors or self.settings.plan.clients
+        return self.settings.plan.participation.min_survivors or self.settings.plan.participation.clients
 
     def _prepared(self, nodes: list[int], turn: int) -> Round:
         """A round of these nodes, of which nothing has been asked yet."""
@@ -360,7 +361,7 @@ class PrivateStrategy(Strategy):
             sums = self._chain.without_lost(sums, server, mean)
             self._chain.go_on(server, now.nodes)
         try:
-            found: torch.Tensor = mean.decode(sums, len(server.firsts), round=self._turn)
+            found: torch.Tensor = mean.decode(sums, len(server.firsts), round_index=self._turn)
         except ValueError as error:
             self._now, self.note = None, f"no clients can have sent such a sum ({error})"
             return None
@@ -393,7 +394,9 @@ class PrivateStrategy(Strategy):
             assert self._now is not None
             return as_one_answer(self.strategy, server_round, unflat(moved, self._arrays), self._now.nodes[0])
         if self._optimiser is None:
-            self._optimiser = Optimiser(self.settings.plan.server, self.settings.plan.rounds, values.clone())
+            self._optimiser = Optimiser(
+                self.settings.plan.server, self.settings.plan.participation.rounds, values.clone()
+            )
         self._optimiser.values.copy_(values)
         self._optimiser.move(mean if self.settings.sends == "gradient" else -mean, server_round - 1)
         return unflat(self._optimiser.values, self._arrays)

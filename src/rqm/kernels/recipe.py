@@ -1,6 +1,6 @@
 """What every kernel draws by: where an input lies on the grid, and a table of integers to draw from.
 
-The proofs that the draws follow the law that is accounted for are in ``docs/proofs/encoder.md``.
+The proofs that the draws follow the law that is accounted for are in ``docs/proofs/integer-tables.md#the-encoders``.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 An input is rounded to one of ``steps`` + 1 levels from -clip to clip, noise is added, and the outcome is taken modulo
 2**``bits``, as secure aggregation takes the sum of all. The noise does not depend on the input, so whatever the other
-clients' inputs are, a sum leaks what its noise lets through (``privacy/shifts.py``). A sum beyond the modulus wraps
+clients' inputs are, a sum leaks what its noise lets through (``certify/shifts.py``). A sum beyond the modulus wraps
 around, and is then decoded wrongly: ``wrapped`` says how much that costs.
 
 Every outcome has at least one unit of the integer table. So the noise that is sampled is a mixture of noise near zero
@@ -10,11 +10,12 @@ Every outcome has at least one unit of the integer table. So the noise that is s
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from math import ceil, expm1, inf, lgamma, log, log1p, log2, sqrt
+from math import expm1, inf, lgamma, log, log1p, sqrt
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -26,14 +27,18 @@ from rqm.mechanisms.channel import Law
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.mechanisms.tabled import Tabled
 
-COINS, TRIED = 200, 5
-"""Of so many coins a pair more or less hardly matters; of fewer, so many numbers of steps are tried."""
-MANY = 1000
-"""Of so many clients, many steps take long."""
 FINE = 10_000
 """Up to so many coins, their number and not the wanted deviation says which law it is."""
 MOST_STEPS = 16_383
 """Steps from -clip to clip, at most; the tables of all levels' laws are made only where somebody asks for them."""
+HARDLY_MORE = 0.01
+"""A bit less is worth that much more noise."""
+BETWEEN_STEPS, BETWEEN_CORRELATED_STEPS = 2.0, 5.0
+"""About how much the certificate of noise of s steps exceeds a Gaussian's, times s; and with correlated noise."""
+SINGLE_CLIENT_STEPS = 6.0
+"""Standard deviation, in steps, of noise that one client must rely on: finer noise shows the table's rounding."""
+SUM_DEVIATIONS = 6.6
+"""Standard deviations of the noise for which a sum has room, both sides together."""
 AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 """Parameters at which tails can be measured."""
 
@@ -106,17 +111,14 @@ class Additive(Tabled):
 
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
-        """As many bits as hold the sum and its noise, and the steps between -c and c that they leave."""
-        for steps in cls.grids(ask):
-            half = (ask.clients * ask.typical + 6 * ask.deviation) * steps / 2
-            bits = max(ceil(log2(2 * half)), 5) if half > 0 else 5
-            if bits <= min(16, ask.bits) and not ask.pure:
-                yield cls.kind, {"bits": bits, "steps": steps}
-
-    @classmethod
-    def grids(cls, ask: Ask) -> Sequence[int]:
-        """Numbers of steps that are worth a try, the best first: rather many."""
-        return 15, 7, 3, 1
+        """As few bits as hold the sum and its noise in steps that are fine enough; bits and steps may be given."""
+        if ask.pure:
+            return
+        own = ask.deviation / sqrt(ask.clients)
+        given: dict[str, Any] = {name: ask.options.get(name) for name in ("steps", "bits")}
+        with suppress(ValueError):  # no grid has room
+            steps, bits = integer_grid(ask.clients, ask.clients * ask.typical, own, ask.deviation, ask.bits, **given)
+            yield cls.kind, {"bits": bits, "steps": steps}
 
     def mean_error(self, clients: int, typical: float) -> float:
         """The worst-case mean squared error of a coordinate of the mean, wrapping included, in clip²."""
@@ -156,17 +158,12 @@ class Additive(Tabled):
         law = units[seen[0] : seen[-1] + 1] / 2.0**TABLE_BITS
         return law / law.sum(), int(seen[0]) - self.levels // 2
 
-    def summed(self, clients: int, own: FloatArray | None = None, *, quick: bool = False) -> FloatArray:
+    def summed(self, clients: int, own: FloatArray | None = None) -> FloatArray:
         """The law of the sum of all clients' noise modulo M, at 0, 1, …, M − 1.
 
         Its relative errors are small, far out in the tails too. With ``own`` each client adds a value
-        0, 1, … of that law to its noise. ``quick`` transforms instead: fast, but errors are absolute, not relative.
+        0, 1, … of that law to its noise.
         """
-        if quick:
-            noise = np.zeros(self.levels)
-            noise[(self.core[1] + np.arange(len(self.core[0]))) % self.levels] = self.core[0]
-            turned = np.fft.rfft(noise) * (1 if own is None else np.fft.rfft(own, self.levels))
-            return self._with_floor(np.maximum(np.fft.irfft(turned**clients, self.levels), 0), clients)
         law, begin = self._sum(clients, own)
         rows = np.zeros(-(-(len(law) + begin % self.levels) // self.levels) * self.levels)
         rows[begin % self.levels :][: len(law)] = law
@@ -320,17 +317,6 @@ class Binomial(Additive):
         made = super().with_noise(amount)
         return _coined(made.changed(scale=1.0), made.coins) if made.coins < FINE else made
 
-    @classmethod
-    def grids(cls, ask: Ask) -> Sequence[int]:
-        """Where few coins are enough, finer steps: coins come in pairs, and few of them cannot be adjusted."""
-        steps, finer = super().grids(ask), ask.deviation**2 / ask.clients
-        if ask.pure or finer * steps[0] ** 2 >= COINS:
-            return steps
-        room = 2 ** min(16, ask.bits) / (ask.clients * ask.typical + 6 * ask.deviation)
-        most = int(min(room, 127 if ask.clients < MANY else 63, 1 + sqrt(COINS / finer)))
-        most -= 1 - most % 2
-        return [*range(most, max(most - 2 * TRIED, 15), -2), *(one for one in steps if one <= most)]
-
     def log_weights(self, t: IntArray) -> FloatArray:
         """Binomial(coins, 1/2), centred."""
         half = self.coins // 2
@@ -350,3 +336,61 @@ def _recipe(mech: Additive) -> Recipe:
     """What equal mechanisms draw by: the same one is read again and again, from plans and from ledgers."""
     row = np.roll(mech.noise_units, mech.offset - mech.levels // 2)[None]
     return on_grid(mech.clip, Fraction(1), mech.input_levels, row, rows=False, modulus=mech.levels)
+
+
+def integer_grid(
+    clients: int,
+    mean: float,
+    own: float,
+    total: float,
+    max_bits: int,
+    *,
+    steps: int | None = None,
+    bits: int | None = None,
+    ratio: float = 0.0,
+    widest: float = inf,
+    is_single: bool = False,
+) -> tuple[int, int]:
+    """Steps from -clip to clip and bits of a sum: the shortest messages that are about as good as any.
+
+    Rounding adds a quarter of a step squared; outcomes of one unit of the table, few and far out, add theirs; and
+    between two steps the sum is a mixture, which reveals more in its tails than a Gaussian does.
+
+    Args:
+        clients: Clients of a sum.
+        mean: The largest sum without noise, in clips.
+        own: Standard deviation of one client's noise, in clips.
+        total: Standard deviation of the noise that hides as much in a sum, in clips.
+        max_bits: Bits of a sum, at most.
+        steps: The number of steps, if it is given.
+        bits: Bits of a sum, if they are given.
+        ratio: Standard deviation of transient noise over that of the rest.
+        widest: The largest standard deviation of transient noise, in steps.
+        is_single: Whether the noise of one client must be enough.
+
+    Returns:
+        Steps and bits.
+
+    Raises:
+        ValueError: If a sum and its noise have no room in so many bits.
+    """
+    room = mean + SUM_DEVIATIONS * own * sqrt(clients * (1 + 2 * ratio**2))
+    choices = []
+    for sum_bits in [bits] if bits is not None else range(5, min(max_bits, 16) + 1):
+        most = min(int((2**sum_bits - 1) / room), MOST_STEPS, 2**sum_bits - 1)
+        if ratio:
+            most = min(most, int(1.8 * widest / (ratio * own)))
+        if is_single:
+            most = min(most, int(2 * SINGLE_CLIENT_STEPS / own) | 1)
+        most -= 1 - most % 2
+        if steps is not None:
+            most = steps if steps <= most else 0
+        if most > 0 and (not ratio or ratio * own * most / 2 > 1):
+            added = (0.25 + 2.0 ** (3 * sum_bits - TABLE_BITS) / 12) / (own * most / 2) ** 2
+            between = BETWEEN_CORRELATED_STEPS if ratio else BETWEEN_STEPS
+            choices.append((sqrt(1 + added) * (1 + between / (total * most / 2)), most, sum_bits))
+    if not choices:
+        given = f"{bits} bits" if bits is not None else f"{max_bits} bits"
+        raise ValueError(f"a sum and its noise have no room in {given}: must be more bits, or a larger ε")
+    _, best_steps, best_bits = next(one for one in choices if one[0] <= min(choices)[0] + HARDLY_MORE)
+    return best_steps, best_bits

@@ -38,7 +38,7 @@ class Option:
 class Correlation:
     """Noise of a round is taken back over ``bands`` rounds, itself included, as suits a server's steps.
 
-    These are with ``momentum`` and rates of a ``schedule``. See ``rqm.privacy.factorization``.
+    These are with ``momentum`` and rates of a ``schedule``. See ``rqm.correlated.factorization``.
     """
 
     bands: int
@@ -52,6 +52,7 @@ class Ask:
 
     Up to ``levels`` outcomes a coordinate; a sum over ``clients`` whose mean is up to ``typical`` and whose noise has
     the deviation ``deviation``, both in units of clip. ``pure``: one client alone, by pure differential privacy.
+    ``options`` are those that are given: a proposal may choose the others.
     """
 
     levels: int
@@ -60,6 +61,7 @@ class Ask:
     typical: float
     deviation: float
     pure: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Mechanism(ABC):

@@ -81,15 +81,11 @@ def _load() -> None:
 
 
 def model_mechanism(kind: str, clip: float, options: Mapping[str, Any]) -> Mechanism:
-    """A mechanism for a whole model, before its noise is adjusted.
-
-    Options that only other mechanisms have are ignored, so that one call can compare several.
-    """
-    known = {name for one in kinds().values() for name in one.options()}
-    known_keys(options, sorted(known))
+    """A mechanism for a whole model, before its noise is adjusted; an option that it does not have is refused."""
     one_of("mechanism", kind, sorted(kinds()))
     made = kinds()[kind]
-    own = {**made.for_models, **{name: value for name, value in options.items() if name in made.options()}}
+    known_keys(options, sorted(made.options()), f"{kind}: ")
+    own = {**made.for_models, **options}
     has_clip = any(one.name == "clip" for one in fields(made))  # type: ignore[arg-type]
     return made.from_dict({"clip": clip, **own} if has_clip else own)
 

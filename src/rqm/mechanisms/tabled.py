@@ -1,9 +1,9 @@
 """Tabled channels: they round onto a uniform grid and then draw a level from a fixed table.
 
-Such a law is affine in the input on every cell of the grid (``docs/proofs/affine.md``), so the law at the grid levels,
-one row each, is all there is to know about it. The grid that inputs are rounded to is the one of the outputs, unless a
-mechanism says otherwise. The law that is *sampled* comes from the same rows rounded to integers
-(``docs/proofs/integer-table.md``), and is known exactly.
+Such a law is affine in the input on every cell of the grid (``docs/proofs/integer-tables.md#lemma-1``), so the law at
+the grid levels, one row each, is all there is to know about it. The grid that inputs are rounded to is the one of the
+outputs, unless a mechanism says otherwise. The law that is *sampled* comes from the same rows rounded to integers
+(``docs/proofs/integer-tables.md#assumption-1``), and is known exactly.
 """
 
 from abc import abstractmethod

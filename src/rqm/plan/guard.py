@@ -12,11 +12,12 @@ from typing import Any, final
 from rqm._util.checks import real, shown
 from rqm._util.closing import Closing
 from rqm._util.files import read_json
+from rqm.accounting.participation import charge_counts, worst_counts
 from rqm.encoding.private_mean import PrivateMean
-from rqm.plan.account import UNIFORM, charged_mean
+from rqm.ledger.ledger import LEDGER, Ledger, read
+from rqm.ledger.signing import LedgerError, Witness, signer
+from rqm.plan.account import charged_mean
 from rqm.plan.plan import Plan
-from rqm.privacy.ledger import FORMAT, LEDGER, Ledger, LedgerError, participations, read
-from rqm.privacy.signing import Witness, signer
 
 CERTIFICATE = 1
 """The format of a file of certificates."""
@@ -48,7 +49,6 @@ class Guard(Closing):
         budget: float | None = None,
         expect_head: str | None = None,
         certificate: Path | None = None,
-        sampling: str = UNIFORM,
         users: int | None = None,
         key: Path | None = None,
         witness: str | Path | None = None,
@@ -57,7 +57,7 @@ class Guard(Closing):
         self.mean, self.budget, self.ledger = mean, budget, None
         self._charges: Counter[int] = Counter()
         self._epsilons = None if certificate is None else certified(certificate, mean)
-        if not mean.private:
+        if not mean.is_private:
             if budget is not None or expect_head is not None:
                 raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
             return
@@ -65,16 +65,7 @@ class Guard(Closing):
             _can_account(mean)
         if folder is None:
             return
-        if sampling != UNIFORM and isinstance(mean.honest, float):
-            raise ValueError(
-                f"honest = {mean.honest}: must be a number here: clients who are there are no random sample of the "
-                "population, of which a fraction could be told"
-            )
-        about: dict[str, Any] = {
-            "mean": mean.to_dict(),
-            "sampling": sampling,
-            "plan": None if plan is None else plan.to_dict(),
-        }
+        about: dict[str, Any] = {"mean": mean.to_dict(), "plan": None if plan is None else plan.to_dict()}
         about |= {} if users is None else {"users": users}
         about |= {"seeded": True} if seeded else {}
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -93,49 +84,47 @@ class Guard(Closing):
             self.ledger.close()
 
     @property
-    def counts_participants(self) -> bool:
-        """Whether the ledger was begun by a version that keeps count of who took part, beside it."""
-        return self.ledger is not None and bool(self.ledger.charges[0]["ledger"] == FORMAT)
-
-    @property
     def head(self) -> str | None:
         """The hash of the ledger's last line."""
         return None if self.ledger is None else self.ledger.head
 
     @property
-    def spent(self) -> Counter[int]:
+    def charges(self) -> Counter[int]:
         """How often each round was charged."""
-        return Counter(self._charges) if self.ledger is None else self.ledger.spent
+        return Counter(self._charges) if self.ledger is None else self.ledger.charges
 
     def charge(self, turn: int) -> None:
         """Pay for one release of round ``turn``. When this returns the charge is on the disk, if there is a ledger."""
         if self.ledger is not None:
             self.ledger.charge(turn)
-        elif self.mean.private:
+        elif self.mean.is_private:
             self._charges[turn] += 1
 
     def epsilon(self, more: int | None = None) -> float | None:
         """ε of all that was charged, and of round ``more`` besides; None if nobody here can tell."""
-        if not self.mean.private:
+        if not self.mean.is_private:
             return None
-        spent = self.spent
+        charges = self.charges
         if more is not None:
-            spent[more] += 1
+            charges[more] += 1
         if self._epsilons is not None:
-            count = participations(spent, self.mean.setting.charged(spent).cap)
+            who = self.mean.participation.spanning(charges)
+            counts = worst_counts(who, charge_counts(who, charges))
+            count = sum(times * rounds for times, rounds in counts.items())
             return 0.0 if not count else self._epsilons[count - 1] if count <= len(self._epsilons) else None
         try:
-            return self.mean.spent(spent).epsilon
+            return self.mean.account(charges).epsilon
         except ModuleNotFoundError:
             return None
 
     @cached_property
     def tells(self) -> bool:
         """Whether ε means something and is known at once, round after round: under an L2 budget, or with a budget."""
-        if not self.mean.private or self._epsilons is not None or self.budget is not None:
-            return self.mean.private
+        if not self.mean.is_private or self._epsilons is not None or self.budget is not None:
+            return self.mean.is_private
         try:
-            return self.mean.l2_clip is not None and self.mean.quick
+            _ = self.mean.release  # which the accountant makes, where it is installed
+            return self.mean.l2_clip is not None and self.mean.is_quick
         except ModuleNotFoundError:
             return False
 
@@ -146,17 +135,11 @@ class Guard(Closing):
         epsilon = self.epsilon(turn)
         return epsilon is not None and epsilon <= self.budget
 
-    def check(self, head: str | None, done: int, released: int) -> None:
-        """Refuse a ledger older than the checkpoint, after ``done`` rounds, that a run goes on from.
-
-        Version 0.1.0 kept no ledger of runs without an L2 clip: they pay now for all that may have been ``released``.
-        """
+    def check(self, head: str | None, done: int) -> None:
+        """Refuse a ledger older than the checkpoint, after ``done`` rounds, that a run goes on from."""
         if self.ledger is None:
             return
-        if head is None and not self.ledger.spent:
-            for turn in range(released):
-                self.ledger.charge(turn)
-        elif done and (head is None or head not in self.ledger):
+        if done and (head is None or head not in self.ledger):
             raise LedgerError(
                 f"{self.ledger.path}: lacks charges that came before the checkpoint; it is an older copy, or "
                 "another run's"
@@ -166,7 +149,7 @@ class Guard(Closing):
 def _can_account(mean: PrivateMean) -> None:
     """Refuse a budget that nobody here can keep."""
     try:
-        mean.spent({0: 1})
+        mean.account({0: 1})
     except ModuleNotFoundError as error:
         raise ValueError(
             f"budget_epsilon: the accountant is not installed here ({error}); give a certificate that was written by: "
@@ -182,7 +165,7 @@ def _same(saved: dict[str, Any], new: dict[str, Any]) -> bool:
 def delta_of(folder: Path) -> float | None:
     """The δ that a folder's ledger is kept for, if there is one."""
     path = folder / LEDGER
-    return charged_mean(read(path)[0]).delta if path.exists() and path.stat().st_size else None
+    return charged_mean(read(path).about).delta if path.exists() and path.stat().st_size else None
 
 
 # -- certificates ---------------------------------------------------------------------------------
@@ -190,17 +173,17 @@ def delta_of(folder: Path) -> float | None:
 
 def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
     """ε for every number of releases that a run of this may come to, for machines without an accountant."""
-    if mean.record_rate is not None:
+    if mean.sampling_rate is not None:
         raise ValueError(
-            "record_rate: ε of sampled records does not follow from the number of releases; no certificate"
+            "sampling_rate: ε of sampled records does not follow from the number of releases; no certificate"
         )
-    releases = mean.setting.releases
+    releases = mean.participation.limit
     counts = range(1, releases + max(10, releases // 4) + 1)  # some rounds may be done again
     return {
         "name": name,
         "mean": mean.to_dict(),
         "delta": mean.delta,
-        "epsilons": [mean.spent({0: count}).epsilon for count in counts],
+        "epsilons": [mean.account({0: count}).epsilon for count in counts],
     }
 
 

@@ -3,22 +3,23 @@
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from math import inf, sqrt
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
 from rqm._util.checks import known_keys, nearest, one_of, real, shown, whole
 from rqm._util.files import DEEPEST, parse_table, read_json
 from rqm._util.schedules import Schedule, rate_factor
-from rqm.encoding.private_mean import LATER, PrivateMean
+from rqm.accounting.participation import Participation, ThreatModel
+from rqm.correlated.factorization import Workload
+from rqm.correlated.noise import CorrelatedNoise
+from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.registry import kinds, mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
-from rqm.mechanisms.transient import Cancel, cancel_of
 from rqm.plan.records import Records, check_records
 from rqm.plan.sizes import PARAMETERS, parameters
-from rqm.privacy.factorization import Workload
-from rqm.privacy.setting import checked_delta, checked_epsilon
 
 Work = Literal["gradient", "local", "fedcomgate", "fedaq"]
 Optimizer = Literal["sgd", "momentum", "adam"]
@@ -26,7 +27,10 @@ SecAgg = Literal["ideal", "real"]
 
 PLAN = "plan.json"
 """A plan's name in the folder of a run."""
-FREE = ("device", "evaluate_every", "checkpoint_every", "budget_epsilon", "delta", "honest", "dim")
+FREE = (
+    *("device", "evaluate_every", "checkpoint_every", "budget_epsilon", "delta", "dim"),
+    *(f.name for f in fields(ThreatModel)),
+)
 """What may differ where one plan goes on with another's run: it changes no model. The ledger compares promises."""
 
 
@@ -58,9 +62,8 @@ class ClientWork:
         real("client.rate", self.rate, "a positive finite number", 0, float("inf"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything; what 0.1.0 did not know only where it differs."""
-        new = {"steps": None, "convexity": ClientWork.convexity}
-        return {name: value for name, value in asdict(self).items() if name not in new or value != new[name]}
+        """Return everything."""
+        return asdict(self)
 
 
 @final
@@ -87,8 +90,8 @@ class Transforms:
             whole("transforms.coordinates", self.coordinates, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything; what 0.1.0 did not know only where it is given."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in LATER}
+        """Return everything."""
+        return asdict(self)
 
 
 @final
@@ -148,8 +151,10 @@ OTHERS: dict[str, type[Records | Adapt]] = {"records": Records, "adapt": Adapt}
 class Plan:
     """Distributed DP-SGD: sample clients, encode what they send, sum securely, decode, step.
 
+    In a file the values of `participation` and `threat_model` stand at the top level.
+
     >>> plan = Plan.from_dict({"rounds": 10, "mechanism": {"mechanism": "pbm", "theta": 0.25}})
-    >>> plan.mechanism, plan.rounds
+    >>> plan.mechanism, plan.participation.rounds
     (PBM(clip=1.0, theta=0.25, levels=16), 10)
     """
 
@@ -158,19 +163,14 @@ class Plan:
     dropout: float = 0.0  # of the paper's CNN: 1 gives the original's .25 and .5
     dim: int | None = None  # the model's parameters; None: those of the model that comes with the package
     mechanism: Mechanism = field(default_factory=RQM)
-    cancel: Cancel | None = None  # deviation, in steps, of noise that clients add and take back one round later
-    clients: int = 40  # n, sampled without replacement each round
-    population: int | None = None  # N: if declared, so many users are re-drawn from the data, …
-    examples: int = 10  # … with so many of their examples each
-    participations: int | None = None  # the most rounds that one user takes part in
-    separation: int | None = None  # users take part in a fixed order, at least so many rounds apart; None: at random
+    noise: CorrelatedNoise | None = None  # in steps; None: independent
+    participation: Participation = field(default_factory=lambda: Participation(40, 100, sampling="uniform"))
+    threat_model: ThreatModel = field(default_factory=ThreatModel)
+    examples: int = 10  # of each of the users who are re-drawn from the data if a population is declared
     lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
-    survivors: int | None = None  # a round that ends with fewer is discarded, and charged; None: with any
-    honest: int | float | None = None  # clients of a round who keep to the protocol, or the share of users; None: all
     delta: float | None = None  # δ; None: 10⁻⁵, or one over the population if that is less
-    budget_epsilon: float | None = None  # the run stops before a user's ε against the server would pass this
+    budget_epsilon: float | None = None  # the run stops before ε would pass this
     secagg: SecAgg = "ideal"  # sum modulo 2**b; or "real": by the true protocol, all parties in this process
-    rounds: int = 100  # T
     seed: int = 0
     device: str = "auto"
     evaluate_every: int = 10
@@ -184,8 +184,9 @@ class Plan:
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
         self._check_types()
-        object.__setattr__(self, "cancel", cancel_of(self.cancel))
-        for name in ("clients", "rounds", "evaluate_every", "checkpoint_every", "examples"):
+        if self.noise is not None:
+            object.__setattr__(self, "noise", CorrelatedNoise.of(self.noise))
+        for name in ("evaluate_every", "checkpoint_every", "examples"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)
         real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
@@ -193,32 +194,43 @@ class Plan:
         if self.dim is not None:
             self.check_size(whole("dim", self.dim, 1))
         if self.delta is not None:
-            checked_delta(self.delta)
+            real("delta", self.delta, "above 0 and below 1", 0, 1)
         if self.budget_epsilon is not None:
-            checked_epsilon(self.budget_epsilon, "budget_epsilon")
+            real("budget_epsilon", self.budget_epsilon, "a positive finite number", 0, inf)
         check_records(self)
         one_of("secagg", self.secagg, get_args(SecAgg))
         if self.secagg == "real" and not self.mechanism.integers:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
-        if self.secagg == "real" and self.clients < 2:
-            raise ValueError(f"clients = {self.clients}: must be at least 2 with secagg = 'real'")
+        if self.secagg == "real" and self.participation.clients < 2:
+            raise ValueError(f"clients = {self.participation.clients}: must be at least 2 with secagg = 'real'")
         self._check_method()
-        if self.cancel is not None and self.lost and self.survivors is None:
-            raise ValueError("survivors = None: must be given where clients may be lost and noise cancels")
+        if self.noise is not None and self.lost and self.participation.min_survivors is None:
+            raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
-            mean = self.any_mean  # whoever takes part and watches is looked at there
+            mean = self.any_mean  # everything about privacy is validated there
             if self.transforms.coordinates is not None and (known := self.dim or parameters(self.model, self.data)):
                 mean = self.private_mean(known)
         except ValueError as error:
-            said = re.sub("^record_(clip|rate)", r"records.\1", str(error))
+            said = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", said)) from None
-        if self.budget_epsilon is not None and not mean.private:
+        if self.budget_epsilon is not None and not mean.is_private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """Refuse random samples of users who are to be kept apart."""
+        who = self.participation
+        if self.records is None and who.sampling == "uniform" and (self.noise is not None or who.min_separation > 1):
+            raise ValueError(
+                "sampling = 'uniform': must be 'fixed-order' with min_separation and with correlated noise, for which "
+                "users take turns"
+            )
 
     def _check_types(self) -> None:
         """Refuse parts that are of another kind."""
         mechanism_of(self.mechanism)
-        for name, kind in PARTS.items():
+        kinds_of: dict[str, type] = {**PARTS, "participation": Participation, "threat_model": ThreatModel}
+        for name, kind in kinds_of.items():
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {kind.__name__}")
         if not isinstance(self.adapt, Adapt | None):
@@ -235,8 +247,8 @@ class Plan:
             return
         if self.transforms.l2_clip is None or (self.mechanism.integers and not self.transforms.rotate):
             raise ValueError("adapt: must come with transforms.l2_clip, and with transforms.rotate for integers")
-        if self.cancel is not None or self.mechanism.correlation is not None:
-            raise ValueError("adapt: must come without noise that is taken back in rounds of another clip")
+        if self.noise is not None or self.mechanism.correlation is not None:
+            raise ValueError("adapt: must come without correlated noise, which is canceled in rounds of another clip")
 
     def width(self, dim: int) -> int:
         """Values that a client of a model of so many parameters sends."""
@@ -260,22 +272,25 @@ class Plan:
         if dim is None and known is None:
             what = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{what}: its size is not known here; give dim, the number of the model's parameters")
+        who = self.participation
+        if self.lost and who.min_survivors is None:
+            who = replace(who, min_survivors=1)
+        share = 0.0 if self.adapt is None else self.adapt.share
         return PrivateMean(
             dim=self.width(dim or known or 1),
             mechanism=self.mechanism,
+            participation=who,
+            threat_model=self.threat_model,
             l2_clip=self.transforms.l2_clip,
             rotate=self.transforms.rotate,
+            noise=self.noise,
             coordinates=self.transforms.coordinates,  # type: ignore[arg-type]  # None: all
-            clients=self.clients,
-            rounds=self.rounds,
+            record_clip=None if self.records is None else self.records.clip,
+            sampling_rate=None if self.records is None else self.records.sampling_rate,
+            # A zero update still sends its count bit, which lies twice the bit's share away from the other value.
+            zero_distance=sqrt(1 + 3 * share**2),
             delta=self.delta,
-            population=self.population,
-            participations=self.participations,
-            cancel=self.cancel,
-            honest=self.honest,
-            survivors=self.survivors or (1 if self.lost else None),
             seed=self.seed,
-            **({"separation": self.separation} if self.records is None else self.records.of_mean()),
         )
 
     @property
@@ -287,7 +302,7 @@ class Plan:
     def workload(self) -> Workload:
         """How the server steps, as far as it matters for noise that is taken back."""
         momentum = self.server.momentum if self.server.optimizer == "momentum" else 0.0
-        return Workload(self.rounds, momentum, self.server.schedule)
+        return Workload(self.participation.rounds, momentum, self.server.schedule)
 
     def goes_on(self, other: "Plan") -> bool:
         """Whether a run of the other plan can be continued by this one."""
@@ -296,18 +311,18 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, ready for TOML or JSON."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in (*LATER, "records", "adapt"):  # which 0.1.0 did not know
-            if values.get(name, 0) is None:
-                values.pop(name)
-        return {
+        values = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("participation", "threat_model")
+        }
+        plain = {
             name: value.to_dict()
-            if name in ("mechanism", "transforms", "records", "client")
+            if hasattr(value, "to_dict")
             else asdict(value)
             if is_dataclass(value) and not isinstance(value, type)
             else value
             for name, value in values.items()
         }
+        return {**plain, **asdict(self.participation), **asdict(self.threat_model)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -315,7 +330,7 @@ class Plan:
         if not isinstance(values, Mapping):
             raise TypeError(f"plan = {shown(values)}: must be a table of names and values")
         values = dict(values)
-        known_keys(values, [f.name for f in fields(cls)], inner=_inner())
+        known_keys(values, plan_keys(), inner=_inner())
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
         for name, kind in {**PARTS, **OTHERS}.items():
@@ -323,7 +338,15 @@ class Plan:
                 needed = [f.name for f in fields(kind) if f.default is MISSING]
                 known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.", needed=needed)
                 values[name] = kind(**values[name])
-        return cls(**values)
+        if values.get("noise") is not None:
+            values["noise"] = CorrelatedNoise.of(values["noise"])
+        is_record = values.get("records") is not None
+        who = {"clients": 40, "rounds": 100} | _taken(values, Participation)
+        is_ordered = who.get("min_separation", 1) != 1 or values.get("noise") is not None
+        who.setdefault("sampling", "fixed-order" if is_ordered else "available" if is_record else "uniform")
+        threat = {"unit": "record", "neighboring": "add-or-remove-one"} if is_record else {}
+        threat_model = ThreatModel(**threat | _taken(values, ThreatModel))
+        return cls(**values, participation=Participation(**who), threat_model=threat_model)
 
     @classmethod
     def of_run(cls, folder: Path) -> Self:
@@ -336,12 +359,25 @@ class Plan:
         try:
             return cls.from_dict(values)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}: {error}") from None
+            is_old = isinstance(values, dict) and "sampling" not in values
+            remedy = "; the run may be of an older version: use the rqm that wrote it" if is_old else ""
+            raise ValueError(f"{path}: {error}{remedy}") from None
 
     @classmethod
     def from_toml(cls, path: Path | str, settings: Iterable[str] = ()) -> Self:
         """Read a plan from a TOML file, with some keys set otherwise (``"server.rate=0.5"``)."""
         return cls.from_dict(read_toml(path, settings))
+
+
+def _taken(values: dict[str, Any], kind: type) -> dict[str, Any]:
+    """Take the values of a part of the plan that stands at the top level."""
+    return {f.name: values.pop(f.name) for f in fields(kind) if f.name in values}
+
+
+def plan_keys() -> list[str]:
+    """The names at the top level of a plan."""
+    own = [f.name for f in fields(Plan) if f.name not in ("participation", "threat_model")]
+    return [*own, *(f.name for kind in (Participation, ThreatModel) for f in fields(kind))]
 
 
 def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:

@@ -7,23 +7,22 @@ node without a policy takes part in nothing.
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final, get_args
 
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.disk import lock, state_folder, sync_folder
 from rqm._util.files import read_json, write_atomically, write_json
+from rqm.bounds import Neighboring, Unit
 from rqm.encoding.private_mean import PrivateMean
-from rqm.plan.account import AVAILABLE
+from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan, read_toml
 from rqm.plan.protocol import corrupt
-from rqm.plan.records import Changed
-from rqm.privacy.ledger import LEDGER, read
-from rqm.privacy.setting import Neighbours, Unit, checked_delta, checked_epsilon
 
 if TYPE_CHECKING:
     from rqm.secagg import Identity, Roster
@@ -52,14 +51,14 @@ release_epsilon = 2.0    # … and of a single one, …
 delta = 1e-6             # … at this δ
 l2_clip = 1.0            # a vector is clipped to this norm, or less
 clients = 20             # a round has so many clients at least, …
-honest = 0.8             # … of whom this part (or number) is honest, the lost ones counted in; the others may work with
-                         # the server: the secure sum must hold against them, and ε counts on who is left
+honest_fraction = 0.8    # … of whom this fraction is honest (or honest_clients = 16), those who drop out counted in;
+                         # the others may collude with the server: the secure sum must hold against them
 roster = "roster.txt"    # who may be among them: public keys, a line each (rqm keys), beside this file. Or instead:
 # trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
-participations = 10      # releases, for ever
+max_participations = 10  # releases, for ever
 mechanisms = ["rqm", "rounding", "pbm"]
 # unit = "record"        # this node is a silo, and ε a record's: without this line it is for all that the node holds
-# neighbours = "replace" # of records: one is replaced by another; without this line one is there, or is not
+# neighboring = "replace-one"  # of records: one is replaced by another; without this line one is there, or is not
 """
 TRUSTING = """\
 # This node takes what the server says: noise, clients, keys, how often. Nothing is checked, nothing is counted here.
@@ -76,15 +75,15 @@ class PolicyError(ValueError):
 @final
 @dataclass(frozen=True)
 class Policy:
-    """The owner's limits. ε is this node's own: against the server and all clients of a round who are not ``honest``.
+    """The owner's limits. ε is this node's own: against the server and all clients of a round who are not honest.
 
-    ``honest`` is a number of them or a part, lost ones included: the server says who is lost. With a ``roster`` all
-    clients of a round are in it, each once; their keys are signed. ε is for all that the node holds, unless the owner
-    says that its ``unit`` is a record: then the node is a silo, ``l2_clip`` that of each of its records, and
-    ``neighbours`` says whether a record is there or not (add-remove), or is replaced by another.
+    ``honest_clients`` or ``honest_fraction`` says how many they are, dropouts included: the server says who drops out.
+    With a ``roster`` all clients of a round are in it, each once; their keys are signed. ε is for all that the node
+    holds, unless the owner says that its ``unit`` is a record: then the node is a silo, ``l2_clip`` that of each of
+    its records, and ``neighboring`` says whether a record is added or removed, or replaced by another.
 
     >>> limits = {"epsilon": 8.0, "delta": 1e-6, "release_epsilon": 2.0, "l2_clip": 1.0, "clients": 20}
-    >>> Policy(**limits, participations=10, honest=0.8, trust_server_with_keys=True).corrupt(100)
+    >>> Policy(**limits, max_participations=10, honest_fraction=0.8, trust_server_with_keys=True).corrupt(100)
     20
     """
 
@@ -93,26 +92,29 @@ class Policy:
     release_epsilon: float
     l2_clip: float
     clients: int
-    participations: int
-    honest: int | float
+    max_participations: int
+    honest_clients: int | None = None
+    honest_fraction: float | None = None
     roster: Path | None = None
     trust_server_with_keys: bool = False
     mechanisms: tuple[str, ...] = ANY
     unit: Unit = "user"
-    neighbours: Neighbours | None = None
+    neighboring: Neighboring | None = None
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        checked_epsilon(self.epsilon)
-        checked_epsilon(self.release_epsilon)
-        checked_delta(self.delta)
+        for name in ("epsilon", "release_epsilon"):
+            real(name, getattr(self, name), "a positive finite number", 0, inf)
+        real("delta", self.delta, "above 0 and below 1", 0, 1)
         real("l2_clip", self.l2_clip, "a number above 0", 0, 1e300)
         whole("clients", self.clients, 2)
-        whole("participations", self.participations, 1)
-        if isinstance(self.honest, float):
-            real("honest", self.honest, "a number of clients, or a part above 0 and below 1", 0, 1)
+        whole("max_participations", self.max_participations, 1)
+        if (self.honest_clients is None) == (self.honest_fraction is None):
+            raise ValueError("honest_clients, honest_fraction: one of the two must be given, and only one")
+        if self.honest_fraction is not None:
+            real("honest_fraction", self.honest_fraction, "above 0 and below 1", 0, 1)
         else:
-            whole("honest", self.honest, 1, self.clients)
+            whole("honest_clients", self.honest_clients, 1, self.clients)
         if not isinstance(self.trust_server_with_keys, bool):
             raise ValueError(f"trust_server_with_keys = {shown(self.trust_server_with_keys)}: must be true or false")
         if (self.roster is None) != self.trust_server_with_keys:
@@ -125,12 +127,12 @@ class Policy:
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit = {shown(self.unit)}: must be one of {', '.join(get_args(Unit))}")
-        known = get_args(Changed) if self.unit == "record" else ("replace",)
-        if self.neighbours is None:
-            object.__setattr__(self, "neighbours", known[0])
-        if self.neighbours not in known:
+        known = ("add-or-remove-one", "replace-one") if self.unit == "record" else ("replace-one",)
+        if self.neighboring is None:
+            object.__setattr__(self, "neighboring", known[0])
+        if self.neighboring not in known:
             raise ValueError(
-                f"neighbours = {shown(self.neighbours)}: must be {' or '.join(known)} where the unit is a {self.unit}"
+                f"neighboring = {shown(self.neighboring)}: must be {' or '.join(known)} where the unit is a {self.unit}"
             )
 
     @classmethod
@@ -140,7 +142,8 @@ class Policy:
             values = read_toml(path)
             names = [one.name for one in fields(cls)]
             known_keys(values, names)
-            needed = [name for name in names if name not in ("roster", "trust_server_with_keys", "unit", "neighbours")]
+            optional = ("roster", "trust_server_with_keys", "unit", "neighboring", "honest_clients", "honest_fraction")
+            needed = [name for name in names if name not in optional]
             missing = [name for name in needed if name not in values]
             if missing:
                 raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(needed)}")
@@ -153,42 +156,49 @@ class Policy:
 
     def corrupt(self, clients: int) -> int:
         """How many of a round's clients may work with the server."""
-        honest = int(self.honest * clients) if isinstance(self.honest, float) else min(self.honest, clients)
-        return clients - honest
+        if self.honest_fraction is not None:
+            return clients - int(self.honest_fraction * clients)
+        return clients - min(self.honest_clients or 0, clients)
 
     def counted(self, mean: PrivateMean) -> PrivateMean:
         """What a round is worth to this owner: his δ, and the noise of the honest clients that he believes in."""
-        values = {**mean.to_dict(), "mechanism": mean.mechanism, "delta": self.delta, "participations": None}
-        values |= {"honest": mean.clients - self.corrupt(mean.clients), "population": None}
-        # the node itself sees to that; a separation that is longer than is counted on costs hours to work out
-        values["separation"] = None if mean.cancel is None else min(mean.setting.apart, FARTHEST)
-        values.pop("private_mean")
-        return PrivateMean(**values)
+        clients, who = mean.participation.clients, mean.participation
+        # the node itself counts its rounds; a separation longer than this takes hours to account for
+        window = 1 if mean.noise is None else min(who.window, FARTHEST)
+        counted = replace(who, max_participations=None, population=None, sampling="available", min_separation=window)
+        threat = replace(mean.threat_model, honest_clients=clients - self.corrupt(clients), honest_fraction=None)
+        return replace(mean, participation=counted, threat_model=threat, delta=self.delta, **_same_coordinates(mean))
 
     def covers(self, kind: PrivateMean) -> bool:
         """Whether ε of rounds of a kind holds for whom this policy protects: a record, too, if for the whole node."""
-        return (kind.unit, kind.neighbours) in ((self.unit, self.neighbours), ("user", "replace"))
+        threat = kind.threat_model
+        return (threat.unit, threat.neighboring) in ((self.unit, self.neighboring), ("user", "replace-one"))
 
     def check(self, plan: Plan, mean: PrivateMean) -> None:
         """Refuse what no count of releases could make good."""
-        least, bad = plan.survivors or (1 if plan.lost else plan.clients), self.corrupt(plan.clients)
+        clients, threat = plan.participation.clients, mean.threat_model
+        least, bad = plan.participation.min_survivors or (1 if plan.lost else clients), self.corrupt(clients)
         name, clip = plan.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
         for good, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
-            (mean.quick, f"clients = {plan.clients}: ε of this mechanism takes too long to work out"),
+            (mean.is_quick, f"clients = {clients}: ε of this mechanism takes too long to work out"),
             (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
-            (mean.unit == self.unit, f"unit = {mean.unit}: must be {self.unit}, whom its ε is to protect"),
+            (threat.unit == self.unit, f"unit = {threat.unit}: must be {self.unit}, which its ε is to protect"),
             (
-                mean.neighbours == self.neighbours,
-                f"neighbours = {mean.neighbours}: must be {self.neighbours}, by which its owner counts",
+                threat.neighboring == self.neighboring,
+                f"neighboring = {threat.neighboring}: must be {self.neighboring}, by which its owner counts",
+            ),
+            (
+                threat.adversary == "server",
+                f"adversary = {threat.adversary}: must be server, against which a node counts",
             ),
             (clip <= self.l2_clip, f"l2_clip = {clip}: must be at most {self.l2_clip}"),
-            (plan.clients >= self.clients, f"clients = {plan.clients}: must be at least {self.clients}"),
-            (least > bad, f"survivors = {least}: must be more than {bad}, who may work with the server"),
+            (clients >= self.clients, f"clients = {clients}: must be at least {self.clients}"),
+            (least > bad, f"min_survivors = {least}: must be more than {bad}, who may collude with the server"),
             (
                 corrupt(plan) >= bad,
-                f"honest = {plan.clients - corrupt(plan)}: must be at most {plan.clients - bad}, or the secure sum is "
-                f"not made for {bad} of {plan.clients} clients who work with the server",
+                f"honest_clients = {clients - corrupt(plan)}: must be at most {clients - bad}, or the secure sum is "
+                f"not made for {bad} of {clients} clients who collude with the server",
             ),
         ):
             if not good:
@@ -234,9 +244,10 @@ class NodeGuard:
         A name that came twice could bring keys back that were given up in between. When this returns it is on the disk.
         """
         found = self.credentials
-        if found and plan.clients > (most := len(found[1].keys)):
+        if found and plan.participation.clients > (most := len(found[1].keys)):
             raise PolicyError(
-                f"the policy of this node: clients = {plan.clients}: must be at most {most}, who are in the roster"
+                f"the policy of this node: clients = {plan.participation.clients}: must be at most {most}, who are in "
+                "the roster"
             )
         self._pay(plan, dim, None)
         self.begin(round_)
@@ -266,12 +277,12 @@ class NodeGuard:
         counts = None
         while True:
             with self._ledgers() as (held, stack):
-                before, counts = counts, {name: (one.mean, one.spent.total()) for name, one in held.items()}
+                before, counts = counts, {name: (one.mean, one.charges.total()) for name, one in held.items()}
                 if turn is not None and before == counts:  # nobody else has charged since it was found affordable
                     (self.folder / own).mkdir(mode=0o700, exist_ok=True)
-                    guard = held.get(own) or stack.enter_context(Guard(mean, self.folder / own, sampling=AVAILABLE))
+                    guard = held.get(own) or stack.enter_context(Guard(mean, self.folder / own))
                     if chain:
-                        self._come_back(chain, turn, mean.setting.apart)
+                        self._come_back(chain, turn, mean.participation.window)
                     guard.charge(turn)
                     return
             with_this = counts | {own: (mean, counts.get(own, (mean, 0))[1] + 1)}
@@ -304,8 +315,8 @@ class NodeGuard:
             lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
             held = {}
             for path in filter(_begun, self.folder.glob(f"*/{LEDGER}")):
-                known = PrivateMean.from_dict(read(path)[0]["mean"])
-                held[path.parent.name] = stack.enter_context(Guard(known, path.parent, sampling=AVAILABLE))
+                known = PrivateMean.from_dict(read(path).about["mean"])
+                held[path.parent.name] = stack.enter_context(Guard(known, path.parent))
             yield held, stack
 
     def _afford(self, mean: PrivateMean, counts: list[tuple[PrivateMean, int]]) -> None:
@@ -313,12 +324,13 @@ class NodeGuard:
         policy, share = self.policy, self.policy.delta / len(counts)
         for kind in (kind for kind, count in counts if count and not policy.covers(kind)):
             raise PolicyError(
-                f"the policy of this node: unit = {policy.unit}, neighbours = {policy.neighbours}: it took part in "
-                f"rounds for a {kind.unit}, {kind.neighbours}, and what these cost a {policy.unit} nobody has counted: "
+                f"the policy of this node: unit = {policy.unit}, neighboring = {policy.neighboring}: it took part in "
+                f"rounds for a {kind.threat_model.unit}, {kind.threat_model.neighboring}, and what these cost a "
+                f"{policy.unit} nobody has counted: "
                 "must stay what it was, or begin in another folder, for other data"
             )
         for found, most, what in (
-            (sum(count for _, count in counts), policy.participations, "participations"),
+            (sum(count for _, count in counts), policy.max_participations, "max_participations"),
             (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
             (sum(self._epsilon(kind, count, share) for kind, count in counts), policy.epsilon, "ε for ever"),
         ):
@@ -327,14 +339,14 @@ class NodeGuard:
 
     def _epsilon(self, mean: PrivateMean, releases: int, delta: float) -> float:
         """ε of so many releases of a kind; kept in a file, since a node starts a process for every message."""
-        path, most = self.folder / KNOWN, max(releases, min(self.policy.participations, AHEAD))
+        path, most = self.folder / KNOWN, max(releases, min(self.policy.max_participations, AHEAD))
         known = read_json(path, "ε") if path.exists() else {}
-        mean = mean.with_(delta=delta)
+        mean = mean.replaced(delta=delta)
         key = _file(mean)
         found = known.get(key)
         if not isinstance(found, list) or len(found) < releases:
             # records are drawn anew for every message, in rounds of their own
-            drawn, start = mean.record_rate is not None, found if isinstance(found, list) else []
+            drawn, start = mean.sampling_rate is not None, found if isinstance(found, list) else []
             more = range(len(start), max(releases, min(most, len(start) + DRAWN)) if drawn else most)
             found = start + [_cost(mean, n + 1, drawn) for n in more]
             write_json(path, dict([*known.items(), (key, found)][-KEPT:]))
@@ -344,7 +356,7 @@ class NodeGuard:
 @lru_cache(maxsize=1024)
 def _cost(mean: PrivateMean, releases: int, drawn: bool) -> float:
     """ε of so many releases: in rounds of their own, or of one round. Nodes of one process ask for the same."""
-    return mean.spent(dict.fromkeys(range(releases), 1) if drawn else {0: releases}).epsilon
+    return mean.account(dict.fromkeys(range(releases), 1) if drawn else {0: releases}).epsilon
 
 
 def _begun(path: Path) -> bool:
@@ -365,3 +377,8 @@ def _trusts_all(path: Path) -> bool:
 def _file(mean: PrivateMean) -> str:
     """The name for a kind of rounds."""
     return mean.kind[:32]
+
+
+def _same_coordinates(mean: PrivateMean) -> dict[str, Any]:
+    """The choice of coordinates, where there is one."""
+    return {"coordinates": mean.coordinates if mean.is_subset else None}

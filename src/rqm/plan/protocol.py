@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, final
 
+from rqm.accounting.participation import charge_counts
 from rqm.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -16,11 +17,14 @@ COMPLETE = 128
 
 def corrupt(plan: Plan) -> int:
     """How many of a round's clients may work for the server: all but those whom the guarantee counts as honest."""
-    honest = plan.honest
-    if isinstance(honest, float):
-        setting = plan.any_mean.setting
-        honest = setting.floor().honest + (0 if setting.survivors is None else plan.clients - setting.survivors)
-    return 0 if honest is None else plan.clients - honest
+    who, threat = plan.participation, plan.threat_model
+    if threat.honest_fraction is None:
+        return 0 if threat.honest_clients is None else who.clients - threat.honest_clients
+    from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
+
+    release = plan.any_mean.release
+    question = Question(release, who, threat, plan.any_mean.delta or 0.0, charge_counts(who, None))
+    return who.clients - question.honest - who.dropouts
 
 
 @final
@@ -71,8 +75,8 @@ def protocol(
 
     mean = plan.private_mean(dim)
     second = second if link is None else link.second
-    clients, least, bad = plan.clients, plan.survivors, corrupt(plan)
-    of_each = (least or clients) if mean.second else 0
+    clients, least, bad = plan.participation.clients, plan.participation.min_survivors, corrupt(plan)
+    of_each = (least or clients) if mean.has_second_message else 0
     holds = 0 if link is None else _holds(clients, of_each, bad)
     if second:
         least = least and 2 * least
@@ -91,13 +95,13 @@ def protocol(
     return Params(
         clients=clients,
         count=mean.coordinates,
-        levels=plan.mechanism.channel.levels if mean.cancel is None else mean.modulus,
+        levels=plan.mechanism.channel.levels if mean.noise is None else mean.modulus,
         round=round_,
         degree=degree,
         threshold=threshold,
         minimum=minimum,
         bits=mean.modulus.bit_length() - 1,
-        modular=plan.mechanism.channel.modular or mean.cancel is not None,
+        modular=plan.mechanism.channel.modular or mean.noise is not None,
         roster=roster,
         about=bytes.fromhex(mean.kind) if link is None else link.about(mean.kind),
         second=second,
@@ -112,8 +116,8 @@ def _check_threshold(clients: int, bad: int, left: int, threshold: int) -> None:
     fewest = (clients - 1 + bad) // 2 + 1
     if bad and (fewest > left or 0 < threshold < fewest):
         raise ValueError(
-            f"survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} for "
-            f"{clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
+            f"min_survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} "
+            f"for {clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
         )
 
 
@@ -125,7 +129,7 @@ def _holds(clients: int, least: int, bad: int) -> int:
     """
     if 2 * least <= clients + bad:
         raise ValueError(
-            f"survivors = {least}: must be more than {(clients + bad) // 2} of {clients} clients, {bad} of whom may "
-            "work with the server, where noise cancels, or it could have the same noise taken back in two sums"
+            f"min_survivors = {least}: must be more than {(clients + bad) // 2} of {clients} clients, {bad} of whom "
+            "may work with the server, where noise cancels, or it could have the same noise taken back in two sums"
         )
     return max(bad + 1, min(max(2, 2 * least // 3), clients - 1))

@@ -3,33 +3,30 @@
 import re
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import final
 
 from rqm._util.checks import known_keys, whole
+from rqm.accounting.participation import Participation, ThreatModel
 from rqm.plan.plan import Plan, assign, read_toml
 
 VARIES = [
-    "mechanism",
-    "cancel",
-    "transforms",
-    "client",
-    "server",
-    "records",
-    "adapt",
-    "model",
-    "data",
-    "dim",
-    "rounds",
-    "clients",
-    "population",
-    "participations",
-    "separation",
-    "delta",
-    "honest",
-    "lost",
-    "survivors",
+    *(
+        "mechanism",
+        "noise",
+        "transforms",
+        "client",
+        "server",
+        "records",
+        "adapt",
+        "model",
+        "data",
+        "dim",
+        "delta",
+        "lost",
+    ),
+    *(one.name for kind in (Participation, ThreatModel) for one in fields(kind)),
 ]
 """What may differ between the variants of an experiment."""
 MOST_SEEDS = 10_000

@@ -1,4 +1,4 @@
-"""The paper's privacy figures, drawn from their numbers (``rqm.privacy.figures``), which stand beside them as CSV."""
+"""The paper's privacy figures, drawn from their numbers (`rqm.report.paper`), which stand beside them as CSV."""
 
 import csv
 from pathlib import Path

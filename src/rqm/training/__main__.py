@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         if record.accuracy is not None:
             spent = "" if record.epsilon is None else f" ε {record.epsilon:.4g}"
             print(
-                f"{name} seed {plan.seed}: round {record.round}/{plan.rounds} {record.seconds:.4f} s "
+                f"{name} seed {plan.seed}: round {record.round}/{plan.participation.rounds} {record.seconds:.4f} s "
                 f"loss {record.loss:.4f} accuracy {record.accuracy:.4f}{spent}",
                 file=sys.stderr,
                 flush=True,

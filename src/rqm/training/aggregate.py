@@ -7,6 +7,7 @@ from typing import Any, Protocol, final
 import numpy as np
 import torch
 
+from rqm.correlated.noise import CorrelatedNoise
 from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
@@ -55,9 +56,9 @@ class Aggregator(ABC):
 
     def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock, *, secure: bool = False) -> None:
         self.plan, self.mean, self.work, self.clock, self.secure = plan, mean, work, clock, secure
-        if secure and mean.private and not mean.integers:
+        if secure and mean.is_private and not mean.has_integer_messages:
             raise ValueError(f"mechanism = {plan.mechanism.kind!r}: must be one that sends integers, or give a seed")
-        if secure and mean.cancel is not None and plan.secagg == "real":
+        if secure and mean.noise is not None and plan.secagg == "real":
             raise ValueError("secagg = 'real': must come with a seed where noise cancels")
         self.memory = mean.memory(lambda turn: number(plan.seed, NOISE, turn))
 
@@ -72,7 +73,7 @@ class Aggregator(ABC):
         """
 
     def _nothing(self) -> torch.Tensor:
-        kind = torch.int32 if self.mean.integers else torch.float64
+        kind = torch.int32 if self.mean.has_integer_messages else torch.float64
         return torch.zeros(self.mean.coordinates, dtype=kind, device=self.work.device)
 
     def _silo(self, silo: int, total: torch.Tensor, turn: int, place: int) -> None:
@@ -83,13 +84,18 @@ class Aggregator(ABC):
 
     def _own(self, turn: int, silo: int) -> torch.Tensor:
         """One silo's transient noise of a round."""
-        found: torch.Tensor = self.mean.held.drawn_for(1, self._nothing(), self._source(TRANSIENT, turn, silo))[0]
-        return found
+        added: torch.Tensor = self._noise.draw_sum(1, self._nothing(), self._source(TRANSIENT, turn, silo))[0]
+        return added
+
+    @property
+    def _noise(self) -> CorrelatedNoise:
+        assert self.mean.noise is not None
+        return self.mean.noise
 
     def _add(self, rows: Any, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
         """Encode and add; return which rows were finite."""
         with self.clock.timed("clip, rotate, encode", among):
-            finite: torch.Tensor = self.mean.add(rows, total, self._source(NOISE, turn, place), round=turn)
+            finite: torch.Tensor = self.mean.add(rows, total, self._source(NOISE, turn, place), round_index=turn)
         return finite
 
 
@@ -107,14 +113,14 @@ class Ideal(Aggregator):
         else:
             total, losses = self.part(staying, turn, self.sharing.deal(staying, turn))
             self.sharing.add_up(total, losses)
-        if self.mean.cancel and self.mean.integers:
+        if self.mean.noise and self.mean.has_integer_messages:
             with self.clock.timed("clip, rotate, encode"):
-                if self.mean.second:
+                if self.mean.has_second_message:
                     self._cancel(total, turn, len(staying), len(before.staying))
                 else:
                     self._replace(total, turn, staying, before.there)
         seed = number(self.plan.seed, NOISE, turn)
-        return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round=turn), losses)
+        return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round_index=turn), losses)
 
     def part(self, staying: list[int], turn: int, share: slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum over a share of those who stay, and their losses; those of the others are zero."""
@@ -153,7 +159,7 @@ class Ideal(Aggregator):
         kept = last is not None and last[0] == turn - 1
         for silo in before if kept or not self.secure else []:
             total -= last[1][silo] if kept and last is not None else self._own(turn - 1, silo)
-        rows = torch.zeros((self.plan.clients, len(total)), dtype=total.dtype, device=total.device)
+        rows = torch.zeros((self.plan.participation.clients, len(total)), dtype=total.dtype, device=total.device)
         for silo in staying:
             rows[silo] = self._own(turn, silo)
         self.held = turn, rows
@@ -164,7 +170,7 @@ class Ideal(Aggregator):
         added, back = self._nothing(), self._nothing()
         for place in range(0, clients, self.work.group):
             some = min(self.work.group, clients - place)
-            parts = self.mean.held.drawn_for(some, added, self._source(TRANSIENT, turn, place))
+            parts = self._noise.draw_sum(some, added, self._source(TRANSIENT, turn, place))
             added, back = added + parts[0], back + parts[1]
         return added, back
 
@@ -181,7 +187,7 @@ class Ideal(Aggregator):
 
         Small clients are done together, the others by themselves; what each sends does not depend on the workers.
         """
-        exact, together = self.mean.integers, self.work.together
+        exact, together = self.mean.has_integer_messages, self.work.together
         sums: dict[Worker, torch.Tensor] = {}
         groups = ([[place] for place in range(len(chosen))] if together is None else together.groups(chosen))[share]
         for _ in workers.map(lambda _, places: self.work.clients.make(chosen[place] for place in places), groups):
@@ -215,10 +221,12 @@ class Ideal(Aggregator):
         self, rows: torch.Tensor, total: torch.Tensor, turn: int, places: list[int], among: int = 1
     ) -> torch.Tensor:
         """Encode and add some clients' rows, each with the noise that it has by itself; which rows were finite."""
-        if len(rows) > 1 and self.mean.integers and self.plan.mechanism.whole is None:
+        if len(rows) > 1 and self.mean.has_integer_messages and self.plan.mechanism.whole is None:
             with self.clock.timed("clip, rotate, encode", among):
                 each = OneEach(SeededRandom(self.plan.seed, NOISE, turn, place) for place in places)
-                finite: torch.Tensor = self.mean.add(rows, total, SecureRandom() if self.secure else each, round=turn)
+                finite: torch.Tensor = self.mean.add(
+                    rows, total, SecureRandom() if self.secure else each, round_index=turn
+                )
             return finite
         return torch.cat(
             [self._add(row[None], total, turn, place, among) for row, place in zip(rows, places, strict=True)]
@@ -240,12 +248,12 @@ class Secure(Aggregator):
         self.work.begin(turn)
 
         def levels(party: int) -> Any:
-            if party >= self.plan.clients:
-                return -self._held(turn - 1, party - self.plan.clients)[1] % self.mean.modulus
+            if party >= self.plan.participation.clients:
+                return -self._held(turn - 1, party - self.plan.participation.clients)[1] % self.mean.modulus
             place, found = places[chosen[party]], self._nothing()
             if self.work.per_record is not None:
                 self._silo(chosen[party], found, turn, place)
-                if self.mean.cancel is not None:
+                if self.mean.noise is not None:
                     found += self._own(turn, chosen[party])
                     found -= self._own(turn - 1, chosen[party]) if chosen[party] in before.there else 0
                 return np.asarray(found.cpu()) % self.mean.modulus
@@ -254,19 +262,19 @@ class Secure(Aggregator):
             if not self._add(self.work.message(self.work.worker), found, turn, place)[0]:
                 losses[place] = torch.nan
             first = np.asarray(found.cpu())
-            return first if self.mean.cancel is None else (first + self._held(turn, place)[0]) % self.mean.modulus
+            return first if self.mean.noise is None else (first + self._held(turn, place)[0]) % self.mean.modulus
 
         lost = [party for party, client in enumerate(chosen) if client not in places]
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
         silent = {party: STAGES[stage] for party, stage in zip(lost, stages, strict=True)}
-        second = before if self.mean.second else NOBODY  # a silo takes its noise back in its own message
+        second = before if self.mean.has_second_message else NOBODY  # a silo takes its noise back in its own message
         gone = [place for place, client in enumerate(second.staying) if client in set(second.lost)]
-        silent |= {self.plan.clients + place: STAGES[0] for place in gone}
+        silent |= {self.plan.participation.clients + place: STAGES[0] for place in gone}
         try:
             params = protocol(self.plan, len(self.work.worker.values), new_round(), second=len(second.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
-            if self.mean.cancel is not None:  # the next round would take back what this one has not revealed
+            if self.mean.noise is not None:  # the next round would take back what this one has not revealed
                 raise
             return None
         assert survivors == [party for party in range(params.clients) if party not in silent]
@@ -277,7 +285,7 @@ class Secure(Aggregator):
 
     def _held(self, turn: int, place: int) -> list[Any]:
         """What one client of a round adds, and takes back in the next."""
-        parts = self.mean.held.drawn_for(1, self._nothing(), self._source(TRANSIENT, turn, place))
+        parts = self._noise.draw_sum(1, self._nothing(), self._source(TRANSIENT, turn, place))
         return [np.asarray(part.cpu()).astype(np.int64) for part in parts]
 
 

@@ -29,12 +29,16 @@ def save(trainer: Trainer, folder: Path, metrics_bytes: int, head: str | None = 
     state = {"round": trainer.done, "metrics_bytes": metrics_bytes, "plan": trainer.plan.to_dict(), "ledger_head": head}
     arrays = {name: getattr(trainer, name).cpu().numpy() for name in _tensors(trainer)}
     own = trainer.corrections
-    if own is not None and trainer.done < trainer.plan.rounds:
+    if own is not None and trainer.done < trainer.plan.participation.rounds:
         data = dump({"corrections": own.cpu().numpy()}, {})
         write_atomically(folder / CLIENTS.format(trainer.done), data, private=True)
     write_atomically(folder / CHECKPOINT, dump(arrays, {STATE: json.dumps(state)}))
     for path in folder.glob(CLIENTS.format("*")):  # of checkpoints before, and of a run that is done
-        if own is None or trainer.done == trainer.plan.rounds or path.name != CLIENTS.format(trainer.done):
+        if (
+            own is None
+            or trainer.done == trainer.plan.participation.rounds
+            or path.name != CLIENTS.format(trainer.done)
+        ):
             path.unlink()
 
 
@@ -55,7 +59,7 @@ def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise not_finite(name, array)
-        done = whole("round", state["round"], 0, plan.rounds)
+        done = whole("round", state["round"], 0, plan.participation.rounds)
         written = metrics.stat().st_size if metrics.exists() else 0
         size = whole(f"metrics_bytes (of {METRICS})", state["metrics_bytes"], 0, written)
     except (ValueError, TypeError) as error:
@@ -83,7 +87,7 @@ def _tensors(trainer: Trainer) -> list[str]:
 def _corrections(trainer: Trainer, folder: Path, done: int) -> torch.Tensor | None:
     """What clients remember at a checkpoint, where they remember something; of a run that is done nobody asks."""
     own, path = trainer.corrections, folder / CLIENTS.format(done)
-    if own is None or done == trainer.plan.rounds:
+    if own is None or done == trainer.plan.participation.rounds:
         return None
     try:
         arrays, _ = parse(path.read_bytes())
@@ -98,7 +102,7 @@ def _corrections(trainer: Trainer, folder: Path, done: int) -> torch.Tensor | No
 def _keep_secret(trainer: Trainer, folder: Path) -> None:
     """Write what the round after this one takes back, before the checkpoint that goes with it."""
     noise = trainer.secret
-    if noise is None or trainer.done == trainer.plan.rounds:  # what was added last is never taken back
+    if noise is None or trainer.done == trainer.plan.participation.rounds:  # what was added last is never taken back
         (folder / SECRET).unlink(missing_ok=True)
         return
     values = noise.cpu().numpy()
@@ -116,7 +120,8 @@ def recall(trainer: Trainer, folder: Path) -> None:
         arrays, texts = parse(path.read_bytes())
         done = whole("round", parse_table(texts[STATE])["round"], 1)
         high, low = (arrays[name] for name in ("high", "low"))
-        wanted = (trainer.coordinates,) if trainer.mean.second else (trainer.plan.clients, trainer.coordinates)
+        clients, size = trainer.plan.participation.clients, trainer.coordinates
+        wanted = (size,) if trainer.mean.has_second_message else (clients, size)
         if high.shape != wanted or low.shape != wanted:
             raise ValueError(f"it holds {high.shape} values: must be {wanted}")
         values = (high.astype(np.int64) << LOW) + low.astype(np.int64)

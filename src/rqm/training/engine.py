@@ -57,7 +57,7 @@ def shares(trainer: Trainer) -> bool:
     work = trainer.work
     return (
         isinstance(trainer.aggregator, Ideal)
-        and trainer.mean.integers
+        and trainer.mean.has_integer_messages
         and work.per_record is None
         and not work.observer.plants
         and not trainer.plan.dropout

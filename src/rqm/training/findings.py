@@ -4,7 +4,6 @@ It is saved in the run's folder, so that reports only read; and found anew when 
 """
 
 from contextlib import suppress
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,14 @@ import numpy as np
 from rqm import __version__
 from rqm._util.files import read_json, write_json
 from rqm._util.pictures import packed
+from rqm.accounting.guarantee import Guarantee
+from rqm.ledger.ledger import LEDGER
+from rqm.ledger.signing import LedgerError
 from rqm.mechanisms.base import Mechanism
 from rqm.plan.account import account, account_ledger
 from rqm.plan.folder import CHECKPOINT, FINDINGS
 from rqm.plan.leak import leak
 from rqm.plan.plan import PLAN, Plan
-from rqm.privacy.ledger import LEDGER, LedgerError
 
 SHOWN = 20
 """Pictures of a kind that are shown."""
@@ -72,11 +73,18 @@ def _privacy(plan: Plan, folder: Path) -> dict[str, Any]:
             return {"why": f"No ε is stated: {error}."}
         if found is None:
             return {"charged": charged, "why": "Nothing has been charged yet."}
-        return {"guarantee": asdict(found), "charged": charged}
+        return {"guarantee": described(found), "charged": charged}
     try:
-        return {"guarantee": asdict(account(plan))}
+        return {"guarantee": described(account(plan))}
     except (ValueError, TypeError) as error:
         return {"why": f"No ε can be stated for this plan: {error}."}
+
+
+def described(guarantee: Guarantee) -> dict[str, Any]:
+    """A guarantee as plain values, with its trade-off curve."""
+    rates = np.concatenate([np.geomspace(1e-6, 0.1, 41), np.linspace(0.12, 1, 23)])
+    curve = [rates.tolist(), guarantee.trade_off(rates).tolist()]
+    return {**guarantee.to_dict(), "trade_off": curve}
 
 
 def _law(mech: Mechanism) -> dict[str, Any] | None:

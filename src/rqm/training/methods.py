@@ -157,7 +157,7 @@ class Accelerated(Method):
     def take(self, mean: torch.Tensor, turn: int, bound: float | None) -> torch.Tensor:
         """The server's w steps as its model does, by plain steps."""
         half = len(mean) // 2
-        rate = self.plan.server.rate_at(turn, self.plan.rounds)
+        rate = self.plan.server.rate_at(turn, self.plan.participation.rounds)
         self.state.sub_(mean[half:].to(self.state), alpha=rate)
         return mean[:half]
 

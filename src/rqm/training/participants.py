@@ -12,12 +12,17 @@ from rqm.training.streams import LOSSES, SAMPLING, generator
 
 def sampled(plan: Plan, users: int, turn: int) -> list[int]:
     """The clients of a round without a cap on participations, in their order."""
-    return list(generator(plan.seed, SAMPLING, turn).choice(users, plan.clients, replace=False).tolist())
+    return list(generator(plan.seed, SAMPLING, turn).choice(users, plan.participation.clients, replace=False).tolist())
 
 
 def in_order(plan: Plan) -> bool:
-    """Whether users take turns in a fixed order: noise that cancels, and whoever counts on a separation, need that."""
-    return plan.separation is not None or plan.cancel is not None
+    """Whether users take turns in a fixed order: correlated noise, and a minimum separation, need that.
+
+    The separation of records is that of a silo's batches, whatever the order of the silos.
+    """
+    who = plan.participation
+    is_separated = plan.records is None and who.min_separation > 1
+    return who.sampling == "fixed-order" or plan.noise is not None or is_separated
 
 
 class Before(NamedTuple):
@@ -59,14 +64,16 @@ class Participants:
     def choose(self, turn: int) -> list[int]:
         """The clients of a round, without replacement, among those who have not used up their participations."""
         if in_order(self.plan):
-            places = (turn * self.plan.clients + np.arange(self.plan.clients)) % len(self.order)
+            places = (turn * self.plan.participation.clients + np.arange(self.plan.participation.clients)) % len(
+                self.order
+            )
             return list(self.order[places].tolist())
-        most = self.plan.participations
+        most = self.plan.participation.max_participations
         if most is None:
             return sampled(self.plan, len(self.taken), turn)
         free = np.flatnonzero(self.taken < most)
         rng = generator(self.plan.seed, SAMPLING, turn)
-        chosen = free[rng.choice(len(free), self.plan.clients, replace=False)]
+        chosen = free[rng.choice(len(free), self.plan.participation.clients, replace=False)]
         self.taken[chosen] += 1
         return list(chosen.tolist())
 
@@ -79,7 +86,7 @@ class Participants:
 
     def before(self, turn: int) -> Before:
         """Those of the round before who take their noise back in this one: nobody, if that round was discarded."""
-        if self.plan.cancel is None or not turn or self._discarded(turn - 1):
+        if self.plan.noise is None or not turn or self._discarded(turn - 1):
             return NOBODY
         staying = self.survive(self.choose(turn - 1), turn - 1)
         if self.plan.records is not None:  # a silo that is away takes nothing back, and begins anew
@@ -90,7 +97,7 @@ class Participants:
 
     def enough(self, staying: list[int], before: Before) -> bool:
         """Whether both messages have come from as many as the plan counts on."""
-        least = self.plan.survivors or 1
+        least = self.plan.participation.min_survivors or 1
         if self.plan.records is not None:
             return len(staying) >= least
         return len(staying) >= least and (not before.staying or len(before.there) >= least)
@@ -102,6 +109,6 @@ class Participants:
 
     def skip(self, turns: range) -> None:
         """Be where a run is after these rounds: who took part follows from the seed."""
-        if self.plan.participations is not None and not in_order(self.plan):
+        if self.plan.participation.max_participations is not None and not in_order(self.plan):
             for turn in turns:
                 self.choose(turn)

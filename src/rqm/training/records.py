@@ -17,7 +17,6 @@ from torch import nn
 
 from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.records import Gathered, joined, record_length
-from rqm.plan.records import Records
 from rqm.randomness import SecureRandom
 from rqm.training.batched import Loss, conv_gradients, plain_layers
 
@@ -32,16 +31,16 @@ Way = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 """From records and a clip to the sum of their clipped gradients, in float64."""
 
 
-def taken(plan: Records, count: int, turn: int, coins: Callable[[int], Any], own: Any = None) -> Any:
-    """Which of a silo's records take part in a round: drawn by its ``coins``, in a fixed order, or all.
+def taken(rate: float | None, batches: int, count: int, turn: int, coins: Callable[[int], Any], own: Any = None) -> Any:
+    """Which of a silo's records take part in a round: drawn at a ``rate``, in a fixed order of ``batches``, or all.
 
     ``coins`` gives so many words of 64 bits, which nobody else knows. ``own`` are words that belong to the records and
     stay the same for the whole run: in a fixed order they say to which batch each belongs, if some may be removed.
     """
-    if plan.rate is not None and plan.rate < 1:
-        return coins(count) < np.uint64(plan.rate * 2.0**64)
+    if rate is not None and rate < 1:
+        return coins(count) < np.uint64(rate * 2.0**64)
     places = np.arange(count) if own is None else own
-    return places % (plan.batches or 1) == turn % (plan.batches or 1)
+    return places % batches == turn % batches
 
 
 def own_words(inputs: torch.Tensor, labels: torch.Tensor) -> Any:

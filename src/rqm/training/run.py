@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rqm._util.files import write_json
+from rqm.accounting.participation import default_delta
 from rqm.data.clients import FederatedData
+from rqm.ledger.ledger import LEDGER
+from rqm.ledger.signing import LedgerError
 from rqm.plan.folder import METRICS, SUMMARY, recorded_head
 from rqm.plan.guard import Guard, delta_of
 from rqm.plan.plan import PLAN, Plan
-from rqm.privacy.ledger import LEDGER, LedgerError
-from rqm.privacy.setting import default_delta
 from rqm.training import checkpoint
 from rqm.training.trainer import Record, Trainer
 
@@ -48,7 +49,7 @@ def carry_out(
     """
     new = _is_new(folder, resume)
     if plan.delta is None:
-        plan = replace(plan, delta=delta_of(folder) or default_delta(plan.population))
+        plan = replace(plan, delta=delta_of(folder) or default_delta(plan.participation.population))
     trainer = make(plan, data)
     plan = trainer.plan
     if not new and not plan.goes_on(Plan.of_run(folder)):
@@ -56,8 +57,8 @@ def carry_out(
     size, head = checkpoint.restore(trainer, folder)
     vouched = {"expect_head": expect_head, "certificate": certificate, "key": key, "witness": witness, "seeded": seeded}
     with _guarded(trainer, folder, new, vouched) as guard:
-        guard.check(head, trainer.done, _released(folder, trainer.done))
-        if not guard.spent[trainer.done]:  # else that round has taken it back already, if only in part
+        guard.check(head, trainer.done)
+        if not guard.charges[trainer.done]:  # else that round has taken it back already, if only in part
             checkpoint.recall(trainer, folder)
         last = _rounds(trainer, folder, size, watch, out_of_time)
     loss, accuracy = (last.loss, last.accuracy) if last else trainer.evaluate()
@@ -117,12 +118,6 @@ def _guarded(trainer: Trainer, folder: Path, new: bool, vouched: dict[str, Any])
         yield guard
 
 
-def _released(folder: Path, done: int) -> int:
-    """Rounds that may have been released: those that were written down, and one that was in the works."""
-    lines = (folder / METRICS).read_bytes().count(b"\n") if (folder / METRICS).exists() else 0
-    return max(done, lines + 1) if done or lines else 0
-
-
 def _rounds(
     trainer: Trainer, folder: Path, size: int, watch: Callable[[Record], object], out_of_time: Callable[[], bool]
 ) -> Record | None:
@@ -130,7 +125,7 @@ def _rounds(
     last, plan, guard = None, trainer.plan, trainer.guard
     with (folder / METRICS).open("ab") as metrics, interrupts() as asked_to_stop:
         metrics.truncate(size)
-        while trainer.done < plan.rounds and guard.allows(trainer.done):
+        while trainer.done < plan.participation.rounds and guard.allows(trainer.done):
             record = trainer.step()
             last = record if record.loss is not None else last
             metrics.write((json.dumps(line(record)) + "\n").encode())
@@ -138,11 +133,11 @@ def _rounds(
             watch(replace(record, epsilon=guard.epsilon()) if guard.tells else record)
             late = out_of_time()
             stop = late or asked_to_stop()
-            if stop or trainer.done % plan.checkpoint_every == 0 or trainer.done == plan.rounds:
+            if stop or trainer.done % plan.checkpoint_every == 0 or trainer.done == plan.participation.rounds:
                 checkpoint.save(trainer, folder, metrics.tell(), guard.head)
-            if stop and trainer.done < plan.rounds:
+            if stop and trainer.done < plan.participation.rounds:
                 raise TimeoutError(f"{folder}: out of time after round {trainer.done}") if late else KeyboardInterrupt
-        if trainer.done < plan.rounds:  # the budget is spent: evaluate what there is
+        if trainer.done < plan.participation.rounds:  # the budget is spent: evaluate what there is
             checkpoint.save(trainer, folder, metrics.tell(), guard.head)
             return None
     return last
@@ -158,11 +153,12 @@ def _summary(trainer: Trainer) -> dict[str, Any]:
         "bits_up": trainer.bits_up * trainer.done,
         "bits_per_coordinate": mechanism.bits,
         "bits_under_secagg": trainer.mean.wire_bits,
-        "float32_bits_up": 32 * plan.clients * len(trainer.values) * trainer.done,
+        "float32_bits_up": 32 * plan.participation.clients * len(trainer.values) * trainer.done,
         "plan": plan.to_dict(),
     }
     if guard.ledger is not None:
-        found |= {"delta": trainer.mean.delta, "ledger_head": guard.head, "budget_spent": trainer.done < plan.rounds}
+        unfinished = trainer.done < plan.participation.rounds
+        found |= {"delta": trainer.mean.delta, "ledger_head": guard.head, "budget_spent": unfinished}
         if guard.tells:
             found["epsilon"] = guard.epsilon()
     return found

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, final
 from torch import nn
 
 from rqm.data.clients import FederatedData
+from rqm.ledger.ledger import LEDGER
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
-from rqm.privacy.ledger import LEDGER
 from rqm.training.trainer import Record, Trainer
 
 if TYPE_CHECKING:
-    from rqm.privacy.guarantee import Guarantee
+    from rqm.accounting.guarantee import Guarantee
 
 
 @final
@@ -52,7 +52,7 @@ class Simulation(Iterator[Record]):
 
     def __next__(self) -> Record:
         done = self._trainer.done
-        if done >= self.plan.rounds or not self.guard.allows(done):
+        if done >= self.plan.participation.rounds or not self.guard.allows(done):
             self.guard.close()
             raise StopIteration
         return self._trainer.step()
@@ -70,7 +70,7 @@ class Simulation(Iterator[Record]):
     @property
     def guarantee(self) -> "Guarantee":
         """What the rounds that were carried out guarantee to every user."""
-        return self.mean.guarantee_of(self.guard.spent, self.plan.workload)
+        return self.mean.guarantee(charges=self.guard.charges, workload=self.plan.workload)
 
 
 def simulate(
@@ -79,10 +79,9 @@ def simulate(
     data: FederatedData | None = None,
     *,
     folder: Path | str | None = None,
-    clients: FederatedData | None = None,
 ) -> Simulation:
     """Train as the plan says, with the plan's model and data or with the given; yields a record a round.
 
-    The ledger is kept in ``folder``. ``clients`` is the old name of ``data``. Randomness is seeded: not private.
+    The ledger is kept in ``folder``. Randomness is seeded: not private.
     """
-    return Simulation(plan, model, clients if data is None else data, None if folder is None else Path(folder))
+    return Simulation(plan, model, data, None if folder is None else Path(folder))

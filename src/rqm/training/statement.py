@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 from rqm._util.words import many
 
 if TYPE_CHECKING:
-    from rqm.privacy.guarantee import Guarantee
+    from rqm.accounting.guarantee import Guarantee
 
 
 @final
@@ -55,7 +55,7 @@ class Statement:
         if self.again:
             asked = "" if self.asked is None else f", where {self.asked:g} was asked for"
             found += f"; this counts {many(self.again, 'round')} done again after an interruption{asked}"
-        declared = self.details.population
+        declared = self.details.participation.population
         if self.behind is not None and declared is not None and self.behind != declared:
             found += f"; the {declared:,} declared users are re-drawn from {self.behind:,} that are there"
         if self.seed is not None:

@@ -66,8 +66,8 @@ def carry_out(
 def _is_of(plan: Plan, place: Path) -> bool:
     """Whether a finished run is one of this plan, promises included."""
     done = Plan.of_run(place)
-    stated = ("delta", "honest", "budget_epsilon")
-    return plan.goes_on(done) and all(getattr(plan, name) in (None, getattr(done, name)) for name in stated)
+    stated = all(getattr(plan, name) in (None, getattr(done, name)) for name in ("delta", "budget_epsilon"))
+    return plan.goes_on(done) and stated and plan.threat_model == done.threat_model
 
 
 def curves(sweep: Sweep, folder: Path) -> dict[str, dict[str, Any]]:
@@ -121,7 +121,8 @@ def save_summary(sweep: Sweep, folder: Path, seconds: float | None = None) -> di
         "accuracy_noise_free": read_json(free[0] / SUMMARY, "a summary")["accuracy"] if free else None,
         "bits_per_coordinate": details.bits_per_coordinate,
         "bits_under_secagg": details.bits_under_secagg,
-        "users": details.population,
+        "wire_bits_per_parameter": details.wire_bits_per_parameter,
+        "users": details.participation.population,
         "users_behind": own.get("users_behind"),
         "certified": details.certified,
         "sentence": str(told),

@@ -16,9 +16,9 @@ from rqm._util.files import write_json
 from rqm._util.words import many
 from rqm.data.clients import FederatedData
 from rqm.data.own import federated
+from rqm.ledger.ledger import LEDGER
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics
 from rqm.plan.plan import PLAN, ClientWork, Plan
-from rqm.privacy.ledger import LEDGER
 from rqm.training import run
 from rqm.training.defaults import Wanted, plan_for
 from rqm.training.fitting import check_model, size
@@ -106,8 +106,8 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
     released, and no ε covers the people in it.
 
     In each of the ``rounds`` so many ``clients``, who take turns, compute a gradient (or take ``local`` steps). Other
-    ``rules`` are ``l2_clip`` (1), the server's ``rate``, how many are ``honest`` and whether noise may ``cancel``. An
-    infinite ``epsilon`` trains without noise, to compare.
+    ``rules`` are ``l2_clip`` (1), the server's ``rate``, ``honest_clients`` and ``noise`` ("independent", "correlated",
+    or None for the better of the two). An infinite ``epsilon`` trains without noise, to compare.
 
     Randomness is the operating system's, and such a run is private; with a ``seed`` it is a simulation that can be
     repeated, and says so. The run is kept in the folder ``out``, where the same call goes on after an interruption.
@@ -162,11 +162,11 @@ def _own(trainer: Trainer) -> nn.Module:
 
 def _told(trainer: Trainer, wanted: Wanted, seed: int | None) -> Statement:
     """What was charged, in words."""
-    if not trainer.mean.private:
+    if not trainer.mean.is_private:
         return Statement(None)
-    spent = trainer.guard.spent
-    details = trainer.mean.guarantee_of(spent, trainer.plan.workload)
-    again = sum(spent.values()) - len(spent)
+    charges = trainer.guard.charges
+    details = trainer.mean.guarantee(charges=charges, workload=trainer.plan.workload)
+    again = sum(charges.values()) - len(charges)
     return Statement(details, seed, again=again, asked=wanted.epsilon)
 
 

@@ -61,15 +61,16 @@ def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) ->
         raise ValueError(
             f"records.silos = {plan.records.silos}: must be at most {len(data.train)}, users of {data.name}"
         )
-    users = len(data.train) if plan.population is None else plan.population
+    users = len(data.train) if plan.participation.population is None else plan.participation.population
     users = users if plan.records is None else plan.records.silos or users
-    if plan.clients > users:
-        raise ValueError(f"clients = {plan.clients}: must be at most {users}, all that {data.name} has")
-    places = (plan.participations or plan.rounds) * users
-    if plan.clients * plan.rounds > places:
+    if plan.participation.clients > users:
+        raise ValueError(f"clients = {plan.participation.clients}: must be at most {users}, all that {data.name} has")
+    who = plan.participation
+    turns = (who.max_participations or who.rounds) * users
+    if who.clients * who.rounds > turns:
         raise ValueError(
-            f"participations = {plan.participations}: {plan.rounds} rounds of {plan.clients} clients are more than "
-            f"the {places} turns that {users} users have"
+            f"max_participations = {who.max_participations}: {who.rounds} rounds of {who.clients} clients are more "
+            f"than the {turns} turns that {users} users have"
         )
     if in_order(plan) and plan.records is None:
         _validate_order(plan, users)
@@ -82,15 +83,15 @@ def validate(plan: Plan, data: FederatedData, model: nn.Module | None = None) ->
 
 def _validate_order(plan: Plan, users: int) -> None:
     """Refuse turns that come around sooner, or more often, than the plan counts on."""
-    setting = plan.any_mean.setting
-    gap, most = users // plan.clients, -(-plan.rounds * plan.clients // users)
-    if setting.apart > max(gap, 1) and most > 1:
+    who = plan.participation
+    gap, most = users // who.clients, -(-who.rounds * who.clients // users)
+    if who.window > max(gap, 1) and most > 1:
         raise ValueError(
-            f"separation = {setting.apart}: must be at most {gap}, after which {plan.clients} of {users} users a round "
-            "come back"
+            f"min_separation = {who.window}: must be at most {gap}, after which {who.clients} of {users} users a round "
+            "return"
         )
-    if plan.participations is not None and most > plan.participations:
-        raise ValueError(f"participations = {plan.participations}: must be at least {most}, as users take turns")
+    if who.max_participations is not None and most > who.max_participations:
+        raise ValueError(f"max_participations = {who.max_participations}: must be at least {most}, as users take turns")
 
 
 @final
@@ -114,8 +115,8 @@ class Trainer:
     ) -> None:
         validate(plan, data, model)
         self.behind = len(data.train)  # users who really are there, however many are declared
-        if plan.population is not None:
-            data = replace(data, train=data.train.redrawn(plan.population, plan.examples, plan.seed))
+        if plan.participation.population is not None:
+            data = replace(data, train=data.train.redrawn(plan.participation.population, plan.examples, plan.seed))
         if plan.records is not None and plan.records.silos is not None:
             data = replace(data, train=data.train.merged(plan.records.silos))
         self.device, own = pick_device(plan.device), model is not None
@@ -140,7 +141,7 @@ class Trainer:
         if plan.adapt is not None and length is not None:
             self.work.quantile = Quantile(plan.adapt, length, self.device)
         self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock, secure=secure)
-        self.server = Optimiser(plan.server, plan.rounds, self.values)
+        self.server = Optimiser(plan.server, plan.participation.rounds, self.values)
 
     def charge_to(self, guard: Guard) -> None:
         """Charge every round from now on to this guard, which must account for what is sent here."""
@@ -191,9 +192,9 @@ class Trainer:
     @property
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
-        if self.mean.integers and self.mean.second:  # both messages of a participation
-            return self.plan.clients * self.coordinates * 2 * (self.mean.modulus.bit_length() - 1)
-        return self.plan.clients * self.plan.mechanism.message_bits(self.coordinates)
+        if self.mean.has_integer_messages and self.mean.has_second_message:  # both messages of a participation
+            return self.plan.participation.clients * self.coordinates * 2 * (self.mean.modulus.bit_length() - 1)
+        return self.plan.participation.clients * self.plan.mechanism.message_bits(self.coordinates)
 
     def step(self) -> Record:
         """Carry out one round."""
@@ -208,7 +209,7 @@ class Trainer:
             found = self.aggregator.collect(chosen, staying, turn, before)
         if found is not None:
             with self.clock.timed("server"):
-                mean = self.mean.decode(found.total, len(staying), round=turn, check=False)
+                mean = self.mean.decode(found.total, len(staying), round_index=turn, check=False)
                 if self.plan.records is not None:  # the sum over all records, over a public number of them
                     mean = mean * (len(staying) / self.plan.records.batch)
                 mean = self.work.take(mean, turn)
@@ -220,7 +221,7 @@ class Trainer:
     def _record(self, found: Collected | None, survivors: int) -> Record:
         """What there is to tell about the round that was just done."""
         loss = accuracy = None
-        if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.rounds:
+        if self.done % self.plan.evaluate_every == 0 or self.done == self.plan.participation.rounds:
             with self.clock.timed("evaluation"):
                 loss, accuracy = self.evaluate()
         own = [] if found is None else found.losses.tolist()  # the only wait for the GPU in a round
@@ -234,7 +235,7 @@ class Trainer:
         return Record(
             round=self.done,
             seconds=self.clock.seconds,
-            bits_up=self.bits_up * survivors // self.plan.clients,
+            bits_up=self.bits_up * survivors // self.plan.participation.clients,
             survivors=survivors,
             clients_loss=float(np.mean(seen)) if seen else None,
             loss=loss,

@@ -86,11 +86,12 @@ class Work:
         assert self.per_record is not None
         inputs, labels = self.clients[silo]
         own = None
-        if self.plan.records.neighbours == "add-remove" and self.plan.records.batches is not None:
+        batches = self.plan.participation.min_separation
+        if self.plan.threat_model.neighboring == "add-or-remove-one" and batches > 1:
             if silo not in self.orders:
                 self.orders[silo] = own_words(inputs, labels)
             own = self.orders[silo]
-        drawn = taken(self.plan.records, len(labels), turn, coins, own)
+        drawn = taken(self.plan.records.sampling_rate, batches, len(labels), turn, coins, own)
         some = torch.from_numpy(np.flatnonzero(drawn)).to(self.device)
         return self.per_record.gather(inputs[some], labels[some], int(coins(1)[0]) >> 1)
 

@@ -1,6 +1,6 @@
-"""An independent verifier of ledgers: it shares nothing with the rest of the package, and imports nothing of it."""
+"""An independent verifier of ledgers. It shares nothing with the rest of the package, and imports nothing of it."""
 
-from .chain import Report
-from .reader import verify
+from .report import Report
+from .verifier import verify
 
 __all__ = ["Report", "verify"]

@@ -1,7 +1,7 @@
 'use strict';
 /*
  * The laws of the mechanisms and the Rényi divergences of their sums, in plain functions without a page.
- * They follow rqm.mechanisms.channel, rqm.mechanisms and rqm.privacy; inputs are in units of the clip, so clip = 1.
+ * They follow rqm.mechanisms, rqm.bounds and rqm.certify; inputs are in units of the clip, so clip = 1.
  * The same text runs in the page and in its worker.
  */
 (function (scope) {

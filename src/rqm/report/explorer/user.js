@@ -1,7 +1,7 @@
 'use strict';
 /*
  * A user's (ε, δ): the noise that it takes, by the exact account of Gaussian noise, and what becomes of it in the models.
- * Follows rqm.privacy.gaussian, .accountant.gaussian_noise, .holding and .iterates, in plain functions without a page.
+ * Follows rqm.bounds, rqm.accounting.calibration and rqm.correlated, in plain functions without a page.
  */
 (function (scope) {
   const ROOT2 = Math.SQRT2;

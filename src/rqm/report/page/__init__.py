@@ -16,9 +16,9 @@ from rqm import __version__
 from rqm._util.pictures import unpacked
 from rqm._util.stats import mean_and_interval
 from rqm._util.words import many
+from rqm.accounting.guarantee import USELESS_EPSILON
 from rqm.data.labels import names_of
 from rqm.plan.plan import Plan
-from rqm.privacy.guarantee import HOPELESS
 from rqm.report.page import charts
 from rqm.report.page.facts import Run, find
 
@@ -57,7 +57,7 @@ def _document(title: str, body: str) -> str:
 
 def _single(one: Run) -> str:
     unfinished = (
-        f'<p class="warn">Unfinished: {one.done:,} of {many(one.plan.rounds, "round")}.</p>'
+        f'<p class="warn">Unfinished: {one.done:,} of {many(one.plan.participation.rounds, "round")}.</p>'
         if one.summary is None
         else ""
     )
@@ -66,10 +66,12 @@ def _single(one: Run) -> str:
 
 
 def _tiles(one: Run) -> str:
-    found = one.guarantee
+    guarantee = one.guarantee
     accuracy = "–" if one.accuracy is None else f"{one.accuracy:.1%}"
-    epsilon = "none" if found is None else f"{found.epsilon:.3g}" if found.epsilon < 1e4 else f"{found.epsilon:.0e}"
-    said = "a user's ε, certified" if found else "a user's ε"
+    epsilon = "none"
+    if guarantee is not None:
+        epsilon = f"{guarantee['epsilon']:.3g}" if guarantee["epsilon"] < 1e4 else f"{guarantee['epsilon']:.0e}"
+    said = "a user's ε, certified" if guarantee else "a user's ε"
     tiles = [
         (accuracy, "accuracy on the test set"),
         (epsilon, said),
@@ -86,50 +88,48 @@ def _tiles(one: Run) -> str:
 
 
 def _privacy(one: Run) -> str:
-    """The privacy statement: what is promised to whom, against whom, and on what grounds."""
-    rows: list[tuple[str, str]] = []
-    found, about, bound = one.guarantee, one.found["privacy"], one.found["coordinate"]
-    charged = about.get("charged")
-    verdict = f'<p class="warn">{escape(about["why"])}</p>' if found is None else ""
-    if found is not None:
-        verdict = (
-            f"<p>Deployed with secure randomness, this gives every {found.unit} <b>("
-            f"{found.epsilon:.4g}, {found.delta:.3g})-differential privacy</b> against {found.whom}.</p>"
-        )
-        if found.epsilon > HOPELESS:
+    """The guarantee with all of its assumptions, the trade-off curve, and what the ledger charged."""
+    guarantee, about, coordinate = one.guarantee, one.found["privacy"], one.found["coordinate"]
+    charged, rows, chart = about.get("charged"), list[tuple[str, str]](), ""
+    verdict = f'<p class="warn">{escape(about["why"])}</p>' if guarantee is None else ""
+    if guarantee is not None:
+        verdict = f"<p>Deployed with secure randomness: <b>{escape(guarantee['headline'])}</b>.</p>"
+        if not _is_useful(guarantee):
             verdict += '<p class="warn">An ε of this size protects nobody.</p>'
-        what = "record" if found.unit == "record" else "user's vectors"
-        rows += [
-            ("neighbours", f"one {what} {found.changed}"),
-            (
-                "threat model",
-                f"keeps to the protocol; {found.honest:,} of {many(found.clients, 'client')} a round honest",
-            ),
-            ("participations", f"at most {found.participations:,} of {many(found.rounds, 'round')} a {found.unit}"),
-            (
-                "certificate",
-                f"holds for all inputs of everyone; {found.bound}, of the deployed integers, "
-                f"{many(found.dim, 'coordinate')}"
-                if found.certified
-                else "not certified",
-            ),
-        ]
-        if found.per_coordinate is not None and bound is None:
-            rows.append(("one coordinate, one round", f"D₂ ≤ {found.per_coordinate:.4g}, certified"))
-        if found.noise_std_over_gaussian is not None:
-            rows.append(("noise", f"{found.noise_std_over_gaussian:.4f} × a trusted server's Gaussian at this ε"))
-    if bound is not None:
-        rows.append(
-            (
-                "one coordinate, one round",
-                f"D₂ attained {bound['attained'][0]:.4g}, certified ≤ {bound['certified'][0]:.4g}",
-            )
-        )
+        verdict += f"<p>It assumes that:</p><ul>{''.join(_assumption(each) for each in guarantee['assumptions'])}</ul>"
+        releases = f"at most {guarantee['max_participations']:,} of {many(guarantee['rounds'], 'round')}"
+        rows.append((f"releases that concern one {guarantee['unit']}", releases))
+        if guarantee["per_coordinate"] is not None and coordinate is None:
+            rows.append(("one coordinate, one round", f"D₂ ≤ {guarantee['per_coordinate']:.4g}, certified"))
+        over = guarantee["noise_std_over_gaussian"]
+        if over is not None:
+            rows.append(("noise", f"{over:.4f} × a trusted server's Gaussian at this ε"))
+        chart = _trade_off(guarantee["trade_off"])
+    if coordinate is not None:
+        attained, certified = coordinate["attained"][0], coordinate["certified"][0]
+        rows.append(("one coordinate, one round", f"D₂ attained {attained:.4g}, certified ≤ {certified:.4g}"))
     if charged:
-        rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head']}</code>"))
-    rows.append(("randomness", "this simulation's is seeded: <b>not private</b>, whoever has the seed can repeat it"))
-    kind = "" if found is not None and found.epsilon <= HOPELESS else " none"
-    return f'<section class="privacy{kind}"><h2>Privacy</h2>{verdict}{_table(rows)}</section>'
+        rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head_hash']}</code>"))
+    rows.append(("randomness", "this simulation's is seeded: <b>not private</b>, anyone with the seed can repeat it"))
+    kind = "" if guarantee is not None and _is_useful(guarantee) else " none"
+    return f'<section class="privacy{kind}"><h2>Privacy</h2>{verdict}{_table(rows)}{chart}</section>'
+
+
+def _is_useful(guarantee: dict[str, Any]) -> bool:
+    return bool(guarantee["epsilon"] <= USELESS_EPSILON)
+
+
+def _assumption(assumption: dict[str, Any]) -> str:
+    return f"<li>{escape(assumption['text'])}</li>"
+
+
+def _trade_off(curve: list[list[float]]) -> str:
+    """The most that any membership attack can reach."""
+    false, true = (np.array(values) for values in curve)
+    most = charts.Line("the most that any attack reaches", false, true)
+    guess = charts.Line("guessing", false, false, 1)
+    chart = charts.lines([most, guess], "false positive rate", "true positive rate")
+    return f"<h3>Attacks that tell whether a user took part</h3>{chart}"
 
 
 def _curves(groups: dict[str, list[Run]]) -> str:
@@ -156,7 +156,10 @@ def _sent(one: Run) -> str:
     rows = [("bits a coordinate", str(mech.bits))]
     if mech.integers:
         rows.append(
-            ("bits a coordinate of the secure sum", f"{plan.any_mean.wire_bits} ({many(plan.clients, 'client')})")
+            (
+                "bits a coordinate of the secure sum",
+                f"{plan.any_mean.wire_bits} ({many(plan.participation.clients, 'client')})",
+            )
         )
     if plan.transforms.coordinates is not None:
         rows.append(("coordinates, a public choice for each round", f"{plan.transforms.coordinates:,}"))
@@ -288,8 +291,7 @@ def grouped(runs: list[Run]) -> dict[str, list[Run]]:
 
 
 def _spent(one: Run) -> float:
-    found = one.guarantee
-    return inf if found is None else found.epsilon
+    return inf if one.guarantee is None else float(one.guarantee["epsilon"])
 
 
 def _several(runs: list[Run]) -> str:
@@ -298,7 +300,7 @@ def _several(runs: list[Run]) -> str:
     for name, group in groups.items():
         # Of several seeds the one that has spent most speaks for all.
         one = max(group, key=_spent)
-        found = one.guarantee
+        guarantee = one.guarantee
         values = [each.accuracy for each in group if each.accuracy is not None]
         mean, half = mean_and_interval(values) if values else (np.nan, np.nan)
         rows.append(
@@ -306,7 +308,7 @@ def _several(runs: list[Run]) -> str:
                 name,
                 f"{len(group)}",
                 f"{mean:.2%}" + (f" ± {half:.2%}" if np.isfinite(half) else ""),
-                "none" if found is None else f"{found.epsilon:.4g}",
+                "none" if guarantee is None else f"{guarantee['epsilon']:.4g}",
                 f"{one.plan.mechanism.bits}",
                 _size(float(np.mean([each.total("bits_up") / 8 for each in group]))),
                 f"{np.mean([each.total('seconds') for each in group]):.3g} s",
@@ -323,7 +325,7 @@ def _several(runs: list[Run]) -> str:
         f"<details><summary>{escape(name)}</summary><pre>{escape(to_toml(group[0].plan.to_dict()))}</pre></details>"
         for name, group in groups.items()
     )
-    note = "Accuracy: mean and 95 % interval over seeds. Whom ε protects, and against whom, is said below."
+    note = "Accuracy: mean and 95 % interval over seeds. The full guarantees are below."
     return (
         f'<section class="wide"><h2>Runs</h2>{table}<p><small>{note}</small></p></section>'
         f"{_curves(groups)}{''.join(statements)}<section><h2>Plans</h2>{plans}</section>"

@@ -10,7 +10,6 @@ import numpy as np
 from rqm._util.files import read_json
 from rqm.plan.folder import SUMMARY, finished, read_metrics
 from rqm.plan.plan import PLAN, Plan
-from rqm.privacy.guarantee import Guarantee
 from rqm.training.findings import findings
 
 
@@ -27,10 +26,10 @@ class Run:
     found: dict[str, Any]
 
     @property
-    def guarantee(self) -> Guarantee | None:
-        """What is guaranteed to every user."""
-        known = self.found["privacy"].get("guarantee")
-        return None if known is None else Guarantee(**known)
+    def guarantee(self) -> dict[str, Any] | None:
+        """What is guaranteed to every user, as `rqm account --json` prints it, with its trade-off curve."""
+        known: dict[str, Any] | None = self.found["privacy"].get("guarantee")
+        return known
 
     @property
     def done(self) -> int:

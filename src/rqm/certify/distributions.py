@@ -1,0 +1,355 @@
+"""Sums of independent integers, and divergences between such sums.
+
+A probability mass function (pmf) is a float64 array over 0, 1, 2, …. Sums only add and multiply
+nonnegative numbers, so their relative errors stay small. Far tails may be cut:
+`PartialSum.missing` bounds the probability that was cut. What was cut from the sum of the other
+clients is charged by the caller.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from rqm._util.checks import FloatArray
+from rqm._util.threads import in_turns
+
+IntArray = npt.NDArray[np.int64]
+Measure = Literal["renyi", "hockey-stick"]
+
+FAR_TAIL = 1e-40
+"""Probability that may be cut from each end of a sum where it counts for no more than itself."""
+MAX_SPLITS = 1024
+"""Splits of the other clients between two inputs that are computed one by one; of more, neighbors
+share one bound."""
+SMALLEST = 1e-280
+"""Entries of a sum below this are cut: products with a client's own pmf stay far above the smallest
+float."""
+ROUNDING = 1e-8
+"""More than the relative error of a probability of a sum of up to 10^5 clients."""
+UNDERFLOW = 1e-290
+"""More than the powers of all outcomes that are too small for a float."""
+NEAR_KL = 0.5
+"""Where (α − 1) times the largest privacy loss is below this, D_α is computed as a mean of losses."""
+MAX_SQUARING_ORDER = 256
+"""Whole orders up to this are computed by squaring, which needs no logarithms."""
+
+
+class PartialSum(NamedTuple):
+    """The pmf of a sum, up to an offset, without its rarest outcomes; `missing` bounds their
+    probability.
+
+    `cut_ends` says where they were cut: 0 nowhere, 1 at the lower end, 2 at the upper end, 3 at both.
+
+    See docs/proofs/interior-levels.md#lemma-7.
+    """
+
+    pmf: FloatArray
+    missing: float
+    cut_ends: int = 0
+
+    def __add__(self, addend: "PartialSum") -> "PartialSum":  # type: ignore[override]
+        """The sum of two independent integers."""
+        cut_ends = self.cut_ends | addend.cut_ends
+        return PartialSum(np.convolve(self.pmf, addend.pmf), self.missing + addend.missing, cut_ends)
+
+    def trimmed(self, tail: float) -> "PartialSum":
+        """Without the outcomes at each end whose total probability is at most `tail`."""
+        first = int(np.searchsorted(np.cumsum(self.pmf), tail, side="right"))
+        last = len(self.pmf) - int(np.searchsorted(np.cumsum(self.pmf[::-1]), tail, side="right"))
+        if first == 0 and last == len(self.pmf):
+            return self
+        if first >= last:
+            return PartialSum(np.zeros(1), self.missing + float(self.pmf.sum()), 3)
+        cut = max(float(self.pmf[:first].sum() + self.pmf[last:].sum()), UNDERFLOW)  # or zero as a float
+        cut_ends = self.cut_ends | (1 if first else 0) | (2 if last < len(self.pmf) else 0)
+        return PartialSum(self.pmf[first:last], self.missing + cut, cut_ends)
+
+
+NOTHING = PartialSum(np.ones(1), 0.0)
+"""The sum over no clients."""
+
+
+def repeated(pmf: FloatArray, count: int, tail: float = SMALLEST) -> PartialSum:
+    """The sum of `count` independent copies up to an offset, trimmed by `tail` on the way."""
+    total, square = NOTHING, PartialSum(np.trim_zeros(pmf), 0.0)
+    while count:
+        if count & 1:
+            total = (total + square).trimmed(tail)
+        count >>= 1
+        if count:
+            square = (square + square).trimmed(tail)
+    return total
+
+
+def splits(
+    low: FloatArray, high: FloatArray, others: int, tail: float = FAR_TAIL, max_splits: int = MAX_SPLITS
+) -> Iterator[PartialSum]:
+    """Sums of `others` clients, one for each way to split them between two pmfs.
+
+    If the two pmfs mirror each other, one of two mirrored splits is enough and the other is left
+    out. Of more than `max_splits` splits, neighbors share a sum from which the clients are
+    dropped in whom they differ. Dropping clients never makes a divergence smaller.
+
+    See docs/proofs/affine.md#lemma-1.
+
+    Args:
+        low: The pmf of a client at the lower input.
+        high: The pmf of a client at the upper input.
+        others: The number of clients.
+        tail: Probability that may be cut from each end of a sum.
+        max_splits: How many splits are told apart.
+
+    Yields:
+        The sums, from few clients at the upper input to many.
+    """
+    block = max(1, ceil(others / max_splits))
+    blocks = others // block + 1  # block k: from block·k clients at the upper input on
+    powers: dict[tuple[bool, int], PartialSum] = {}
+
+    def clients(at_high: bool, count: int) -> PartialSum:
+        if (at_high, count) not in powers:
+            powers[at_high, count] = repeated(high if at_high else low, count, tail)
+        return powers[at_high, count]
+
+    def halved(common: PartialSum, first: int, last: int) -> Iterator[PartialSum]:
+        """The blocks from `first` to `last` − 1; `common` is the sum over the clients that they
+        share."""
+        if last - first == 1:
+            yield common
+            return
+        middle = (first + last) // 2
+        for start, stop, at_high, more in ((first, middle, False, last - middle), (middle, last, True, middle - first)):
+            yield from halved((common + clients(at_high, block * more)).trimmed(tail), start, stop)
+
+    last = blocks
+    if np.allclose(low, high[::-1], rtol=1e-12, atol=0):
+        last = others // 2 // block + 1
+    if last == blocks and others % block < block - 1:  # no client is low in all splits of the last block
+        last -= 1
+        yield clients(True, block * last)
+    if last:
+        yield from halved(clients(False, others - block * last + 1), 0, last)
+
+
+# -- divergences ----------------------------------------------------------------------------------
+
+# Sums of positive numbers may be taken in any order.
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+
+
+@compiled
+def _convolve(x: FloatArray, y: FloatArray, out: FloatArray) -> int:  # pragma: no cover (compiled)
+    """Write the convolution of `x` and the shorter `y` to `out`; return its length."""
+    size: int = x.shape[0] + y.shape[0] - 1
+    out[:size] = 0.0
+    for j in range(y.shape[0]):
+        window = out[j : j + x.shape[0]]
+        for i in range(x.shape[0]):
+            window[i] += y[j] * x[i]
+    return size
+
+
+@compiled
+def _power_sum(q: FloatArray, ratio: FloatArray, alpha: float, power: FloatArray) -> float:  # pragma: no cover
+    """Σ q · ratio**alpha; `power` is scratch space of two rows."""
+    size = q.shape[0]
+    total = 0.0
+    if alpha > MAX_SQUARING_ORDER or alpha != np.floor(alpha):
+        for z in range(size):
+            total += q[z] * ratio[z] ** alpha
+        return total
+    result, square, exponent = power[0], power[1], int(alpha)
+    for z in range(size):
+        result[z] = q[z]
+        square[z] = ratio[z]
+    while exponent:
+        if exponent & 1:
+            for z in range(size):
+                result[z] *= square[z]
+        exponent >>= 1
+        for z in range(size):
+            square[z] *= square[z]
+    for z in range(size):
+        total += result[z]
+    return total
+
+
+@compiled
+def _renyi(
+    p: FloatArray, q: FloatArray, orders: FloatArray, out: FloatArray, scratch: FloatArray
+) -> None:  # pragma: no cover (compiled)
+    """Write D_α(P ‖ Q) to `out` for every order, infinite if P has an outcome that Q has not."""
+    size, largest = p.shape[0], 0.0
+    ratio = scratch[2, :size]
+    for z in range(size):
+        ratio[z] = p[z] / q[z] if q[z] > 0.0 else (np.inf if p[z] > 0.0 else 0.0)
+        largest = max(largest, ratio[z])
+    if largest == np.inf:
+        out[:] = np.inf
+        return
+    for k in range(orders.shape[0]):  # first those that need the ratio itself
+        alpha = orders[k]
+        if alpha == np.inf:
+            out[k] = np.log(largest)
+        elif alpha == 1.0 or (alpha - 1) * np.log(largest) < NEAR_KL:  # without cancellation as α tends to 1
+            total, mass = 0.0, 0.0
+            for z in range(size):
+                if p[z] > 0.0:
+                    loss = np.log(ratio[z])
+                    total += p[z] * (loss if alpha == 1.0 else np.expm1((alpha - 1) * loss))
+                    mass += p[z]
+            out[k] = total / mass if alpha == 1.0 else np.log1p(total / mass) / (alpha - 1)
+    for z in range(size):
+        ratio[z] /= largest
+    for k in range(orders.shape[0]):
+        alpha = orders[k]
+        if 1.0 < alpha < np.inf and (alpha - 1) * np.log(largest) >= NEAR_KL:
+            total = _power_sum(q, ratio, alpha, scratch) + UNDERFLOW
+            out[k] = (np.log(total) + alpha * np.log(largest)) / (alpha - 1)
+
+
+@compiled
+def _hockey_stick(p: FloatArray, q: FloatArray, epsilon: float) -> float:  # pragma: no cover (compiled)
+    """Σ max(p − e^ε q, 0), rounded up. See docs/proofs/interior-levels.md#lemma-9."""
+    more, less, total = 1.0 + ROUNDING, np.exp(epsilon) * (1.0 - ROUNDING), 0.0
+    for z in range(p.shape[0]):
+        total += max(more * p[z] - less * q[z], 0.0)
+    return total
+
+
+@compiled
+def _fill(
+    cells: IntArray,
+    first: tuple[FloatArray, IntArray],
+    second: tuple[FloatArray, IntArray],
+    own_pmfs: FloatArray,
+    pairs: IntArray,
+    parameters: FloatArray,
+    is_hockey_stick: bool,
+    smallest: float,
+    is_attained: bool,
+    cut_ends: IntArray,
+    table: FloatArray,
+) -> None:  # pragma: no cover (compiled)
+    """Fill `table[cell, pair, parameter]`, and note in `cut_ends` where outcomes of a cell were cut; see
+    `divergence_table`."""
+    width = own_pmfs.shape[1]
+    longest = first[0].shape[1] + second[0].shape[1] + width
+    base, sums, scratch = np.empty(longest), np.empty((own_pmfs.shape[0], longest)), np.empty((3, longest))
+    for cell in range(cells.shape[0]):
+        i, j = cells[cell]
+        x, y = first[0][i, : first[1][i]], second[0][j, : second[1][j]]
+        stop = _convolve(x, y, base) if x.shape[0] >= y.shape[0] else _convolve(y, x, base)
+        start = 0
+        while start + 1 < stop and base[start] < smallest:
+            start += 1
+        while start + 1 < stop and base[stop - 1] < smallest:
+            stop -= 1
+        size = stop - start + width - 1
+        cut_ends[cell] |= (1 if start > 0 else 0) | (2 if stop < x.shape[0] + y.shape[0] - 1 else 0)
+        first_used = width - 1 if is_attained and cut_ends[cell] & 1 else 0
+        last_used = size - (width - 1 if is_attained and cut_ends[cell] & 2 else 0)
+        if first_used >= last_used:
+            table[cell] = 0.0
+            continue
+        for v in range(own_pmfs.shape[0]):
+            _convolve(base[start:stop], own_pmfs[v], sums[v])
+        for k in range(pairs.shape[0]):
+            p, q = sums[pairs[k, 0], first_used:last_used], sums[pairs[k, 1], first_used:last_used]
+            if not is_hockey_stick:
+                _renyi(p, q, parameters[k], table[cell, k], scratch)
+                continue
+            for m in range(parameters.shape[1]):
+                table[cell, k, m] = _hockey_stick(p, q, parameters[k, m])
+
+
+def divergence_table(
+    first: Sequence[PartialSum],
+    second: Sequence[PartialSum],
+    cells: IntArray,
+    own_pmfs: FloatArray,
+    pairs: IntArray,
+    parameters: FloatArray,
+    measure: Measure,
+    smallest: float = SMALLEST,
+    is_attained: bool = False,
+) -> tuple[FloatArray, FloatArray]:
+    """Divergences between sums that differ in one client, beside many sums of the other clients.
+
+    Args:
+        first: Sums of some of the other clients.
+        second: Sums of the rest of them.
+        cells: Rows (i, j): the other clients add `first[i] + second[j]`.
+        own: The pmfs of the client whose input differs, one row each.
+        pairs: Rows (v, w): the client has the pmf `own[v]` or `own[w]`.
+        parameters: For each pair, the Rényi orders, or the values of ε of hockey-stick
+            divergences.
+        measure: "renyi" or "hockey-stick".
+        smallest: Outcomes at both ends of a sum of the other clients are cut if they are less
+            likely.
+        is_attained: Whether Rényi divergences must be no larger than those of the whole sums, of
+            orders above 1. Outcomes to which a cut part of the sum would have added are then left
+            out.
+
+    Returns:
+        A table of shape (cells, pairs, parameters), and for each cell the probability that its
+        sum lacks.
+    """
+    table = np.empty((len(cells), *parameters.shape))
+    halves = _stacked(first), _stacked(second)
+    missing = [np.array([partial_sum.missing for partial_sum in sums]) for sums in (first, second)]
+    cut = missing[0][cells[:, 0]] + missing[1][cells[:, 1]]
+    ends = [np.array([partial_sum.cut_ends for partial_sum in sums]) for sums in (first, second)]
+    cut_ends = ends[0][cells[:, 0]] | ends[1][cells[:, 1]]
+
+    def fill(cell_range: slice) -> None:
+        _fill(
+            cells[cell_range],
+            *halves,
+            own_pmfs,
+            pairs,
+            parameters,
+            measure == "hockey-stick",
+            smallest,
+            is_attained,
+            cut_ends[cell_range],
+            table[cell_range],
+        )
+
+    in_turns(fill, len(cells), least=4)
+    longest = len(halves[0][0][0]) + len(halves[1][0][0])
+    return table, cut + longest * smallest * (cut_ends > 0)
+
+
+def _stacked(sums: Sequence[PartialSum]) -> tuple[FloatArray, IntArray]:
+    """Pmfs as rows of one array, and their lengths."""
+    sizes = np.array([len(partial_sum.pmf) for partial_sum in sums])
+    rows = np.zeros((len(sums), sizes.max()))
+    for row, partial_sum in zip(rows, sums, strict=True):
+        row[: len(partial_sum.pmf)] = partial_sum.pmf
+    return rows, sizes
+
+
+def all_pairs(count: int) -> IntArray:
+    """All ordered pairs of different indices below `count`."""
+    return np.argwhere(~np.eye(count, dtype=np.bool_))
+
+
+def different_pairs(pmfs: FloatArray) -> IntArray:
+    """Ordered pairs of pmfs that differ in more than the names of the outcomes.
+
+    Where the pmfs are the same but for the place of one entry (randomized response), all pairs
+    are alike.
+
+    >>> different_pairs(np.array([[0.6, 0.2, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6]])).tolist()
+    [[2, 0]]
+    """
+    rows, outcomes = pmfs.shape
+    diagonal = np.eye(rows, outcomes, dtype=np.bool_)
+    if rows == outcomes > 1 and (pmfs[diagonal] == pmfs[0, 0]).all() and (pmfs[~diagonal] == pmfs[0, 1]).all():
+        return np.array([[rows - 1, 0]])
+    return all_pairs(rows)

@@ -1,0 +1,304 @@
+"""A release as a Gaussian mechanism: certified μ for which it is μ-GDP.
+
+Two distributions are μ-GDP if no test tells them apart better than it tells N(0, 1) from N(μ, 1)
+(Dong, Roth and Su 2022). Where the pmf of a coordinate is affine on the clip, the release of a
+whole vector under an L2 bound is μ-GDP, except for outcomes far in the tails whose probability is
+the bound's `failure` (docs/proofs/affine.md#theorem-10). Unlike Rényi divergences, trade-off functions
+lose nothing on the way to (ε, δ).
+
+The best tests of two inputs are events: the outcomes that speak most for one end of the clip, one
+after the other. They are the same for all inputs. Events are measured by z = Φ⁻¹ of their
+probability.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, log, pi, sqrt
+
+import numpy as np
+from scipy.special import ndtri_exp
+
+from rqm._util.checks import FloatArray, one_of, real, whole
+from rqm.bounds import Neighboring
+from rqm.certify.affine_rdp import CLIENT_RELATIONS, end_pmfs, squared_distance
+from rqm.certify.distributions import IntArray, splits
+from rqm.certify.scores import summed_rate
+from rqm.certify.trials import Z_ERROR, CoordinateGdp, summed_trials
+from rqm.mechanisms.channel import Channel, Law
+
+ROUNDING = 1 + 1e-9
+"""Far more than the rounding errors of sums of positive numbers."""
+INTERVALS = 32
+"""Intervals from zero to an end of the clip in which the slope of Φ⁻¹ is bounded."""
+EVENTS_AT_ONCE = 256
+"""Events that are bounded closely at a time, those that could be worst first."""
+NEARLY_GAUSSIAN = 1.1
+"""If μ² exceeds what the variance implies by less than this factor, the sum of trials is not
+computed: it takes seconds.
+"""
+
+
+def affine_gdp(
+    mechanism: Channel,
+    *,
+    honest: int,
+    dim: int,
+    l2_clip: float,
+    failure: float,
+    neighboring: Neighboring = "replace-one",
+    distribution: Law = "paper",
+) -> float:
+    """Certified μ of the sum over honest clients of whole vectors, with one client's vector changed.
+
+    See docs/proofs/affine.md#theorem-10.
+
+    Args:
+        mechanism: A mechanism whose pmf, or that of its trials, is affine on the clip.
+        honest: Number of honest clients in the sum.
+        dim: Number of coordinates.
+        l2_clip: L2 bound of a vector.
+        failure: Probability of the outcomes that μ leaves out.
+        neighboring: "replace-one" or "zero-out".
+        distribution: "paper" or "sampled".
+
+    Returns:
+        μ, infinite if none is known.
+
+    >>> from rqm import Rounding
+    >>> mechanism = Rounding(clip=4 / 1024, levels=2, margin=20.7)
+    >>> round(affine_gdp(mechanism, honest=100, dim=2**20, l2_clip=1.0, failure=1e-9), 3)
+    2.375
+    """
+    honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
+    real("l2_clip", l2_clip, "a positive finite number", 0, inf)
+    one_of("neighboring", neighboring, CLIENT_RELATIONS)
+    ends, trials = end_pmfs(mechanism, distribution), mechanism.trials
+    tail = _tail(failure, dim * trials)
+    coordinate = coordinate_gdp(ends, honest - 1, neighboring, tail)
+    distance = squared_distance(mechanism, l2_clip, neighboring)
+    squared = trials * min(distance * coordinate.per_square, dim * coordinate.most)
+    variance = honest * trials * float(mechanism.variance(mechanism.clip)) / mechanism.clip**2
+    if trials > 1 and coordinate.per_square * variance > NEARLY_GAUSSIAN:
+        summed = summed_trials((ends[0][1], ends[1][1]), trials, honest, neighboring, trials * tail)
+        squared = min(squared, distance * summed.per_square, dim * summed.most)
+    per_coordinate = 4 if neighboring == "replace-one" else 1
+    longest = trials * min(distance / per_coordinate, dim)
+    return sqrt(min(squared, per_coordinate * longest * summed_rate(ends, honest - 1, longest)))
+
+
+def affine_gdp_anywhere(
+    mechanism: Channel, *, honest: int, dim: int, sensitivity: float, failure: float, distribution: Law = "paper"
+) -> float:
+    """Certified μ if the vector may lie anywhere in the clip and moves by at most `sensitivity` in
+    L2.
+
+    See docs/proofs/affine.md#theorem-11.
+
+    Args:
+        mechanism: A mechanism whose pmf, or that of its trials, is affine on the clip.
+        honest: Number of honest clients in the sum.
+        dim: Number of coordinates.
+        sensitivity: The largest L2 distance of neighboring vectors.
+        failure: Probability of the outcomes that μ leaves out.
+        distribution: "paper" or "sampled".
+
+    Returns:
+        μ, infinite if none is known.
+    """
+    ends, trials = end_pmfs(mechanism, distribution), mechanism.trials
+    distance, tail = (sensitivity / mechanism.clip) ** 2, _tail(failure, dim * trials)
+    longest = trials * min(distance, 4 * dim)
+    rate = min(steepest_slope(ends, honest - 1, tail) ** 2, summed_rate(ends, honest - 1, longest / min(4.0, distance)))
+    largest_slope = coordinate_gdp(ends, honest - 1, "replace-one", tail).most
+    return sqrt(min(longest * rate, trials * dim * largest_slope))
+
+
+def _tail(failure: float, coordinates: int) -> float:
+    """The tail at each end of a coordinate, rounded down to a power of two so that results can be
+    reused."""
+    failure = real("failure", failure, "above 0 and below 1", 0, 1)
+    return float(2.0 ** np.floor(np.log2(failure / (2 * coordinates) / ROUNDING)))
+
+
+@lru_cache(maxsize=256)
+def coordinate_gdp(
+    ends: tuple[tuple[float, ...], ...], others: int, neighboring: Neighboring, tail: float
+) -> CoordinateGdp:
+    """μ² of a coordinate whose pmf is affine between two pmfs, beside other clients, except for a
+    tail at each end.
+
+    See docs/proofs/affine.md#lemma-8.
+
+    Args:
+        ends: The pmfs at the two ends of the clip.
+        others: Number of other clients.
+        neighboring: "replace-one" or "zero-out".
+        tail: Probability at each end of the sum that is left out.
+
+    Returns:
+        The largest over all splits of the other clients between the two ends; infinite if tails
+        are unknown.
+    """
+    low, high = (np.array(pmf) for pmf in ends)
+    worst = CoordinateGdp(0.0, 0.0)
+    for base in splits(low, high, others):
+        if 2 * base.missing > tail:
+            return CoordinateGdp(inf, inf)
+        events = BestEvents.between(np.convolve(low, base.pmf), np.convolve(high, base.pmf), tail - base.missing)
+        if events is not None:
+            worst = events.raised(worst, neighboring)
+    return CoordinateGdp(worst.per_square * ROUNDING, worst.most * ROUNDING)
+
+
+@lru_cache(maxsize=256)
+def steepest_slope(ends: tuple[tuple[float, ...], ...], others: int, tail: float) -> float:
+    """μ of a coordinate over the distance of its two inputs in clips, wherever they lie; see
+    `coordinate_gdp`."""
+    low, high = (np.array(pmf) for pmf in ends)
+    worst = 0.0
+    for base in splits(low, high, others):
+        if 2 * base.missing > tail:
+            return inf
+        events = BestEvents.between(np.convolve(low, base.pmf), np.convolve(high, base.pmf), tail - base.missing)
+        if events is not None:
+            worst = max(worst, events.steepest_slope())
+    return worst * ROUNDING
+
+
+@dataclass(frozen=True)
+class BestEvents:
+    """The best events to tell inputs apart, with their probabilities and those of their complements.
+
+    Rows are for the inputs −1, 0 and 1 (in clips), columns for events.
+
+    Attributes:
+        inside: Probabilities of the events.
+        outside: Probabilities of their complements.
+        rise: Half of what the probability of an event rises by from −1 to 1.
+    """
+
+    inside: FloatArray
+    outside: FloatArray
+    rise: FloatArray
+
+    @classmethod
+    def between(cls, low: FloatArray, high: FloatArray, tail: float) -> "BestEvents | None":
+        """The outcomes that speak most for one end, one after the other, without a tail at each
+        side.
+
+        See docs/proofs/affine.md#lemma-5.
+
+        Args:
+            low: The pmf at the input −1.
+            high: The pmf at the input 1.
+            tail: Probability at each side that is left out.
+
+        Returns:
+            The events, or None if everything is tail.
+        """
+        is_seen = (low > 0) | (high > 0)
+        low, high = low[is_seen], high[is_seen]
+        by_ratio = np.argsort((low - high) / (low + high), kind="stable")
+        pmfs = np.array([low, (low + high) / 2, high])[:, by_ratio]
+        inside, outside = np.cumsum(pmfs, axis=1)[:, :-1], np.cumsum(pmfs[:, ::-1], axis=1)[:, -2::-1]
+        change = (pmfs[2] - pmfs[0]) / 2
+        up, down = np.cumsum(change)[:-1], -np.cumsum(change[::-1])[-2::-1]
+        rise = np.where(inside[1] < outside[1], up, down)
+        first = int(np.searchsorted(inside[[0, 2]].max(axis=0), tail, side="right")) - 1
+        last = inside.shape[1] - int(np.searchsorted(outside[[0, 2]].max(axis=0)[::-1], tail, side="right"))
+        used = slice(max(first, 0), last + 1)
+        if not inside[:, used].size:
+            return None
+        return cls(inside[:, used], outside[:, used], np.maximum(rise[used], 0))
+
+    def z(self, u: float | FloatArray, events: slice | IntArray = slice(None)) -> FloatArray:
+        """Φ⁻¹ of the probability of some events at the input u, or at inputs of the same sign."""
+        end, weight = (2, u) if np.min(u) >= 0 else (0, -u)
+        inside, outside = (
+            (1 - weight) * probabilities[1, events] + weight * probabilities[end, events]
+            for probabilities in (self.inside, self.outside)
+        )
+        with np.errstate(divide="ignore"):
+            return np.asarray(
+                np.where(inside <= outside, ndtri_exp(np.log(inside)), -ndtri_exp(np.log(outside))), dtype=np.float64
+            )
+
+    def mu_between_ends(self) -> float:
+        """The smallest μ for which the two ends are μ-GDP."""
+        return float((abs(self.z(1.0) - self.z(-1.0)) + Z_ERROR).max())
+
+    def steepest_slope(self) -> float:
+        """The largest slope of z over all events and inputs; it is attained at an end.
+
+        See docs/proofs/affine.md#lemma-6.
+        """
+        return max(float(self._slope(self.z(end)).max()) for end in (1.0, -1.0))
+
+    def _slope(self, z: FloatArray, events: slice | IntArray = slice(None)) -> FloatArray:
+        """The slopes of Φ⁻¹ of some events where it is z."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            slope = self.rise[events] * np.exp(z * z / 2 + log(2 * pi) / 2)  # over φ(z)
+        return np.nan_to_num(slope, nan=inf, posinf=inf)
+
+    def _mean_slopes(self, events: IntArray, sign: int) -> FloatArray:
+        """Bounds of |z(±x) − z(0)| / x at x = 0, 1/INTERVALS, …, 1, one row each; the first is the
+        slope at 0.
+
+        See docs/proofs/affine.md#lemma-6.
+        """
+        start = self.z(0.0, events)
+        steepest = self._slope(start, events)
+        x = (np.arange(1, INTERVALS + 1) / INTERVALS)[:, None]
+        z = self.z(sign * x, events)
+        with np.errstate(invalid="ignore"):
+            # z rises by no more than its steepest slope on the way, which is at one end of it.
+            mean = np.minimum((abs(z - start) + Z_ERROR) / x, np.maximum(steepest, self._slope(z, events)))
+        return np.vstack([steepest, np.nan_to_num(mean, nan=inf, posinf=inf)])
+
+    def raised(self, bounds: CoordinateGdp, neighboring: Neighboring) -> CoordinateGdp:
+        """The largest μ² over these events and what is known already.
+
+        See docs/proofs/affine.md#lemma-7.
+
+        Args:
+            known: The largest so far; events that cannot exceed it are not bounded closely.
+            neighboring: "replace-one" or "zero-out".
+
+        Returns:
+            The larger of each.
+        """
+        center = self.z(0.0)
+        slope = self._slope(center)
+        rises = []
+        for sign in (1, -1):
+            end = self.z(float(sign))
+            with np.errstate(invalid="ignore"):
+                rise = np.minimum(abs(end - center) + Z_ERROR, np.maximum(slope, self._slope(end)))
+            rises.append(np.nan_to_num(rise, nan=inf, posinf=inf))
+        if neighboring == "zero-out":
+            farthest = np.maximum(*rises)
+            return bounds.maximum(CoordinateGdp(np.maximum(slope, farthest).max() ** 2, farthest.max() ** 2))
+        crude = sum((np.maximum(slope, rise) ** 2 for rise in rises), start=np.zeros(len(slope))) / 2
+        per_square, by_bound = bounds.per_square, np.argsort(-crude)
+        for start in range(0, len(by_bound), EVENTS_AT_ONCE):
+            events = by_bound[start : start + EVENTS_AT_ONCE]
+            if crude[events[0]] <= per_square:
+                break
+            per_square = max(per_square, float(self._per_square(events[crude[events] > per_square]).max()))
+        return CoordinateGdp(per_square, max(bounds.most, float(((rises[0] + rises[1]) ** 2).max())))
+
+    def _per_square(self, events: IntArray) -> FloatArray:
+        """The largest μ² / (2(u² + u'²)) of some events over all u ≥ 0 ≥ u': at 0, or with one of
+        them at its end.
+
+        See docs/proofs/affine.md#lemma-7.
+        """
+        slopes = [self._mean_slopes(events, sign) for sign in (1, -1)]
+        largest = slopes[0][0] ** 2
+        edges = (np.arange(INTERVALS + 1) / INTERVALS)[:, None]
+        for mean, opposite in (slopes, slopes[::-1]):
+            steep, end = np.maximum(mean[:-1], mean[1:]), opposite[-1]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                x = np.clip(np.nan_to_num(steep / end, nan=1.0, posinf=1.0), edges[:-1], edges[1:])
+            largest = np.maximum(largest, ((x * steep + end) ** 2 / (2 * (x * x + 1))).max(axis=0))
+        return np.asarray(largest)

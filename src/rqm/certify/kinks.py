@@ -1,0 +1,499 @@
+"""Pmfs with breakpoints inside the clip, as the paper uses RQM: (ε, δ) of one coordinate, and μ of a
+vector.
+
+Such a pmf is affine only between neighboring breakpoints, so neither the worst pair of inputs nor
+the worst inputs of the other clients are known beforehand.
+
+- *One coordinate*: its hockey-stick divergence is certified over all pairs of breakpoints and all
+  placements of the other clients (`blocks.py`).
+- *A vector under an L2 bound*: on the straight line between two vectors, Φ⁻¹ of an event's
+  probability rises no faster than s if the score of the release is below s·Z in convex order.
+  E(score − τ)₊ of a coordinate is a hockey-stick divergence of two neighboring breakpoints, which
+  is certified for all inputs. A mixture of Gaussians above it gives s (docs/proofs/interior-levels.md#theorem-17).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from math import inf, log, pi, sqrt
+
+import numpy as np
+from scipy.special import erfcx, ndtr, ndtri, ndtri_exp
+
+from rqm._util import cache
+from rqm._util.checks import FloatArray
+from rqm.certify.blocks import NEGLIGIBLE, largest_means, other_clients, pairs_of_client
+from rqm.certify.distributions import NOTHING, SMALLEST, IntArray, divergence_table, repeated
+from rqm.mechanisms.channel import Channel, Law
+
+STEPS_ABOVE_ATTAINED = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0, 5.0, 10.0)
+"""Where ε is certified, over what is attained."""
+LEAST_EPSILON = 0.01
+"""Added to these ε, times the step less one: where hardly anything is attained."""
+THRESHOLDS = np.concatenate([np.arange(0, 4.1, 0.25), np.arange(4.5, 8.1, 0.5), np.arange(9, 17), np.arange(19, 40, 3)])
+"""Where E(score − τ)₊ is bounded, in standard deviations; farther out in wider steps."""
+TAIL = 1e-100
+"""Probability that may be cut from each end of a sum."""
+VARIANCE_RATIO = 1.06
+"""By about how much μ² exceeds the largest variance of a score, times the squared distance."""
+USELESS_MU = 9.0
+"""A larger μ means an ε of more than 80; it is not certified."""
+LEAST_STOP_LOSS = 1e-60
+"""Where E(score − τ)₊ is less than this part of a standard deviation, larger τ are not looked at."""
+
+
+def _attained(mechanism: Channel, honest: int, distribution: Law, pairs: IntArray, epsilons: FloatArray) -> FloatArray:
+    """Hockey-stick divergences of some pairs of breakpoints, the largest with all other clients at
+    one breakpoint."""
+    own_pmfs = np.exp(mechanism.knot_laws(distribution))
+    bases = [repeated(pmf, honest - 1, TAIL) for pmf in own_pmfs]
+    cells = np.stack([np.arange(len(bases)), np.zeros(len(bases), np.int64)], axis=1)
+    table, _ = divergence_table(bases, [NOTHING], cells, own_pmfs, pairs, epsilons, "hockey-stick")
+    return np.asarray(table.max(axis=0))
+
+
+def _certified(
+    mechanism: Channel,
+    honest: int,
+    distribution: Law,
+    pairs: IntArray,
+    epsilons: FloatArray,
+    is_close: Callable[[FloatArray], bool],
+    negligible: float,
+) -> FloatArray:
+    """Hockey-stick divergences of some pairs of breakpoints for all placements of the other clients."""
+    own_pmfs = np.exp(mechanism.knot_laws(distribution))
+    best = np.full(epsilons.shape, inf)
+    for family in other_clients(own_pmfs, honest - 1, tail=max(SMALLEST, negligible / honest)):
+        means = largest_means(
+            family,
+            own_pmfs,
+            pairs,
+            epsilons,
+            "hockey-stick",
+            lambda table, missing: np.minimum(table + missing, 1),
+            negligible,
+        )
+        best = np.minimum(best, means)
+        if is_close(best):
+            break
+    if not np.isfinite(best).all():  # so many breakpoints that only one client is accounted for
+        cell = np.zeros((1, 2), np.int64)
+        single_client, _ = divergence_table([NOTHING], [NOTHING], cell, own_pmfs, pairs, epsilons, "hockey-stick")
+        best = np.minimum(best, single_client[0])
+    return best
+
+
+# -- one coordinate -------------------------------------------------------------------------------
+
+
+def coordinate_epsilon(mechanism: Channel, delta: float, honest: int, distribution: Law = "paper") -> float:
+    """ε of one coordinate of one release at δ, certified for all inputs.
+
+    See docs/proofs/interior-levels.md#theorem-11.
+
+    Args:
+        mechanism: A mechanism with a table of pmfs.
+        delta: δ.
+        honest: Number of honest clients in the sum.
+        distribution: "paper" or "sampled".
+
+    Returns:
+        A certified ε, infinite if there is none.
+    """
+    if mechanism.exposed:
+        return inf
+    key = [mechanism.to_dict(), delta, honest, distribution]
+    stored = cache.read("coordinate", key)
+    if stored is not None:
+        return float(stored)
+    attained = attained_epsilon(mechanism, delta, honest, distribution)
+    if attained == inf:
+        return inf
+    pairs = pairs_of_client(np.exp(mechanism.knot_laws(distribution)), honest - 1)
+    tried = np.array([max(attained * step, LEAST_EPSILON * (step - 1)) for step in STEPS_ABOVE_ATTAINED])
+    epsilons = np.tile(tried, (len(pairs), 1))
+    matters = (_attained(mechanism, 1, distribution, pairs, epsilons) > delta).any(axis=1)
+    deltas = np.zeros(epsilons.shape)
+    if matters.any():
+        deltas[matters] = _certified(
+            mechanism,
+            honest,
+            distribution,
+            pairs[matters],
+            epsilons[matters],
+            lambda best: bool((best[:, 0] <= delta).all()),
+            NEGLIGIBLE * delta,
+        )
+    is_enough = deltas.max(axis=0) * (1 + 1e-9) <= delta
+    certified = float(tried[np.argmax(is_enough)]) if is_enough.any() else inf
+    cache.write("coordinate", key, certified)
+    return certified
+
+
+def attained_epsilon(mechanism: Channel, delta: float, honest: int, distribution: Law = "paper") -> float:
+    """An ε at which δ is attained by some inputs, all other clients at one breakpoint: no certified
+    ε is below it.
+
+    Args:
+        mechanism: A mechanism with a table of pmfs.
+        delta: δ.
+        honest: Number of honest clients in the sum.
+        distribution: "paper" or "sampled".
+
+    Returns:
+        ε to four digits, infinite if δ is attained at every ε.
+    """
+    pairs = pairs_of_client(np.exp(mechanism.knot_laws(distribution)), honest - 1)
+
+    def is_attained(epsilons: FloatArray) -> list[bool]:
+        table = _attained(mechanism, honest, distribution, pairs, np.tile(epsilons, (len(pairs), 1)))
+        return [bool(value > delta) for value in table.max(axis=0)]
+
+    low, high = 0.0, 1.0
+    while is_attained(np.array([high]))[0]:
+        low, high = high, 2 * high
+        if high > 1e3:
+            return inf
+    while high - low > 1e-4 * high:
+        grid = np.linspace(low, high, 10)
+        above = np.flatnonzero(is_attained(grid))
+        last = int(above[-1]) if len(above) else 0
+        low, high = float(grid[last]), float(grid[last + 1])
+    return high
+
+
+# -- a vector under an L2 bound -------------------------------------------------------------------
+
+
+def interior_gdp(
+    mechanism: Channel,
+    *,
+    honest: int,
+    dim: int,
+    squared: float,
+    farthest: float,
+    failure: float,
+    distribution: Law = "paper",
+) -> float:
+    """Certified μ of the sum over honest clients of whole vectors, with one client's vector changed.
+
+    See docs/proofs/interior-levels.md#lemma-13.
+
+    Args:
+        mechanism: A mechanism with a table of pmfs.
+        honest: Number of honest clients in the sum.
+        dim: Number of coordinates.
+        squared: The largest squared distance of neighboring vectors, in clips².
+        farthest: The largest squared distance of one of their coordinates, in clips².
+        failure: Probability of the outcomes that μ leaves out.
+        distribution: "paper" or "sampled".
+
+    Returns:
+        μ, infinite if there is none or if it would be useless.
+    """
+    squared = min(squared, dim * farthest)
+    if (
+        mechanism.exposed
+        or sqrt(squared * VARIANCE_RATIO * score_variance(mechanism, honest, distribution)) > USELESS_MU
+    ):
+        return inf
+    scores = _scores(mechanism, honest, distribution)
+    if scores is None:
+        return inf
+    count, smallest = max(1, int(squared / farthest * (1 + 1e-9))), 0.0
+    for _ in range(40):  # the tail is left out at both ends of the line between the two vectors
+        tail = float(ndtr(ndtri(failure / 2) - smallest))
+        mu = sqrt(squared * scores.factor(count, dim, max(tail, 1e-300)))
+        if mu <= smallest:
+            return mu * (1 + 1e-9)
+        smallest = mu * 1.001
+        if smallest > 2 * USELESS_MU:
+            break
+    return inf
+
+
+@lru_cache(maxsize=64)
+def score_variance(mechanism: Channel, honest: int, distribution: Law) -> float:
+    """The largest variance of a coordinate's score with all other clients at one breakpoint.
+
+    It is about μ² over the squared distance in clips, and no bound.
+
+    Args:
+        mechanism: A mechanism with a table of pmfs.
+        honest: Number of honest clients in the sum.
+        distribution: "paper" or "sampled".
+
+    Returns:
+        The variance, per clip².
+    """
+    own_pmfs, widths, largest = np.exp(mechanism.knot_laws(distribution)), _cell_widths(mechanism, distribution), 0.0
+    for pmf in own_pmfs:
+        base = repeated(pmf, honest - 1, TAIL).pmf
+        sums = np.array([np.convolve(pmf, base) for pmf in own_pmfs])
+        rises = (np.diff(sums, axis=0) / widths[:, None]) ** 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = [np.where(sum_pmfs > 0, rises / sum_pmfs, 0.0).sum(axis=1) for sum_pmfs in (sums[:-1], sums[1:])]
+        largest = max(largest, float(np.max(ratios)))
+    return largest
+
+
+def _cell_widths(mechanism: Channel, distribution: Law) -> FloatArray:
+    """Distances of neighboring breakpoints, in clips.
+
+    For sampled pmfs they are distances of integer positions, in units of half their span: the encoder's grid ends up
+    to one position inside the clip.
+    """
+    if distribution == "paper":
+        return np.asarray(np.diff(mechanism.knots) / mechanism.clip)
+    recipe = mechanism.recipe
+    positions = recipe.position(mechanism.knots)
+    return np.asarray(np.diff(positions) * (2 / (recipe.high - recipe.low)))
+
+
+@lru_cache(maxsize=64)
+def _scores(mechanism: Channel, honest: int, distribution: Law) -> "GaussianMixture | None":
+    """A distribution above every score of a coordinate in convex order; None if none is known."""
+    key = [mechanism.to_dict(), honest, distribution]
+    stored = cache.read("scores", key)
+    if stored is not None:
+        return GaussianMixture.above(*map(np.array, stored))
+    own_pmfs, widths = np.exp(mechanism.knot_laws(distribution)), _cell_widths(mechanism, distribution)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.concatenate([own_pmfs[1:] / own_pmfs[:-1], own_pmfs[:-1] / own_pmfs[1:]])
+        largest = float(np.nanmax((ratios - 1) / np.concatenate([widths, widths])[:, None])) * (1 + 1e-9)
+    if not np.isfinite(largest):
+        return None
+    thresholds, stop_loss = _bounded_scores(mechanism, honest, distribution, widths, largest)
+    cache.write("scores", key, [thresholds.tolist(), stop_loss.tolist()])
+    return GaussianMixture.above(thresholds, stop_loss)
+
+
+def _bounded_scores(
+    mechanism: Channel, honest: int, distribution: Law, widths: FloatArray, largest: float
+) -> tuple[FloatArray, FloatArray]:
+    """Some τ from zero to the largest score, and bounds of E(score − τ)₊ over all inputs of all
+    clients.
+
+    See docs/proofs/interior-levels.md#lemma-14.
+    """
+    pairs, epsilons, weights = _stop_loss_terms(widths, np.zeros(1))
+    at_zero = float((weights * _attained(mechanism, honest, distribution, pairs, epsilons)).max())
+    deviation = sqrt(2 * pi) * at_zero  # of a Gaussian with that mean of its positive part
+    tau = THRESHOLDS * deviation
+    tau = tau[tau < largest]
+    pairs, epsilons, weights = _stop_loss_terms(widths, tau)
+    attained = (weights * _attained(mechanism, honest, distribution, pairs, epsilons)).max(axis=0)
+    used = slice(0, int(np.argmax(np.append(attained < LEAST_STOP_LOSS * deviation, True))) + 1)
+    tau, epsilons, weights, attained = tau[used], epsilons[:, used], weights[:, used], attained[used]
+
+    def is_close(best: FloatArray) -> bool:
+        return bool(((weights * best).max(axis=0) <= 1.02 * attained).all())
+
+    negligible = NEGLIGIBLE * float(attained.min() / weights.max())
+    certified = (weights * _certified(mechanism, honest, distribution, pairs, epsilons, is_close, negligible)).max(
+        axis=0
+    )
+    above = np.append(certified * (1 + 1e-9) + deviation * TAIL, 0.0)
+    return np.append(tau, largest), np.maximum.accumulate(above[::-1])[::-1]
+
+
+def _stop_loss_terms(widths: FloatArray, tau: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    """E(score − τ)₊ in every cell, in both directions, at both ends of the cell, as weighted
+    hockey-stick divergences.
+
+    On a cell of width w between P and Q the score is (Q − P)/w over the pmf. Under P, E(score −
+    τ)₊ is the divergence at log(1 + τw) over w; under Q it is (1 − τw)/w times that at −log(1 −
+    τw).
+
+    See docs/proofs/interior-levels.md#lemma-14.
+
+    Returns:
+        Pairs of breakpoints (rows), and for each pair and τ the ε and the weight of a divergence.
+    """
+    low, step = np.arange(len(widths)), widths[:, None] * tau
+    steep = np.maximum(1 - step, 1e-300)
+    under_p = np.log1p(step), np.broadcast_to(1 / widths[:, None], step.shape)
+    under_q = -np.log(steep), np.where(step < 1, steep, 0.0) / widths[:, None]
+    up, down = np.stack([low + 1, low], axis=1), np.stack([low, low + 1], axis=1)
+    terms = [(pairs, *end) for pairs in (up, down) for end in (under_p, under_q)]
+    pairs, epsilons, weights = (np.concatenate(parts) for parts in zip(*terms, strict=True))
+    return pairs, epsilons, weights
+
+
+# -- mixtures of Gaussians above a score ----------------------------------------------------------
+
+DEVIATIONS = np.concatenate([np.linspace(0.9, 1.6, 29), [1.7, 1.9, 2.2, 2.6, 3.2, 4.0]])
+"""Standard deviations of the Gaussians, in units of the one whose E(√V Z)₊ is that of the score."""
+POINTS_BETWEEN = 60
+"""Points between two thresholds at which the mixture is compared with the line between them."""
+DEEPEST = 1e-70
+"""What is less than this part of E(score)₊ is put at the largest score."""
+MAX_EXCESS = 1e4
+"""More than enough of a mixture at one point."""
+VARIANCE_STEP = 0.05
+"""Variances are rounded to multiples of this part of their mean."""
+MAX_FARTHEST = 64
+"""Coordinates at their farthest that are told apart; to assume fewer, farther out, only loosens the
+bound."""
+TANGENT = 0.61
+"""For t up to this times √m, the tangent of E(√m Z − t)₊ at m lies above it (docs/proofs/interior-levels.md#lemma-16).
+"""
+CURVATURE = 0.3705
+"""The largest t³ d²/dm² E(√m Z − t)₊, at t² = 5.45 m, rounded up."""
+THRESHOLD_STEP = 0.02
+"""Step of the thresholds of scores that are tried, in standard deviations; half of it that of Φ⁻¹ of
+probabilities."""
+NEVER = 1e-200
+"""Probabilities that are added to those farthest out."""
+
+
+def _stop_loss(x: FloatArray) -> FloatArray:
+    """E(Z − x)₊ of a standard normal Z, x ≥ 0, by Mills' ratio: up to x = 38, where it vanishes, the relative error
+    is below 10⁻¹²."""
+    x = np.minimum(x, 1e6)
+    return np.asarray(_density(x) * np.maximum(1 - x * sqrt(pi / 2) * erfcx(x / sqrt(2)), 0))
+
+
+def _density(x: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(-x * x / 2) / sqrt(2 * pi))
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture:
+    """√V·Z with a random variance V, and a small probability of a farthest value of either sign.
+
+    Attributes:
+        variances: Values of V.
+        weights: Their probabilities.
+        moved: Probability of ±`farthest`.
+        farthest: The farthest value.
+    """
+
+    variances: FloatArray
+    weights: FloatArray
+    moved: float
+    farthest: float
+
+    @staticmethod
+    def above(thresholds: FloatArray, stop_loss: FloatArray) -> "GaussianMixture | None":
+        """A mixture above every symmetric score with E(S − τ)₊ ≤ `stop_loss` in convex order.
+
+        See docs/proofs/interior-levels.md#lemma-15.
+
+        Args:
+            thresholds: Values of τ, the last of them the largest score.
+            stop_loss: Bounds at these τ; the last is zero.
+
+        Returns:
+            The mixture with the least fourth moments that a linear program finds, or None.
+        """
+        from scipy.optimize import linprog  # noqa: PLC0415 (takes half a second)
+
+        unit = sqrt(2 * pi) * float(stop_loss[0])
+        last_known = int(np.searchsorted(-stop_loss, -DEEPEST * stop_loss[0]))
+        last_known = max(2, min(last_known + 1, len(stop_loss) - 1))
+        farthest = float(thresholds[-1])
+        total_shift = 2 * float(stop_loss[last_known - 1]) / (farthest - float(thresholds[last_known - 1]))
+        deviations = unit * DEVIATIONS
+        x = np.concatenate([np.linspace(a, b, POINTS_BETWEEN) for a, b in pairwise(thresholds[:last_known])])
+        needed = np.interp(x, thresholds, stop_loss)
+        with np.errstate(over="ignore"):
+            rows = np.array([deviation * _stop_loss(x / deviation) for deviation in deviations]).T / needed[:, None]
+        solved = linprog(
+            (deviations / unit) ** 4,
+            A_ub=-np.minimum(rows, MAX_EXCESS),
+            b_ub=-np.ones(len(x)),
+            A_eq=np.ones((1, len(deviations))),
+            b_eq=[1.0],
+        )
+        if solved.x is None:
+            return None
+        weights = np.maximum(solved.x, 0)
+        weights /= weights.sum()
+        shortfall = _shortfall(x, needed, deviations, weights * (1 - total_shift))
+        if not 0 < shortfall <= 1.2 or total_shift > 1e-9:
+            return None
+        return GaussianMixture((deviations * shortfall) ** 2, weights, total_shift, farthest)
+
+    @cached_property
+    def mean(self) -> float:
+        """The mean of V."""
+        return float(self.weights @ self.variances)
+
+    def _mean_of(self, count: int) -> tuple[FloatArray, FloatArray]:
+        """The mean of `count` independent V in units of E V, and its pmf; each V is spread over two
+        multiples."""
+        scaled = self.variances / self.mean / VARIANCE_STEP
+        low = np.floor(scaled).astype(np.int64)
+        fraction = scaled - low
+        square = np.zeros(int(low.max()) + 2)
+        np.add.at(square, low, self.weights * (1 - fraction))
+        np.add.at(square, low + 1, self.weights * fraction)
+        pmf, left = np.ones(1), count
+        while left:
+            if left & 1:
+                pmf = _without_rare_end(np.convolve(pmf, square))
+            square, left = _without_rare_end(np.convolve(square, square)), left >> 1
+        return np.arange(len(pmf)) * VARIANCE_STEP / count, pmf
+
+    def factor(self, count: int, dim: int, tail: float) -> float:
+        """μ² over the squared distance of two vectors, for events that are likelier than a tail.
+
+        See docs/proofs/interior-levels.md#lemma-16.
+
+        Args:
+            count: The squared distance of the vectors in units of the farthest coordinate's.
+            dim: Number of coordinates.
+            tail: Probability of events that are left out.
+
+        Returns:
+            The factor, infinite if the farthest values matter too much.
+        """
+        m, pmf = self._mean_of(min(count, MAX_FARTHEST))
+        mean = float(pmf @ m)
+        spread, last = float(pmf @ (m - mean) ** 2), float(-ndtri_exp(log(tail)))
+        t = np.arange(THRESHOLD_STEP, last * 2.0, THRESHOLD_STEP)[:, None]
+        m, pmf = m[pmf > 0], pmf[pmf > 0]
+        # Beyond t² the function of m is concave: there a tangent is above it, and all of it is convex.
+        root = np.sqrt(np.minimum(m, t * t))
+        tangent = np.maximum(m - t * t, 0) * float(_density(np.ones(1))[0]) / (2 * t)
+        extreme = (root * _stop_loss(t / np.maximum(root, 1e-150)) + tangent) @ pmf
+        curvature = np.where(t[:, 0] < TANGENT * sqrt(mean), 0.0, CURVATURE / (2 * t[:, 0] ** 3) * spread)
+        even = sqrt(mean) * _stop_loss(t[:, 0] / sqrt(mean)) + curvature
+        z = np.append(np.arange(0, last, THRESHOLD_STEP / 2), last)
+        isoperimetric = _density(z)
+        lines = (np.minimum(extreme, even)[:, None] + t * ndtr(-z)) / isoperimetric
+        worst = np.maximum(lines[:, :-1], lines[:, 1:]).min(axis=0).max()
+        with np.errstate(over="ignore"):
+            more = 2 * sqrt(dim / self.mean) * self.moved * self.farthest / float(isoperimetric[-1])
+        return float((worst + more) ** 2 * self.mean * (1 + 1e-9)) if more < 1 else inf
+
+
+def _without_rare_end(pmf: FloatArray) -> FloatArray:
+    """Without what never happens far out; that is added to the last value that does."""
+    last = int(np.flatnonzero(pmf > NEVER)[-1])
+    trimmed = pmf[: last + 1].copy()
+    trimmed[-1] += pmf[last + 1 :].sum()
+    return trimmed
+
+
+def _shortfall(x: FloatArray, needed: FloatArray, deviations: FloatArray, weights: FloatArray) -> float:
+    """The factor by which deviations must grow for the mixture to be above the lines, also between
+    points.
+
+    A convex function is above its tangents; where those of two neighboring points meet, it is
+    above that.
+
+    See docs/proofs/interior-levels.md#lemma-15.
+    """
+    value = np.array([deviation * _stop_loss(x / deviation) for deviation in deviations]).T @ weights
+    slope = -np.array([ndtr(-x / deviation) for deviation in deviations]).T @ weights
+    gap, rise = np.diff(x), slope[1:] - slope[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        step = np.where(rise > 0, (value[:-1] - value[1:] + slope[1:] * gap) / rise, 0.0)
+        step = np.clip(np.nan_to_num(step), 0, gap)
+        lowest = np.minimum(value[:-1], value[:-1] + slope[:-1] * step)
+        inside = np.where(gap > 0, needed[:-1] / np.maximum(lowest, 1e-300), 0.0)
+    return float(max(1.0, inside.max(), (needed / np.maximum(value, 1e-300)).max())) * (1 + 1e-9)

@@ -1,0 +1,278 @@
+"""Bounds for additive integer noise: what the noise of a sum lets through of a shift.
+
+The other clients' rounded inputs only shift the sum, so between two rounded inputs that differ by
+k steps the divergence is f(k) = D_α(N ‖ N + k) for the noise N of all honest clients, modulo M:
+exactly, for all inputs of the others. Two inputs that differ by s steps, rounded with the same
+coin, differ by ⌊s⌋ or ⌈s⌉ steps, s on average. By joint convexity of exp((α−1) D_α), with ρ the
+fractional part of s,
+
+    exp((α−1) D_α) ≤ (1 − ρ) exp((α−1) f(⌊s⌋)) + ρ exp((α−1) f(⌈s⌉)) =: exp((α−1) g(s)).
+
+D_α of a vector is at most the largest Σ g(s_j) with Σ s_j² ≤ S: for every λ ≥ 0 at most λS + d ·
+max(g(s) − λs²). The same holds for μ², with μ(k) at whole steps and slopes in between
+(docs/proofs/additive.md).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import exp, inf, log, sqrt
+
+import numpy as np
+
+from rqm._util.checks import FloatArray
+from rqm._util.solve import lowest
+from rqm.bounds import Neighboring
+from rqm.certify.gaussian_dp import BestEvents
+from rqm.mechanisms.additive import Additive
+
+ROUNDING = 1 + 1e-6
+"""More than the errors of pmfs of sums, and of sums of nonnegative terms."""
+ALL_SHIFTS = 8
+"""Shifts up to this are all computed; of larger ones every so many'th fraction, the rest is reached
+in two shifts."""
+POINTS_PER_STEP = 64
+"""Points between two whole steps at which the bound is computed, each for the whole interval up to
+the next."""
+
+
+def shift_range(mechanism: Additive, l2_clip: float, neighboring: Neighboring) -> tuple[float, float]:
+    """How far the coordinates of neighboring vectors can differ.
+
+    Args:
+        mechanism: The mechanism.
+        l2_clip: L2 bound of a vector.
+        neighboring: "replace-one" or "zero-out".
+
+    Returns:
+        The largest difference of one coordinate in steps, and the sum of the squares of all
+        differences.
+    """
+    is_replaced = neighboring == "replace-one"
+    squared = (l2_clip / mechanism.clip * mechanism.steps / 2) ** 2
+    return mechanism.steps / (1 if is_replaced else 2), (4 if is_replaced else 1) * squared
+
+
+@lru_cache(maxsize=64)
+def shift_divergences(mechanism: Additive, orders: tuple[float, ...], honest: int) -> FloatArray:
+    """f(k) for k = 0, …, steps (rows) and some orders (columns), of the noise that is sampled,
+    rounded up.
+
+    See docs/proofs/additive.md#lemma-1.
+
+    Args:
+        mechanism: The mechanism.
+        orders: Rényi orders from 1 to infinity.
+        honest: Number of honest clients in the sum.
+
+    Returns:
+        An array of shape (steps + 1, orders).
+    """
+    noise = mechanism.summed(honest)
+    logs, divergences = np.log(noise), np.zeros((mechanism.steps + 1, len(orders)))
+    for k in range(1, mechanism.steps + 1):
+        shifted, log_ratio = np.roll(noise, k), logs - np.roll(logs, k)
+        for pmf, ratio in ((shifted, log_ratio), (noise, -log_ratio)):  # the noise is symmetric but for one outcome
+            divergences[k] = np.maximum(divergences[k], [_divergence(pmf, ratio, alpha) for alpha in orders])
+    return np.maximum.accumulate(divergences, axis=0) * ROUNDING  # a larger shift counts for at least as much
+
+
+def _divergence(q: FloatArray, log_ratio: FloatArray, alpha: float) -> float:
+    """D_α(P ‖ Q) from Q and u = log P/Q, as a sum of nonnegative terms so that small values keep
+    their digits.
+
+    Since Σ Q(e^u − 1) = 0, exp((α−1) D_α) − 1 = Σ Q (e^{αu} − 1 − α(e^u − 1)).
+    """
+    u = log_ratio
+    if alpha == inf:
+        return float(u.max())
+    if alpha == 1:
+        return float((q * np.where(abs(u) < 1e-4, u * u / 2 * (1 + 2 * u / 3), u * np.exp(u) - np.expm1(u))).sum())
+    if alpha * u.max() > 600:
+        powers = alpha * u + np.log(q)
+        return float((powers.max() + np.log(np.exp(powers - powers.max()).sum())) / (alpha - 1))
+    small = alpha * (alpha - 1) / 2 * u * u * (1 + (alpha + 1) / 3 * u)
+    large = np.expm1(alpha * u) - alpha * np.expm1(u)
+    return float(np.log1p((q * np.where(abs(alpha * u) < 1e-4, small, large)).sum()) / (alpha - 1))
+
+
+def shifted_rdp(
+    mechanism: Additive, orders: Sequence[float], *, honest: int, dim: int, farthest: float, squared: float
+) -> FloatArray:
+    """Certified D_α of coordinates whose differences are bounded one by one and in the sum of
+    squares.
+
+    See docs/proofs/additive.md#theorem-4.
+
+    Args:
+        mechanism: The mechanism.
+        orders: Rényi orders above 1.
+        honest: Number of honest clients in the sum.
+        dim: Number of coordinates.
+        farthest: The largest difference of one coordinate, in steps.
+        squared: The largest sum of the squares of all differences, in steps².
+
+    Returns:
+        One bound for each order.
+    """
+    alphas = np.array(orders, dtype=float)
+    table = shift_divergences(mechanism, tuple(alphas.tolist()), honest)
+    last = min(float(mechanism.steps), farthest)
+    shift = np.unique(np.concatenate([np.arange(0, last, 1 / POINTS_PER_STEP), [last]]))
+    low = (
+        np.minimum(shift[1:].astype(int), mechanism.steps - 1) if mechanism.steps > 1 else np.zeros(len(shift) - 1, int)
+    )
+    fraction, power = (shift[1:] - low)[:, None], (alphas - 1) * table
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        small = np.log1p((1 - fraction) * np.expm1(power[low]) + fraction * np.expm1(power[low + 1]))
+        large = np.logaddexp(np.log1p(-fraction) + power[low], np.log(fraction) + power[low + 1])
+    g = np.where(power[low + 1] < 500, small, large) / (alphas - 1)
+    squares, mean = shift[:-1] ** 2, squared / dim  # g at the end of an interval is paid for at its beginning
+    bounds = []
+    for gains, upper in zip(g.T, table[-1].tolist(), strict=True):
+        start = gains[-1] / max(squares[-1], 1e-12)
+        bounds.append(dim * min(_least_bound(lambda price: float((gains - price * squares).max()), mean, start), upper))  # noqa: B023
+    return np.array(bounds) * ROUNDING
+
+
+def _least_bound(excess: Callable[[float], float], mean: float, start: float) -> float:
+    """The least of price · mean + excess(price) over prices, each of which gives a bound."""
+
+    def bound(log_price: float) -> float:
+        return exp(log_price) * mean + excess(exp(log_price))
+
+    center = log(max(1e-300, start))
+    return min(bound(lowest(bound, center - 8, center + 8, xtol=1e-7)), bound(center), excess(0.0))
+
+
+def shifted_gdp(
+    mechanism: Additive, *, honest: int, dim: int, farthest: float, squared: float, failure: float
+) -> float:
+    """Certified μ of coordinates whose differences are bounded one by one and in the sum of squares.
+
+    Two inputs s = k + ρ steps apart are reached one from the other by k whole steps, μ(k), and a
+    fraction of a step, of slope κ(k) at most: μ(s) ≤ μ(k) + ρ κ(k). Also μ(s) ≤ μ(k + 1), as
+    rounded inputs are k or k + 1 steps apart.
+
+    See docs/proofs/additive.md#theorem-6.
+
+    Args:
+        mechanism: The mechanism.
+        honest: Number of honest clients in the sum.
+        dim: Number of coordinates.
+        farthest: The largest difference of one coordinate, in steps.
+        squared: The largest sum of the squares of all differences, in steps².
+        failure: Probability of the outcomes that μ leaves out.
+
+    Returns:
+        μ, infinite where the noise is too narrow.
+    """
+    max_shift = min(mechanism.steps, -int(-farthest // 1))
+    whole_steps = _whole_steps(mechanism, honest, max_shift, float(2.0 ** np.floor(np.log2(failure / (2 * dim)))))
+    return inf if whole_steps is None else _under_budget(*whole_steps, dim, farthest, squared)
+
+
+def shifted_gdp_anywhere(mechanism: Additive, *, honest: int, dim: int, sensitivity: float) -> float:
+    """Certified μ if the vector may lie anywhere in the clip and moves by at most `sensitivity` in
+    L2.
+
+    It is computed from the noise modulo M, of which every outcome has some probability: no
+    outcome is left out.
+
+    See docs/proofs/additive.md#theorem-9.
+
+    Args:
+        mechanism: The mechanism.
+        honest: Number of honest clients in the sum.
+        dim: Number of coordinates.
+        sensitivity: The largest L2 distance of neighboring vectors.
+
+    Returns:
+        μ.
+    """
+    steps = sensitivity / mechanism.clip * mechanism.steps / 2
+    farthest = min(float(mechanism.steps), steps)
+    return _under_budget(*_circular_steps(mechanism, honest, -int(-farthest // 1)), dim, farthest, steps**2)
+
+
+@lru_cache(maxsize=256)
+def _circular_steps(mechanism: Additive, honest: int, max_shift: int) -> tuple[FloatArray, FloatArray]:
+    """μ(k) for k = 0, …, `most` and the steepest slope within a step, of the noise modulo M.
+
+    See docs/proofs/additive.md#theorem-9.
+    """
+    noise = mechanism.summed(honest)
+
+    def events(k: int) -> BestEvents:
+        best = BestEvents.between(noise, np.roll(noise, k), 0.0)
+        assert best is not None
+        return best
+
+    slope = 2 * events(1).steepest_slope()
+    mu, last = np.zeros(max_shift + 1), 0
+    for k in range(1, max_shift + 1):
+        if k <= ALL_SHIFTS or k >= last + last // ALL_SHIFTS or k == max_shift:
+            mu[k], last = events(k).mu_between_ends(), k
+        else:
+            mu[k] = mu[last] + mu[k - last]
+    return np.maximum.accumulate(np.minimum(mu, np.arange(max_shift + 1) * slope)), np.full(max_shift, slope)
+
+
+@lru_cache(maxsize=256)
+def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) -> tuple[FloatArray, FloatArray] | None:
+    """μ(k) for k = 0, …, `most` and the steepest slope beside k more steps, except for a tail at
+    each end.
+
+    A pair of inputs lies on a line of k + 2 steps. All outcomes that are less likely than the
+    tail everywhere on that line are merged into one, at either end.
+
+    See docs/proofs/additive.md#lemma-7.
+    """
+    noise, missing = mechanism.straight(honest)
+    if 2 * missing > tail:
+        return None
+    first = int(np.searchsorted(np.cumsum(noise), tail - missing, side="right"))
+    last = len(noise) - int(np.searchsorted(np.cumsum(noise[::-1]), tail - missing, side="right"))
+
+    def merged(shift: int, line: int) -> FloatArray:
+        """The noise shifted by so many steps, with all before the line's first outcome and after its
+        last merged."""
+        start, stop = first - line - shift, last + line - shift
+        core = np.zeros(stop - start)
+        low, high = max(start, 0), min(stop, len(noise))
+        core[low - start : high - start] = noise[low:high]
+        return np.concatenate([[noise[:low].sum()], core, [noise[high:].sum()]])
+
+    mu, slope = np.zeros(max_shift + 1), np.zeros(max_shift)
+    for k in range(max_shift + 1):
+        if k:
+            events = BestEvents.between(merged(0, k + 2), merged(k, k + 2), 0.0)
+            mu[k] = min(inf if events is None else events.mu_between_ends(), k * slope[k - 1])
+        if k < max_shift:
+            step = BestEvents.between(merged(0, k + 2), merged(1, k + 2), 0.0)
+            slope[k] = inf if step is None else 2 * step.steepest_slope()
+    if not (np.isfinite(mu).all() and np.isfinite(slope).all()):
+        return None
+    return np.maximum.accumulate(mu), slope
+
+
+def _under_budget(mu: FloatArray, slope: FloatArray, dim: int, farthest: float, squared: float) -> float:
+    """μ of `dim` coordinates from μ(k) and slopes: differences up to `farthest` each, `squared` in
+    all.
+
+    See docs/proofs/additive.md#theorem-6.
+    """
+    max_shift = len(slope)
+    k, base, width = np.arange(max_shift), mu[:-1], np.full(max_shift, 1.0)
+    width[-1] = min(1.0, farthest - (max_shift - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        width = np.minimum(width, np.nan_to_num(np.maximum(mu[1:] - base, 0) / slope, nan=0.0))
+
+    def excess(price: float) -> float:
+        """The largest μ(s)² − price · s²: a parabola in ρ between two whole steps."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            top = np.nan_to_num((slope * base - price * k) / (price - slope**2), nan=0.0)
+        rho = np.stack([np.zeros(max_shift), width, np.clip(top, 0, width)])
+        return float(((base + slope * rho) ** 2 - price * (k + rho) ** 2).max())
+
+    mean = min(squared / dim, farthest**2)  # no coordinate can use more
+    return sqrt(dim * min(_least_bound(excess, mean, slope.max() ** 2), float(mu[-1]) ** 2) * ROUNDING)

@@ -1,0 +1,165 @@
+"""GDP of a record in a fixed order of batches, with correlated noise: one message of a silo in every
+round.
+
+A silo adds residual noise b and transient noise a to its integers, and cancels the previous
+round's a in the same message: sums are y_t = X_t + B_t + A_t − A_{t−1}. A shift of one coordinate
+by one step looks like a shift of A along a path of fewer rounds than lie between two
+participations of a record, then of B (`handover.py`). Here B is noise of the silos' own, whatever
+their data. So two vectors that differ by one step in a coordinate are made from one pair of pmfs,
+and Φ⁻¹ of an event's probability rises by at most κ per step, except for tails that add up along
+the way (docs/proofs/correlated.md#theorem-15).
+"""
+
+from functools import lru_cache
+from math import ceil, inf, sqrt
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from rqm._util.checks import FloatArray
+from rqm.certify.gaussian_dp import BestEvents
+from rqm.correlated.certificate import ROUND_ERROR, one_shift
+from rqm.correlated.handover import path_length, path_ratio, pmf_variance, ratio_above
+from rqm.correlated.noise import CorrelatedNoise
+from rqm.kernels.recipe import TABLE_BITS
+from rqm.mechanisms.additive import Additive
+from rqm.mechanisms.sums import summed
+
+TAILS = (1e-22, 1e-25, 1e-28)
+"""Tails of a coordinate that are left out at each side: so small that a long way of steps adds up to
+nothing."""
+NEGLIGIBLE = 1e-48
+"""Probabilities that are not carried on: far below the tail, in which they end up."""
+
+
+@lru_cache(maxsize=256)
+def slope_per_step(
+    mechanism: Additive, noise: CorrelatedNoise, honest: int, separation: int, tail: float = TAILS[0]
+) -> float:
+    """κ: by how much Φ⁻¹ of an event's probability rises when a coordinate moves by one step.
+
+    See docs/proofs/correlated.md#lemma-14.
+
+    Args:
+        mechanism: The residual noise.
+        noise: The transient noise.
+        honest: Number of honest silos in each round and in the next.
+        separation: Rounds from one participation of a record to the next.
+        tail: Probability at each side that is left out.
+
+    Returns:
+        κ, infinite if none is known.
+
+    >>> from rqm.mechanisms.additive import DiscreteGaussian
+    >>> mechanism = DiscreteGaussian(clip=1.0, scale=0.04, steps=255, bits=12)
+    >>> round(slope_per_step(mechanism, CorrelatedNoise(60.0), 4, 8), 4)
+    0.0443
+    """
+    pmfs, missing = [], 0.0
+    for pmf in (mechanism.core[0], noise.units / 2.0**TABLE_BITS):
+        total, _ = summed(pmf, honest, NEGLIGIBLE, few=2)
+        pmfs.append(total / total.sum())
+        missing += 4 * honest * len(pmf) * NEGLIGIBLE
+    pair = step_pmfs(pmfs[0], pmfs[1], separation)
+    if 2 * separation * missing > tail or any(abs(pmf.sum() - 1) > separation * ROUND_ERROR for pmf in pair):
+        return inf
+    events = BestEvents.between(*pair, tail - separation * missing)
+    if events is None:
+        return inf
+    slope = 2 * events.steepest_slope()
+    return slope * (1 + ROUND_ERROR * separation / slope)
+
+
+def step_pmfs(residual: FloatArray, transient: FloatArray, separation: int) -> tuple[FloatArray, FloatArray]:
+    """Two pmfs that reveal a step at least as well as all sums from one participation of a record to
+    the next.
+
+    See docs/proofs/correlated.md#lemma-14.
+
+    Args:
+        residual: The pmf of the sum of residual noise.
+        transient: The pmf of the sum of transient noise.
+        separation: Rounds from one participation of a record to the next.
+
+    Returns:
+        The pmfs without and with the step.
+    """
+    variances = 0.0, pmf_variance(transient), pmf_variance(residual)
+    rounds, _ = path_length(separation, *variances[:2], 1, variances[2])
+    ratios = one_shift(ratio_above([transient], variances[1], rare=NEGLIGIBLE))
+    rounding = ratio_above([residual], variances[2], rare=NEGLIGIBLE)
+    ratio = path_ratio(ratios, None, rounding, variances, 1, rounds, rare=NEGLIGIBLE)
+    return np.append(ratio.probabilities, 0.0), np.append(ratio.probabilities * ratio.values, ratio.alone)
+
+
+def tail_failure(kappa: float, steps: float, dim: int, count: int, mu: float, tail: float) -> float:
+    """What is added to δ at most, where a record is in several rounds and moves a vector by some
+    steps in all.
+
+    The way is walked in pieces in which no coordinate moves by more than a step; what is left out
+    in each of them counts as much as the rest of the way can make of it.
+
+    See docs/proofs/correlated.md#theorem-15.
+
+    Args:
+        kappa: Slope per step.
+        steps: Steps in all.
+        dim: Number of coordinates.
+        count: Rounds that the record is in.
+        mu: μ of the whole way.
+        tail: Probability left out of each coordinate at each side.
+
+    Returns:
+        The failure probability.
+    """
+    left_out = count * dim * (4 * tail + float(ndtr(ndtri(2 * tail) + kappa)))
+    return float(max(1, ceil(steps)) * ndtr(ndtri(min(left_out, 0.5)) + mu))
+
+
+def fixed_order_gdp(
+    mechanism: Additive,
+    noise: CorrelatedNoise,
+    *,
+    honest: int,
+    separation: int,
+    dim: int,
+    sensitivity: float,
+    count: int,
+    failure: float,
+) -> tuple[float, float]:
+    """μ of a record over all rounds that it is in, and the probability of the outcomes that it
+    leaves out.
+
+    See docs/proofs/correlated.md#theorem-15.
+
+    Args:
+        mechanism: The residual noise.
+        noise: The transient noise.
+        honest: Number of honest silos in each round and in the next.
+        separation: Rounds from one participation of a record to the next.
+        dim: Number of coordinates.
+        sensitivity: How far a record moves its silo's vector in L2.
+        count: Rounds that the record is in.
+        failure: The largest probability that may be left out.
+
+    Returns:
+        μ and the failure probability; μ is infinite if none is known.
+
+    >>> from rqm.bounds import gaussian_epsilon
+    >>> from rqm.mechanisms.additive import DiscreteGaussian
+    >>> mechanism = DiscreteGaussian(clip=1.0, scale=0.04, steps=255, bits=12)
+    >>> who = {"honest": 4, "separation": 8, "dim": 64, "sensitivity": 0.2, "count": 2}
+    >>> mu, failure = fixed_order_gdp(mechanism, CorrelatedNoise(60.0), **who, failure=1e-8)
+    >>> round(gaussian_epsilon(mu, 1e-6 - failure), 2)
+    8.41
+    """
+    steps = sensitivity / mechanism.clip * mechanism.steps / 2
+    for tail in TAILS:
+        kappa = slope_per_step(mechanism, noise, honest, separation, tail)
+        mu = sqrt(count) * kappa * steps
+        if mu == inf:
+            break
+        left_out = tail_failure(kappa, steps, dim, count, mu, tail)
+        if left_out < failure:
+            return mu, left_out
+    return inf, 0.0

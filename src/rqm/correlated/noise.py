@@ -1,0 +1,295 @@
+"""Correlated noise: what a client adds to its integers and cancels one round later.
+
+Discrete Gaussian noise as a table of integers, drawn as every mechanism's outcomes are
+(`kernels/`), so that what is sampled is known exactly. Outcomes that are rarer than half a unit
+of the table do not occur.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil, inf, log2
+from typing import Any, Self, final
+
+import numpy as np
+
+from rqm import kernels
+from rqm._util.checks import FloatArray, known_keys, real, shown, whole
+from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
+from rqm.mechanisms.sums import NEGLIGIBLE, summed
+from rqm.randomness import expanded
+
+NARROWEST, WIDEST = 0.5, 2.0**11
+"""Standard deviations of integer noise that are possible, in steps: the table then has fewer than
+2¹⁶ outcomes."""
+MAX_GAIN = 1024
+"""How many times residual noise is added at first, at most."""
+DRAWN_AT_ONCE = 2**28
+"""Coordinates of all clients whose noise is drawn at once."""
+SUM_DEVIATIONS = 6.0
+"""Standard deviations of the noise of a round for which the modulus has room, to each side."""
+
+
+@final
+@dataclass(frozen=True)
+class CorrelatedNoise:
+    """Transient noise F, and residual noise E that is added `gain` times: all of it but E is
+    canceled one round later.
+
+    For integers the unit is a step between two levels; where a trusted server adds the noise, it
+    is the L2 clip.
+
+    Attributes:
+        transient_std: Standard deviation of F.
+        residual_std: Standard deviation of E; 0: there is none.
+        gain: How many times E is added at first.
+
+    >>> CorrelatedNoise(2.0).units[-3:].tolist(), CorrelatedNoise(2.0).largest  # of 2⁴⁰; no draw is above 14 steps
+    ([3340, 147, 5], 14)
+    >>> round(CorrelatedNoise(30.0, 1.5, 50).added_variance ** 0.5, 2)  # much as if E were added alone
+    80.78
+    """
+
+    transient_std: float
+    residual_std: float = 0.0
+    gain: int = 1
+
+    def __post_init__(self) -> None:
+        """Validate every value."""
+        for name in ("transient_std", "residual_std"):
+            allowed, closed = ("at least 0", "[") if name == "residual_std" else ("a positive finite number", "")
+            object.__setattr__(self, name, real(f"noise.{name}", getattr(self, name), allowed, 0, inf, closed=closed))
+        object.__setattr__(self, "gain", whole("noise.gain", self.gain, 2 if self.residual_std else 1, MAX_GAIN))
+        if not self.residual_std and self.gain != 1:
+            raise ValueError(f"noise.gain = {self.gain}: must be 1 without residual noise (noise.residual_std)")
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Build it from what a file or a caller says.
+
+        Args:
+            value: Correlated noise, a table of its attributes, or the standard deviation of
+                transient noise alone.
+
+        Returns:
+            The noise.
+
+        >>> CorrelatedNoise.of({"transient_std": 39.2, "residual_std": 2.0, "gain": 49})
+        CorrelatedNoise(transient_std=39.2, residual_std=2.0, gain=49)
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            known_keys(value, ["transient_std", "residual_std", "gain"], "noise.", needed=["transient_std"])
+            return cls(**value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(
+                f"noise = {shown(value)}: must be 'independent', 'correlated', or a table of transient_std, "
+                "residual_std and gain"
+            )
+        return cls(float(value))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON or TOML."""
+        return asdict(self)
+
+    def check_integers(self) -> None:
+        """Refuse standard deviations for which there is no table of integers.
+
+        Raises:
+            ValueError: If one of them is too small or too large.
+        """
+        for name in ("transient_std", "residual_std"):
+            value = getattr(self, name)
+            if value or name == "transient_std":
+                real(f"noise.{name}", value, f"from {NARROWEST:g} to {WIDEST:g} steps", NARROWEST, WIDEST, closed="[]")
+
+    @cached_property
+    def residual(self) -> "CorrelatedNoise":
+        """The residual noise alone."""
+        return CorrelatedNoise(self.residual_std)
+
+    # -- the distribution ---------------------------------------------------------------------
+
+    @cached_property
+    def units(self) -> IntArray:
+        """The pmf of F at −largest, …, largest, in units of 2**−TABLE_BITS; symmetric."""
+        self.check_integers()
+        steps = np.arange(ceil(9 * self.transient_std) + 1)
+        half = np.exp(-(steps**2) / (2 * self.transient_std**2))
+        half = np.rint(half / (2 * half.sum() - 1) * 2.0**TABLE_BITS).astype(np.int64)
+        half = half[: int(np.flatnonzero(half)[-1]) + 1]
+        half[0] += 2**TABLE_BITS - int(2 * half.sum() - half[0])
+        units = np.concatenate([half[:0:-1], half])
+        units.setflags(write=False)
+        return units
+
+    @property
+    def largest(self) -> int:
+        """The largest outcome of F."""
+        return len(self.units) // 2
+
+    @property
+    def added_variance(self) -> float:
+        """The variance of what is added, as it is sampled, in steps²."""
+        return self._variance(self.gain)
+
+    @property
+    def canceled_variance(self) -> float:
+        """The variance of what is canceled, in steps²."""
+        return self._variance(self.gain - 1)
+
+    def _variance(self, gain: int) -> float:
+        transient = float(self.units @ np.arange(-self.largest, self.largest + 1) ** 2.0) / 2.0**TABLE_BITS
+        return transient + (gain**2 * self.residual.added_variance if self.residual_std else 0.0)
+
+    def summed(self, clients: int) -> tuple[FloatArray, float]:
+        """The pmf of the sum of F over some clients.
+
+        Args:
+            clients: Number of clients.
+
+        Returns:
+            The pmf, and the probability that it lacks at its ends at most.
+        """
+        pmf, _ = summed(self.units / 2.0**TABLE_BITS, whole("clients", clients, 1))
+        return pmf / pmf.sum(), 4 * clients * len(self.units) * NEGLIGIBLE
+
+    def sum_bits(self, clients: int, spread: int) -> int:
+        """Bits that hold a sum of values, the noise that was added and the noise that is canceled.
+
+        Args:
+            clients: Number of clients.
+            spread: The largest sum without noise.
+
+        Returns:
+            The number of bits.
+        """
+        return ceil(log2(spread + 1 + 2 * SUM_DEVIATIONS * (2 * clients * self.added_variance) ** 0.5))
+
+    # -- draws ----------------------------------------------------------------------------------
+
+    def draw(self, count: int, rng: object) -> IntArray:
+        """One client's integers.
+
+        Args:
+            count: Number of coordinates.
+            rng: The source of randomness.
+
+        Returns:
+            The integers; with residual noise a row that is added and a row that is canceled.
+        """
+        drawn = kernels.encode(self.recipe, np.full(count, -1.0, np.float32), rng, None)
+        transient = np.asarray(drawn.astype(np.int64) - self.largest)
+        return np.asarray(self._rows(transient, self.residual.draw(count, rng)) if self.residual_std else transient)
+
+    def draw_from_secret(self, secret: bytes, count: int) -> IntArray:
+        """The integers that follow from a secret: anyone who is given it draws the same.
+
+        Args:
+            secret: 32 bytes.
+            count: Number of coordinates.
+
+        Returns:
+            What `draw` returns.
+        """
+        words = expanded(secret, whole("count", count, 1) * (2 if self.residual_std else 1))
+        words = words >> np.uint64(64 - TABLE_BITS)
+        transient = self._looked_up(words[:count])
+        return np.asarray(
+            self._rows(transient, self.residual._looked_up(words[count:])) if self.residual_std else transient
+        )
+
+    def draw_sum(self, clients: int, like: Any, rng: object) -> tuple[Any, Any]:
+        """What some clients add to a sum, and what they cancel.
+
+        Args:
+            clients: Number of clients.
+            like: A torch tensor of 32-bit integers, of the shape of the sum.
+            rng: The source of randomness.
+
+        Returns:
+            Two tensors.
+        """
+        torch = kernels.backend(like).torch  # type: ignore[union-attr]
+        transient = torch.zeros_like(like)
+        self._add_sum(clients, transient, rng)
+        if not self.residual_std:
+            return transient, transient
+        residual = torch.zeros_like(like)
+        self.residual._add_sum(clients, residual, rng)
+        canceled = transient + (self.gain - 1) * residual
+        return canceled + residual, canceled
+
+    def added(self, drawn: Any) -> Any:
+        """The row of a draw that is added to the message."""
+        return drawn[0] if self.residual_std else drawn
+
+    def canceled(self, drawn: Any) -> Any:
+        """The row of a draw that is canceled one round later."""
+        return drawn[1] if self.residual_std else drawn
+
+    def checked(self, drawn: Any, count: int) -> IntArray:
+        """Refuse integers that `draw` cannot have returned.
+
+        Args:
+            drawn: The integers.
+            count: Number of coordinates.
+
+        Returns:
+            The same as 64-bit integers.
+
+        Raises:
+            ValueError: If their shape, type or size is wrong, or all are zero.
+        """
+        values, shape = np.asarray(drawn), (2, count) if self.residual_std else (count,)
+        if values.shape != shape or not np.issubdtype(values.dtype, np.signedinteger):
+            raise ValueError(
+                f"transient: must be integers of shape {shape}, got {values.dtype} of shape {values.shape}"
+            )
+        values = values.astype(np.int64)
+        parts = [(self, values)]
+        if self.residual_std:
+            residual = values[0] - values[1]
+            parts = [(self, values[0] - self.gain * residual), (self.residual, residual)]
+        for noise, component in parts:
+            zeros_are_rare = count * (TABLE_BITS - log2(noise.units[noise.largest])) > TABLE_BITS
+            if abs(component).max() > noise.largest or (zeros_are_rare and not component.any()):
+                raise ValueError(f"transient: must be as drawn, each within {noise.largest} of zero and not all zero")
+        return values
+
+    def added_to(self, message: Any, drawn: Any) -> Any:
+        """A message with the noise that was drawn for it, in the library of the message.
+
+        Args:
+            message: The client's integers.
+            drawn: What `draw` returned.
+
+        Returns:
+            Their sum.
+        """
+        values = self.added(self.checked(drawn, len(message)))
+        return message + (values if kernels.backend(message) is None else message.new_tensor(values))
+
+    def _rows(self, transient: Any, residual: Any) -> Any:
+        canceled = transient + (self.gain - 1) * residual
+        return np.stack([canceled + residual, canceled])
+
+    def _looked_up(self, words: Any) -> IntArray:
+        return np.asarray(np.searchsorted(np.cumsum(self.units), words.astype(np.int64), side="right") - self.largest)
+
+    def _add_sum(self, clients: int, total: Any, rng: object) -> None:
+        """Add F of some clients."""
+        torch = kernels.backend(total).torch  # type: ignore[union-attr]
+        width = min(clients, max(1, DRAWN_AT_ONCE // len(total)))
+        rows = torch.full((width, len(total)), -1.0, device=total.device)
+        for start in range(0, clients, width):
+            kernels.encode_sum(self.recipe, rows[: min(width, clients - start)], rng, total, 1, False)
+        total -= clients * self.largest
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Draws largest + F for the input −1."""
+        modulus = 2 ** len(self.units).bit_length()
+        return on_grid(1.0, Fraction(1), 2, self.units[None], rows=False, modulus=modulus)

@@ -1,1 +1,0 @@
-"""The old name of ``rqm.training``, for ``python -m rqm.federated``."""

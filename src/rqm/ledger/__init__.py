@@ -1,0 +1,1 @@
+"""The ledger: what has been spent, written down before anything is released."""

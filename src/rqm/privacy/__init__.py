@@ -1,1 +1,0 @@
-"""Privacy read off the mechanism's law: divergences, worst cases, certificates."""

@@ -1,0 +1,368 @@
+"""Bounds on one release by Gaussian DP, except for outcomes far in the tails, which are charged to δ.
+
+The μ of a release is the least μ such that it is no easier to tell two neighbors apart than N(0, 1)
+and N(μ, 1). docs/verify.md has the proofs; docs/proofs/scores.md that of `sum_of_scores_rate`.
+"""
+
+from collections.abc import Callable, Iterator
+from math import floor, inf, log, log2, pi, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
+
+from .integer_pmfs import (
+    LONG,
+    TAIL,
+    Array,
+    end_pmfs,
+    missing_from_sum,
+    modular_noise,
+    other_sums,
+    step_std,
+    unbounded_noise,
+)
+from .ledger_claims import AFFINE, Claims
+from .report import Row, Unverifiable
+
+ERROR, SLACK = 1e-11, 1 + 1e-6
+"""More than the rounding errors of a difference of Φ⁻¹, and of μ² and ε."""
+CERTAIN = 1e12
+"""How many times as likely as what a sum lacks all events must be."""
+MAX_SUM = 4 * 10**6
+"""Honest clients times their squared outcomes beyond which sums take too long."""
+MAX_RECORD_SUM = 60_000
+"""Honest silos times 20 standard deviations of their noise beyond which sums take too long."""
+MAX_CLIENTS = 32
+"""Honest clients up to which sums of scores are tried: of more, one coordinate is nearly normal."""
+SCORE_POINTS, MAX_TERMS = 24, 512
+"""Points of a score's grid on either side of zero, and scores that are added up at most."""
+SCORE_ENDS = 1.01e-7
+"""The part of a score's pmf that is moved to its ends."""
+MIN_PROBABILITY, FLOAT_LOG = 1e-199, 650.0
+"""Probabilities below this are moved to the ends of a sum; −log of what is far above the smallest float."""
+UNCUT = 112
+"""Outcomes of a sum below which nothing is cut off."""
+ROUNDING = 1 + 1e-9
+"""More than the rounding errors of sums of positive numbers."""
+
+
+def gaussian_delta(mu: float, epsilon: Array) -> Array:
+    """δ(ε) of N(0, 1) and N(μ, 1) (Balle and Wang 2018), rounded up."""
+    above = ndtr(mu / 2 - epsilon / mu)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.maximum(above * (1 + 1e-12) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)), 0))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> tuple[float, float]:
+    """The smallest ε of μ-GDP at δ, from above and from below."""
+    if not mu < inf:
+        return mu, 0.0
+    low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(mu, np.array(middle)) > delta else (low, middle)
+    return high * SLACK, low / SLACK
+
+
+class BestTests(NamedTuple):
+    """Φ⁻¹ of the power of each best test at three inputs, −1, 0 and 1, and half the rise of the power."""
+
+    z: Array
+    rise: Array
+
+    @property
+    def slopes(self) -> Array:
+        """The derivatives of Φ⁻¹ at the three inputs."""
+        return np.asarray(self.rise * np.exp(self.z**2 / 2) * sqrt(2 * pi))
+
+    @property
+    def steepest(self) -> float:
+        """The largest slope between the ends: 1/φ(Φ⁻¹(p)) is convex in p."""
+        return float(self.slopes[[0, 2]].max(initial=0))
+
+
+def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTests | None:
+    """The tests of two pmfs by their likelihood ratio, except for the outcomes farthest out.
+
+    See docs/verify.md#lemma-3.
+
+    Args:
+        low: The pmf at the lower end.
+        high: The pmf at the upper end.
+        tail: Probability of the outcomes that are left out on either side.
+        missing: Probability that the pmfs lack.
+
+    Returns:
+        The tests; None if what is missing matters.
+    """
+    low, high = low[low + high > 0], high[low + high > 0]
+    order = np.argsort((low - high) / (low + high))
+    three = np.array([low, (low + high) / 2, high])[:, order]
+    power, rest = np.cumsum(three, axis=1)[:, :-1], np.cumsum(three[:, ::-1], axis=1)[:, -2::-1]
+    first = max(0, int(np.searchsorted(power.max(axis=0), tail, side="right")) - 1)
+    last = min(power.shape[1], int(np.searchsorted(-rest.max(axis=0), -tail, side="left")) + 1)
+    half = (three[2] - three[0]) / 2
+    rise, fall = np.cumsum(half)[:-1][first:last], -np.cumsum(half[::-1])[-2::-1][first:last]
+    power, rest = power[:, first:last], rest[:, first:last]
+    if min(power.min(initial=1), rest.min(initial=1)) < CERTAIN * missing:
+        return None
+    z = np.where(power < rest, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(rest, 0.5)))
+    return BestTests(z, np.maximum(np.where(power[1] < rest[1], rise, fall), 0))
+
+
+class CoordinateBound(NamedTuple):
+    """μ² of a coordinate: at most `most`, and at most `per_square` times its share of the squared distance."""
+
+    per_square: float
+    most: float
+
+    def mu(self, claims: Claims, trials: int = 1) -> float:
+        """μ of a vector, each coordinate of which consists of so many of these."""
+        squares = claims.squared_distance * trials
+        return sqrt(min(squares * self.per_square, claims.sent * trials * self.most) * SLACK)
+
+
+def coordinate_bound(tests: BestTests, is_zero_out: bool) -> CoordinateBound:
+    """The bound of a coordinate by its best tests.
+
+    See docs/verify.md#lemma-1.
+
+    Args:
+        tests: The tests.
+        is_zero_out: Whether one of the two inputs is zero.
+
+    Returns:
+        The bound.
+    """
+    down, up = np.diff(tests.z, axis=0) + ERROR
+    left, right = (np.maximum(tests.slopes[1], way) ** 2 for way in (down, up))
+    if is_zero_out:
+        return CoordinateBound(
+            float(np.maximum(left, right).max(initial=0)), float(np.maximum(down, up).max(initial=0) ** 2)
+        )
+    return CoordinateBound(float((left + right).max(initial=0) / 2), float((down + up).max(initial=0) ** 2))
+
+
+def release_mu(claims: Claims, honest: int, failure: float) -> float:
+    """μ of one release with independent noise.
+
+    Args:
+        claims: What a release is.
+        honest: Honest clients in the sum, the user's included.
+        failure: Probability of the outcomes that μ leaves out.
+
+    Returns:
+        μ, infinite if there is none.
+    """
+    with np.errstate(all="ignore"):
+        return (_affine_mu if claims.kind in AFFINE else _additive_mu)(claims, honest, failure)
+
+
+def _tail(failure: float, coordinates: int) -> float:
+    """What each end of each coordinate may lose, rounded down to a power of two as the accountant does."""
+    return 2.0 ** floor(log2(failure / (2 * coordinates)))
+
+
+def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
+    """By the steepest mean slopes on both sides of zero; or as a whole, by sums of scores."""
+    low, high, trials = end_pmfs(claims.mechanism)
+    if honest * (len(low) - 1) ** 2 > MAX_SUM:
+        raise Unverifiable(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
+    coordinates, bound, steepest = claims.sent * trials, CoordinateBound(0.0, 0.0), 0.0
+    anywhere = claims.distance_anywhere**2 * trials
+    squares = min(claims.squared_distance * trials, anywhere)
+    largest = 1 if claims.is_zero_out else 4
+    by_scores = sqrt(squares * sum_of_scores_rate(low, high, honest, squares / largest) * SLACK)
+    missing = missing_from_sum(honest, TAIL) if honest * (len(low) - 1) >= LONG / 2 else 0.0
+    tail = _tail(failure, coordinates) - missing
+    for others in other_sums(low, high, honest - 1):
+        tests = best_tests(np.convolve(low, others), np.convolve(high, others), tail, missing)
+        if tests is None:
+            return by_scores
+        block = coordinate_bound(tests, claims.is_zero_out)
+        bound = CoordinateBound(max(bound.per_square, block.per_square), max(bound.most, block.most))
+        steepest = max(steepest, tests.steepest)
+    return min(bound.mu(claims, trials), by_scores, sqrt(anywhere * SLACK) * steepest)
+
+
+def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
+    """Whole steps as they are, parts of a step by the steepest slope; the L2 bound by a price on squares.
+
+    See docs/verify.md#lemma-5.
+    """
+    steps, d = claims.mechanism["steps"], claims.sent
+    last = steps / 2 if claims.is_zero_out else float(steps)
+    shifts = _shift_bounds(claims.mechanism, honest, -int(-last // 1), _tail(failure, d))
+    anywhere = inf if claims.distance_anywhere == inf else anywhere_mu(claims, honest, claims.distance_anywhere)
+    if shifts is None:
+        return anywhere
+    whole, slope = shifts
+    k, before = np.arange(len(whole)), np.concatenate([[0.0], whole[:-1]])
+    parts = np.minimum((whole - before) / slope, np.minimum(1, last - k))  # after which a whole step reveals less
+    squares = float(claims.squared_distance * (steps / 2) ** 2 / d)
+
+    def bound(price: float) -> float:
+        """μ² less its price is largest at an end, or at the top of a parabola."""
+        top = np.clip(np.nan_to_num((slope * before - price * k) / (price - slope**2)), 0, parts)
+        part = np.stack([np.zeros(len(k)), parts, top])
+        return price * squares + float(((before + slope * part) ** 2 - price * (k + part) ** 2).max())
+
+    return min(anywhere, sqrt(d * min(best_price(bound, float(slope[0]) ** 2), float(whole[-1]) ** 2) * SLACK))
+
+
+def best_price(bound: Callable[[float], float], near: float) -> float:
+    """The least of a convex bound over prices around a given one; each price is valid."""
+    prices = (near * np.exp(np.linspace(-8, 8, 3201))).tolist()
+    low, high = 0, len(prices) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bound(prices[middle]) <= bound(prices[middle + 1]) else (middle + 1, high)
+    return bound(prices[low])
+
+
+def _shift_bounds(mechanism: Row, honest: int, most: int, tail: float) -> tuple[Array, Array] | None:
+    """μ of noise that is shifted by k = 1, …, `most`, and the steepest slope on the way; None if there is none.
+
+    A way of k steps and a part of one lies within k + 2 steps. Outcomes beyond its least likely
+    tails, and k + 2 steps more on either side, are shown as one.
+
+    See docs/verify.md#lemma-5.
+    """
+    pmf, missing = unbounded_noise(mechanism, honest)
+    if not tail > 2 * missing:
+        return None
+    first = int(np.searchsorted(np.cumsum(pmf), tail - missing, side="right"))
+    last = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail - missing, side="right"))
+
+    def tests(shift: int, room: int) -> BestTests | None:
+        still, shifted = (_lumped(pmf, first - room - k, last + room - k) for k in (0, shift))
+        return best_tests(still, shifted, 0.0, missing)
+
+    whole, slope = np.zeros(most), np.zeros(most)
+    for k in range(most):
+        step, way = tests(1, k + 2), tests(k + 1, k + 3)
+        slope[k] = inf if step is None else 2 * step.steepest
+        whole[k] = inf if way is None else (way.z[2] - way.z[0]).max(initial=0) + ERROR
+        whole[k] = min(whole[k], (k + 1) * slope[k])
+    if not (slope.min() > 0 and slope.max() < inf):
+        return None
+    return np.maximum.accumulate(whole), slope
+
+
+def _lumped(pmf: Array, start: int, stop: int) -> Array:
+    """A pmf from one outcome up to another: those before in one, and those after."""
+    low, high = max(start, 0), min(stop, len(pmf))
+    inner = np.zeros(stop - start)
+    inner[low - start : high - start] = pmf[low:high]
+    return np.concatenate([[pmf[:low].sum()], inner, [pmf[high:].sum()]])
+
+
+def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
+    """μ of a release with additive noise in which a vector moves by a distance, wherever it lies.
+
+    See docs/verify.md#lemma-5.
+
+    Args:
+        claims: What a release is.
+        honest: Honest clients, or silos, in the sum.
+        distance: The L2 distance, in units of the clip of a coordinate.
+
+    Returns:
+        μ.
+    """
+    mechanism = claims.mechanism
+    if honest * 20 * step_std(mechanism) > MAX_RECORD_SUM:
+        raise Unverifiable(
+            f"{honest} honest silos or clients, steps = {mechanism['steps']}: takes this verifier too long"
+        )
+    pmf = modular_noise(mechanism, honest)
+    tests = best_tests(pmf, np.roll(pmf, 1), 0.0, 0.0)
+    if tests is None:
+        raise Unverifiable("the noise has outcomes of probability zero")
+    return float(tests.steepest * distance * mechanism["steps"] * SLACK)
+
+
+# -- a release as a whole: sums of scores ---------------------------------------------------------
+
+
+def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> float:
+    """μ² of a whole release over the squared distance of two vectors.
+
+    See docs/verify.md#lemma-4.
+
+    Args:
+        low: The pmf of a message at −c.
+        high: The pmf of a message at c.
+        honest: Honest clients in the sum, the user's included.
+        squares: The largest squared distance, in units of the largest of one coordinate.
+
+    Returns:
+        The rate, infinite where sums are not exact, or are not worth computing.
+    """
+    most, best, before = int(min(squares, 2.0**60)), inf, inf
+    if honest > MAX_CLIENTS or most < 2 or not _is_exact(low, high, honest):
+        return inf
+    for terms, rate in _score_rates(*_dominating_score(low, high, honest), min(most, MAX_TERMS)):
+        # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
+        best = min(best, rate * (1 + (terms - 1) / squares))
+        estimate = rate * (1 + (terms - 1) / most)
+        if estimate > before:
+            break
+        before = estimate
+    return best * ROUNDING
+
+
+def _is_exact(low: Array, high: Array, honest: int) -> bool:
+    """Whether sums have all outcomes: none is cut off or below all floats, or is possible at one end only."""
+    least = np.minimum(low, high)
+    rarest, last = float(least[low + high > 0].min()), float(min(least[0], least[-1]))
+    is_whole = honest * (len(low) - 1) < UNCUT or last**honest > TAIL
+    return is_whole and rarest > 0 and -honest * log(rarest) < FLOAT_LOG
+
+
+def _dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float]:
+    """A symmetric pmf on a grid that is above every score and its opposite in convex order, and the grid's unit.
+
+    The curve E(s − τ)₊ is convex in the user's input. Scores have mean zero: at −τ the curve is τ
+    more than that of −s at τ.
+    """
+    cases = []
+    for others in other_sums(low, high, honest - 1):
+        rise = np.convolve((high - low) / 2, others)
+        for end in (low, high):
+            pmf = np.convolve(end, others)
+            cases += [(sign * rise[pmf > 0], pmf[pmf > 0]) for sign in (1, -1)]
+    unit = max(float((rise / pmf).max()) for rise, pmf in cases) * ROUNDING / SCORE_POINTS
+    points, curve = unit * np.arange(SCORE_POINTS + 1), np.zeros(SCORE_POINTS + 1)
+    for rise, pmf in cases:
+        curve = np.maximum(curve, np.maximum(rise - points[:, None] * pmf, 0).sum(axis=1))
+    curve[-1] = 0.0  # no score is larger
+    right = np.maximum(np.diff(curve, 2, append=0.0), 0) / unit
+    right *= min(1.0, 0.5 / right.sum()) * (1 - SCORE_ENDS)
+    right[-1] += SCORE_ENDS / 2
+    pmf = np.concatenate([right[::-1], [max(0.0, 1 - 2 * right.sum())], right])
+    # Where rounding has left it below the curve, a larger unit makes up for it.
+    reached = unit * np.cumsum(np.cumsum(right[::-1]))[::-1]
+    return pmf, unit * max(1.0, float((curve[:-1] / reached).max())) * ROUNDING
+
+
+def _score_rates(pmf: Array, unit: float, most: int) -> Iterator[tuple[int, float]]:
+    """N and s²/N for N = 1, 2, 4, …, where the sum of N scores is below s·Z in convex order, Z normal."""
+    terms, at_ends = 1, 0.0  # a part of the sum lies as far out as such a sum can be
+    while terms <= most:
+        yield terms, (unit * _normal_scale(pmf, at_ends, SCORE_POINTS * terms)) ** 2 / terms
+        pmf, terms = np.convolve(pmf, pmf), 2 * terms
+        pmf = (pmf + pmf[::-1]) / 2
+        cut = int(np.argmax(pmf > MIN_PROBABILITY))
+        at_ends = 2 * at_ends + 2 * float(pmf[:cut].sum()) + len(pmf) * 1e-300
+        pmf = pmf[cut : len(pmf) - cut]
+
+
+def _normal_scale(pmf: Array, at_ends: float, farthest: int) -> float:
+    """The least s for which a symmetric pmf is below s·Z in convex order, by E[S; the p largest] at its bends."""
+    above = np.arange(len(pmf) // 2, 0, -1)
+    masses = np.append(at_ends / 2, pmf[: len(above)])
+    probability, mean = np.cumsum(masses), np.cumsum(masses * np.append(farthest, above))
+    z = ndtri_exp(np.log(probability[probability > 0]))
+    return float((mean[probability > 0] * np.exp(z * z / 2)).max()) * sqrt(2 * pi)

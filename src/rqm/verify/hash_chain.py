@@ -1,0 +1,182 @@
+"""The hash chain of a ledger: its lines, their signatures, and the heads that a witness recorded."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from .report import Report, Row, Unverifiable, parse_json, read_bytes, shown
+
+FORMAT = 4
+"""The format that this version verifies."""
+START = "0" * 64
+"""The hash before the first line."""
+
+
+def read_lines(data: bytes, report: Report) -> list[Row]:
+    """All lines of a ledger, each checked against the one before.
+
+    Args:
+        data: The bytes of the ledger.
+        report: Lines that are not as they were written are added to it.
+
+    Returns:
+        The lines before the first that is not as it was written.
+
+    Raises:
+        Unverifiable: If the ledger is empty, or has another format.
+    """
+    lines: list[Row] = []
+    raws = data.split(b"\n")
+    for raw in raws if raws[-1] else raws[:-1]:
+        line = parse_json(raw)
+        if not lines and isinstance(line, dict):
+            _check_format(line)
+        fault = _fault(raw, line, lines)
+        if fault and len(lines) == len(raws) - 1 and lines:
+            report.unsure.append(f"line {len(lines) + 1}, the last, is unfinished: it is not counted ({fault})")
+        elif fault:
+            report.wrong.append(f"line {len(lines) + 1} {fault}")
+        if fault:
+            return lines
+        lines.append(line)
+    if not lines:
+        raise Unverifiable("the ledger is empty")
+    if raws[-1]:
+        report.notes.append("the last line has no newline: its charge may not have been paid out; it is counted")
+    return lines
+
+
+def _check_format(first: Row) -> None:
+    version = first.get("ledger", FORMAT)
+    if version != FORMAT or isinstance(version, bool):
+        raise Unverifiable(
+            f"ledger = {shown(version)}: this version verifies format {FORMAT}; use `rqm verify` of the version that "
+            "wrote the ledger"
+        )
+
+
+def _fault(raw: bytes, line: Any, before: list[Row]) -> str | None:
+    """What is wrong with a line, to the byte; None if it is as it was written."""
+    if not isinstance(line, dict) or json.dumps(line).encode() != raw:
+        return "is not as a ledger's writer writes it"
+    first = before[0] if before else line
+    signature = ["signature"] if "key" in first else []
+    own = ["round"] if before else ["ledger", "about", *(["key"] if signature else [])]
+    names = [*own, "nonce", "previous", "hash", *signature]
+    if list(line) != names:
+        return f"has the keys {shown(list(line))}: expected {', '.join(names)}"
+    return _value_fault(line, before) or _link_fault(line, before)
+
+
+def _value_fault(line: Row, before: list[Row]) -> str | None:
+    """What is wrong with the values of a line that has the right keys."""
+    if before and (type(line["round"]) is not int or line["round"] < 0):
+        return f"charges round {shown(line['round'])}: expected a whole number"
+    if not before and (type(line["ledger"]) is not int or not isinstance(line["about"], dict)):
+        return "does not say what is charged for"
+    if not isinstance(line["nonce"], str) or not re.fullmatch("[0-9a-f]{16}", line["nonce"]):
+        return f"has the nonce {shown(line['nonce'])}: expected 16 hexadecimal digits"
+    return None
+
+
+def _link_fault(line: Row, before: list[Row]) -> str | None:
+    """What is wrong with the hashes of a line."""
+    expected = before[-1]["hash"] if before else START
+    if line["previous"] != expected:
+        return f"follows {shown(line['previous'])}: expected {expected}; a line was removed, inserted or moved"
+    body = {name: value for name, value in line.items() if name not in ("hash", "signature")}
+    own_hash = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    if line["hash"] != own_hash:
+        return f"was changed: its hash is {shown(line['hash'])}: expected {own_hash}"
+    return None
+
+
+def _public_key(key: str | Path | None) -> str | None:
+    """A public key in hexadecimal, from itself or from a file."""
+    if key is None or re.fullmatch("[0-9a-fA-F]{64}", str(key)):
+        return None if key is None else str(key).lower()
+    data = read_bytes(Path(key))
+    text = data.hex() if len(data) == 32 else data.decode(errors="replace").strip().lower()
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise Unverifiable(f"key = {key}: must be 32 bytes in hexadecimal, or a file that holds them")
+    return text
+
+
+def check_signatures(lines: list[Row], expected: str | Path | None, report: Report) -> None:
+    """Check that one key signed every line, and that it is the expected one.
+
+    Args:
+        lines: The lines of the ledger.
+        expected: The server's public key, in hexadecimal or in a file; None: it is not known.
+        report: What is wrong is added to it.
+    """
+    key = _public_key(expected)
+    own = report.key = lines[0].get("key")
+    if own is None:
+        report.notes.append("the ledger is not signed: anyone who can write the file can replace it")
+        if key is not None:
+            report.wrong.append(f"the ledger is not signed: expected the key {key}")
+        return
+    if key not in (None, own):
+        report.wrong.append(f"the ledger is signed by the key {shown(own)}: expected {key}")
+    if key is None:
+        report.notes.append(
+            f"signed by the key {shown(own)}: the writer of the ledger may have made it; compare it (--key)"
+        )
+    try:
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (not everywhere)
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise Unverifiable("signatures cannot be checked: cryptography is not installed") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            if not re.fullmatch("[0-9a-f]{64}", own) or not re.fullmatch("[0-9a-f]{128}", line["signature"]):
+                raise ValueError
+            public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(own))
+            public.verify(bytes.fromhex(line["signature"]), b"rqm ledger" + bytes.fromhex(line["hash"]))
+        except (InvalidSignature, ValueError, TypeError):
+            report.wrong.append(f"line {number} is not signed by the key {shown(own)}")
+            return
+
+
+def check_heads(hashes: list[str], witness: Path | str | None, head: str | None, report: Report) -> None:
+    """Check that heads which were recorded elsewhere are in the ledger, each at its position.
+
+    Args:
+        hashes: The hashes of all lines.
+        witness: The file of a witness, with a line for each head that was reported to it.
+        head: A head that was written down.
+        report: What is wrong is added to it.
+    """
+    if head is not None and head not in hashes:
+        report.wrong.append(f"the head {head} is not in the ledger, which is an older copy, or another")
+    elif head is not None and head != hashes[-1]:
+        report.notes.append(f"{len(hashes) - 1 - hashes.index(head)} charges came after the head {head}")
+    if witness is None:
+        return
+    *raws, tail = read_bytes(Path(witness)).split(b"\n")
+    entries = [parse_json(raw) for raw in raws if raw.strip()]
+    if tail.strip() or not all(isinstance(entry, dict) for entry in entries):
+        report.notes.append("the witness has lines that cannot be read")
+    entries = [entry for entry in entries if isinstance(entry, dict) and entry.get("ledger") == hashes[0]]
+    most = 0
+    for entry in entries:
+        lines = entry.get("lines")
+        if type(lines) is not int or not 0 < lines <= len(hashes):
+            fault = f"the ledger has {len(hashes)} lines: the witness recorded {shown(lines)}"
+        elif hashes[lines - 1] != entry.get("head"):
+            fault = f"line {lines} is {hashes[lines - 1]}: the witness recorded {shown(entry.get('head'))}"
+        elif lines < most:
+            fault = f"the witness recorded line {lines} after line {most}: an older copy was restored and continued"
+            fault += ", or two ledgers began alike"
+        else:
+            most = lines
+            continue
+        report.wrong.append(fault)
+        return
+    if not entries:
+        report.wrong.append(f"the witness has no record of a ledger that begins with {hashes[0]}")
+    elif most < len(hashes) - 1:
+        report.wrong.append(f"the ledger has {len(hashes)} lines: the witness recorded {most}, at most one less")

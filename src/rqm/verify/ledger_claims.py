@@ -1,0 +1,534 @@
+"""What the first line of a ledger claims of its releases: every value is checked, none is believed."""
+
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from math import ceil, exp, inf, lgamma, sqrt
+from typing import Any
+
+import numpy as np
+
+from .integer_pmfs import TABLE_TOTAL
+from .report import Report, Row, Unverifiable, shown
+
+MEAN_FORMAT = 2
+ABOUT = {"mean", "plan"}
+TABLES: dict[str, set[str]] = {
+    "transforms": {"l2_clip", "rotate", "coordinates"},
+    "client": {"work", "epochs", "batch", "rate", "steps", "convexity"},
+    "server": {"optimizer", "rate", "momentum", "schedule"},
+}
+"""Tables of a plan, and the names in each."""
+PLAN = {"data", "model", "dropout", "dim", "mechanism", "noise", "examples", "lost", "delta", "budget_epsilon"}
+PLAN |= {"secagg", "seed", "device", "evaluate_every", "checkpoint_every", "records", "adapt", *TABLES}
+WHO = {"clients", "rounds", "population", "sampling", "max_participations", "min_separation", "min_survivors"}
+WHO |= {"adversary", "neighboring", "unit", "honest_clients", "honest_fraction"}
+"""Who takes part and what is assumed of the adversary: the same names in a mean and in a plan."""
+VECTORS = {"gradient": 1, "local": 1, "fedcomgate": 1, "fedaq": 2}
+"""How many vectors of the model's length a client sends, for each kind of work."""
+
+LARGE = 2**62
+WHOLE = {"dim": 2**40, "clients": 2**31, "rounds": LARGE, "min_separation": LARGE}
+OPTIONAL_WHOLE = {"population": LARGE, "max_participations": LARGE, "min_survivors": 2**31, "honest_clients": 2**31}
+REAL = {"delta": 1.0, "zero_distance": 2.0}
+OPTIONAL_REAL = {"l2_clip": 1e300, "record_clip": 1e300, "sampling_rate": 1.0, "honest_fraction": 1.0}
+"""The largest value of each name that this verifier computes with."""
+CHOICES = {
+    "sampling": ("uniform", "fixed-order", "available"),
+    "adversary": ("server", "outsider"),
+    "neighboring": ("replace-one", "zero-out", "add-or-remove-one"),
+    "unit": ("user", "record"),
+    "rotate": (True, False),
+}
+ADDITIVE = ("discrete-gaussian", "skellam", "binomial")
+AFFINE = ("rounding", "rqm", "pbm", "vqsgd")
+NOISE_PARAMETERS = {"clip", "scale", "steps", "bits"}
+PARAMETERS = {
+    "gaussian": {"noise_multiplier", "local"},
+    "rounding": {"clip", "margin", "levels"},
+    "rqm": {"clip", "margin", "levels", "keep"},
+    "pbm": {"clip", "theta", "levels"},
+    **dict.fromkeys(ADDITIVE, NOISE_PARAMETERS),
+    "vqsgd": {"epsilon", "local"},
+}
+MECHANISM_REAL = {"clip": 1e280, "margin": 1e300, "theta": 0.5, "scale": 1e300, "noise_multiplier": 1e150}
+MAX_VQSGD_EPSILON = {True: 25.0, False: 50.0}
+"""ε of a message of vqSGD, at most: of one index, or of bits."""
+MIN_NOISE_STD, MAX_NOISE_STD, MAX_GAIN = 0.5, 2.0**11, 1024
+"""Correlated noise outside of these has no table of integers."""
+
+UNLIKELY, RARE = 0.1, 1e-3
+"""The parts of δ that pay for samples with fewer honest clients than `min_honest`, or than any cohort."""
+SIMILAR = 1.02
+"""Numbers of honest clients within this factor count as the least of them."""
+MAX_POPULATION, MAX_SAMPLE = 10**8, 10**6
+"""Samples larger than these are not computed with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What one release is, and who takes part: the values of a ledger's mean, under their names there."""
+
+    dim: int
+    mechanism: Row
+    l2_clip: float | None
+    rotate: bool
+    noise: Row | None
+    coordinates: int | None
+    record_clip: float | None
+    sampling_rate: float | None
+    zero_distance: float
+    delta: float
+    seed: int
+    clients: int
+    rounds: int
+    population: int | None
+    sampling: str
+    max_participations: int | None
+    min_separation: int
+    min_survivors: int | None
+    adversary: str
+    neighboring: str
+    unit: str
+    honest_clients: int | None
+    honest_fraction: float | None
+
+    @property
+    def kind(self) -> str:
+        """The name of the mechanism."""
+        return str(self.mechanism["mechanism"])
+
+    # -- vectors ------------------------------------------------------------------------------
+
+    @property
+    def padded(self) -> int:
+        """Coordinates of a vector: a power of two if it is rotated."""
+        return 1 << (self.dim - 1).bit_length() if self.rotate else self.dim
+
+    @property
+    def sent(self) -> int:
+        """Coordinates that a client sends."""
+        return self.padded if self.coordinates is None else self.coordinates
+
+    @property
+    def second_clip(self) -> float:
+        """The L2 bound of what is sent over the L2 clip: larger than 1 if only some coordinates are sent."""
+        return 1 if self.coordinates is None else 1 + 3 / sqrt(2 * self.coordinates)
+
+    @property
+    def attained(self) -> float:
+        """The part of that bound that a vector within the L2 clip reaches, if only sent coordinates are not zero."""
+        return min(1.0, sqrt(self.padded / self.sent) / self.second_clip)
+
+    @property
+    def squared_length(self) -> float:
+        """The squared L2 bound of what is sent, in units of the clip of a coordinate."""
+        if self.l2_clip is None:
+            return float(self.sent)
+        return min(float(self.sent), (self.l2_clip * self.second_clip / float(self.mechanism["clip"])) ** 2)
+
+    @property
+    def is_zero_out(self) -> bool:
+        """Whether a vector is compared with a vector of zeros: with vqSGD that is a vertex as any other."""
+        return self.neighboring == "zero-out" and self.zero_distance == 1 and self.kind != "vqsgd"
+
+    @property
+    def squared_distance(self) -> float:
+        """The squared L2 distance of two neighbors, in units of the clip of a coordinate."""
+        return self.squared_length * (1 if self.is_zero_out else 4)
+
+    @property
+    def distance(self) -> float:
+        """The L2 distance of two neighbors over the L2 bound of what is sent, at most.
+
+        With a choice of coordinates, a zero update that is no vector of zeros may be as far away as any vector.
+        """
+        is_near = self.neighboring == "zero-out" and (self.zero_distance == 1 or self.coordinates is None)
+        return self.zero_distance if is_near else 2.0
+
+    @property
+    def distance_anywhere(self) -> float:
+        """The L2 distance of two vectors that may lie anywhere, in units of the clip of a coordinate.
+
+        That of records; and of users whose zero update is no vector of zeros. Infinite for others.
+        """
+        if self.record_clip is not None:
+            return self.record_clip * (2 if self.neighboring == "replace-one" else 1) / float(self.mechanism["clip"])
+        is_known = self.distance < 2 and self.zero_distance > 1 and self.l2_clip is not None
+        return self.distance * sqrt(self.squared_length) if is_known else inf
+
+    # -- participation ------------------------------------------------------------------------
+
+    def limit(self, charges: Counter[int]) -> int:
+        """The most rounds, of those that were charged, that one user or record took part in."""
+        if self.min_separation > 1 and charges and max(charges) - min(charges) >= len(charges):
+            raise Unverifiable(
+                f"min_separation = {self.min_separation}: rounds are missing, so users may have returned too early"
+            )
+        return min(self.max_participations or LARGE, ceil(len(charges) / self.min_separation))
+
+    @property
+    def window(self) -> int:
+        """The least number of rounds from a participation to the next, or to the end of the run, as planned."""
+        limit = min(self.max_participations or self.rounds, ceil(self.rounds / self.min_separation))
+        return self.rounds if limit == 1 else self.min_separation
+
+    # -- honest clients -----------------------------------------------------------------------
+
+    @property
+    def dropouts(self) -> int:
+        """The most clients that may drop out of a round."""
+        return 0 if self.min_survivors is None else self.clients - self.min_survivors
+
+    @property
+    def hides_alone(self) -> bool:
+        """Whether each message is private by itself."""
+        return bool(self.mechanism.get("local", False))
+
+    def min_honest(self, releases: int) -> tuple[int, float]:
+        """Honest clients whose noise is in each of the sums, the user's included.
+
+        Args:
+            releases: How many sums.
+
+        Returns:
+            The number, and the δ that is left.
+        """
+        if self.honest_fraction is None:
+            return max(1, (self.honest_clients or self.clients) - self.dropouts), self.delta
+        others, _ = self._honest_others(UNLIKELY * self.delta / releases)
+        return max(1, 1 + others - self.dropouts), (1 - UNLIKELY) * self.delta
+
+    def cohorts(self, releases: int) -> tuple[list[tuple[float, int]], float]:
+        """How likely a release holds at least so many honest clients. The adversary may know which it is.
+
+        See docs/verify.md#who-is-counted.
+
+        Args:
+            releases: How many releases.
+
+        Returns:
+            Probabilities and numbers, the smallest first; and the δ that is left.
+        """
+        if self.honest_fraction is None:
+            return [(1.0, self.min_honest(releases)[0])], self.delta
+        fewest, probabilities = self._honest_others(RARE * self.delta / releases)
+        cohorts: list[tuple[float, int]] = []
+        for others, probability in enumerate(probabilities, start=fewest):
+            honest = max(1, 1 + others - self.dropouts)
+            if cohorts and honest <= SIMILAR * cohorts[-1][1]:
+                cohorts[-1] = cohorts[-1][0] + probability, cohorts[-1][1]
+            else:
+                cohorts.append((probability, honest))
+        return cohorts, (1 - RARE) * self.delta
+
+    def _honest_others(self, rare: float) -> tuple[int, list[float]]:
+        """The fewest honest others except with probability `rare`; probabilities from there on, rounded up."""
+        population = self.population
+        if self.sampling != "uniform" or population is None or population > MAX_POPULATION or self.clients > MAX_SAMPLE:
+            raise Unverifiable(
+                f"honest_fraction = {self.honest_fraction}: needs clients who are sampled uniformly from a population"
+            )
+        honest = max(1, int((self.honest_fraction or 1) * population)) - 1  # others: the user is honest and takes part
+        malicious, drawn = population - 1 - honest, self.clients - 1
+        total, fewest, below = _log_choose(population - 1, drawn), max(0, drawn - malicious), 0.0
+        counts = range(fewest, min(drawn, honest) + 1)
+        logs = [_log_choose(honest, h) + _log_choose(malicious, drawn - h) - total for h in counts]
+        probabilities = [exp(log) * (1 + 1e-4) for log in logs]
+        for index, probability in enumerate(probabilities):
+            below += probability
+            if below > rare:
+                return fewest + index, probabilities[index:]
+        return fewest + len(probabilities) - 1, probabilities[-1:]
+
+
+def _log_choose(n: int, k: int) -> float:
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read_mean(about: Row) -> Row:
+    """What a ledger says of a release, not checked yet."""
+    if "seeded" in about:
+        raise Unverifiable("the messages were encoded with seeded randomness, which anyone can repeat: not private")
+    mean = about.get("mean")
+    if not isinstance(mean, dict):
+        raise Unverifiable("the ledger does not say what a release is (mean)")
+    return mean
+
+
+def read_claims(about: Row) -> Claims:
+    """The claims of a ledger.
+
+    Args:
+        about: The description in its first line.
+
+    Returns:
+        The claims, each value checked.
+
+    Raises:
+        Unverifiable: If there is anything in it that this verifier does not know.
+    """
+    mean = read_mean(about)
+    if set(about) - {"users"} != ABOUT:
+        raise Unverifiable(f"the ledger describes {shown(sorted(about))}: expected mean and plan, and maybe users")
+    names = {"private_mean", *(field.name for field in fields(Claims))}
+    if set(mean) != names or mean["private_mean"] != MEAN_FORMAT or isinstance(mean["private_mean"], bool):
+        unexpected = sorted(set(mean) ^ names)
+        raise Unverifiable(f"mean: does not describe a release as this verifier knows it {shown(unexpected)}")
+    for limits, is_optional in ((WHOLE, False), (OPTIONAL_WHOLE, True)):
+        for name, largest in limits.items():
+            _check_whole(mean, name, largest, is_optional)
+    for reals, is_optional in ((REAL, False), (OPTIONAL_REAL, True)):
+        for name, limit in reals.items():
+            if not (is_optional and mean[name] is None):
+                _check_real(mean, name, limit)
+    for name, allowed in CHOICES.items():
+        _require(type(mean[name]) is type(allowed[0]) and mean[name] in allowed, mean, name, f"one of {allowed}")
+    _require(type(mean["seed"]) is int, mean, "seed", "a whole number")
+    _require(mean["delta"] < 1, mean, "delta", "below 1")
+    _require(mean["zero_distance"] >= 1, mean, "zero_distance", "at least 1")
+    for name in ("min_survivors", "honest_clients"):
+        _require((mean[name] or 1) <= mean["clients"], mean, name, f"at most {mean['clients']}, the clients of a round")
+    _require(None in (mean["honest_clients"], mean["honest_fraction"]), mean, "honest_fraction", "without a number")
+    _check_users(about, mean)
+    _check_noise(mean)
+    mechanism = _checked_mechanism(mean)
+    claims = Claims(**{name: value for name, value in mean.items() if name != "private_mean"})
+    if claims.coordinates is not None:
+        _check_whole(mean, "coordinates", claims.padded - 1, False)
+        is_plain = mean["rotate"] and mean["l2_clip"] is not None and mean["noise"] is None
+        _require(is_plain, mean, "coordinates", "given only with an L2 clip, rotation and independent noise")
+    _check_unit(claims)
+    return _as_vertices(claims) if mechanism["mechanism"] == "vqsgd" else claims
+
+
+def _require(is_met: bool, values: Row, name: str, allowed: str) -> None:
+    if not is_met:
+        raise Unverifiable(f"{name} = {shown(values[name])}: must be {allowed}")
+
+
+def _check_whole(values: Row, name: str, largest: int, is_optional: bool) -> None:
+    value = values[name]
+    is_whole = type(value) is int and 1 <= value <= largest
+    _require(is_whole or (is_optional and value is None), values, name, f"a whole number from 1 to {largest}")
+
+
+def _check_real(values: Row, name: str, largest: float, smallest: float = 1e-300) -> None:
+    value = values[name]
+    is_real = type(value) in (int, float) and smallest <= value <= largest
+    _require(is_real, values, name, f"a number above 0, from {smallest:g} to {largest:g}")
+
+
+def _check_users(about: Row, mean: Row) -> None:
+    """The population is that which the ledger was begun with, and none of its users has to return too early."""
+    clients, population = mean["clients"], mean["population"]
+    _require(population is None or population >= clients, mean, "population", f"at least {clients}")
+    if "users" in about:
+        _check_whole(about, "users", LARGE, False)
+        _require(about["users"] >= clients and population in (None, about["users"]), about, "users", "the population")
+    users = about.get("users", population)
+    if users is not None and mean["unit"] == "user":
+        rounds = users // clients
+        _require(mean["min_separation"] <= rounds, mean, "min_separation", f"at most {rounds} for {users} users")
+
+
+def _check_noise(mean: Row) -> None:
+    """Correlated noise of clients has two or three parameters, within the ranges that encoders have."""
+    noise, mechanism = mean["noise"], mean["mechanism"]
+    if noise is None:
+        return
+    names = {"transient_std", "residual_std", "gain"}
+    _require(isinstance(noise, dict) and set(noise) == names, mean, "noise", f"a table of {sorted(names)}")
+    _check_real(noise, "transient_std", MAX_NOISE_STD, MIN_NOISE_STD)
+    if noise["residual_std"] == 0 and not isinstance(noise["residual_std"], bool):
+        _require(type(noise["gain"]) is int and noise["gain"] == 1, noise, "gain", "1 without residual noise")
+    else:
+        _check_real(noise, "residual_std", MAX_NOISE_STD, MIN_NOISE_STD)
+        _check_whole(noise, "gain", MAX_GAIN, False)
+        _require(noise["gain"] > 1 and mean["unit"] == "user", noise, "gain", "at least 2, for users")
+    if mean["unit"] == "user":
+        is_known = isinstance(mechanism, dict) and (mechanism.get("mechanism"), mechanism.get("levels")) == (
+            "rounding",
+            2,
+        )
+        _require(is_known, mean, "noise", "independent, but for rounding to two levels")
+        _require(mean["honest_fraction"] is None, mean, "honest_fraction", "a number of clients with correlated noise")
+        _require(mean["zero_distance"] == 1, mean, "zero_distance", "1 with correlated noise")
+
+
+def _checked_mechanism(mean: Row) -> Row:
+    """The parameters of a mechanism."""
+    mechanism = mean["mechanism"]
+    kind = mechanism.get("mechanism") if isinstance(mechanism, dict) else None
+    if not isinstance(kind, str) or kind not in PARAMETERS:
+        raise Unverifiable(f"mechanism = {shown(kind)}: this verifier has no bound for it")
+    if set(mechanism) - {"mechanism"} != PARAMETERS[kind]:
+        raise Unverifiable(f"mechanism: has the parameters {shown(sorted(mechanism))}, which are not those of {kind}")
+    if "local" in mechanism:
+        _require(isinstance(mechanism["local"], bool), mechanism, "local", "true or false")
+    for name, largest in {**MECHANISM_REAL, "epsilon": MAX_VQSGD_EPSILON[mechanism.get("local") is True]}.items():
+        is_zero = name == "margin" and type(mechanism.get(name)) in (int, float) and mechanism[name] == 0
+        if name in mechanism and not is_zero:
+            _check_real(mechanism, name, largest)
+    most_steps = 2**14 if mean["unit"] == "record" else 1023
+    for name, most in {"levels": 1024 if kind == "rqm" else 2**16, "steps": most_steps, "bits": 16}.items():
+        if name in mechanism:
+            _check_whole(mechanism, name, most, False)
+    _require(mechanism.get("levels", 2) > 1, mechanism, "levels", "at least 2")
+    _require(mechanism.get("theta") != 0.5, mechanism, "theta", "below 0.5")
+    _require(kind != "gaussian" or mean["l2_clip"] is not None, mean, "l2_clip", "given with Gaussian noise")
+    if kind == "rqm":
+        keep = mechanism["keep"]
+        keeps = keep if isinstance(keep, list) and len(keep) == mechanism["levels"] - 2 else [keep]
+        is_valid = all(type(probability) is float and 0 < probability < 1 for probability in keeps)
+        _require(is_valid, mechanism, "keep", "one probability, or one for each inner level")
+    if "bits" in mechanism:
+        is_odd = mechanism["steps"] % 2 == 1 and mechanism["steps"] < 2 ** mechanism["bits"]
+        _require(is_odd, mechanism, "steps", f"odd, and fit {mechanism['bits']} bits")
+    return dict(mechanism)
+
+
+def _check_unit(claims: Claims) -> None:
+    """Records of silos and users have neighboring relations and mechanisms of their own."""
+    values, is_record = vars(claims), claims.unit == "record"
+    known = ("add-or-remove-one", "replace-one") if is_record else ("zero-out", "replace-one")
+    _require(claims.neighboring in known, values, "neighboring", f"one of {known} for a {claims.unit}")
+    _require(is_record == (claims.record_clip is not None), values, "record_clip", "given for records, and only there")
+    _require(claims.zero_distance == 1 or not is_record, values, "zero_distance", "1 for records")
+    if not is_record:
+        _require(claims.sampling_rate is None, values, "sampling_rate", "given for records only")
+        return
+    _require(claims.kind in ADDITIVE, values, "mechanism", "additive noise for records")
+    _require(claims.l2_clip is not None and claims.coordinates is None, values, "l2_clip", "given, for all coordinates")
+    _require(claims.adversary == "server" and claims.honest_fraction is None, values, "adversary", "the server")
+    is_ordered = claims.noise is None or (claims.min_separation > 1 and claims.sampling_rate is None)
+    _require(is_ordered, values, "noise", "correlated only for records in a fixed order, with a min_separation")
+    if claims.sampling_rate is not None and claims.sampling_rate < 1:
+        is_free = claims.min_separation == 1 and claims.max_participations is None
+        is_known = is_free and claims.neighboring == "add-or-remove-one"
+        _require(is_known, values, "sampling_rate", "for records that are added or removed, in any round")
+
+
+def _as_vertices(claims: Claims) -> Claims:
+    """vqSGD as two of 2d flipped bits, or one index of 2d: what a vector can change, whatever it is.
+
+    Vertices are drawn, but divergences are convex: two certain vertices are the worst.
+    """
+    values, mechanism, slots = vars(claims), claims.mechanism, 2 * claims.padded
+    is_plain = claims.l2_clip is not None and claims.noise is None and claims.coordinates is None
+    _require(is_plain, values, "mechanism", "vqsgd only with an L2 clip, all coordinates and independent noise")
+    _require(not mechanism["local"] or claims.honest_clients == 1, values, "honest_clients", "1: messages are alone")
+    outcomes, epsilon = (slots, mechanism["epsilon"]) if mechanism["local"] else (2, mechanism["epsilon"] / 2)
+    false = ceil(TABLE_TOTAL / (exp(epsilon) + outcomes - 1))
+    true = TABLE_TOTAL - (outcomes - 1) * false
+    if not true > false > 0:
+        raise Unverifiable(f"epsilon = {epsilon:g}: is no pmf of {outcomes} outcomes in integers")
+    low = np.array([true, TABLE_TOTAL - true - false, false]) / TABLE_TOTAL  # one vertex, any third, the other
+    low = low[low > 0]
+    pair = {"mechanism": "vqsgd", "pmfs": (low, low[::-1]), "local": mechanism["local"]}
+    dim = 1 if mechanism["local"] else 2
+    return replace(claims, mechanism=pair, dim=dim, rotate=False, l2_clip=None)
+
+
+# -- comparisons ----------------------------------------------------------------------------------
+
+
+def sent_values(plan: Any, parameters: Any) -> Any:
+    """Values that a client sends for a model.
+
+    Args:
+        plan: The plan of the run, or None.
+        parameters: The number of the model's parameters.
+
+    Returns:
+        The number of values: FedAQ sends two vectors, a clip that adapts one value more.
+
+    Raises:
+        Unverifiable: If the plan has another kind of work.
+    """
+    if not isinstance(plan, dict) or type(parameters) is not int:
+        return parameters
+    client = plan.get("client")
+    work = client.get("work") if isinstance(client, dict) else None
+    if work not in VECTORS:
+        raise Unverifiable(f"client.work = {shown(work)}: this verifier does not know what such clients send")
+    return VECTORS[work] * parameters + (plan.get("adapt") is not None)
+
+
+def compare_with_known(about: Row, known: Row, report: Report) -> None:
+    """Compare a ledger with what its auditor knows, and with the plan that it holds.
+
+    Args:
+        about: The description in its first line.
+        known: Values of dim, delta, honest_clients, honest_fraction and rounds, or None.
+        report: What is wrong is added to it.
+    """
+    if known["rounds"] is not None and report.charges < known["rounds"]:
+        report.wrong.append(f"{report.charges} releases were charged: {known['rounds']} are known of")
+    mean = read_mean(about)
+    stated = {**mean, "honest_clients": _stated_honest(mean)}
+    expected = {**known, "dim": sent_values(about.get("plan"), known["dim"])}
+    for name in ("dim", "delta", "honest_clients", "honest_fraction"):
+        if expected[name] is not None and stated.get(name) != expected[name]:
+            report.wrong.append(f"{name} = {shown(stated.get(name))}: expected {expected[name]}")
+    if about.get("plan") is not None:
+        compare_with_plan(mean, about["plan"], "the ledger's plan", report)
+
+
+def _stated_honest(mean: Row) -> Any:
+    """The honest clients that a mean states: all, if it states neither a number nor a fraction."""
+    is_all = mean.get("honest_clients") is None and mean.get("honest_fraction") is None
+    return mean.get("clients") if is_all else mean.get("honest_clients")
+
+
+def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
+    """Compare what is charged for with a plan.
+
+    Args:
+        mean: What a ledger says of a release.
+        plan: The plan.
+        where: What it is called in messages.
+        report: What is wrong is added to it.
+
+    Raises:
+        Unverifiable: If the plan holds anything that this verifier does not know.
+    """
+    if not isinstance(plan, dict):
+        report.wrong.append(f"{where} is no plan: {shown(plan)}")
+        return
+    inner = {name: plan.get(name) for name in TABLES}
+    is_known = set(plan) == PLAN | WHO and all(
+        isinstance(table, dict) and set(table) == TABLES[name] for name, table in inner.items()
+    )
+    records, adapt = plan.get("records"), plan.get("adapt")
+    is_known = is_known and (records is None or (isinstance(records, dict) and {"clip", "batch"} <= set(records)))
+    is_known = is_known and (adapt is None or (isinstance(adapt, dict) and type(adapt.get("share")) is float))
+    if not is_known:
+        raise Unverifiable(f"{where} does not say what a plan says as this verifier knows it")
+    planned = {name: plan[name] for name in WHO | {"mechanism", "noise", "delta"}} | plan["transforms"]
+    planned["dim"] = sent_values(plan, plan["dim"])
+    planned["record_clip"] = None if records is None else records["clip"]
+    planned["sampling_rate"] = None if records is None else records.get("sampling_rate")
+    planned["zero_distance"] = 1.0 if adapt is None else sqrt(1 + 3 * adapt["share"] ** 2)
+    if planned["coordinates"] is not None and type(mean.get("dim")) is int:
+        padded = 1 << (mean["dim"] - 1).bit_length()
+        planned["coordinates"] = None if planned["coordinates"] == padded else planned["coordinates"]
+    if planned["min_survivors"] is None and plan["lost"]:
+        planned["min_survivors"] = 1  # a round may then end with any number of clients
+    if planned["delta"] is None:
+        population = planned["population"]
+        _check_whole(planned, "population", LARGE, True)
+        planned["delta"] = min(1e-5, 1 / population) if population else 1e-5
+    for name, value in sorted(planned.items()):
+        is_open = name == "dim" and value is None
+        if not is_open and not _is_same(value, mean.get(name)):
+            report.wrong.append(f"{name} = {shown(mean.get(name))} is charged for: {where} says {shown(value)}")
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two values are equal: true is not 1, and of reals the last bits may differ."""
+    if isinstance(first, float) and isinstance(second, float) and first > 0 and second < inf:
+        return abs(first - second) <= 1e-15 * first
+    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)

@@ -1,0 +1,177 @@
+"""Verify a ledger, or the folder of a run."""
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from . import statement
+from .epsilon_bound import privacy_spent
+from .hash_chain import check_heads, check_signatures, read_lines
+from .ledger_claims import compare_with_known, compare_with_plan, read_claims, read_mean, sent_values
+from .report import Report, Row, Unverifiable, is_folder, parse_json, read_bytes, shown
+
+LOOSENESS = 1.10
+"""This verifier's ε is at most this many times the accountant's."""
+MAX_HEADER_BYTES = 2**24
+"""Bytes of a checkpoint's header that are read."""
+
+
+def verify(
+    path: Path | str,
+    *,
+    key: str | Path | None = None,
+    witness: Path | str | None = None,
+    head: str | None = None,
+    dim: int | None = None,
+    delta: float | None = None,
+    honest_clients: int | None = None,
+    honest_fraction: float | None = None,
+    rounds: int | None = None,
+) -> Report:
+    """Read a ledger, or the folder of a run, and check everything that can be checked from outside.
+
+    What the auditor knows from elsewhere is given; a ledger that says otherwise is wrong.
+
+    Args:
+        path: A ledger, or the folder of a run.
+        key: The public key of the server, in hexadecimal or in a file.
+        witness: A file of heads that were reported to a witness.
+        head: The hash of a last line that was written down.
+        dim: The number of the model's parameters.
+        delta: δ.
+        honest_clients: The honest clients of a round.
+        honest_fraction: The honest fraction of the population.
+        rounds: Releases that are known of.
+
+    Returns:
+        What was found.
+
+    >>> verify("/nothing").unsure
+    ['/nothing: cannot be read (No such file or directory)']
+    """
+    path, report = Path(path), Report(str(path))
+    checks: list[Callable[[], None]] = []
+    with _reporting_doubts(report):
+        folder = path if is_folder(path) else None
+        lines = read_lines(read_bytes(path / "ledger.jsonl" if folder else path), report)
+        hashes, about = [line["hash"] for line in lines], lines[0]["about"] if lines else {}
+        charges = Counter(line["round"] for line in lines[1:])
+        report.charges, report.rounds = charges.total(), len(charges)
+        report.head_hash = hashes[-1] if hashes else None
+        if not report.wrong:
+            known = {"dim": dim, "delta": delta, "rounds": rounds}
+            known |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
+            checks.append(lambda: check_signatures(lines, key, report))
+            checks.append(lambda: check_heads(hashes, witness, head, report))
+            checks.append(lambda: compare_with_known(about, known, report))
+            checks.append(lambda: _account(about, charges, report))
+            checks.extend(_other_files(folder, about, charges, hashes, report) if folder else [])
+    for check in checks:  # a doubt in one does not keep the others from running
+        with _reporting_doubts(report):
+            check()
+    return report
+
+
+@contextmanager
+def _reporting_doubts(report: Report) -> Iterator[None]:
+    """Report what cannot be verified, and go on."""
+    try:
+        yield
+    except Unverifiable as doubt:
+        report.unsure.append(str(doubt))
+    except Exception as error:  # not foreseen, so nothing is known
+        report.unsure.append(f"a value is beyond what can be computed with ({type(error).__name__})")
+
+
+def _account(about: Row, charges: Counter[int], report: Report) -> None:
+    """ε of all charges by this verifier's own bound, and the conditions under which it holds."""
+    claims = read_claims(about)
+    report.delta, report.unit = claims.delta, claims.unit
+    report.neighboring, report.adversary = claims.neighboring, claims.adversary
+    if charges:
+        report.assumptions = statement.assumptions(claims, charges)
+    spent = privacy_spent(claims, charges)
+    report.epsilon, report.lower = spent.epsilon, spent.lower
+    report.max_participations, report.min_honest = spent.releases, spent.honest
+    report.headline = statement.headline(claims, spent)
+
+
+# -- the other files of a run ---------------------------------------------------------------------
+
+
+def _other_files(
+    folder: Path, about: Row, charges: Counter[int], hashes: list[str], report: Report
+) -> Iterator[Callable[[], None]]:
+    """The other files of a run must not state more, or something else, than was charged for."""
+    checks: dict[str, Callable[[Path], None]] = {
+        "plan.json": lambda path: compare_with_plan(
+            read_mean(about), parse_json(read_bytes(path)), "plan.json", report
+        ),
+        "metrics.jsonl": lambda path: _check_metrics(read_bytes(path), charges, report),
+        "checkpoint.safetensors": lambda path: _check_checkpoint(path, about, charges, hashes, report),
+        "summary.json": lambda path: _check_summary(parse_json(read_bytes(path)), about, hashes, report),
+    }
+    for name, check in checks.items():
+        if (folder / name).exists():
+            yield partial(check, folder / name)
+
+
+def _check_metrics(data: bytes, charges: Counter[int], report: Report) -> None:
+    """Every round with metrics (counted from 1) was charged (counted from 0)."""
+    rows = [parse_json(raw) for raw in data.split(b"\n")[:-1]]
+    numbers = [row["round"] for row in rows if isinstance(row, dict) and type(row.get("round")) is int]
+    if len(numbers) < len(rows):
+        raise Unverifiable("metrics.jsonl: has lines that cannot be read")
+    uncharged = [number for number in numbers if not charges[number - 1]]
+    if uncharged:
+        report.wrong.append(
+            f"metrics.jsonl has {len(uncharged)} rounds that were not charged, the first is {uncharged[0]}"
+        )
+
+
+def _check_checkpoint(path: Path, about: Row, charges: Counter[int], hashes: list[str], report: Report) -> None:
+    """The model has the parameters that were charged for, and is no later than the ledger."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, MAX_HEADER_BYTES)))
+        state = json.loads(header["__metadata__"]["state"])
+        size, rounds, head = prod(header["values"]["shape"]), state["round"], state["ledger_head"]
+        if type(size) is not int or type(rounds) is not int:
+            raise TypeError("its size and its round must be whole numbers")
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise Unverifiable(f"{path.name}: cannot be read ({type(error).__name__}: {error})") from None
+    dim = read_mean(about).get("dim")
+    if sent_values(about.get("plan"), size) != dim:
+        report.wrong.append(f"dim = {shown(dim)}: {path.name} has {shown(size)} parameters")
+    if head not in hashes:
+        report.wrong.append(f"{path.name} was written at the head {shown(head)}, which is not in the ledger")
+    if rounds > len(charges):
+        report.wrong.append(f"{path.name} is of {shown(rounds)} rounds: {len(charges)} were charged")
+
+
+def _check_summary(summary: Any, about: Row, hashes: list[str], report: Report) -> None:
+    """What a run states at its end is what was charged for, with an ε that can be true."""
+    if not isinstance(summary, dict):
+        raise Unverifiable("summary.json: cannot be read")
+    mean = read_mean(about)
+    for name, expected in (("delta", mean.get("delta")), ("parameters", mean.get("dim"))):
+        stated = sent_values(about.get("plan"), summary.get(name)) if name == "parameters" else summary.get(name)
+        if stated not in (None, expected):
+            report.wrong.append(f"{name} = {shown(expected)}: summary.json says {shown(summary[name])}")
+    head = summary.get("ledger_head")
+    if head not in (None, *hashes):
+        report.wrong.append(f"summary.json was written at the head {shown(head)}, which is not in the ledger")
+    stated = summary.get("epsilon")
+    if stated is None or report.epsilon is None or report.lower is None:
+        return
+    if type(stated) not in (int, float) or not stated >= report.lower:
+        report.wrong.append(f"summary.json states ε = {shown(stated)}: no ε below {report.lower:.4g} can be true")
+    elif stated < report.epsilon / LOOSENESS:
+        raise Unverifiable(f"summary.json states ε = {stated:.6g}: this verifier can only confirm {report.epsilon:.6g}")

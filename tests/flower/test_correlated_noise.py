@@ -1,0 +1,300 @@
+"""Noise that cancels on Flower: two messages a participation, losses between them, chains that are broken."""
+
+import copy
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("flwr")
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
+from rqm.flower.chain import Chain
+from rqm.plan.account import account_ledger
+from rqm.plan.policy import TEMPLATE
+from rqm.secagg.wire import Kind
+from rqm.training.participants import Participants
+from rqm.training.trainer import Trainer
+from rqm.verify import verify
+from tests.flower.local import LocalGrid, arrays, gradient_app
+from tests.training.small import federation, model
+
+NODES = 12
+CONFIG = {
+    "rqm.clients": 4,
+    "rqm.min-survivors": 3,
+    "rqm.rounds": 6,
+    "rqm.min-separation": 3,
+    "rqm.max-participations": 2,
+    "rqm.noise": 12.0,
+    "rqm.delta": 1e-4,
+    "rqm.mechanism.mechanism": "rounding",
+    "rqm.mechanism.levels": 2,
+    "rqm.mechanism.margin": 1.0,
+    "rqm.mechanism.clip": 0.5,
+    "rqm.transforms.l2-clip": 1.0,
+    "rqm.transforms.rotate": True,
+    "rqm.server.rate": 0.5,
+    "rqm.server.schedule": "linear",
+    "rqm.sends": "gradient",
+    "rqm.device": "cpu",
+}
+KEPT = {name: value for name, value in CONFIG.items() if name != "rqm.noise"}
+KEPT |= {"rqm.noise.transient-std": 9.0, "rqm.noise.residual-std": 2.0, "rqm.noise.gain": 5}
+
+
+class InTurn(LocalGrid):
+    """Nodes come as the simulator's clients do: there are those of this round, and of the one before."""
+
+    def __init__(self, config, lose=lambda node, stage, turn: False):
+        super().__init__(gradient_app(seeded_mod, federation()), NODES, config, lose)
+        self.plan = Settings.from_run_config(config).plan
+        self.turn = 0
+
+    def get_node_ids(self):
+        found = [100 + user for user in Participants(self.plan, NODES).choose(self.turn)]
+        self.turn += 1
+        return found
+
+
+def values_of(record):
+    return torch.cat([torch.from_numpy(array.numpy().copy()).flatten() for array in record.values()])
+
+
+def run(tmp_path, config=CONFIG, lose=lambda *_: False, grid=None, **options):
+    grid = grid or LocalGrid(gradient_app(private_mod, federation()), NODES, config, lose)
+    strategy = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2, **options)
+    return strategy.start(grid, arrays(model())), strategy, grid
+
+
+BOTH = [pytest.param(CONFIG, id="all goes"), pytest.param(KEPT, id="a part stays", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("config", BOTH)
+def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
+    result, _, grid = run(tmp_path, config, grid=InTurn(config), seeded=True)
+    trainer = Trainer(Settings.from_run_config(config).plan, federation(), model())
+    for _ in range(6):
+        trainer.step()
+    assert (values_of(result.arrays) == trainer.values).all()
+    second = [told for told, reply in grid.seen if told == Kind.MASKED and not reply.has_error()]
+    assert len(second) == 4 * 6 + 4 * 5
+
+
+@pytest.mark.parametrize(
+    ("stage", "config"),
+    [(stage, CONFIG) for stage in (Kind.KEYS, Kind.MASKED)]
+    + [pytest.param(stage, CONFIG, marks=pytest.mark.slow) for stage in (Kind.SHARES, Kind.ACKS, Kind.REVEAL)]
+    + [pytest.param(Kind.MASKED, KEPT, marks=pytest.mark.slow)],
+)
+def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):
+    whole, _, _ = run(tmp_path / "whole", config, grid=InTurn(config), seeded=True)
+    someone = 100 + Participants(Settings.from_run_config(config).plan, NODES).choose(2)[1]
+    grid = InTurn(config, lambda node, now, turn: node == someone and turn == 3 and now >= stage)
+    result, _, _ = run(tmp_path / "lost", config, grid=grid, seeded=True)
+    assert (values_of(result.arrays) == values_of(whole.arrays)).all()
+
+
+def test_a_node_that_is_lost_in_its_own_round_owes_nothing(tmp_path):
+    plan = Settings.from_run_config(CONFIG).plan
+    someone = 100 + Participants(plan, NODES).choose(2)[1]
+    for stage, survivors in ((Kind.MASKED, 3), (Kind.REVEAL, 4)):
+        grid = InTurn(CONFIG, lambda node, now, turn, s=stage: node == someone and turn == 2 and now == s)
+        result, _, _ = run(tmp_path / stage.name, grid=grid, seeded=True)
+        found = [result.train_metrics_clientapp[turn]["survivors"] for turn in range(1, 7)]
+        assert found == [4, 4, survivors, 4, 4, 4]
+
+
+class Watched(LocalGrid):
+    """Notes what is asked of whom; ``away`` says, of what is asked, who does not hear of it."""
+
+    def __init__(self, config, away=lambda told: False, nodes=NODES):
+        super().__init__(gradient_app(private_mod, federation()), nodes, config)
+        self.away, self.asked, self.answers = away, [], []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = [(one, dict(one.content.config_records["rqm"])) for one in messages]
+        self.asked += [{**told, "node": one.metadata.dst_node_id} for one, told in messages]
+        replies = super().send_and_receive([one for one, told in messages if not self.away(told)])
+        self.answers += replies
+        return replies
+
+    def turns(self, stage=Kind.MASKED, kind=lambda number: number < 4):
+        """Who is asked for a message in each round."""
+        found = [one for one in self.asked if one["stage"] == stage and kind(one["number"])]
+        return [{one["node"] for one in found if one["turn"] == turn} for turn in range(6)]
+
+
+def second(number):
+    return number >= 4
+
+
+@pytest.mark.parametrize("config", BOTH)
+def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_the_separation(config, tmp_path):
+    result, _, grid = run(tmp_path, config, grid=Watched(config))
+    first, again = grid.turns(), grid.turns(kind=second)
+    assert again == [set(), *first[:5]]
+    for turn in range(5):
+        assert not first[turn].intersection(*[set().union(*first[max(0, turn - 2) : turn])])
+    assert not any(one.has_error() for one in grid.answers)
+    assert [result.train_metrics_clientapp[turn]["survivors"] for turn in range(1, 7)] == [4] * 6
+    models = [one for one in grid.asked if one["stage"] == Kind.MASKED]
+    assert len(models) == 4 * 11
+    found, charged = account_ledger(tmp_path)
+    assert charged["charges"] == 6
+    assert found.epsilon == result.train_metrics_clientapp[6]["epsilon"]
+    assert found.participations == 2
+    checked = verify(tmp_path / "ledger.jsonl")
+    assert found.epsilon <= checked.epsilon * 1.001
+
+
+def test_with_too_few_second_messages_the_chain_is_broken_and_the_run_goes_on(tmp_path):
+    grid = Watched(CONFIG, lambda told: told["turn"] == 2 and told["number"] in (4, 5))
+    result, _, _ = run(tmp_path, grid=grid)
+    assert [result.train_metrics_clientapp[turn]["survivors"] for turn in range(1, 7)] == [4, 4, 0, 4, 4, 4]
+    chains = [{one["chain"] for one in grid.asked if one["turn"] == turn} for turn in range(6)]
+    assert chains[0] == chains[1] == chains[2] != chains[3] == chains[4] == chains[5]
+    assert [len(nodes) for nodes in grid.turns(kind=second)] == [0, 4, 0, 0, 4, 4]
+    first = grid.turns(stage=Kind.KEYS)  # the ledger counts on the separation, whatever was broken
+    assert not any(first[turn] & first[turn - gap] for turn in range(2, 6) for gap in (1, 2))
+    _, charged = account_ledger(tmp_path)
+    assert charged["charges"] == 6
+
+
+@pytest.fixture
+def policies(tmp_path):
+    """A policy and a folder of its own for everybody."""
+    text = TEMPLATE.replace("clients = 20", "clients = 4").replace("honest_fraction = 0.8", "honest_clients = 4")
+    text = text.replace("roster =", "trust_server_with_keys = true  # roster =")
+    text = text.replace("epsilon = 8.0", "epsilon = 5000.0").replace("release_epsilon = 2.0", "release_epsilon = 900.0")
+
+    def give(grid):
+        for node, context in grid.contexts.items():
+            home = tmp_path / "nodes" / str(node)
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "policy.toml").write_text(text)
+            context.node_config["rqm-policy"] = str(home / "policy.toml")
+        return grid
+
+    return give
+
+
+def errors(grid):
+    return {reply.error.reason for reply in grid.answers if reply.has_error()}
+
+
+def test_a_participation_is_paid_once_for_both_messages(policies, tmp_path):
+    config = {**CONFIG, "rqm.rounds": 3, "rqm.max-participations": 1}
+    _, _, grid = run(tmp_path / "run", config=config, grid=policies(Watched(config)))
+    assert not errors(grid)
+    paid = {}
+    for node in grid.contexts:
+        ledgers = list((tmp_path / "nodes" / str(node)).glob("node/*/ledger.jsonl"))
+        paid[node] = sum(account_ledger(one)[1]["charges"] for one in ledgers)
+    taken = Counter(node for turn in grid.turns() for node in turn)
+    assert paid == {node: taken[node] for node in grid.contexts}
+    assert set(paid.values()) == {1}
+
+
+class Early(PrivateStrategy):
+    """A server that forgets who took part when, and asks the same nodes in every other round."""
+
+    def summary(self):
+        Chain.free = lambda chain, node, turn, apart: node not in chain.nodes and node < 108
+
+
+@pytest.mark.slow
+def test_a_node_refuses_to_come_back_too_soon(policies, tmp_path, monkeypatch):
+    monkeypatch.setattr(Chain, "free", Chain.free)  # is put back
+    grid = policies(Watched(CONFIG))
+    Early(Settings.from_run_config(CONFIG), folder=tmp_path / "run", stage_timeout=0.2).start(grid, arrays(model()))
+    assert any("must be 3 rounds later" in error for error in errors(grid))
+    sent = [one for one in grid.asked if one["stage"] == Kind.ACKS and one["number"] < 4]
+    turns = {(one["chain"], one["node"], one["turn"]) for one in sent}
+    assert len(turns) > 8
+    for chain, node, turn in turns:
+        assert not any((chain, node, turn + gap) in turns for gap in (1, 2))
+
+
+def asked_again(grid, change, which=lambda told: True):
+    """Ask a node a second time for what it has just answered, with something changed; what it says."""
+    message, reply = next((m, r) for m, r in reversed(grid.pairs) if which(dict(m.content.config_records["rqm"])))
+    told = {**message.content.config_records["rqm"], **change}
+    content = {**dict(message.content), "rqm": ConfigRecord(told)}
+    given = Message(RecordDict(content), dst_node_id=message.metadata.dst_node_id, message_type="train")
+    assert not reply.has_error()
+    return grid.app(given, grid.contexts[message.metadata.dst_node_id])
+
+
+class Paired(Watched):
+    """Keeps every message with its answer, and the node's state before it."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.pairs, self.states = [], {}
+
+    def send_and_receive(self, messages, *, timeout=None):
+        found = []
+        for message in messages:
+            node, told = message.metadata.dst_node_id, dict(message.content.config_records["rqm"])
+            self.states[node, told["turn"], told["stage"]] = copy.deepcopy(self.contexts[node].state)
+            for reply in super().send_and_receive([message]):
+                self.pairs.append((message, reply))
+                found.append(reply)
+        return found
+
+
+def test_noise_is_taken_back_once_whatever_the_node_remembers(tmp_path):
+    """A process that died after its answer left, before its state was saved; and a server that asks again."""
+    grid = Paired(CONFIG)
+    run(tmp_path, grid=grid)
+
+    def of_second(told):
+        return told["stage"] == Kind.MASKED and told["number"] >= 4
+
+    said = asked_again(grid, {}, of_second)
+    assert "in no round" in said.error.reason or "already" in said.error.reason
+    message, _ = next((m, r) for m, r in reversed(grid.pairs) if of_second(dict(m.content.config_records["rqm"])))
+    node, turn = message.metadata.dst_node_id, message.content.config_records["rqm"]["turn"]
+    grid.contexts[node].state = grid.states[node, turn, Kind.MASKED]
+    assert "already" in asked_again(grid, {}, of_second).error.reason
+    # a whole second round that follows the same sum, with the state of before
+    grid.contexts[node].state = grid.states[node, turn, Kind.KEYS]
+
+    def keys(told):
+        return told["stage"] == Kind.KEYS and told["number"] >= 4
+
+    other = asked_again(grid, {"round": b"another"}, keys)
+    assert not other.has_error()  # keys alone tell nothing, and nobody else will follow
+
+
+@pytest.mark.parametrize("change", [{"turn": 4}, {"chain": b"other"}, {"follows": bytes(32)}, {"second": 3}])
+def test_a_second_message_goes_into_no_other_round(change, tmp_path):
+    grid = Paired({**CONFIG, "rqm.rounds": 4})
+    run(tmp_path, config={**CONFIG, "rqm.rounds": 4}, grid=grid)
+
+    def keys(told):
+        return told["stage"] == Kind.KEYS and told["number"] >= 4
+
+    message, _ = next((m, r) for m, r in reversed(grid.pairs) if keys(dict(m.content.config_records["rqm"])))
+    node = message.metadata.dst_node_id
+    grid.contexts[node].state = grid.states[node, 3, Kind.KEYS]
+    assert not asked_again(grid, {"round": b"again"}, keys).has_error()
+    grid.contexts[node].state = grid.states[node, 3, Kind.KEYS]
+    reason = asked_again(grid, {"round": b"once more", **change}, keys).error.reason
+    assert any(words in reason for words in ("does not follow", "another place", "number = "))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rqm.min-survivors": 2}, "survivors = 2: must be more than 2 of 4"),
+        ({"rqm.threshold": 3}, "rqm.threshold = 3: must not be given"),
+        ({"rqm.noise": 0.1}, "noise"),
+        ({"rqm.clients": 1100, "rqm.min-survivors": 1000, "rqm.noise": 2048.0}, "must be below"),  # in the second round
+    ],
+)
+def test_settings_that_protect_nobody_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        Settings.from_run_config({**CONFIG, **change})

@@ -1,0 +1,169 @@
+"""Training with noise that cancels: in a fixed order, with losses, by either aggregator, stopped and resumed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rqm import CorrelatedNoise, Rounding, account
+from rqm.plan.account import account_ledger
+from rqm.plan.plan import ServerStep, Transforms
+from rqm.training import run
+from rqm.training.participants import Participants
+from rqm.training.trainer import Trainer
+from tests.plans import change_plan, make_plan
+from tests.training.small import federation, model, pictures
+
+PLAN = make_plan(
+    data="blobs",
+    clients=4,
+    rounds=9,
+    min_separation=3,
+    max_participations=3,
+    delta=1e-4,
+    device="cpu",
+    mechanism=Rounding(clip=0.5, levels=2, margin=1.0),
+    noise=12.0,
+    transforms=Transforms(l2_clip=1.0, rotate=True),
+    server=ServerStep(rate=0.5, schedule="linear"),
+    evaluate_every=9,
+    checkpoint_every=4,
+)
+
+
+SOME_LOST = change_plan(PLAN, clients=6, min_separation=2, max_participations=5, lost=0.1, min_survivors=5)
+
+KEPT = change_plan(PLAN, noise=CorrelatedNoise(9.0, 2.0, 5))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        change_plan(PLAN, lost=0.15, min_survivors=2),
+        SOME_LOST,
+        change_plan(SOME_LOST, min_survivors=4),
+        KEPT,
+        change_plan(KEPT, lost=0.15, min_survivors=2),
+    ],
+    ids=["all stay", "some are lost", "few may be lost", "more may be lost", "a part stays", "of the lost too"],
+)
+def test_real_and_ideal_are_the_same(plan):
+    ideal, real = (Trainer(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
+    for _ in range(plan.participation.rounds):
+        one, other = ideal.step(), real.step()
+        assert (one.survivors, one.discarded) == (other.survivors, other.discarded)
+        assert (ideal.values == real.values).all()
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_model(tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    plan, data = change_plan(PLAN, model="linear"), pictures(clients=12)
+    first = run.carry_out(plan, data, whole)
+    asked = iter([False] * 5 + [True] + [False] * 20)
+    with pytest.raises(TimeoutError):
+        run.carry_out(plan, data, stopped, out_of_time=lambda: next(asked))
+    second = run.carry_out(plan, data, stopped, resume=True)
+    assert first["accuracy"] == second["accuracy"]
+    assert first["loss"] == second["loss"]
+
+
+def test_after_a_break_noise_is_drawn_again_bit_for_bit():
+    plain, other = Trainer(PLAN, federation(), model()), Trainer(PLAN, federation(), model())
+    for _ in range(4):
+        plain.step()
+    other.values.copy_(plain.values)
+    other.moments.copy_(plain.moments)
+    other.skip_to(4)
+    for _ in range(3):
+        plain.step()
+        other.step()
+        assert (plain.values == other.values).all()
+
+
+def test_what_clients_add_is_gone_but_for_the_last():
+    """The sum of all decoded means is that of a run without transient noise, but for what came last."""
+    learned = {}
+    for cancel in (12.0, None):
+        trainer = Trainer(change_plan(PLAN, noise=cancel, server=ServerStep(rate=1e-12)), federation(), model())
+        means = []
+        trainer.observer.learns = lambda turn, mean, means=means: means.append(mean.clone())
+        for _ in range(9):
+            trainer.step()
+        learned[cancel] = torch.stack(means)
+    one_round = (learned[12.0] - learned[None])[4].std().item()
+    together = (learned[12.0] - learned[None]).sum(0).std().item()
+    step = PLAN.mechanism.grid.step
+    assert one_round == pytest.approx(2**0.5 * 12 * step / 2, rel=0.3)  # both halves, over √4 clients
+    assert together < 0.9 * one_round  # the last round's alone; nine times that would be 2.1 times as much
+
+
+def test_what_stays_is_there_to_the_end():
+    """Planted: who took back all of it would leave the coins and the last round alone."""
+    many = change_plan(
+        KEPT, clients=12, rounds=2, population=40, noise=CorrelatedNoise(0.5, 2.0, 8), server=ServerStep(rate=1e-12)
+    )
+    trainer = Trainer(many, federation(), model())
+    plain = Trainer(replace(many, noise=None), federation(), model())
+    learned = {one: [] for one in (trainer, plain)}
+    for one, means in learned.items():
+        one.observer.learns = lambda turn, mean, means=means: means.append(mean.clone())
+        one.step()
+        one.step()
+    noise = torch.stack(learned[trainer]) - torch.stack(learned[plain])
+    step = PLAN.mechanism.grid.step / 12**0.5
+    assert noise[0].std().item() == pytest.approx(16 * step, rel=0.3)
+    assert noise.sum(0).std().item() == pytest.approx((16**2 + 2**2) ** 0.5 * step, rel=0.3)
+
+
+def test_a_round_without_enough_second_messages_is_discarded_and_the_next_begins_anew():
+    plan = change_plan(PLAN, lost=0.3, min_survivors=3, rounds=40, max_participations=14)
+    people = Participants(plan, 12)
+    for turn in range(1, 40):
+        before = people.before(turn)
+        staying = people.survive(people.choose(turn - 1), turn - 1)
+        enough = people.enough(staying, people.before(turn - 1))
+        assert (before.staying == staying) if enough else not before.staying
+    trainer = Trainer(plan, federation(), model())
+    records = [trainer.step() for _ in range(40)]
+    assert 5 < sum(bool(record.discarded) for record in records) < 40
+    assert trainer.guard.charges == dict.fromkeys(range(40), 1)
+
+
+def test_folder_and_plan_say_one_thing(tmp_path):
+    plan = change_plan(PLAN, model="linear", server=ServerStep(rate=0.5, momentum=0.5, schedule="linear"))
+    summary = run.carry_out(plan, pictures(clients=12), tmp_path / "run")
+    found, _ = account_ledger(tmp_path / "run")
+    planned = account(change_plan(plan, dim=summary["parameters"], data="noise"))
+    assert found.epsilon == planned.epsilon
+    assert found.correlated_noise_ratio == planned.correlated_noise_ratio
+    assert summary["bits_under_secagg"] == found.bits_under_secagg > 10
+
+
+def test_users_take_turns():
+    people = Participants(PLAN, 12)
+    turns = [people.choose(turn) for turn in range(9)]
+    assert turns[0] == turns[3] == turns[6]
+    assert sorted(turns[0] + turns[1] + turns[2]) == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"min_separation": 4}, "separation = 4: must be at most 3"),
+        ({"max_participations": 2}, "participations = 2"),
+        ({"lost": 0.1}, "survivors = None: must be given"),
+        ({"mechanism": Rounding(clip=0.5, levels=16)}, "two levels"),
+    ],
+)
+def test_plans_that_promise_too_much_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        Trainer(change_plan(PLAN, **change), federation(), model())
+
+
+def test_an_account_is_of_the_plans_server():
+    one, other = (
+        account(change_plan(PLAN, server=ServerStep(momentum=m, schedule="linear")), dim=50) for m in (0.0, 0.9)
+    )
+    assert one.epsilon == other.epsilon
+    assert one.correlated_noise_ratio != other.correlated_noise_ratio

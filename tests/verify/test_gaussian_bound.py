@@ -1,0 +1,322 @@
+"""Gaussian bounds of one release: against the exact δ of small releases, each beside a bound that is 2 % too small.
+
+Bounds by sums of scores: against all tests of enumerated releases, and against the accountant's.
+"""
+
+from functools import reduce
+from itertools import pairwise, product
+from math import comb, inf, sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from rqm import PBM, RQM, DiscreteGaussian, Rounding, Skellam, private_mean
+from rqm.certify.scores import summed_rate
+from rqm.mechanisms.additive import Binomial
+from rqm.verify import epsilon_bound
+from rqm.verify.gaussian_bound import (
+    SCORE_POINTS,
+    _dominating_score,
+    _normal_scale,
+    _score_rates,
+    best_tests,
+    gaussian_delta,
+    gaussian_epsilon,
+    release_mu,
+    sum_of_scores_rate,
+)
+from rqm.verify.integer_pmfs import end_pmfs
+from rqm.verify.ledger_claims import read_claims
+from tests.verify.ledgers import about, ledger_bytes
+from tests.verify.pmfs import delta_of, joint, message_sum, noise_sum, rounded
+
+FAILURE = 1e-9
+AFFINE = [
+    Rounding(levels=2, margin=0.4),
+    Rounding(levels=2, margin=5.0),
+    RQM(levels=4, margin=9.0, keep=0.3),
+    PBM(theta=0.3, levels=3),
+]
+
+
+def claims_of(**values):
+    return read_claims(about(private_mean(delta=1e-6, rotate=False, **values)))
+
+
+def is_understated(p, q, mu, failure=FAILURE):
+    """Whether two pmfs are easier to tell apart than N(0, 1) and N(μ, 1), at some ε."""
+    epsilons = np.linspace(0, mu * mu / 2 + 5 * mu, 41)
+    return any(delta_of(p, q, epsilon) > gaussian_delta(mu, epsilon) + failure + 1e-14 for epsilon in epsilons.tolist())
+
+
+def vectors(dim, l2_clip):
+    """Inputs within the clip and the L2 clip, many of them on the edge."""
+    rng = np.random.default_rng(dim)
+    directions = [*np.eye(dim), np.ones(dim), *rng.normal(size=(3, dim))]
+    return [np.clip(v * (l2_clip or 9.0) / np.linalg.norm(v), -1, 1) for v in directions]
+
+
+def neighbors(dim, l2_clip, neighboring):
+    inputs = vectors(dim, l2_clip)
+    if neighboring == "zero-out":
+        return [(sign * x, 0 * x) for x in inputs for sign in (1, -1)]
+    return [(x, -x) for x in inputs] + list(pairwise(inputs))
+
+
+# -- mechanisms whose pmf is affine on the clip ---------------------------------------------------
+
+
+def affine_releases(mechanism, honest, dim, l2_clip, neighboring):
+    """Pmfs of whole releases of neighbors, with the others' inputs at the ends."""
+    for others in product((-1, 1), repeat=honest - 1):
+        for pair in neighbors(dim, l2_clip, neighboring):
+            yield tuple(joint([message_sum(mechanism, [u, *others]) for u in vector]) for vector in pair)
+
+
+@pytest.mark.parametrize("mechanism", AFFINE, ids=repr)
+@pytest.mark.parametrize("neighboring", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("l2_clip", [None, 1.0, 0.6])
+def test_no_affine_release_is_easier_to_tell_apart(mechanism, neighboring, l2_clip):
+    is_caught = False
+    for honest, dim in product((1, 3), (1, 2)):
+        claims = claims_of(dim=dim, clients=honest, mechanism=mechanism, l2_clip=l2_clip, neighboring=neighboring)
+        mu = release_mu(claims, honest, FAILURE)
+        for p, q in affine_releases(mechanism, honest, dim, l2_clip, neighboring):
+            assert not is_understated(p, q, mu)
+            is_caught = is_caught or is_understated(p, q, 0.98 * mu)
+    # The bound of PBM is that of its trials one by one; that of a clip of 0.6 is by slopes up to the ends of the clip.
+    assert is_caught or isinstance(mechanism, PBM) or l2_clip == 0.6
+
+
+@pytest.mark.parametrize("mechanism", AFFINE, ids=repr)
+@pytest.mark.parametrize("zero_distance", [1.01, 1.5])
+def test_no_vector_instead_of_a_zero_update_is_easier_to_tell_apart(mechanism, zero_distance):
+    """Where a zero update is no vector of zeros: two vectors at that distance, wherever they lie."""
+    is_caught, l2_clip = False, 0.5
+    for honest, dim in product((1, 3), (1, 2)):
+        mean = private_mean(
+            dim=dim, clients=honest, mechanism=mechanism, l2_clip=l2_clip, rotate=False, neighboring="zero-out"
+        )
+        claims = read_claims(about(mean.replaced(zero_distance=zero_distance)))
+        mu = release_mu(claims, honest, FAILURE)
+        for direction, others in product(vectors(dim, l2_clip), product((-1, 1), repeat=honest - 1)):
+            start = zero_distance - 1
+            pair = (direction, -start * direction)  # at a distance of `zero_distance` L2 clips
+            p, q = (joint([message_sum(mechanism, [u, *others]) for u in vector]) for vector in pair)
+            assert not is_understated(p, q, mu)
+            is_caught = is_caught or is_understated(p, q, mu / 1.2)
+    # The slope of a mechanism without much noise is much less steep away from its ends.
+    assert is_caught or isinstance(mechanism, PBM) or mechanism.margin < 1
+
+
+def test_a_sum_that_lacks_too_much_has_no_bound():
+    low, high = end_pmfs(Rounding(levels=2, margin=1.0).to_dict())[:2]
+    assert best_tests(low, high, 1e-9, missing=0.0) is not None
+    assert best_tests(low, high, 1e-9, missing=1e-9) is None
+
+
+# -- additive noise -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam, Binomial])
+@pytest.mark.parametrize("neighboring", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("l2_clip", [None, 1.0])
+def test_no_release_with_additive_noise_is_easier_to_tell_apart(kind, neighboring, l2_clip):
+    is_caught = False
+    for honest, dim, scale in product((3, 6), (1, 2), (2.5, 4.0)):
+        mechanism = kind(scale=scale, steps=3, bits=7)
+        claims = claims_of(dim=dim, clients=honest, mechanism=mechanism, l2_clip=l2_clip, neighboring=neighboring)
+        mu, noise = release_mu(claims, honest, FAILURE), noise_sum(mechanism, honest)
+        assert mu < np.inf
+        for pair in neighbors(dim, l2_clip, neighboring):
+            p, q = (joint([rounded(noise, 1.5 * (1 + u)) for u in vector]) for vector in pair)
+            assert not is_understated(p, q, mu)
+            is_caught = is_caught or is_understated(p, q, 0.98 * mu)
+    # Whole steps are exact; for parts of one, and so under an L2 clip, the noise of rounding is not counted.
+    assert is_caught or l2_clip is not None or neighboring == "zero-out"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "failure"),
+    [
+        (DiscreteGaussian(scale=1.5, steps=3, bits=6), 1e-4),
+        (DiscreteGaussian(scale=2.5, steps=3, bits=6), 1e-6),
+        (Skellam(scale=1.5, steps=3, bits=6), 1e-6),
+        (Skellam(scale=2.5, steps=3, bits=6), 1e-8),
+        (Binomial(scale=2.5, steps=3, bits=6), 1e-6),
+        (Binomial(scale=4.0, steps=3, bits=7), 1e-8),
+    ],
+    ids=repr,
+)
+def test_no_narrow_noise_of_one_client_is_easier_to_tell_apart(mechanism, failure):
+    """Noise that ends few steps beyond what the bound leaves out; any two inputs, also between levels."""
+    noise, inputs = noise_sum(mechanism, 1), np.linspace(-1, 1, 13)
+    for neighboring, l2_clip in product(("replace-one", "zero-out"), (None, 0.75, 0.5, 0.25)):
+        claims = claims_of(dim=1, clients=1, mechanism=mechanism, l2_clip=l2_clip, neighboring=neighboring)
+        mu = release_mu(claims, 1, failure)
+        assert mu < np.inf
+        for x, y in product(inputs, inputs if neighboring == "replace-one" else [0.0]):
+            if max(abs(x), abs(y)) <= (l2_clip or 1):
+                assert not is_understated(rounded(noise, 1.5 * (1 + x)), rounded(noise, 1.5 * (1 + y)), mu, failure)
+
+
+def test_noise_that_is_too_narrow_has_no_bound():
+    """What lies beyond the last outcome of the noise reveals the input, and is more than may be left out."""
+    mechanism = DiscreteGaussian(scale=1.0, steps=3, bits=6)
+    assert release_mu(claims_of(dim=1, clients=1, mechanism=mechanism), 1, FAILURE) == np.inf
+
+
+# -- the Gaussian itself --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(1e-4, 1e-6), (0.1, 1e-9), (1.0, 1e-5), (12.0, 1e-7), (300.0, 1e-6)])
+def test_epsilon_of_a_gaussian_is_exact(mu, delta):
+    mpmath = pytest.importorskip("mpmath")
+    above, below = gaussian_epsilon(mu, delta)
+
+    def exact_delta(epsilon):
+        with mpmath.workdps(80):
+            a, b = (mpmath.ncdf(sign * mpmath.mpf(mu) / 2 - epsilon / mpmath.mpf(mu)) for sign in (1, -1))
+            return a - mpmath.exp(epsilon) * b
+
+    assert exact_delta(above) <= delta
+    assert above - below < 1e-5 * above + 1e-12
+    assert below == 0 or exact_delta(below) >= delta
+
+
+# -- a fraction of honest clients -----------------------------------------------------------------
+
+POPULATION, CLIENTS, MARGIN, DELTA = 20, 4, 1.0, 1e-2
+
+
+def releases_with_known_cohorts(others, releases):
+    """Pmfs of releases that also show how many clients are honest; `others`: their inputs for each number."""
+    honest_others, pair = POPULATION // 2 - 1, []
+    for u in (-1, 1):
+        parts = []
+        for count, inputs in enumerate(others):
+            weight = comb(honest_others, count) * comb(POPULATION - 1 - honest_others, CLIENTS - 1 - count)
+            weight /= comb(POPULATION - 1, CLIENTS - 1)
+            parts.append(weight * message_sum(Rounding(levels=2, margin=MARGIN), [u, *inputs]))
+        pair.append(joint([np.concatenate(parts)] * releases))
+    return pair
+
+
+@pytest.mark.parametrize("releases", [1, 2])
+@pytest.mark.parametrize("few_coordinates", [0, 1000])
+def test_epsilon_is_that_of_all_numbers_of_honest_clients(verify_bytes, monkeypatch, releases, few_coordinates):
+    """Also by Gaussians alone, which are less tight for so few clients."""
+    monkeypatch.setattr(epsilon_bound, "FEW_COORDINATES", few_coordinates)
+    mean = private_mean(
+        dim=1,
+        clients=CLIENTS,
+        mechanism=Rounding(levels=2, margin=MARGIN),
+        delta=DELTA,
+        rotate=False,
+        l2_clip=1.0,
+        rounds=releases,
+        honest_fraction=0.5,
+        population=POPULATION,
+    )
+    report = verify_bytes(ledger_bytes(range(releases), about(mean)))
+    choices = product(*([(-1,) * k + (1,) * (count - k) for k in range(count + 1)] for count in range(CLIENTS)))
+    pairs = [releases_with_known_cohorts(others, releases) for others in choices]
+    assert max(delta_of(p, q, report.epsilon) for p, q in pairs) <= DELTA
+    if few_coordinates:
+        assert max(delta_of(p, q, 0.98 * report.epsilon) for p, q in pairs) > DELTA
+    assert max(delta_of(p, q, report.lower) for p, q in pairs) >= DELTA
+
+
+# -- sums of scores -------------------------------------------------------------------------------
+
+SCORED = [Rounding(levels=2, margin=3.0), Rounding(levels=2, margin=30.0), RQM(levels=4, margin=9.0, keep=0.3)]
+
+
+def largest_mu(p, q):
+    """The largest Φ⁻¹ of a best test's power, less that of its level."""
+    order = np.argsort(q / p)
+    (power, level), (missed, rejected) = (
+        (np.cumsum(p[way])[:-1], np.cumsum(q[way])[:-1]) for way in (order, order[::-1])
+    )
+    z = [np.where(a < b, norm.ppf(a), -norm.ppf(b)) for a, b in ((power, missed[::-1]), (level, rejected[::-1]))]
+    return float((z[0] - z[1]).max())
+
+
+def release_pmf(low, high, vector, others):
+    """The pmf of all coordinates of a sum, with the others' inputs at the ends."""
+    coordinates = []
+    for u, ends in zip(vector, others, strict=True):
+        pmf = ((1 - u) * low + (1 + u) * high) / 2
+        coordinates.append(reduce(np.convolve, [high if is_high else low for is_high in ends], pmf))
+    return joint(coordinates)
+
+
+@pytest.mark.parametrize("mechanism", SCORED, ids=repr)
+@pytest.mark.parametrize("is_zero_out", [False, True])
+def test_no_whole_release_is_easier_to_tell_apart(mechanism, is_zero_out):
+    """For every number of scores, though only the best is stated; and some bounds are nearly reached."""
+    rng, nearest = np.random.default_rng(3), 0.0
+    low, high, _ = end_pmfs(mechanism.to_dict())
+    for honest, dim in ((1, 8), (2, 6), (3, 5)) if len(low) == 2 else ((1, 6), (2, 4)):
+        rates = list(_score_rates(*_dominating_score(low, high, honest), 64))
+        for case in range(8):
+            x = np.ones(dim) if case < 2 else rng.uniform(-1, 1, dim) * rng.integers(0, 2, dim)
+            y = 0 * x if is_zero_out else -x if case % 2 else rng.uniform(-1, 1, dim)
+            others = rng.integers(0, 2, (dim, honest - 1))
+            mu = largest_mu(*(release_pmf(low, high, vector, others) for vector in (x, y)))
+            for terms, rate in rates:
+                squares = ((x - y) ** 2).sum() + (terms - 1) * ((x - y) ** 2).max()
+                assert mu <= sqrt(rate * squares)
+                nearest = max(nearest, mu / sqrt(rate * squares)) if squares else nearest
+    assert nearest > 0.8
+
+
+@pytest.mark.parametrize("mechanism", [*SCORED, PBM(theta=0.1), Rounding(levels=2, margin=0.1)], ids=repr)
+@pytest.mark.parametrize("honest", [1, 2, 7, 32])
+def test_the_rate_is_that_of_the_accountant_or_hardly_more(mechanism, honest):
+    low, high, _ = end_pmfs(mechanism.to_dict())
+    for squares in (2.0, 4.9, 300.0, *([1e6] if honest == 2 else [])):
+        stated = summed_rate((tuple(low.tolist()), tuple(high.tolist())), honest - 1, squares)
+        rate = sum_of_scores_rate(low, high, honest, squares)
+        if stated == inf:  # the accountant cuts off the rarest outcomes, and has no rate then
+            assert low.min() ** honest < 1e-40
+            fewer = sum_of_scores_rate(low, high, honest - 2, squares)
+            assert 0.9 * fewer < rate < fewer
+        else:
+            assert stated * (1 - 1e-7) <= rate <= 1.01 * stated
+
+
+def test_the_dominating_score_is_above_every_score():
+    rng = np.random.default_rng(4)
+    for mechanism, honest in product(SCORED, (1, 3)):
+        low, high, _ = end_pmfs(mechanism.to_dict())
+        pmf, unit = _dominating_score(low, high, honest)
+        points = unit * np.arange(-SCORE_POINTS, SCORE_POINTS + 1)
+        assert pmf.sum() == pytest.approx(1, abs=1e-14)
+        assert (pmf == pmf[::-1]).all()
+        for own, *others in rng.uniform(-1, 1, (20, honest)):
+            base = reduce(np.convolve, [((1 - u) * low + (1 + u) * high) / 2 for u in others], np.ones(1))
+            total = np.convolve(((1 - own) * low + (1 + own) * high) / 2, base)
+            rise = np.convolve((high - low) / 2, base)
+            for tau, sign in product(rng.uniform(-1.1, 1.1, 20) * points[-1], (1, -1)):
+                curve = np.maximum(sign * rise - tau * total, 0).sum()
+                assert curve <= pmf @ np.maximum(points - tau, 0) + 1e-16
+
+
+def test_probability_far_out_counts():
+    """A fair coin, a part of which is moved out: the scale grows with the part and with the distance."""
+    coin = np.array([0.5, 0.0, 0.5])
+    assert _normal_scale(coin, 0.0, 1) == pytest.approx(sqrt(np.pi / 2))
+    scales = [_normal_scale(coin, *moved) for moved in ((0.0, 1), (1e-12, 50), (1e-12, 100), (1e-9, 100))]
+    assert scales == sorted(set(scales))
+
+
+def test_where_sums_are_not_exact_there_is_no_rate():
+    low, high, _ = end_pmfs(Rounding(levels=2, margin=3.0).to_dict())
+    assert sum_of_scores_rate(low, high, 32, 100.0) < inf
+    assert sum_of_scores_rate(low, high, 33, 100.0) == sum_of_scores_rate(low, high, 1, 1.5) == inf
+    rare = np.array([1e-12, 0.3, 0.7 - 1e-12]), np.array([1e-12, 0.7 - 1e-12, 0.3])
+    assert sum_of_scores_rate(*rare, 20, 100.0) < inf
+    assert sum_of_scores_rate(*rare, 30, 100.0) == inf
+    assert sum_of_scores_rate(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 1, 100.0) == inf

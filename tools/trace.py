@@ -1,0 +1,92 @@
+"""Which functions of the package a call passes through: `python -m tools.trace epsilon [--names]`.
+
+Counts the named functions and the files of `rqm` that run, with empty caches. Functions in `_util`, comprehensions and
+lambdas are left out, and so is what runs while modules are imported. The call is the first one of its process, so that
+no cache of an earlier call hides anything.
+"""
+
+import argparse
+import os
+import pkgutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import rqm
+
+PACKAGE = Path(rqm.__file__).parent
+
+
+def traced(call: Callable[[], object]) -> list[CodeType]:
+    """The code objects of the package that run during a call.
+
+    Args:
+        call: What is run, without arguments.
+
+    Returns:
+        The code objects, each once, sorted by file and line; `_util`, comprehensions and lambdas are left out.
+    """
+    seen: set[CodeType] = set()
+
+    def record(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    threading.setprofile(record)
+    sys.setprofile(record)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return sorted((code for code in seen if is_counted(code)), key=lambda code: (code.co_filename, code.co_firstlineno))
+
+
+def is_counted(code: CodeType) -> bool:
+    """Whether a code object is a named function of the package, outside `_util`."""
+    path = Path(code.co_filename)
+    return path.is_relative_to(PACKAGE) and "_util" not in path.parts and not code.co_name.startswith("<")
+
+
+def epsilon() -> Callable[[], object]:
+    """One ε of a mechanism with explicit parameters: one bit, n = 1000, d = 2^20."""
+    mech = rqm.Rounding(clip=4 / 1024, levels=2, margin=20.7)
+    return lambda: rqm.private_mean(mechanism=mech, dim=2**20, clients=1000, delta=1e-6).guarantee().epsilon
+
+
+CALLS: dict[str, Callable[[], Callable[[], object]]] = {"epsilon": epsilon}
+
+
+def import_everything() -> None:
+    """Import every module of the package but those whose extras are missing, so that no import is counted as a call."""
+    for module in pkgutil.walk_packages(rqm.__path__, "rqm."):
+        if not module.name.endswith(("__main__", "template")) and ".template." not in module.name:
+            with suppress(ImportError):
+                import_module(module.name)
+
+
+def main() -> None:
+    """Print the number of functions and files, and with `--names` each of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("call", choices=sorted(CALLS))
+    parser.add_argument("--names", action="store_true", help="print every function")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["RQM_CACHE"] = empty
+        import_everything()
+        codes = traced(CALLS[options.call]())
+    files = {code.co_filename for code in codes}
+    if options.names:
+        for code in codes:
+            print(f"{Path(code.co_filename).relative_to(PACKAGE)}: {code.co_qualname}")
+    print(f"{options.call}: {len(codes)} functions in {len(files)} files")
+
+
+if __name__ == "__main__":
+    main()
