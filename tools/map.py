@@ -80,7 +80,7 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
         "noise": noise,
         "winner": best,
         "mechanism": mech.to_dict(),
-        "inside": best == "RQM" and len(mech.knots) > 2,
+        "inside": best == "RQM" and len(mech.breakpoints) > 2,
         "stated": found[best].epsilon,
         "attained": attained_epsilon(mech, clients, mean.coordinates, mean.bound, DELTA),
         "measured": measured.pop("measured"),

@@ -29,8 +29,8 @@ class Client:
         self.trials = mech.levels - 1 if isinstance(mech, PBM) else 0
         self.modulus = mech.levels if mech.modular else None
         unit = mech.unit if self.trials else mech
-        self.breakpoints = unit.knots / unit.clip
-        self.rows = np.array(unit.sampled_pmf(unit.knots), dtype=float)
+        self.breakpoints = unit.breakpoints / unit.clip
+        self.rows = np.array(unit.sampled_pmf(unit.breakpoints), dtype=float)
 
     def pmf(self, u):
         cell = int(np.clip(np.searchsorted(self.breakpoints, u, side="right") - 1, 0, len(self.breakpoints) - 2))

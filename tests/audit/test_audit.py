@@ -140,7 +140,7 @@ def test_noise_with_tails_is_audited_at_a_delta(mech):
 def test_an_exact_epsilon_is_where_its_delta_is():
     """By its definition, in fractions: δ(ε) = max over pairs of Σ max(0, p − e^ε q)."""
     mech = RQM()
-    pmfs = [[float(value) for value in mech.sampled_pmf(x)] for x in mech.knots]
+    pmfs = [[float(value) for value in mech.sampled_pmf(x)] for x in mech.breakpoints]
     for delta in (1e-4, 1e-2, 0.2):
         epsilon = exact_epsilon(mech, delta)
         found = max(sum(max(0.0, a - exp(epsilon) * b) for a, b in zip(p, q, strict=True)) for p in pmfs for q in pmfs)

@@ -155,7 +155,7 @@ class TableMechanism(Channel):
     """A mechanism by its pmfs at some breakpoints from −1 to 1, affine in between."""
 
     rows: tuple[tuple[float, ...], ...]
-    breakpoints: tuple[float, ...]
+    points: tuple[float, ...]
     clip: float = 1.0
 
     kind = "table of a test"
@@ -172,12 +172,12 @@ class TableMechanism(Channel):
         return len(self.rows[0])
 
     @property
-    def knots(self):
-        return np.array(self.breakpoints)
+    def breakpoints(self):
+        return np.array(self.points)
 
     def log_pmf(self, x):
         x = np.asarray(x, dtype=np.float64)
-        columns = [np.interp(x, self.breakpoints, column) for column in zip(*self.rows, strict=True)]
+        columns = [np.interp(x, self.points, column) for column in zip(*self.rows, strict=True)]
         with np.errstate(divide="ignore"):
             return np.log(np.stack(columns, axis=-1))
 
@@ -185,7 +185,7 @@ class TableMechanism(Channel):
         return self.log_pmf(x)
 
     def to_dict(self):
-        return {"rows": [list(row) for row in self.rows], "breakpoints": list(self.breakpoints)}
+        return {"rows": [list(row) for row in self.rows], "points": list(self.points)}
 
     variance_max = recipe = None
 

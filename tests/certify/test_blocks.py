@@ -90,7 +90,7 @@ def test_every_pmf_of_some_breakpoints_contains_the_common_shape(mechanism, data
 
 def test_larger_blocks_have_more_in_common():
     pmfs, mechanism = pmfs_of(RQM())[5:], RQM()
-    least = min(float(mechanism.variance(x)) for x in mechanism.knots) / mechanism.grid.step**2
+    least = min(float(mechanism.variance(x)) for x in mechanism.breakpoints) / mechanism.grid.step**2
     shapes = [(size, common_shape(pmfs, size)) for size in (1, 2, 3)]
     fractions = [shape.weight * variance(shape.pmf) / (size * least) for size, shape in shapes]
     assert fractions == sorted(fractions)
@@ -357,7 +357,7 @@ def check_adversary(mechanism, clients, alpha, seed):
     with pytest.MonkeyPatch.context() as patch:
         limit_enumeration(patch)
         upper = renyi(mechanism, alpha, clients).upper
-    attained = climb(mechanism.pmf(mechanism.knots), clients - 1, alpha, np.random.default_rng(seed))
+    attained = climb(mechanism.pmf(mechanism.breakpoints), clients - 1, alpha, np.random.default_rng(seed))
     assert attained <= upper * (1 + 1e-9) + 1e-12
 
 
@@ -378,7 +378,7 @@ def test_the_adversary_breaks_the_papers_accounting():
     """Power: what the paper takes for the worst case does not survive the same adversary."""
     mechanism = RQM()
     claimed = renyi(mechanism, 10, 3, "balanced").upper
-    attained = climb(mechanism.pmf(mechanism.knots), 2, 10, np.random.default_rng(0))
+    attained = climb(mechanism.pmf(mechanism.breakpoints), 2, 10, np.random.default_rng(0))
     assert attained > claimed * 1.001
     assert attained <= renyi(mechanism, 10, 3).upper * (1 + 1e-12)
 
@@ -386,7 +386,7 @@ def test_the_adversary_breaks_the_papers_accounting():
 @settings(max_examples=12)
 @given(mechanism=mechanisms, clients=st.integers(2, 5), alpha=orders)
 def test_small_cases_equal_full_enumeration(mechanism, clients, alpha):
-    pmfs = mechanism.pmf(mechanism.knots)
+    pmfs = mechanism.pmf(mechanism.breakpoints)
     if len(pmfs) > 6:
         clients = min(clients, 3)
     (truth,) = largest_divergences(pmfs, pmfs, clients - 1, [alpha])
@@ -414,7 +414,7 @@ def test_asymmetric_mechanisms_are_bounded_from_both_sides():
 )
 def test_two_breakpoints_are_nearly_exact(mechanism):
     """Up to what pays for tails, and for the trials of PBM one by one."""
-    assert len(mechanism.knots) == 2
+    assert len(mechanism.breakpoints) == 2
     error = renyi_module.TIGHT - 1 if isinstance(mechanism, PBM) else 3e-6
     for bound in renyi(mechanism, [1, 2, 8, 32, 1000, np.inf], 40):
         assert bound.lower <= bound.upper <= bound.lower * (1 + error)

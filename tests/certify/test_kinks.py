@@ -33,7 +33,7 @@ ONE_ROUND = Participation(40, max_participations=1)
 
 def true_delta(mechanism, eps, clients):
     """The largest δ over all inputs of everybody; inputs between breakpoints cannot be worse."""
-    pmfs = mechanism.pmf(mechanism.knots)
+    pmfs = mechanism.pmf(mechanism.breakpoints)
     return largest_deltas(pmfs, pmfs, clients - 1, [eps])[0]
 
 
@@ -67,7 +67,7 @@ def test_a_pmf_with_less_noise_is_above_that_bound():
 @pytest.mark.parametrize("mechanism", [*SMALL, MIRRORED], ids=repr)
 @pytest.mark.parametrize(("clients", "delta"), [(1, 1e-3), (3, 1e-2), (5, 1e-4)])
 def test_epsilon_of_a_coordinate_is_above_the_truth_and_near_it(mechanism, clients, delta):
-    pmfs = mechanism.pmf(mechanism.knots)
+    pmfs = mechanism.pmf(mechanism.breakpoints)
     truth = largest_epsilon(pmfs, pmfs, clients - 1, delta)
     assert attained_epsilon(mechanism, delta, clients) <= truth * (1 + 2e-4) + 1e-9
     assert truth <= coordinate_epsilon(mechanism, delta, clients) <= 1.02 * truth + 0.01
@@ -135,11 +135,11 @@ def test_the_bound_of_a_vector_is_above_every_pair_of_vectors(mechanism):
     l2_clip, failure = 1.2, 1e-4
     mu = interior_gdp(mechanism, honest=3, dim=2, squared=4 * l2_clip**2, farthest=4.0, failure=failure)
     assert mu < inf
-    grid = np.concatenate([mechanism.knots, [0.3]])
+    grid = np.concatenate([mechanism.breakpoints, [0.3]])
     pmfs = dict(zip(grid.tolist(), mechanism.pmf(grid), strict=True))
     vectors = [x for x in product(grid.tolist(), repeat=2) if np.hypot(*x) <= l2_clip]
-    middle = len(mechanism.knots) // 2
-    others = [plain_sum([mechanism.pmf(x)] * 2).astype(float) for x in mechanism.knots[[0, middle, -1]]]
+    middle = len(mechanism.breakpoints) // 2
+    others = [plain_sum([mechanism.pmf(x)] * 2).astype(float) for x in mechanism.breakpoints[[0, middle, -1]]]
     tightest = 0.0
     for eps in (0.2, 1.0, 3.0):
         limit = gaussian_deltas(mu, np.array([eps]))[0] + failure
@@ -157,7 +157,7 @@ def test_the_bound_of_a_vector_is_above_every_pair_of_vectors(mechanism):
 def test_the_distribution_of_scores_is_above_every_score(mechanism, placements, monkeypatch):
     """E(score − τ)₊ inside every cell, in both directions, beside every placement of the others."""
     monkeypatch.setattr(blocks, "MAX_PLACEMENTS", placements)
-    pmfs, widths = mechanism.pmf(mechanism.knots), np.diff(mechanism.knots)
+    pmfs, widths = mechanism.pmf(mechanism.breakpoints), np.diff(mechanism.breakpoints)
     largest = max(
         float(((q / p - 1) / w).max())
         for a, b, w in zip(pmfs, pmfs[1:], widths, strict=False)

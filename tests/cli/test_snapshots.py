@@ -113,6 +113,7 @@ def table_of_bench():
             "rqm",
             ["numpy", "torch"],
             {"rqm": Entry(0.1, 10**6), "numpy": Entry(1.0, 10**6), "torch": Entry(0.4, 10**6)},
+            machine="a machine",
         )
     )
 
@@ -167,4 +168,4 @@ def test_tables(name, terminal, monkeypatch, capsys):
     draw(monkeypatch) if draw.__code__.co_argcount else draw()
     text = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()) + "\n"
     assert fits(text, width), text
-    compare(name, width, re.sub(r"^encode: .*$", "encode: a machine", text, flags=re.M))
+    compare(name, width, text)

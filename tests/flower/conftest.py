@@ -1,4 +1,4 @@
-"""Flower's logger as its first import leaves it: what runs Flower in this process may disable it for later tests."""
+"""Flower's logger as its first import leaves it: another test of the same process may have changed it."""
 
 import logging
 
@@ -8,5 +8,9 @@ import pytest
 @pytest.fixture(autouse=True)
 def _flower_logs(monkeypatch):
     logger = logging.getLogger("flwr")
-    for name, value in (("disabled", False), ("propagate", True), ("level", logging.INFO)):
+    level = logger.level
+    for name, value in (("disabled", False), ("propagate", True)):
         monkeypatch.setattr(logger, name, value)
+    logger.setLevel(logging.INFO)  # not by setattr: loggers remember which levels are enabled until setLevel is called
+    yield
+    logger.setLevel(level)

@@ -103,7 +103,7 @@ SPECIAL = [0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x0080000
 @given(data=st.data())
 def test_every_float32_has_an_accounted_rounding_probability(mech, data):
     grid = mech.unit if isinstance(mech, PBM) else mech
-    patterns = data.draw(st.lists(near([*grid.knots, *grid.grid.values, 0.0]), min_size=1, max_size=60))
+    patterns = data.draw(st.lists(near([*grid.breakpoints, *grid.grid.values, 0.0]), min_size=1, max_size=60))
     x = np.array([*patterns, *SPECIAL], dtype=np.uint32).view(np.float32)
     realised = realised_positions(replace(mech.recipe, trials=0), x)
     low, high = (int(mech.position(end)) for end in (-mech.clip, mech.clip))

@@ -229,8 +229,8 @@ def test_every_float32_has_an_accounted_position(mech):
     grid = mech.unit if isinstance(mech, PBM) else mech
     count = 4_000_000 if GPU else 20_000
     rng = np.random.default_rng(0)
-    knots = np.float32([*grid.knots, *grid.grid.values, 0.0]).view(np.uint32).astype(np.int64)
-    close = (rng.choice(knots, count // 2) + rng.integers(-40, 41, count // 2)) % 2**32
+    breakpoints = np.float32([*grid.breakpoints, *grid.grid.values, 0.0]).view(np.uint32).astype(np.int64)
+    close = (rng.choice(breakpoints, count // 2) + rng.integers(-40, 41, count // 2)) % 2**32
     patterns = np.concatenate([rng.integers(0, 2**32, count // 2), close]).astype(np.uint32)
     x = patterns.view(np.float32)
     x = x[np.isfinite(x)]

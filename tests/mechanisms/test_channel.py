@@ -89,7 +89,7 @@ INPUTS = [0.1234, "knot", "low", "high", 7.5, -1.0000001]
 
 
 def draws(mech, x, rng, count=400_000):
-    values = {"knot": mech.knots[len(mech.knots) // 2], "low": -mech.clip, "high": mech.clip}
+    values = {"knot": mech.breakpoints[len(mech.breakpoints) // 2], "low": -mech.clip, "high": mech.clip}
     x = values.get(x, x)
     return x, np.bincount(mech.encode(np.full(count, x), rng), minlength=mech.levels)
 

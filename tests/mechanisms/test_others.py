@@ -63,7 +63,7 @@ def test_one_bit_is_rounding_with_a_margin():
     mech = Rounding(levels=2, margin=3.0)
     np.testing.assert_allclose(mech.pmf([-1.0, 1.0]), [[0.625, 0.375], [0.375, 0.625]])
     assert mech.bits == 1
-    assert mech.knots.tolist() == [-1.0, 1.0]
+    assert mech.breakpoints.tolist() == [-1.0, 1.0]
 
 
 def test_many_levels_cost_nothing():

@@ -83,10 +83,10 @@ def test_log_law_is_accurate_where_floats_underflow(levels, keep):
 @pytest.mark.parametrize("keep", [1e-6, 1e-3, 0.42, 1 - 1e-3, 1 - 1e-6])
 def test_law_is_stable_at_1024_levels(keep):
     mech = RQM(levels=1024, keep=keep, margin=0.3)
-    pmf = mech.pmf(mech.knots[::100])
+    pmf = mech.pmf(mech.breakpoints[::100])
     assert np.isfinite(pmf).all()
     np.testing.assert_allclose(pmf.sum(axis=-1), 1, rtol=1e-11)
-    np.testing.assert_allclose(pmf @ mech.grid.values, mech.knots[::100], atol=1e-9)
+    np.testing.assert_allclose(pmf @ mech.grid.values, mech.breakpoints[::100], atol=1e-9)
     inner = mech.log_rows()[1:-1]  # the end levels are always kept: theirs are point masses
     assert np.isfinite(inner).all()
 

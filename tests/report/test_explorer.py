@@ -127,7 +127,7 @@ EVALUATE = """cases => cases.map(({p, xs, runs}) => {
   const bounds = runs.map(([alpha, n]) => rqm.renyi(p, alpha, n));
   return {
     pmf: xs.flatMap((x) => Array.from(rqm.pmf(mech, x))), variance: xs.map((x) => rqm.variance(mech, x)),
-    variance_max: [rqm.varianceMax(mech).value], knots: rqm.breakpoints(mech).map((knot) => knot.x),
+    variance_max: [rqm.varianceMax(mech).value], breakpoints: rqm.breakpoints(mech).map((point) => point.x),
     renyi: bounds.flatMap((one) => [one.lower, one.upper]), bits: [rqm.bits(mech), rqm.sumBits(mech, 7)],
     theorem: p.mechanism === 'rqm' ? [rqm.theoremBound(mech)] : [],
   };
@@ -141,7 +141,7 @@ def reference(one):
         "pmf": mech.pmf(one["xs"]).ravel(),
         "variance": mech.variance(one["xs"]),
         "variance_max": [mech.variance_max],
-        "knots": mech.breakpoints,
+        "breakpoints": mech.breakpoints,
         "renyi": [value for bound in bounds for value in (bound.lower, bound.upper)],
         "bits": [mech.bits, mech.sum_bits(7)],
         "theorem": [mech.theorem_bound] if isinstance(mech, RQM) else [],
@@ -149,7 +149,13 @@ def reference(one):
 
 
 def assert_same(found, expected, name):
-    np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-11, err_msg=name)
+    """Equal, but for certified bounds (every other value of `renyi`): the page enumerates, Python may be 1 % above."""
+    found, expected = np.array(found[name]), np.array(expected[name])
+    if name == "renyi":
+        assert (found[1::2] <= expected[1::2] * (1 + 1e-9)).all()
+        np.testing.assert_allclose(found[1::2], expected[1::2], rtol=1e-2, err_msg=name)
+        found, expected = found[::2], expected[::2]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
 @pytest.fixture

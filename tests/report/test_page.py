@@ -90,7 +90,7 @@ def test_it_loads_alone_in_a_browser_and_fits_a_phone(browser, page):
             opened = browser.open(page.as_uri(), viewport={"width": width, "height": 800}, color_scheme=scheme)
             assert opened.evaluate("document.documentElement.scrollWidth") <= width
             assert opened.evaluate("document.documentElement.dataset.theme") == scheme
-            assert opened.locator("svg polyline.line").count() == 2
+            assert opened.locator("svg polyline.line").count() == 4  # accuracy, loss, the trade-off curve and guessing
             assert opened.locator(".samples img").count() >= 20
             assert opened.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
             opened.locator("header button").click()
@@ -108,7 +108,7 @@ def test_several_runs_are_compared(folder, tmp_path, browser):
     assert "there is no differential privacy at all" in text
     (tmp_path / "both.html").write_text(text)
     opened = browser.open((tmp_path / "both.html").as_uri())
-    assert opened.locator("svg polyline.line").count() == 4
+    assert opened.locator("svg polyline.line").count() == 6  # two curves a run, the trade-off curve and guessing
     assert opened.locator("tr td:first-child").first.inner_text() == "first"
     browser.assert_clean()
     browser.close_pages()

@@ -95,8 +95,8 @@ def _turned(mech: Channel, honest: int, size: float, count: int) -> Iterator[Pai
         yield Pair(size, count, -1.0, below, above, crowd)
         return
     below, above = (np.exp(mech.log_law(x * mech.clip, "sampled")) for x in (-size, size))
-    knots = mech.knots[mech.knots >= 0]
-    for x in knots[:: -max(1, len(knots) // CROWDS)]:
+    breakpoints = mech.breakpoints[mech.breakpoints >= 0]
+    for x in breakpoints[:: -max(1, len(breakpoints) // CROWDS)]:
         crowd, begin = summed(np.exp(mech.log_law(x, "sampled")), honest - 1, FAINT)
         low, high = np.convolve(below, crowd), np.convolve(above, crowd)
         yield Pair(size, count, float(x / mech.clip), low, high, crowd, begin)

@@ -95,7 +95,7 @@ def _audit_coordinate(
     search = draws if clients == 1 else max(10_000, draws // 10)
     tried = []
     for crowd in crowds:
-        first = {x: _counts(mech, x, crowd, search, rng) for x in mech.knots.tolist()}
+        first = {x: _counts(mech, x, crowd, search, rng) for x in mech.breakpoints.tolist()}
         for x, y in permutations(first, 2):
             event = _event(first[x], first[y], delta * search)
             tried.append((_bound(first[x], first[y], event, search, confidence, delta), (x, y), event, crowd))
@@ -171,7 +171,11 @@ def _crowds(mech: Channel, clients: int, worst: FloatArray) -> list[FloatArray]:
     if clients == 1:
         return [np.empty(0)]
     ends = np.where(np.arange(clients - 1) % 2, mech.clip, -mech.clip)
-    return [*(np.full(clients - 1, x) for x in mech.knots[:: max(1, len(mech.knots) // CROWDS)]), ends, worst]
+    return [
+        *(np.full(clients - 1, x) for x in mech.breakpoints[:: max(1, len(mech.breakpoints) // CROWDS)]),
+        ends,
+        worst,
+    ]
 
 
 def _counts(mech: Channel, x: float, others: FloatArray, draws: int, rng: SecureRandom | SeededRandom) -> Any:
@@ -193,8 +197,8 @@ def _counts(mech: Channel, x: float, others: FloatArray, draws: int, rng: Secure
 def exact_epsilon(mech: Channel, delta: float) -> float:
     """The least ε with which what one client sends is (ε, δ)-differentially private: of the deployed law, all inputs.
 
-    The divergence that δ bounds is jointly convex in the two laws, and these are affine between knots: the worst pair
-    are knots. For one pair, δ(ε) = Σ max(0, p − e^ε q), which falls in ε and is inverted outcome by outcome.
+    The divergence that δ bounds is jointly convex in the two laws, and these are affine between breakpoints, so the
+    worst pair are breakpoints. For one pair, δ(ε) = Σ max(0, p − e^ε q), which falls in ε and is inverted outcome by outcome.
 
     >>> from rqm import Rounding
     >>> round(exact_epsilon(Rounding(levels=2, margin=1.0), 0.25), 6) == round(log(0.5 / 0.25), 6)

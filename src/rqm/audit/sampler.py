@@ -147,10 +147,12 @@ def _laws(encoder: Encoder, claimed: Channel, draws: int, rng: Rng) -> Iterator[
 
 
 def _inputs(mech: Channel) -> list[float]:
-    knots = mech.knots[np.linspace(0, len(mech.knots) - 1, min(len(mech.knots), INPUTS)).round().astype(int)]
-    inner = [float(np.nextafter(knots[len(knots) // 2], np.inf))]
-    between = [float((a + b) / 2 + (b - a) / 7) for a, b in zip(knots[:-1:3], knots[1::3], strict=False)]
-    return [*map(float, knots), *inner, *between, 2.5 * mech.clip]
+    breakpoints = mech.breakpoints[
+        np.linspace(0, len(mech.breakpoints) - 1, min(len(mech.breakpoints), INPUTS)).round().astype(int)
+    ]
+    inner = [float(np.nextafter(breakpoints[len(breakpoints) // 2], np.inf))]
+    between = [float((a + b) / 2 + (b - a) / 7) for a, b in zip(breakpoints[:-1:3], breakpoints[1::3], strict=False)]
+    return [*map(float, breakpoints), *inner, *between, 2.5 * mech.clip]
 
 
 # -- an adversary who chooses the bits of floats -------------------------------------------------------
@@ -158,7 +160,7 @@ def _inputs(mech: Channel) -> list[float]:
 
 def crafted_floats(mech: Channel) -> FloatArray:
     """Floats at which rounding could slip: around every knot, subnormal, huge, and with awkward last bits."""
-    around = np.concatenate([mech.knots, -mech.knots, [0.0]])
+    around = np.concatenate([mech.breakpoints, -mech.breakpoints, [0.0]])
     up = down = around
     steps = [around]
     for _ in range(3):

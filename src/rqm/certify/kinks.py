@@ -246,9 +246,9 @@ def _cell_widths(mechanism: Channel, distribution: Law) -> FloatArray:
     to one position inside the clip.
     """
     if distribution == "paper":
-        return np.asarray(np.diff(mechanism.knots) / mechanism.clip)
+        return np.asarray(np.diff(mechanism.breakpoints) / mechanism.clip)
     recipe = mechanism.recipe
-    positions = recipe.position(mechanism.knots)
+    positions = recipe.position(mechanism.breakpoints)
     return np.asarray(np.diff(positions) * (2 / (recipe.high - recipe.low)))
 
 

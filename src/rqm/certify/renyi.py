@@ -169,7 +169,7 @@ def _for_given_inputs(
             is_high = np.random.default_rng(whole("seed", seed, 0)).choice([False, True], size=clients - 1)
         values, own_inputs = ends[is_high.astype(int)], ends  # the paper's pair
     else:
-        values, own_inputs = inputs("others", others).ravel(), mechanism.knots
+        values, own_inputs = inputs("others", others).ravel(), mechanism.breakpoints
         if len(values) != clients - 1:
             raise ValueError(f"others has {len(values)} inputs: must be clients - 1 = {clients - 1}")
         if len(values) and abs(values).max() > mechanism.clip:
@@ -244,7 +244,7 @@ def _worst_case(mechanism: Channel, alpha: float, clients: int, distribution: La
 
 
 def _certified(mechanism: Channel, alpha: float, clients: int, distribution: Law) -> RenyiBound:
-    breakpoints = mechanism.knots
+    breakpoints = mechanism.breakpoints
     if mechanism.exposed:  # others at a level inside the clip add no noise, and clip rounds to where −clip cannot
         witness = Witness(mechanism.clip, -mechanism.clip, {float(breakpoints[1]): clients - 1})
         return RenyiBound(inf, inf, alpha, clients, True, distribution, witness)

@@ -82,7 +82,7 @@ class Channel(Mechanism):
 
     @property
     @abstractmethod
-    def knots(self) -> FloatArray:
+    def breakpoints(self) -> FloatArray:
         """The inputs where a worst case can sit, in increasing order: ±clip, and where the law has a kink between."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Channel(Mechanism):
     @property
     def affine(self) -> bool:
         """Whether the law of a coordinate is affine on all of [-c, c], or made of trials that are."""
-        return len(self.knots) == 2
+        return len(self.breakpoints) == 2
 
     @property
     def additive(self) -> "Additive | None":
@@ -132,7 +132,7 @@ class Channel(Mechanism):
 
     def knot_laws(self, law: Law = "paper") -> FloatArray:
         """Log-probabilities at every knot, one row each."""
-        return self.log_law(self.knots, law)
+        return self.log_law(self.breakpoints, law)
 
     def trial_laws(self, law: Law = "paper") -> FloatArray:
         """Log-probabilities of one trial at every knot."""

@@ -57,7 +57,7 @@ class PBM(Channel):
         return 1 / (2 * Fraction(self.theta))
 
     @property
-    def knots(self) -> FloatArray:
+    def breakpoints(self) -> FloatArray:
         """±clip: binomials are ordered by likelihood ratio, so the worst pair is the outermost one."""
         return np.array([-self.clip, self.clip])
 
@@ -103,7 +103,7 @@ class PBM(Channel):
     def trial_laws(self, law: Law = "paper") -> FloatArray:
         """Log-probabilities of failure and success of one trial at ±clip."""
         if law == "sampled":
-            return self.unit.log_law(self.knots, law)
+            return self.unit.log_law(self.breakpoints, law)
         return np.log([[0.5 + self.theta, 0.5 - self.theta], [0.5 - self.theta, 0.5 + self.theta]])
 
     @property

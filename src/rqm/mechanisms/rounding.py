@@ -44,7 +44,7 @@ class Rounding(Wide):
     @property
     def exposed(self) -> bool:
         """Whether a level lies inside the clip: whoever holds it adds no noise."""
-        return len(self.knots) > 2
+        return len(self.breakpoints) > 2
 
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -33,7 +33,7 @@ class RQM(Wide):
 
     >>> float(RQM(clip=1.5).pmf(0.3).sum().round(12))
     1.0
-    >>> RQM(margin=2.0, levels=4, keep=(0.5, 0.6)).knots.round(3).tolist()
+    >>> RQM(margin=2.0, levels=4, keep=(0.5, 0.6)).breakpoints.round(3).tolist()
     [-1.0, 1.0]
     """
 

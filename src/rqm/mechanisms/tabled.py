@@ -46,7 +46,7 @@ class Tabled(Channel):
         return range(first, self.input_levels - first)
 
     @property
-    def knots(self) -> FloatArray:
+    def breakpoints(self) -> FloatArray:
         """The inputs where a worst case can sit: ±clip and every level between them, in increasing order."""
         levels = Grid(self.clip * float(self.input_reach), self.input_levels).values
         return np.concatenate([[-self.clip], levels[self._inner], [self.clip]])
@@ -77,7 +77,7 @@ class Tabled(Channel):
     def knot_laws(self, law: Law = "paper") -> FloatArray:
         """Log-probabilities at every knot, one row each. Where ±clip lies in its cell is worked out in fractions."""
         if law != "paper":
-            return self.log_law(self.knots, law)
+            return self.log_law(self.breakpoints, law)
         ends = []
         for sign in (-1, 1):
             position = Fraction(self.input_levels - 1, 2) * (1 + sign / self.input_reach)
@@ -92,7 +92,7 @@ class Tabled(Channel):
     @property
     def variance_max(self) -> float:
         """The largest variance over all inputs: on each cell it is affine in x minus x²."""
-        x = self.knots
+        x = self.breakpoints
         second = self.variance(x) + x**2
         slope = np.diff(second) / np.diff(x)
         peak = np.clip(slope / 2, x[:-1], x[1:])

@@ -144,7 +144,7 @@
   /** The largest variance over all inputs and where it is: on each cell it is affine in x minus x². */
   function varianceMax(mech) {
     if (mech.mechanism === 'pbm') return { value: variance(mech, 0), x: 0 };
-    const x = knots(mech).map((knot) => knot.x);
+    const x = breakpoints(mech).map((point) => point.x);
     const second = x.map((at) => variance(mech, at) + at * at);
     let best = { value: -1, x: 0 };
     for (let k = 0; k + 1 < x.length; k++) {
@@ -157,7 +157,7 @@
   }
 
   /** The inputs where a worst case can sit, with their log-laws: ±clip and every input level between them. */
-  function knots(mech) {
+  function breakpoints(mech) {
     if (mech.mechanism === 'pbm') return [-1, 1].map((x) => ({ x, law: logPmf(mech, x) }));
     const top = mech.levels - 1;
     const low = (top / 2) * (1 - 1 / mech.inputReach);
@@ -353,7 +353,7 @@
       this.found = alphas.map(() => ({ value: -Infinity, i: 0, j: 1, counts: [] }));
     }
 
-    /** The others' sum is `base`, with so many of them at each of their knots; true if some order got worse. */
+    /** The others' sum is `base`, with so many of them at each of their breakpoints; true if some order got worse. */
     consider(base, counts) {
       const sums = this.own.map((law) => logs(convolve(base, law)));
       let better = false;
@@ -409,16 +409,16 @@
 
   function isMirrored(own) {
     const last = own.length - 1;
-    return own.every((knot, k) =>
-      knot.law.every((v, i) => v === own[last - k].law[knot.law.length - 1 - i] ||
-        Math.abs(v - own[last - k].law[knot.law.length - 1 - i]) < SNAP));
+    return own.every((point, k) =>
+      point.law.every((v, i) => v === own[last - k].law[point.law.length - 1 - i] ||
+        Math.abs(v - own[last - k].law[point.law.length - 1 - i]) < SNAP));
   }
 
   const choose = (n, k) => Math.round(Math.exp(logChoose(n, k)));
 
   /** About how many inner operations it takes to try all inputs of n clients. */
   function work(mech, n, orders = 1) {
-    const count = knots(mech).length;
+    const count = breakpoints(mech).length;
     const outcomes = n * (mech.levels - 1) + 1;
     const leaf = outcomes * (count * (mech.levels + 20) + orders * (count * count + 20 * count));
     if (n === 1) return leaf;
@@ -429,24 +429,24 @@
 
   /** Plain rounding with a level inside the clip: others there add no noise, and some outputs are impossible. */
   function hasNoPrivacy(mech) {
-    return mech.mechanism === 'rounding' && knots(mech).length > 2;
+    return mech.mechanism === 'rounding' && breakpoints(mech).length > 2;
   }
 
   function noPrivacy(mech, n) {
-    const others = n > 1 ? [[knots(mech)[1].x, n - 1]] : [];
+    const others = n > 1 ? [[breakpoints(mech)[1].x, n - 1]] : [];
     return { lower: Infinity, upper: Infinity, x: 1, xPrime: -1, others };
   }
 
   /**
    * The worst case over the inputs of all n clients, for each order, by trying all of them: exp((α−1) D_α) is jointly
-   * convex and every law is affine between knots, so the worst inputs are knots. A PBM client is m−1 trials, each
+   * convex and every law is affine between breakpoints, so the worst inputs are breakpoints. A PBM client is m−1 trials, each
    * affine in its input: for the certified value all trials of the others are free.
    * @returns {{lower: number, upper: number, x: number, xPrime: number, others: number[][]}[]}
    */
   function exact(mech, n, alphas) {
     if (hasNoPrivacy(mech)) return alphas.map(() => noPrivacy(mech, n));
-    const at = knots(mech);
-    const own = at.map((knot) => blocked(knot.law));
+    const at = breakpoints(mech);
+    const own = at.map((point) => blocked(point.law));
     const attained = new Best(own, alphas);
     if (at.length === 2) eachSplit(own, n - 1, (base, counts) => attained.consider(base, counts));
     else eachMultiset(own, n - 1, isMirrored(at), (base, counts) => attained.consider(base(), counts));
@@ -474,13 +474,13 @@
   }
 
   /**
-   * A lower bound that is attained, where trying everything takes too long: the others all equal, then at two knots.
+   * A lower bound that is attained, where trying everything takes too long: the others all equal, then at two breakpoints.
    * @param {number} depth 0: all equal; 1: also halves; 2: also quarters, and single moves that make it worse
    */
   function search(mech, n, alphas, depth) {
     if (hasNoPrivacy(mech)) return alphas.map(() => noPrivacy(mech, n));
-    const at = knots(mech);
-    const own = at.map((knot) => blocked(knot.law));
+    const at = breakpoints(mech);
+    const own = at.map((point) => blocked(point.law));
     const power = own.map(powers);
     const best = new Best(own, alphas);
     const sum = (counts) => counts.reduce((base, count, v) => (count ? convolve(base, power[v](count)) : base), NOBODY);
@@ -506,7 +506,7 @@
     }
   }
 
-  /** Move some of the others from knot to knot as long as that is worse for somebody's order. */
+  /** Move some of the others from one breakpoint to another as long as that is worse for somebody's order. */
   function climb(best, count, tryCounts) {
     const length = best.own.length;
     for (let step = Math.max(1, count >> 3); step >= 1; step = step > 1 ? step >> 1 : 0) {
@@ -716,7 +716,7 @@
   }
 
   scope.rqm = {
-    mechanism, pmf, values, variance, varianceMax, knots, bits, sumBits, theoremBound, work, exact, search,
+    mechanism, pmf, values, variance, varianceMax, breakpoints, bits, sumBits, theoremBound, work, exact, search,
     known, hasNoPrivacy, byOrder, gridCertificate, heavy, ORDERS, PASSES, gridSetting, gridBound, gridNearest,
     renyi: (p, alpha, n = 1) => exact(mechanism(p), n, [alpha])[0],
   };
