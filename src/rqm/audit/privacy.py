@@ -198,7 +198,7 @@ def exact_epsilon(mech: Channel, delta: float) -> float:
     """The least ε with which what one client sends is (ε, δ)-differentially private: of the deployed law, all inputs.
 
     The divergence that δ bounds is jointly convex in the two laws, and these are affine between breakpoints, so the
-    worst pair are breakpoints. For one pair, δ(ε) = Σ max(0, p − e^ε q), which falls in ε and is inverted outcome by outcome.
+    worst pair are breakpoints. For one pair, δ(ε) = Σ max(0, p − e^ε q) falls in ε and is inverted by outcomes.
 
     >>> from rqm import Rounding
     >>> round(exact_epsilon(Rounding(levels=2, margin=1.0), 0.25), 6) == round(log(0.5 / 0.25), 6)
