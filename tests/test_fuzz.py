@@ -1,5 +1,6 @@
 """Half a minute's worth of ``make fuzz``, always the same; and a defect that is planted is found, and told."""
 
+import logging
 import re
 from random import Random
 from time import sleep
@@ -14,6 +15,15 @@ from tools.fuzz.target import Target, attack
 
 pytest.importorskip("flwr")
 COUNTS = {"command line": 20, "Flower, server": 10}
+
+
+@pytest.fixture(autouse=True)
+def _logs_again():
+    """Targets silence all logs of their process, which tests of logs may share."""
+    yield
+    logging.disable(logging.NOTSET)
+
+
 ALL = [one for module in MODULES for one in targets(module) if one.part]
 
 

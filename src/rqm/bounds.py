@@ -38,7 +38,7 @@ TRUNCATED = 1e-4
 """The part of δ that may be spent on losses beyond the grid, and as much again on those cut off in
 composing."""
 ROUNDING = 1e-14
-"""More than the relative errors of probabilities."""
+"""More than the relative errors of probabilities that are not far in a tail."""
 
 
 # -- assumptions ----------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ ROUNDING = 1e-14
 @dataclass(frozen=True)
 class Assumption(ABC):
     """A condition under which a bound holds. Subclasses are the only place where guarantees are put
-    into words."""
+    into words, and are printed in the order of their definitions."""
 
     @abstractmethod
     def text(self, unit: Unit) -> str:
@@ -114,6 +114,21 @@ class HonestFraction(Assumption):
 
 
 @dataclass(frozen=True)
+class MinSurvivors(Assumption):
+    """Rounds that end with fewer clients are discarded; those who drop out may all have been honest."""
+
+    survivors: int
+    clients: int
+
+    def text(self, unit: Unit) -> str:
+        """The condition as a sentence."""
+        return (
+            f"rounds that end with fewer than {self.survivors:,} of {self.clients:,} clients are discarded, and "
+            "whether a client drops out does not depend on its data"
+        )
+
+
+@dataclass(frozen=True)
 class UniformSampling(Assumption):
     """Each round's clients are a uniform sample without replacement."""
 
@@ -135,22 +150,6 @@ class SecretParticipation(Assumption):
     def text(self, unit: Unit) -> str:
         """The condition as a sentence."""
         return "the adversary never learns who takes part in a round"
-
-
-@dataclass(frozen=True)
-class PoissonSampling(Assumption):
-    """Each silo includes each record of a round independently with the same probability, and keeps
-    its sample secret."""
-
-    rate: float
-
-    def text(self, unit: Unit) -> str:
-        """The condition as a sentence."""
-        sampler = "its silo" if unit == "record" else "the server"
-        return (
-            f"each {unit} is included in a round independently with probability {self.rate:.10g} "
-            f"(Poisson sampling), and only {sampler} knows the sample"
-        )
 
 
 @dataclass(frozen=True)
@@ -180,6 +179,15 @@ class MinSeparation(Assumption):
 
 
 @dataclass(frozen=True)
+class FixedOrder(Assumption):
+    """Which rounds a record is in follows from the record alone."""
+
+    def text(self, unit: Unit) -> str:
+        """The condition as a sentence."""
+        return "the rounds of a record follow from the record alone (a fixed order of batches)"
+
+
+@dataclass(frozen=True)
 class HonestAfterParticipation(Assumption):
     """The minimum of honest clients holds in every round of a window, and noise is settled as the
     protocol says."""
@@ -195,27 +203,19 @@ class HonestAfterParticipation(Assumption):
 
 
 @dataclass(frozen=True)
-class MinSurvivors(Assumption):
-    """Rounds that end with fewer clients are discarded; those who drop out may all have been honest."""
+class PoissonSampling(Assumption):
+    """Each silo includes each record of a round independently with the same probability, and keeps
+    its sample secret."""
 
-    survivors: int
-    clients: int
+    rate: float
 
     def text(self, unit: Unit) -> str:
         """The condition as a sentence."""
+        sampler = "its silo" if unit == "record" else "the server"
         return (
-            f"rounds that end with fewer than {self.survivors:,} of {self.clients:,} clients are discarded, and "
-            "whether a client drops out does not depend on its data"
+            f"each {unit} is included in a round independently with probability {self.rate:.10g} "
+            f"(Poisson sampling), and only {sampler} knows the sample"
         )
-
-
-@dataclass(frozen=True)
-class FixedOrder(Assumption):
-    """Which rounds a record is in follows from the record alone."""
-
-    def text(self, unit: Unit) -> str:
-        """The condition as a sentence."""
-        return "the rounds of a record follow from the record alone (a fixed order of batches)"
 
 
 @dataclass(frozen=True)
@@ -593,6 +593,8 @@ def loss_distribution(claim: PrivacyProfile, delta: float) -> Any:
 def from_pld(loss: Any) -> Bound:
     """The bound of a privacy loss distribution of dp_accounting, so that it composes with others.
 
+    See docs/proofs/composition.md#lemma-10.
+
     Args:
         loss: A pessimistic `PrivacyLossDistribution`.
 
@@ -660,9 +662,12 @@ def _last_loss(delta_at: Callable[[FloatArray], FloatArray], remaining: float) -
 
 
 def gaussian_deltas(mu: float, eps: FloatArray) -> FloatArray:
-    """δ of telling N(0, 1) from N(μ, 1) at some ε, exact (Balle and Wang 2018), rounded up.
+    """δ of telling N(0, 1) from N(μ, 1) at some ε, exact (Balle and Wang 2018).
 
-    See docs/proofs/index.md#fact-4.
+    The first of two terms is rounded up, which makes the result an upper bound at ε = 0. Far out it
+    may be too small by a relative error below 10⁻¹¹ of a term, which `_profile_epsilon` covers.
+
+    See docs/proofs/composition.md#lemma-4.
 
     Args:
         mu: μ.

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import RQM, Gaussian, Participation, Rounding, ThreatModel
+from rqm import RQM, CorrelatedNoise, Gaussian, Participation, Rounding, ThreatModel
 from rqm.accounting import accountant
-from rqm.accounting.accountant import account, account_together
+from rqm.accounting.accountant import Question, account, account_together
 from rqm.accounting.calibration import Target, _estimated_noise, proposed
 from rqm.accounting.release import Release
-from rqm.bounds import Bound, HonestFraction, PureEpsilon, epsilon, gaussian_epsilon
+from rqm.bounds import Bound, FixedOrder, HonestFraction, PureEpsilon, epsilon, gaussian_epsilon
 from rqm.certify.affine_rdp import affine_rdp
 from rqm.certify.renyi import renyi
 from rqm.mechanisms.additive import DiscreteGaussian
+from rqm.mechanisms.banded import BandedGaussian
 from rqm.mechanisms.registry import BUILT_IN
 from rqm.plan.plan import Adapt, Transforms
 from rqm.training.quantile import Quantile
@@ -229,3 +230,43 @@ def test_the_papers_mechanism_at_a_small_delta():
     assert stated[0] <= 5.4700
     assert stated[1] <= 5.2123
     assert stated[2] <= 5.1251
+
+
+# -- what the core alone must charge, state or refuse ----------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [1, 64])
+def test_cohorts_that_are_left_out_are_charged_also_where_one_cohort_remains(dim):
+    """An honest fraction near one leaves a single cohort, and a few too small ones that are left out."""
+    who = Participation(1000, 10, 10**6, "uniform", 10)
+    release = Release(Rounding(clip=0.5, levels=2, margin=20.0), dim, 1.0)
+    question = Question.of(release, who, ThreatModel(honest_fraction=0.9999), 1e-6)
+    cohorts, left_out = question.cohorts()
+    assert len(cohorts) == 1
+    assert left_out > 0
+    for kind in ("gaussian", "pld"):
+        bound = account(release, who, question.threat_model, 1e-6, accountant=kind).bound
+        assert bound.failure >= left_out * question.releases or bound.claim == PureEpsilon(inf)
+
+
+def test_a_limit_on_participations_of_a_record_assumes_a_fixed_order():
+    release = Release(Gaussian(2.0), 4, 1.0, record_clip=1.0)
+    threat = ThreatModel(unit="record", neighboring="add-or-remove-one")
+    limited = account(release, Participation(3, 20, max_participations=3), threat, 1e-6).bound.assumptions
+    assert FixedOrder() in limited
+    assert FixedOrder() not in account(release, Participation(3, 20), threat, 1e-6).bound.assumptions
+
+
+@pytest.mark.parametrize("others", [{"noise": CorrelatedNoise(2.0)}, {"record_clip": 0.5}])
+def test_the_distance_from_a_zero_update_is_refused_where_no_bound_uses_it(others):
+    with pytest.raises(ValueError, match=r"zero_distance = 1\.5: must be from 1 to 1"):
+        Release(Gaussian(2.0), 4, 1.0, zero_distance=1.5, **others)
+    with pytest.raises(ValueError, match=r"zero_distance = 0\.5: must be from 1 to 2"):
+        Release(Gaussian(2.0), 4, 1.0, zero_distance=0.5)
+
+
+def test_the_accountant_refuses_bands_over_which_participations_overlap():
+    release = Release(BandedGaussian(2.0, bands=8), 4, 1.0)
+    with pytest.raises(ValueError, match=r"mechanism\.bands = 8: must be at most min_separation = 1"):
+        account(release, Participation(10, 20), ThreatModel(), 1e-6)
+    assert account(release, Participation(10, 20, max_participations=1), ThreatModel(), 1e-6).epsilon > 0

@@ -15,7 +15,6 @@ from rqm.accounting import accountant
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
 from rqm.bounds import (
-    Assumption,
     HonestAfterParticipation,
     HonestClients,
     HonestFraction,
@@ -108,12 +107,6 @@ def test_an_assumption_that_is_forgotten_is_noticed(kind, draw, names, monkeypat
     also = () if kind is not MinSeparation else (HonestAfterParticipation,)  # which names the same window
     monkeypatch.setattr(accountant, "assumptions", without((kind, *also)))
     assert any(silent_changes(number, draw, names)[0] for number in range(SAMPLE))
-
-
-def test_every_assumption_has_one_text_and_a_place_in_the_order():
-    from rqm.accounting.guarantee import _ORDER
-
-    assert {kind.__name__ for kind in Assumption.__subclasses__()} == set(_ORDER)
 
 
 # -- minimum separation ----------------------------------------------------------------------------

@@ -288,7 +288,7 @@ def test_whatever_is_attained_pairs_that_leak_more_are_not_left_out(pmfs, count,
 def test_what_is_left_out_is_charged(negligible, alpha, monkeypatch):
     """With tails and rare cells left out far too early the bound may be loose, but never falls below the truth."""
     monkeypatch.setattr(blocks, "NEGLIGIBLE", negligible)
-    monkeypatch.setattr(blocks, "CLOSE", 1.0)
+    monkeypatch.setattr(blocks, "CLOSE", (1.0, 1.0))
     rounding = pmfs_of(Rounding(levels=2, margin=1.0))
     truth = renyi(Rounding(levels=2, margin=1.0), alpha, 400, [1.0] * 399).lower
     assert certified_renyi(rounding, rounding, 399, alpha, 0.9 * truth) >= truth * (1 - 1e-9)

@@ -58,7 +58,10 @@ def plans(draw):
         st.builds(lambda count: {"honest_clients": count}, st.integers(1, clients)),
         *([st.builds(lambda part: {"honest_fraction": part}, st.floats(0.05, 1.0))] if population else []),
     ]
-    own = draw(st.booleans())
+    own, honesty = draw(st.booleans()), draw(st.one_of(*honest))
+    caps = (
+        st.one_of(st.none(), st.just(1)) if "honest_fraction" in honesty else st.one_of(st.none(), st.integers(1, 20))
+    )
     return make_plan(
         data="mnist-writers",
         model="mine" if own else "linear",
@@ -67,8 +70,8 @@ def plans(draw):
         clients=clients,
         population=population,
         rounds=rounds,
-        max_participations=draw(st.one_of(st.none(), st.integers(1, 20))),
-        **draw(st.one_of(*honest)),
+        max_participations=draw(caps),
+        **honesty,
         min_survivors=draw(st.one_of(st.none(), st.integers(1, clients))),
         lost=draw(st.sampled_from([0.0, 0.1])),
         delta=draw(st.one_of(st.none(), st.floats(1e-9, 0.1))),

@@ -42,8 +42,6 @@ def test_a_plan_of_silos_protects_a_record():
     assert found.sentence.startswith("Certified for every record (ε = ")
     assert "whatever the server and other silos computes" in found.sentence
     assert "all 4 silos of every round are honest" in str(found)
-    assert found.fixed_order_noise > 1
-    assert f"A Gaussian in a fixed order would need {found.fixed_order_noise:.3g} times the noise" in str(found)
     alone = account(plan(), honest_clients=1)
     assert alone.epsilon > found.epsilon
     assert "the record's own silo is honest" in alone.sentence or alone.epsilon > 100

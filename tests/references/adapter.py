@@ -337,7 +337,6 @@ GUARANTEE_NAMES = {
     "bits_under_secagg": "bits_under_secagg",
     "wire_bits_per_parameter": "wire_bits_per_parameter",
     "correlated_noise_ratio": "correlated_noise_ratio",
-    "fixed_order_noise": "fixed_order_noise",
 }
 """Fields of a guarantee that are recorded, and their names there. The others repeat the setting."""
 

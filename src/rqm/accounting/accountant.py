@@ -170,7 +170,10 @@ class Question:
         return fraction * self.delta / self.releases
 
     def cohorts(self) -> tuple[list[HonestCohort], float]:
-        """The possible honest cohorts of a round, and the probability of those that are left out."""
+        """The possible honest cohorts of a round, and the probability of those that are left out.
+
+        See docs/proofs/participation.md#lemma-12.
+        """
         mechanism, fraction = self.release.mechanism, self.threat_model.honest_fraction
         is_exact = mechanism.gaussian_multiplier is not None  # and no other client's noise is counted on
         if (mechanism.integers and mechanism.hides_alone) or (is_exact and self.is_server and fraction is not None):
@@ -229,8 +232,6 @@ def account_together(parts: Sequence[tuple[Release, Participation, ThreatModel]]
     Returns:
         ε and the bound that gave it.
     """
-    if not parts:
-        return EpsilonResult(0.0, Bound(GdpMu(0.0)), "gaussian")
     if len(parts) == 1:
         return account(*parts[0], delta)
     together = []
@@ -265,6 +266,8 @@ def _check(release: Release, participation: Participation, threat_model: ThreatM
             raise ValueError(
                 "sampling_rate: must be given without max_participations and min_separation; each round samples anew"
             )
+    if release.mechanism.correlation is not None:
+        participation.check_bands(release.mechanism.correlation.bands)
     honest = threat_model.honest_clients
     if release.mechanism.integers and release.mechanism.hides_alone and honest != 1:
         raise ValueError(f"honest_clients = {honest}: must be 1; each client's message is accounted for alone")
@@ -324,9 +327,8 @@ def _by_gaussian(question: Question) -> EpsilonResult:
     if max(mus) == inf:
         return _impossible("gaussian")
     if len(cohorts) == 1 and cohorts[0].rate == 1:
-        exact = release.mechanism.gaussian_multiplier is not None
-        bound = compose([(Bound(GdpMu(mus[0]), 0.0 if exact else failure), question.releases)])
-        return _result(question, bound, "gaussian")
+        failure = left_out if release.mechanism.gaussian_multiplier is not None else left_out + failure
+        return _result(question, compose([(Bound(GdpMu(mus[0]), failure), question.releases)]), "gaussian")
 
     def profile(index: int, count: int) -> ReleaseProfile:
         return profile_of(GdpMu(mus[index] * sqrt(count)))
@@ -380,7 +382,7 @@ def _by_profile(question: Question) -> EpsilonResult:
             profiles[index, charges_per_round] = profile
     failure = failure if is_random else 0.0
     if single_round:
-        bound = Bound(PrivacyProfile(((profiles[0, question.releases], 1),)))
+        bound = Bound(PrivacyProfile(((profiles[0, question.releases], 1),)), left_out * question.releases)
     else:
         bound = _mixed(
             question, cohorts, left_out, lambda index, charges_per_round: profiles[index, charges_per_round], failure
@@ -496,7 +498,7 @@ def _record_results(question: Question) -> Iterator[EpsilonResult]:
     parts = []
     for charges_per_round, rounds in question.user_counts.items():
         parts.append((_sampled(mu, rate, failure), charges_per_round * rounds))
-        if charges_per_round > 1:  # or as one release of a sample that stays the same
+        if charges_per_round > 1:  # or as one release of a sample that stays the same; only one of both happens
             parts.append((_sampled(mu * sqrt(charges_per_round), rate, 0.0), rounds))
     yield _result(question, compose(parts), "pld")
 
@@ -548,7 +550,7 @@ def assumptions(question: Question) -> Iterator[Assumption]:
     yield MaxParticipations(question.releases if question.is_server else rounds, rounds)
     if participation.min_separation > 1 and participation.limit > 1:
         yield MinSeparation(participation.min_separation)
-    if threat.unit == "record" and participation.min_separation > 1:
+    if threat.unit == "record" and (participation.min_separation > 1 or participation.limit < participation.rounds):
         yield FixedOrder()
     if release.noise is not None and mechanism.integers:
         yield HonestAfterParticipation(question.window)

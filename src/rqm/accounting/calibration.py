@@ -99,7 +99,7 @@ class Target:
 
     @property
     def coordinate_clip(self) -> float:
-        """c, the clip of each coordinate."""
+        """c, the clip of each rotated coordinate: 4C/√d, and never more than C."""
         return coordinate_clip(self.l2_clip, self.dim)
 
     def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> Release:
@@ -129,20 +129,18 @@ class Target:
         return gaussian_noise(trusted.question(trusted.release(Gaussian(1.0))), self.epsilon)
 
 
-def coordinate_clip(l2_clip: float, dim: int, ratio: float | None = None) -> float:
+def coordinate_clip(l2_clip: float, dim: int) -> float:
     """c, the clip of each of `dim` rotated coordinates of vectors within C: 4C/√d, and never more
     than C.
 
     Args:
         l2_clip: C.
         dim: d.
-        ratio: c√d/C; None: 4, or √d if that is less.
 
     Returns:
         c.
     """
-    ratio = min(CLIP_RATIO, sqrt(dim)) if ratio is None else real("spread", ratio, "a positive finite number", 0, inf)
-    return ratio * l2_clip / sqrt(dim)
+    return min(CLIP_RATIO, sqrt(dim)) * l2_clip / sqrt(dim)
 
 
 # -- the search -----------------------------------------------------------------------------------
@@ -176,7 +174,8 @@ def least_noise(
         UnreachableError: If no possible amount reaches the target.
     """
     low, at_low, high, at_high = 0.0, inf, inf, 0.0
-    aim, x, factor, side = sqrt(tolerance) * target, start, 1.0, 0
+    aim, x, factor, side = sqrt(tolerance) * target, start, 0.5, 0
+    before = (0.0, 0.0)
     for _ in range(MAX_STEPS):
         try:
             reached = epsilon_of(x)
@@ -192,9 +191,9 @@ def least_noise(
             if at_high < 0:
                 raise UnreachableError(at_low)
             return high
-        if not low or high == inf:  # noise is about inversely proportional to ε
-            step = min(max(abs(log(max(reached, 1e-9) / aim)), log(1.001)), log(2.0)) if 0 < reached < inf else log(2.0)
-            x, factor = x * exp((factor if reached > target else -factor) * step), factor * 2
+        if not low or high == inf:
+            step = max(factor, 1) * _first_steps((x, reached), before, aim)
+            before, x, factor = (x, reached), x * exp(step if reached > target else -step), factor * 2
         elif abs(side) >= 3 or at_low == inf or at_high <= 0:  # a line may be far off
             x = sqrt(low * high)
         else:
@@ -205,6 +204,18 @@ def least_noise(
     if at_high > 0:
         return high
     raise UnreachableError(at_low)
+
+
+def _first_steps(now: tuple[float, float], before: tuple[float, float], aim: float) -> float:
+    """A step of the logarithm of noise, before there are amounts on both sides of the target.
+
+    ε is taken to be a power of the noise, and inversely proportional as long as only one is known.
+    """
+    (x, reached), (x_before, reached_before) = now, before
+    if not 0 < reached < inf:
+        return log(2.0)
+    slope = log(reached_before / reached) / log(x / x_before) if 0 < reached_before < inf else 1.0
+    return min(max(abs(log(reached / aim)) / min(max(slope, 0.5), 2.0), log(1.001)), log(2.0))
 
 
 def gaussian_noise(question: Question, epsilon: float) -> float:
@@ -257,11 +268,13 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
         return first.with_noise(multiplier)
     start, release = _estimated_noise(first, minimum, target, noise), target.release
     kind: str | None = None
+    reached: dict[float, float] = {}
 
     def epsilon_of(extra: float) -> float:
         nonlocal kind
         result = target.account(release(first.with_noise(minimum + extra), noise), kind)
         kind = kind or (result.accountant if result.epsilon < inf else None)  # the best bound hardly ever changes
+        reached[extra] = result.epsilon
         return result.epsilon
 
     try:
@@ -269,7 +282,13 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
     except UnreachableError as error:
         best = f"; must be at least {error.best:.3g}" if error.best < inf else ""
         raise ValueError(f"epsilon = {target.epsilon:g}: {first.kind} does not reach it here{best}") from None
-    return first.with_noise(minimum + extra)
+    mechanism = first.with_noise(minimum + extra)
+    if reached[extra] < 0.5 * target.epsilon:  # the least noise that is possible is far more than the target asks for
+        raise ValueError(
+            f"epsilon = {target.epsilon:g}: {first.kind} has more noise than that here, and cannot be adjusted so "
+            f"finely; possible is {reached[extra] * 1.005:.3g}"
+        )
+    return mechanism
 
 
 def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: CorrelatedNoise | None) -> float:
@@ -356,17 +375,10 @@ def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
     if not fitted:
         assert refused is not None
         raise refused
-    best = min(fitted, key=lambda pair: pair[0])[1]
-    reached = target.account(target.release(best)).epsilon
-    if reached < 0.5 * target.epsilon:  # the least noise that is possible is far more than the target asks for
-        raise ValueError(
-            f"epsilon = {target.epsilon:g}: {best.kind} has more noise than that here, and cannot be "
-            f"adjusted so finely; possible is {reached * 1.005:.3g}"
-        )
-    return best
+    return min(fitted, key=lambda pair: pair[0])[1]
 
 
-def proposed(kind: str, options: Mapping[str, Any], target: Target, clip: float | None = None) -> list[Mechanism]:
+def proposed(kind: str, options: Mapping[str, Any], target: Target) -> list[Mechanism]:
     """Mechanisms of a kind before their noise is adjusted; options that are not given are chosen for
     the target.
 
@@ -374,7 +386,6 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target, clip: float 
         kind: The name of the mechanism.
         options: Options of it that are given.
         target: What is to be reached.
-        clip: c; None: that of the target.
 
     Returns:
         One or more mechanisms.
@@ -382,7 +393,7 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target, clip: float 
     Raises:
         ValueError: If an option is not one of the mechanism's.
     """
-    clip = target.coordinate_clip if clip is None else clip
+    clip = target.coordinate_clip
     first = model_mechanism(kind, clip, options)
     ask = Ask(
         levels=LEVELS,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import ceil, exp, sqrt
+from math import exp, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -209,23 +209,6 @@ class Guarantee:
         noise, gaussian = iterate_noise(workload), gaussian_noise(_trusted(self._question), self.epsilon)
         return noise.rms(independent, transient, residual, gain) / noise.rms(gaussian, 0.0)
 
-    @cached_property
-    def fixed_order_noise(self) -> float | None:
-        """A Gaussian's noise on records in a fixed order, each in as many rounds as expected, over that
-        of sampled ones."""
-        question, rate = self._question, self.release.sampling_rate
-        if rate is None or rate == 1 or not 0 < self.epsilon < USELESS_EPSILON or self.runs:
-            return None
-        rounds = sum(question.counts.values())
-        participation = replace(question.participation, max_participations=max(1, ceil(rate * rounds)), rounds=rounds)
-        fixed = replace(
-            question,
-            release=replace(question.release, sampling_rate=None),
-            participation=participation,
-            counts={1: rounds},
-        )
-        return gaussian_noise(fixed, self.epsilon) / gaussian_noise(question, self.epsilon)
-
     @property
     def bits_per_coordinate(self) -> int:
         """Bits of one coordinate of a message before secure aggregation."""
@@ -251,7 +234,9 @@ class Guarantee:
     @property
     def assumptions(self) -> list[Assumption]:
         """The conditions under which the guarantee holds, in a fixed order."""
-        return sorted(self.bound.assumptions, key=lambda assumption: _ORDER.index(type(assumption).__name__))
+        return sorted(
+            self.bound.assumptions, key=lambda assumption: Assumption.__subclasses__().index(type(assumption))
+        )
 
     def epsilon_at(self, delta: float) -> float:
         """ε of the same bound at another δ.
@@ -416,8 +401,6 @@ class Guarantee:
             lines.append(f"Noise over that of a trusted server's Gaussian: {self.noise_std_over_gaussian:.4f}")
         if self.correlated_noise_ratio != 1:
             lines.append(f"Noise of the models over that of independent noise: {self.correlated_noise_ratio:.4f}")
-        if self.fixed_order_noise is not None:
-            lines.append(f"A Gaussian in a fixed order would need {self.fixed_order_noise:.3g} times the noise")
         lines += [f"This ε is no meaningful protection: {remedy}" for remedy in self.remedies]
         return "\n".join(lines)
 
@@ -454,13 +437,8 @@ class Guarantee:
 
 _SHOWN = (
     *("epsilon", "delta", "mu", "accountant", "order", "certified", "headline", "sentence", "min_honest", "dim"),
-    *("per_coordinate", "noise_multiplier", "noise_std_over_gaussian", "correlated_noise_ratio", "fixed_order_noise"),
+    *("per_coordinate", "noise_multiplier", "noise_std_over_gaussian", "correlated_noise_ratio"),
     *("bits_per_coordinate", "bits_under_secagg", "wire_bits_per_parameter"),
-)
-_ORDER = (
-    *("SecureSum", "TrustedServer", "HonestClients", "HonestFraction", "MinSurvivors", "UniformSampling"),
-    *("SecretParticipation", "MaxParticipations", "MinSeparation", "FixedOrder", "HonestAfterParticipation"),
-    *("PoissonSampling", "NothingElseReleased"),
 )
 
 

@@ -126,6 +126,22 @@ class Participation:
             return replace(self, rounds=max(self.rounds, max(charged) + 1))
         return replace(self, rounds=max(charged) - min(charged) + 1)
 
+    def check_bands(self, bands: int) -> None:
+        """Refuse a trusted server's noise that is correlated over more rounds than lie between two
+        participations.
+
+        Args:
+            bands: Rounds over which noise is correlated, itself included.
+
+        Raises:
+            ValueError: If participations of a user overlap.
+        """
+        if self.limit > 1 and bands > self.min_separation:
+            raise ValueError(
+                f"mechanism.bands = {bands}: must be at most min_separation = {self.min_separation}, unless each user "
+                "takes part once (max_participations = 1)"
+            )
+
 
 @dataclass(frozen=True)
 class ThreatModel:
@@ -249,7 +265,9 @@ def honest_cohorts(
 ) -> tuple[list[HonestCohort], float]:
     """The honest clients that a round can hold.
 
-    The adversary may be told which cohort it is, as that does not depend on anyone's data.
+    The adversary may be told which cohort it is, as that does not depend on anyone's data. With an
+    honest fraction, the set of honest users is fixed before any sample is drawn, and the server
+    cannot influence the sample (docs/proofs/participation.md#assumption-2).
 
     See docs/proofs/participation.md#lemma-4.
 

@@ -42,7 +42,9 @@ class Release:
         sampling_rate: The probability with which a silo includes a record (Poisson sampling);
             None: no sampling.
         zero_distance: L2 distance of a user's vector from what a user with a zero update sends,
-            over `l2_clip`. It is above 1 where a zero update still sends something.
+            over `l2_clip`; at least 1. It is above 1 where a zero update still sends something,
+            which goes neither with correlated noise nor with records
+            (docs/proofs/participation.md#lemma-13).
     """
 
     mechanism: Mechanism
@@ -58,6 +60,8 @@ class Release:
         if not self.mechanism.private:
             raise TypeError(f"{type(self.mechanism).__name__} adds no noise: there is no privacy to account for")
         whole("dim", self.dim, 1)
+        largest = 2.0 if self.noise is None and self.record_clip is None else 1.0
+        real("zero_distance", self.zero_distance, f"from 1 to {largest:g}", 1, largest, closed="[]")
         for name in ("l2_clip", "record_clip"):
             if getattr(self, name) is not None:
                 real(name, getattr(self, name), "a positive finite number", 0, inf)
@@ -233,7 +237,7 @@ class Release:
         channel = mechanism.channel
         if channel.additive is None and not channel.affine:
             return None
-        if channel.additive is not None and self.dim > 2 * (self.l2_clip / channel.clip) ** 2:
+        if self.dim > (8 if channel.additive is None else 2) * (self.l2_clip / channel.clip) ** 2:
             return None  # all coordinates at their worst are far beyond the L2 bound
         return coordinates_profile(channel, honest=honest, coordinates=self.dim * count, distribution="sampled")
 

@@ -126,7 +126,7 @@ def splits(
             yield from halved((common + clients(at_high, block * more)).trimmed(tail), start, stop)
 
     last = blocks
-    if np.allclose(low, high[::-1], rtol=1e-12, atol=0):
+    if np.allclose(low, high[::-1], rtol=1e-14, atol=0):
         last = others // 2 // block + 1
     if last == blocks and others % block < block - 1:  # no client is low in all splits of the last block
         last -= 1

@@ -11,6 +11,7 @@ after the other. They are the same for all inputs. Events are measured by z = Φ
 probability.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, log, pi, sqrt
@@ -139,14 +140,11 @@ def coordinate_gdp(
         The largest over all splits of the other clients between the two ends; infinite if tails
         are unknown.
     """
-    low, high = (np.array(pmf) for pmf in ends)
     worst = CoordinateGdp(0.0, 0.0)
-    for base in splits(low, high, others):
-        if 2 * base.missing > tail:
+    for events in _events_of_splits(ends, others, tail):
+        if events is None:
             return CoordinateGdp(inf, inf)
-        events = BestEvents.between(np.convolve(low, base.pmf), np.convolve(high, base.pmf), tail - base.missing)
-        if events is not None:
-            worst = events.raised(worst, neighboring)
+        worst = events.raised(worst, neighboring)
     return CoordinateGdp(worst.per_square * ROUNDING, worst.most * ROUNDING)
 
 
@@ -154,15 +152,18 @@ def coordinate_gdp(
 def steepest_slope(ends: tuple[tuple[float, ...], ...], others: int, tail: float) -> float:
     """μ of a coordinate over the distance of its two inputs in clips, wherever they lie; see
     `coordinate_gdp`."""
+    slopes = [inf if events is None else events.steepest_slope() for events in _events_of_splits(ends, others, tail)]
+    return max(slopes, default=0.0) * ROUNDING
+
+
+def _events_of_splits(ends: tuple[tuple[float, ...], ...], others: int, tail: float) -> Iterator["BestEvents | None"]:
+    """The best events beside every split of the other clients; None where a tail is unknown."""
     low, high = (np.array(pmf) for pmf in ends)
-    worst = 0.0
     for base in splits(low, high, others):
         if 2 * base.missing > tail:
-            return inf
-        events = BestEvents.between(np.convolve(low, base.pmf), np.convolve(high, base.pmf), tail - base.missing)
-        if events is not None:
-            worst = max(worst, events.steepest_slope())
-    return worst * ROUNDING
+            yield None
+        elif events := BestEvents.between(np.convolve(low, base.pmf), np.convolve(high, base.pmf), tail - base.missing):
+            yield events
 
 
 @dataclass(frozen=True)

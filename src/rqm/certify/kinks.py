@@ -21,7 +21,6 @@ from math import inf, log, pi, sqrt
 import numpy as np
 from scipy.special import erfcx, ndtr, ndtri, ndtri_exp
 
-from rqm._util import cache
 from rqm._util.checks import FloatArray
 from rqm.certify.blocks import NEGLIGIBLE, largest_means, other_clients, pairs_of_client
 from rqm.certify.distributions import NOTHING, SMALLEST, IntArray, divergence_table, repeated
@@ -104,10 +103,6 @@ def coordinate_epsilon(mechanism: Channel, delta: float, honest: int, distributi
     """
     if mechanism.exposed:
         return inf
-    key = [mechanism.to_dict(), delta, honest, distribution]
-    stored = cache.read("coordinate", key)
-    if stored is not None:
-        return float(stored)
     attained = attained_epsilon(mechanism, delta, honest, distribution)
     if attained == inf:
         return inf
@@ -127,9 +122,7 @@ def coordinate_epsilon(mechanism: Channel, delta: float, honest: int, distributi
             NEGLIGIBLE * delta,
         )
     is_enough = deltas.max(axis=0) * (1 + 1e-9) <= delta
-    certified = float(tried[np.argmax(is_enough)]) if is_enough.any() else inf
-    cache.write("coordinate", key, certified)
-    return certified
+    return float(tried[np.argmax(is_enough)]) if is_enough.any() else inf
 
 
 def attained_epsilon(mechanism: Channel, delta: float, honest: int, distribution: Law = "paper") -> float:
@@ -255,19 +248,13 @@ def _cell_widths(mechanism: Channel, distribution: Law) -> FloatArray:
 @lru_cache(maxsize=64)
 def _scores(mechanism: Channel, honest: int, distribution: Law) -> "GaussianMixture | None":
     """A distribution above every score of a coordinate in convex order; None if none is known."""
-    key = [mechanism.to_dict(), honest, distribution]
-    stored = cache.read("scores", key)
-    if stored is not None:
-        return GaussianMixture.above(*map(np.array, stored))
     own_pmfs, widths = np.exp(mechanism.knot_laws(distribution)), _cell_widths(mechanism, distribution)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.concatenate([own_pmfs[1:] / own_pmfs[:-1], own_pmfs[:-1] / own_pmfs[1:]])
         largest = float(np.nanmax((ratios - 1) / np.concatenate([widths, widths])[:, None])) * (1 + 1e-9)
     if not np.isfinite(largest):
         return None
-    thresholds, stop_loss = _bounded_scores(mechanism, honest, distribution, widths, largest)
-    cache.write("scores", key, [thresholds.tolist(), stop_loss.tolist()])
-    return GaussianMixture.above(thresholds, stop_loss)
+    return GaussianMixture.above(*_bounded_scores(mechanism, honest, distribution, widths, largest))
 
 
 def _bounded_scores(

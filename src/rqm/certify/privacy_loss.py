@@ -32,7 +32,7 @@ GRID_SIZE = 4000
 TRUNCATED = 1e-15
 """Probability that may be cut off in composing the coordinates of a release; it is charged."""
 DELTA_ERROR = 1e-13
-"""Added to every δ of a profile: more than its rounding errors."""
+"""Added to every δ on a coordinate's grid, and to δ at many ε at once: more than rounding errors."""
 SUM_ERROR = 1e-9
 """More than the relative errors of pmfs of sums of integer noise."""
 RARE = 1e-16
@@ -142,7 +142,12 @@ def _largest_profile(pairs: Iterable[Pair], last: float) -> tuple[FloatArray, Fl
 
 
 def _as_profile(grid: FloatArray, deltas: FloatArray) -> FloatArray:
-    """Values of δ that can be a profile's, no smaller than the given ones."""
+    """The profile that upper bounds of δ on a rising grid imply: at each ε the least bound up to there.
+
+    The true δ falls as ε grows, so a bound at one ε holds at every larger one.
+
+    See docs/proofs/composition.md#lemma-8.
+    """
     minimum = np.maximum(0, -np.expm1(grid))
     return np.asarray(np.minimum.accumulate(np.clip(np.nan_to_num(deltas + DELTA_ERROR, nan=1.0), minimum, 1)))
 

@@ -2,7 +2,7 @@
 inputs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import inf
@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from rqm._util import cache
 from rqm._util.checks import FloatArray, inputs, order, whole
 from rqm.certify.affine_rdp import affine_leakage, end_pmfs
 from rqm.certify.blocks import certified_renyi, pairs_of_client
@@ -229,21 +228,7 @@ def _last_largest(values: FloatArray) -> int:
 
 @lru_cache(maxsize=4096)
 def _worst_case(mechanism: Channel, alpha: float, clients: int, distribution: Law) -> RenyiBound:
-    """The bound for all inputs, from the disk if it was computed before."""
-    is_slow = clients > 2 and type(mechanism).__module__.startswith("rqm.mechanisms.")
-    key = [mechanism.to_dict(), alpha, clients, distribution]
-    stored = cache.read("renyi", key) if is_slow else None
-    if stored is not None:
-        x, x_prime, others = stored.pop("witness")
-        return RenyiBound(**stored, witness=Witness(x, x_prime, {float(v): count for v, count in others}))
-    bound = _certified(mechanism, alpha, clients, distribution)
-    if is_slow:
-        x, x_prime, others = bound.witness
-        cache.write("renyi", key, {**asdict(bound), "witness": [x, x_prime, list(map(list, others.items()))]})
-    return bound
-
-
-def _certified(mechanism: Channel, alpha: float, clients: int, distribution: Law) -> RenyiBound:
+    """The bound for all inputs."""
     breakpoints = mechanism.breakpoints
     if mechanism.exposed:  # others at a level inside the clip add no noise, and clip rounds to where −clip cannot
         witness = Witness(mechanism.clip, -mechanism.clip, {float(breakpoints[1]): clients - 1})

@@ -150,8 +150,9 @@ def shifted_gdp(
     """Certified μ of coordinates whose differences are bounded one by one and in the sum of squares.
 
     Two inputs s = k + ρ steps apart are reached one from the other by k whole steps, μ(k), and a
-    fraction of a step, of slope κ(k) at most: μ(s) ≤ μ(k) + ρ κ(k). Also μ(s) ≤ μ(k + 1), as
-    rounded inputs are k or k + 1 steps apart.
+    fraction of a step, of slope κ at most: μ(s) ≤ μ(k) + ρ κ. Also μ(s) ≤ μ(k + 1), as rounded
+    inputs are k or k + 1 steps apart. κ depends on k only through the tails that are cut for k
+    whole steps (κ(k) in docs/proofs/additive.md#lemma-7).
 
     See docs/proofs/additive.md#theorem-6.
 
@@ -219,8 +220,8 @@ def _circular_steps(mechanism: Additive, honest: int, max_shift: int) -> tuple[F
 
 @lru_cache(maxsize=256)
 def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) -> tuple[FloatArray, FloatArray] | None:
-    """μ(k) for k = 0, …, `most` and the steepest slope beside k more steps, except for a tail at
-    each end.
+    """μ(k) for k = 0, …, `max_shift` and the steepest slope κ(k) beside k more steps, except for a
+    tail at each end.
 
     A pair of inputs lies on a line of k + 2 steps. All outcomes that are less likely than the
     tail everywhere on that line are merged into one, at either end.

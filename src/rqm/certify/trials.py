@@ -13,7 +13,7 @@ from math import inf, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import gammaln, ndtri, xlog1py, xlogy
 
 from rqm._util.checks import FloatArray
 from rqm.bounds import Neighboring
@@ -93,18 +93,16 @@ class _OwnTrials:
     """
 
     def __init__(self, low: float, high: float, trials: int) -> None:
-        from scipy.stats import binom  # noqa: PLC0415 (takes half a second)
-
         self.trials, self.rise = trials, trials * (high - low) / 2
         success = {sign: (low + high) / 2 + sign * INPUTS * (high - low) / 2 for sign in (1, -1)}
-        outcomes = np.arange(trials + 1)
-        self.pmfs = {sign: np.asarray(binom.pmf(outcomes, trials, p[:, None])) for sign, p in success.items()}
+        outcomes = np.arange(trials + 1.0)
+        self.pmfs = {sign: _binomial_pmf(outcomes, trials, p[:, None]) for sign, p in success.items()}
         modes = np.arange(trials) / max(1, trials - 1)
         self.most = {}
         for sign, p in success.items():
             cell_ends = np.sort(np.stack([p[:-1], p[1:]]), axis=0)[:, :, None]
             worst = np.clip(modes, cell_ends[0], cell_ends[1])
-            self.most[sign] = np.asarray(binom.pmf(outcomes[:-1], trials - 1, worst))
+            self.most[sign] = _binomial_pmf(outcomes[:-1], trials - 1, worst)
 
     def raised(self, bounds: CoordinateGdp, base: FloatArray, tail: float, neighboring: Neighboring) -> CoordinateGdp:
         """The largest μ² beside a sum of the other clients with the pmf `base`, and what is known
@@ -137,6 +135,12 @@ class _OwnTrials:
         return CoordinateGdp(per_square, max(bounds.most, float((rises[1][-1] + rises[-1][-1]).max()) ** 2))
 
 
+def _binomial_pmf(successes: FloatArray, trials: int, p: FloatArray) -> FloatArray:
+    """The binomial pmf; SciPy's takes half a second to import."""
+    log_choices = gammaln(trials + 1) - gammaln(successes + 1) - gammaln(trials - successes + 1)
+    return np.asarray(np.exp(log_choices + xlogy(successes, p) + xlog1py(trials - successes, -p)))
+
+
 def _with_others(base: FloatArray, pmfs: FloatArray) -> FloatArray:
     """The pmfs of the sums of a client, one row for each of its pmfs, and the other clients."""
     count = pmfs.shape[1]
@@ -161,8 +165,8 @@ def _last_likely(above: FloatArray, tail: float) -> int:
 
 def _normal_quantile(inside: FloatArray, outside: FloatArray) -> FloatArray:
     """Φ⁻¹ of probabilities of events, computed from the smaller of these and their complements."""
-    smaller = np.maximum(np.minimum(inside, outside), 1e-300)
-    return np.asarray(np.where(inside <= outside, ndtri(smaller), -ndtri(smaller)))
+    z = ndtri(np.maximum(np.minimum(inside, outside), 1e-300))
+    return np.asarray(np.where(inside <= outside, z, -z))
 
 
 def _mean_slopes(rises: FloatArray, slopes: FloatArray) -> FloatArray:

@@ -162,6 +162,8 @@ def banded(workload: Workload, bands: int) -> Strategy:
 
     Its sensitivity is √k for k participations at least `bands` rounds apart.
 
+    See docs/proofs/correlated.md#lemma-17.
+
     Args:
         workload: How the server sums noise.
         bands: Rounds that noise is correlated over, itself included.

@@ -28,6 +28,8 @@ from rqm.mechanisms.sums import summed
 TAILS = (1e-22, 1e-25, 1e-28)
 """Tails of a coordinate that are left out at each side: so small that a long way of steps adds up to
 nothing."""
+POINTS = 80
+"""Points of the grid in a standard deviation: a record is in many rounds, and each adds what the grid loses."""
 NEGLIGIBLE = 1e-48
 """Probabilities that are not carried on: far below the tail, in which they end up."""
 
@@ -88,7 +90,7 @@ def step_pmfs(residual: FloatArray, transient: FloatArray, separation: int) -> t
     rounds, _ = path_length(separation, *variances[:2], 1, variances[2])
     ratios = one_shift(ratio_above([transient], variances[1], rare=NEGLIGIBLE))
     rounding = ratio_above([residual], variances[2], rare=NEGLIGIBLE)
-    ratio = path_ratio(ratios, None, rounding, variances, 1, rounds, rare=NEGLIGIBLE)
+    ratio = path_ratio(ratios, None, rounding, variances, 1, rounds, POINTS, NEGLIGIBLE)
     return np.append(ratio.probabilities, 0.0), np.append(ratio.probabilities * ratio.values, ratio.alone)
 
 

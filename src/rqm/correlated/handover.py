@@ -38,7 +38,7 @@ FAR_DEVIATIONS = 10
 PIECES_PER_DEVIATION = 2
 """Pieces into which the outcomes of F are cut, in each standard deviation, where both of its ratios
 matter."""
-GRID_POINTS = 80
+GRID_POINTS = 68
 """Points of Y's grid in a standard deviation."""
 GRID_BELOW, GRID_ABOVE = 12, 80
 """Standard deviations of Y below and above 1 up to which its grid reaches."""
@@ -248,12 +248,18 @@ def _curve_points(step: float, points: int) -> FloatArray:
 
 def _ratio_of_curve(q: FloatArray, puts: FloatArray, calls: FloatArray, rare: float) -> Ratio:
     """The ratio ρ whose E max(q − ρ, 0) below 1, and E max(ρ − q, 0) above, are as given; 1 is one
-    of the points."""
+    of the points.
+
+    A curve that ends early lacks less than rare · q / spacing of W at its last point q.
+
+    See docs/proofs/correlated.md#lemma-5.
+    """
     center = int(np.searchsorted(q, 1.0))
     rises = np.diff(puts[: center + 1]) / np.diff(q[: center + 1])  # probabilities to lie below
     falls = np.append(-np.diff(calls[center:]) / np.diff(q[center:]), 0.0)  # probabilities to lie above
     masses = np.concatenate([rises[:1], np.diff(rises), [1 - rises[-1] - falls[0]], falls[:-1] - falls[1:]])
     last = int(np.flatnonzero(np.append(True, calls[:-1] > rare))[-1])
+    masses[last] += falls[last - center]  # what lies beyond it
     return Ratio(q[: last + 1], np.maximum(masses[: last + 1], 0.0), float(calls[last]))
 
 
@@ -419,7 +425,8 @@ def path_ratio(
     residual = Ratio(np.zeros(1), np.ones(1), 0.0) if residual is None else without_rare(residual, rare)
     rounding = without_rare(rounding, rare)
     is_used = transient.probabilities > rare
-    up, down, weights = (values[is_used] for values in transient[:3])
+    order = np.lexsort(transient[:2])
+    up, down, weights = (values[order][is_used[order]] for values in transient[:3])
     dropped, dropped_up, dropped_down = (
         float(transient.probabilities[~is_used] @ values[~is_used])
         for values in (np.ones(len(is_used)), transient.up, transient.down)
@@ -460,7 +467,10 @@ def _either(p: float, q: float) -> float:
     return p + q - p * q
 
 
-@njit(cache=True, nogil=True)
+_compiled = njit(cache=True, nogil=True, fastmath={"contract"})  # sums of positive numbers
+
+
+@_compiled
 def _add_convolution(masses, others, out):  # type: ignore[no-untyped-def]
     """Add the convolution of two arrays to `out`, on a single thread, as np.convolve is not for long arrays."""
     for i in range(len(masses)):
@@ -469,49 +479,52 @@ def _add_convolution(masses, others, out):  # type: ignore[no-untyped-def]
             window[j] += masses[i] * others[j]
 
 
-@njit(cache=True, nogil=True)
+@_compiled
 def _add_products(ups, downs, weights, handed, probabilities, ended, others, out):  # type: ignore[no-untyped-def]
-    """Add the pmf of up · x + down · y to `out`, with x and y of two pmfs and (up, down) of a third.
+    """Add the pmf of up · x + down · y to `out`, with x and y of two pmfs and (up, down) of a third, where equal values
+    of `downs` follow one another.
 
     Returns the probability of what lies beyond the last point, and its mean times that.
     """
-    beyond, beyond_mean, top = 0.0, 0.0, len(out) - 1
-    for k in range(len(ups)):
-        residual_part, near_first, near_beyond, near_rest = _split_to_grid(downs[k], ended, others, 1.0, top)
-        transient_part, far_first, far_beyond, far_rest = _split_to_grid(ups[k], handed, probabilities, weights[k], top)
-        near_mass, near_mean, mass, mean = 0.0, 0.0, far_beyond, far_rest
-        for j in range(len(residual_part)):
-            near_mass += residual_part[j]
-            near_mean += residual_part[j] * (near_first + j)
-        for i in range(len(transient_part)):
-            mass += transient_part[i]
-            mean += transient_part[i] * (far_first + i)
-        beyond += mass * near_beyond + far_beyond * near_mass
-        beyond_mean += mass * near_rest + near_beyond * mean + far_beyond * near_mean + far_rest * near_mass
-        for i in range(len(transient_part)):
-            if transient_part[i] == 0.0:  # between 0 and the next value
+    beyond, beyond_mean, top, k = 0.0, 0.0, len(out) - 1, 0
+    total, index = np.zeros(2 * top + 12), np.arange(2 * top + 12)
+    while k < len(ups):
+        transient_part, residual_part, down = np.zeros(top + 8), np.zeros(top + 8), downs[k]
+        near_beyond, near_rest = _split_to_grid(down, ended, others, 1.0, residual_part[3 : top + 5])
+        far_beyond, far_rest = 0.0, 0.0
+        while k < len(ups) and downs[k] == down:
+            outside, outside_mean = _split_to_grid(ups[k], handed, probabilities, weights[k], transient_part[: top + 2])
+            far_beyond += outside
+            far_rest += outside_mean
+            k += 1
+        if near_beyond + far_beyond > 0.0:
+            mass, mean = transient_part.sum(), (transient_part * index[: top + 8]).sum()
+            near_mass, near_mean = residual_part.sum(), (residual_part[3:] * index[: top + 5]).sum()
+            beyond += mass * near_beyond + far_beyond * (near_mass + near_beyond)
+            beyond_mean += mass * near_rest + near_beyond * (mean + far_rest) + far_beyond * (near_mean + near_rest)
+            beyond_mean += far_rest * near_mass
+        start, stop = int(min(down * ended[0], top)), int(min(down * ended[-1], top)) + 5
+        padded = residual_part[start : stop + 3]
+        for i in range(0, top + 2, 4):  # four at a time, so that sums stay in registers
+            first, second = transient_part[i], transient_part[i + 1]
+            third, fourth = transient_part[i + 2], transient_part[i + 3]
+            if first + second + third + fourth == 0.0:  # between 0 and the next value
                 continue
-            probability, base = transient_part[i], far_first + i + near_first
-            inside = min(len(residual_part), max(top + 1 - base, 0))
-            window = out[base : base + inside]
-            for j in range(inside):
-                window[j] += probability * residual_part[j]
-            for j in range(inside, len(residual_part)):
-                beyond += probability * residual_part[j]
-                beyond_mean += probability * residual_part[j] * (base + j)
-    return beyond, beyond_mean
+            window = total[i + start : i + stop]
+            for j in range(stop - start):
+                window[j] += first * padded[j + 3] + second * padded[j + 2] + third * padded[j + 1] + fourth * padded[j]
+    out += total[: top + 1]
+    far = total[top + 1 :]
+    return beyond + far.sum(), beyond_mean + (far * index[top + 1 :]).sum()
 
 
-@njit(cache=True, nogil=True)
-def _split_to_grid(scale, values, probabilities, weight, top):  # type: ignore[no-untyped-def]
-    """Scaled rising values, none negative, each split between the two whole numbers around it; the
-    first of these.
+@_compiled
+def _split_to_grid(scale, values, probabilities, weight, masses):  # type: ignore[no-untyped-def]
+    """Add the probabilities of scaled values, none negative, to the two whole numbers around each.
 
-    Also the probability of those beyond `top`, and their mean times that.
+    Returns the probability of those beyond the last but one, and their mean times that.
     """
-    first = int(min(scale * values[0], top))
-    masses = np.zeros(int(min(scale * values[-1], top)) - first + 2)
-    beyond, beyond_mean = 0.0, 0.0
+    beyond, beyond_mean, top = 0.0, 0.0, len(masses) - 2
     for i in range(len(values)):
         value = scale * values[i]
         if value > top:
@@ -520,6 +533,6 @@ def _split_to_grid(scale, values, probabilities, weight, top):  # type: ignore[n
             continue
         left = int(value)
         fraction = value - left
-        masses[left - first] += weight * probabilities[i] * (1 - fraction)
-        masses[left - first + 1] += weight * probabilities[i] * fraction
-    return masses, first, beyond, beyond_mean
+        masses[left] += weight * probabilities[i] * (1 - fraction)
+        masses[left + 1] += weight * probabilities[i] * fraction
+    return beyond, beyond_mean

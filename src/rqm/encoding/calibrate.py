@@ -9,7 +9,6 @@ from rqm._util.checks import real, shown
 from rqm.accounting.calibration import (
     Target,
     best_fit,
-    coordinate_clip,
     find_correlated,
     find_mechanism,
     gaussian_noise,
@@ -275,7 +274,6 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     min_separation: int = 1,
     l2_clip: float = 1.0,
     coordinates: int | None = None,
-    spread: float | None = None,
     **options: Any,
 ) -> Calibration:
     """Find the noise with which a mechanism of a given kind makes a run (ε, δ)-private for every
@@ -301,8 +299,6 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
         min_separation: See `private_mean`.
         l2_clip: See `private_mean`.
         coordinates: See `private_mean`.
-        spread: c√d/C, the clip of a coordinate over the root mean square of rotated ones; None:
-            4, or √d if less.
         **options: Options of the mechanism, such as `levels`, `keep`, `steps` or `bits`; others
             are chosen.
 
@@ -333,7 +329,7 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     count = sent_coordinates(dim, True, coordinates)
     bound = l2_clip * second_clip(count) if count < sent_coordinates(dim, True, None) else l2_clip
     target = Target(epsilon, delta, who, threat_model, count, bound)
-    firsts = proposed(mechanism, options, target, coordinate_clip(bound, count, spread))
+    firsts = proposed(mechanism, options, target)
     mean = PrivateMean(
         dim=dim,
         mechanism=best_fit(firsts, target),

@@ -44,11 +44,8 @@ def check_mean(mean: "PrivateMean") -> None:
         )
     if mechanism.needs_l2_clip and mean.l2_clip is None:
         raise ValueError(f"l2_clip = None: must be given for the mechanism {mechanism.kind}, whose noise it scales")
-    if mechanism.correlation is not None and who.limit != 1 and mechanism.correlation.bands > who.min_separation:
-        raise ValueError(
-            f"mechanism.bands = {mechanism.correlation.bands}: must be at most min_separation = {who.min_separation}, "
-            "unless each user takes part once (max_participations = 1)"
-        )
+    if mechanism.correlation is not None:
+        who.check_bands(mechanism.correlation.bands)
     if mean.record_clip is not None:
         record_length(mean)
 

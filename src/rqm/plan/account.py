@@ -10,7 +10,7 @@ from rqm.encoding.private_mean import PrivateMean
 from rqm.ledger.ledger import LEDGER, read
 from rqm.ledger.signing import LedgerError
 from rqm.plan.folder import recorded_head
-from rqm.plan.plan import PLAN, Plan
+from rqm.plan.plan import PLAN, Plan, check_sampler
 from rqm.plan.sizes import parameters
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> PrivateM
     if plan.delta is None and changes.get("delta") is None and population is not None:
         changes["delta"] = default_delta(population)
     mean = plan.private_mean(dim).replaced(**changes)
+    check_sampler(mean.participation, mean.threat_model)
     _check_memory(plan, mean)
     return mean
 
@@ -167,6 +168,8 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
         raise LedgerError(f"{file}: its plan cannot be read, which must say that clients remember nothing")
     mean = mean.replaced(**changes)
     _check_memory(plan, mean)
+    if plan is not None:
+        check_sampler(mean.participation, mean.threat_model)
     charged = {"head_hash": ledger.head, "charges": sum(ledger.charges.values()), "rounds_charged": len(ledger.charges)}
     if not ledger.charges:
         return None, charged

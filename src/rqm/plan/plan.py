@@ -220,6 +220,7 @@ class Plan:
     def _check_order(self) -> None:
         """Refuse random samples of users who are to be kept apart."""
         who = self.participation
+        check_sampler(who, self.threat_model)
         if self.records is None and who.sampling == "uniform" and (self.noise is not None or who.min_separation > 1):
             raise ValueError(
                 "sampling = 'uniform': must be 'fixed-order' with min_separation and with correlated noise, for which "
@@ -391,6 +392,24 @@ def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
     for setting in settings:
         assign(values, setting)
     return values
+
+
+def check_sampler(participation: Participation, threat_model: ThreatModel) -> None:
+    """Refuse an honest fraction where the simulator's samples depend on earlier rounds.
+
+    Args:
+        participation: Who takes part.
+        threat_model: What is assumed about the adversary.
+
+    Raises:
+        ValueError: If users who have used up their participations are not sampled any more.
+    """
+    limit = participation.limit
+    if threat_model.honest_fraction is not None and 1 < limit < participation.rounds:
+        raise ValueError(
+            f"max_participations = {limit}: must be 1 or not given with honest_fraction: users who have used up their "
+            "rounds are not sampled any more, so later rounds are no uniform samples (or give honest_clients)"
+        )
 
 
 def assign(values: dict[str, Any], setting: str) -> None:

@@ -128,6 +128,7 @@ def _rounds(claims: Claims, charges: Counter[int]) -> list[str]:
         texts = [f"a {claims.unit} takes part in at most {most:,} of the {total:,} rounds"]
     if claims.min_separation > 1 and limit > 1:
         texts.append(f"two participations of a {claims.unit} are at least {claims.min_separation:,} rounds apart")
-    if claims.unit == "record" and claims.min_separation > 1:
+    rounds = max(claims.rounds, max(charges) + 1)
+    if claims.unit == "record" and (claims.min_separation > 1 or (claims.max_participations or rounds) < rounds):
         texts.append("the rounds of a record follow from the record alone (a fixed order of batches)")
     return texts
