@@ -40,7 +40,7 @@ def vector(count: int) -> Any:
 
 def drawn(message: Message, context: Context, call_next: Any) -> Message:
     """A mod, and a setting of the server's: neighbours are drawn, as in rounds of more than 128 clients."""
-    protocol.COMPLETE = 0
+    protocol.MAX_COMPLETE_CLIENTS = 0
     reply: Message = call_next(message, context)
     return reply
 
@@ -54,7 +54,7 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
 
     few, left = shares < clients - 1, clients - clients // 20
     if few:
-        protocol.COMPLETE = 0
+        protocol.MAX_COMPLETE_CLIENTS = 0
     settings = Settings.from_run_config(
         {
             **({"rqm.min-survivors": left, "rqm.honest-clients": left} if few else {}),

@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from rqm import SecureRandom
 from rqm.flower import PrivateStrategy, Settings, private_mod
 from rqm.flower.records import REFUSED
-from rqm.plan.policy import KNOWN, PAID, POLICY, NodeGuard, Policy
+from rqm.plan.policy import EPSILONS, LEDGERS, POLICY, NodeGuard, Policy
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.training.small import federation, model
 
@@ -168,14 +168,14 @@ def main() -> None:
     with TemporaryDirectory() as home:
         (Path(home) / POLICY).write_text(LIMITS)
         NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan, dim, b"x")
-        costs = (Path(home) / PAID / KNOWN).read_text()
+        costs = (Path(home) / LEDGERS / EPSILONS).read_text()
     for line in sys.stdin:
         folder, *points = line.split()
         ends = []
         for node in range(100, 103):
-            (Path(folder) / f"home-{node}" / PAID).mkdir(parents=True)
+            (Path(folder) / f"home-{node}" / LEDGERS).mkdir(parents=True)
             (Path(folder) / f"home-{node}" / POLICY).write_text(LIMITS)
-            (Path(folder) / f"home-{node}" / PAID / KNOWN).write_text(costs)
+            (Path(folder) / f"home-{node}" / LEDGERS / EPSILONS).write_text(costs)
         for point in (*map(int, points), None):
             child = os.fork()
             if not child:

@@ -16,7 +16,7 @@ from rqm.flower import PrivateStrategy, Settings, private_mod
 from rqm.flower import mod as node_side
 from rqm.flower.records import NEXT, REFUSED, Asked
 from rqm.ledger.ledger import LEDGER, read
-from rqm.plan.policy import KNOWN, PAID, TEMPLATE, NodeGuard, Policy
+from rqm.plan.policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
 from rqm.secagg import ProtocolError, Server, wire
 from rqm.secagg import client as protocol
 from rqm.secagg.masking import DEALT
@@ -52,9 +52,9 @@ class Enemy:
         self.left = []  # client, round, stage
         for node, context in self.grid.contexts.items():
             home = folder / str(node)
-            (home / PAID).mkdir(parents=True)
+            (home / LEDGERS).mkdir(parents=True)
             (home / "policy.toml").write_text(limits)
-            (home / PAID / KNOWN).write_text(costs(Policy.from_toml(home / "policy.toml")))
+            (home / LEDGERS / EPSILONS).write_text(costs(Policy.from_toml(home / "policy.toml")))
             context.node_config["rqm-policy"] = str(home / "policy.toml")
 
     def state(self, number):
@@ -65,7 +65,7 @@ class Enemy:
         self.grid.contexts[100 + number].state = before
 
     def charges(self, number):
-        return sum(read(path).charges.total() for path in self.folder.glob(f"{100 + number}/{PAID}/*/{LEDGER}"))
+        return sum(read(path).charges.total() for path in self.folder.glob(f"{100 + number}/{LEDGERS}/*/{LEDGER}"))
 
     def ask(self, number, *asked):
         """What a client answers, to one message, to each of the things asked; a reason where it refuses."""

@@ -143,7 +143,7 @@ def test_what_a_silos_next_rounds_cost_is_known_before_they_are_asked_for(tmp_pa
     guard.charge(plan, 51, 0)
     cost = policy._cost
     monkeypatch.setattr(policy, "_cost", lambda *given: asked.append(given[1]) or cost(*given))
-    for turn in range(1, policy.DRAWN):
+    for turn in range(1, policy.SAMPLED_RELEASES_AHEAD):
         guard.charge(plan, 51, turn)
     assert not asked
     guard.allow(plan, 51, b"one more")

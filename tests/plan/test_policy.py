@@ -128,13 +128,13 @@ def test_a_round_has_no_more_clients_than_the_roster(tmp_path):
     keys = [Identity.new(tmp_path / "identity.key").public] + [bytes([u]) * 32 for u in range(18)]
     (tmp_path / "roster.txt").write_text("\n".join(key.hex() for key in keys))
     policy = replace(POLICY_OF, trust_server_with_keys=False, roster=tmp_path / "roster.txt")
-    with pytest.raises(PolicyError, match="clients = 20: must be at most 19, who are in the roster"):
+    with pytest.raises(PolicyError, match="clients = 20: must be at most 19, the clients in the roster"):
         NodeGuard(policy, tmp_path).allow(PLAN, 500, b"1")
 
 
 def test_nobody_waits_while_a_cost_is_worked_out(guard, monkeypatch):
     """What another process charges meanwhile is seen."""
-    afford, asked = NodeGuard._afford, []
+    afford, asked = NodeGuard._check_budget, []
 
     def slow(self, mean, counts):
         afford(self, mean, counts)
@@ -142,7 +142,7 @@ def test_nobody_waits_while_a_cost_is_worked_out(guard, monkeypatch):
         if len(asked) == 1:
             guard.charge(PLAN, 500, 7)
 
-    monkeypatch.setattr(NodeGuard, "_afford", slow)
+    monkeypatch.setattr(NodeGuard, "_check_budget", slow)
     guard.charge(PLAN, 500, 0)
     assert asked == [1, 1, 2]
     (path,) = guard.folder.glob("*/ledger.jsonl")

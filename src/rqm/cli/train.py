@@ -254,7 +254,8 @@ def _plan(experiment: str | None, settings: list[str], resume: Path | None) -> "
     from dataclasses import replace
 
     from rqm.plan.experiments import find
-    from rqm.plan.plan import FREE, Plan, assign
+    from rqm.plan.plan import IRRELEVANT_TO_MODEL as FREE
+    from rqm.plan.plan import Plan, assign
     from rqm.plan.sweep import Sweep
 
     if resume is not None:

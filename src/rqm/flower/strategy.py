@@ -203,7 +203,7 @@ class PrivateStrategy(Strategy):
     def _state(self, server_round: int) -> dict[str, float]:
         """What has been spent, where that means something."""
         assert self.guard is not None
-        epsilon = self.guard.epsilon() if self.guard.tells and not self.seeded else None
+        epsilon = self.guard.epsilon() if self.guard.has_running_epsilon and not self.seeded else None
         if self.seeded:
             log(WARNING, "rqm: seeded randomness, NOT PRIVATE: no ε is stated")
         elif epsilon is None:

@@ -1,4 +1,4 @@
-"""The folder of a run: the names of its files, and what can be told from them without torch."""
+"""The folder of a run: the names of its files, and how they are read without torch."""
 
 from pathlib import Path
 from typing import Any
@@ -8,20 +8,20 @@ from rqm._util.files import parse_table
 from rqm._util.safetensors import Arrays, parse
 
 METRICS, SUMMARY, FINDINGS, CHECKPOINT = "metrics.jsonl", "summary.json", "findings.json", "checkpoint.safetensors"
-"""A line a round; the end of a run; what was found out about it; its model."""
+"""A line per round; the end of a run; its evaluation for the report; its model."""
 STATE = "state"
-"""The text in a checkpoint that holds what is there beside the model, as JSON."""
+"""The text in a checkpoint that holds everything but the arrays, as JSON."""
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run has come to its end."""
+    """Whether a run has ended."""
     return (folder / SUMMARY).exists()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics; one that was cut off by a crash, and what is after it, is left out."""
-    lines: list[dict[str, Any]] = []
-    for text in (folder / METRICS).read_bytes().splitlines() if (folder / METRICS).exists() else []:
+    """The lines of a run's metrics; a line that was cut off by a crash, and all after it, are left out."""
+    path, lines = folder / METRICS, list[dict[str, Any]]()
+    for text in path.read_bytes().splitlines() if path.exists() else []:
         try:
             line = parse_table(text)
             whole("round", line.get("round"), 1)
@@ -32,7 +32,17 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_checkpoint(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
-    """The arrays and the state of a run's checkpoint, if there is one; a ValueError if it is damaged."""
+    """The arrays and the state of a run's checkpoint.
+
+    Args:
+        folder: The folder of the run.
+
+    Returns:
+        Both, or None if there is no checkpoint.
+
+    Raises:
+        ValueError: If the checkpoint is damaged.
+    """
     path = folder / CHECKPOINT
     try:
         arrays, texts = parse(path.read_bytes())
@@ -52,6 +62,6 @@ def read_checkpoint(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
 
 
 def recorded_head(folder: Path) -> str | None:
-    """The head of the ledger when the last checkpoint was written; None if there was no ledger, or no checkpoint."""
-    found = read_checkpoint(folder)
-    return None if found is None else found[1].get("ledger_head")
+    """The head of the ledger when the last checkpoint was written; None without a ledger or a checkpoint."""
+    checkpoint = read_checkpoint(folder)
+    return None if checkpoint is None else checkpoint[1].get("ledger_head")

@@ -1,6 +1,6 @@
-"""The guard of a run's privacy: charges the ledger before a sum is used, and knows what has been spent.
+"""The guard of a run's privacy budget: charges the ledger before a sum is used, and states what was spent.
 
-Every way to train goes through it: the commands, sweeps, Python, Flower.
+Every way to train uses it: the commands, sweeps, the Python API and Flower.
 """
 
 from collections import Counter
@@ -27,17 +27,26 @@ CERTIFICATE = 1
 class Guard(Closing):
     """The ledger of a run, and ε as it grows, for a user against the server.
 
-    The ledger is kept in ``folder``; without one, charges are only counted. A round that is done again after an
-    interruption is charged again: its clients have then been part of two releases. Noise-free runs promise nothing,
-    and have no ledger.
+    A round that is repeated after an interruption is charged again, because its clients were then part of two
+    releases. Runs without noise have no guarantee and no ledger.
 
-    The ledger is signed by the server's ``key``: a file, by default one in the folder of the user's state. A
-    ``witness`` (a file elsewhere, or ``cmd:`` and a command) is told every charge; a file also notices a ledger that
-    was put back.
+    Args:
+        mean: What clients send in a round, and what that guarantees.
+        folder: Where the ledger is kept; None: charges are only counted in memory.
+        plan: The plan of the run, which is written into the ledger.
+        budget: The largest ε that the run may spend; None: no limit.
+        expect_head: A hash that the ledger must contain, for runs that continue.
+        certificate: A file that `rqm account --save` wrote. ε is looked up in it, for machines without the
+            accountant. Without either, rounds are charged and no ε is stated.
+        users: The users that a round's clients are drawn from, where the plan does not say.
+        key: The file of the server's signing key; None: the one in the folder of the user's state.
+        witness: A file elsewhere, or `cmd:` and a command, that is told every charge. A file also detects a
+            ledger that was restored from a backup.
+        seeded: Whether messages are encoded with seeded randomness. The ledger then says so.
 
-    ``users`` are those whom a round's clients are drawn from, where the plan does not say. Where the accountant is not
-    installed, ε is looked up in a ``certificate`` that ``rqm account --save`` wrote; without one, rounds are charged
-    and ε is not stated.
+    Raises:
+        ValueError: If a budget cannot be enforced here, or the mechanism adds no noise.
+        LedgerError: If the folder has the ledger of another run, or one that cannot be trusted.
     """
 
     def __init__(
@@ -62,30 +71,32 @@ class Guard(Closing):
                 raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
             return
         if budget is not None and self._epsilons is None:
-            _can_account(mean)
+            _check_accountant(mean)
         if folder is None:
             return
         about: dict[str, Any] = {"mean": mean.to_dict(), "plan": None if plan is None else plan.to_dict()}
-        about |= {} if users is None else {"users": users}
-        about |= {"seeded": True} if seeded else {}
+        if users is not None:
+            about["users"] = users
+        if seeded:
+            about["seeded"] = True
         Path(folder).mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger(
             Path(folder) / LEDGER,
             about,
             expect_head,
-            same=_same,
+            same=_is_same_release,
             key=signer(key),
             witness=None if witness is None else Witness(witness),
         )
 
     def close(self) -> None:
-        """Let others open the ledger."""
+        """Let other processes open the ledger."""
         if self.ledger is not None:
             self.ledger.close()
 
     @property
     def head(self) -> str | None:
-        """The hash of the ledger's last line."""
+        """The hash of the ledger's last line; None without a ledger."""
         return None if self.ledger is None else self.ledger.head
 
     @property
@@ -93,61 +104,76 @@ class Guard(Closing):
         """How often each round was charged."""
         return Counter(self._charges) if self.ledger is None else self.ledger.charges
 
-    def charge(self, turn: int) -> None:
-        """Pay for one release of round ``turn``. When this returns the charge is on the disk, if there is a ledger."""
+    def charge(self, round_index: int) -> None:
+        """Pay for one release of a round. When this returns, the charge is on disk if there is a ledger."""
         if self.ledger is not None:
-            self.ledger.charge(turn)
+            self.ledger.charge(round_index)
         elif self.mean.is_private:
-            self._charges[turn] += 1
+            self._charges[round_index] += 1
 
-    def epsilon(self, more: int | None = None) -> float | None:
-        """ε of all that was charged, and of round ``more`` besides; None if nobody here can tell."""
+    def epsilon(self, next_round: int | None = None) -> float | None:
+        """ε of all charges, and of one more release of `next_round`; None if it is not known here."""
         if not self.mean.is_private:
             return None
         charges = self.charges
-        if more is not None:
-            charges[more] += 1
+        if next_round is not None:
+            charges[next_round] += 1
         if self._epsilons is not None:
-            who = self.mean.participation.spanning(charges)
-            counts = worst_counts(who, charge_counts(who, charges))
-            count = sum(times * rounds for times, rounds in counts.items())
-            return 0.0 if not count else self._epsilons[count - 1] if count <= len(self._epsilons) else None
+            return self._certified_epsilon(charges)
         try:
             return self.mean.account(charges).epsilon
         except ModuleNotFoundError:
             return None
 
+    def _certified_epsilon(self, charges: Counter[int]) -> float | None:
+        """ε of the releases that one user is part of, from the certificate."""
+        assert self._epsilons is not None
+        participation = self.mean.participation.spanning(charges)
+        counts = worst_counts(participation, charge_counts(participation, charges))
+        releases = sum(charges_per_round * rounds for charges_per_round, rounds in counts.items())
+        if not releases:
+            return 0.0
+        return self._epsilons[releases - 1] if releases <= len(self._epsilons) else None
+
     @cached_property
-    def tells(self) -> bool:
-        """Whether ε means something and is known at once, round after round: under an L2 budget, or with a budget."""
+    def has_running_epsilon(self) -> bool:
+        """Whether ε can be stated after every round: it protects whole vectors, and takes little time."""
         if not self.mean.is_private or self._epsilons is not None or self.budget is not None:
             return self.mean.is_private
         try:
-            _ = self.mean.release  # which the accountant makes, where it is installed
+            _ = self.mean.release  # needs the accountant
             return self.mean.l2_clip is not None and self.mean.is_quick
         except ModuleNotFoundError:
             return False
 
-    def allows(self, turn: int) -> bool:
+    def allows(self, round_index: int) -> bool:
         """Whether the budget pays for another release of this round."""
         if self.budget is None:
             return True
-        epsilon = self.epsilon(turn)
+        epsilon = self.epsilon(round_index)
         return epsilon is not None and epsilon <= self.budget
 
-    def check(self, head: str | None, done: int) -> None:
-        """Refuse a ledger older than the checkpoint, after ``done`` rounds, that a run goes on from."""
+    def check(self, head: str | None, rounds_done: int) -> None:
+        """Refuse a ledger that is older than the checkpoint from which a run continues.
+
+        Args:
+            head: The head of the ledger that the checkpoint recorded.
+            rounds_done: How many rounds the checkpoint contains.
+
+        Raises:
+            LedgerError: If the ledger lacks that head.
+        """
         if self.ledger is None:
             return
-        if done and (head is None or head not in self.ledger):
+        if rounds_done and (head is None or head not in self.ledger):
             raise LedgerError(
                 f"{self.ledger.path}: lacks charges that came before the checkpoint; it is an older copy, or "
                 "another run's"
             )
 
 
-def _can_account(mean: PrivateMean) -> None:
-    """Refuse a budget that nobody here can keep."""
+def _check_accountant(mean: PrivateMean) -> None:
+    """Refuse a budget that cannot be enforced without the accountant."""
     try:
         mean.account({0: 1})
     except ModuleNotFoundError as error:
@@ -157,13 +183,13 @@ def _can_account(mean: PrivateMean) -> None:
         ) from None
 
 
-def _same(saved: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether a ledger is for the same promises."""
+def _is_same_release(saved: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a ledger charges for releases with the same guarantee."""
     return saved.get("seeded") == new.get("seeded") and charged_mean(saved).promises() == charged_mean(new).promises()
 
 
 def delta_of(folder: Path) -> float | None:
-    """The δ that a folder's ledger is kept for, if there is one."""
+    """The δ of a folder's ledger; None if there is no ledger."""
     path = folder / LEDGER
     return charged_mean(read(path).about).delta if path.exists() and path.stat().st_size else None
 
@@ -172,13 +198,24 @@ def delta_of(folder: Path) -> float | None:
 
 
 def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
-    """ε for every number of releases that a run of this may come to, for machines without an accountant."""
+    """ε for every number of releases that a run may reach, for machines without the accountant.
+
+    Args:
+        mean: What clients send, and what that guarantees.
+        name: The name of the variant of an experiment.
+
+    Returns:
+        The certificate as plain values, ready for JSON.
+
+    Raises:
+        ValueError: If ε does not follow from the number of releases (Poisson sampling of records).
+    """
     if mean.sampling_rate is not None:
         raise ValueError(
             "sampling_rate: ε of sampled records does not follow from the number of releases; no certificate"
         )
     releases = mean.participation.limit
-    counts = range(1, releases + max(10, releases // 4) + 1)  # some rounds may be done again
+    counts = range(1, releases + max(10, releases // 4) + 1)  # some rounds may be repeated
     return {
         "name": name,
         "mean": mean.to_dict(),
@@ -187,23 +224,34 @@ def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
     }
 
 
-def _growing(epsilons: list[Any]) -> list[float]:
-    """ε of one, two, … releases: none is less than the one before."""
+def certified(path: Path, mean: PrivateMean) -> list[float]:
+    """ε of one, two, … releases, from a file of certificates.
+
+    Args:
+        path: The file.
+        mean: What the certificate must be for.
+
+    Returns:
+        ε by the number of releases, from 1.
+
+    Raises:
+        ValueError: If the file is damaged or is for another plan.
+    """
+    try:
+        content = read_json(path, "certificates")
+        if content["certificates_format"] != CERTIFICATE:
+            raise ValueError(f"its format is {shown(content['certificates_format'])}: must be {CERTIFICATE}")
+        for entry in content["certificates"]:
+            if PrivateMean.from_dict(entry["mean"]).promises() == mean.promises():
+                return _nondecreasing(entry["epsilons"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"certificate = {path}: is damaged, or no certificate ({error})") from None
+    raise ValueError(f"certificate = {path}: is for another plan; write one with: rqm account PLAN --save {path}")
+
+
+def _nondecreasing(epsilons: list[Any]) -> list[float]:
+    """The values of a certificate; more releases cannot cost less."""
     values = [real("epsilons", value, "at least 0", -1e-300, inf) for value in epsilons]
     if values != sorted(values):
         raise ValueError("its epsilons fall: more releases cannot cost less")
     return values
-
-
-def certified(path: Path, mean: PrivateMean) -> list[float]:
-    """The ε of one, two, … releases, from a file of certificates."""
-    try:
-        found = read_json(path, "certificates")
-        if found["certificates_format"] != CERTIFICATE:
-            raise ValueError(f"its format is {shown(found['certificates_format'])}: must be {CERTIFICATE}")
-        for one in found["certificates"]:
-            if PrivateMean.from_dict(one["mean"]).promises() == mean.promises():
-                return _growing(one["epsilons"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"certificate = {path}: is damaged, or no certificate ({error})") from None
-    raise ValueError(f"certificate = {path}: is for another plan; write one with: rqm account PLAN --save {path}")

@@ -1,4 +1,4 @@
-"""The plan of a run: all that decides what is computed, frozen, readable from TOML and saved with the results."""
+"""The plan of a run: everything that decides what is computed, read from TOML and saved with the results."""
 
 import re
 import tomllib
@@ -26,22 +26,27 @@ Optimizer = Literal["sgd", "momentum", "adam"]
 SecAgg = Literal["ideal", "real"]
 
 PLAN = "plan.json"
-"""A plan's name in the folder of a run."""
-FREE = (
+"""The file of the plan in the folder of a run."""
+IRRELEVANT_TO_MODEL = (
     *("device", "evaluate_every", "checkpoint_every", "budget_epsilon", "delta", "dim"),
-    *(f.name for f in fields(ThreatModel)),
+    *(entry.name for entry in fields(ThreatModel)),
 )
-"""What may differ where one plan goes on with another's run: it changes no model. The ledger compares promises."""
+"""What may differ where one plan continues the run of another. The ledger compares what is guaranteed."""
 
 
 @final
 @dataclass(frozen=True)
 class ClientWork:
-    """What a client sends: its full local gradient (the paper's Algorithm 1), or the change after local steps.
+    """What a client sends.
 
-    The change is divided by ``rate``, so that both are of the size of a gradient. With ``steps`` (τ) a client takes so
-    many, each on a ``batch`` of its examples in a new order; without, as many as ``epochs`` hold. ``fedcomgate`` and
-    ``fedaq`` are local steps that are corrected, or accelerated for a strong ``convexity`` (μ).
+    Attributes:
+        work: "gradient" (the full local gradient, the paper's Algorithm 1) or the change of the model after local
+            steps, divided by `rate`: "local" (FedAvg), "fedcomgate" (corrected steps) or "fedaq" (accelerated steps).
+        epochs: Passes over the client's examples.
+        batch: Examples of a local step.
+        rate: Learning rate of local steps.
+        steps: Number of local steps (τ); None: as many as `epochs` hold.
+        convexity: Strong convexity (μ) that FedAQ assumes.
     """
 
     work: Work = "gradient"
@@ -61,19 +66,16 @@ class ClientWork:
         whole("client.batch", self.batch, 1)
         real("client.rate", self.rate, "a positive finite number", 0, float("inf"))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything."""
-        return asdict(self)
-
 
 @final
 @dataclass(frozen=True)
 class Transforms:
-    """What happens to a client's vector before it is encoded, apart from the mechanism's clip of every coordinate.
+    """What happens to a client's vector before it is encoded.
 
-    ``l2_clip`` scales a vector down to that Euclidean norm at most; None leaves it. ``rotate`` flattens it by a
-    random rotation that the server undoes. Of the rotated ones, only so many ``coordinates`` are sent, others in every
-    round; None: all.
+    Attributes:
+        l2_clip: The L2 clip of the vector; None: only coordinates are clipped, by the mechanism.
+        rotate: Whether the vector is rotated at random, which the server undoes.
+        coordinates: How many of the rotated coordinates are sent, a new choice in every round; None: all.
     """
 
     l2_clip: float | None = None
@@ -89,15 +91,18 @@ class Transforms:
         if self.coordinates is not None:
             whole("transforms.coordinates", self.coordinates, 1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything."""
-        return asdict(self)
-
 
 @final
 @dataclass(frozen=True)
 class ServerStep:
-    """How the server steps along the decoded mean."""
+    """How the server steps along the decoded mean.
+
+    Attributes:
+        optimizer: "sgd", "momentum" or "adam".
+        rate: Learning rate.
+        momentum: Momentum; for Adam β₁.
+        schedule: "constant", or a schedule that falls to zero.
+    """
 
     optimizer: Optimizer = "momentum"
     rate: float = 1.0
@@ -111,17 +116,29 @@ class ServerStep:
         real("server.rate", self.rate, "a positive finite number", 0, float("inf"))
         real("server.momentum", self.momentum, "at least 0 and below 1", 0, 1, closed="[")
 
-    def rate_at(self, turn: int, rounds: int) -> float:
-        """The learning rate of round ``turn`` (from 0) of ``rounds``: constant, or falling to zero."""
-        return self.rate * rate_factor(self.schedule, turn, rounds)
+    def rate_at(self, round_index: int, rounds: int) -> float:
+        """The learning rate of a round.
+
+        Args:
+            round_index: The round, from 0.
+            rounds: Number of rounds.
+
+        Returns:
+            The rate.
+        """
+        return self.rate * rate_factor(self.schedule, round_index, rounds)
 
 
 @final
 @dataclass(frozen=True)
 class Adapt:
-    """A clip that follows a quantile of the clients' norms, by one bit of each (Andrew et al. 2021).
+    """Adaptive clipping: the clip follows a quantile of the clients' norms, by one bit of each (Andrew et al. 2021).
 
-    The bit takes the ``share`` (s) of the L2 budget and the vector √(1 − s²): both are sent, and accounted for, as one.
+    Attributes:
+        quantile: The fraction of clients whose vectors are not clipped.
+        rate: Learning rate of the clip's logarithm.
+        start: The clip of the first round.
+        share: s: the bit takes this part of the L2 clip, and the vector √(1 − s²). Both are sent as one vector.
     """
 
     quantile: float = 0.5
@@ -137,13 +154,13 @@ class Adapt:
             real(f"adapt.{name}", getattr(self, name), "a positive finite number", 0, float("inf"))
 
 
-PARTS: dict[str, type[Transforms | ClientWork | ServerStep]] = {
+REQUIRED_TABLES: dict[str, type[Transforms | ClientWork | ServerStep]] = {
     "transforms": Transforms,
     "client": ClientWork,
     "server": ServerStep,
 }
-OTHERS: dict[str, type[Records | Adapt]] = {"records": Records, "adapt": Adapt}
-"""The tables inside a plan, but for the mechanism's; and those that may be missing."""
+OPTIONAL_TABLES: dict[str, type[Records | Adapt]] = {"records": Records, "adapt": Adapt}
+"""The tables inside a plan, apart from the mechanism's."""
 
 
 @final
@@ -153,6 +170,30 @@ class Plan:
 
     In a file the values of `participation` and `threat_model` stand at the top level.
 
+    Attributes:
+        data: The name of the data set.
+        model: The name of the model.
+        dropout: Dropout of the paper's CNN; 1 gives the original's .25 and .5.
+        dim: Parameters of the model; None: those of the model that comes with the package.
+        mechanism: How a coordinate is encoded.
+        noise: Correlated noise, in steps; None: noise is independent.
+        participation: Who takes part and when.
+        threat_model: What is assumed about the adversary.
+        examples: Examples of each user where users are resampled from the data to an assumed population.
+        lost: The probability that a client drops out of a round, whatever its data.
+        delta: δ; None: 10⁻⁵, or one over the population if that is less.
+        budget_epsilon: The run stops before ε would exceed this; None: no limit.
+        secagg: "ideal" (a plain sum modulo a power of two) or "real" (the protocol, all parties in this process).
+        seed: Seed of the simulation.
+        device: "auto", "cpu" or "cuda".
+        evaluate_every: Rounds from one evaluation to the next.
+        checkpoint_every: Rounds from one checkpoint to the next.
+        transforms: What happens to a vector before it is encoded.
+        client: What a client sends.
+        server: How the server steps.
+        records: Where clients are silos and a record is protected; None: a user, who is a client.
+        adapt: Adaptive clipping; None: the L2 clip is fixed.
+
     >>> plan = Plan.from_dict({"rounds": 10, "mechanism": {"mechanism": "pbm", "theta": 0.25}})
     >>> plan.mechanism, plan.participation.rounds
     (PBM(clip=1.0, theta=0.25, levels=16), 10)
@@ -160,17 +201,17 @@ class Plan:
 
     data: str = "glyphs"
     model: str = "small-cnn"
-    dropout: float = 0.0  # of the paper's CNN: 1 gives the original's .25 and .5
-    dim: int | None = None  # the model's parameters; None: those of the model that comes with the package
+    dropout: float = 0.0
+    dim: int | None = None
     mechanism: Mechanism = field(default_factory=RQM)
-    noise: CorrelatedNoise | None = None  # in steps; None: independent
+    noise: CorrelatedNoise | None = None
     participation: Participation = field(default_factory=lambda: Participation(40, 100, sampling="uniform"))
     threat_model: ThreatModel = field(default_factory=ThreatModel)
-    examples: int = 10  # of each of the users who are re-drawn from the data if a population is declared
-    lost: float = 0.0  # the probability that a client is lost during a round, whatever its data
-    delta: float | None = None  # δ; None: 10⁻⁵, or one over the population if that is less
-    budget_epsilon: float | None = None  # the run stops before ε would pass this
-    secagg: SecAgg = "ideal"  # sum modulo 2**b; or "real": by the true protocol, all parties in this process
+    examples: int = 10
+    lost: float = 0.0
+    delta: float | None = None
+    budget_epsilon: float | None = None
+    secagg: SecAgg = "ideal"
     seed: int = 0
     device: str = "auto"
     evaluate_every: int = 10
@@ -178,8 +219,8 @@ class Plan:
     transforms: Transforms = field(default_factory=Transforms)
     client: ClientWork = field(default_factory=ClientWork)
     server: ServerStep = field(default_factory=ServerStep)
-    records: Records | None = None  # clients are silos, and a record is protected; None: a user, who is a client
-    adapt: Adapt | None = None  # the clip follows a quantile of the norms; None: it is the L2 clip
+    records: Records | None = None
+    adapt: Adapt | None = None
 
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
@@ -211,29 +252,30 @@ class Plan:
             if self.transforms.coordinates is not None and (known := self.dim or parameters(self.model, self.data)):
                 mean = self.private_mean(known)
         except ValueError as error:
-            said = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
-            raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", said)) from None
+            message = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
+            raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None
         if self.budget_epsilon is not None and not mean.is_private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
         self._check_order()
 
     def _check_order(self) -> None:
-        """Refuse random samples of users who are to be kept apart."""
-        who = self.participation
-        check_sampler(who, self.threat_model)
-        if self.records is None and who.sampling == "uniform" and (self.noise is not None or who.min_separation > 1):
+        """Refuse random samples of users whose participations must be separated."""
+        participation = self.participation
+        check_sampler(participation, self.threat_model)
+        is_separated = self.noise is not None or participation.min_separation > 1
+        if self.records is None and participation.sampling == "uniform" and is_separated:
             raise ValueError(
                 "sampling = 'uniform': must be 'fixed-order' with min_separation and with correlated noise, for which "
                 "users take turns"
             )
 
     def _check_types(self) -> None:
-        """Refuse parts that are of another kind."""
+        """Refuse values of the wrong type."""
         mechanism_of(self.mechanism)
-        kinds_of: dict[str, type] = {**PARTS, "participation": Participation, "threat_model": ThreatModel}
-        for name, kind in kinds_of.items():
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {kind.__name__}")
+        types: dict[str, type] = {**REQUIRED_TABLES, "participation": Participation, "threat_model": ThreatModel}
+        for name, expected in types.items():
+            if not isinstance(getattr(self, name), expected):
+                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {expected.__name__}")
         if not isinstance(self.adapt, Adapt | None):
             raise TypeError(f"adapt = {shown(self.adapt)}: must be {Adapt.__name__}")
         for name in ("data", "model", "device"):
@@ -241,7 +283,7 @@ class Plan:
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a string")
 
     def _check_method(self) -> None:
-        """Refuse two sequences of which one steps otherwise, and a clip that moves where it must stay as it is."""
+        """Refuse optimizers that FedAQ does not cover, and adaptive clipping where the clip must be fixed."""
         if self.client.work == "fedaq" and self.server.optimizer != "sgd":
             raise ValueError(f"server.optimizer = {self.server.optimizer!r}: must be 'sgd' with client.work = 'fedaq'")
         if self.adapt is None:
@@ -252,11 +294,11 @@ class Plan:
             raise ValueError("adapt: must come without correlated noise, which is canceled in rounds of another clip")
 
     def width(self, dim: int) -> int:
-        """Values that a client of a model of so many parameters sends."""
+        """The number of values that a client sends for a model of `dim` parameters."""
         return dim * (2 if self.client.work == "fedaq" else 1) + (self.adapt is not None)
 
     def check_size(self, dim: int) -> None:
-        """Refuse a number of parameters that a model of the package does not have."""
+        """Refuse a number of parameters that differs from that of a model of the package."""
         known = parameters(self.model, self.data)
         if known is not None and dim != known:
             raise ValueError(
@@ -265,22 +307,29 @@ class Plan:
             )
 
     def private_mean(self, dim: int | None = None) -> PrivateMean:
-        """What clients send and the server decodes in a run of this plan, and what that promises against the server.
+        """What clients send and the server decodes in a run of this plan, and what that guarantees.
 
-        ``dim`` is the number of the model's parameters where the plan does not know it.
+        Args:
+            dim: Parameters of the model, where the plan does not know them.
+
+        Returns:
+            The private mean.
+
+        Raises:
+            ValueError: If the number of parameters is not known.
         """
         known = self.dim or parameters(self.model, self.data)
         if dim is None and known is None:
-            what = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
-            raise ValueError(f"{what}: its size is not known here; give dim, the number of the model's parameters")
-        who = self.participation
-        if self.lost and who.min_survivors is None:
-            who = replace(who, min_survivors=1)
+            unknown = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
+            raise ValueError(f"{unknown}: its size is not known here; give dim, the number of the model's parameters")
+        participation = self.participation
+        if self.lost and participation.min_survivors is None:
+            participation = replace(participation, min_survivors=1)
         share = 0.0 if self.adapt is None else self.adapt.share
         return PrivateMean(
             dim=self.width(dim or known or 1),
             mechanism=self.mechanism,
-            participation=who,
+            participation=participation,
             threat_model=self.threat_model,
             l2_clip=self.transforms.l2_clip,
             rotate=self.transforms.rotate,
@@ -296,62 +345,78 @@ class Plan:
 
     @property
     def any_mean(self) -> PrivateMean:
-        """The same for a model of some size: who takes part and watches, and how a coordinate is sent."""
+        """The same for a model of some size: everything that does not depend on the number of parameters."""
         return self.private_mean(self.transforms.coordinates or 1)
 
     @property
     def workload(self) -> Workload:
-        """How the server steps, as far as it matters for noise that is taken back."""
+        """How the server sums noise into its model, which matters for correlated noise."""
         momentum = self.server.momentum if self.server.optimizer == "momentum" else 0.0
         return Workload(self.participation.rounds, momentum, self.server.schedule)
 
     def goes_on(self, other: "Plan") -> bool:
-        """Whether a run of the other plan can be continued by this one."""
-        mine, theirs = ({k: v for k, v in one.to_dict().items() if k not in FREE} for one in (self, other))
-        return mine == theirs
+        """Whether this plan can continue a run of another plan."""
+        values, earlier = self.to_dict(), other.to_dict()
+        return all(values[key] == earlier[key] for key in values if key not in IRRELEVANT_TO_MODEL)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, ready for TOML or JSON."""
-        values = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("participation", "threat_model")
-        }
-        plain = {
-            name: value.to_dict()
-            if hasattr(value, "to_dict")
-            else asdict(value)
-            if is_dataclass(value) and not isinstance(value, type)
-            else value
-            for name, value in values.items()
-        }
-        return {**plain, **asdict(self.participation), **asdict(self.threat_model)}
+        """The plan as plain values, ready for TOML or JSON."""
+        values: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name in ("participation", "threat_model"):
+                values |= asdict(value)
+            elif hasattr(value, "to_dict"):
+                values[entry.name] = value.to_dict()
+            else:
+                values[entry.name] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Build the plan that ``to_dict`` described; what is not named has its default."""
+        """Build the plan that `to_dict` described.
+
+        Args:
+            values: The values; those that are missing have their defaults.
+
+        Returns:
+            The plan.
+
+        Raises:
+            ValueError: If a value is unknown or not allowed. TypeError: If it has the wrong type.
+        """
         if not isinstance(values, Mapping):
             raise TypeError(f"plan = {shown(values)}: must be a table of names and values")
         values = dict(values)
-        known_keys(values, plan_keys(), inner=_inner())
+        known_keys(values, plan_keys(), inner=_inner_keys())
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, kind in {**PARTS, **OTHERS}.items():
-            if name in values and (name in PARTS or values[name] is not None):
-                needed = [f.name for f in fields(kind) if f.default is MISSING]
-                known_keys(_table(values, name), [f.name for f in fields(kind)], f"{name}.", needed=needed)
-                values[name] = kind(**values[name])
+        for name, table in {**REQUIRED_TABLES, **OPTIONAL_TABLES}.items():
+            if name in values and (name in REQUIRED_TABLES or values[name] is not None):
+                required = [entry.name for entry in fields(table) if entry.default is MISSING]
+                known_keys(_table(values, name), [entry.name for entry in fields(table)], f"{name}.", needed=required)
+                values[name] = table(**values[name])
         if values.get("noise") is not None:
             values["noise"] = CorrelatedNoise.of(values["noise"])
         is_record = values.get("records") is not None
-        who = {"clients": 40, "rounds": 100} | _taken(values, Participation)
-        is_ordered = who.get("min_separation", 1) != 1 or values.get("noise") is not None
-        who.setdefault("sampling", "fixed-order" if is_ordered else "available" if is_record else "uniform")
-        threat = {"unit": "record", "neighboring": "add-or-remove-one"} if is_record else {}
-        threat_model = ThreatModel(**threat | _taken(values, ThreatModel))
-        return cls(**values, participation=Participation(**who), threat_model=threat_model)
+        participation: dict[str, Any] = {"clients": 40, "rounds": 100} | _popped(values, Participation)
+        is_ordered = participation.get("min_separation", 1) != 1 or values.get("noise") is not None
+        participation.setdefault("sampling", "fixed-order" if is_ordered else "available" if is_record else "uniform")
+        threat_model: dict[str, Any] = {"unit": "record", "neighboring": "add-or-remove-one"} if is_record else {}
+        threat_model |= _popped(values, ThreatModel)
+        return cls(
+            **values,
+            participation=Participation(**participation),
+            threat_model=ThreatModel(**threat_model),
+        )
 
     @classmethod
     def of_run(cls, folder: Path) -> Self:
-        """The plan of the run in a folder."""
+        """The plan of the run in a folder.
+
+        Raises:
+            FileNotFoundError: If there is no run. ValueError: If its plan cannot be read.
+        """
         path = folder / PLAN
         try:
             values = read_json(path, "a plan")
@@ -366,23 +431,42 @@ class Plan:
 
     @classmethod
     def from_toml(cls, path: Path | str, settings: Iterable[str] = ()) -> Self:
-        """Read a plan from a TOML file, with some keys set otherwise (``"server.rate=0.5"``)."""
+        """Read a plan from a TOML file.
+
+        Args:
+            path: The file.
+            settings: Keys that are set to other values, such as "server.rate=0.5".
+
+        Returns:
+            The plan.
+        """
         return cls.from_dict(read_toml(path, settings))
 
 
-def _taken(values: dict[str, Any], kind: type) -> dict[str, Any]:
-    """Take the values of a part of the plan that stands at the top level."""
-    return {f.name: values.pop(f.name) for f in fields(kind) if f.name in values}
+def _popped(values: dict[str, Any], table: type) -> dict[str, Any]:
+    """The values of a table whose keys stand at the top level, removed from the others."""
+    return {entry.name: values.pop(entry.name) for entry in fields(table) if entry.name in values}
 
 
 def plan_keys() -> list[str]:
-    """The names at the top level of a plan."""
-    own = [f.name for f in fields(Plan) if f.name not in ("participation", "threat_model")]
-    return [*own, *(f.name for kind in (Participation, ThreatModel) for f in fields(kind))]
+    """The keys at the top level of a plan."""
+    names = [entry.name for entry in fields(Plan) if entry.name not in ("participation", "threat_model")]
+    return [*names, *(entry.name for table in (Participation, ThreatModel) for entry in fields(table))]
 
 
 def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
-    """The tables of a TOML file, with some keys set otherwise."""
+    """The tables of a TOML file.
+
+    Args:
+        path: The file.
+        settings: Keys that are set to other values, such as "server.rate=0.5".
+
+    Returns:
+        The tables.
+
+    Raises:
+        ValueError: If the file is no TOML, or empty.
+    """
     try:
         values = parse_table(Path(path).read_bytes().decode(), tomllib.loads)
     except ValueError as error:
@@ -413,7 +497,15 @@ def check_sampler(participation: Participation, threat_model: ThreatModel) -> No
 
 
 def assign(values: dict[str, Any], setting: str) -> None:
-    """Set one key of nested tables from ``key.key=value``; the value is read as TOML, or else as a string."""
+    """Set one key of nested tables.
+
+    Args:
+        values: The tables, which are changed.
+        setting: `key.key=value`; the value is read as TOML, or else as a string.
+
+    Raises:
+        ValueError: If the setting has another form, or a key is not a table.
+    """
     path, sign, text = setting.partition("=")
     if not sign or not path.strip():
         raise ValueError(f"set = {setting}: must be key=value")
@@ -426,9 +518,9 @@ def assign(values: dict[str, Any], setting: str) -> None:
     *outer, last = path.strip().split(".")
     if len(outer) > DEEPEST:
         raise ValueError(f"set = {shown(setting)}: names {len(outer)} tables in each other: must be at most {DEEPEST}")
-    before = values.get("mechanism")
-    if path.strip() == "mechanism.mechanism" and isinstance(before, dict) and before.get("mechanism") != value:
-        values["mechanism"] = {}  # another one has other parameters
+    mechanism = values.get("mechanism")
+    if path.strip() == "mechanism.mechanism" and isinstance(mechanism, dict) and mechanism.get("mechanism") != value:
+        values["mechanism"] = {}  # other mechanisms have other parameters
     for name in outer:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):
@@ -437,15 +529,17 @@ def assign(values: dict[str, Any], setting: str) -> None:
 
 
 def _table(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of the plan; an error names some of its keys."""
     table = values[name]
     if not isinstance(table, dict):
-        inner = [one for one in _inner() if one.startswith(f"{name}.")]
-        known = f" ({', '.join(inner[:3])}, …){nearest(name, {'clients', 'records'} - {name})}" if inner else ""
-        raise TypeError(f"{name} = {shown(table)}: must be a table{known}")
+        keys = [key for key in _inner_keys() if key.startswith(f"{name}.")]
+        hint = f" ({', '.join(keys[:3])}, …){nearest(name, {'clients', 'records'} - {name})}" if keys else ""
+        raise TypeError(f"{name} = {shown(table)}: must be a table{hint}")
     return table
 
 
-def _inner() -> list[str]:
-    """The names in the tables of a plan, each with its table's."""
-    found = [f"{table}.{f.name}" for table, kind in {**PARTS, **OTHERS}.items() for f in fields(kind)]
-    return found + [f"mechanism.{name}" for made in kinds().values() for name in made.options()]
+def _inner_keys() -> list[str]:
+    """The keys in the tables of a plan, each with the name of its table."""
+    tables = {**REQUIRED_TABLES, **OPTIONAL_TABLES}
+    keys = [f"{name}.{entry.name}" for name, table in tables.items() for entry in fields(table)]
+    return keys + [f"mechanism.{name}" for mechanism in kinds().values() for name in mechanism.options()]

@@ -1,8 +1,8 @@
-"""A node's own policy: what its owner takes part in, whatever a server asks for, and what that has cost so far.
+"""A node's own policy: the limits that its owner sets, and the ledgers in which the node counts its own releases.
 
-The server of a federation says how much noise there is, how many clients, and how often. A node holds its policy
-against that: it checks every round before its keys leave, and charges a ledger of its own before its vector does. A
-node without a policy takes part in nothing.
+The server of a federation chooses the noise, the number of clients and the rounds. A node checks every round against
+its policy before its keys leave, and charges a ledger of its own before its vector does. A node without a policy takes
+part in nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,60 +27,71 @@ from rqm.plan.protocol import corrupt
 if TYPE_CHECKING:
     from rqm.secagg import Identity, Roster
 
-POLICY, PAID = "policy.toml", "node"
+POLICY, LEDGERS = "policy.toml", "node"
 """The file of a policy, by default in the folder of the user's state, and the folder of ledgers beside it."""
 IDENTITY = "identity.key"
-"""The node's own secret key, beside it too."""
-KNOWN, AHEAD, DRAWN, KEPT = "epsilon.json", 64, 8, 256
-"""The file of what releases cost, so many ahead (of records that are drawn, after which counts take longer), of so many
-kinds."""
-FARTHEST = 256
-"""Rounds from one participation to the next, of noise that cancels, that a node counts on at most."""
+"""The file of the node's secret key, in the same folder as the policy."""
+EPSILONS, MAX_KINDS = "epsilon.json", 256
+"""The file with ε of one, two, … releases, and for how many kinds of rounds it is kept."""
+RELEASES_AHEAD, SAMPLED_RELEASES_AHEAD = 64, 8
+"""Releases for which ε is computed at once; with Poisson sampling each takes longer."""
+MAX_WINDOW = 256
+"""Rounds from one participation to the next that a node counts on with correlated noise; more take hours."""
 BEGUN, CHAINS = "rounds", "chains"
-"""The folders of what was begun, an empty file a round; and of chains of rounds, with the last one in each."""
-NAMED = "rqm-policy"
-"""The key of a node's configuration that names its policy's file."""
-ANY = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
+"""The folders of rounds that were begun, an empty file each, and of chains of rounds with the last one of each."""
+POLICY_KEY = "rqm-policy"
+"""The key of a node's configuration that names the file of its policy."""
+DEFAULT_MECHANISMS = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
 
 TEMPLATE = """\
-# What this node takes part in, whatever a server asks for. Only its owner writes this file. A round that it forbids is
-# refused before anything leaves; the node counts for itself, in ledgers beside this file.
+# The limits of this node. Only its owner writes this file. The node refuses a round that breaks a limit before it
+# sends anything, and counts its releases in ledgers next to this file.
 
-epsilon = 8.0            # of all releases of this node together, for ever, …
-release_epsilon = 2.0    # … and of a single one, …
-delta = 1e-6             # … at this δ
-l2_clip = 1.0            # a vector is clipped to this norm, or less
-clients = 20             # a round has so many clients at least, …
-honest_fraction = 0.8    # … of whom this fraction is honest (or honest_clients = 16), those who drop out counted in;
-                         # the others may collude with the server: the secure sum must hold against them
-roster = "roster.txt"    # who may be among them: public keys, a line each (rqm keys), beside this file. Or instead:
-# trust_server_with_keys = true    # the server, which hands on the others' keys, will not play them itself
-max_participations = 10  # releases, for ever
+epsilon = 8.0            # of all releases of this node together, without end
+release_epsilon = 2.0    # of a single release
+delta = 1e-6             # the δ of both
+l2_clip = 1.0            # the largest norm of a vector
+clients = 20             # the fewest clients of a round
+honest_fraction = 0.8    # the fraction of them that is honest, dropouts included (or honest_clients = 16);
+                         # the others may collude with the server, and the secure sum must hold against them
+roster = "roster.txt"    # public keys of all clients, one per line (rqm keys), next to this file. Or instead:
+# trust_server_with_keys = true    # trust the server, which forwards keys, not to impersonate clients
+max_participations = 10  # releases, without end
 mechanisms = ["rqm", "rounding", "pbm"]
-# unit = "record"        # this node is a silo, and ε a record's: without this line it is for all that the node holds
-# neighboring = "replace-one"  # of records: one is replaced by another; without this line one is there, or is not
+# unit = "record"        # this node is a silo and ε is per record; by default ε is for all data of the node
+# neighboring = "replace-one"  # of records: one is replaced by another; by default one is added or removed
 """
 TRUSTING = """\
-# This node takes what the server says: noise, clients, keys, how often. Nothing is checked, nothing is counted here.
-# For simulations, and for those who run the server themselves.
+# This node trusts the server with everything: noise, clients, keys, number of rounds. Nothing is checked or counted.
+# For simulations, and for owners who run the server themselves.
 
 trust_server = true
 """
 
 
 class PolicyError(ValueError):
-    """What a server asks for is more than the owner of this node allows."""
+    """A round breaks a limit of this node's policy."""
 
 
 @final
 @dataclass(frozen=True)
 class Policy:
-    """The owner's limits. ε is this node's own: against the server and all clients of a round who are not honest.
+    """The owner's limits. ε holds against the server and all clients of a round that are not honest.
 
-    ``honest_clients`` or ``honest_fraction`` says how many they are, dropouts included: the server says who drops out.
-    With a ``roster`` all clients of a round are in it, each once; their keys are signed. ε is for all that the node
-    holds, unless the owner says that its ``unit`` is a record: then the node is a silo, ``l2_clip`` that of each of
-    its records, and ``neighboring`` says whether a record is added or removed, or replaced by another.
+    Attributes:
+        epsilon: The largest ε of all releases of this node together.
+        delta: δ.
+        release_epsilon: The largest ε of a single release.
+        l2_clip: The largest L2 clip of a vector; where the unit is a record, of a record.
+        clients: The fewest clients of a round.
+        max_participations: The most releases of this node.
+        honest_clients: How many clients of a round are honest, dropouts included, since the server says who drops out.
+        honest_fraction: The fraction of them, instead of `honest_clients`.
+        roster: The file with the public keys of all clients of the federation; their keys are then signed.
+        trust_server_with_keys: Whether the server is trusted not to impersonate clients, instead of a roster.
+        mechanisms: The names of the mechanisms that are allowed.
+        unit: "user" (all data of this node) or "record".
+        neighboring: For records "add-or-remove-one" (the default) or "replace-one"; else "replace-one".
 
     >>> limits = {"epsilon": 8.0, "delta": 1e-6, "release_epsilon": 2.0, "l2_clip": 1.0, "clients": 20}
     >>> Policy(**limits, max_participations=10, honest_fraction=0.8, trust_server_with_keys=True).corrupt(100)
@@ -97,7 +108,7 @@ class Policy:
     honest_fraction: float | None = None
     roster: Path | None = None
     trust_server_with_keys: bool = False
-    mechanisms: tuple[str, ...] = ANY
+    mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
     unit: Unit = "user"
     neighboring: Neighboring | None = None
 
@@ -119,34 +130,45 @@ class Policy:
             raise ValueError(f"trust_server_with_keys = {shown(self.trust_server_with_keys)}: must be true or false")
         if (self.roster is None) != self.trust_server_with_keys:
             raise ValueError(
-                "roster: must be given, or else trust_server_with_keys = true: the server hands on the keys of the "
-                "other clients, and could play them itself"
+                "roster: must be given, or else trust_server_with_keys = true: the server forwards the keys of the "
+                "other clients, and could impersonate them"
             )
-        if not isinstance(self.mechanisms, tuple | list) or not all(isinstance(one, str) for one in self.mechanisms):
+        if not isinstance(self.mechanisms, tuple | list) or not all(isinstance(name, str) for name in self.mechanisms):
             raise ValueError(f"mechanisms = {shown(self.mechanisms)}: must be a list of names")
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit = {shown(self.unit)}: must be one of {', '.join(get_args(Unit))}")
-        known = ("add-or-remove-one", "replace-one") if self.unit == "record" else ("replace-one",)
+        allowed = ("add-or-remove-one", "replace-one") if self.unit == "record" else ("replace-one",)
         if self.neighboring is None:
-            object.__setattr__(self, "neighboring", known[0])
-        if self.neighboring not in known:
+            object.__setattr__(self, "neighboring", allowed[0])
+        if self.neighboring not in allowed:
             raise ValueError(
-                f"neighboring = {shown(self.neighboring)}: must be {' or '.join(known)} where the unit is a {self.unit}"
+                f"neighboring = {shown(self.neighboring)}: must be {' or '.join(allowed)} where the unit is a "
+                f"{self.unit}"
             )
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """Read a policy; whatever it does not say in full is refused."""
+        """Read a policy; a file that leaves out a limit is refused.
+
+        Args:
+            path: The TOML file.
+
+        Returns:
+            The policy.
+
+        Raises:
+            PolicyError: If the file cannot be read, or a value is missing or not allowed.
+        """
         try:
             values = read_toml(path)
-            names = [one.name for one in fields(cls)]
+            names = [field.name for field in fields(cls)]
             known_keys(values, names)
             optional = ("roster", "trust_server_with_keys", "unit", "neighboring", "honest_clients", "honest_fraction")
-            needed = [name for name in names if name not in optional]
-            missing = [name for name in needed if name not in values]
+            required = [name for name in names if name not in optional]
+            missing = [name for name in required if name not in values]
             if missing:
-                raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(needed)}")
+                raise ValueError(f"{missing[0]}: missing; a policy says all of {', '.join(required)}")
             roster = values.pop("roster", None)
             if not isinstance(roster, str | None):
                 raise ValueError(f"roster = {shown(roster)}: must be the name of a file")
@@ -155,83 +177,117 @@ class Policy:
             raise PolicyError(f"{path}: {error}") from None
 
     def corrupt(self, clients: int) -> int:
-        """How many of a round's clients may work with the server."""
+        """How many of a round's clients may collude with the server."""
         if self.honest_fraction is not None:
             return clients - int(self.honest_fraction * clients)
         return clients - min(self.honest_clients or 0, clients)
 
     def counted(self, mean: PrivateMean) -> PrivateMean:
-        """What a round is worth to this owner: his δ, and the noise of the honest clients that he believes in."""
-        clients, who = mean.participation.clients, mean.participation
-        # the node itself counts its rounds; a separation longer than this takes hours to account for
-        window = 1 if mean.noise is None else min(who.window, FARTHEST)
-        counted = replace(who, max_participations=None, population=None, sampling="available", min_separation=window)
-        threat = replace(mean.threat_model, honest_clients=clients - self.corrupt(clients), honest_fraction=None)
-        return replace(mean, participation=counted, threat_model=threat, delta=self.delta, **_same_coordinates(mean))
+        """A round as this owner accounts for it: with the owner's δ and number of honest clients.
 
-    def covers(self, kind: PrivateMean) -> bool:
-        """Whether ε of rounds of a kind holds for whom this policy protects: a record, too, if for the whole node."""
-        threat = kind.threat_model
-        return (threat.unit, threat.neighboring) in ((self.unit, self.neighboring), ("user", "replace-one"))
+        Args:
+            mean: What clients of the round send.
+
+        Returns:
+            The same under the owner's assumptions. The node itself counts its rounds.
+        """
+        clients, participation = mean.participation.clients, mean.participation
+        window = 1 if mean.noise is None else min(participation.window, MAX_WINDOW)
+        counted = replace(
+            participation, max_participations=None, population=None, sampling="available", min_separation=window
+        )
+        threat_model = replace(mean.threat_model, honest_clients=clients - self.corrupt(clients), honest_fraction=None)
+        coordinates: Any = mean.coordinates if mean.is_subset else None
+        return replace(
+            mean, participation=counted, threat_model=threat_model, delta=self.delta, coordinates=coordinates
+        )
+
+    def covers(self, mean: PrivateMean) -> bool:
+        """Whether ε of such rounds protects what this policy protects; ε of all data covers each record."""
+        threat_model = mean.threat_model
+        relation = threat_model.unit, threat_model.neighboring
+        return relation in ((self.unit, self.neighboring), ("user", "replace-one"))
 
     def check(self, plan: Plan, mean: PrivateMean) -> None:
-        """Refuse what no count of releases could make good."""
-        clients, threat = plan.participation.clients, mean.threat_model
-        least, bad = plan.participation.min_survivors or (1 if plan.lost else clients), self.corrupt(clients)
+        """Refuse a round that no number of releases could make acceptable.
+
+        Args:
+            plan: The plan of the run.
+            mean: What clients of the round send.
+
+        Raises:
+            PolicyError: If the round breaks a limit.
+        """
+        clients, threat_model = plan.participation.clients, mean.threat_model
+        min_survivors = plan.participation.min_survivors or (1 if plan.lost else clients)
+        corrupt_clients, planned_corrupt = self.corrupt(clients), corrupt(plan)
         name, clip = plan.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
-        for good, problem in (
+        for is_allowed, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
-            (mean.is_quick, f"clients = {clients}: ε of this mechanism takes too long to work out"),
+            (mean.is_quick, f"clients = {clients}: ε of this mechanism takes too long to compute"),
             (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
-            (threat.unit == self.unit, f"unit = {threat.unit}: must be {self.unit}, which its ε is to protect"),
+            (threat_model.unit == self.unit, f"unit = {threat_model.unit}: must be {self.unit}"),
             (
-                threat.neighboring == self.neighboring,
-                f"neighboring = {threat.neighboring}: must be {self.neighboring}, by which its owner counts",
+                threat_model.neighboring == self.neighboring,
+                f"neighboring = {threat_model.neighboring}: must be {self.neighboring}",
             ),
-            (
-                threat.adversary == "server",
-                f"adversary = {threat.adversary}: must be server, against which a node counts",
-            ),
+            (threat_model.adversary == "server", f"adversary = {threat_model.adversary}: must be server"),
             (clip <= self.l2_clip, f"l2_clip = {clip}: must be at most {self.l2_clip}"),
             (clients >= self.clients, f"clients = {clients}: must be at least {self.clients}"),
-            (least > bad, f"min_survivors = {least}: must be more than {bad}, who may collude with the server"),
             (
-                corrupt(plan) >= bad,
-                f"honest_clients = {clients - corrupt(plan)}: must be at most {clients - bad}, or the secure sum is "
-                f"not made for {bad} of {clients} clients who collude with the server",
+                min_survivors > corrupt_clients,
+                f"min_survivors = {min_survivors}: must be more than {corrupt_clients}, who may collude with the "
+                "server",
+            ),
+            (
+                planned_corrupt >= corrupt_clients,
+                f"honest_clients = {clients - planned_corrupt}: must be at most {clients - corrupt_clients}, or the "
+                f"secure sum is not made for {corrupt_clients} of {clients} clients who collude with the server",
             ),
         ):
-            if not good:
+            if not is_allowed:
                 raise PolicyError(f"the policy of this node: {problem}")
 
 
 @final
 class NodeGuard:
-    """A node's policy, its key and its own ledgers, in a folder of its own that must outlive the process.
+    """A node's policy, its key and its own ledgers, one for every kind of round.
 
-    There is a ledger for every kind of round.
+    The folder must outlive the process.
+
+    Args:
+        policy: The owner's limits.
+        home: The folder of the policy.
     """
 
     def __init__(self, policy: Policy, home: Path) -> None:
-        self.policy, self.home, self.folder = policy, home, home / PAID
+        self.policy, self.home, self.folder = policy, home, home / LEDGERS
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Self | None:
-        """The guard of this machine, whose owner names his policy's file in the node's configuration (``rqm-policy``).
+        """The guard of this machine.
 
-        By default it is in the folder of the user's state. None if that says ``trust_server = true``, and nothing else.
+        Args:
+            node_config: The node's configuration; `rqm-policy` names the file of the policy, which by default is in
+                the folder of the user's state.
+
+        Returns:
+            The guard; None if the policy consists of `trust_server = true`.
+
+        Raises:
+            PolicyError: If there is no policy, or it cannot be read.
         """
-        given = node_config.get(NAMED)
-        path = state_folder() / POLICY if given is None else Path(str(given))
-        if given is None and not path.exists():
+        configured = node_config.get(POLICY_KEY)
+        path = state_folder() / POLICY if configured is None else Path(str(configured))
+        if configured is None and not path.exists():
             raise PolicyError(
                 f"this node has no policy, and takes part in nothing: rqm init --policy writes one, {path} by default"
             )
-        return None if _trusts_all(path) else cls(Policy.from_toml(path), path.parent)
+        return None if _trusts_server(path) else cls(Policy.from_toml(path), path.parent)
 
     @property
     def credentials(self) -> "tuple[Identity, Roster] | None":
-        """The node's own key, and everybody's; None if the owner trusts the server with keys."""
+        """The node's own key and the roster; None if the owner trusts the server with keys."""
         from rqm.secagg import Identity, Roster  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
         if self.policy.roster is None:
@@ -239,21 +295,27 @@ class NodeGuard:
         return Identity.read(self.home / IDENTITY), Roster.read(self.policy.roster)
 
     def allow(self, plan: Plan, dim: int, round_: bytes) -> None:
-        """Refuse a round before it begins: one that the policy forbids, or can no longer pay for, or has begun before.
+        """Refuse a round before it begins.
 
-        A name that came twice could bring keys back that were given up in between. When this returns it is on the disk.
+        Args:
+            plan: The plan of the run.
+            dim: Parameters of the model.
+            round_: The name of the round. A name that came twice could bring back keys that were given up.
+
+        Raises:
+            PolicyError: If the policy forbids the round, cannot pay for it, or the round was begun before.
         """
-        found = self.credentials
-        if found and plan.participation.clients > (most := len(found[1].keys)):
+        credentials = self.credentials
+        if credentials and plan.participation.clients > (largest := len(credentials[1].keys)):
             raise PolicyError(
-                f"the policy of this node: clients = {plan.participation.clients}: must be at most {most}, who are in "
-                "the roster"
+                f"the policy of this node: clients = {plan.participation.clients}: must be at most {largest}, the "
+                "clients in the roster"
             )
         self._pay(plan, dim, None)
         self.begin(round_)
 
     def begin(self, round_: bytes) -> None:
-        """Refuse a round that was begun before, under the same name. When this returns it is on the disk."""
+        """Refuse a round that was begun before, under the same name. When this returns, it is on disk."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         begun = self.folder / BEGUN
         begun.mkdir(mode=0o700, exist_ok=True)
@@ -263,110 +325,126 @@ class NodeGuard:
         except FileExistsError:
             raise PolicyError("the policy of this node: a round that it has begun before") from None
 
-    def charge(self, plan: Plan, dim: int, turn: int, chain: bytes = b"") -> None:
-        """Pay for this node's vector in a round, of a chain; when this returns the charge is on the disk."""
-        self._pay(plan, dim, turn, chain)
+    def charge(self, plan: Plan, dim: int, round_index: int, chain: bytes = b"") -> None:
+        """Pay for this node's vector in a round. When this returns, the charge is on disk.
 
-    def _pay(self, plan: Plan, dim: int, turn: int | None, chain: bytes = b"") -> None:
-        """Look at all ledgers of this node; charge one of them, if a turn is given."""
+        Args:
+            plan: The plan of the run.
+            dim: Parameters of the model.
+            round_index: The round, from 0.
+            chain: The name of the chain of rounds, with correlated noise.
+
+        Raises:
+            PolicyError: If the policy forbids the round or cannot pay for it.
+        """
+        self._pay(plan, dim, round_index, chain)
+
+    def _pay(self, plan: Plan, dim: int, round_index: int | None, chain: bytes = b"") -> None:
+        """Check all ledgers of this node; charge one of them if a round is given."""
         self.policy.check(plan, plan.private_mean(dim))
         mean = self.policy.counted(plan.private_mean(dim))
-        _ = mean.length  # refuses what nobody can encode, before it is paid for
-        own = _file(mean)
+        _ = mean.length  # refuses what cannot be encoded before it is paid for
+        kind = _kind(mean)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        counts = None
+        counts: dict[str, tuple[PrivateMean, int]] | None = None
         while True:
-            with self._ledgers() as (held, stack):
-                before, counts = counts, {name: (one.mean, one.charges.total()) for name, one in held.items()}
-                if turn is not None and before == counts:  # nobody else has charged since it was found affordable
-                    (self.folder / own).mkdir(mode=0o700, exist_ok=True)
-                    guard = held.get(own) or stack.enter_context(Guard(mean, self.folder / own))
+            with self._ledgers() as (guards, stack):
+                checked, counts = counts, {name: (open_.mean, open_.charges.total()) for name, open_ in guards.items()}
+                if round_index is not None and checked == counts:  # no other process has charged since the check
+                    (self.folder / kind).mkdir(mode=0o700, exist_ok=True)
+                    guard = guards.get(kind) or stack.enter_context(Guard(mean, self.folder / kind))
                     if chain:
-                        self._come_back(chain, turn, mean.participation.window)
-                    guard.charge(turn)
+                        self._check_separation(chain, round_index, mean.participation.window)
+                    guard.charge(round_index)
                     return
-            with_this = counts | {own: (mean, counts.get(own, (mean, 0))[1] + 1)}
-            self._afford(mean, [(self.policy.counted(kind), count) for kind, count in with_this.values()])
-            if turn is None:
+            with_this = counts | {kind: (mean, counts.get(kind, (mean, 0))[1] + 1)}
+            self._check_budget(mean, [(self.policy.counted(known), count) for known, count in with_this.values()])
+            if round_index is None:
                 return
 
-    def _come_back(self, chain: bytes, turn: int, apart: int) -> None:
-        """Refuse to take part again in a chain of rounds too soon: noise of a round protects a node once.
+    def _check_separation(self, chain: bytes, round_index: int, min_separation: int) -> None:
+        """Refuse to take part again in a chain of rounds too soon: the noise of a round protects a node once.
 
-        How soon, the last participation says, which was paid for so: a server may call the rest of a run a shorter one.
+        The last participation was paid for with a separation, which counts: a server could otherwise present the rest
+        of a run as a shorter one.
         """
         folder = self.folder / CHAINS
         folder.mkdir(mode=0o700, exist_ok=True)
         path = folder / sha256(chain).hexdigest()
-        known = read_json(path, "a chain") if path.exists() else None
-        if known is not None:
-            last, wait = whole("turn", known.get("turn"), 0), whole("apart", known.get("apart"), 1)
-            if turn < last + wait:
+        if path.exists():
+            entry = read_json(path, "a chain")
+            last, separation = whole("turn", entry.get("turn"), 0), whole("apart", entry.get("apart"), 1)
+            if round_index < last + separation:
                 raise PolicyError(
-                    f"the policy of this node: round {turn} of a chain in which it took part in round {last}: must be "
-                    f"{wait} rounds later"
+                    f"the policy of this node: round {round_index} of a chain in which it took part in round {last}: "
+                    f"must be {separation} rounds later"
                 )
-        write_json(path, {"turn": turn, "apart": apart})
+        write_json(path, {"turn": round_index, "apart": min_separation})
 
     @contextmanager
     def _ledgers(self) -> Iterator[tuple[dict[str, Guard], ExitStack]]:
-        """All ledgers of this node, which no other process has meanwhile. Nothing in it may take long."""
+        """All ledgers of this node, locked against other processes. Keep the block short."""
         with ExitStack() as stack:
             lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
-            held = {}
-            for path in filter(_begun, self.folder.glob(f"*/{LEDGER}")):
-                known = PrivateMean.from_dict(read(path).about["mean"])
-                held[path.parent.name] = stack.enter_context(Guard(known, path.parent))
-            yield held, stack
+            guards = {}
+            for path in filter(_has_first_line, self.folder.glob(f"*/{LEDGER}")):
+                mean = PrivateMean.from_dict(read(path).about["mean"])
+                guards[path.parent.name] = stack.enter_context(Guard(mean, path.parent))
+            yield guards, stack
 
-    def _afford(self, mean: PrivateMean, counts: list[tuple[PrivateMean, int]]) -> None:
-        """Whether so many releases of each kind are allowed, and one of this. Kinds are added up: ε and δ of each."""
-        policy, share = self.policy, self.policy.delta / len(counts)
-        for kind in (kind for kind, count in counts if count and not policy.covers(kind)):
+    def _check_budget(self, mean: PrivateMean, counts: list[tuple[PrivateMean, int]]) -> None:
+        """Refuse a release of `mean` if the releases of all kinds, this one included, cost more than is allowed."""
+        policy, delta = self.policy, self.policy.delta / len(counts)
+        for counted in (counted for counted, count in counts if count and not policy.covers(counted)):
             raise PolicyError(
-                f"the policy of this node: unit = {policy.unit}, neighboring = {policy.neighboring}: it took part in "
-                f"rounds for a {kind.threat_model.unit}, {kind.threat_model.neighboring}, and what these cost a "
-                f"{policy.unit} nobody has counted: "
-                "must stay what it was, or begin in another folder, for other data"
+                f"the policy of this node: unit = {policy.unit}, neighboring = {policy.neighboring}: must stay what it "
+                f"was: this node took part in rounds that protect a {counted.threat_model.unit} "
+                f"({counted.threat_model.neighboring}), and their cost for a {policy.unit} was not counted; or begin "
+                "in another folder, for other data"
             )
-        for found, most, what in (
+        for cost, limit, name in (
             (sum(count for _, count in counts), policy.max_participations, "max_participations"),
             (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
-            (sum(self._epsilon(kind, count, share) for kind, count in counts), policy.epsilon, "ε for ever"),
+            (sum(self._epsilon(counted, count, delta) for counted, count in counts), policy.epsilon, "ε for ever"),
         ):
-            if not found <= most:
-                raise PolicyError(f"the policy of this node: {what} = {found:.4g}: must be at most {most}")
+            if not cost <= limit:
+                raise PolicyError(f"the policy of this node: {name} = {cost:.4g}: must be at most {limit}")
 
     def _epsilon(self, mean: PrivateMean, releases: int, delta: float) -> float:
-        """ε of so many releases of a kind; kept in a file, since a node starts a process for every message."""
-        path, most = self.folder / KNOWN, max(releases, min(self.policy.max_participations, AHEAD))
-        known = read_json(path, "ε") if path.exists() else {}
+        """ε of some releases of a kind; kept in a file, since a node starts a process for every message."""
+        if not releases:
+            return 0.0
+        path = self.folder / EPSILONS
+        stored = read_json(path, "ε") if path.exists() else {}
         mean = mean.replaced(delta=delta)
-        key = _file(mean)
-        found = known.get(key)
-        if not isinstance(found, list) or len(found) < releases:
-            # records are drawn anew for every message, in rounds of their own
-            drawn, start = mean.sampling_rate is not None, found if isinstance(found, list) else []
-            more = range(len(start), max(releases, min(most, len(start) + DRAWN)) if drawn else most)
-            found = start + [_cost(mean, n + 1, drawn) for n in more]
-            write_json(path, dict([*known.items(), (key, found)][-KEPT:]))
-        return float(found[releases - 1]) if releases else 0.0
+        key = _kind(mean)
+        epsilons = stored.get(key)
+        if not isinstance(epsilons, list):
+            epsilons = []
+        if len(epsilons) < releases:
+            is_sampled = mean.sampling_rate is not None  # records are sampled anew in rounds of their own
+            most = max(releases, min(self.policy.max_participations, RELEASES_AHEAD))
+            if is_sampled:
+                most = max(releases, min(most, len(epsilons) + SAMPLED_RELEASES_AHEAD))
+            epsilons = epsilons + [_cost(mean, count + 1, is_sampled) for count in range(len(epsilons), most)]
+            write_json(path, dict([*stored.items(), (key, epsilons)][-MAX_KINDS:]))
+        return float(epsilons[releases - 1])
 
 
 @lru_cache(maxsize=1024)
-def _cost(mean: PrivateMean, releases: int, drawn: bool) -> float:
-    """ε of so many releases: in rounds of their own, or of one round. Nodes of one process ask for the same."""
-    return mean.account(dict.fromkeys(range(releases), 1) if drawn else {0: releases}).epsilon
+def _cost(mean: PrivateMean, releases: int, is_sampled: bool) -> float:
+    """ε of some releases: in rounds of their own, or of one round."""
+    return mean.account(dict.fromkeys(range(releases), 1) if is_sampled else {0: releases}).epsilon
 
 
-def _begun(path: Path) -> bool:
-    """Whether a ledger has its first line: who was killed before has charged nothing."""
+def _has_first_line(path: Path) -> bool:
+    """Whether a ledger has its first line; without it, a process that was killed has charged nothing."""
     with path.open("rb") as file:
         return file.readline().endswith(b"\n")
 
 
-def _trusts_all(path: Path) -> bool:
-    """Whether a policy says that the server is trusted with everything, in so many words and no others."""
+def _trusts_server(path: Path) -> bool:
+    """Whether a policy consists of `trust_server = true`."""
     try:
         values = read_toml(path)
     except (ValueError, OSError) as error:
@@ -374,11 +452,6 @@ def _trusts_all(path: Path) -> bool:
     return values.keys() == {"trust_server"} and values["trust_server"] is True
 
 
-def _file(mean: PrivateMean) -> str:
-    """The name for a kind of rounds."""
+def _kind(mean: PrivateMean) -> str:
+    """The name of a kind of rounds: those with the same guarantee for each release."""
     return mean.kind[:32]
-
-
-def _same_coordinates(mean: PrivateMean) -> dict[str, Any]:
-    """The choice of coordinates, where there is one."""
-    return {"coordinates": mean.coordinates if mean.is_subset else None}

@@ -1,4 +1,4 @@
-"""The parameters of a round's secure aggregation, as a plan decides them: for simulation, servers and clients."""
+"""The parameters of a round's secure aggregation that follow from a plan, for simulation, servers and clients."""
 
 import struct
 from dataclasses import dataclass, replace
@@ -11,29 +11,34 @@ from rqm.plan.plan import Plan
 if TYPE_CHECKING:
     from rqm.secagg import Params
 
-COMPLETE = 128
-"""Up to so many clients everybody is everybody's neighbour, which leaves nothing to chance."""
+MAX_COMPLETE_CLIENTS = 128
+"""Up to so many clients, each shares masks with all others, which leaves nothing to chance."""
 
 
 def corrupt(plan: Plan) -> int:
-    """How many of a round's clients may work for the server: all but those whom the guarantee counts as honest."""
-    who, threat = plan.participation, plan.threat_model
-    if threat.honest_fraction is None:
-        return 0 if threat.honest_clients is None else who.clients - threat.honest_clients
+    """How many of a round's clients may collude with the server: all that the guarantee does not count as honest."""
+    participation, threat_model = plan.participation, plan.threat_model
+    if threat_model.honest_fraction is None:
+        return 0 if threat_model.honest_clients is None else participation.clients - threat_model.honest_clients
     from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
 
-    release = plan.any_mean.release
-    question = Question(release, who, threat, plan.any_mean.delta or 0.0, charge_counts(who, None))
-    return who.clients - question.honest - who.dropouts
+    mean = plan.any_mean
+    counts = charge_counts(participation, None)
+    question = Question(mean.release, participation, threat_model, mean.delta or 0.0, counts)
+    return participation.clients - question.honest - participation.dropouts
 
 
 @final
 @dataclass(frozen=True)
 class Link:
-    """A round's place in a chain of rounds, each of which takes back the noise of the one before.
+    """The position of a round in a chain of rounds, each of which settles the correlated noise of the previous one.
 
-    ``chain`` names the chain, ``turn`` counts its rounds. The last ``second`` clients were in the sum that is named
-    ``follows``; at the beginning of a chain there are none.
+    Attributes:
+        chain: The name of the chain.
+        turn: The index of the round in it.
+        second: How many clients of the round only settle the noise that they added to the previous sum; they come
+            last. At the beginning of a chain there are none.
+        follows: The name of that sum.
     """
 
     chain: bytes
@@ -42,11 +47,18 @@ class Link:
     follows: bytes = b""
 
     def about(self, kind: str) -> bytes:
-        """What a round of this kind at this place is about, as a hash: all of its clients agree on it."""
+        """A hash of the kind of round and its position, on which all of its clients agree.
+
+        Args:
+            kind: The hash of what clients send (`PrivateMean.kind`).
+
+        Returns:
+            32 bytes.
+        """
         return sha256(b"rqm link" + bytes.fromhex(kind) + struct.pack("<Q", self.turn) + self.chain).digest()
 
     def after(self, kind: str) -> bytes:
-        """What the one round is about that may follow."""
+        """The same for the next round."""
         return replace(self, turn=self.turn + 1).about(kind)
 
 
@@ -60,38 +72,56 @@ def protocol(
     second: int = 0,
     link: Link | None = None,
 ) -> "Params":
-    """The parameters of a round for a model of ``dim`` parameters, signed by a roster if its hash is given.
+    """The parameters of a round of secure aggregation.
 
-    All in it encode by the same plan.
+    Up to 128 clients all share masks with each other. The threshold is what the plan's survivors leave, else two
+    thirds. Twice the threshold exceeds the number of neighbors plus the corrupt ones, or a server could unmask a client
+    with their help; plans with too few survivors for that are refused. With more clients each draws as many neighbors
+    as `rqm.secagg.security` asks for. Where correlated noise is settled, at least `min_survivors` clients of each kind
+    must be in the sum.
 
-    Everybody is a neighbour, and the threshold (if none is given) is as many as the plan's survivors leave, else two
-    thirds. Twice the threshold is more than all neighbours and the ``corrupt`` ones once more, or a server could unmask
-    somebody with them; plans with too few survivors for that are refused. Of more than 128 clients each draws
-    neighbours, as many as ``security`` asks for. Besides, ``second`` clients of the round before take back what they
-    added to its sum; of them, as of the others, no fewer than survivors may be in the sum. With a ``link`` clients
-    also share what is behind their noise, and all are neighbours.
+    Args:
+        plan: The plan; all clients encode by it.
+        dim: Parameters of the model.
+        round_: The name of the round.
+        threshold: Shares that recover a secret; 0: chosen as above.
+        roster: The hash of a roster if clients sign their keys.
+        second: How many clients of the previous round settle their noise in this one.
+        link: The position in a chain of rounds. Clients then also share the secrets of their noise.
+
+    Returns:
+        The parameters.
+
+    Raises:
+        ValueError: If no threshold is safe.
     """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
     mean = plan.private_mean(dim)
     second = second if link is None else link.second
-    clients, least, bad = plan.participation.clients, plan.participation.min_survivors, corrupt(plan)
-    of_each = (least or clients) if mean.has_second_message else 0
-    holds = 0 if link is None else _holds(clients, of_each, bad)
+    clients, survivors = plan.participation.clients, plan.participation.min_survivors
+    corrupt_clients = corrupt(plan)
+    min_of_each_kind = (survivors or clients) if mean.has_second_message else 0
+    noise_threshold = 0 if link is None else _noise_threshold(clients, min_of_each_kind, corrupt_clients)
     if second:
-        least = least and 2 * least
-        clients, bad = clients + second, 2 * bad
-    # What is accounted for is a sum of so many; without losses in the plan, of all: no sum of fewer is to be revealed.
-    minimum = max(2, least) if least else 0 if plan.lost else clients
+        survivors = survivors and 2 * survivors
+        clients, corrupt_clients = clients + second, 2 * corrupt_clients
+    # The guarantee is for a sum of so many clients, and without dropouts of all: no smaller sum is revealed.
+    minimum = 0 if plan.lost else clients
+    if survivors:
+        minimum = max(2, survivors)
     degree = clients - 1
-    fewest = (degree + bad) // 2 + 1
-    left = (least or clients) - 1  # neighbours of a client at the end
-    _check_threshold(clients, bad, left, threshold)
-    if clients > COMPLETE and not threshold and fewest <= left and link is None:
-        stay = minimum or clients - int(min(0.4, 2 * plan.lost + 0.02) * clients)
-        degree, threshold, minimum = security(clients, stay, bad)
-        of_each += minimum - stay if of_each else 0
-    threshold = threshold or max(fewest, min(degree, left if least else 2 * degree // 3 + 1))
+    smallest_threshold = (degree + corrupt_clients) // 2 + 1
+    neighbors_at_end = (survivors or clients) - 1
+    _check_threshold(clients, corrupt_clients, neighbors_at_end, threshold)
+    is_sparse = clients > MAX_COMPLETE_CLIENTS and not threshold and link is None
+    if is_sparse and smallest_threshold <= neighbors_at_end:
+        expected = minimum or clients - int(min(0.4, 2 * plan.lost + 0.02) * clients)
+        degree, threshold, minimum = security(clients, expected, corrupt_clients)
+        min_of_each_kind += minimum - expected if min_of_each_kind else 0
+    if not threshold:
+        largest = neighbors_at_end if survivors else 2 * degree // 3 + 1
+        threshold = max(smallest_threshold, min(degree, largest))
     return Params(
         clients=clients,
         count=mean.coordinates,
@@ -106,30 +136,32 @@ def protocol(
         about=bytes.fromhex(mean.kind) if link is None else link.about(mean.kind),
         second=second,
         follows=b"" if link is None else link.follows,
-        least=of_each,
-        holds=holds,
+        least=min_of_each_kind,
+        holds=noise_threshold,
     )
 
 
-def _check_threshold(clients: int, bad: int, left: int, threshold: int) -> None:
-    """Refuse a threshold, given or left by the survivors, that the corrupt ones could come round."""
-    fewest = (clients - 1 + bad) // 2 + 1
-    if bad and (fewest > left or 0 < threshold < fewest):
+def _check_threshold(clients: int, corrupt_clients: int, neighbors_at_end: int, threshold: int) -> None:
+    """Refuse a threshold, given or left by the survivors, that the corrupt clients could circumvent."""
+    smallest = (clients - 1 + corrupt_clients) // 2 + 1
+    if corrupt_clients and (smallest > neighbors_at_end or 0 < threshold < smallest):
         raise ValueError(
-            f"min_survivors = {left + 1}, threshold = {threshold or left}: must be at least {fewest + 1} and {fewest} "
-            f"for {clients} clients of whom {bad} may work with the server, or it could unmask somebody with them"
+            f"min_survivors = {neighbors_at_end + 1}, threshold = {threshold or neighbors_at_end}: must be at least "
+            f"{smallest + 1} and {smallest} for {clients} clients of whom {corrupt_clients} may work with the server, "
+            "or it could unmask somebody with them"
         )
 
 
-def _holds(clients: int, least: int, bad: int) -> int:
-    """How many of a round's clients find the secret behind the noise of another who is gone in the next round.
+def _noise_threshold(clients: int, survivors: int, corrupt_clients: int) -> int:
+    """Shares that recover the noise secret of a client that is gone in the next round.
 
-    More than the corrupt ones; and if noise is to be taken back in two sums that follow one another, each with so many
-    of those who added it, one of the honest would have to be in both.
+    It exceeds the number of corrupt clients. If the same noise were settled in two sums, each with so many of the
+    clients that added it, an honest client would be in both.
     """
-    if 2 * least <= clients + bad:
+    if 2 * survivors <= clients + corrupt_clients:
         raise ValueError(
-            f"min_survivors = {least}: must be more than {(clients + bad) // 2} of {clients} clients, {bad} of whom "
-            "may work with the server, where noise cancels, or it could have the same noise taken back in two sums"
+            f"min_survivors = {survivors}: must be more than {(clients + corrupt_clients) // 2} of {clients} clients, "
+            f"{corrupt_clients} of whom may work with the server, with correlated noise, or it could have the same "
+            "noise canceled in two sums"
         )
-    return max(bad + 1, min(max(2, 2 * least // 3), clients - 1))
+    return max(corrupt_clients + 1, min(max(2, 2 * survivors // 3), clients - 1))

@@ -1,4 +1,4 @@
-"""The ``[records]`` of a plan: clients are silos, and what is protected is a record."""
+"""The `[records]` table of a plan: clients are silos, and the unit of privacy is a record."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Records:
-    """Each record's gradient is clipped at ``clip`` (C) in L2, and a silo sends their sum, within the plan's L2 clip.
+    """How silos clip, sample and sum the gradients of their records.
 
-    The server divides the sum of all silos by ``batch``, a public number: about as many records as a round takes. With
-    a ``sampling_rate`` each silo includes every record of a round with that probability, in secret (Poisson sampling).
-    With the plan's ``min_separation`` it takes its records in a fixed order of so many batches, one a round; else all
-    of them. If records may be added or removed, each of them has its batch by a draw of its own, so that none moves
-    another. Users of the data are put together to so many ``silos`` (None: each is one).
+    Attributes:
+        clip: L2 clip of each record's gradient (C). A silo sends the sum, within the plan's L2 clip.
+        batch: The public number by which the server divides the sum: about the records of a round.
+        sampling_rate: The probability with which a silo includes a record in a round (Poisson sampling). None: with
+            the plan's `min_separation` records are taken in a fixed order of so many batches, one per round; else all
+            of them in every round. In add-or-remove-one each record draws its own batch, so that no record moves
+            another.
+        silos: Users of the data are merged into so many silos; None: each is one.
     """
 
     clip: float
@@ -36,32 +39,41 @@ class Records:
             whole("records.silos", self.silos, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that is given."""
+        """The values that are not None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def check_records(plan: "Plan") -> None:
-    """Refuse what does not go with records."""
+    """Refuse what cannot be combined with records.
+
+    Args:
+        plan: The plan.
+
+    Raises:
+        ValueError: If a value cannot be combined. TypeError: If `records` has the wrong type.
+    """
     if plan.records is None:
         return
     if not isinstance(plan.records, Records):
         raise TypeError(f"records = {shown(plan.records)}: must be Records")
-    who = plan.participation
+    participation = plan.participation
     for name in ("population", "max_participations"):
-        if getattr(who, name) is not None:
-            raise ValueError(
-                f"{name} = {getattr(who, name)}: must not be given with [records]: silos are in every round"
-            )
-    if who.min_separation > 1 and plan.records.sampling_rate is not None:
+        value = getattr(participation, name)
+        if value is not None:
+            raise ValueError(f"{name} = {value}: must not be given with [records]: silos are in every round")
+    if participation.min_separation > 1 and plan.records.sampling_rate is not None:
         raise ValueError(
-            f"min_separation = {who.min_separation}: must come without records.sampling_rate: sampled, or in order"
+            f"min_separation = {participation.min_separation}: must come without records.sampling_rate: sampled, or in "
+            "a fixed order"
         )
-    if plan.noise is not None and who.min_separation == 1:
+    if plan.noise is not None and participation.min_separation == 1:
         raise ValueError("min_separation = 1: must be larger with correlated noise: a fixed order of so many batches")
     if plan.client.work != "gradient":
         raise ValueError(f"client.work = {plan.client.work!r}: must be 'gradient' with [records], clipped one by one")
-    if plan.noise is not None and plan.records.silos not in (None, who.clients):
-        raise ValueError(f"clients = {who.clients}: must be all {plan.records.silos} silos with correlated noise")
+    if plan.noise is not None and plan.records.silos not in (None, participation.clients):
+        raise ValueError(
+            f"clients = {participation.clients}: must be all {plan.records.silos} silos with correlated noise"
+        )
     if plan.adapt is not None:
         raise ValueError("adapt: must not be given with [records]: the clip of a record stays")
     if plan.delta is None:

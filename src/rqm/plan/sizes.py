@@ -1,11 +1,11 @@
-"""How many parameters the models have that come with the package, and how many classes the data: without torch."""
+"""The number of parameters of the models and of classes of the data sets that come with the package, without torch."""
 
 from collections.abc import Callable
 
 OWN = "own"
 """The name of a model that does not come with the package."""
 SIDE = 28
-"""Pixels of a picture's side."""
+"""Pixels of an image's side."""
 CLASSES = {
     "glyphs": 62,
     "femnist": 62,
@@ -18,18 +18,26 @@ CLASSES = {
 
 
 def _dense(inputs: int, outputs: int) -> int:
+    """Parameters of a dense layer, or of a convolution with so many inputs per output."""
     return (inputs + 1) * outputs
 
 
 PARAMETERS: dict[str, Callable[[int], int]] = {
-    "paper-cnn": lambda k: _dense(9, 32) + _dense(9 * 32, 64) + _dense(64 * 11 * 11, 128) + _dense(128, k),
-    "small-cnn": lambda k: _dense(25, 16) + _dense(9 * 16, 32) + _dense(32 * 7 * 7, k),
-    "linear": lambda k: _dense(SIDE * SIDE, k),
+    "paper-cnn": lambda classes: _dense(9, 32) + _dense(9 * 32, 64) + _dense(64 * 11 * 11, 128) + _dense(128, classes),
+    "small-cnn": lambda classes: _dense(25, 16) + _dense(9 * 16, 32) + _dense(32 * 7 * 7, classes),
+    "linear": lambda classes: _dense(SIDE * SIDE, classes),
 }
 
 
 def parameters(model: str, data: str) -> int | None:
-    """The number of parameters of a model on a data set; None if one of them does not come with the package.
+    """The number of parameters of a model on a data set.
+
+    Args:
+        model: The name of the model.
+        data: The name of the data set.
+
+    Returns:
+        The number; None if one of them does not come with the package.
 
     >>> parameters("paper-cnn", "femnist"), parameters("mine", "femnist")
     (1018174, None)

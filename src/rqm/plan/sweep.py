@@ -1,4 +1,4 @@
-"""Experiments: a plan, the variants of it that are compared, and how many seeds each is run with."""
+"""Experiments: a plan, its variants that are compared, and the number of seeds of each."""
 
 import re
 from collections.abc import Iterable
@@ -12,45 +12,47 @@ from rqm.accounting.participation import Participation, ThreatModel
 from rqm.plan.plan import Plan, assign, read_toml
 
 VARIES = [
-    *(
-        "mechanism",
-        "noise",
-        "transforms",
-        "client",
-        "server",
-        "records",
-        "adapt",
-        "model",
-        "data",
-        "dim",
-        "delta",
-        "lost",
-    ),
-    *(one.name for kind in (Participation, ThreatModel) for one in fields(kind)),
+    *("mechanism", "noise", "transforms", "client", "server", "records", "adapt"),
+    *("model", "data", "dim", "delta", "lost"),
+    *(entry.name for table in (Participation, ThreatModel) for entry in fields(table)),
 ]
-"""What may differ between the variants of an experiment."""
-MOST_SEEDS = 10_000
+"""The keys that may differ between the variants of an experiment."""
+MAX_SEEDS = 10_000
 
 
 @final
 @dataclass(frozen=True)
 class Sweep:
-    """The plans of an experiment, by the names of its variants, and how many seeds each is run with."""
+    """The plans of an experiment.
+
+    Attributes:
+        variants: The plans by the names of the variants.
+        seeds: How many seeds each variant is run with.
+    """
 
     variants: dict[str, Plan]
     seeds: int
 
     @classmethod
     def from_toml(cls, path: Path, settings: Iterable[str] = (), *, first: bool = False) -> "Sweep":
-        """Read an experiment: a plan, and under ``[[variants]]`` what differs from it, each with a ``name``.
+        """Read an experiment: a plan, and under `[[variants]]` what differs from it, each with a `name`.
 
-        With ``first`` only the first variant is read: what a single run of the experiment is.
+        Args:
+            path: The TOML file.
+            settings: Keys that are set to other values, such as "server.rate=0.5".
+            first: Whether to read the first variant only, which is what a single run uses.
+
+        Returns:
+            The experiment.
+
+        Raises:
+            ValueError: If a value is not allowed, or two variants would share a folder.
         """
         settings = list(settings)
         values = read_toml(path, settings)
-        seeds = whole("seeds", values.pop("seeds", 1), 1, MOST_SEEDS)
+        seeds = whole("seeds", values.pop("seeds", 1), 1, MAX_SEEDS)
         variants = values.pop("variants", [])
-        if not isinstance(variants, list) or not all(isinstance(one, dict) for one in variants):
+        if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
             raise TypeError(f"{path}: variants must be tables, each under [[variants]]")
         plans: dict[str, Plan] = {}
         for variant in variants[: 1 if first else None] or [{"name": "plan"}]:
@@ -61,21 +63,21 @@ class Sweep:
             merged = deepcopy({**values, **changes})
             for setting in settings:
                 if not setting.startswith("seeds="):
-                    assign(merged, setting)  # once more: a setting also changes what a variant says
+                    assign(merged, setting)  # a setting overrides the variant as well
             name = str(variant["name"])
-            twin = next((other for other in plans if slug(other) == slug(name)), None)
+            twin = next((earlier for earlier in plans if slug(earlier) == slug(name)), None)
             if twin is not None:
-                raise ValueError(f"{path}: the variants {twin!r} and {name!r} would share a folder; name them apart")
+                raise ValueError(f"{path}: the variants {twin!r} and {name!r} would share a folder; rename one")
             try:
                 plans[name] = Plan.from_dict(merged)
             except (ValueError, TypeError) as error:
-                if settings:  # which are named as they were typed
+                if settings:  # the command line names them as they were typed
                     raise
                 raise type(error)(f"{path}: {error}") from None
         return cls(plans, seeds)
 
     def runs(self, folder: Path) -> list[tuple[str, Plan, Path]]:
-        """Every run of the sweep: its variant, plan and folder."""
+        """Every run of the experiment: its variant, plan and folder."""
         return [
             (name, replace(plan, seed=plan.seed + seed), folder / slug(name) / f"seed-{plan.seed + seed}")
             for seed in range(self.seeds)
@@ -84,5 +86,5 @@ class Sweep:
 
 
 def slug(name: str) -> str:
-    """A name as a folder's."""
+    """A name as the name of a folder."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") or "variant"

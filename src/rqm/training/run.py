@@ -130,7 +130,7 @@ def _rounds(
             last = record if record.loss is not None else last
             metrics.write((json.dumps(line(record)) + "\n").encode())
             metrics.flush()
-            watch(replace(record, epsilon=guard.epsilon()) if guard.tells else record)
+            watch(replace(record, epsilon=guard.epsilon()) if guard.has_running_epsilon else record)
             late = out_of_time()
             stop = late or asked_to_stop()
             if stop or trainer.done % plan.checkpoint_every == 0 or trainer.done == plan.participation.rounds:
@@ -159,7 +159,7 @@ def _summary(trainer: Trainer) -> dict[str, Any]:
     if guard.ledger is not None:
         unfinished = trainer.done < plan.participation.rounds
         found |= {"delta": trainer.mean.delta, "ledger_head": guard.head, "budget_spent": unfinished}
-        if guard.tells:
+        if guard.has_running_epsilon:
             found["epsilon"] = guard.epsilon()
     return found
 
