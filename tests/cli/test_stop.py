@@ -1,18 +1,19 @@
-"""Ctrl-C while a command is being loaded, at the import of every part of it."""
+"""Ctrl-C at any moment: while a command is imported, while it is parsed, and while it runs."""
 
 import sys
 
 import pytest
 
-from tests.commands import process, rqm
+from rqm.__main__ import main
+from tests.commands import Done, process, rqm
 
-SAID = "rqm: stopped by the user\n"
+STOPPED = Done(130, "", "rqm: stopped by the user\n")
 STOPPED_AT = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.{handler})  # of a suite that runs in the background Ctrl-C is ignored
+signal.signal(signal.SIGINT, signal.{handler})  # a test suite in the background ignores Ctrl-C
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == {at!r}:
+        if name == {module!r}:
             sys.meta_path.remove(self)
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
@@ -22,40 +23,82 @@ main()
 """
 
 
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def interrupt_compiled_code(*_, **__):
+    """Compiled code reports "returned a result with an exception set"."""
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        raise SystemError("returned a result with an exception set") from error
+
+
 @pytest.mark.parametrize(
-    ("at", "typed"),
+    ("module", "typed"),
     [
         ("rqm.cli", "--version"),
         ("typer", "--version"),
         ("numpy", "privacy"),
         ("rqm.cli.privacy", "privacy"),
         ("numba", "privacy"),
-        ("numba._devicearray", "privacy"),  # makes an ImportError of it
+        ("numba._devicearray", "privacy"),  # numba turns it into an ImportError
         ("scipy", "privacy"),
         ("torch", "train glyphs --out nowhere"),
         ("torch._C", "train glyphs --out nowhere"),
         ("matplotlib", "figures laws --out nowhere"),
     ],
 )
-def test_who_stops_a_command_while_it_is_loaded_is_told_so_in_one_line(at, typed, tmp_path):
-    pytest.importorskip(at.partition(".")[0])
-    done = process("-c", STOPPED_AT.format(at=at, typed=typed.split(), handler="default_int_handler"), cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", SAID)
+def test_while_a_module_is_imported(module, typed, tmp_path):
+    pytest.importorskip(module.partition(".")[0])
+    code = STOPPED_AT.format(module=module, typed=typed.split(), handler="default_int_handler")
+    done = process("-c", code, cwd=tmp_path)
+    assert Done(done.returncode, done.stdout, done.stderr) == STOPPED
     assert not list(tmp_path.glob("nowhere/*"))
 
 
-def test_nothing_is_loaded_before_a_command_can_be_stopped():
-    done = process("-c", "import sys; before = {*sys.modules}; import rqm.__main__; print(*{*sys.modules} - before)")
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert loaded - sys.stdlib_module_names <= {"rqm"}
-    assert not any(name.startswith("rqm.") and name != "rqm.__main__" for name in done.stdout.split())
-
-
-def test_a_command_that_is_to_go_on_in_the_background_goes_on(tmp_path):
-    """As a shell starts it with nohup, or with & in a script: it must not be stopped by somebody else's Ctrl-C."""
-    done = process("-c", STOPPED_AT.format(at="rqm.cli", typed=["--version"], handler="SIG_IGN"), cwd=tmp_path)
+def test_a_command_that_ignores_ctrl_c_continues(tmp_path):
+    """As a shell starts it with nohup, or with & in a script."""
+    code = STOPPED_AT.format(module="rqm.cli", typed=["--version"], handler="SIG_IGN")
+    done = process("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("rqm 0.")
+
+
+def test_nothing_is_imported_before_a_command_can_be_stopped():
+    done = process("-c", "import sys; before = {*sys.modules}; import rqm.__main__; print(*{*sys.modules} - before)")
+    modules = {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert modules <= {"rqm", "rqm.__main__"}
+
+
+@pytest.mark.parametrize(
+    ("function", "replacement"),
+    [
+        ("rqm.cli.Commands.parse_args", interrupt),
+        ("rqm.cli.doctor.examine", interrupt),
+        ("rqm.cli.doctor.examine", interrupt_compiled_code),
+    ],
+)
+def test_while_a_command_is_parsed_or_runs(function, replacement, monkeypatch):
+    monkeypatch.setattr(function, replacement)
+    assert rqm("doctor") == STOPPED
+
+
+def test_before_the_command_line_takes_over(monkeypatch, capsys):
+    monkeypatch.setattr("rqm.cli.main", interrupt)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, capsys.readouterr().err) == (STOPPED.returncode, STOPPED.stderr)
+
+
+def test_another_error_of_compiled_code_is_shown(monkeypatch):
+    def fail():
+        raise SystemError("of another kind")
+
+    monkeypatch.setattr("rqm.cli.doctor.examine", fail)
+    with pytest.raises(SystemError, match="of another kind"):
+        rqm("doctor")
 
 
 def test_every_public_name_is_where_it_is_said_to_be():
@@ -65,33 +108,3 @@ def test_every_public_name_is_where_it_is_said_to_be():
     assert {*package.__all__} <= {*dir(package)}
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = package.nonsense
-
-
-def test_who_stops_a_command_while_what_was_typed_is_read_is_told_so(monkeypatch):
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rqm.cli.Commands.parse_args", stopped)
-    done = rqm("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", SAID)
-
-
-def test_who_stops_a_command_in_compiled_code_is_told_so_too(monkeypatch):
-    """Which says that it "returned a result with an exception set"."""
-
-    def stopped(*_, **__):
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt as error:
-            raise SystemError("returned a result with an exception set") from error
-
-    monkeypatch.setattr("rqm.cli.doctor.examine", stopped)
-    done = rqm("doctor")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", SAID)
-
-    def broken(*_, **__):
-        raise SystemError("of another kind")
-
-    monkeypatch.setattr("rqm.cli.doctor.examine", broken)
-    with pytest.raises(SystemError, match="of another kind"):
-        rqm("doctor")
