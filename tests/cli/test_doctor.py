@@ -1,6 +1,7 @@
 """The doctor finds a sound machine sound, and names what is missing or broken."""
 
 from importlib.metadata import PackageNotFoundError
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,10 +24,7 @@ def test_this_machine_works():
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
-    def version(name):
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor.importlib.metadata, "version", Mock(side_effect=PackageNotFoundError("torch")))
     assert doctor._extra("train") == ("missing", "torch is not installed: pip install 'rqm[train]'")
     assert states()["core"] == "broken"
     assert rqm("doctor").returncode == 1

@@ -15,8 +15,7 @@ def test_a_run_and_its_files(tmp_path):
     folder = tmp_path / "deep" / "run"
     done = rqm("train", "glyphs", *SMALL, "--out", folder)
     assert done.returncode == 0, done.stderr
-    assert "accuracy" in done.stdout
-    assert "8 times less than float32" in done.stdout
+    assert all(part in done.stdout for part in ("accuracy", "8 times less than float32"))
     rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in rounds] == [1, 2, 3]
     assert {"seconds", "bits_up", "clients_loss_not_released"} <= rounds[0].keys()
@@ -30,8 +29,7 @@ def test_a_run_and_its_files(tmp_path):
 
 def test_the_resolved_plan_is_printed():
     plan = json.loads(rqm("train", "glyphs", "--set", "mechanism.keep=0.5", "--print-config").stdout)
-    assert plan["mechanism"]["keep"] == 0.5
-    assert plan["server"]["optimizer"] == "momentum"
+    assert (plan["mechanism"]["keep"], plan["server"]["optimizer"]) == (0.5, "momentum")
 
 
 def test_data_are_read_from_a_folder_and_missing_data_name_their_source(tmp_path):

@@ -45,13 +45,15 @@ def _prepare(out: Path | None, name: str) -> Path | None:
     return out / f"{name}.json"
 
 
+def _cells(audit: dict[str, Any]) -> tuple[str, str, str]:
+    """The claimed and the measured ε of an audit, which may be "inf", and the verdict."""
+    verdict = "CONTRADICTED" if audit["contradicted"] else "holds"
+    return f"{float(audit['claimed']):.3g}", f"{float(audit['measured']):.3g}", verdict
+
+
 def _interval(scores: dict[str, Any], key: str, spec: str) -> str:
     """A score with its confidence interval."""
     return f"{scores[key]:{spec}} ({scores[f'{key}_low']:{spec}} to {scores[f'{key}_high']:{spec}})"
-
-
-def _verdict(contradicted: bool) -> str:
-    return "CONTRADICTED" if contradicted else "holds"
 
 
 @app.command(cls=Command)
@@ -158,20 +160,14 @@ def _audit_runs(plans: dict[str, "Plan"], data: "FederatedData", out: Path | Non
         audits = jobs.training(plans, data, watch=bar.begin, **options)
     rows = []
     for name, audit in audits.items():
-        guesses = f"{audit['correct']} of {audit['guesses']} right"
-        rows.append((name, *_epsilons(audit), guesses, _verdict(audit["contradicted"])))
+        rows.append((name, *_cells(audit), f"{audit['correct']} of {audit['guesses']} right"))
     contradicted = [name for name, audit in audits.items() if audit["contradicted"]]
     sentence = (
         f"CONTRADICTED: {', '.join(contradicted)}." if contradicted else "The server's guesses contradict no claim."
     )
     facts = next(iter(audits.values())) if len(audits) == 1 else {"variants": audits}
-    heads = ("variant", "claimed ε", "measured ε ≥", "guesses", "")
+    heads = ("variant", "claimed ε", "measured ε ≥", "", "guesses")
     return Result(facts, sentence, rows, heads, _save(file, facts), exit_code=int(bool(contradicted)))
-
-
-def _epsilons(audit: dict[str, Any]) -> tuple[str, str]:
-    """The claimed and the measured ε of an audit, which may be "inf"."""
-    return f"{float(audit['claimed']):.3g}", f"{float(audit['measured']):.3g}"
 
 
 @app.command(cls=Command)
@@ -329,7 +325,7 @@ def sketch(draws: int = 20_000) -> Result:
     passed = [audit.contradicted for audit in audits] == [True, True, False]
     sentence = "A clip before the sketch does not protect, one after it does." if passed else "NOT what the proofs say."
     facts = {"sketches": [audit.to_dict() for audit in audits]}
-    rows = [(audit.name, *_epsilons(audit.to_dict()), _verdict(audit.contradicted)) for audit in audits]
+    rows = [(audit.name, *_cells(audit.to_dict())) for audit in audits]
     return Result(facts, sentence, rows, ("sketch", "claimed ε", "measured ε ≥", ""), exit_code=int(not passed))
 
 

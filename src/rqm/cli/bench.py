@@ -79,4 +79,5 @@ def _sentence(measured: "benchmarks.Result") -> str:
 
 
 def _number(value: float) -> str:
+    """Three digits, or all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -17,8 +17,6 @@ EXPECTED_ERRORS: Any = (
     *(ClickException, typer.Abort),
 )
 """Errors that end a command with one line. Any other error is a bug and shows a traceback."""
-MAX_PATH_LENGTH = 200
-"""The characters of a path that a message shows, from its end."""
 
 
 @contextmanager
@@ -46,7 +44,7 @@ def describe(error: BaseException) -> tuple[str, int]:
     """
     context = getattr(error, "ctx", None)
     if isinstance(error, typer.Abort):
-        return "stopped by the user", 130
+        return str(error) or "stopped by the user", 130
     if isinstance(error, ClickException):
         return _usage_message(error, context), error.exit_code
     if isinstance(error, ArithmeticError | RecursionError | MemoryError):
@@ -64,7 +62,7 @@ def _system_message(error: BaseException) -> str:
         return str(how_to_install(error))
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    path = "writing" if error.filename is None else str(error.filename)[-MAX_PATH_LENGTH:]
+    path = "writing" if error.filename is None else str(error.filename)
     return f"{path}: {error.strerror[0].lower()}{error.strerror[1:]}"
 
 

@@ -66,6 +66,7 @@ class Result:
 
 
 def _finite(value: Any) -> Any:
+    """Replace infinities by strings."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

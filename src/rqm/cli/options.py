@@ -74,6 +74,7 @@ def with_mechanism(*rappor_options: str) -> Callable[[Function], Function]:
 
 
 def _parameter(name: str, kind: Any, text: str, default: Any, **options: Any) -> inspect.Parameter:
+    """A parameter that typer turns into an option."""
     annotation = Annotated[kind, typer.Option(help=text, **options)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

@@ -94,8 +94,8 @@ def command(
     folder = resume or out
     if folder is None:
         raise ValueError("out = None: must be a new folder for the run")
-    ledger_options = {"expect_head": expect_head, "key": key, "witness": witness}
-    return _run(plan, folder, data, resume=resume is not None, **ledger_options)
+    is_resumed = resume is not None
+    return _run(plan, folder, data, resume=is_resumed, expect_head=expect_head, key=key, witness=witness)
 
 
 def _read_plan(experiment: str | None, settings: list[str], resume: Path | None) -> "Plan":
@@ -140,8 +140,7 @@ def _run(plan: "Plan", folder: Path, data: Path | None, **options: Any) -> Resul
 
                 summary = run.carry_out(plan, clients, folder, watch, make=make, **options)
         except KeyboardInterrupt:
-            typer.echo(f"rqm: stopped and saved; continue with: rqm train --resume {folder}", err=True)
-            raise typer.Exit(130) from None
+            raise typer.Abort(f"stopped and saved; continue with: rqm train --resume {folder}") from None
     report = _write_report(folder, data)
     lines = [f"{folder}/: plan.json, metrics.jsonl, summary.json, checkpoint.safetensors"]
     lines += [f"report: {report}"] if report else []
