@@ -1,7 +1,8 @@
-"""Commands as a user types them: in this process, which is quick, or in one of their own."""
+"""Commands as a user types them: in this process, which is fast, or in a process of their own."""
 
 import contextlib
 import io
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rqm.cli import main
 
 @dataclass(frozen=True)
 class Done:
-    """What a command ended with, and what it said."""
+    """The exit code and the output of a command."""
 
     returncode: int
     stdout: str
@@ -20,7 +21,7 @@ class Done:
 
 
 def rqm(*args, folder="."):
-    """Run a command of ours, errors and exit code included."""
+    """Run an `rqm` command, errors and exit code included."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         patch.object(sys, "argv", ["rqm", *map(str, args)]),
@@ -35,6 +36,13 @@ def rqm(*args, folder="."):
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def rqm_json(*args, **options):
+    """The JSON object that a command prints."""
+    done = rqm(*args, "--json", **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def process(*args, **options):
-    """Run Python in a process of its own, for as long as it takes: a busy machine is no error."""
+    """Run Python in a process of its own, without a time limit, because the machine may be busy."""
     return subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, check=False, **options)

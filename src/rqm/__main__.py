@@ -1,35 +1,35 @@
-"""The ``rqm`` command, also as ``python -m rqm``: it may be stopped while it is still being loaded."""
+"""The `rqm` command, also as `python -m rqm`. Ctrl-C stops it cleanly even while it is being imported."""
 
-import _signal as signal  # type: ignore[import-not-found]  # all of signal takes a moment to load
 import os
+import signal
 import sys
 
-STOPPED = 130
-"""The exit code of a command that its user has stopped."""
-SAID = "rqm: stopped by the user\n"
-CURSOR = "\x1b[?25h"
-"""Shows the cursor again, which a line about a wait may have hidden."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+MESSAGE = "rqm: stopped by the user\n"
+SHOW_CURSOR = "\x1b[?25h"
+"""A progress bar may have hidden the cursor."""
 
 
 def main() -> None:
-    """Load the command line and run it."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started it wants it to go on
-        signal.signal(signal.SIGINT, _stop)
+    """Import the command line and run it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # with nohup, Ctrl-C stays ignored
+        signal.signal(signal.SIGINT, _interrupt)
     try:
-        from rqm.cli import main as run  # noqa: PLC0415 (takes a moment)
+        from rqm.cli import main as run  # noqa: PLC0415 (slow)
 
         run()
     except KeyboardInterrupt:
-        sys.stderr.write(SAID)
-        sys.exit(STOPPED)
+        sys.stderr.write(MESSAGE)
+        sys.exit(INTERRUPTED)
 
 
-def _stop(number: int, frame: object) -> None:
-    """Stop as ever; but at once while something is being imported: libraries make errors of their own of it."""
+def _interrupt(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt; during an import exit at once, because libraries turn it into errors of their own."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":  # type: ignore[attr-defined]
-            os.write(2, (CURSOR * os.isatty(2) + SAID).encode())
-            os._exit(STOPPED)
+            os.write(2, (SHOW_CURSOR * os.isatty(2) + MESSAGE).encode())
+            os._exit(INTERRUPTED)
         frame = frame.f_back  # type: ignore[attr-defined]
     signal.default_int_handler(number, None)
 

@@ -1,161 +1,24 @@
-"""The command line as its users meet it."""
+"""What the commands print, and what they do with a bad environment."""
 
 import io
-import json
 import re
 import sys
 from math import inf
 
 import pytest
-import typer
 
-from rqm.__main__ import main as begin
-from rqm.cli import app
-from rqm.cli.errors import told
-from rqm.cli.words import say, speak_plainly
+from rqm.cli import bench
+from rqm.cli.errors import describe
+from rqm.cli.formatting import adapt_to_terminal, say
 from tests.cli.test_cases import PLAN
-from tests.commands import process, rqm
-
-
-def test_privacy_json_contract():
-    result = rqm("privacy", "--margin", "1.0", "--keep", "0.42", "--levels", "16", "--alpha", "10", "--json")
-    assert result.returncode == 0, result.stderr
-    facts = json.loads(result.stdout)
-    assert facts["mechanism"] == {"mechanism": "rqm", "clip": 1.0, "margin": 1.0, "levels": 16, "keep": 0.42}
-    assert (facts["alpha"], facts["clients"], facts["neighboring"]) == (10, 1, "replace-one")
-    assert facts["lower"] == facts["upper"] == pytest.approx(5.36840, abs=5.1e-6)
-    assert abs(facts["worst"]["x"]) == pytest.approx(0.9333, abs=1e-4)
-    assert facts["theorem_bound"] == pytest.approx(9.01247, abs=1e-5)
-    assert facts["variance_max"] == pytest.approx(0.2435, abs=1e-4)
-    assert facts["bits"] == 4
-    assert facts["certified"] is True
-
-
-def test_privacy_of_a_sum_in_words_and_as_json():
-    asked = ("privacy", "--mechanism", "pbm", "--theta", "0.25", "--clients", "40", "--alpha", "2")
-    facts = json.loads(rqm(*asked, "--json").stdout)
-    assert facts["upper"] == pytest.approx(0.51753, abs=5.1e-6)
-    assert sum(group["clients"] for group in facts["worst"]["others"]) == 39
-    assert "theorem_bound" not in facts
-    words = rqm(*asked).stdout
-    assert "0.517531" in words
-    assert "certified for all inputs" in words
-    assert "Per coordinate" in words
-
-
-def test_the_papers_assignment_is_not_called_a_guarantee():
-    asked = ("privacy", "--clients", "40", "--others", "random", "--seed", "3")
-    assert "not a guarantee" in rqm(*asked).stdout
-    facts = json.loads(rqm(*asked, "--json").stdout)
-    assert facts["certified"] is False
-
-
-def test_infinity_goes_in_and_out():
-    facts = json.loads(rqm("privacy", "--alpha", "inf", "--json").stdout)
-    assert facts["alpha"] == "inf"
-    facts = json.loads(rqm("privacy", "--mechanism", "rounding", "--levels", "4", "--json").stdout)
-    assert facts["lower"] == facts["upper"] == "inf"
-
-
-def test_one_keep_for_each_level():
-    facts = json.loads(rqm("privacy", "--levels", "4", "--keep", "0.25,0.5", "--json").stdout)
-    assert facts["mechanism"]["keep"] == [0.25, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (("--levels", "1"), "--levels 1: must be a whole number from 2 to 1024"),
-        (("--keep", "1.5"), "--keep 1.5: must be strictly between 0 and 1"),
-        (("--keep", "0"), "--keep 0.0: must be strictly between 0 and 1"),
-        (("--keep", "a,b"), "--keep a,b: must be a number"),
-        (("--margin", "0"), "--margin 0.0: must be a positive finite number"),
-        (("--margin", "nan"), "--margin nan: must be a positive finite number"),
-        (("--mechanism", "pbm", "--theta", "0.5"), "--theta 0.5: must be strictly between 0 and 1/2"),
-        (("--alpha", "0.5"), "--alpha 0.5: must be at least 1"),
-        (("--alpha", "1e308"), "--alpha 1e+308: must be at least 1 (the KL divergence) and at most 1e12, or inf"),
-        (("--alpha", "1e308", "--clients", "3"), "--alpha 1e+308"),
-        (("--alpha", "nan"), "--alpha nan: must be"),
-        (("--mechanism", "skellam", "--scale", "1e308"), "--scale 1e+308: must be from 1e-100 to 1e+6"),
-        (("--clients", "9" * 5000), "--clients"),
-        (("--clients", "0"), "--clients 0: must be a whole number ≥ 1"),
-        (("--levels", "many"), "'--levels': 'many' is not a valid int"),
-        (("--mechanism", "gauss"), "--mechanism gauss: must be one of rqm, pbm"),
-        (("--theta", "0.2"), "--theta 0.2: must not be given with --mechanism rqm"),
-        (("--colour", "red"), "--colour"),
-    ],
-)
-def test_a_bad_value_is_one_line_and_exit_code_two(args, words):
-    result = rqm("privacy", *args)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert words in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_figures_by_name(tmp_path):
-    result = rqm("figures", "laws", "--out", str(tmp_path / "deep" / "folder"))
-    assert result.returncode == 0, result.stderr
-    assert sorted(path.name for path in (tmp_path / "deep" / "folder").iterdir()) == ["laws.csv", "laws.png"]
-    assert result.stdout.split() == [str(tmp_path / "deep" / "folder" / name) for name in ("laws.png", "laws.csv")]
-
-
-def test_unknown_figures_and_benchmarks_are_named():
-    for command in ("figures", "bench"):
-        result = rqm(command, "nope")
-        assert result.returncode == 2
-        assert "nope" in result.stderr
-        assert len(result.stderr.splitlines()) == 1
-
-
-def test_an_unwritable_folder_is_an_error_without_a_traceback(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    result = rqm("figures", "laws", "--out", str(tmp_path / "file"))
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert (tmp_path / "file").read_text() == "in the way"
-
-
-def test_benchmarks_are_found_in_a_clone_only(monkeypatch, tmp_path):
-    from rqm.cli import bench
-
-    monkeypatch.setattr(bench, "ROOT", tmp_path)
-    done = rqm("bench", "encode")
-    assert done.returncode == 2
-    assert done.stderr == "rqm: benchmarks come with the source; run it in a clone of the repository (make setup)\n"
-
-
-def test_bench_json_contract():
-    facts = json.loads(rqm("bench", "divergence", "--json").stdout)
-    assert facts["name"] == "divergence"
-    assert facts["machine"]
-    assert all(ratio > 0 for ratio in facts["ratios"].values())
-
-
-def test_help_and_version_answer_without_the_heavy_parts():
-    assert rqm("--version").stdout.startswith("rqm ")
-    for args in ((), ("privacy",), ("figures",), ("bench",)):
-        result = rqm(*args, "--help")
-        assert result.returncode == 0
-        assert "rqm" in result.stdout
-    probe = (
-        "import sys, rqm.cli; print([m for m in ('numba', 'scipy', 'matplotlib', 'torch', 'flwr') if m in sys.modules])"
-    )
-    loaded = process("-c", probe).stdout
-    assert loaded.strip() == "[]"
-
+from tests.commands import rqm, rqm_json
 
 ACCOUNT_KEYS = {
     *("epsilon", "delta", "mu", "neighboring", "unit", "adversary", "assumptions", "max_participations", "certified"),
     *("rounds", "clients", "population", "dim", "per_coordinate", "noise_std_over_gaussian", "bits_per_coordinate"),
     *("bits_under_secagg", "wire_bits_per_parameter", "correlated_noise_ratio", "accountant"),
 }
-
-
-def test_account_says_what_a_run_guarantees(tmp_path):
-    plan = tmp_path / "plan.toml"
-    plan.write_text(
-        """
+VARIANTS = """
 data = "emnist-byclass-test"
 model = "paper-cnn"
 clients = 100
@@ -170,99 +33,154 @@ mechanism = { mechanism = "rounding", clip = 0.00390625, levels = 2, margin = 30
 name = "float"
 mechanism = { mechanism = "noiseless", clip = 1.0 }
 """
-    )
-    done = rqm("account", str(plan), "--json")
+
+
+def test_privacy_of_one_client():
+    facts = rqm_json("privacy", "--margin", "1.0", "--keep", "0.42", "--levels", "16", "--alpha", "10")
+    expected = {
+        "mechanism": {"mechanism": "rqm", "clip": 1.0, "margin": 1.0, "levels": 16, "keep": 0.42},
+        "alpha": 10,
+        "clients": 1,
+        "neighboring": "replace-one",
+        "lower": pytest.approx(5.36840, abs=5.1e-6),
+        "upper": facts["lower"],
+        "theorem_bound": pytest.approx(9.01247, abs=1e-5),
+        "variance_max": pytest.approx(0.2435, abs=1e-4),
+        "bits": 4,
+        "certified": True,
+    }
+    assert {key: facts[key] for key in expected} == expected
+    assert abs(facts["worst"]["x"]) == pytest.approx(0.9333, abs=1e-4)
+
+
+def test_privacy_of_a_sum():
+    command = ("privacy", "--mechanism", "pbm", "--theta", "0.25", "--clients", "40", "--alpha", "2")
+    facts, text = rqm_json(*command), rqm(*command).stdout
+    assert facts["upper"] == pytest.approx(0.51753, abs=5.1e-6)
+    assert sum(group["clients"] for group in facts["worst"]["others"]) == 39
+    assert "theorem_bound" not in facts
+    assert all(part in text for part in ("0.517531", "certified for all inputs", "Per coordinate"))
+
+
+def test_the_papers_assignment_is_no_guarantee():
+    command = ("privacy", "--clients", "40", "--others", "random", "--seed", "3")
+    assert rqm_json(*command)["certified"] is False
+    assert "not a guarantee" in rqm(*command).stdout
+
+
+def test_infinity_is_a_string_in_json_and_keep_may_be_a_list():
+    assert rqm_json("privacy", "--alpha", "inf")["alpha"] == "inf"
+    facts = rqm_json("privacy", "--mechanism", "rounding", "--levels", "4")
+    assert facts["lower"] == facts["upper"] == "inf"
+    assert rqm_json("privacy", "--levels", "4", "--keep", "0.25,0.5")["mechanism"]["keep"] == [0.25, 0.5]
+
+
+def test_figures_by_name(tmp_path):
+    done = rqm("figures", "laws", "--out", tmp_path / "deep" / "folder")
     assert done.returncode == 0, done.stderr
-    runs = {run["name"]: run for run in json.loads(done.stdout)["runs"]}
+    files = [str(tmp_path / "deep" / "folder" / name) for name in ("laws.png", "laws.csv")]
+    assert done.stdout.split() == files
+    assert sorted(map(str, (tmp_path / "deep" / "folder").iterdir())) == sorted(files)
+
+
+def test_benchmarks_are_in_a_clone_only(monkeypatch, tmp_path):
+    facts = rqm_json("bench", "divergence", "--out", tmp_path / "out")
+    assert (facts["name"], bool(facts["machine"])) == ("divergence", True)
+    assert all(ratio > 0 for ratio in facts["ratios"].values())
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    done = rqm("bench", "encode")
+    assert done.returncode == 2
+    assert done.stderr == "rqm: benchmarks come with the source; run it in a clone of the repository (make setup)\n"
+
+
+def test_account_states_what_a_run_guarantees(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(VARIANTS)
+    runs = {run["name"]: run for run in rqm_json("account", plan)["runs"]}
     assert list(runs) == ["1 bit", "float"]
-    one = runs["1 bit"]
-    assert one.keys() >= ACCOUNT_KEYS
-    assert (one["max_participations"], one["rounds"], one["clients"], one["population"]) == (1, 10, 100, 5000)
-    assert (one["adversary"], one["neighboring"], one["unit"]) == ("server", "replace-one", "user")
-    assert [entry["assumption"] for entry in one["assumptions"]] == [
+    facts = runs["1 bit"]
+    assert facts.keys() >= ACCOUNT_KEYS
+    expected = {
+        **{"max_participations": 1, "rounds": 10, "clients": 100, "population": 5000, "delta": 1e-5},
+        **{"adversary": "server", "neighboring": "replace-one", "unit": "user"},
+    }
+    assert {key: facts[key] for key in expected} == expected
+    assert [assumption["assumption"] for assumption in facts["assumptions"]] == [
         *("SecureSum", "HonestClients", "MaxParticipations", "NothingElseReleased")
     ]
-    assert 0 < one["epsilon"] < 20
-    assert one["delta"] == 1e-5
+    assert 0 < facts["epsilon"] < 20
     assert runs["float"]["epsilon"] is None
-    said = rqm("account", str(plan), "--honest-clients", "80", "--neighboring", "zero-out")
-    assert "at least 80 of the 100 clients of every round are honest" in said.stdout
-    assert "user-level (zero-out)" in said.stdout
-    assert "no noise, no privacy" in said.stdout
-    bad = rqm("account", str(plan), "--delta", "2")
-    assert bad.returncode == 2
-    assert bad.stderr.startswith("rqm: --delta 2")
-    useless = rqm("account", str(plan), "--set", "max_participations=10", "--set", "transforms.l2_clip=50.0")
-    assert "no meaningful protection" in useless.stdout
+    text = rqm("account", plan, "--honest-clients", "80", "--neighboring", "zero-out").stdout
+    parts = (
+        "at least 80 of the 100 clients of every round are honest",
+        "user-level (zero-out)",
+        "no noise, no privacy",
+    )
+    assert all(part in text for part in parts)
+    text = rqm("account", plan, "--set", "max_participations=10", "--set", "transforms.l2_clip=50.0").stdout
+    assert "no meaningful protection" in text
+
+
+def test_account_answers_for_the_adversary_of_the_plan():
+    for name, adversary in (("user-level-outsider", "outsider"), ("user-level-server", "server")):
+        private = [run for run in rqm_json("account", name)["runs"] if run["epsilon"] is not None]
+        assert len(private) >= 3
+        assert {run["adversary"] for run in private} == {adversary}, name
+
+
+@pytest.mark.parametrize("name", ["demo", "user-level", "user-level-outsider", "user-level-server", "silos", "audit"])
+def test_no_shipped_plan_exceeds_the_epsilon_that_it_is_named_for(name):
+    for run in rqm_json("account", name)["runs"]:
+        in_name = re.search(r"ε=([\d.]+)", run["name"])
+        limit = float(in_name[1]) if in_name else 8 if name == "demo" else inf
+        assert run["epsilon"] is None or run["epsilon"] <= limit, run["name"]
+
+
+def test_several_runs_together_are_composed(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    combined, single = rqm_json("account", plan, plan), rqm_json("account", plan)
+    assert combined["name"] == "all runs together"
+    assert [run["epsilon"] for run in combined["runs"]] == [single["epsilon"]] * 2
+    assert combined["mu"] == pytest.approx(single["mu"] * 2**0.5)
+    assert combined.keys() >= ACCOUNT_KEYS
+    assert "all runs together: ε = " in rqm("account", plan, plan).stdout
 
 
 @pytest.mark.slow
-def test_advice_in_json_and_in_words():
-    done = rqm("advise", "--clients", "1", "--dim", "1", "--epsilon", "5.4699", "--levels", "16", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["request"]["epsilon"] == 5.4699
-    best = found["candidates"][0]
-    assert {"mechanism", "epsilon", "mse", "bits_per_coordinate", "bits_under_secagg"} <= best.keys()
-    assert {"wire_bits_per_parameter", "reason"} <= best.keys()
+def test_advice_in_json_and_as_text():
+    facts = rqm_json("advise", "--clients", "1", "--dim", "1", "--epsilon", "5.4699", "--levels", "16")
+    assert facts["request"]["epsilon"] == 5.4699
+    best = facts["candidates"][0]
+    assert best.keys() >= {
+        *("mechanism", "epsilon", "mse", "bits_per_coordinate", "bits_under_secagg"),
+        *("wire_bits_per_parameter", "reason"),
+    }
     assert best["mse"] <= 0.0480
     assert best["epsilon"] <= 5.4699
-    words = rqm(
-        *("advise", "--clients", "200", "--dim", "4096", "--epsilon", "4"),
-        *("--honest-clients", "160", "--population", "9999"),
-    )
-    assert "1 bit" in words.stdout
-    assert "Certified for every user" in words.stdout
-    bad = rqm("advise", "--clients", "40", "--epsilon", "3", "--honest-clients", "1")
-    assert bad.returncode == 2
-    assert bad.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_correlated_noise_is_among_the_advice():
-    chain = rqm(
-        *("advise", "--clients", "100", "--dim", "4096", "--epsilon", "4"), *("--rounds", "12", "--min-separation", "4")
-    )
-    assert "noise that cancels" in chain.stdout
-    assert "noise of models" in chain.stdout
-    assert "'noise': " in chain.stdout
-
-
-def leaves(command, path=()):
-    for name in command.commands:
-        inner = command.get_command(None, name)
-        yield from leaves(inner, (*path, name)) if hasattr(inner, "commands") else [((*path, name), inner)]
-
-
-def test_every_command_teaches_by_an_example_of_itself():
-    found = dict(leaves(typer.main.get_command(app)))
-    assert {("report",), ("explore",), ("doctor",), ("audit", "mutants")} <= found.keys()
-    for path, command in found.items():
-        assert f"rqm {' '.join(path)}" in command.help, path
-
-
-def test_colours_are_off_when_piped():
-    done = rqm("doctor")
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout
-    assert "encoder" in done.stdout
+    request = ("--clients", "200", "--dim", "4096", "--epsilon", "4", "--honest-clients", "160", "--population", "9999")
+    text = rqm("advise", *request).stdout
+    assert all(part in text for part in ("1 bit", "Certified for every user"))
+    text = rqm("advise", *request[:6], "--rounds", "12", "--min-separation", "4").stdout
+    assert all(part in text for part in ("noise that cancels", "noise of models", "'noise': "))
 
 
 @pytest.mark.parametrize(
-    ("encoding", "seen"),
+    ("encoding", "shown"),
     [
         ("ascii", "D_2 <= 3, epsilon of 2^20 (theta = 10^-5), ?"),
         ("latin-1", "D_2 <= 3, epsilon of 2²0 (theta = 10^-5), ?"),
         ("utf-8", "D_2 ≤ 3, ε of 2²⁰ (θ = 10⁻⁵), 字"),
     ],
 )
-def test_a_terminal_that_knows_few_signs_is_told_the_same_in_others(encoding, seen, monkeypatch):
-    held = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding=encoding))
-    speak_plainly()
+def test_signs_that_a_terminal_cannot_show_are_replaced(encoding, shown, monkeypatch):
+    stream = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stream, encoding=encoding))
+    adapt_to_terminal()
     say("D_2 ≤ 3, ε of 2²⁰ (θ = 10⁻⁵), 字")
     sys.stdout.flush()
-    assert held.getvalue().decode(encoding) == seen + "\n"
+    assert stream.getvalue().decode(encoding) == shown + "\n"
 
 
 @pytest.mark.parametrize("columns", ["0", "", "1", "wide"])
@@ -271,56 +189,5 @@ def test_a_width_that_no_terminal_has_hides_nothing(columns, monkeypatch):
     assert "proven, for one coordinate in one round" in rqm("privacy").stdout
 
 
-def test_a_full_disk_is_said_without_a_number():
-    assert (
-        told(OSError(28, "No space left on device"), typer.main.get_command(app), [])[0]
-        == "writing: no space left on device"
-    )
-
-
-def test_who_stops_a_command_is_told_so(monkeypatch, capsys):
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rqm.cli.doctor.examine", stopped)
-    done = rqm("doctor")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rqm: stopped by the user\n")
-    monkeypatch.setattr("rqm.cli.main", stopped)  # while it is being loaded
-    with pytest.raises(SystemExit) as end:
-        begin()
-    assert end.value.code == 130
-    assert capsys.readouterr().err == "rqm: stopped by the user\n"
-
-
-def test_advice_for_records_names_who_knows():
-    said = rqm("advise", "--unit", "record", "--clients", "4", "--epsilon", "3")
-    assert said.returncode == 2
-    assert "unit record: must be user; for records of silos rqm.calibrate_records" in said.stderr
-
-
-def test_account_answers_for_the_adversary_of_the_plan():
-    for name, adversary in (("user-level-outsider", "outsider"), ("user-level-server", "server")):
-        runs = json.loads(rqm("account", name, "--json").stdout)["runs"]
-        private = [run for run in runs if run["epsilon"] is not None]
-        assert len(private) >= 3
-        assert {run["adversary"] for run in private} == {adversary}, name
-
-
-@pytest.mark.parametrize("name", ["demo", "user-level", "user-level-outsider", "user-level-server", "silos", "audit"])
-def test_no_shipped_plan_exceeds_the_epsilon_that_it_is_named_for(name):
-    for run in json.loads(rqm("account", name, "--json").stdout)["runs"]:
-        named = re.search(r"ε=([\d.]+)", run["name"])
-        most = float(named[1]) if named else 8 if name == "demo" else inf
-        assert run["epsilon"] is None or run["epsilon"] <= most, run["name"]
-
-
-def test_several_runs_together_are_composed(tmp_path):
-    plan = tmp_path / "plan.toml"
-    plan.write_text(PLAN)
-    together = json.loads(rqm("account", plan, plan, "--json").stdout)
-    one = json.loads(rqm("account", plan, "--json").stdout)
-    assert together["name"] == "all runs together"
-    assert [run["epsilon"] for run in together["runs"]] == [one["epsilon"]] * 2
-    assert together["mu"] == pytest.approx(one["mu"] * 2**0.5)
-    assert together.keys() >= ACCOUNT_KEYS
-    assert "all runs together: ε = " in rqm("account", plan, plan).stdout
+def test_a_full_disk_is_described_without_a_number():
+    assert describe(OSError(28, "No space left on device")) == ("writing: no space left on device", 1)

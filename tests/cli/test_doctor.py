@@ -1,47 +1,37 @@
-"""The doctor finds a sound machine sound, and says what is missing or broken."""
+"""The doctor finds a sound machine sound, and names what is missing or broken."""
 
-import json
 from importlib.metadata import PackageNotFoundError
+from unittest.mock import Mock
 
 import pytest
 
 from rqm.cli import doctor
-from tests.commands import rqm
+from rqm.randomness import SecureRandom
+from tests.commands import rqm, rqm_json
 
 
-def states(found):
-    return {one.name: one.state for one in found}
+def states():
+    return {check.name: check.state for check in doctor.examine()}
 
 
 def test_this_machine_works():
-    found = states(doctor.examine())
-    assert {found[name] for name in ("rqm", "core", "entropy", "encoder", "accounting", "disk")} == {"good"}
-    assert "broken" not in found.values()
+    facts = rqm_json("doctor")
+    names = {check["name"]: check["state"] for check in facts["checks"]}
+    assert facts["good"] is True
+    assert {names[name] for name in ("rqm", "core", "entropy", "encoder", "accounting", "disk")} == {"good"}
+    assert "broken" not in names.values()
+    assert "encoder" in rqm("doctor").stdout
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
-    def version(name):
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
-    state, facts = doctor._extra("train")
-    assert (state, facts) == ("missing", "torch is not installed: pip install 'rqm[train]'")
-    assert states(doctor.examine())["core"] == "broken"
+    monkeypatch.setattr(doctor.importlib.metadata, "version", Mock(side_effect=PackageNotFoundError("torch")))
+    assert doctor._extra("train") == ("missing", "torch is not installed: pip install 'rqm[train]'")
+    assert states()["core"] == "broken"
+    assert rqm("doctor").returncode == 1
 
 
-@pytest.mark.parametrize("broken", ["constant", "stuck bit"])
+@pytest.mark.parametrize("broken", [lambda words: 0 * words, lambda words: words | 8], ids=["constant", "stuck bit"])
 def test_a_bad_source_of_entropy_is_found(monkeypatch, broken):
-    from rqm.randomness import SecureRandom
-
     words = SecureRandom.words
-    fake = {"constant": lambda self, n: 0 * words(self, n), "stuck bit": lambda self, n: words(self, n) | 8}[broken]
-    monkeypatch.setattr(SecureRandom, "words", fake)
-    assert states(doctor.examine())["entropy"] == "broken"
-
-
-def test_the_command_line_and_its_json():
-    done = rqm("doctor", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["good"] is True
-    assert {"name", "state", "facts"} <= found["checks"][0].keys()
+    monkeypatch.setattr(SecureRandom, "words", lambda self, count: broken(words(self, count)))
+    assert states()["entropy"] == "broken"

@@ -1,4 +1,4 @@
-"""``rqm init``: a file to start from, never over another."""
+"""`rqm init`: files to start from, which never overwrite another."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ from tests.commands import rqm
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_policy_to_start_from(tmp_path):
+def test_a_policy(tmp_path):
     path = tmp_path / "mine" / "policy.toml"
     assert str(path) in rqm("init", "--policy", tmp_path / "mine").stdout
     assert Policy.from_toml(path).max_participations == 10
@@ -23,18 +23,15 @@ def test_a_policy_to_start_from(tmp_path):
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
     assert path.read_text() == "mine"
     for args in ((), ("--policy", "--flower"), ("--trust-server", "--flower"), ("--trust-server",)):
-        nothing = rqm("init", *args, tmp_path / "mine")
-        assert (nothing.returncode, "--policy" in nothing.stderr) == (2, True)
-
-
-def test_a_policy_that_trusts_the_server(tmp_path):
+        refused = rqm("init", *args, tmp_path / "mine")
+        assert (refused.returncode, "--policy" in refused.stderr) == (2, True)
     assert rqm("init", "--policy", "--trust-server", tmp_path).returncode == 0
     assert NodeGuard.of({"rqm-policy": str(tmp_path / "policy.toml")}) is None
 
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """The app as it is written, ready to be imported."""
+    """The app, ready to be imported."""
     pytest.importorskip("flwr")
     folder = tmp_path / "mine"
     done = rqm("init", "--flower", folder)
@@ -46,26 +43,22 @@ def written(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def config(folder):
-    from flwr.common.config import flatten_dict  # as Flower reads it
-
-    return flatten_dict(tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
-
-
 @pytest.mark.slow
 def test_an_app_that_protects_its_users_and_learns(written, tmp_path):
     """All fifty nodes in this process, by the app's own files, with the operating system's randomness."""
+    from flwr.common.config import flatten_dict
+
     from rqm.flower import PrivateStrategy, Settings
     from tests.flower.local import LocalGrid, arrays
 
-    values = config(written)
+    # as Flower reads it
+    values = flatten_dict(tomllib.loads((written / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
     settings = Settings.from_run_config(values)
     client, task = importlib.import_module("app.client"), importlib.import_module("app.task")
     net = task.new_model(values)
-    found = account(settings.plan, dim=sum(p.numel() for p in net.parameters()))
-    assert 7.5 < found.epsilon <= 8
-    assert found.certified
-    assert found.min_honest == 40
+    guarantee = account(settings.plan, dim=sum(parameter.numel() for parameter in net.parameters()))
+    assert 7.5 < guarantee.epsilon <= 8
+    assert (guarantee.certified, guarantee.min_honest) == (True, 40)
     strategy = PrivateStrategy(settings, folder=tmp_path / "ledger")
     result = strategy.start(LocalGrid(client.app, 50, values), arrays(net))
     before = task.evaluate(values, net)

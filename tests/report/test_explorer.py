@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rqm import PBM, RQM, Rounding, renyi
-from rqm.cli import explore
 from rqm.mechanisms.response import RandomizedResponse
 from rqm.report import explorer
+from tests.commands import rqm
 from tools import explorer as grids
 
 ROOT = Path(__file__).parents[2]
@@ -41,13 +41,12 @@ def test_module_writes_the_page(tmp_path):
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == explorer.build()
 
 
-def test_command_writes_and_opens(tmp_path, monkeypatch, capsys):
+def test_command_writes_and_opens(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    explore.command(out=tmp_path / "new" / "page.html", open_=False)
-    explore.command()
-    paths = [Path(line) for line in capsys.readouterr().out.split()]
+    printed = rqm("explore", "--out", tmp_path / "new" / "page.html", "--no-open").stdout + rqm("explore").stdout
+    paths = [Path(line) for line in printed.split()]
     assert paths == [tmp_path / "new" / "page.html", tmp_path / "cache" / "rqm" / "explorer.html"]
     assert all(path.read_text(encoding="utf-8") == explorer.build() for path in paths)
     assert opened == [paths[1].as_uri()]

@@ -1,102 +1,45 @@
-"""``rqm advise``: which mechanism for a budget of privacy and bits."""
+"""`rqm advise`: which mechanism to use for a budget of privacy and bits."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from rqm.cli.options import (
-    AdversaryOption,
-    HonestClientsOption,
-    HonestFractionOption,
-    JsonOption,
-    NeighboringOption,
-    PopulationOption,
-)
+from rqm.bounds import Adversary, Neighboring, Unit
+from rqm.cli.formatting import Result
+from rqm.cli.progress import progress
 
 if TYPE_CHECKING:
-    from rqm.advice.adviser import Advice, Progress
-
-
-class Unit(StrEnum):
-    """What is protected."""
-
-    user = "user"
-    record = "record"
-
-
-LIMITS = [0.01 * 2**k for k in range(11)] + [32.0]
-"""Bits a parameter between which the front of few coordinates is drawn."""
-
-PureDelta = Annotated[
-    float | None, typer.Option(help="δ; none: pure DP for one client's one coordinate, else 1e-5 or 1/N.")
-]
-
-BitsOption = Annotated[
-    int | None, typer.Option(help="Bits that a client may send for a coordinate (4; 32 for two messages).")
-]
-MaxParticipations = Annotated[
-    int | None, typer.Option(help="The most rounds that a user takes part in (1, or what the separation allows).")
-]
-MinSeparation = Annotated[
-    int, typer.Option(help="Users take turns: the least rounds from a user's participation to the next.")
-]
-MaxBits = Annotated[float | None, typer.Option(help="Send only so many coordinates that masked vectors keep to this.")]
-MeanLength = Annotated[
-    float | None,
-    typer.Option(help="How long the clients' mean is, in L2 clips (1); alone: as many coordinates as that needs."),
-]
-Plot = Annotated[Path | None, typer.Option(help="Draw error against ε (few coordinates: against bits) into this file.")]
-
-
-def _of_users(unit: Unit) -> Unit:
-    """Refuse records, which have their own way."""
-    if unit is not Unit.user:
-        raise ValueError(
-            f"unit = {unit.value}: must be user; for records of silos rqm.calibrate_records finds the noise, and "
-            "whether they are drawn in secret or taken in a fixed order"
-        )
-    return unit
-
-
-UnitOption = Annotated[
-    Unit, typer.Option(help="What is protected; for a record: rqm.calibrate_records.", callback=_of_users)
-]
+    from rqm.advice.adviser import Advice
 
 
 def command(
-    clients: Annotated[int, typer.Option(help="n, clients in a round's sum; 1: everybody hides alone.")] = 1,
-    dim: Annotated[int, typer.Option(help="d, coordinates of a client's vector (padded, if rotated).")] = 1,
-    epsilon: Annotated[float | None, typer.Option(help="The ε to be kept.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Instead: the noise of the sum, in units of the L2 clip.")] = None,
-    delta: PureDelta = None,
-    bits: BitsOption = None,
-    levels: Annotated[int | None, typer.Option(help="The same as the most outcomes: 16 is 4 bits.")] = None,
-    population: PopulationOption = None,
-    rounds: Annotated[int, typer.Option(help="T, rounds of training.")] = 1,
-    max_participations: MaxParticipations = None,
-    min_separation: MinSeparation = 1,
-    honest_clients: HonestClientsOption = None,
-    honest_fraction: HonestFractionOption = None,
-    adversary: AdversaryOption = None,
-    neighboring: NeighboringOption = None,
-    l2_clip: Annotated[float, typer.Option(help="C, the L2 clip of a client's vector.")] = 1.0,
-    max_bits_per_parameter: MaxBits = None,
-    mean_length: MeanLength = None,
-    unit: UnitOption = Unit.user,
-    plot: Plot = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Rank the mechanisms that reach an ε within some bits, by their worst-case error.
+    clients: int = 1,
+    dim: int = 1,
+    epsilon: float | None = None,
+    noise: float | None = None,
+    delta: float | None = None,
+    bits: int | None = None,
+    levels: int | None = None,
+    population: int | None = None,
+    rounds: int = 1,
+    max_participations: int | None = None,
+    min_separation: int = 1,
+    honest_clients: int | None = None,
+    honest_fraction: float | None = None,
+    adversary: Adversary = "server",
+    neighboring: Neighboring = "replace-one",
+    l2_clip: float = 1.0,
+    max_bits_per_parameter: float | None = None,
+    mean_length: float | None = None,
+    unit: Unit = "user",
+    plot: Path | None = None,
+) -> Result:
+    """Rank the mechanisms that reach an ε within a number of bits, by their worst-case error.
 
-    The error (`mse`) is that of one coordinate of the decoded mean, in units of clip²: the clip is 4 C / √d after a
-    rotation, C for a single coordinate. With several rounds noise that cancels is ranked, too, and all of them by the
-    noise in the models, over a trusted server's; its bits are those of both messages. Of few, their choice's is in it.
+    The error (`mse`) is that of one coordinate of the decoded mean, in units of clip². The clip is 4 C / √d after a
+    rotation and C for a single coordinate. With several rounds, correlated noise is ranked too. All mechanisms are
+    then ranked by the noise in the models, relative to a trusted server's, and the bits of correlated noise are those
+    of both messages. If only some coordinates are sent, the error includes that of the choice.
 
     Examples:
 
@@ -105,11 +48,37 @@ def command(
         rqm advise --clients 100 --population 3400 --rounds 1500 --min-separation 34 --dim 1048576 --epsilon 10
 
         rqm advise --clients 1 --epsilon 5.4699 --levels 16 --json
+
+    Args:
+        clients: n, clients in a round's sum; 1 is local privacy.
+        dim: d, coordinates of a client's vector (padded, if rotated).
+        epsilon: The target ε.
+        noise: Instead of ε, the noise of the sum, in units of the L2 clip.
+        delta: δ; default pure DP for one coordinate of one client, else 1e-5 or 1/population.
+        bits: Bits that a client may send for a coordinate (4; 32 for two messages).
+        levels: Instead of bits, the largest number of outcomes: 16 is 4 bits.
+        population: N, the users that a round's clients are sampled from.
+        rounds: T, rounds of training.
+        max_participations: The most rounds that a user takes part in; default 1, or what --min-separation allows.
+        min_separation: The fewest rounds from one participation of a user to the next, if users take turns.
+        honest_clients: Honest clients of every round, dropouts included.
+        honest_fraction: The honest fraction of the population.
+        adversary: server (knows who takes part) or outsider (sees only the models).
+        neighboring: The neighboring relation.
+        l2_clip: C, the L2 clip of a client's vector.
+        max_bits_per_parameter: Send only as many coordinates as keep masked vectors within this size.
+        mean_length: The length of the clients' mean in L2 clips (1). Alone, it chooses how many coordinates are sent.
+        unit: What is protected; for records use rqm.calibrate_records.
+        plot: Draw error against ε (with few coordinates, against bits) into this file.
     """
     from rqm.advice.adviser import advise
 
-    few = {"max_bits_per_parameter": max_bits_per_parameter, "mean_length": mean_length}
-    with _progress(quiet=as_json) as told:
+    if unit == "record":
+        raise ValueError(
+            "unit = record: must be user; for records of silos rqm.calibrate_records finds the noise, and whether "
+            "they are drawn in secret or taken in a fixed order"
+        )
+    with progress("comparing mechanisms") as bar:
         advice = advise(
             clients=clients,
             dim=dim,
@@ -124,90 +93,62 @@ def command(
             min_separation=min_separation,
             honest_clients=honest_clients,
             honest_fraction=honest_fraction,
-            adversary=adversary or "server",
-            neighboring=neighboring or "replace-one",
+            adversary=adversary,
+            neighboring=neighboring,
             l2_clip=l2_clip,
-            **few,
-            progress=told,
+            max_bits_per_parameter=max_bits_per_parameter,
+            mean_length=mean_length,
+            progress=bar.update,
         )
-    _told(advice, plot, as_json)
-
-
-def _told(advice: "Advice", plot: Path | None, as_json: bool) -> None:
     if plot is not None:
-        _plot(advice, plot, quiet=as_json)
-    _show(advice, plot, as_json)
+        _plot(advice, plot)
+    return _result(advice, plot)
 
 
-def _plot(advice: "Advice", plot: Path, *, quiet: bool) -> None:
+def _plot(advice: "Advice", plot: Path) -> None:
+    """Draw error against ε, or against bits if only some coordinates are sent."""
     from rqm.advice.adviser import pareto
     from rqm.advice.few import front
     from rqm.report.pareto import draw, draw_front
 
-    centre = advice.request.epsilon or advice.best.epsilon
-    if advice.best.coordinates is not None:
-        with _progress(quiet) as told:
-            draw_front(front(advice.request, LIMITS, told), plot)
-        return
-    with _progress(quiet) as told:
-        asked = replace(advice.request, epsilon=centre, noise=None)
-        lines = pareto(asked, [centre * 2**k for k in range(-3, 3)], told)
-    draw(lines, plot)
+    with progress("comparing mechanisms") as bar:
+        if advice.best.coordinates is not None:
+            limits = [0.01 * 2**k for k in range(11)] + [32.0]  # bits per parameter
+            draw_front(front(advice.request, limits, bar.update), plot)
+            return
+        center = advice.request.epsilon or advice.best.epsilon
+        request = replace(advice.request, epsilon=center, noise=None)
+        draw(pareto(request, [center * 2**k for k in range(-3, 3)], bar.update), plot)
 
 
-@contextmanager
-def _progress(quiet: bool) -> "Iterator[Progress]":
-    from rqm.cli.waits import waiting
-
-    with waiting("asking the mechanisms", quiet=quiet, key="advise") as wait:
-        yield lambda name, number, count: wait.at(number, count, name)
-
-
-def _show(advice: "Advice", plot: Path | None, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(advice.to_dict()))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
+def _result(advice: "Advice", plot: Path | None) -> Result:
+    """The winner, all candidates, and the parameters of the winner."""
     from rqm.advice.adviser import measure
 
-    best, value = advice.best, measure(advice.candidates, advice.request)
-    cancels, few = any(one.noise for one in advice.candidates), best.coordinates is not None
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    last: tuple[str, ...] = ("coordinates", "bits", "a parameter") if few else ("bits", "under secagg")
-    heads = ("", "ε", "error, clip²", "noise of models" if cancels else "over the best", *last)
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0)
-    for place, one in enumerate(advice.candidates):
-        under = "" if one.bits_under_secagg is None else str(one.bits_under_secagg)
-        over = one.iterate_noise if cancels else value(one) / value(best)
-        last = (str(one.bits_per_coordinate), under)
-        if few:
-            wire = 32 if one.wire_bits_per_parameter is None else one.wire_bits_per_parameter
-            last = (f"{one.coordinates or advice.request.dim:,}", under or "32", f"{wire:.3g}")
-        style = "bold" if place == 0 else ("dim" if one.trusted_server else "")
-        table.add_row(
-            one.name,
-            f"{one.epsilon:.4g}",
-            f"{one.mse:.4g}",
-            f"{over:.4g}",
-            *last,
-            style=style,
-        )
-    console = Console()
-    console.print(f"[bold]{best.name}[/bold]: {best.reason}.", highlight=False)
-    console.print(table)
-    for name, reason in advice.left_out.items():
-        console.print(f"Not ranked, {name}: {reason}.", highlight=False)
-    threat = advice.request.threat_model
-    delta = "pure DP" if advice.request.pure else f"δ = {advice.request.delta:.3g}"
-    console.print(
-        f"[dim]Certified for every user, {delta}, {threat.neighboring}, against the {threat.adversary}.[/dim]"
+    best, request = advice.best, advice.request
+    value = measure(advice.candidates, request)
+    is_correlated = any(candidate.noise for candidate in advice.candidates)
+    heads = ["", "ε", "error, clip²", "noise of models" if is_correlated else "over the best", "bits", "under secagg"]
+    rows = []
+    for candidate in advice.candidates:
+        ratio = candidate.iterate_noise if is_correlated else value(candidate) / value(best)
+        row = [candidate.name, *(f"{number:.4g}" for number in (candidate.epsilon, candidate.mse, ratio))]
+        row += [str(candidate.bits_per_coordinate), str(candidate.bits_under_secagg or "")]
+        if best.coordinates is not None:
+            row += [f"{candidate.coordinates or request.dim:,}", f"{candidate.wire_bits_per_parameter or 32:.3g}"]
+        rows.append(row)
+    parameters = {key: entry for key, entry in best.mechanism.to_dict().items() if key != "rows"}
+    if best.coordinates is not None:
+        heads += ["coordinates", "bits a parameter"]
+        parameters["coordinates"] = best.coordinates
+    if best.noise is not None:
+        parameters["noise"] = best.noise.to_dict()
+    delta = "pure DP" if request.pure else f"δ = {request.delta:.3g}"
+    threat_model = request.threat_model
+    notes = [f"Not ranked, {name}: {reason}." for name, reason in advice.left_out.items()]
+    notes.append(
+        f"Certified for every user, {delta}, {threat_model.neighboring}, against the {threat_model.adversary}."
     )
-    fields = {key: value for key, value in best.mechanism.to_dict().items() if key != "rows"}
-    fields |= {"coordinates": best.coordinates} if few else {}
-    fields |= {} if best.noise is None else {"noise": best.noise.to_dict()}
-    console.print(f"the best: {fields}", highlight=False)
-    if plot is not None:
-        typer.echo(str(plot))
+    notes.append(f"the best: {parameters}")
+    lines = [] if plot is None else [str(plot)]
+    return Result(advice.to_dict(), f"{best.name}: {best.reason}.", rows, heads, notes, lines)

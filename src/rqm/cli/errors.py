@@ -1,7 +1,8 @@
-"""What an error says on the command line: one line that names what was typed, and what to type instead."""
+"""Errors of a command in one line: what was typed, why it is wrong, and what to type instead."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -9,113 +10,115 @@ import typer
 from rqm._util.checks import nearest
 from rqm._util.extras import how_to_install
 
-REFUSED: Any = typer.BadParameter.__mro__[2]
-"""The base of all errors of usage: click's, or that of the copy of click that typer brings."""
-LONGEST = 200
-"""Characters of a path that a message shows: its end."""
-BEYOND = ArithmeticError | RecursionError | MemoryError
-ANSWERED = (typer.Abort, REFUSED, ValueError, TypeError, ImportError, OSError, *BEYOND.__args__)
-"""Errors that end a command with one line; any other is a mistake of ours, and shows where it is."""
+ClickException: Any = typer.BadParameter.__mro__[2]
+"""The base class of usage errors: click's, or that of the copy of click inside some versions of typer."""
+EXPECTED_ERRORS: Any = (
+    *(ValueError, TypeError, ImportError, OSError, ArithmeticError, RecursionError, MemoryError),
+    *(ClickException, typer.Abort),
+)
+"""Errors that end a command with one line. Any other error is a bug and shows a traceback."""
 
 
-def told(error: BaseException, group: Any, typed: Sequence[str]) -> tuple[str, int]:
-    """The line and the exit code of an error of the command that was ``typed`` after the name of the ``group``."""
+@contextmanager
+def interrupts_as_abort() -> Iterator[None]:
+    """Raise `typer.Abort` on Ctrl-C, also where compiled code turned the KeyboardInterrupt into another error."""
+    try:
+        yield
+    except BaseException as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        if cause is None:
+            raise
+        raise typer.Abort from None
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """The message and the exit code of an error.
+
+    Args:
+        error: One of `EXPECTED_ERRORS`.
+
+    Returns:
+        The message, in the words of the command line, and the exit code.
+    """
+    context = getattr(error, "ctx", None)
     if isinstance(error, typer.Abort):
-        return "stopped by the user", 130
-    if isinstance(error, REFUSED):
-        return _usage(error, _reached(group, typed)), error.exit_code
-    if isinstance(error, ValueError | TypeError | BEYOND):
-        return as_typed(_of_value(error), options_of(group, typed), typed), 2
-    return as_typed(_of_machine(error), options_of(group, typed), typed), 1
+        return str(error) or "stopped by the user", 130
+    if isinstance(error, ClickException):
+        return _usage_message(error, context), error.exit_code
+    if isinstance(error, ArithmeticError | RecursionError | MemoryError):
+        message, code = f"a value is beyond what can be computed with ({type(error).__name__}: {error})", 2
+    elif isinstance(error, ValueError | TypeError):
+        message, code = str(error), 2
+    else:
+        message, code = _system_message(error), 1
+    return message if context is None else as_typed(message, context), code
 
 
-def _of_value(error: BaseException) -> str:
-    beyond = f"a value is beyond what can be computed with ({type(error).__name__}: {error})"
-    return beyond if isinstance(error, BEYOND) else str(error)
-
-
-def _of_machine(error: BaseException) -> str:
-    """What is missing: a file, or a library."""
+def _system_message(error: BaseException) -> str:
+    """What is wrong with a file or a library."""
     if isinstance(error, ModuleNotFoundError):
         return str(how_to_install(error))
-    if isinstance(error, FileExistsError) and error.filename is not None:
-        return f"{str(error.filename)[-LONGEST:]}: is there already, and is no folder"
-    if isinstance(error, OSError) and error.strerror:
-        where = "writing" if error.filename is None else str(error.filename)[-LONGEST:]
-        return f"{where}: {error.strerror[0].lower()}{error.strerror[1:]}"
-    return str(error)
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    path = "writing" if error.filename is None else str(error.filename)
+    return f"{path}: {error.strerror[0].lower()}{error.strerror[1:]}"
 
 
-def _usage(error: Any, reached: Any) -> str:
-    """An error of usage: what click says, once, and where help is."""
-    context = getattr(error, "ctx", None) or reached
+def _usage_message(error: Any, context: Any) -> str:
+    """What is wrong with a command line, and which help to read."""
+    if context is None:
+        return str(error.format_message())
     path = context.command_path
     if type(error).__name__ == "NoArgsIsHelpError":
-        return f"give a command; {path} --help lists all" + (
-            "; rqm doctor is a good first one" if path == "rqm" else ""
-        )
-    said = re.split(r" \(?(?:Did you mean|Possible options)", error.format_message())[0].rstrip(". ")
-    wrong = re.match(r"No such (command|option):? '?([\w-]+)'?", said)
-    if wrong:
-        return f"{path} has no {wrong[1]} {wrong[2]}{_meant(wrong[2], _names(context, wrong[1]))} ({path} --help)"
+        hint = "; rqm doctor is a good first one" if path == "rqm" else ""
+        return f"give a command; {path} --help lists all{hint}"
+    message = re.split(r" \(?(?:Did you mean|Possible options)", error.format_message())[0].rstrip(". ")
+    misspelled = re.match(r"No such (command|option):? '?([\w-]+)'?", message)
+    if misspelled:
+        message = f"{path} has no {misspelled[1]} {misspelled[2]}{_suggestion(misspelled[1], misspelled[2], context)}"
     example = re.search(r"^ *(rqm \w.*)$", context.command.help or "", flags=re.M)
-    such = f"; for example: {example[1]}" if example and said.startswith("Missing") else ""
-    return f"{said}{such} ({path} --help)"
+    if example and message.startswith("Missing"):
+        message += f"; for example: {example[1]}"
+    return f"{message} ({path} --help)"
 
 
-def _names(context: Any, what: str) -> list[str]:
-    """The commands, or the options, of the command that was reached."""
-    if what == "command":
-        return list(context.command.list_commands(context))
-    return [name for param in context.command.params for name in (*param.opts, *param.secondary_opts)]
+def _suggestion(kind: str, name: str, context: Any) -> str:
+    """The command or option that was probably meant, as the end of a message."""
+    if kind == "command":
+        return nearest(name, context.command.list_commands(context))
+    options = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
+    return nearest(name.lstrip("-"), (option.lstrip("-") for option in options)).replace("mean ", "mean --")
 
 
-def _meant(name: str, names: list[str]) -> str:
-    """What may have been meant; that all options begin alike makes them no nearer to each other."""
-    bare = {one.lstrip("-"): one for one in names}
-    near = nearest(name.lstrip("-"), bare)
-    return re.sub(r"(?<=mean )(.*)(?=\?)", lambda found: bare[found[0]], near)
+def as_typed(message: str, context: Any) -> str:
+    """Turn a message of the library into one about the command line.
 
+    The library writes "keep = 2: must be below 1". Depending on what was typed this becomes
+    "--keep 2: must be below 1" or "--set mechanism.keep=2: must be below 1".
 
-def _reached(group: Any, typed: Sequence[str]) -> Any:
-    """The context of the command that was typed, as far as there is one."""
-    context = typer.Context(group, info_name="rqm")
-    for word in typed:
-        command = context.command
-        inner = command.get_command(context, word) if hasattr(command, "get_command") else None
-        if inner is not None:
-            context = typer.Context(inner, parent=context, info_name=word)
-    return context
+    Args:
+        message: The message of the library.
+        context: The context of the command.
 
-
-def options_of(group: Any, typed: Sequence[str]) -> set[str]:
-    """The options of the command that was typed, as Python names them."""
-    params = _reached(group, typed).command.params
-    return {param.name for param in params if param.param_type_name == "option"}
-
-
-def as_typed(message: str, options: set[str], typed: Sequence[str]) -> str:
-    """Turn the library's "keep = 2: must be …" into what was typed: "--keep 2: …", or "--set keep=2: …".
-
-    >>> as_typed("keep = 2: must be below 1", {"keep"}, ["privacy", "--keep", "2"])
-    '--keep 2: must be below 1'
-    >>> as_typed("out = None: must be a new folder", {"out"}, ["train", "demo"])
-    '--out (not given): must be a new folder'
-    >>> as_typed("margin = -3: must be 0 or more", {"out"}, ["train", "demo", "--set", "mechanism.margin=-3"])
-    '--set mechanism.margin=-3: must be 0 or more'
+    Returns:
+        The message with the option as it was typed; unchanged if the message names no option.
     """
-    found = re.match(r"^([A-Za-z_][\w.]*) = (.*?): (must .*)$", message, flags=re.DOTALL)
-    found = found or re.match(r"^([A-Za-z_][\w.]*) = (.*?): (.*)$", message, flags=re.DOTALL)
-    if found is None:
+    parts = re.fullmatch(r"([A-Za-z_][\w.]*) = (.*?): (must .*|[^:]*)", message, flags=re.DOTALL)
+    if parts is None:
         return message
-    name, value, rest = found[1], found[2].strip("'"), found[3]
-    flag = f"--{name.replace('_', '-')}"
+    name, value, problem = parts[1], parts[2].strip("'"), parts[3]
+    options = {param.name for param in context.command.params if param.param_type_name == "option"}
+    was_typed = name in options and context.get_parameter_source(name).name == "COMMANDLINE"
+    prefixes = (f"{name}=", f"mechanism.{name}=")
+    settings = [setting for setting in context.params.get("settings") or [] if setting.startswith(prefixes)]
     if name == "set" or name.isupper():
-        name = name.replace("set", "--set")
-        return f"{name}: {rest}" if value == "None" else f"{name} {value}: {rest}"
-    if name in options and value == "None":
-        return f"{flag}: {rest}" if rest.startswith("must be given") else f"{flag} (not given): {rest}"
-    given = [word for word in typed if word.startswith((f"{name}=", f"mechanism.{name}="))]
-    if name in options and any(word.split("=")[0] == flag for word in typed) and f"{name}={value}" not in given:
-        return f"{flag} {value}: {rest}"
-    return f"--set {given[-1]}: {rest}" if given else message
+        label = "--set" if name == "set" else name
+    elif name in options and (value == "None" or (was_typed and f"{name}={value}" not in settings)):
+        label = f"--{name.replace('_', '-')}"
+    else:
+        return f"--set {settings[-1]}: {problem}" if settings else message
+    if value == "None":
+        value = "(not given)" if name in options and not problem.startswith("must be given") else ""
+    return f"{label} {value}".strip() + f": {problem}"

@@ -1,6 +1,5 @@
-"""``rqm explore``: the interactive page."""
+"""`rqm explore`: the interactive page."""
 
-import json
 import os
 import webbrowser
 from pathlib import Path
@@ -8,33 +7,33 @@ from typing import Annotated
 
 import typer
 
-from rqm.cli.options import JsonOption
+from rqm.cli.formatting import Result
 
 
 def command(
-    out: Annotated[Path | None, typer.Option(help="Write the page to this file; else into the user's cache.")] = None,
-    open_: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the default browser.")] = True,
-    as_json: JsonOption = False,
-) -> None:
-    """Write one self-contained page that shows laws, privacy and error as parameters move, and open it.
+    out: Path | None = None,
+    is_opened: Annotated[bool, typer.Option("--open/--no-open")] = True,
+) -> Result:
+    """Write one self-contained page that shows distributions, privacy and error as parameters change, and open it.
 
-    The page needs no network: it computes by itself.
+    The page needs no network and does all computations itself.
 
     Examples:
 
         rqm explore
 
         rqm explore --out explorer.html --no-open
+
+    Args:
+        out: The file to write; default in the user's cache.
+        is_opened: Show the page in the default browser.
     """
     from rqm.report.explorer import build
 
-    path = (out or _cache() / "explorer.html").resolve()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = (out or cache / "rqm" / "explorer.html").resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(build(), encoding="utf-8")
-    typer.echo(json.dumps({"page": str(path)}) if as_json else str(path))
-    if open_ and not webbrowser.open(path.as_uri()):
-        typer.echo("rqm: no browser could be started; open the file above", err=True)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rqm"
+    if is_opened and not webbrowser.open(path.as_uri()):
+        typer.echo("rqm: no browser could be started; open the file yourself", err=True)
+    return Result({"page": str(path)}, lines=[str(path)])

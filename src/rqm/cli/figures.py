@@ -1,32 +1,23 @@
-"""``rqm figures``: the paper's privacy figures, with what is attained and certified beside them."""
+"""`rqm figures`: the paper's privacy figures, with the attained and certified values."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rqm._util.checks import nearest
+from rqm._util.checks import one_of
 from rqm._util.compiler import start_lean
-from rqm.cli import names as completed
-from rqm.cli.options import JsonOption
-from rqm.cli.words import listing
+from rqm.cli import completion
+from rqm.cli.formatting import Result
+from rqm.cli.progress import progress
 
 
 def command(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help="Which figures; all of them if none is named.",
-            autocompletion=completed.figures,
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the PNG and CSV files.")] = Path("out/figures"),
-    show: Annotated[bool, typer.Option("--list", help="Print the names and stop.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", autocompletion=completion.figures)] = None,
+    out: Path = Path("out/figures"),
+    is_list: Annotated[bool, typer.Option("--list")] = False,
+) -> Result:
     """Draw the paper's privacy figures as PNG, each with its numbers as CSV.
 
     Examples:
@@ -34,28 +25,25 @@ def command(
         rqm figures --list
 
         rqm figures renyi-theta25 --out out/figures
+
+    Args:
+        names: The figures; without one, all are drawn.
+        out: Folder for the PNG and CSV files.
+        is_list: Print the names and stop.
     """
     start_lean()
-    from rqm.cli.waits import waiting
     from rqm.report.figures import draw, save
     from rqm.report.paper import FIGURES
 
-    if show and as_json:
-        typer.echo(json.dumps({"figures": {name: figure.shows for name, figure in FIGURES.items()}}))
-        return
-    if show:
-        listing({name: figure.shows for name, figure in FIGURES.items()})
-        return
-    for name in names or []:
-        if name not in FIGURES:
-            raise ValueError(f"NAME = {name}: must be among {', '.join(FIGURES)}{nearest(name, FIGURES)}")
-    chosen, written = names or list(FIGURES), []
-    with waiting("figures", sum(FIGURES[name].steps for name in chosen), quiet=as_json) as wait:
-        for name in chosen:
-            table = save(FIGURES[name].numbers(partial(wait.end, name)), out / f"{name}.csv")
-            written += [draw(table), table]
-    if as_json:
-        typer.echo(json.dumps({"files": list(map(str, written))}))
-        return
-    for path in written:
-        typer.echo(str(path))
+    if is_list:
+        subjects = {name: figure.shows for name, figure in FIGURES.items()}
+        return Result({"figures": subjects}, rows=list(subjects.items()))
+    names = names or list(FIGURES)
+    for name in names:
+        one_of("NAME", name, FIGURES)
+    files: list[str] = []
+    with progress("figures", sum(FIGURES[name].steps for name in names)) as bar:
+        for name in names:
+            numbers = save(FIGURES[name].numbers(partial(bar.end, name)), out / f"{name}.csv")
+            files += [str(draw(numbers)), str(numbers)]
+    return Result({"files": files}, lines=files)

@@ -1,38 +1,26 @@
-"""``rqm init``: files to start from."""
+"""`rqm init`: files to start from."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rqm.cli.options import JsonOption
+from rqm.cli.formatting import Result
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="Where to write it; made if it is not there.")],
-    flower: Annotated[
-        bool, typer.Option("--flower", help="A Flower app that runs, with a user's ε = 8 against the server.")
-    ] = False,
-    policy: Annotated[
-        bool, typer.Option("--policy", help="A node's own policy, which it holds against the server.")
-    ] = False,
-    trust_server: Annotated[
-        bool,
-        typer.Option(
-            "--trust-server", help="With --policy: one that trusts the server with everything, for simulations."
-        ),
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Write files to start from: a Flower app, or the policy of a node, with a line on each of its limits.
+    folder: Path,
+    flower: Annotated[bool, typer.Option("--flower")] = False,
+    policy: Annotated[bool, typer.Option("--policy")] = False,
+    trust_server: Annotated[bool, typer.Option("--trust-server")] = False,
+) -> Result:
+    """Write files to start from: a Flower app, or the policy of a node with a comment on each of its limits.
 
-    The app trains a small model on made-up data, with a user's ε = 8 against the server, and runs at once; your model
-    and data go into app/task.py.
+    The app trains a small model on synthetic data, with ε = 8 for a user against the server. It runs as it is. Put your
+    model and data into app/task.py.
 
-    Without a policy a node takes part in nothing. Its owner changes the file as he likes, and names it when he starts
-    the SuperNode; without that, the node looks for policy.toml in $RQM_STATE (default ~/.local/state/rqm), where it
-    keeps its own ledgers, too.
+    A node without a policy takes part in nothing. Its owner edits the file and names it when starting the SuperNode.
+    Otherwise the node reads policy.toml in $RQM_STATE (default ~/.local/state/rqm), where it also stores its ledgers.
 
     Examples:
 
@@ -41,25 +29,31 @@ def command(
         rqm init --policy ~/.local/state/rqm
 
         rqm init --policy mine && flower-supernode … --node-config 'rqm-policy="mine/policy.toml"'
+
+    Args:
+        folder: The folder to write to; created if it does not exist.
+        flower: A Flower app that runs, with ε = 8 for a user against the server.
+        policy: A policy: the limits that a node enforces against the server.
+        trust_server: With --policy: one that trusts the server with everything, for simulations.
     """
     if flower == policy or (trust_server and not policy):
-        raise ValueError("give --flower, or --policy (with --trust-server or without): what to begin")
+        raise ValueError("give --flower, or --policy (optionally with --trust-server): what to write")
     if flower:
-        _flower(folder, as_json)
-        return
-    path = _policy(folder, trusting=trust_server)
-    words = f"{path}: written{'' if trust_server else '; change it to what you allow'}"
-    typer.echo(json.dumps({"files": [str(path)]}) if as_json else words)
+        return _write_app(folder)
+    path = _write_policy(folder, is_trusting=trust_server)
+    advice = "" if trust_server else "; change it to what you allow"
+    return Result({"files": [str(path)]}, lines=[f"{path}: written{advice}"])
 
 
-def _policy(folder: Path, *, trusting: bool) -> Path:
+def _write_policy(folder: Path, *, is_trusting: bool) -> Path:
+    """Write the policy of a node."""
     from rqm.plan.policy import POLICY, TEMPLATE, TRUSTING
 
-    return _new(folder / POLICY, (TRUSTING if trusting else TEMPLATE).encode())
+    return _write_new(folder / POLICY, (TRUSTING if is_trusting else TEMPLATE).encode())
 
 
-def _new(path: Path, data: bytes) -> Path:
-    """Write a file that is not there yet."""
+def _write_new(path: Path, data: bytes) -> Path:
+    """Write a file that does not exist yet."""
     from rqm._util.files import write_atomically
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,25 +64,21 @@ def _new(path: Path, data: bytes) -> Path:
     return path
 
 
-def _flower(folder: Path, as_json: bool) -> None:
-    """The app of the package's template, and a policy for those who simulate it."""
+def _write_app(folder: Path) -> Result:
+    """Write the Flower app of the template, and a policy for its simulation."""
     import rqm
 
     template = Path(rqm.__file__).parent / "flower" / "template"
-    files = [path for path in sorted(template.rglob("*")) if path.suffix in (".py", ".toml")]
-    for there in (folder / path.relative_to(template) for path in files):
-        if there.exists():
-            raise ValueError(f"{there}: is there already, and is not overwritten")
-    written = [_new(folder / path.relative_to(template), path.read_bytes()) for path in files]
-    written.append(_policy(folder / "simulated", trusting=True))
-    command = (
+    sources = [path for path in sorted(template.rglob("*")) if path.suffix in (".py", ".toml")]
+    files = {folder / path.relative_to(template): path for path in sources}
+    for path in files:
+        if path.exists():
+            raise ValueError(f"{path}: is there already, and is not overwritten")
+    written = [_write_new(path, source.read_bytes()) for path, source in files.items()]
+    written.append(_write_policy(folder / "simulated", is_trusting=True))
+    run = (
         f"RQM_STATE={folder.absolute()}/simulated FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} "
         "local --stream --federation-config 'num-supernodes=50 client-resources-num-cpus=1'"
     )
-    if as_json:
-        typer.echo(json.dumps({"files": list(map(str, written)), "command": command}))
-        return
-    typer.echo(
-        f"{folder}: a Flower app for fifty nodes with ε = 8; your model and data go into app/task.py. Simulate it:"
-    )
-    typer.echo(command)
+    text = f"{folder}: a Flower app for 50 nodes with ε = 8. Put your model and data into app/task.py. Simulate it:"
+    return Result({"files": [str(path) for path in written], "command": run}, lines=[text, run])

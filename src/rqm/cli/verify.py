@@ -1,54 +1,71 @@
-"""``rqm verify``: whether a ledger is what was written, and what it says was spent, by an independent reader."""
+"""`rqm verify`: whether a ledger is intact, and which ε its charges amount to, by an independent verifier."""
 
-import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from rqm._util.checks import real, whole
 from rqm._util.words import many
-from rqm.cli.options import HonestClientsOption, HonestFractionOption, JsonOption
-from rqm.cli.words import say
+from rqm.cli.formatting import Result
 
 if TYPE_CHECKING:
     from rqm.verify import Report
 
-CODES = {"verified": 0, "wrong": 1, "cannot verify": 3}
+ANSWERS = {
+    "verified": (0, "Verified: chain, signatures and ε are consistent."),
+    "wrong": (1, "Wrong: do not rely on this ledger."),
+    "cannot verify": (3, "Cannot verify: this verifier has no answer for a part of it."),
+}
+"""The exit code and the answer for each status of a report."""
 
 
 def command(
-    ledger: Annotated[Path, typer.Argument(help="A ledger (ledger.jsonl), or the folder of a run.")],
-    key: Annotated[
-        str | None, typer.Option(help="The server's public key, in hexadecimal or in a file, from elsewhere.")
-    ] = None,
-    witness: Annotated[
-        Path | None, typer.Option(help="The file of a witness, who was told every head: shows a rollback.")
-    ] = None,
-    head: Annotated[str | None, typer.Option(help="A head that was written down: must be in the ledger.")] = None,
-    dim: Annotated[int | None, typer.Option(help="The model's parameters, if you know them.")] = None,
-    delta: Annotated[float | None, typer.Option(help="The δ that was promised.")] = None,
-    honest_clients: HonestClientsOption = None,
-    honest_fraction: HonestFractionOption = None,
-    rounds: Annotated[int | None, typer.Option(help="Releases that you know of: as many must be charged.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+    ledger: Path,
+    key: str | None = None,
+    witness: Path | None = None,
+    head: str | None = None,
+    dim: int | None = None,
+    delta: float | None = None,
+    honest_clients: int | None = None,
+    honest_fraction: float | None = None,
+    rounds: int | None = None,
+) -> Result:
     """Verify a ledger: hash chain, signatures, witness, its claims, and ε by an independent bound.
 
-    It shares no code with the ledger's writer or with the accountant. Give it what you know from elsewhere (the key,
-    the witness, the size of the model), which shows whether the whole file was replaced. It exits with 0 if all is
-    well, 1 if something is wrong, and 3 if something cannot be verified.
+    The verifier shares no code with the ledger's writer or the accountant. Give it what you know from another source
+    (the key, the witness, the size of the model), which shows whether the whole file was replaced. The exit code is 0
+    if the ledger is consistent, 1 if something is wrong, and 3 if something cannot be verified.
 
     Examples:
 
         rqm verify runs/first
 
         rqm verify ledger.jsonl --key server.pub --witness heads.jsonl --dim 102334 --rounds 100 --json
+
+    Args:
+        ledger: A ledger (ledger.jsonl), or the folder of a run.
+        key: The server's public key from another source, in hexadecimal or in a file.
+        witness: The file of a witness that recorded every head: detects a rollback.
+        head: A head that was noted earlier: must be in the ledger.
+        dim: The number of the model's parameters, if you know it.
+        delta: The δ that was promised.
+        honest_clients: Honest clients of every round, dropouts included.
+        honest_fraction: The honest fraction of the population.
+        rounds: The number of releases that you know of: as many must be charged.
     """
+    from rqm.accounting.participation import ThreatModel
     from rqm.verify import verify
 
-    _possible(dim, delta, rounds, head, honest_clients, honest_fraction)
+    # a value that no ledger can hold is a mistake of the caller and does not make the ledger wrong
+    if dim is not None:
+        whole("dim", dim, 1)
+    if delta is not None:
+        real("delta", delta, "above 0 and below 1", 0, 1)
+    if rounds is not None:
+        whole("rounds", rounds, 0)
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise ValueError(f"head = {head!r}: must be 64 hexadecimal digits, as rqm account and rqm train print it")
+    ThreatModel(honest_clients=honest_clients, honest_fraction=honest_fraction)
     report = verify(
         ledger,
         key=key,
@@ -60,54 +77,20 @@ def command(
         honest_fraction=honest_fraction,
         rounds=rounds,
     )
-    if as_json:
-        typer.echo(json.dumps(report.to_dict()))
-    else:
-        say(_text(report))
-    raise typer.Exit(CODES[report.status])
+    exit_code, answer = ANSWERS[report.status]
+    return Result(report.to_dict(), notes=[str(report.path), answer, *_notes(report)], exit_code=exit_code)
 
 
-def _possible(
-    dim: int | None,
-    delta: float | None,
-    rounds: int | None,
-    head: str | None,
-    honest_clients: int | None,
-    honest_fraction: float | None,
-) -> None:
-    """Refuse what no ledger could say: that is a slip of whoever asks, and no reason to distrust the ledger."""
-    if dim is not None:
-        whole("dim", dim, 1)
-    if delta is not None:
-        real("delta", delta, "above 0 and below 1", 0, 1)
-    if rounds is not None:
-        whole("rounds", rounds, 0)
-    if honest_clients is not None:
-        whole("honest_clients", honest_clients, 1)
-    if honest_fraction is not None:
-        real("honest_fraction", honest_fraction, "above 0 and at most 1", 0, 1, closed="]")
-    if honest_clients is not None and honest_fraction is not None:
-        raise ValueError(f"honest_fraction = {honest_fraction}: must not be given with honest_clients")
-    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
-        raise ValueError(f"head = {head!r}: must be 64 hexadecimal digits, as rqm account and rqm train print it")
-
-
-def _text(report: "Report") -> str:
-    """The report, the answer first."""
-    answers = {
-        "verified": "Verified: chain, signatures and ε are consistent.",
-        "wrong": "Wrong: do not rely on this ledger.",
-        "cannot verify": "Cannot verify: this verifier has no answer for a part of it.",
-    }
-    lines = [f"{report.path}", answers[report.status]]
-    lines += [f"wrong: {text}" for text in report.wrong]
-    lines += [f"cannot verify: {text}" for text in report.unsure]
-    lines += [f"note: {text}" for text in report.notes]
+def _notes(report: "Report") -> list[str]:
+    """What was found in the ledger, and its ε with the assumptions."""
+    notes = [f"wrong: {text}" for text in report.wrong]
+    notes += [f"cannot verify: {text}" for text in report.unsure]
+    notes += [f"note: {text}" for text in report.notes]
     if report.head_hash is not None:
         charges, rounds = many(report.charges, "charge"), many(report.rounds, "round")
-        lines.append(f"{charges} for {rounds}; head {report.head_hash}")
+        notes.append(f"{charges} for {rounds}; head {report.head_hash}")
     if report.headline is not None:
-        lines += ["", f"{report.headline} (this verifier's own bound)"]
+        notes += ["", f"{report.headline} (this verifier's own bound)"]
     if report.assumptions is not None:
-        lines += ["It assumes that:", *(f"- {text}" for text in report.assumptions)]
-    return "\n".join(lines)
+        notes += ["It assumes that:", *(f"- {text}" for text in report.assumptions)]
+    return notes
