@@ -20,7 +20,7 @@ from benchmarks.encode import peer_python
 from benchmarks.round import Pfl
 from benchmarks.scale import flower
 from rqm.accounting.participation import Participation
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.plan import ClientWork, Plan, ServerStep
 from rqm.training.trainer import Trainer

@@ -21,7 +21,7 @@ from benchmarks import Result, measure
 from benchmarks.encode import peer_python
 from rqm._util.threads import usable_cores
 from rqm.accounting.participation import Participation
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom

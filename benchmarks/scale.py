@@ -25,7 +25,7 @@ from benchmarks import Entry, Result, measure
 from benchmarks.encode import peer_python
 from benchmarks.flower import told
 from benchmarks.round import PLAN, Pfl, federation, of_clients
-from rqm.data.mapped import write
+from rqm.data.memory_mapped import save_to_disk
 from rqm.training.trainer import Trainer
 
 EACH = 2
@@ -44,9 +44,9 @@ ROUND = """
 import json, sys, time
 from benchmarks.round import of_clients, peak
 from benchmarks.scale import SMALL
-from rqm.data.mapped import mapped
+from rqm.data.memory_mapped import load_from_disk
 from rqm.training.trainer import Trainer
-data = mapped(sys.argv[1])
+data = load_from_disk(sys.argv[1])
 trainer = Trainer(of_clients(SMALL, 1000), data)
 for _ in sys.stdin:
     start = time.perf_counter()
@@ -79,7 +79,7 @@ def written(users: int, folder: Path) -> Path:
     rng = np.random.default_rng(0)
     some = rng.integers(0, 256, size=(100, 10, 28, 28), dtype=np.uint8)
     each = ((some[user % 100], rng.integers(0, 62, size=10)) for user in range(users))
-    return write(folder / str(users), each, name="noise")
+    return save_to_disk(folder / str(users), each, name="noise")
 
 
 def from_disk(places: list[Path]) -> list[dict[str, float]]:

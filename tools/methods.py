@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from rqm.data import load
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
@@ -56,7 +56,7 @@ class Run:
 
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         if plan.participation.population is not None:
-            data = replace(data, train=data.train.redrawn(plan.participation.population, plan.examples, plan.seed))
+            data = replace(data, train=data.train.resample(plan.participation.population, plan.examples, plan.seed))
         torch.manual_seed(number(plan.seed, START))
         layer = torch.nn.Linear(PIXELS, CLASSES)
         self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(data.test_inputs.device)

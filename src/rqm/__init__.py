@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rqm.bounds import Bound, epsilon_of_gaussian, epsilon_of_laplace
     from rqm.certify.renyi import RenyiBound, renyi
     from rqm.correlated.noise import CorrelatedNoise
-    from rqm.data.clients import FederatedData
+    from rqm.data.federated_data import FederatedData
     from rqm.encoding.calibrate import Calibration, calibrate, calibrate_records, private_mean, private_record_mean
     from rqm.encoding.private_mean import PrivateMean
     from rqm.mechanisms.additive import DiscreteGaussian, Skellam
@@ -85,7 +85,7 @@ _LAZY = {
     "Channel": "mechanisms.channel",
     "CorrelatedNoise": "correlated.noise",
     "DiscreteGaussian": "mechanisms.additive",
-    "FederatedData": "data.clients",
+    "FederatedData": "data.federated_data",
     "Gaussian": "mechanisms.gaussian",
     "Guarantee": "accounting.guarantee",
     "Mechanism": "mechanisms.base",

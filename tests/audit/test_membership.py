@@ -9,7 +9,7 @@ import torch
 from rqm._util.files import write_json
 from rqm.audit import jobs
 from rqm.audit.membership import audit_membership, curve, likelihood_ratios
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.report.attacks import draw
 
 
@@ -59,7 +59,7 @@ def test_a_curve_of_ties_and_of_one_class_is_a_curve():
 
 def test_users_are_those_of_the_data():
     inputs = torch.arange(30, dtype=torch.float32)[:, None].repeat(1, 784)
-    clients = Clients.by_id(inputs, np.arange(30) % 3, np.repeat(np.arange(6), 5))
+    clients = Clients.group_by_id(inputs, np.arange(30) % 3, np.repeat(np.arange(6), 5))
     data = FederatedData("six", clients, inputs[:5], torch.arange(5) % 3, 3)
     plans, _ = jobs.variants("membership", ["rounds=1", "clients=2", "examples=2"], ["noise-free"])
     plan = replace(plans["noise-free"], examples=2)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rqm import Plan, private_record_mean
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.encoding.records import Gathered
 from rqm.training.observer import Observer
 from rqm.training.records import PerRecord, own_words

@@ -16,6 +16,17 @@ WRITERS = {"f0002_10": (PICTURES[:4], [0, 1, 2, 3]), "f0001_41": (PICTURES[4:], 
 """Each writer's pictures and labels, not in the order of the names."""
 
 
+def archive(**changes):
+    """Arrays of 60 pictures by ten writers, the last 19 of them to test."""
+    return {
+        "images": np.random.default_rng(0).integers(0, 256, size=(60, 28, 28), dtype=np.uint8),
+        "labels": np.arange(60) % 10,
+        "writers": np.arange(60) // 6,
+        "is_test": np.arange(60) > 40,
+        **changes,
+    }
+
+
 def idx(array):
     return b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 

@@ -39,7 +39,7 @@ CONFIG = {
     "rqm.device": "cpu",
 }
 DATA = federation(clients=24)
-SILOS = DATA.train.merged(3)
+SILOS = DATA.train.merge(3)
 
 
 def app(answer=gathered):

@@ -79,7 +79,7 @@ def test_another_mechanism_is_chosen_without_the_parameters_of_the_one_before(tm
 
 
 def test_every_model_has_a_size_and_every_set_its_classes():
-    from rqm.data.sources import SOURCES
+    from rqm.data.datasets import SOURCES
     from rqm.plan.sizes import CLASSES, PARAMETERS
     from rqm.training.models import MODELS
 

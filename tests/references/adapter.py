@@ -33,7 +33,7 @@ from rqm.accounting.release import Release
 from rqm.bounds import Bound, GdpMu, HonestAfterParticipation, RdpCurve, epsilon, gaussian_epsilon, gaussian_mu
 from rqm.certify import affine_rdp, gaussian_dp, kinks, privacy_loss, shifts, trials
 from rqm.correlated import certificate, fixed_order
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.encoding.sketch import Sketch
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless

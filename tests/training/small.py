@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 
 torch.set_num_threads(1)  # the tests run on all cores already
 

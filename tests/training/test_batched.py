@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm.data.clients import Clients
+from rqm.data.federated_data import Clients
 from rqm.training.batched import Batched
 from rqm.training.models import MODELS, flatten
 

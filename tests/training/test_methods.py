@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rqm import Noiseless, Plan, Rounding, account, private_mean, simulate
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.account import account_ledger
 from rqm.plan.folder import read_checkpoint
 from rqm.plan.guard import Guard

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import rqm
-from rqm.data.own import federated
+from rqm.data.federated_data import as_federated_data
 from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import ClientWork
@@ -118,13 +118,13 @@ def test_three_shapes_of_data_are_one():
     x, y = (np.concatenate(part) for part in zip(*some, strict=True))
     ids = np.repeat(np.arange(60), [len(labels) for _, labels in some])
     sets = [torch.utils.data.TensorDataset(torch.tensor(a).float(), torch.tensor(b)) for a, b in some]
-    found = [federated(some), federated((x, y), ids), federated(sets)]
+    found = [as_federated_data(some), as_federated_data((x, y), ids), as_federated_data(sets)]
     for one in found:
         assert (one.train.offsets == found[0].train.offsets).all()
         assert torch.equal(one.train.inputs, found[0].train.inputs)
         assert torch.equal(one.train.labels, found[0].train.labels)
     shuffled = np.random.default_rng(0).permutation(len(y))
-    again = federated((x[shuffled], y[shuffled]), ids[shuffled])
+    again = as_federated_data((x[shuffled], y[shuffled]), ids[shuffled])
     assert (again.train.sizes == found[0].train.sizes).all()
     assert again.train[7][1].sort().values.tolist() == sorted(some[7][1].tolist())
 
@@ -202,7 +202,7 @@ def test_what_does_not_work_is_refused_in_one_line(name, tmp_path):
         (3, {}, "data is a int"),
         ((np.ones((3, 2)), [0, 1, 0]), {}, "with users="),
         ((np.ones((3, 2)), [0, 1, 0]), {"users": [0, 1]}, "one id for each of the 3 examples"),
-        ([(np.ones((3, 2)), [0, 1])], {}, "must be as many"),
+        ([(np.ones((3, 2)), [0, 1])], {}, "must be equally many"),
         ([(np.ones((3, 2)), [0, 1, 0]), (np.ones((3, 4)), [0, 1, 0])], {}, "data[1]: its inputs are of shape (4,)"),
         ([(np.ones((3, 2)), [0, 1, 0]), (np.ones((0, 2)), np.ones(0, int))], {}, "data[1]: has no examples"),
         ([(np.ones((3, 2), np.uint8), [0, 1, 0])], {}, "is of bytes"),
@@ -211,7 +211,7 @@ def test_what_does_not_work_is_refused_in_one_line(name, tmp_path):
 )
 def test_data_that_cannot_be_used_are_named(data, options, words):
     with pytest.raises((ValueError, TypeError)) as error:
-        federated(data, **options)
+        as_federated_data(data, **options)
     assert words in str(error.value)
 
 
@@ -235,7 +235,7 @@ def test_turns_are_what_the_account_counts_on(users):
     assert plan.delta == min(1e-5, 1 / users)
     if users <= 5000:
         net = nn.Linear(1, 100)
-        data = federated((np.ones((users, 1)), np.zeros(users, int)), np.arange(users))
+        data = as_federated_data((np.ones((users, 1)), np.zeros(users, int)), np.arange(users))
         trainer = Trainer(plan, data, net)
         taken = np.bincount(np.concatenate([trainer.participants.choose(turn) for turn in range(30)]))
         assert taken.max() <= rqm.account(plan).participations
@@ -286,7 +286,7 @@ def test_the_noise_of_the_last_round_is_kept_for_its_owner_alone_and_is_gone_at_
 def recalled(tmp_path, charged):
     """A secure trainer after four rounds, saved, and another one that goes on from there."""
     plan = plan_for(Wanted(8.0, rounds=9, clients=20, noise="correlated", rate=1e-9), 60, 51, seed=0, device="cpu")
-    first, data = Trainer(plan, federated(people()), model(), secure=True), federated(people())
+    first, data = Trainer(plan, as_federated_data(people()), model(), secure=True), as_federated_data(people())
     for _ in range(4):
         first.step()
     (tmp_path / "metrics.jsonl").write_text("")
@@ -327,7 +327,7 @@ def test_a_damaged_secret_is_named(tmp_path):
 def test_a_trusted_servers_noise_is_never_called_secure():
     plan = replace(plan_for(Wanted(8.0, rounds=3), 60, 51, seed=0), mechanism=rqm.Gaussian(1.0))
     with pytest.raises(ValueError, match="must be one that sends integers, or give a seed"):
-        Trainer(plan, federated(people()), model(), secure=True)
+        Trainer(plan, as_federated_data(people()), model(), secure=True)
 
 
 def test_save(trained, tmp_path):

@@ -1,10 +1,11 @@
-"""Files of data, in all formats."""
+"""Data files in all formats, damaged."""
 
 import gzip
 import io
 import json
 import struct
 import zipfile
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable
 from random import Random
@@ -20,47 +21,49 @@ from tools.fuzz.target import Target
 
 COUNT = 5
 PICTURES = np.random.default_rng(0).integers(0, 256, size=(COUNT, 28, 28), dtype=np.uint8)
+WORDS = (*range(19), 28, 784, 1 << 16, 0x0806, 0x00040001, 2**30, 2**31 - 1, 2**31, 2**32 - 1)
+"""Numbers that mean something in the headers of a .mat file: types, classes, sizes."""
 
 
 class File(Target):
-    """A file that is read by ``read``; ``good`` makes its bytes."""
+    """A file that `read` reads."""
 
     file: ClassVar[str]
     read: ClassVar[Callable[..., Any]]
 
     @abstractmethod
-    def good(self) -> bytes:
-        """A good file."""
+    def valid(self) -> bytes:
+        """The bytes of a valid file."""
 
     def prepare(self) -> None:
-        """Write it, and see that it is read."""
+        """Check that the valid file is read."""
         self.path = self.folder / self.file
-        self.bytes = self.good()
+        self.bytes = self.valid()
         self.path.write_bytes(self.bytes)
         type(self).read(self.path)
 
     def mutant(self, rng: Random) -> bytes:
-        """A bad one."""
+        """The bytes of a damaged file."""
         return damaged(self.bytes, rng, self.bytes)
 
     def attack(self, rng: Random) -> None:
-        """Read a bad one."""
+        """Read a damaged file."""
         self.path.write_bytes(self.mutant(rng))
         type(self).read(self.path)
 
 
 class Npz(File):
-    """A NumPy archive, by name as ``load`` finds it."""
+    """A NumPy archive, which `load` finds by name."""
 
     name, file = "data, npz", "mnist-writers.npz"
 
     @staticmethod
     def read(path: Any) -> Any:
-        """As a user does."""
+        """Load the data set of the folder."""
         return load("mnist-writers", path.parent)
 
     def arrays(self) -> dict[str, Any]:
-        """What it holds."""
+        """The arrays of a valid archive."""
         return {
             "images": PICTURES,
             "labels": np.arange(COUNT) % 10,
@@ -68,30 +71,27 @@ class Npz(File):
             "is_test": np.arange(COUNT) == 0,
         }
 
-    def good(self) -> bytes:
-        """Packed."""
-        out = io.BytesIO()
-        np.savez_compressed(out, **self.arrays())
-        return out.getvalue()
+    def valid(self) -> bytes:
+        """A compressed archive."""
+        file = io.BytesIO()
+        np.savez_compressed(file, **self.arrays())
+        return file.getvalue()
 
     def mutant(self, rng: Random) -> bytes:
-        """Bytes of the archive; or of an array inside, with checksums that are right."""
+        """Damage the archive; or an array inside, with correct checksums."""
         if rng.random() < 0.4:
             return super().mutant(rng)
-        out = io.BytesIO()
-        hit = rng.choice(list(self.arrays()))
-        with zipfile.ZipFile(out, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as file:
+        file = io.BytesIO()
+        target = rng.choice(list(self.arrays()))
+        with zipfile.ZipFile(file, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
             for name, array in self.arrays().items():
-                one = io.BytesIO()
-                np.save(
-                    one,
-                    array.astype(rng.choice(("u1", "i8", "f8", "U3", "S2", "?", "c16", "M8[s]")))
-                    if name == hit and rng.random() < 0.5
-                    else array,
-                )
-                data = one.getvalue()
-                file.writestr(f"{name}.npy", damaged(data[:200], rng) + data[200:] if name == hit else data)
-        return out.getvalue()
+                if name == target and rng.random() < 0.5:
+                    array = array.astype(rng.choice(("u1", "i8", "f8", "U3", "S2", "?", "c16", "M8[s]")))  # noqa: PLW2901
+                entry = io.BytesIO()
+                np.save(entry, array)
+                data = entry.getvalue()
+                archive.writestr(f"{name}.npy", damaged(data[:200], rng) + data[200:] if name == target else data)
+        return file.getvalue()
 
 
 class Idx(File):
@@ -99,25 +99,25 @@ class Idx(File):
 
     name, file, read = "data, idx", "images", staticmethod(read_idx)
 
-    def good(self) -> bytes:
-        """Pictures."""
+    def valid(self) -> bytes:
+        """A file of pictures."""
         return b"\0\0\x08\3" + struct.pack(">3I", *PICTURES.shape) + PICTURES.tobytes()
 
 
 class Gzipped(Idx):
-    """The same, gzipped."""
+    """A gzipped IDX file."""
 
     name, file = "data, idx.gz", "images.gz"
 
-    def good(self) -> bytes:
-        """Packed."""
-        return gzip.compress(super().good(), mtime=0)
+    def valid(self) -> bytes:
+        """A file of pictures."""
+        return gzip.compress(super().valid(), mtime=0)
 
     def mutant(self, rng: Random) -> bytes:
-        """Bytes of the file; or of what is packed."""
+        """Damage the file, or what is packed."""
         if rng.random() < 0.4:
             return super().mutant(rng)
-        return gzip.compress(damaged(Idx.good(self), rng), 1, mtime=0)
+        return gzip.compress(damaged(Idx.valid(self), rng), 1, mtime=0)
 
 
 class Leaf(File):
@@ -128,16 +128,16 @@ class Leaf(File):
 
     def content(self) -> dict[str, Any]:
         """Two writers."""
-        part = {"x": np.round(PICTURES[:2].reshape(2, -1) / 255, 1).tolist(), "y": [1, 2]}
-        return {"users": ["a", "b"], "num_samples": [2, 2], "user_data": {"a": part, "b": part}}
+        writer = {"x": np.round(PICTURES[:2].reshape(2, -1) / 255, 1).tolist(), "y": [1, 2]}
+        return {"users": ["a", "b"], "num_samples": [2, 2], "user_data": {"a": writer, "b": writer}}
 
-    def good(self) -> bytes:
-        """As JSON."""
+    def valid(self) -> bytes:
+        """A JSON file."""
         self.values = self.content()
         return json.dumps(self.values).encode()
 
     def mutant(self, rng: Random) -> bytes:
-        """Values, or bytes."""
+        """Change values, or damage the text."""
         return text_of(changed(self.values, rng)) if rng.random() < 0.6 else super().mutant(rng)
 
 
@@ -147,16 +147,16 @@ class Tff(File):
     name, file, read = "data, HDF5", "x.h5", staticmethod(read_tff)
     part = 0.5
 
-    def good(self) -> bytes:
-        """Two writers."""
+    def valid(self) -> bytes:
+        """A file of two writers."""
         import h5py  # noqa: PLC0415
 
-        out = io.BytesIO()
-        with h5py.File(out, "w") as file:
+        content = io.BytesIO()
+        with h5py.File(content, "w") as file:
             for name in "ab":
                 file.create_dataset(f"examples/{name}/pixels", data=PICTURES[:1] / np.float32(255), compression="gzip")
                 file[f"examples/{name}/label"] = np.array([1], dtype=np.int32)
-        return out.getvalue()
+        return content.getvalue()
 
 
 class Parquet(File):
@@ -165,47 +165,57 @@ class Parquet(File):
     name, file, read = "data, Parquet", "x.parquet", staticmethod(read_parquet)
     part = 0.5
 
-    def good(self) -> bytes:
-        """A few rows."""
+    def valid(self) -> bytes:
+        """A file of two rows."""
         import pyarrow as pa  # noqa: PLC0415
         from PIL import Image  # noqa: PLC0415
         from pyarrow import parquet  # noqa: PLC0415
 
         images = []
         for picture in PICTURES[:2]:
-            one = io.BytesIO()
-            Image.fromarray(picture).save(one, "PNG")
-            images.append({"bytes": one.getvalue(), "path": "x"})
-        columns = {"image": images, "writer_id": ["a", "b"], "character": [1, 2]}
-        out = io.BytesIO()
-        parquet.write_table(pa.table(columns), out)
-        return out.getvalue()
+            png = io.BytesIO()
+            Image.fromarray(picture).save(png, "PNG")
+            images.append({"bytes": png.getvalue(), "path": "x"})
+        content = io.BytesIO()
+        parquet.write_table(pa.table({"image": images, "writer_id": ["a", "b"], "character": [1, 2]}), content)
+        return content.getvalue()
 
 
 class Matlab(File):
     """EMNIST's .mat file."""
 
     name, file, read = "data, .mat", "x.mat", staticmethod(read_emnist_mat)
-    packed: ClassVar[bool] = False
 
-    def good(self) -> bytes:
-        """Two parts."""
+    def valid(self) -> bytes:
+        """A file of two parts."""
         numbers = np.arange(COUNT)[:, None]
         part = {"images": PICTURES.reshape(COUNT, -1), "labels": numbers, "writers": numbers.astype(float)}
-        savemat(self.path, {"dataset": {"train": part, "test": part}}, do_compression=self.packed)
+        savemat(self.path, {"dataset": {"train": part, "test": part}})
         return self.path.read_bytes()
 
     def mutant(self, rng: Random) -> bytes:
-        """Mostly in the headers of arrays, not in pictures."""
-        start = rng.choice((0, 0, 0, 1500, len(self.bytes) // 2))
-        return self.bytes[:start] + damaged(self.bytes[start : start + 600], rng) + self.bytes[start + 600 :]
+        """Damage headers of arrays rather than pictures: any bytes, or numbers of four bytes."""
+        data = bytearray(self.bytes)
+        start = rng.choice((0, 0, 0, 1500, len(data) // 2))
+        if rng.random() < 0.5:
+            data[start : start + 600] = damaged(bytes(data[start : start + 600]), rng)
+        else:
+            for _ in range(rng.choice((1, 1, 2, 3))):
+                struct.pack_into("<I", data, 128 + 4 * rng.randrange(160), rng.choice(WORDS))
+        return bytes(data)
 
 
 class PackedMatlab(Matlab):
-    """The same, packed."""
+    """EMNIST's .mat file, packed."""
 
     name, file = "data, packed .mat", "y.mat"
-    packed = True
+
+    def mutant(self, rng: Random) -> bytes:
+        """Damage what is packed, or the packed bytes."""
+        data = super().mutant(rng)
+        packed = zlib.compress(data[128:])
+        packed = damaged(packed, rng) if rng.random() < 0.2 else packed
+        return data[:128] + struct.pack("<II", 15, len(packed)) + packed
 
 
 TARGETS = (Npz, Idx, Gzipped, Leaf, Tff, Parquet, Matlab, PackedMatlab)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rqm.accounting.participation import Participation
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
 

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 import rqm
 from rqm._util.files import write_atomically
+from rqm.data.class_names import CHARACTERS
+from rqm.data.datasets import cache_folder
 from rqm.data.glyphs import glyphs
-from rqm.data.labels import CHARACTERS
-from rqm.data.sources import cache
 from rqm.training.models import MODELS
 from rqm.training.work import images
 
@@ -28,7 +28,7 @@ def new_model(config: Mapping[str, Any]) -> nn.Module:
 def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """All pictures and labels of one silo, from its disk: those of its writers, drawn when it is first asked."""
     count = int(config["writers"])
-    path = cache() / f"glyphs-{rqm.__version__}-{count}-writers-{number}.pt"
+    path = cache_folder() / f"glyphs-{rqm.__version__}-{count}-writers-{number}.pt"
     if not path.exists():
         writers = glyphs(test_writers=1).train  # the test set is the server's
         users, file = [writers[number * count + one] for one in range(count)], BytesIO()

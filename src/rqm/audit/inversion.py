@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from rqm._util.checks import FloatArray, whole
 from rqm._util.stats import mean_and_interval
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SeededRandom

@@ -15,7 +15,7 @@ from rqm.audit.inversion import Reconstruction, audit_inversion, summary
 from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
 from rqm.data import load
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep

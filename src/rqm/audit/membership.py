@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from rqm._util.checks import FloatArray, real, whole
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer
 from rqm.training.work import images
@@ -62,7 +62,7 @@ def audit_membership(
     """
     models, rate = whole("models", models, 4), real("rate", rate, "strictly between 0 and 1", 0, 1)
     if plan.participation.population is not None:
-        everybody = data.train.redrawn(plan.participation.population, plan.examples, plan.seed)
+        everybody = data.train.resample(plan.participation.population, plan.examples, plan.seed)
     else:
         users = len(data.train) if users is None else whole("users", users, 4, len(data.train))
         everybody = _first(data.train, users, plan.examples)

@@ -15,7 +15,7 @@ import torch
 from scipy import optimize, stats
 
 from rqm._util.checks import real, whole
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
 from rqm.training.observer import Observer

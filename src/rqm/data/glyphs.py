@@ -1,15 +1,13 @@
-"""Glyphs: 62 classes of characters, drawn from the fonts that come with matplotlib, a style for each writer.
+"""The data set `glyphs`: 62 classes of characters, drawn from matplotlib's fonts in a style for each writer.
 
-A writer has a font, slant, size, rotation, position and stroke thickness; every picture adds an elastic distortion and
-noise of its own. Sizes imitate Federated EMNIST (3,400 writers, 226 ± 89 pictures). Everything follows from a seed;
-pictures are made when a client is first asked for.
+A writer has a font, slant, size, rotation, position and stroke thickness. Every picture adds its own
+elastic distortion and noise. Numbers of pictures imitate Federated EMNIST (3,400 writers, 226 ± 89
+pictures). Everything follows from a seed, and pictures are drawn when a writer is first read.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +15,9 @@ import torch
 from torch.nn import functional
 
 from rqm._util.checks import whole
-from rqm._util.threads import in_turns
-from rqm.data.clients import Clients, FederatedData
-from rqm.data.labels import CHARACTERS
+from rqm._util.threads import usable_cores
+from rqm.data.class_names import CHARACTERS
+from rqm.data.federated_data import Clients, FederatedData
 
 FONTS = [
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -28,108 +26,110 @@ FONTS = [
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 ]
-WRITERS, TEST_WRITERS, TEST_EACH = 3400, 340, 30
-TEMPLATE, SIDE = 64, 28
-STYLE, SIZES = 0, 1
-"""What a seed is used for."""
+TEMPLATE_SIDE, SIDE = 64, 28
+PICTURES_PER_TEST_WRITER = 30
+STYLE_STREAM, COUNT_STREAM = 0, 1
+"""Streams of random numbers of one seed."""
+
+
+@lru_cache(maxsize=1)
+def glyphs(seed: int = 0, writers: int = 3400, test_writers: int = 340) -> FederatedData:
+    """Generate the data set.
+
+    Args:
+        seed: Seed of all styles, counts and pictures.
+        writers: Number of training clients, whose pictures are drawn when they are first read.
+        test_writers: Number of further writers, whose pictures are the test set.
+
+    Raises:
+        ModuleNotFoundError: If matplotlib is not installed.
+    """
+    seed = whole("seed", seed, 0)
+    counts = picture_counts(seed, whole("writers", writers, 1))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    # The system allocates a page when it is first written, so pictures that are never drawn take no memory.
+    images = np.zeros((offsets[-1], SIDE, SIDE), dtype=np.uint8)
+    labels = np.zeros(offsets[-1], dtype=np.int64)
+
+    @cache
+    def draw_once(writer: int) -> None:
+        examples = slice(offsets[writer], offsets[writer + 1])
+        images[examples], labels[examples] = draw(seed, writer, int(counts[writer]))
+
+    def draw_test(writer: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        return draw(seed, writer, PICTURES_PER_TEST_WRITER)
+
+    torch_threads = torch.get_num_threads()  # they would wait for each other after every operation on small pictures
+    with ThreadPoolExecutor(usable_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        test = list(pool.map(draw_test, range(writers, writers + whole("test_writers", test_writers, 1))))
+    torch.set_num_threads(torch_threads)
+    test_images, test_labels = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*test, strict=True))
+    train = Clients(torch.from_numpy(images), torch.from_numpy(labels), offsets, draw_once)
+    return FederatedData("glyphs", train, test_images, test_labels, len(CHARACTERS))
+
+
+def picture_counts(seed: int, writers: int) -> npt.NDArray[np.int64]:
+    """The number of pictures of each writer: 226 ± 89, between 20 and 500."""
+    shape = (226 / 89) ** 2
+    counts = np.random.default_rng([seed, COUNT_STREAM]).gamma(shape, 226 / shape, size=writers)
+    return np.clip(counts, 20, 500).astype(np.int64)
+
+
+def draw(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Draw the pictures of a writer.
+
+    Args:
+        seed: Seed of the data set.
+        writer: Index of the writer.
+        count: Number of pictures.
+
+    Returns:
+        Pictures (count, 28, 28) with ink 255 on background 0, and their labels.
+    """
+    rng = np.random.default_rng([seed, STYLE_STREAM, writer])
+    proportions = rng.dirichlet(np.concatenate([np.full(10, 4.0), np.full(52, 1.0)]))
+    labels = rng.choice(len(CHARACTERS), size=count, p=proportions)
+    slant, rotation = rng.normal(0, 0.2), rng.normal(0, 0.08)
+    width, height = rng.uniform(0.75, 1.05, size=2)
+    shift = rng.normal(0, 0.06, size=2)
+    contrast, threshold = rng.uniform(2.5, 6), rng.uniform(0.25, 0.6)
+    distortion_std, noise_std = rng.uniform(0.02, 0.08), rng.uniform(0, 0.08)
+
+    jitter = rng.normal(0, 1, size=(count, 4))  # of each picture's rotation, shift (2) and size
+    angle = rotation + 0.05 * jitter[:, 0]
+    affine = np.zeros((count, 2, 3))
+    affine[:, 0, 0], affine[:, 0, 1] = np.cos(angle) / width, slant + np.sin(angle)
+    affine[:, 1, 0], affine[:, 1, 1] = -np.sin(angle), np.cos(angle) / height
+    affine[:, :, :2] *= (1 + 0.04 * jitter[:, 3])[:, None, None]
+    affine[:, :, 2] = shift + 0.03 * jitter[:, 1:3]
+    grid = functional.affine_grid(torch.from_numpy(affine).float(), [count, 1, SIDE, SIDE], align_corners=False)
+    distortion = torch.from_numpy(rng.normal(0, distortion_std, size=(count, 2, 5, 5))).float()
+    distortion = functional.interpolate(distortion, size=(SIDE, SIDE), mode="bicubic", align_corners=True)
+    characters = templates(int(rng.integers(len(FONTS))))[torch.from_numpy(labels)]
+    ink = functional.grid_sample(characters, grid + distortion.permute(0, 2, 3, 1), align_corners=False)[:, 0]
+    ink = ((ink - threshold) * contrast + 0.5).clamp(0, 1)
+    ink += torch.from_numpy(rng.normal(0, noise_std, size=ink.shape)).float() * (ink > 0)
+    return (ink.clamp(0, 1) * 255).round().byte().numpy(), labels
 
 
 @cache
 def templates(font: int) -> torch.Tensor:
-    """All characters in one font, 64×64, ink 1 on background 0."""
+    """All characters in one font, (62, 1, 64, 64), ink 1 on background 0."""
     try:
         import matplotlib  # noqa: PLC0415 (an extra)
         from matplotlib.ft2font import FT2Font  # noqa: PLC0415
     except ModuleNotFoundError:
         raise ModuleNotFoundError("glyphs are drawn with matplotlib: pip install 'rqm[report]'") from None
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{FONTS[font]}.ttf"
-    out = torch.zeros(len(CHARACTERS), 1, TEMPLATE, TEMPLATE)
-    face = FT2Font(str(path))
+    face = FT2Font(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{FONTS[font]}.ttf"))
     face.set_size(56, 72)
+    pictures = torch.zeros(len(CHARACTERS), 1, TEMPLATE_SIDE, TEMPLATE_SIDE)
     for index, character in enumerate(CHARACTERS):
         face.set_text(character)
         face.draw_glyphs_to_bitmap()
-        picture = np.asarray(face.get_image(), dtype=np.float32) / 255
-        rows, columns = (np.flatnonzero(picture.any(axis=axis)) for axis in (1, 0))
-        picture = picture[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][:TEMPLATE, :TEMPLATE]
-        top, left = (TEMPLATE - picture.shape[0]) // 2, (TEMPLATE - picture.shape[1]) // 2
-        out[index, 0, top : top + picture.shape[0], left : left + picture.shape[1]] = torch.from_numpy(picture)
-    return functional.avg_pool2d(out, 3, stride=1, padding=1)  # thin strokes survive the reduction to 28×28
-
-
-def sizes(seed: int, writers: int) -> npt.NDArray[np.int64]:
-    """Pictures of each writer: 226 ± 89 on average, from 20 to 500."""
-    rng = np.random.default_rng([seed, SIZES])
-    shape = (226 / 89) ** 2
-    return np.clip(rng.gamma(shape, 226 / shape, size=writers), 20, 500).astype(np.int64)
-
-
-def write(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The pictures and labels of one writer."""
-    rng = np.random.default_rng([seed, STYLE, writer])
-    mix = rng.dirichlet(np.concatenate([np.full(10, 4.0), np.full(52, 1.0)]))
-    labels = rng.choice(len(CHARACTERS), size=count, p=mix)
-    slant, turn = rng.normal(0, 0.2), rng.normal(0, 0.08)
-    width, height = rng.uniform(0.75, 1.05, size=2)
-    place, contrast, edge = rng.normal(0, 0.06, size=2), rng.uniform(2.5, 6), rng.uniform(0.25, 0.6)
-    wobble, noise = rng.uniform(0.02, 0.08), rng.uniform(0, 0.08)
-
-    each = rng.normal(0, 1, size=(count, 4))  # every picture's own turn, shift and size
-    angle = turn + 0.05 * each[:, 0]
-    affine = np.zeros((count, 2, 3))
-    affine[:, 0, 0], affine[:, 0, 1] = np.cos(angle) / width, slant + np.sin(angle)
-    affine[:, 1, 0], affine[:, 1, 1] = -np.sin(angle), np.cos(angle) / height
-    affine[:, :, :2] *= (1 + 0.04 * each[:, 3])[:, None, None]
-    affine[:, :, 2] = place + 0.03 * each[:, 1:3]
-    shape = [count, 1, SIDE, SIDE]
-    grid = functional.affine_grid(torch.from_numpy(affine).float(), shape, align_corners=False)
-    bend = torch.from_numpy(rng.normal(0, wobble, size=(count, 2, 5, 5))).float()
-    bend = functional.interpolate(bend, size=(SIDE, SIDE), mode="bicubic", align_corners=True)
-    ink = functional.grid_sample(
-        templates(int(rng.integers(len(FONTS))))[torch.from_numpy(labels)],
-        grid + bend.permute(0, 2, 3, 1),
-        align_corners=False,
-    )
-    ink = ((ink[:, 0] - edge) * contrast + 0.5).clamp(0, 1)
-    ink += torch.from_numpy(rng.normal(0, noise, size=ink.shape)).float() * (ink > 0)
-    return (ink.clamp(0, 1) * 255).round().byte().numpy(), labels
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small pictures, without torch's threads: they would wait for each other after every operation."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@lru_cache(maxsize=1)
-def glyphs(seed: int = 0, writers: int = WRITERS, test_writers: int = TEST_WRITERS) -> FederatedData:
-    """The generated set: training writers made lazily, and a test set by writers who are not among them."""
-    seed = whole("seed", seed, 0)
-    count = sizes(seed, whole("writers", writers, 1))
-    offsets = np.concatenate([[0], np.cumsum(count)])
-    # The system gives memory to a page when it is first written: writers nobody asked for cost nothing.
-    images = np.zeros((offsets[-1], SIDE, SIDE), dtype=np.uint8)
-    labels = np.zeros(offsets[-1], dtype=np.int64)
-    done: set[int] = set()
-
-    def prepare(writer: int) -> None:
-        if writer not in done:
-            part = slice(offsets[writer], offsets[writer + 1])
-            images[part], labels[part] = write(seed, writer, int(count[writer]))
-            done.add(writer)
-
-    test: list[Any] = [None] * whole("test_writers", test_writers, 1)
-
-    def fill(part: slice) -> None:
-        with one_thread():
-            test[part] = [write(seed, writers + i, TEST_EACH) for i in range(part.start, part.stop)]
-
-    in_turns(fill, len(test))
-    test_images, test_labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*test, strict=True))
-    train = Clients(torch.from_numpy(images), torch.from_numpy(labels), offsets, prepare)
-    return FederatedData("glyphs", train, test_images, test_labels, len(CHARACTERS))
+        bitmap = np.asarray(face.get_image(), dtype=np.float32) / 255
+        rows, columns = np.flatnonzero(bitmap.any(axis=1)), np.flatnonzero(bitmap.any(axis=0))
+        bitmap = bitmap[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][:TEMPLATE_SIDE, :TEMPLATE_SIDE]
+        height, width = bitmap.shape
+        top, left = (TEMPLATE_SIDE - height) // 2, (TEMPLATE_SIDE - width) // 2
+        pictures[index, 0, top : top + height, left : left + width] = torch.from_numpy(bitmap)
+    return functional.avg_pool2d(pictures, 3, stride=1, padding=1)  # thin strokes survive the reduction to 28×28

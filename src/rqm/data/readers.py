@@ -1,7 +1,8 @@
-"""Readers of the formats in which federated handwriting is passed around.
+"""Readers of the file formats in which handwriting data sets are distributed.
 
-Every reader returns bytes with ink 255 on background 0, upright, whatever the file's own convention, and names the file
-in its errors.
+Every reader returns bytes with ink 255 on background 0, upright, whatever the file's own convention.
+A file that is damaged, or that would unpack to much more than its size, is refused with a
+`DataFileError`, and memory for it is not allocated.
 """
 
 import gzip
@@ -9,277 +10,391 @@ import io
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
-import torch
 
 from rqm._util.checks import LONGEST, shown
-from rqm.data.clients import Clients, FederatedData
-from rqm.data.limits import TooLarge, check_unpacked
-from rqm.data.matlab import read_mat
 
-PIECE = 2**20
-"""Bytes that are unpacked at a time."""
-ROWS = 2**12
-"""Pictures that are converted at a time."""
-AS_OBJECTS = 8
-"""A text of numbers takes so many times its size when it is parsed."""
+MAX_UNPACKED_BYTES = 2**32
+"""No file may unpack to more. The largest known, of TensorFlow Federated, takes 2.1 GB as floats."""
+MAX_UNPACKED_RATIO = 100
+"""A file may unpack to at most this multiple of its size. Handwriting is packed 5 to 10 times smaller."""
+SMALL_BYTES = 2**26
+"""What any file may unpack to, however small it is."""
+PARSED_JSON_RATIO = 8
+"""A JSON file of numbers takes about this multiple of its size when it is parsed."""
+CHUNK_BYTES = 2**20
+CHUNK_PICTURES = 2**12
 
+SIDE = 28
+
+Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.int64]
-ByWriter = tuple[Images, Labels, list[str], Ids]
-"""Pictures, their labels, the writers' names, and the index of each picture's writer among the names."""
 
 
-def read_npz(path: Path, name: str, ids: str, classes: int) -> FederatedData:
-    """Read arrays ``images`` (uint8, n×28×28), ``labels``, ``is_test`` and the clients' ids from a NumPy archive."""
-    names = ("images", "labels", "is_test", ids)
-    with _reading(path, "a NumPy archive") as file, zipfile.ZipFile(file) as archive:
-        there = [name for name in names if f"{name}.npy" in archive.namelist()]
-        check_unpacked(path, sum(archive.getinfo(f"{name}.npy").file_size for name in there))
-        arrays = {name: _npy(archive, f"{name}.npy") for name in there}
-    if len(arrays) < len(names):
-        raise ValueError(f"{path}: lacks the arrays {', '.join(name for name in names if name not in arrays)}")
-    images, labels, test, owner = arrays.values()
-    alike = {labels.shape, test.shape, owner.shape} == {images.shape[:1]} and labels.dtype.kind in "iu"
-    if not alike or images.ndim != 3 or images.dtype != np.uint8 or test.dtype != np.bool_:
-        raise ValueError(
-            f"{path}: images must be uint8 (n, rows, columns), with n labels (whole numbers), ids and is_test (bool)"
-        )
-    if owner.dtype.kind not in "iuUS":
-        raise ValueError(f"{path}: {ids} are of type {owner.dtype}: must be whole numbers or names")
-    if test.all():
-        raise ValueError(f"{path}: holds no pictures to train on: is_test must be false for some")
-    check_labels(path, labels, classes)
-    labels = labels.astype(np.int64)
-    train = Clients.by_id(images[~test], labels[~test], owner[~test])
-    return FederatedData(name, train, torch.from_numpy(images[test]), torch.from_numpy(labels[test]), classes)
+class Examples(NamedTuple):
+    """Pictures (n, 28, 28), their labels, and the name or number of each picture's writer."""
+
+    images: Images
+    labels: Labels
+    writers: Array
+
+    def select(self, mask: Array) -> "Examples":
+        """The examples where the mask is true."""
+        return Examples(self.images[mask], self.labels[mask], self.writers[mask])
 
 
-def _npy(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """One array of an archive, whose header and directory must agree on its size before room is made for it."""
-    info = archive.getinfo(name)
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{name} is packed by method {info.compress_type}: must be stored or deflated")
-    with archive.open(info) as file:
-        version = npy.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"{name} is of version {version}: must be 1.0 or 2.0")
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-        if dtype.hasobject or not dtype.itemsize:
-            raise ValueError(f"{name} is of type {dtype}: must be numbers or texts")
-        size, found = prod(shape) * dtype.itemsize, info.file_size - file.tell()
-        if size != found or min(shape, default=0) < 0:
-            raise ValueError(f"{name} holds {found} bytes: shape {shape} of {dtype} takes {size}")
-        array = _filled(file, size).view(dtype)
-    return array.reshape(shape, order="F" if fortran else "C")
+class DataFileError(ValueError):
+    """A data file that cannot be used. The message begins with its path."""
 
 
-def _filled(file: Any, size: int) -> npt.NDArray[np.uint8]:
-    """The next ``size`` bytes of a file, which must be its last: no more than these and one more are unpacked."""
-    out = np.empty(size, dtype=np.uint8)
-    done = 0
-    while done < size and (piece := file.read(min(PIECE, size - done))):
-        out[done : done + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-        done += len(piece)
-    more = file.read(1) if done == size else b""
-    if done < size or more:
-        raise ValueError(f"it holds {'more than' if more else 'only'} {done} bytes after its header, which says {size}")
-    return out
+@contextmanager
+def _open(path: Path, format_name: str) -> Iterator[BinaryIO]:
+    """Open a file, and turn whatever its damage raises into a `DataFileError`."""
+    with path.open("rb") as file:
+        try:
+            yield file
+        except DataFileError:
+            raise
+        except Exception as error:
+            reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+            raise DataFileError(f"{path}: is damaged or not {format_name} ({reason})") from None
 
 
-def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def check_unpacked(path: Path, size: int) -> None:
+    """Raise a `DataFileError` for a file whose contents take too many bytes in memory.
+
+    Args:
+        path: The file.
+        size: Bytes that its contents take.
+    """
+    file_size = path.stat().st_size
+    allowed = min(MAX_UNPACKED_BYTES, max(SMALL_BYTES, MAX_UNPACKED_RATIO * file_size))
+    if size > allowed:
+        raise DataFileError(f"{path}: has {file_size:,} bytes and unpacks to {size:,}: must be at most {allowed:,}")
+
+
+def check_labels(path: Path, labels: Array, classes: int) -> None:
+    """Raise a `DataFileError` for a label that is not one of the classes.
+
+    Args:
+        path: The file.
+        labels: Its labels.
+        classes: Number of classes; labels are 0, 1, … below it.
+    """
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if len(outside):
+        raise DataFileError(f"{path}: holds the label {outside[0]}: must lie in 0..{classes - 1}")
+
+
+def _integers(values: Array) -> Labels:
+    """Whole numbers of 64 bits."""
+    if values.dtype.kind not in "iu":
+        raise ValueError(f"its labels are of type {values.dtype}: must be whole numbers")
+    return values.astype(np.int64)
+
+
+def _examples(images: Array, labels: Array, writers: Array) -> Examples:
+    """Examples of arrays that fit together."""
+    if images.dtype != np.uint8 or images.ndim != 3 or not len(images):
+        raise ValueError(f"its pictures are {images.dtype} of shape {images.shape}: must be bytes (n, rows, columns)")
+    if not labels.shape == writers.shape == images.shape[:1]:
+        raise ValueError(f"it has {labels.shape} labels and {writers.shape} writers for {len(images)} pictures")
+    return Examples(images, _integers(labels), writers)
+
+
+# -- NumPy archives -------------------------------------------------------------------------------
+
+
+def read_npz(path: Path, id_array: str = "writers") -> tuple[Examples, Examples]:
+    """Read a NumPy archive of arrays `images` (uint8, n×28×28), `labels`, `is_test` and the clients' ids.
+
+    Args:
+        path: The file.
+        id_array: Name of the array of ids.
+
+    Returns:
+        Examples to train on, and of the test set.
+    """
+    names = ("images", "labels", "is_test", id_array)
+    with _open(path, "a NumPy archive") as file, zipfile.ZipFile(file) as archive:
+        missing = [name for name in names if f"{name}.npy" not in archive.namelist()]
+        if missing:
+            raise DataFileError(f"{path}: lacks the arrays {', '.join(missing)}")
+        entries = [archive.getinfo(f"{name}.npy") for name in names]
+        check_unpacked(path, sum(entry.file_size for entry in entries))
+        images, labels, is_test, ids = (_read_npy(archive, entry) for entry in entries)
+        examples = _examples(images, labels, ids)
+        if is_test.shape != labels.shape or is_test.dtype != np.bool_ or ids.dtype.kind not in "iuUS":
+            raise ValueError(f"is_test must be bool, one for each picture, and {id_array} whole numbers or names")
+        if is_test.all():
+            raise ValueError("it holds no pictures to train on: is_test must be false for some")
+    return examples.select(~is_test), examples.select(is_test)
+
+
+def _read_npy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
+    """An array of an archive, if its header agrees with the archive's directory on its size."""
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{entry.filename} is packed by method {entry.compress_type}: must be stored or deflated")
+    with archive.open(entry) as file:
+        is_version_1 = npy.read_magic(file) == (1, 0)
+        shape, _, dtype = (npy.read_array_header_1_0 if is_version_1 else npy.read_array_header_2_0)(file)
+        size, available = prod(shape) * dtype.itemsize, entry.file_size - file.tell()
+        if size != available:
+            raise ValueError(f"{entry.filename} holds {available} bytes: shape {shape} of {dtype} takes {size}")
+        file.seek(0)
+        return npy.read_array(file, allow_pickle=False)
+
+
+# -- IDX files ------------------------------------------------------------------------------------
+
+
+def read_idx(path: Path) -> Images:
     """Read an array of bytes in the IDX format of MNIST and EMNIST, plain or gzipped.
 
-    EMNIST's pictures are transposed and those of its set ``letters`` are labelled from 1; see ``upright``.
+    EMNIST's pictures are transposed there, and the labels of its set `letters` begin with 1.
     """
-    packed = path.suffix == ".gz"
-    with _reading(path, "a gzip file" if packed else "an IDX file") as file:
-        raw: Any = gzip.GzipFile(fileobj=file, mode="rb") if packed else file
-        magic = raw.read(4)
+    is_gzipped = path.suffix == ".gz"
+    with _open(path, "a gzip file" if is_gzipped else "an IDX file") as file:
+        stream: Any = gzip.GzipFile(fileobj=file, mode="rb") if is_gzipped else file
+        magic = stream.read(4)
         if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 3:
             raise ValueError("it must be an IDX file of unsigned bytes in one to three dimensions")
-        header = raw.read(4 * magic[3])
-        if len(header) < 4 * magic[3]:
-            raise ValueError(f"it is truncated: its header alone takes {4 + 4 * magic[3]} bytes")
-        shape = struct.unpack(f">{magic[3]}I", header)
-        check_unpacked(path, prod(shape))
-        return _filled(raw, prod(shape)).reshape(shape)
+        shape = struct.unpack(f">{magic[3]}I", stream.read(4 * magic[3]))
+        size, filled = prod(shape), 0
+        check_unpacked(path, size)
+        array = np.empty(size, dtype=np.uint8)
+        while chunk := stream.read(min(CHUNK_BYTES, size - filled)):
+            array[filled : filled + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
+            filled += len(chunk)
+        if filled < size or stream.read(1):
+            amount = "only" if filled < size else "more than"
+            raise ValueError(f"it holds {amount} {filled} bytes after its header, which says {size}")
+        return array.reshape(shape)
 
 
-def upright(images: Images) -> Images:
-    """EMNIST's pictures the right way up: its IDX files hold them transposed."""
-    return np.ascontiguousarray(images.transpose(0, 2, 1))
+# -- files with the examples of each writer -------------------------------------------------------
 
 
-def read_leaf(path: Path) -> ByWriter:
-    """Read a LEAF file of FEMNIST; its pictures are 784 floats each, from 0 (ink) to 1 (background)."""
-    with _reading(path, "a LEAF file") as file:
-        check_unpacked(path, AS_OBJECTS * path.stat().st_size, "takes about")
+def read_leaf(path: Path) -> Examples:
+    """Read a LEAF file of FEMNIST, whose pictures are 784 floats each, from 0 (ink) to 1 (background)."""
+    with _open(path, "a LEAF file") as file:
+        check_unpacked(path, PARSED_JSON_RATIO * path.stat().st_size)
         content = json.load(file)
-        data = ((user, content["user_data"][user]) for user in content["users"])
-        return _together(_writer(user, np.asarray(part["x"]), np.asarray(part["y"]), (784,)) for user, part in data)
+        parts = []
+        for user in dict.fromkeys(content["users"]):
+            data = content["user_data"][user]
+            parts.append(_writer_examples(user, np.asarray(data["x"]), np.asarray(data["y"]), (SIDE * SIDE,)))
+        return concatenate(parts)
 
 
-def read_tff(path: Path) -> ByWriter:
-    """Read an HDF5 file of TensorFlow Federated's EMNIST, such as ``fed_emnist_train.h5``; FedML passes on the same.
+def read_tff(path: Path) -> Examples:
+    """Read an HDF5 file of TensorFlow Federated's EMNIST, such as `fed_emnist_train.h5`; FedML distributes the same.
 
-    Its group ``examples`` holds a group for each writer, with ``pixels`` (n×28×28 floats from 0, ink, to 1, background)
-    and ``label`` (n, or n×1). Writers are in the order of their names.
+    Its group `examples` holds a group for each writer, with `pixels` (n×28×28 floats from 0, ink, to
+    1, background) and `label` (n, or n×1). Writers are in the order of their names.
     """
     try:
         import h5py  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"{path}: is read with h5py: pip install 'rqm[data]'") from None
 
-    def inside(group: Any, name: str) -> Any:
-        link = group.get(name, getlink=True)
-        if not isinstance(link, h5py.HardLink | None):
+    def member(group: Any, name: str) -> Any:
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink | None):
             raise ValueError(f"{name} is a link: must be in the file itself")
-        return group[name]
+        array = group[name]
+        if isinstance(array, h5py.Dataset) and (array.dtype.kind not in "fiu" or array.is_virtual or array.external):
+            raise ValueError(f"{name} is of type {array.dtype}: must be numbers, in the file itself")
+        return array
 
-    def array(part: Any, name: str) -> Any:
-        found = inside(part, name)
-        if found.dtype.kind not in "fiu" or found.is_virtual or found.external:
-            raise ValueError(f"{name} is of type {found.dtype}: must be numbers, in the file itself")
-        return found
-
-    with _reading(path, "an HDF5 file of TensorFlow Federated"), h5py.File(path) as file:
-        examples = inside(file, "examples")
-        parts = ((name, inside(examples, name)) for name in sorted(examples))
-        data = [(name, array(part, "pixels"), array(part, "label")) for name, part in parts]
-        both = (one for _, *arrays in data for one in arrays)
-        check_unpacked(path, sum(one.dtype.itemsize * max(prod(one.shape), prod(one.chunks or ())) for one in both))
-        return _together(_writer(name, x, y[()].reshape(-1), (28, 28)) for name, x, y in data)
+    with _open(path, "an HDF5 file of TensorFlow Federated"), h5py.File(path) as file:
+        examples = member(file, "examples")
+        size, parts = 0, []
+        for name in sorted(examples):
+            group = member(examples, name)
+            pixels, labels = member(group, "pixels"), member(group, "label")
+            for array in (pixels, labels):
+                size += array.dtype.itemsize * max(array.size, prod(array.chunks or ()))
+            check_unpacked(path, size)
+            parts.append(_writer_examples(name, pixels, labels[()].reshape(-1), (SIDE, SIDE)))
+        return concatenate(parts)
 
 
-def read_parquet(path: Path) -> ByWriter:
-    """Read a Parquet shard of Hugging Face's ``flwrlabs/femnist``.
+def _writer_examples(name: str, pixels: Any, labels: Array, shape: tuple[int, ...]) -> Examples:
+    """The examples of a writer, from pictures (an array, or a data set of a file) with ink 0 on background 1."""
+    size = "×".join(map(str, shape))
+    error = ValueError(f"writer {_short(name)} must have pictures of {size} numbers from 0 to 1, each with a label")
+    if pixels.shape != (labels.size, *shape) or labels.ndim != 1:
+        raise error
+    images = np.empty((labels.size, SIDE, SIDE), dtype=np.uint8)
+    for start in range(0, labels.size, CHUNK_PICTURES):
+        chunk = pixels[start : start + CHUNK_PICTURES]
+        if not ((chunk >= 0) & (chunk <= 1)).all():
+            raise error
+        images[start : start + CHUNK_PICTURES] = np.rint(255 * (1 - chunk)).reshape(-1, SIDE, SIDE)
+    return Examples(images, _integers(labels), np.full(labels.size, name))
 
-    Its rows have an ``image`` (PNG, 28×28 grey, black on white), a ``writer_id`` and a ``character`` (0..61). Pictures
-    are in the order of the rows, writers in the order of their names.
+
+def _short(name: str) -> str:
+    """A writer's name, which must be short: in an array each name takes as much memory as the longest."""
+    if len(name) > LONGEST:
+        raise ValueError(f"writer {shown(name)}: a name must have at most {LONGEST} characters")
+    return name
+
+
+def concatenate(parts: Iterable[Examples]) -> Examples:
+    """Concatenate examples, as of one writer after another.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    nonempty = [examples for examples in parts if len(examples.labels)]
+    if not nonempty:
+        raise ValueError("it holds no pictures")
+    return Examples(*(np.concatenate(arrays) for arrays in zip(*nonempty, strict=True)))
+
+
+# -- Parquet files --------------------------------------------------------------------------------
+
+
+def read_parquet(path: Path) -> Examples:
+    """Read a Parquet file of Hugging Face's `flwrlabs/femnist`.
+
+    Its rows have an `image` (PNG, 28×28 gray, black on white), a `writer_id` and a `character`
+    (0..61). Pictures are in the order of the rows.
     """
     try:
         from PIL import Image  # noqa: PLC0415 (an extra)
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"{path}: is read with pyarrow and Pillow: pip install 'rqm[data]'") from None
-    columns = ["image.bytes", "writer_id", "character"]
-    with _reading(path, "a Parquet file of flwrlabs/femnist"), ParquetFile(path) as file:
-        about = file.metadata
-        sizes = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
-        check_unpacked(path, max(0, *sizes, sum(sizes), 784 * about.num_rows))
-        images: list[Images] = []
-        labels: list[Labels] = []
-        writers: list[str] = []
-        for batch in file.iter_batches(batch_size=64, columns=columns):
-            if batch["writer_id"].null_count or batch["character"].null_count:
-                raise ValueError("it must have rows, each with a writer_id and a character")
-            contents = enumerate(batch["image"].to_pylist(), start=len(images))
-            images += [_picture(Image.open, one["bytes"], row) for row, one in contents]
-            labels.append(_whole(batch["character"].to_numpy(zero_copy_only=False)))
-            writers += [_named(str(one)) for one in batch["writer_id"].to_pylist()]
-        if not images:
-            raise ValueError("it must have rows, each with a writer_id and a character")
-        names, owner = np.unique(np.asarray(writers, dtype=np.str_), return_inverse=True)
-        return np.stack(images), np.concatenate(labels), names.tolist(), owner
+    with _open(path, "a Parquet file of flwrlabs/femnist"), ParquetFile(path) as file:
+        metadata = file.metadata
+        sizes = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
+        check_unpacked(path, max(0, *sizes, sum(sizes), SIDE * SIDE * metadata.num_rows))
+        rows: list[tuple[Images, int, str]] = []
+        for batch in file.iter_batches(batch_size=64, columns=["image.bytes", "writer_id", "character"]):
+            columns = (batch[name].to_pylist() for name in ("image", "writer_id", "character"))
+            for image, writer, label in zip(*columns, strict=True):
+                if writer is None or label is None:
+                    raise ValueError(f"row {len(rows)} must have a writer_id and a character")
+                rows.append((_decode_png(Image, image["bytes"], len(rows)), label, _short(str(writer))))
+        if not rows:
+            raise ValueError("it holds no pictures")
+        images, labels, writers = zip(*rows, strict=True)
+        return Examples(np.stack(images), _integers(np.array(labels)), np.array(writers))
 
 
-def _picture(opener: Any, content: bytes, row: int) -> Images:
-    """A PNG file of 28×28 grey pixels, black on white; larger ones are refused before they are unpacked."""
-    with opener(io.BytesIO(content), formats=["PNG"]) as picture:
-        if picture.size != (28, 28) or picture.mode not in ("L", "1"):
-            raise ValueError(f"the picture in row {row} is {picture.size} {picture.mode}: must be 28×28 grey")
+def _decode_png(pillow: Any, content: bytes, row: int) -> Images:
+    """A picture of 28×28 gray pixels, black on white. Larger ones are refused before they are unpacked."""
+    with pillow.open(io.BytesIO(content), formats=["PNG"]) as picture:
+        if picture.size != (SIDE, SIDE) or picture.mode not in ("L", "1"):
+            raise ValueError(f"the picture in row {row} is {picture.size} {picture.mode}: must be 28×28 gray")
         return 255 - np.asarray(picture.convert("L"))
 
 
-def read_emnist_mat(path: Path) -> dict[str, tuple[Images, Labels, Ids]]:
-    """Read EMNIST's official ``.mat`` file: pictures, labels and writers of the parts ``train`` and ``test``.
+# -- MATLAB files ---------------------------------------------------------------------------------
 
-    Its pictures are 784 bytes each, column by column.
+MAT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8", 16: "u1"}
+"""Types of elements that hold numbers, or text."""
+MAT_MATRIX, MAT_COMPRESSED = 14, 15
+"""Types of elements that hold others."""
+MAT_STRUCT = 2
+"""A class of matrices."""
+MAX_MAT_ELEMENTS = 1000
+"""EMNIST's file has fewer than 100. This bounds how deep matrices are nested, too."""
+
+
+def read_emnist_mat(path: Path) -> tuple[Examples, Examples]:
+    """Read EMNIST's official `.mat` file (version 5), whose pictures are 784 bytes each, column by column.
+
+    `scipy.io.loadmat` is not used: it crashes on damaged files, recurses without limit, and
+    allocates arrays of whatever shape a header says.
+
+    Returns:
+        Examples to train on, and of the test set.
     """
-    with _reading(path, "EMNIST's .mat file") as file:
-        dataset = read_mat(path, file)["dataset"]
-        found = {}
-        for part in ("train", "test"):
-            images = dataset[part]["images"]
-            labels, writers = (_whole(_integers(dataset[part][key].reshape(-1))) for key in ("labels", "writers"))
-            if images.shape != (len(labels), 784) or images.dtype != np.uint8 or not 0 < len(labels) == len(writers):
-                raise ValueError(f"its part {part} must have n×784 images (bytes), n labels and n writers, n ≥ 1")
-            pictures = images.T.reshape(28, 28, -1).transpose(2, 1, 0)
-            found[part] = np.ascontiguousarray(pictures), labels, writers
-    return found
+    with _open(path, "EMNIST's .mat file") as file:
+        header = file.read(128)
+        if header[124:] not in (b"\0\1IM", b"\1\0MI"):
+            raise ValueError("it has no header of a .mat file of version 5")
+        byte_order = "<" if header[126:] == b"IM" else ">"
+        matrices = (_read_matrix(_mat_elements(data, byte_order)) for data in _mat_variables(path, file, byte_order))
+        dataset = dict(matrices)["dataset"]
+        return _mat_examples(dataset["train"]), _mat_examples(dataset["test"])
 
 
-def check_labels(path: Path, labels: npt.NDArray[np.integer], classes: int) -> None:
-    """Raise for a label that is not among the classes."""
-    if len(labels) and (labels.min() < 0 or labels.max() >= classes):
-        bad = labels.min() if labels.min() < 0 else labels.max()
-        raise ValueError(f"{path}: holds the label {bad}: must lie in 0..{classes - 1}")
+def _mat_examples(part: dict[str, Array]) -> Examples:
+    """The examples of the structure `train` or `test`."""
+    images = np.ascontiguousarray(part["images"].T.reshape(SIDE, SIDE, -1).transpose(2, 1, 0))
+    labels, writers = (_without_fractions(part[name].reshape(-1)) for name in ("labels", "writers"))
+    return _examples(images, labels, _integers(writers))
 
 
-@contextmanager
-def _reading(path: Path, what: str) -> Iterator[BinaryIO]:
-    """The open file; whatever is raised while it is read becomes one message: readers fail in many ways on damage."""
-    with path.open("rb") as file:
-        try:
-            yield file
-        except TooLarge:
-            raise
-        except Exception as error:
-            reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-            raise ValueError(f"{path}: is damaged or not {what} ({reason})") from None
-
-
-def _whole(labels: npt.NDArray[np.generic]) -> Labels:
-    if labels.dtype.kind not in "iu":
-        raise ValueError(f"its labels are of type {labels.dtype}: must be whole numbers")
-    return labels.astype(np.int64)
-
-
-def _integers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """MATLAB's own numbers are floats: as whole ones, if they are."""
+def _without_fractions(values: Array) -> Array:
+    """The same numbers as integers, if they are whole floats, which is what MATLAB writes by default."""
     if values.dtype.kind == "f" and (np.abs(values) < 2**53).all() and (values == np.rint(values)).all():
         return values.astype(np.int64)
     return values
 
 
-def _named(name: str) -> str:
-    """A writer's name: arrays of names take as much room for each as for the longest."""
-    if len(name) > LONGEST:
-        raise ValueError(f"writer {shown(name)}: a name must have at most {LONGEST} characters")
-    return name
+def _mat_variables(path: Path, file: BinaryIO, byte_order: str) -> Iterator[memoryview]:
+    """Unpack the variables of a file one after another."""
+    total = 0
+    while tag := file.read(8):
+        kind, size = struct.unpack(f"{byte_order}II", tag)
+        variable, decompressor = io.BytesIO(), zlib.decompressobj()
+        is_packed = kind == MAT_COMPRESSED
+        variable.write(b"" if is_packed else tag)
+        while size and (chunk := file.read(min(4096, size))):  # zlib unpacks to at most 1,032 times as much
+            variable.write(decompressor.decompress(chunk) if is_packed else chunk)
+            check_unpacked(path, total + variable.tell())
+            size -= len(chunk)
+        if size or (is_packed and not decompressor.eof):
+            raise ValueError("a variable of it is truncated")
+        total += variable.tell()
+        yield variable.getbuffer()
 
 
-def _writer(name: str, pixels: Any, labels: npt.NDArray[Any], shape: tuple[int, ...]) -> tuple[str, Images, Labels]:
-    """One writer's name, pictures and labels, from an array (or one in a file) with ink 0 on background 1."""
-    size = "×".join(map(str, shape))
-    wrong = ValueError(f"writer {_named(name)} must have pictures of {size} numbers from 0 to 1, and as many labels")
-    if pixels.shape != (labels.size, *shape) or labels.ndim != 1:
-        raise wrong
-    images = np.empty((labels.size, 28, 28), dtype=np.uint8)
-    for start in range(0, labels.size, ROWS):
-        some = pixels[start : start + ROWS]
-        if not ((some >= 0) & (some <= 1)).all():
-            raise wrong
-        images[start : start + ROWS] = np.rint(255 * (1 - some)).reshape(-1, 28, 28)
-    return name, images, _whole(labels)
+def _mat_elements(data: memoryview, byte_order: str) -> Iterator[Array | None]:
+    """The elements of a variable: None for a matrix, whose elements follow, and arrays for all others."""
+    position = 0
+    for _ in range(MAX_MAT_ELEMENTS):
+        kind, size = struct.unpack_from(f"{byte_order}II", data, position)
+        position += 8
+        if kind == MAT_MATRIX:
+            yield None
+            continue
+        if kind >> 16:  # type, size and values take eight bytes together
+            kind, size, position = kind & 0xFFFF, kind >> 16, position - 4
+        if kind not in MAT_TYPES or size > len(data) - position:
+            raise ValueError(f"an element of type {kind} has {size} bytes: must be numbers, and not be truncated")
+        yield np.frombuffer(data[position : position + size], dtype=byte_order + MAT_TYPES[kind])
+        position += size + -(position + size) % 8
+    raise ValueError(f"it holds more than {MAX_MAT_ELEMENTS} elements: EMNIST's file has fewer than 100")
 
 
-def _together(parts: Iterable[tuple[str, Images, Labels]]) -> ByWriter:
-    """The pictures of all writers, one writer after another."""
-    found = list(parts)
-    if not any(len(labels) for _, _, labels in found):
-        raise ValueError("it holds no pictures")
-    names, images, labels = zip(*found, strict=True)
-    owner = np.repeat(np.arange(len(names)), [len(part) for part in labels])
-    return np.concatenate(images), np.concatenate(labels), list(names), owner
+def _read_matrix(elements: Iterator[Any]) -> tuple[str, Any]:
+    """The name and the value of a matrix: an array, or a dictionary for a structure of one record."""
+    tag, flags, shape, name = (next(elements) for _ in range(4))
+    if tag is not None:
+        raise ValueError("it holds something else than matrices of real numbers, and structures")
+    value = next(elements)
+    if flags[0] & 0xFF == MAT_STRUCT and prod(shape) == 1:
+        names = next(elements).reshape(-1, value[0])
+        value = {field.tobytes().rstrip(b"\0").decode("latin-1"): _read_matrix(elements)[1] for field in names}
+    else:
+        value = value.reshape(shape, order="F")
+    return name.tobytes().decode("latin-1"), value

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rqm.data import load
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep

@@ -190,7 +190,9 @@ class Ideal(Aggregator):
         exact, together = self.mean.has_integer_messages, self.work.together
         sums: dict[Worker, torch.Tensor] = {}
         groups = ([[place] for place in range(len(chosen))] if together is None else together.groups(chosen))[share]
-        for _ in workers.map(lambda _, places: self.work.clients.make(chosen[place] for place in places), groups):
+        for _ in workers.map(
+            lambda _, places: self.work.clients.prepare_clients(chosen[place] for place in places), groups
+        ):
             pass  # data that are made lazily, before anything is timed
 
         def work(worker: Worker, places: list[int]) -> Any:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
-from rqm.data.clients import Clients
+from rqm.data.federated_data import Clients
 
 CHUNKS = 8, 32
 """Examples of one client that are multiplied together, at least and at most: the last

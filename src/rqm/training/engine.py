@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import distributed
 
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.plan import Plan
 from rqm.training.aggregate import Ideal
 from rqm.training.trainer import Trainer

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.training.work import Work, images
 from rqm.training.workers import Worker
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.training.work import Loss, images, losses
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rqm._util.files import write_json
 from rqm.accounting.participation import default_delta
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.ledger.ledger import LEDGER
 from rqm.ledger.signing import LedgerError
 from rqm.plan.folder import METRICS, SUMMARY, recorded_head

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from torch import nn
 
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from rqm._util.checks import real
 from rqm._util.files import read_json, write_json
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.account import account_ledger
 from rqm.plan.folder import SUMMARY, finished, read_metrics
 from rqm.plan.leak import leak

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm.data.clients import Clients
+from rqm.data.federated_data import Clients
 from rqm.training.batched import Loss, as_plain, plain_layers
 from rqm.training.workers import Worker
 
@@ -86,10 +86,10 @@ class Together:
 
     def gradients(self, worker: Worker, some: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient, a row each, and the loss of some clients."""
-        self.clients.make(some)
+        self.clients.prepare_clients(some)
         runs = list(self._runs(some))
         index = np.concatenate([run.examples for run in runs])
-        inputs, labels = self.clients.take(index.reshape(-1))
+        inputs, labels = self.clients.gather(index.reshape(-1))
         seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
         def note(number: int) -> Callable[..., None]:
@@ -198,9 +198,9 @@ class Steps:
     def __init__(self, together: Together, worker: Worker, some: list[int]) -> None:
         self.loss, self.model = together.loss, worker.model
         self.layers, self.others = plain_layers(worker.model), list[torch.Tensor]()
-        together.clients.make(some)
+        together.clients.prepare_clients(some)
         (run,) = together._runs(some)
-        inputs, labels = together.clients.take(run.examples)
+        inputs, labels = together.clients.gather(run.examples)
         self.count, self.size = run.clients, run.size
         self.inputs, self.labels = (part.view(self.size, self.count, *part.shape[1:]) for part in (inputs, labels))
         self.values = worker.values.repeat(self.count, 1)

@@ -14,8 +14,7 @@ from torch import nn
 
 from rqm._util.files import write_json
 from rqm._util.words import many
-from rqm.data.clients import FederatedData
-from rqm.data.own import federated
+from rqm.data.federated_data import FederatedData, as_federated_data
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics
 from rqm.plan.plan import PLAN, ClientWork, Plan
@@ -119,7 +118,7 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
     (True, 20, 0)
     """
     wanted = Wanted(epsilon, delta, rounds, clients, **rules)
-    federation, (folder, kept) = federated(data, users, test), _folder(out)
+    federation, (folder, kept) = as_federated_data(data, users, test), _folder(out)
     check_model(model, federation, loss)
     each = max(1, rounds // 10) if evaluate_every is None else evaluate_every
     often = rounds if kept else 1  # a round that is done again is charged again

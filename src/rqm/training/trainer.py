@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rqm._util.words import many
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
 from rqm.plan.sizes import OWN, parameters
@@ -116,9 +116,9 @@ class Trainer:
         validate(plan, data, model)
         self.behind = len(data.train)  # users who really are there, however many are declared
         if plan.participation.population is not None:
-            data = replace(data, train=data.train.redrawn(plan.participation.population, plan.examples, plan.seed))
+            data = replace(data, train=data.train.resample(plan.participation.population, plan.examples, plan.seed))
         if plan.records is not None and plan.records.silos is not None:
-            data = replace(data, train=data.train.merged(plan.records.silos))
+            data = replace(data, train=data.train.merge(plan.records.silos))
         self.device, own = pick_device(plan.device), model is not None
         self.data = data.to(self.device) if self.device.type != "cpu" else data
         if self.device.type == "cpu":

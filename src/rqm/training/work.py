@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rqm.data.clients import Clients
+from rqm.data.federated_data import Clients
 from rqm.encoding.private_mean import PrivateMean
 from rqm.encoding.records import Gathered
 from rqm.plan.plan import Plan

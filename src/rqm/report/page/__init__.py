@@ -17,7 +17,7 @@ from rqm._util.pictures import unpacked
 from rqm._util.stats import mean_and_interval
 from rqm._util.words import many
 from rqm.accounting.guarantee import USELESS_EPSILON
-from rqm.data.labels import names_of
+from rqm.data.class_names import class_names
 from rqm.plan.plan import Plan
 from rqm.report.page import charts
 from rqm.report.page.facts import Run, find
@@ -210,7 +210,7 @@ def _model(found: dict[str, Any], plan: Plan) -> str:
     if "why" in found:
         return f"<section><h2>The model</h2><p>Not shown: {escape(found['why'])}.</p></section>"
     confusion = np.array(found["confusion"])
-    names = names_of(plan.data, len(confusion))
+    names = class_names(plan.data, len(confusion))
     rows = confusion.sum(axis=1, keepdims=True)
     share = confusion / np.maximum(1, rows)
     picture = _png(np.kron(share**0.5, np.ones((6, 6))), "magma")
