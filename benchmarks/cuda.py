@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from benchmarks import Entry, Result
-from rqm.kernels.recipe import ALIAS_BITS, TABLE_BITS
+from rqm.kernels.integer_sampler import ALIAS_BITS, TABLE_BITS
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SecureRandom, SeededRandom
@@ -54,8 +54,8 @@ def algorithm_2(mech: RQM, x: torch.Tensor) -> torch.Tensor:
 
 def fused(mech: RQM) -> Callable[[torch.Tensor], torch.Tensor]:
     """What torch.compile makes of rounding and a look-up in an alias table of floats: fast, and not exact."""
-    recipe, columns = mech.recipe, 1 << mech.recipe.columns
-    threshold = torch.from_numpy((recipe.entries >> ALIAS_BITS) / 2 ** (TABLE_BITS - recipe.columns)).float().cuda()
+    recipe, columns = mech.recipe, 1 << mech.recipe.column_bits
+    threshold = torch.from_numpy((recipe.entries >> ALIAS_BITS) / 2 ** (TABLE_BITS - recipe.column_bits)).float().cuda()
     alias = torch.from_numpy((recipe.entries & (2**ALIAS_BITS - 1)).astype("int32")).cuda()
 
     def encode_and_sum(x: torch.Tensor) -> torch.Tensor:

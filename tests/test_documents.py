@@ -116,7 +116,6 @@ def modules():
             "cuda",
             "cuda_layers",
             "cuda_rotation",
-            "cuda_words",
         )  # nothing else may need what `make setup` lacks
         missing |= {f"rqm.kernels.{name}" for name in kernels}
     names = [m.name for m in pkgutil.walk_packages(package.__path__, "rqm.") if not m.name.endswith("__main__")]

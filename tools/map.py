@@ -22,7 +22,7 @@ from rqm import SeededRandom, calibrate
 from rqm._util.files import write_json
 from rqm.audit.attained import attained_epsilon
 from rqm.audit.vector import EFFORT, audit_vector
-from rqm.kernels.recipe import TABLE_BITS
+from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.channel import Channel
 
 CLIENTS, DIMS, EPSILONS = (10, 30, 100, 300, 1000, 10_000), (1, 16, 128, 1024, 2**14, 2**20), (3.0, 8.0)

@@ -1,7 +1,7 @@
 """The two sources of random words. They are separate types, so that one is never taken for the other."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, final
@@ -25,18 +25,33 @@ Threefry blocks, the second half their second word. (The two halves of a block a
 over blocks runs in vector registers.)"""
 
 
-def _aes(key: bytes, nonce: bytes, count: int) -> Words:
-    """So many words of AES-256 in counter mode."""
+ZEROS = bytes(2**16)
+"""What is encrypted at a time: it stays in the cache."""
+
+
+def _keystream(key: bytes, nonce: bytes) -> Callable[[Words], None]:
+    """A function that overwrites arrays with the keystream of AES-256 in counter mode, one after the other."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
 
-    return np.frombuffer(
-        bytearray(Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor().update(bytes(8 * count))), dtype=np.uint64
-    )
+    cipher = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor()
+
+    def fill(words: Words) -> None:
+        stream = words.view(np.uint8).data
+        for start in range(0, len(stream), len(ZEROS)):
+            piece = stream[start : start + len(ZEROS)]
+            cipher.update_into(ZEROS[: len(piece)], piece)
+
+    return fill
+
+
+def _fill_from_system(words: Words) -> None:
+    """Overwrite an array with words of the operating system's generator, which is slower."""
+    words.view(np.uint8)[:] = np.frombuffer(os.urandom(words.nbytes), dtype=np.uint8)
 
 
 @final
 class SecureRandom:
-    """Cryptographic randomness for deployment: ChaCha20 in the encoders' loops, AES-256-CTR for words by themselves.
+    """Cryptographic randomness for deployment: AES-256 in counter mode, and ChaCha20 in the kernels of a GPU.
 
     It holds no state: every call takes a new key and nonce from the operating system, so no keystream is ever reused,
     whatever forks or threads do.
@@ -49,14 +64,19 @@ class SecureRandom:
 
     def words(self, count: int) -> Words:
         """Return ``count`` uniform 64-bit words that nobody can predict or repeat."""
-        count = whole("count", count, 0)
+        words = np.empty(whole("count", count, 0), dtype=np.uint64)
+        self.keystream()(words)
+        return words
+
+    def keystream(self) -> Callable[[Words], None]:
+        """A function that overwrites arrays with uniform 64-bit words that nobody can predict or repeat."""
         try:
-            return _aes(os.urandom(SECRET), os.urandom(16), count)
-        except ModuleNotFoundError:  # a bare GPU machine: the operating system's own generator, slower
-            return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
+            return _keystream(os.urandom(SECRET), os.urandom(16))
+        except ModuleNotFoundError:  # a bare GPU machine
+            return _fill_from_system
 
     def key(self) -> KeyWords:
-        """A new key and nonce for ChaCha20: ten words of 32 bits, for one stream and never for another."""
+        """A new key and nonce for ChaCha20 on a GPU: ten words of 32 bits, for one stream and never for another."""
         return np.frombuffer(bytearray(os.urandom(4 * KEY_WORDS)), dtype=np.uint32)
 
     def __repr__(self) -> str:
@@ -73,7 +93,9 @@ def expanded(secret: bytes, size: int) -> Words:
     """
     if len(secret) != SECRET:
         raise ValueError(f"secret has {len(secret)} bytes: must be {SECRET}")
-    return _aes(secret, bytes(16), size)
+    words = np.empty(size, dtype=np.uint64)
+    _keystream(secret, bytes(16))(words)
+    return words
 
 
 @final

@@ -10,7 +10,7 @@ import rqm
 from rqm import PBM, RQM, Noiseless, Rounding, renyi
 from rqm.certify import renyi as renyi_module
 from rqm.certify.affine_rdp import affine_rdp
-from rqm.kernels.recipe import TABLE_BITS
+from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.response import RandomizedResponse
 from tests.certify.oracle import plain_divergence, plain_divergences

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rqm import CorrelatedNoise, SecureRandom, SeededRandom
-from rqm.kernels.recipe import TABLE_BITS
+from rqm.kernels.integer_sampler import TABLE_BITS
 from tests.goodness import p_value
 
 

@@ -4,41 +4,41 @@ from fractions import Fraction
 
 import numpy as np
 
-from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, on_grid
+from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, TABLE_BITS, grid_sampler
 
 
-def outcomes(recipe, position, rounding, table_bits):
+def outcomes(sampler, position, rounding, table_bits):
     """The outcome for each position, 24 bits that round and 40 bits that draw."""
     position, rounding, table_bits = (np.asarray(part).astype(object) for part in (position, rounding, table_bits))
     out = np.empty(position.shape, dtype=np.int64)
-    rest = TABLE_BITS - recipe.columns
+    rest = TABLE_BITS - sampler.column_bits
     for index in np.ndindex(position.shape):
         level, part = divmod(int(position[index]), 2**POSITION_BITS)
         level += int(rounding[index]) >= 2**POSITION_BITS - part
         column = int(table_bits[index]) >> rest
-        entry = int(recipe.entries[(level << recipe.columns | column) if recipe.rows else column])
+        entry = int(sampler.entries[(level << sampler.column_bits | column) if sampler.has_row_per_level else column])
         own = int(table_bits[index]) % 2**rest < entry >> ALIAS_BITS
         drawn = column if own else entry % 2**ALIAS_BITS
-        out[index] = drawn if recipe.rows else (level + drawn) % recipe.modulus
+        out[index] = drawn if sampler.has_row_per_level else (level + drawn) % sampler.modulus
     return out
 
 
 def additive(levels=9, modulus=64, reach=Fraction(3, 2), clip=1.0, columns=None):
-    """A recipe with noise: a made-up law on 0..modulus−1, added to the rounded level modulo ``modulus``."""
+    """A sampler with noise: a made-up law on 0..modulus−1, added to the rounded level modulo ``modulus``."""
     weights = np.random.default_rng(modulus).integers(1, 1000, size=columns or modulus)
     units = weights * (2**TABLE_BITS // weights.sum())
     units[0] += 2**TABLE_BITS - units.sum()
-    return on_grid(clip, reach, levels, units[None], rows=False, modulus=modulus)
+    return grid_sampler(clip, reach, levels, units[None], modulus=modulus)
 
 
-def additive_law(recipe, position):
-    """The law of an additive recipe at one position."""
-    rest = TABLE_BITS - recipe.columns
-    noise = np.zeros(max(recipe.modulus, 1 << recipe.columns))
-    for column, entry in enumerate(recipe.entries.tolist()):
+def additive_law(sampler, position):
+    """The law of an additive sampler at one position."""
+    rest = TABLE_BITS - sampler.column_bits
+    noise = np.zeros(max(sampler.modulus, 1 << sampler.column_bits))
+    for column, entry in enumerate(sampler.entries.tolist()):
         noise[column] += entry >> ALIAS_BITS
         noise[entry % 2**ALIAS_BITS] += 2**rest - (entry >> ALIAS_BITS)
-    noise = noise[: recipe.modulus] / 2**TABLE_BITS
+    noise = noise[: sampler.modulus] / 2**TABLE_BITS
     level, part = divmod(position, 2**POSITION_BITS)
     part /= 2**POSITION_BITS
     return (1 - part) * np.roll(noise, level) + part * np.roll(noise, level + 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
 from rqm.kernels import cpu, encode, encode_long, encode_sum
-from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, alias_table
+from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS, alias_table
 from rqm.randomness import OneEach
 from tests.goodness import joint_p_value, p_value
 from tests.kernels import oracle
@@ -21,17 +21,17 @@ MANY = 10_000_000
 LEVEL = 1e-6
 
 
-def from_words(recipe, x, words):
-    """Encode with given words, chunk after chunk, as the loops do with those that they make."""
-    x, words, law = np.asarray(x), np.asarray(words, dtype=np.uint64), cpu.law_of(recipe)
-    out, drawn = np.empty(len(x), dtype=recipe.dtype), np.empty(cpu.CHUNK, dtype=np.uint64)
-    planes, groups = (3, (recipe.trials + 7) // 8) if recipe.trials else (1, 1)
-    for start in range(0, len(x), cpu.CHUNK):
-        part = slice(start, start + cpu.CHUNK)
-        for group in range(groups):
-            place = np.uint64(group), np.uint64(groups)
-            assert not cpu.draw_chunk(x[part], words, out[part], drawn, law, False, *place)
-            words = words[planes * len(x[part]) :]
+def chunks_of(count):
+    """Chunks that hold so many words."""
+    return -(-count // cpu.CHUNK)
+
+
+def from_words(sampler, x, words):
+    """Encode with words that are given, and those of a last chunk that is not full made up."""
+    x, words = np.asarray(x), np.asarray(words, dtype=np.uint64)
+    words = np.pad(words, (0, cpu.CHUNK * chunks_of(len(x)) * sampler.words_per_coordinate - len(words)))
+    out, buffer = np.empty(len(x), dtype=sampler.dtype), np.empty(cpu.CHUNK, dtype=np.uint64)
+    assert not cpu.encode_words(x, out, cpu.compiled_sampler(sampler), False, words, buffer)
     return out
 
 
@@ -40,27 +40,27 @@ ADDITIVE = [oracle.additive(), oracle.additive(levels=100, modulus=100), oracle.
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("recipe", [*TABLES, *ADDITIVE])
-def test_each_word_gives_the_outcome_that_the_proof_says(recipe, dtype):
+@pytest.mark.parametrize("sampler", [*TABLES, *ADDITIVE])
+def test_each_word_gives_the_outcome_that_the_proof_says(sampler, dtype):
     rng = np.random.default_rng(1)
     x = rng.uniform(-1.2, 1.2, 5000).astype(dtype)
     words = SeededRandom(2).words(5000)
-    expected = oracle.outcomes(recipe, recipe.position(x.astype(float)), words >> 40, words & np.uint64(2**40 - 1))
-    assert (from_words(recipe, x, words) == expected).all()
+    expected = oracle.outcomes(sampler, sampler.position(x.astype(float)), words >> 40, words & np.uint64(2**40 - 1))
+    assert (from_words(sampler, x, words) == expected).all()
 
 
 @pytest.mark.parametrize("levels", [2, 8, 9, 10, 16, 40])
 def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
     mech = PBM(theta=0.3, levels=levels)
     x = np.random.default_rng(1).uniform(-1.2, 1.2, 2500).astype(np.float32)
-    words = SeededRandom(2).words(mech.recipe.words * len(x))
+    words = SeededRandom(2).words(mech.recipe.words_per_coordinate * cpu.CHUNK * chunks_of(len(x)))
     position, expected = mech.position(x), np.zeros(len(x), dtype=int)
     start = 0
     for first in range(0, len(x), cpu.CHUNK):
         place = position[first : first + cpu.CHUNK]
         for group in range((mech.trials + 7) // 8):
             planes = words[start : start + 3 * len(place)].reshape(3, -1)
-            start += planes.size
+            start += 3 * cpu.CHUNK
             for j, triple in enumerate(planes.T.tolist()):
                 bits = triple[0] << 128 | triple[1] << 64 | triple[2]  # 192 bits: eight trials, first ones high
                 for trial in range(min(8, mech.trials - 8 * group)):
@@ -69,20 +69,20 @@ def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
     assert (from_words(mech.recipe, x, words) == expected).all()
 
 
-def rounding_only(recipe):
+def rounding_only(sampler):
     """The same placement and rounding, with nothing drawn after it: the outcome is the rounded level."""
     entries, columns = alias_table(np.array([[2**TABLE_BITS]]))
-    return replace(recipe, entries=entries, columns=columns, rows=False, modulus=65536)
+    return replace(sampler, entries=entries, column_bits=columns, has_row_per_level=False, modulus=65536)
 
 
-def realised_positions(recipe, x):
+def realised_positions(sampler, x):
     """The law of the rounding, read off the encoder itself: the level and how many of the 2**24 draws round up."""
-    recipe = rounding_only(recipe)
-    base = from_words(recipe, x, np.zeros(len(x)))
+    sampler = rounding_only(sampler)
+    base = from_words(sampler, x, np.zeros(len(x)))
     low, high = np.zeros(len(x), dtype=np.uint64), np.full(len(x), 2**24, dtype=np.uint64)  # first draw that rounds up
     while (low < high).any():
         middle = (low + high) // np.uint64(2)
-        up = from_words(recipe, x, np.minimum(middle, np.uint64(2**24 - 1)) << np.uint64(TABLE_BITS)) > base
+        up = from_words(sampler, x, np.minimum(middle, np.uint64(2**24 - 1)) << np.uint64(TABLE_BITS)) > base
         up &= middle < 2**24
         low, high = np.where(up | (low == high), low, middle + np.uint64(1)), np.where(up, middle, high)
     return (base.astype(np.int64) << POSITION_BITS) + (2**24 - low.astype(np.int64))
@@ -124,10 +124,10 @@ def test_every_float64_has_an_accounted_rounding_probability(x, clip):
 
 def test_the_probe_reads_a_position_that_is_off_by_one_unit():
     """The power of the tests above: a placement that errs in the last bit is seen."""
-    recipe = RQM().recipe
-    off = replace(recipe, centre=recipe.centre + 1, low=recipe.low, high=recipe.high)
+    sampler = RQM().recipe
+    off = replace(sampler, center=sampler.center + 1, low=sampler.low, high=sampler.high)
     x = np.linspace(-0.9, 0.9, 7)
-    assert (realised_positions(off, x) == recipe.position(x) + 1).all()
+    assert (realised_positions(off, x) == sampler.position(x) + 1).all()
 
 
 @pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding(levels=300), RQM(levels=300)], ids=repr)
@@ -154,12 +154,12 @@ def test_a_fused_sum_is_the_sum_of_the_levels(mech):
 
 
 def test_additive_tables_wrap_around():
-    recipe = oracle.additive(levels=9, modulus=64)
-    z = encode(recipe, np.full(MANY // 10, 0.9), SeededRandom(3), None)
-    law = oracle.additive_law(recipe, int(recipe.position(np.array([0.9]))[0]))
+    sampler = oracle.additive(levels=9, modulus=64)
+    z = encode(sampler, np.full(MANY // 10, 0.9), SeededRandom(3), None)
+    law = oracle.additive_law(sampler, int(sampler.position(np.array([0.9]))[0]))
     assert p_value(np.bincount(z, minlength=64), law) > LEVEL
     assert p_value(np.bincount((z + 1) % 64, minlength=64), law) < LEVEL
-    total = encode_sum(recipe, np.full((50, 1000), 0.9), SeededRandom(3), None, None)
+    total = encode_sum(sampler, np.full((50, 1000), 0.9), SeededRandom(3), None, None)
     assert total.max() <= 50 * 63
 
 
@@ -340,13 +340,13 @@ def test_after_an_error_no_thread_goes_on_writing():
         done.append(start)
         return False
 
-    size = 400 * cpu.GRAIN
+    size = 400 * cpu.MIN_COORDINATES
     with pytest.raises(KeyboardInterrupt):
-        cpu.in_blocks(task, size, 2)
+        cpu.run_in_blocks(task, size, 2)
     before = len(done)
     threading.Event().wait(0.05)
     assert len(done) == before  # all had stopped when the error came out
-    assert before < size // cpu.GRAIN
+    assert before < size // cpu.MIN_COORDINATES
 
 
 def test_a_pool_that_is_shut_down_leaves_the_work_to_the_caller(monkeypatch):
@@ -354,7 +354,7 @@ def test_a_pool_that_is_shut_down_leaves_the_work_to_the_caller(monkeypatch):
         def submit(self, _):
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-    x = np.zeros(3 * cpu.GRAIN, dtype=np.float32)
+    x = np.zeros(3 * cpu.MIN_COORDINATES, dtype=np.float32)
     expected = RQM().encode(x, SeededRandom(1), threads=1)
     monkeypatch.setattr(cpu, "_pool", Closed)
     assert (RQM().encode(x, SeededRandom(1), threads=3) == expected).all()

@@ -13,7 +13,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
-from rqm.kernels import cuda, cuda_words  # noqa: E402
+from rqm.kernels import cuda  # noqa: E402
 from rqm.mechanisms.additive import DiscreteGaussian  # noqa: E402
 from rqm.mechanisms.table import Table  # noqa: E402
 from tests.goodness import joint_p_value, p_value  # noqa: E402
@@ -84,7 +84,7 @@ def test_the_oracle_of_secure_words_gives_the_standards_answer():
 @triton.jit
 def _chacha(out_ptr, key, key1, key2, key3, c1, c2, c3, BLOCK: tl.constexpr):  # noqa: N803
     offsets = tl.arange(0, BLOCK)
-    words = cuda_words.chacha(key, key1, key2, key3, offsets.to(tl.uint32), c1.to(tl.uint32), c2.to(tl.uint32), c3)
+    words = cuda.chacha(key, key1, key2, key3, offsets.to(tl.uint32), c1.to(tl.uint32), c2.to(tl.uint32), c3)
     for i in tl.static_range(16):
         tl.store(out_ptr + 16 * offsets + i, words[i].to(tl.int32, bitcast=True))
 
@@ -104,19 +104,19 @@ class Fixed(SecureRandom):
         return np.arange(10, dtype=np.uint32) * np.uint32(0x9E3779B9)
 
 
-def encode(recipe, x, rng):
-    out = torch.empty(x.shape, dtype=torch.uint8 if recipe.modulus <= 256 else torch.uint16, device=DEVICE)
-    assert not cuda.encode(recipe, x, rng, out)
+def encode(sampler, x, rng):
+    out = torch.empty(x.shape, dtype=torch.uint8 if sampler.modulus <= 256 else torch.uint16, device=DEVICE)
+    assert not cuda.encode(sampler, x, rng, out)
     return out.cpu().numpy()
 
 
-def encode_sum(recipe, x, rng):
+def encode_sum(sampler, x, rng):
     total = torch.zeros(x.shape[1:], dtype=torch.int32, device=DEVICE)
-    assert not cuda.encode_sum(recipe, x, rng, total)
+    assert not cuda.encode_sum(sampler, x, rng, total)
     return total.cpu().numpy()
 
 
-def expected_rows(recipe, x, rng):
+def expected_rows(sampler, x, rng):
     """What the kernel must give for the rows of ``x``, bit for bit, from the oracle's words."""
     if rng.private:
         (*key, start, _), generator, each = rng.key(), chacha, 16
@@ -125,11 +125,11 @@ def expected_rows(recipe, x, rng):
     out = np.empty(x.shape, dtype=np.int64)
     offsets = np.arange(x.shape[1])
     for row, values in enumerate(x):
-        position = recipe.position(values.astype(np.float64))
-        if recipe.trials:
+        position = sampler.position(values.astype(np.float64))
+        if sampler.trials:
             out[row] = 0
-            groups = -(-recipe.trials // each)
-            for trial in range(recipe.trials):
+            groups = -(-sampler.trials // each)
+            for trial in range(sampler.trials):
                 turn = row * groups + trial // each
                 words = generator((offsets, 0 * offsets, 0 * offsets + turn, 0 * offsets + start), key)
                 out[row] += (words[trial % each] >> np.uint64(8)) < position
@@ -138,11 +138,11 @@ def expected_rows(recipe, x, rng):
             words = generator((offsets, 0 * offsets, 0 * offsets + row // draws, 0 * offsets + start), key)
             w0, w1 = words[2 * (row % draws)], words[2 * (row % draws) + 1]
             bits = (w1 << np.uint64(8)) | (w0 & np.uint64(0xFF))
-            out[row] = oracle.outcomes(recipe, position, w0 >> np.uint64(8), bits)
+            out[row] = oracle.outcomes(sampler, position, w0 >> np.uint64(8), bits)
     return out
 
 
-RECIPES = {
+SAMPLERS = {
     "rqm": RQM().recipe,
     "rqm, 300 levels": RQM(levels=300, keep=0.1).recipe,
     "rqm, 2 levels": RQM(levels=2).recipe,
@@ -157,53 +157,53 @@ RECIPES = {
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_sums_are_those_of_the_oracle_bit_for_bit(recipe, dtype, rows):
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_sums_are_those_of_the_oracle_bit_for_bit(sampler, dtype, rows):
     x = np.random.default_rng(rows).normal(size=(rows, 700)).astype(dtype)
-    total = encode_sum(recipe, torch.from_numpy(x).to(DEVICE), SeededRandom(3))
-    assert (total == expected_rows(recipe, x, SeededRandom(3)).sum(axis=0)).all()
+    total = encode_sum(sampler, torch.from_numpy(x).to(DEVICE), SeededRandom(3))
+    assert (total == expected_rows(sampler, x, SeededRandom(3)).sum(axis=0)).all()
 
 
 @pytest.mark.parametrize("rows", [1, 8, 11])
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_secure_sums_are_those_of_the_oracle_bit_for_bit(recipe, rows):
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_secure_sums_are_those_of_the_oracle_bit_for_bit(sampler, rows):
     x = np.random.default_rng(rows).normal(size=(rows, 300)).astype(np.float32)
-    total = encode_sum(recipe, torch.from_numpy(x).to(DEVICE), Fixed())
-    assert (total == expected_rows(recipe, x, Fixed()).sum(axis=0)).all()
+    total = encode_sum(sampler, torch.from_numpy(x).to(DEVICE), Fixed())
+    assert (total == expected_rows(sampler, x, Fixed()).sum(axis=0)).all()
 
 
 @pytest.mark.parametrize("size", [1, 8, 701])
-@pytest.mark.parametrize("recipe", [RECIPES["rqm"], RECIPES["pbm"]], ids=["rqm", "pbm"])
-def test_secure_levels_are_those_of_the_oracle_bit_for_bit(recipe, size):
+@pytest.mark.parametrize("sampler", [SAMPLERS["rqm"], SAMPLERS["pbm"]], ids=["rqm", "pbm"])
+def test_secure_levels_are_those_of_the_oracle_bit_for_bit(sampler, size):
     x = np.random.default_rng(size).normal(size=size).astype(np.float32)
-    z = encode(recipe, torch.from_numpy(x).to(DEVICE), Fixed())
-    width = size if recipe.trials else -(-size // 8)
+    z = encode(sampler, torch.from_numpy(x).to(DEVICE), Fixed())
+    width = size if sampler.trials else -(-size // 8)
     rows = np.append(x, np.zeros(-size % width, np.float32)).reshape(-1, width)
-    assert (z == expected_rows(recipe, rows, Fixed()).ravel()[:size]).all()
+    assert (z == expected_rows(sampler, rows, Fixed()).ravel()[:size]).all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 701, 1400])
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_levels_are_those_of_the_oracle_bit_for_bit(recipe, size):
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_levels_are_those_of_the_oracle_bit_for_bit(sampler, size):
     x = np.random.default_rng(size).normal(size=size).astype(np.float32)
-    z = encode(recipe, torch.from_numpy(x).to(DEVICE), SeededRandom(4))
-    width = size if recipe.trials else -(-size // 2)
+    z = encode(sampler, torch.from_numpy(x).to(DEVICE), SeededRandom(4))
+    width = size if sampler.trials else -(-size // 2)
     rows = np.append(x, np.zeros(-size % width, np.float32)).reshape(-1, width)
-    assert (z == expected_rows(recipe, rows, SeededRandom(4)).ravel()[:size]).all()
+    assert (z == expected_rows(sampler, rows, SeededRandom(4)).ravel()[:size]).all()
 
 
 def test_ties_are_decided_by_the_last_eight_bits():
     """With 2**16 columns 16 bits are left for the first comparison: a few ties in every block."""
-    recipe = oracle.additive(levels=3, modulus=65536)
+    sampler = oracle.additive(levels=3, modulus=65536)
     x = np.zeros((2, 60_000), dtype=np.float32)
-    expected = expected_rows(recipe, x, SeededRandom(5))
-    assert (encode_sum(recipe, torch.from_numpy(x).to(DEVICE), SeededRandom(5)) == expected.sum(axis=0)).all()
+    expected = expected_rows(sampler, x, SeededRandom(5))
+    assert (encode_sum(sampler, torch.from_numpy(x).to(DEVICE), SeededRandom(5)) == expected.sum(axis=0)).all()
     k0, k1, start = SeededRandom(5).reserve_call()
     offsets = np.arange(x.shape[1])
     _, w1, _, v1 = philox((offsets, 0 * offsets, 0 * offsets, 0 * offsets + start), (k0, k1))
     ties = 0
     for word in np.concatenate([w1, v1]).tolist():
-        ties += (int(recipe.entries[word >> 16]) >> 16 >> 8) == word & 0xFFFF
+        ties += (int(sampler.entries[word >> 16]) >> 16 >> 8) == word & 0xFFFF
     assert ties > 0
 
 
@@ -234,22 +234,22 @@ def test_every_float32_has_an_accounted_position(mech):
     patterns = np.concatenate([rng.integers(0, 2**32, count // 2), close]).astype(np.uint32)
     x = patterns.view(np.float32)
     x = x[np.isfinite(x)]
-    recipe, out = mech.recipe, torch.empty(len(x), dtype=torch.int64, device=DEVICE)
+    sampler, out = mech.recipe, torch.empty(len(x), dtype=torch.int64, device=DEVICE)
     tensor = torch.from_numpy(x).to(DEVICE)
-    _, numbers = cuda._constants(recipe, tensor.device, tensor.dtype)
+    _, numbers = cuda.constants(sampler, tensor.device, tensor.dtype)
     _positions[(triton.cdiv(len(x), 512),)](
         tensor,
         out,
         numbers,
-        recipe.low,
-        recipe.high,
+        sampler.low,
+        sampler.high,
         len(x),
-        WIDE=cuda.is_wide(recipe),
+        WIDE=cuda.is_wide(sampler),
         BLOCK=512,
         enable_fp_fusion=False,
     )
     realised = out.cpu().numpy()
-    assert ((recipe.low <= realised) & (realised <= recipe.high)).all()
+    assert ((sampler.low <= realised) & (realised <= sampler.high)).all()
     assert (realised == mech.position(x)).all()
 
 

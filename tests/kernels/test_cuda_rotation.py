@@ -19,7 +19,7 @@ from rqm.kernels import cuda_rotation  # noqa: E402
 DEVICE = "cuda" if GPU else "cpu"
 
 
-@pytest.mark.parametrize("bits", cuda_rotation.SIZES)
+@pytest.mark.parametrize("bits", cuda_rotation.SUPPORTED_BITS)
 def test_the_transform_is_that_of_float64(bits):
     x = torch.randn(3 if GPU else 1, 1 << bits, generator=torch.Generator().manual_seed(bits))
     x[0] *= torch.rand(1 << bits) ** 9  # many sizes in one row
@@ -39,7 +39,7 @@ def test_rotation_scales_pads_and_silences():
     torch.testing.assert_close(y, rotation.forward(x * factors[:, None]), atol=1e-5, rtol=0)
     assert (y[1] == 0).all()
     z = torch.full((3, 40_000), torch.nan).to(DEVICE)
-    cuda_rotation.silence(z, torch.tensor([True, False, True]).to(DEVICE))
+    cuda_rotation.zero_rows(z, torch.tensor([True, False, True]).to(DEVICE))
     assert (z[[0, 2]] == 0).all()
     assert torch.isnan(z[1]).all()
 
@@ -54,13 +54,13 @@ def test_rotation_scales_pads_and_silences():
 )
 def test_squared_positions_are_exact(mech, shift):
     x = 0.01 * np.random.default_rng(1).normal(size=(3, 20_001)).astype(np.float32)
-    recipe = mech.recipe
-    twice = 2 * mech.position(x).astype(object) - recipe.low - recipe.high
+    sampler = mech.recipe
+    twice = 2 * mech.position(x).astype(object) - sampler.low - sampler.high
     if shift:
         twice = (abs(twice) >> shift) + 1
     expected = (twice**2).sum(axis=1)
     assert max(expected) < 2**63
-    found = cuda_rotation.squares(recipe, torch.from_numpy(x).to(DEVICE), shift)
+    found = cuda_rotation.squares(sampler, torch.from_numpy(x).to(DEVICE), shift)
     assert found.tolist() == expected.tolist()
 
 

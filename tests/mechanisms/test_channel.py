@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
-from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS
+from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS
 from tests.goodness import p_value
 
 keeps = st.one_of(st.floats(1e-6, 1 - 1e-6), st.sampled_from([1e-6, 0.5, 1 - 1e-6]))

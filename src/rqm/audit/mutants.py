@@ -16,8 +16,8 @@ import numpy as np
 
 from rqm.audit.privacy import Claim, audit_privacy
 from rqm.audit.sampler import LEVEL, audit_sampler, goodness
+from rqm.kernels.integer_sampler import TABLE_BITS, IntegerSampler, grid_sampler
 from rqm.kernels.packing import unpack
-from rqm.kernels.recipe import TABLE_BITS, Recipe, on_grid
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import KEY_WORDS, KeyWords, SecureRandom, SeededRandom
@@ -76,7 +76,7 @@ def _sampler(broken: bool, mutant: Channel) -> Finding:
     return Finding(not found.passed, f"p = {found.p_value:.2g}, {found.worst}")
 
 
-def _with_recipe(mech: Channel, recipe: Recipe) -> Channel:
+def _with_recipe(mech: Channel, recipe: IntegerSampler) -> Channel:
     object.__setattr__(mech, "recipe", recipe)  # where the cached property keeps it
     return mech
 
@@ -94,9 +94,7 @@ def _biased_table() -> Channel:
     row = table[len(table) // 2]
     moved = 2**TABLE_BITS // 300
     row[5], row[7] = row[5] - moved, row[7] + moved
-    return _with_recipe(
-        mech, on_grid(mech.clip, mech.input_reach, mech.input_levels, table, rows=True, modulus=mech.levels)
-    )
+    return _with_recipe(mech, grid_sampler(mech.clip, mech.input_reach, mech.input_levels, table, modulus=mech.levels))
 
 
 def _wrong_knot(broken: bool) -> Finding:

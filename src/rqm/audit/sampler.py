@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from rqm._util.checks import FloatArray, real, whole
-from rqm.kernels.recipe import SHIFT
+from rqm.kernels.integer_sampler import POSITION_SHIFT
 from rqm.mechanisms.channel import Channel
 from rqm.randomness import SecureRandom, SeededRandom
 
@@ -102,10 +102,10 @@ class Encoder:
             return np.asarray(self.mech.encode(x, rng)).astype(np.int64)
         import torch  # noqa: PLC0415 (an extra)
 
-        from rqm.kernels import tensors  # noqa: PLC0415
+        from rqm.kernels import torch_backend  # noqa: PLC0415
 
         if self.backend == "torch":
-            return tensors._draw(self.mech.recipe, torch.from_numpy(x), rng).numpy()
+            return torch_backend.draw(self.mech.recipe, torch.from_numpy(x), rng).numpy()
         return self.mech.encode(torch.from_numpy(x).cuda(), rng).cpu().numpy().astype(np.int64)
 
     def encode_sum(self, x: Any, rng: Rng) -> Any:
@@ -183,7 +183,7 @@ def _floats(encoder: Encoder, claimed: Channel) -> Iterator[Found]:
             given = crafted_floats(claimed).astype(kind)
         x = given[np.isfinite(given)]
         position = recipe.position(x.astype(np.float64))
-        harmless = np.asarray((position - (recipe.centre - SHIFT)) / recipe.scale, dtype=np.float64)
+        harmless = np.asarray((position - (recipe.center - POSITION_SHIFT)) / recipe.scale, dtype=np.float64)
         sound = (recipe.position(harmless) == position) & (position >= recipe.low) & (position <= recipe.high)
         yield float(sound.all()), f"the positions of crafted {np.dtype(kind).name}"
         drawn, expected = (encoder.encode(np.repeat(values, 64), SeededRandom(1)) for values in (x, harmless))

@@ -33,7 +33,7 @@ from rqm._util.checks import FloatArray, real, whole
 from rqm.audit.attained import Pair, pairs, thresholds
 from rqm.audit.sampler import checked_confidence
 from rqm.bounds import gaussian_epsilon
-from rqm.kernels.recipe import TABLE_BITS, Recipe, on_grid
+from rqm.kernels.integer_sampler import TABLE_BITS, IntegerSampler, grid_sampler
 from rqm.mechanisms.channel import Channel
 from rqm.randomness import SecureRandom, SeededRandom
 
@@ -181,11 +181,11 @@ class _Draw:
             yield min(most, rounds - start)
 
 
-def _recipe(law: FloatArray) -> Recipe:
+def _recipe(law: FloatArray) -> IntegerSampler:
     """A sampler of one law, in units of 2**−TABLE_BITS: what is drawn at -1 is its first row."""
     units = np.rint(law / law.sum() * 2.0**TABLE_BITS).astype(np.int64)
     units[np.argmax(units)] += 2**TABLE_BITS - int(units.sum())
-    return on_grid(1.0, Fraction(1), 2, np.stack([units, units]), rows=True, modulus=len(units))
+    return grid_sampler(1.0, Fraction(1), 2, np.stack([units, units]), modulus=len(units))
 
 
 # -- an event, and what it tells --------------------------------------------------------------------

@@ -21,7 +21,7 @@ from rqm.certify.gaussian_dp import BestEvents
 from rqm.correlated.certificate import ROUND_ERROR, one_shift
 from rqm.correlated.handover import path_length, path_ratio, pmf_variance, ratio_above
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.kernels.recipe import TABLE_BITS
+from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.sums import summed
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rqm import kernels
 from rqm._util.checks import FloatArray, known_keys, real, shown, whole
-from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
+from rqm.kernels.integer_sampler import TABLE_BITS, IntArray, IntegerSampler, grid_sampler
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.randomness import expanded
 
@@ -289,7 +289,7 @@ class CorrelatedNoise:
         total -= clients * self.largest
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> IntegerSampler:
         """Draws largest + F for the input −1."""
         modulus = 2 ** len(self.units).bit_length()
-        return on_grid(1.0, Fraction(1), 2, self.units[None], rows=False, modulus=modulus)
+        return grid_sampler(1.0, Fraction(1), 2, self.units[None], modulus=modulus)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rqm.encoding import choice, transforms
-from rqm.kernels.recipe import Recipe
-from rqm.kernels.tensors import positions
+from rqm.kernels.integer_sampler import IntegerSampler
+from rqm.kernels.torch_backend import positions
 
 if TYPE_CHECKING:
     from rqm.encoding.transforms import Rotation
@@ -38,7 +38,7 @@ def rotate_back(y: torch.Tensor, rotation: "Rotation", *, overwrite: bool = Fals
     y = y.detach().contiguous()
     out = y if overwrite else torch.empty_like(y)
     bits = transforms.sign_bits(rotation.seed, rotation.padded)
-    _on_cpu().rotate(y.numpy(), out.numpy(), signs=bits, last=True, threads=torch.get_num_threads())
+    _on_cpu().rotate(y.numpy(), out.numpy(), signs=bits, signs_last=True, threads=torch.get_num_threads())
     return out[:, : rotation.dim]
 
 
@@ -170,7 +170,7 @@ def _size(x: torch.Tensor) -> torch.Tensor:
 def silence(x: torch.Tensor, rows: torch.Tensor) -> None:
     """Set some rows of ``x`` to zero, in place."""
     if _kernels_run(x) and x.is_contiguous():
-        _kernel().silence(x, rows)
+        _kernel().zero_rows(x, rows)
     elif x.is_cuda or rows.any():  # to look costs a wait on the GPU, to fill a pass on the CPU
         x.masked_fill_(rows[:, None], 0.0)
 
@@ -190,7 +190,7 @@ def rows(some: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(some)
 
 
-def squares(recipe: Recipe, x: torch.Tensor, shift: int) -> torch.Tensor:
+def squares(recipe: IntegerSampler, x: torch.Tensor, shift: int) -> torch.Tensor:
     """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
     if _kernels_run(x):
         sums: torch.Tensor = _kernel().squares(recipe, x.contiguous(), shift)

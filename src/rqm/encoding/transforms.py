@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rqm import kernels
 from rqm._util.checks import FloatArray, floats, padded, real
-from rqm.kernels.recipe import Recipe
+from rqm.kernels.integer_sampler import IntegerSampler
 from rqm.mechanisms.channel import Channel
 from rqm.randomness import SeededRandom, Words
 
@@ -65,7 +65,7 @@ class Rotation:
             return other.rotate_back(y, self, overwrite=overwrite)
         y = floats("y", y)
         out = y if overwrite and y.dtype == np.float64 and y.flags.writeable else np.empty(y.shape)
-        _kernel().rotate(y, out, signs=sign_bits(self.seed, self.padded), last=True)
+        _kernel().rotate(y, out, signs=sign_bits(self.seed, self.padded), signs_last=True)
         return out[:, : self.dim]
 
 
@@ -189,7 +189,7 @@ def budget(mech: Channel, bound: float) -> int:
     return (numerator * span) ** 2 // (2 * denominator) ** 2
 
 
-def coarseness(recipe: Recipe, count: int) -> int:
+def coarseness(recipe: IntegerSampler, count: int) -> int:
     """Low bits of each distance that are rounded up, so that the sum of ``count`` squares fits 64 bits."""
     return max(0, (count.bit_length() + 2 * (recipe.high - recipe.low).bit_length() - 61) // 2)
 
@@ -244,7 +244,7 @@ def within(mech: Channel, rows: Any, bound: float) -> Any:
     return rows
 
 
-def squares(recipe: Recipe, positions: Any, shift: int) -> Any:
+def squares(recipe: IntegerSampler, positions: Any, shift: int) -> Any:
     """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
     twice = 2 * positions - (recipe.low + recipe.high)
     if shift:

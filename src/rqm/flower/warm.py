@@ -36,17 +36,12 @@ def load() -> None:
     os.environ.setdefault(NVML, "1")
     for name in NEEDED:
         import_module(name)
-    import numpy as np  # noqa: PLC0415
-
     from rqm.kernels.packing import pack  # noqa: PLC0415
     from rqm.mechanisms.rqm import RQM  # noqa: PLC0415
     from rqm.randomness import SecureRandom  # noqa: PLC0415
-    from rqm.secagg.masking import LARGE, SECRET, add_mask, lane  # noqa: PLC0415
 
     zeros = RQM().encode_sum([[0.0, 0.0]], SecureRandom())  # compiled loops are loaded when they are first called
     pack(zeros, 4)
-    for bits in (8, 16, 32):
-        add_mask(np.zeros(LARGE, dtype=lane(bits)), bytes(SECRET), 1)
     if sys.modules["torch"].cuda.is_initialized():
         raise RuntimeError("the GPU is in use")
 

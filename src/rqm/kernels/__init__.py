@@ -1,4 +1,4 @@
-"""The encoders: one law, drawn on the CPU (numba) or on the GPU (Triton), and the packing of bits for the wire."""
+"""Encoders with one sampling distribution: for the CPU (numba), the GPU (Triton) and any device of torch."""
 
 import sys
 from types import ModuleType
@@ -7,100 +7,137 @@ from typing import Any
 import numpy as np
 
 from rqm._util.checks import floats, not_finite, whole
-from rqm.kernels.recipe import Recipe
+from rqm.kernels.integer_sampler import IntegerSampler
 from rqm.randomness import OneEach, require
 
 MAX_SUM = 2**31 - 1
 
 
 def backend(x: Any) -> ModuleType | None:
-    """The module that encodes a torch tensor; None for whatever NumPy understands."""
+    """The module that encodes torch tensors if `x` is one; None for everything that NumPy reads."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        from rqm.kernels import tensors  # noqa: PLC0415 (torch is an extra)
+        from rqm.kernels import torch_backend  # noqa: PLC0415 (torch is an extra)
 
-        return tensors
+        return torch_backend
     return None
 
 
-def encode(recipe: Recipe, x: Any, rng: object, threads: int | None) -> Any:
-    """Draw one outcome for each input, in the array library of ``x``."""
-    source = require(rng)
-    if threads is not None:
-        threads = whole("threads", threads, 1)
-    other = backend(x)
-    if other is not None:
-        return other.encode(recipe, x, source, threads)
+def encode(sampler: IntegerSampler, x: Any, rng: object, threads: int | None) -> Any:
+    """Draw one outcome for each input.
+
+    Args:
+        sampler: What to draw from.
+        x: Numbers that are finite: a NumPy array or a torch tensor.
+        rng: A `SecureRandom` or a `SeededRandom`.
+        threads: At most so many threads of the CPU; None for all processors.
+
+    Returns:
+        Unsigned integers of the smallest type, in the array library of `x` and on its device.
+
+    Raises:
+        ValueError: If an input is not finite.
+        TypeError: If `x` does not hold numbers, or `rng` is not a source of randomness.
+    """
+    source, threads = require(rng), _check_threads(threads)
+    torch_backend = backend(x)
+    if torch_backend is not None:
+        return torch_backend.encode(sampler, x, source, threads)
     from rqm.kernels import cpu  # noqa: PLC0415 (the compiler takes half a second, and a GPU machine may lack it)
 
     array = floats("x", x)
-    out = np.empty(array.shape, dtype=recipe.dtype)
-    if cpu.encode_into(recipe, array.reshape(1, -1), source, out.reshape(-1), add=False, threads=threads):
+    out = np.empty(array.shape, dtype=sampler.dtype)
+    if cpu.encode_rows(sampler, array.reshape(1, -1), source, out.reshape(-1), add=False, threads=threads):
         raise not_finite("x", array)
     return out
 
 
-def encode_long(recipe: Recipe, x: Any, rng: object, *, keep: Any) -> Any:
-    """``encode``, as 64-bit integers; of NumPy written over ``x``, unless that is memory of ``keep``."""
+def encode_long(sampler: IntegerSampler, x: Any, rng: object, *, keep: Any) -> Any:
+    """`encode` as 64-bit integers. May overwrite a NumPy array `x`, but no memory that it shares with `keep`."""
     if backend(x) is not None:
-        return encode(recipe, x, rng, None).long()
+        return encode(sampler, x, rng, None).long()
     if x.dtype != np.float64 or not x.flags.carray or np.may_share_memory(x, keep):
-        return encode(recipe, x, rng, None).astype(np.int64)
+        return encode(sampler, x, rng, None).astype(np.int64)
     from rqm.kernels import cpu  # noqa: PLC0415
 
     out = x.view(np.int64)
-    if cpu.encode_into(recipe, x.reshape(1, -1), require(rng), out.reshape(-1), add=False, threads=None):
-        raise ValueError("x: must not be so large that what it is rotated to is not finite")
+    if cpu.encode_rows(sampler, x.reshape(1, -1), require(rng), out.reshape(-1), add=False, threads=None):
+        raise ValueError("x: must not be so large that its rotation is not finite")
     return out
 
 
-def encode_sum(recipe: Recipe, x: Any, rng: object, out: Any, threads: int | None, check: bool = True) -> Any:
-    """Draw one outcome for each input and add them up over the first axis, without holding the outcomes."""
-    source = rng if isinstance(rng, OneEach) else require(rng)
-    if threads is not None:
-        threads = whole("threads", threads, 1)
-    other = backend(x)
-    if other is not None:
-        return other.encode_sum(recipe, x, source, out, threads, check)
+def encode_sum(sampler: IntegerSampler, x: Any, rng: object, out: Any, threads: int | None, check: bool = True) -> Any:
+    """Draw one outcome for each input and add them up over the first axis, without storing the outcomes.
+
+    Args:
+        sampler: What to draw from.
+        x: One row for each client: a NumPy array or a torch tensor.
+        rng: A `SecureRandom`, a `SeededRandom`, or a `OneEach` with a source for each row.
+        out: 32-bit integers to which the outcomes are added; None for a new array of zeros.
+        threads: At most so many threads of the CPU; None for all processors.
+        check: Whether to check `x` and `out` before `out` is changed.
+
+    Returns:
+        The sum, 32-bit integers: `out` if it is given.
+
+    Raises:
+        ValueError: If an input is not finite, the sum could overflow, or `out` has the wrong shape or memory.
+        TypeError: If `x`, `out` or `rng` has the wrong type.
+    """
+    source, threads = rng if isinstance(rng, OneEach) else require(rng), _check_threads(threads)
+    torch_backend = backend(x)
+    if torch_backend is not None:
+        return torch_backend.encode_sum(sampler, x, source, out, threads, check)
     from rqm.kernels import cpu  # noqa: PLC0415
 
     array = floats("x", x)
-    room = room_for(recipe, array.shape)
+    max_total = max_total_for(sampler, array.shape)
     total = np.zeros(array.shape[1:], dtype=np.int32) if out is None else out
     if out is not None:
         if type(out) is not np.ndarray or out.dtype != np.int32 or not out.flags.carray:
             raise TypeError("out: must be a contiguous, writable NumPy array of dtype int32")
         if np.may_share_memory(out, array):
             raise ValueError("out: must not share memory with x")
-        if out.shape != array.shape[1:]:
-            raise ValueError(f"out has shape {out.shape}: must be {array.shape[1:]}, that of one client's input")
-        flags = int(cpu.unusable(array.reshape(-1), total.reshape(-1), np.int64(room))) if check else 0
+        check_sum_shape(out.shape, array.shape)
+        flags = int(cpu.check_sum(array.reshape(-1), total.reshape(-1), np.int64(max_total))) if check else 0
         if flags & 1:
             raise not_finite("x", array)
         if flags & 2:
-            raise no_room(room)
+            raise overflow_error(max_total)
     rows = array.reshape(array.shape[0], -1)
-    if cpu.encode_into(recipe, rows, source, total.reshape(-1), add=True, threads=threads):
+    if cpu.encode_rows(sampler, rows, source, total.reshape(-1), add=True, threads=threads):
         raise not_finite("x", array)
     return total
 
 
-def room_for(recipe: Recipe, shape: tuple[int, ...]) -> int:
-    """The largest value a 32-bit total may have before these clients are added to it."""
+def _check_threads(threads: int | None) -> int | None:
+    return None if threads is None else whole("threads", threads, 1)
+
+
+def max_total_for(sampler: IntegerSampler, shape: tuple[int, ...]) -> int:
+    """The largest value that a 32-bit total may have before the rows of an array of this shape are added to it."""
     if not shape or not shape[0]:
         raise ValueError(f"x has shape {tuple(shape)}: must be (clients, …) with at least one client")
-    room = MAX_SUM - shape[0] * (recipe.modulus - 1)
-    if room < 0:
-        most = MAX_SUM // (recipe.modulus - 1)
-        raise ValueError(f"x has {shape[0]} clients: at most {most} of {recipe.modulus} levels fit a 32-bit sum")
-    return room
+    max_total = MAX_SUM - shape[0] * (sampler.modulus - 1)
+    if max_total < 0:
+        max_clients = MAX_SUM // (sampler.modulus - 1)
+        raise ValueError(
+            f"x has {shape[0]} clients: at most {max_clients} of {sampler.modulus} levels fit a 32-bit sum"
+        )
+    return max_total
 
 
-def no_room(room: int) -> ValueError:
-    """The error for a total that these clients could push over 32 bits."""
-    return ValueError(f"out: every total must lie in 0..{room}, or the 32-bit sum could overflow")
+def check_sum_shape(out_shape: tuple[int, ...], x_shape: tuple[int, ...]) -> None:
+    """Raise if a sum does not have the shape of one client's input."""
+    if tuple(out_shape) != tuple(x_shape[1:]):
+        raise ValueError(f"out has shape {tuple(out_shape)}: must be {tuple(x_shape[1:])}, that of one client's input")
 
 
-def outside(clients: int, top: int, found: float) -> ValueError:
+def overflow_error(max_total: int) -> ValueError:
+    """The error for a total that could overflow 32 bits."""
+    return ValueError(f"out: every total must lie in 0..{max_total}, or the 32-bit sum could overflow")
+
+
+def sum_range_error(clients: int, max_sum: int, value: float) -> ValueError:
     """The error for a sum that no clients can have sent."""
-    return ValueError(f"z_sum contains {found:g}: a sum over {clients} clients lies in 0..{top}")
+    return ValueError(f"z_sum contains {value:g}: a sum over {clients} clients lies in 0..{max_sum}")

@@ -1,9 +1,8 @@
-"""The randomized Hadamard rotation on the CPU: a few passes over memory, whatever the length.
+"""The randomized Hadamard transform on the CPU.
 
-A transform of 2**b numbers has b levels of sums and differences of numbers that lie 1, 2, 4, … apart. The first 18
-levels are taken in one pass over memory, in blocks that stay in the cache, while signs and scale are multiplied
-in; the others by three in a pass. The levels are always taken in the same order, so the result is the same to the last
-bit on any processor and any number of threads.
+A transform of 2**b numbers has b levels. Level k replaces numbers that are 2**k apart by their sum and difference. The
+first 18 levels are computed in blocks that stay in the cache, the others three at a time in passes over memory. The
+order of the levels is fixed, so the result is the same to the last bit on every processor and any number of threads.
 """
 
 from math import sqrt
@@ -15,230 +14,208 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from rqm.kernels.cpu import in_blocks
-from rqm.kernels.recipe import SHIFT, Recipe
+from rqm.kernels.cpu import compiled, run_in_blocks
+from rqm.kernels.integer_sampler import POSITION_SHIFT, IntegerSampler
 from rqm.randomness import Words
 
 Array = npt.NDArray[Any]
 
 BLOCK_BITS = 18
-"""Levels that are taken in one block: two megabytes stay in the processor's cache."""
-NEAR_BITS = 11
-"""Levels that are taken in a part of a block: it stays in the nearest cache."""
-FAR_BITS = 3
-"""Levels that a further pass over memory takes: as many as there are registers for."""
+"""Levels of one block: its two megabytes stay in the second or third cache. This and the next three were measured."""
+TILE_BITS = 11
+"""Levels of one tile of a block: it stays in the first cache."""
 COLUMNS = 1024
-"""Neighbouring numbers that it handles at a time."""
-GRAIN = 2**16
-"""A thread is given at least this many numbers."""
-PART = 2**15
-"""Numbers whose squares are summed up at a time, in an order that does not depend on threads."""
-VECTOR = 64
-"""Bytes that are handled at once."""
+"""Adjacent numbers that a pass over memory handles at a time."""
+MIN_NUMBERS = 2**16
+"""A thread handles at least this many numbers."""
+SUM_LENGTH = 2**15
+"""Squares are summed in parts of this length, so that the order of the sum does not depend on threads."""
+VECTOR_BYTES = 64
+"""Bytes of a vector register."""
 NO_SIGNS: Words = np.empty(0, dtype=np.uint64)
 
 _U = np.uint64
-compiled = njit(cache=True, nogil=True, error_model="numpy")
 
 
-# -- sums and differences in vector registers -------------------------------------------------------
+# -- compiled loops -------------------------------------------------------------------------------
 
 
-def _places(context: Any, builder: Any, kind: Any, array: Any, first: Any, apart: Any, count: int) -> list[Any]:
-    """So many vectors of an array, the first at an index and the others that far apart."""
-    data = context.make_array(kind)(context, builder, array).data
-    vector = ir.VectorType(context.get_value_type(kind.dtype), VECTOR // (kind.dtype.bitwidth // 8))
-    found, place = [], first
-    for _ in range(count):
-        found.append(builder.bitcast(builder.gep(data, [place]), vector.as_pointer()))
-        place = builder.add(place, apart)
-    return found
+def _levels_intrinsic(levels: int) -> Any:
+    """A compiled function `f(x, index, stride)` that computes levels on 2**levels vectors, which are a stride apart.
 
+    With 0 levels it computes all levels within one vector.
+    """
 
-def _apart(bits: int) -> Any:
-    """An intrinsic that takes ``bits`` levels at once: ``f(x, i, s)``, of vectors from x[i] on, s numbers apart."""
-
-    def butterfly(_typing: Any, x: Any, i: Any, s: Any) -> Any:
+    def compute_levels(_typing: Any, x: Any, index: Any, stride: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind, size = signature.args[0], signature.args[0].dtype.bitwidth // 8
-            places = _places(context, builder, kind, args[0], args[1], args[2], 1 << bits)
-            values = [builder.load(place, align=size) for place in places]
-            for level in range(bits):
-                for one in range(1 << bits):
-                    if not one >> level & 1:
-                        a, b = values[one], values[one | 1 << level]
-                        values[one], values[one | 1 << level] = builder.fadd(a, b), builder.fsub(a, b)
-            for place, value in zip(places, values, strict=True):
-                builder.store(value, place, align=size)
+            array_type, (array, offset, stride) = signature.args[0], args
+            number_bytes = array_type.dtype.bitwidth // 8
+            vector = ir.VectorType(context.get_value_type(array_type.dtype), VECTOR_BYTES // number_bytes)
+            data, pointers = context.make_array(array_type)(context, builder, array).data, []
+            for _ in range(1 << levels):
+                pointers.append(builder.bitcast(builder.gep(data, [offset]), vector.as_pointer()))
+                offset = builder.add(offset, stride)
+            values = [builder.load(pointer, align=number_bytes) for pointer in pointers]
+            if levels == 0:
+                values = [_levels_within(builder, values[0])]
+            for level in range(levels):
+                for i in range(1 << levels):
+                    if not i >> level & 1:
+                        j = i | 1 << level
+                        values[i], values[j] = builder.fadd(values[i], values[j]), builder.fsub(values[i], values[j])
+            for pointer, value in zip(pointers, values, strict=True):
+                builder.store(value, pointer, align=number_bytes)
             return context.get_dummy_value()
 
-        return types.void(x, i, s), generate
+        return types.void(x, index, stride), generate
 
-    return intrinsic(butterfly)
-
-
-def _within(_typing: Any, x: Any, index: Any) -> Any:
-    """All levels within one vector, from x[i] on."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        (place,) = _places(context, builder, signature.args[0], args[0], args[1], args[1], 1)
-        vector, size = place.type.pointee, signature.args[0].dtype.bitwidth // 8
-        value, lanes, apart = builder.load(place, align=size), range(vector.count), 1
-        while apart < vector.count:
-            turned = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [lane ^ apart for lane in lanes])
-            other = builder.shuffle_vector(value, value, turned)
-            minus = ir.Constant(vector, [-1.0 if lane & apart else 1.0 for lane in lanes])
-            value, apart = builder.fadd(builder.fmul(value, minus), other), 2 * apart
-        builder.store(value, place, align=size)
-        return context.get_dummy_value()
-
-    return types.void(x, index), generate
+    return intrinsic(compute_levels)
 
 
-_inside: Any = intrinsic(_within)
-_two, _four, _eight = _apart(1), _apart(2), _apart(3)
+def _levels_within(builder: Any, value: Any) -> Any:
+    """All levels of the numbers in one vector."""
+    lanes, stride = range(value.type.count), 1
+    while stride < len(lanes):
+        partners = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), [lane ^ stride for lane in lanes])
+        signs = ir.Constant(value.type, [-1.0 if lane & stride else 1.0 for lane in lanes])
+        partner = builder.shuffle_vector(value, value, partners)
+        value = builder.fadd(builder.fmul(value, signs), partner)
+        stride *= 2
+    return value
 
 
-# -- the compiled loops --------------------------------------------------------------------------------
+_within, _one_level, _two_levels, _three_levels = (_levels_intrinsic(levels) for levels in range(4))
 
 
 @compiled
-def _columns(x: Array, start: int, count: int, apart: int, bits: int) -> None:  # pragma: no cover (compiled)
-    """Take up to three levels of neighbouring columns of numbers that lie ``apart``."""
-    lanes = VECTOR // x.itemsize
-    if bits == 3:
+def _adjacent_columns(x: Array, start: int, count: int, stride: int, levels: int) -> None:  # pragma: no cover
+    """Compute one to three levels in adjacent columns of numbers that are a stride apart."""
+    lanes = VECTOR_BYTES // x.itemsize
+    if levels == 3:
         for i in range(start, start + count, lanes):
-            _eight(x, i, apart)
-    elif bits == 2:
+            _three_levels(x, i, stride)
+    elif levels == 2:
         for i in range(start, start + count, lanes):
-            _four(x, i, apart)
+            _two_levels(x, i, stride)
     else:
         for i in range(start, start + count, lanes):
-            _two(x, i, apart)
+            _one_level(x, i, stride)
 
 
 @compiled
 def _levels(x: Array, low: int, high: int) -> None:  # pragma: no cover (compiled)
-    """Take the levels from ``low`` to ``high``; the first ones, of short vectors, number by number."""
-    lanes = VECTOR // x.itemsize
-    while low < high and (1 << low) < lanes:
-        if low == 0 and lanes <= 1 << high:
-            for i in range(0, len(x), lanes):
-                _inside(x, i)
-            while 1 << low < lanes:
-                low += 1
-        else:
-            apart = 1 << low
-            for start in range(0, len(x), 2 * apart):
-                for i in range(start, start + apart):
-                    a, b = x[i], x[i + apart]
-                    x[i], x[i + apart] = a + b, a - b
+    """Compute the levels from `low` to `high`, without `high`."""
+    lanes = VECTOR_BYTES // x.itemsize
+    if low == 0 and lanes <= 1 << high:
+        for i in range(0, len(x), lanes):
+            _within(x, i, 0)
+        while 1 << low < lanes:
             low += 1
     while low < high:
-        apart, step = 1 << low, min(high - low, 3)
-        for start in range(0, len(x), apart << step):
-            _columns(x, start, apart, apart, step)
-        low += step
+        stride = 1 << low
+        if stride < lanes:  # a row that is shorter than a vector
+            for i in range(len(x)):
+                if not i & stride:
+                    x[i], x[i + stride] = x[i] + x[i + stride], x[i] - x[i + stride]
+            low += 1
+        else:
+            levels = min(high - low, 3)
+            for start in range(0, len(x), stride << levels):
+                _adjacent_columns(x, start, stride, stride, levels)
+            low += levels
 
 
 @compiled
-def _scaled(x: Array, out: Array, place: int, factor: float, signs: Words) -> None:  # pragma: no cover (compiled)
-    """Write ``factor`` times the numbers of ``x``, then zeros; with the signs from ``place`` on, if there are any."""
-    by = out.dtype.type(factor)
-    held = len(x) if factor != 0.0 else 0
+def _scale(x: Array, out: Array, column: int, factor: float, signs: Words) -> None:  # pragma: no cover (compiled)
+    """Write the factor times the numbers of `x` and the signs from a column on, if there are any; then zeros."""
+    typed_factor = out.dtype.type(factor)
+    count = len(x) if factor != 0.0 else 0
     if len(signs) == 0:
-        for i in range(_U(held)):
-            out[i] = out.dtype.type(x[i]) * by
+        for i in range(_U(count)):
+            out[i] = out.dtype.type(x[i]) * typed_factor
     else:
-        for first in range(0, held, 64):
-            bits = signs[(place + first) >> 6]
-            some = out[first : min(first + 64, held)]
-            given = x[first : first + len(some)]
-            for i in range(_U(len(some))):
-                value = out.dtype.type(given[i]) * by
-                some[i] = value if (bits >> i) & _U(1) else -value
-    out[held:] = 0
+        for start in range(0, count, 64):
+            word = signs[(column + start) >> 6]
+            outputs = out[start : min(start + 64, count)]
+            inputs = x[start : start + len(outputs)]
+            for i in range(_U(len(outputs))):
+                value = out.dtype.type(inputs[i]) * typed_factor
+                outputs[i] = value if (word >> i) & _U(1) else -value
+    out[count:] = 0
 
 
 @compiled
-def first_pass(
-    x: Array, out: Array, factors: Array, scale: float, signs: Words, last: bool, start: int, stop: int
+def transform_blocks(
+    x: Array, out: Array, factors: Array, signs: Words, bits: int, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
-    """Blocks of the rows: scaled, with signs before the levels, or after them if that is ``last``."""
-    width = out.shape[1]
-    bits = 0
-    while 2 << bits <= min(width, 1 << BLOCK_BITS):
-        bits += 1
-    each = width >> bits
-    none = signs[:0]
-    for number in range(start, stop):
-        row, place = number // each, number % each << bits
-        block = out[row, place : place + (1 << bits)]
-        near = min(NEAR_BITS, bits)
-        for part in range(0, 1 << bits, 1 << near):
-            some = block[part : part + (1 << near)]
-            begin = min(place + part, x.shape[1])
-            given = x[row, begin : min(begin + len(some), x.shape[1])]
-            _scaled(given, some, place + part, factors[row] * scale, none if last else signs)
-            _levels(some, 0, near)
-        _levels(block, near, bits)
-        if last and each == 1:
-            _scaled(block, block, place, 1.0, signs)
+    """Write blocks of 2**bits numbers of the rows, multiplied by factors and signs, and compute all their levels."""
+    blocks_per_row = out.shape[1] >> bits
+    tile_size = 1 << min(TILE_BITS, bits)
+    for index in range(start, stop):
+        row, first = index // blocks_per_row, index % blocks_per_row << bits
+        block = out[row, first : first + (1 << bits)]
+        for offset in range(0, len(block), tile_size):
+            tile = block[offset : offset + tile_size]
+            column = min(first + offset, x.shape[1])
+            inputs = x[row, column : min(column + tile_size, x.shape[1])]
+            _scale(inputs, tile, first + offset, factors[row], signs)
+            _levels(tile, 0, min(TILE_BITS, bits))
+        _levels(block, min(TILE_BITS, bits), bits)
     return False
 
 
 @compiled
-def far_pass(
-    out: Array, apart: int, bits: int, signs: Words, start: int, stop: int
-) -> bool:  # pragma: no cover (compiled)
-    """Up to three levels of numbers that lie ``apart`` and more, some columns at a time; signs after them, if any."""
-    columns, groups = apart // COLUMNS, out.shape[1] // (apart << bits)
-    for number in range(start, stop):
-        row = out[number // (groups * columns)]
-        first = number // columns % groups * (apart << bits) + number % columns * COLUMNS
-        _columns(row, first, COLUMNS, apart, bits)
-        if len(signs) > 0:
-            for k in range(1 << bits):
-                place = first + k * apart
-                some = row[place : place + COLUMNS]
-                _scaled(some, some, place, 1.0, signs)
+def transform_far(out: Array, stride: int, levels: int, start: int, stop: int) -> bool:  # pragma: no cover (compiled)
+    """Compute up to three levels of numbers that are a stride and more apart, in parts of adjacent columns."""
+    parts, groups = stride // COLUMNS, out.shape[1] // (stride << levels)
+    for index in range(start, stop):
+        first = index // parts % groups * (stride << levels) + index % parts * COLUMNS
+        _adjacent_columns(out[index // (groups * parts)], first, COLUMNS, stride, levels)
+    return False
+
+
+@compiled
+def multiply_signs(out: Array, signs: Words, start: int, stop: int) -> bool:  # pragma: no cover (compiled)
+    """Multiply columns of the rows by signs, in place. The first column is a multiple of 64."""
+    for row in range(len(out)):
+        _scale(out[row, start:stop], out[row, start:stop], start, 1.0, signs)
     return False
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _square_sums(x: Array, out: Array, start: int, stop: int) -> bool:  # pragma: no cover (compiled)
-    """For parts of the rows the sums of their squares."""
-    for number in range(start, stop):
-        row, part = number // out.shape[1], number % out.shape[1]
-        some = x[row, part * PART : (part + 1) * PART]
-        found = 0.0
-        for i in range(_U(len(some))):
-            found += np.float64(some[i]) * np.float64(some[i])
-        out[row, part] = found
+    """For parts of the rows the sums of the squares."""
+    for index in range(start, stop):
+        row, part = index // out.shape[1], index % out.shape[1]
+        values = x[row, part * SUM_LENGTH : (part + 1) * SUM_LENGTH]
+        total = 0.0
+        for i in range(_U(len(values))):
+            total += np.float64(values[i]) * np.float64(values[i])
+        out[row, part] = total
     return False
 
 
 @compiled
 def _square_distances(
-    x: Array, out: Array, scale: float, centre: float, low: int, high: int, shift: int, start: int, stop: int
+    x: Array, out: Array, scale: float, center: float, low: int, high: int, shift: int, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
-    """For parts of the rows the sums of ``squares``."""
-    middle, lowest, highest = np.int64(low + high), low + SHIFT, high + SHIFT
-    for number in range(start, stop):
-        row, part = number // out.shape[1], number % out.shape[1]
-        some = x[row, part * PART : (part + 1) * PART]
-        found = np.int64(0)
-        for i in range(_U(len(some))):
-            near = min(max(np.float64(some[i]) * scale + centre, lowest), highest)
-            twice = np.int64(2) * (np.float64(near).view(np.int64) & np.int64(2**51 - 1)) - middle
+    """For parts of the rows the sums that `squares` returns."""
+    twice_middle, lowest, highest = np.int64(low + high), low + POSITION_SHIFT, high + POSITION_SHIFT
+    for index in range(start, stop):
+        row, part = index // out.shape[1], index % out.shape[1]
+        values = x[row, part * SUM_LENGTH : (part + 1) * SUM_LENGTH]
+        total = np.int64(0)
+        for i in range(_U(len(values))):
+            shifted = min(max(np.float64(values[i]) * scale + center, lowest), highest)
+            distance = np.int64(2) * (np.float64(shifted).view(np.int64) & np.int64(2**51 - 1)) - twice_middle
             if shift:
-                twice = (abs(twice) >> np.int64(shift)) + np.int64(1)
-            found += twice * twice
-        out[row, part] = found
+                distance = (abs(distance) >> np.int64(shift)) + np.int64(1)
+            total += distance * distance
+        out[row, part] = total
     return False
 
 
-# -- the drivers -----------------------------------------------------------------------------------------
+# -- functions for other packages -----------------------------------------------------------------
 
 
 def rotate(
@@ -247,47 +224,74 @@ def rotate(
     *,
     factors: Array | None = None,
     signs: Words = NO_SIGNS,
-    last: bool = False,
+    signs_last: bool = False,
     threads: int | None = None,
 ) -> None:
-    """Write the orthonormal transform of every row of ``x``, times its factor and padded with zeros, to ``out``.
+    """Write the orthonormal Walsh–Hadamard transform of every row, times a factor, to an array.
 
-    ``signs`` has a bit for every column of ``out``, one for +1, and is multiplied in before the transform, or after it
-    if that is ``last``. A row whose factor is zero becomes zero, whatever it holds. ``x`` may be ``out`` itself.
+    Args:
+        x: Rows of float32 or float64. Missing columns are zeros.
+        out: Rows of a power of two of columns. It may be `x` itself.
+        factors: A factor for each row, None for 1. A row with the factor 0 becomes zero even if it is not finite.
+        signs: A bit for each column of `out`, 1 for a sign of +1; none by default.
+        signs_last: Whether to multiply by the signs after the transform instead of before it.
+        threads: At most so many threads; None for all processors.
+
+    Raises:
+        ValueError: If the number of columns is not a power of two.
     """
     rows, width = out.shape
     bits = width.bit_length() - 1
     if width != 1 << bits:
         raise ValueError(f"x has {width} columns: must be a power of two")
-    own = np.ones(rows) if factors is None else np.asarray(factors, dtype=np.float64)
-    block, scale = min(bits, BLOCK_BITS), 1 / sqrt(width)
-    in_blocks(
-        lambda start, stop: bool(first_pass(x, out, own, scale, signs, last, start, stop)),
-        rows * (width >> block),
+    scales = (np.ones(rows) if factors is None else np.asarray(factors, dtype=np.float64)) * (1 / sqrt(width))
+    first_signs, level = NO_SIGNS if signs_last else signs, min(bits, BLOCK_BITS)
+    run_in_blocks(
+        lambda start, stop: bool(transform_blocks(x, out, scales, first_signs, level, start, stop)),
+        rows * (width >> level),
         threads,
-        grain=max(1, GRAIN >> block),
+        min_block=max(1, MIN_NUMBERS >> level),
     )
-    while block < bits:
-        step = min(FAR_BITS, bits - block)
-        ending = signs if last and block + step == bits else NO_SIGNS
+    for low in range(level, bits, 3):
+        levels = min(3, bits - low)
 
-        def task(start: int, stop: int, apart: int = 1 << block, step: int = step, ending: Words = ending) -> bool:
-            return bool(far_pass(out, apart, step, ending, start, stop))
+        def task(start: int, stop: int, stride: int = 1 << low, levels: int = levels) -> bool:
+            return bool(transform_far(out, stride, levels, start, stop))
 
-        in_blocks(task, rows * width // (COLUMNS << step), threads, grain=GRAIN // (COLUMNS << step))
-        block += step
+        run_in_blocks(task, rows * width // (COLUMNS << levels), threads, min_block=MIN_NUMBERS // (COLUMNS << levels))
+    if signs_last:
+        run_in_blocks(
+            lambda start, stop: bool(multiply_signs(out, signs, start, stop)), width, threads, MIN_NUMBERS, unit=64
+        )
 
 
 def square_sums(x: Array, threads: int | None = None) -> npt.NDArray[np.float64]:
-    """The sum of the squares of every row: not finite if a number is not, or a square of float64 beyond it."""
-    found = np.empty((len(x), max(1, -(-x.shape[1] // PART))))
-    in_blocks(lambda a, b: bool(_square_sums(x, found, a, b)), found.size, threads, grain=GRAIN // PART)
-    return np.asarray(found.sum(axis=1))
+    """The sum of the squares of every row: not finite if a number is not, or if the sum exceeds float64."""
+    sums = np.empty((len(x), max(1, -(-x.shape[1] // SUM_LENGTH))))
+    run_in_blocks(
+        lambda start, stop: bool(_square_sums(x, sums, start, stop)), sums.size, threads, MIN_NUMBERS // SUM_LENGTH
+    )
+    return np.asarray(sums.sum(axis=1))
 
 
-def squares(recipe: Recipe, x: Array, shift: int, threads: int | None = None) -> npt.NDArray[np.int64]:
-    """For every row the sum of (twice a position's distance from the middle, over 2**shift and rounded up)²."""
-    found = np.empty((len(x), max(1, -(-x.shape[1] // PART))), dtype=np.int64)
-    law = recipe.scale, recipe.centre, recipe.low, recipe.high, shift
-    in_blocks(lambda a, b: bool(_square_distances(x, found, *law, a, b)), found.size, threads, grain=GRAIN // PART)
-    return np.asarray(found.sum(axis=1))
+def squares(sampler: IntegerSampler, x: Array, shift: int, threads: int | None = None) -> npt.NDArray[np.int64]:
+    """The sum of squares of every row, of twice the distance of a position from the middle.
+
+    Args:
+        sampler: The grid on which inputs are placed.
+        x: Rows of inputs, float32 or float64.
+        shift: If it is not 0, distances are counted in units of 2**shift and rounded up.
+        threads: At most so many threads; None for all processors.
+
+    Returns:
+        A sum for each row.
+    """
+    sums = np.empty((len(x), max(1, -(-x.shape[1] // SUM_LENGTH))), dtype=np.int64)
+    grid = sampler.scale, sampler.center, sampler.low, sampler.high, shift
+    run_in_blocks(
+        lambda start, stop: bool(_square_distances(x, sums, *grid, start, stop)),
+        sums.size,
+        threads,
+        MIN_NUMBERS // SUM_LENGTH,
+    )
+    return np.asarray(sums.sum(axis=1))

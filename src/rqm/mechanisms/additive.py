@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from rqm._util.checks import FloatArray, inputs, real, whole
-from rqm.kernels.recipe import TABLE_BITS, IntArray, Recipe, on_grid
+from rqm.kernels.integer_sampler import TABLE_BITS, IntArray, IntegerSampler, grid_sampler
 from rqm.mechanisms.base import Ask, option
 from rqm.mechanisms.channel import Law
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
@@ -214,7 +214,7 @@ class Additive(Tabled):
         return np.asarray(self._rows(self.noise_units))
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> IntegerSampler:
         """Add a draw from the noise to the level."""
         return _recipe(self)
 
@@ -332,10 +332,10 @@ def _coined(mech: Binomial, coins: int) -> Binomial:
 
 
 @lru_cache(maxsize=16)
-def _recipe(mech: Additive) -> Recipe:
+def _recipe(mech: Additive) -> IntegerSampler:
     """What equal mechanisms draw by: the same one is read again and again, from plans and from ledgers."""
     row = np.roll(mech.noise_units, mech.offset - mech.levels // 2)[None]
-    return on_grid(mech.clip, Fraction(1), mech.input_levels, row, rows=False, modulus=mech.levels)
+    return grid_sampler(mech.clip, Fraction(1), mech.input_levels, row, modulus=mech.levels)
 
 
 def integer_grid(

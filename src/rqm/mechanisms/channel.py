@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rqm import kernels
 from rqm._util.checks import FloatArray, inputs, real, sums, whole
-from rqm.kernels.recipe import IntArray, Recipe
+from rqm.kernels.integer_sampler import IntArray, IntegerSampler
 from rqm.mechanisms.base import Mechanism
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Channel(Mechanism):
 
     @property
     @abstractmethod
-    def recipe(self) -> Recipe:
+    def recipe(self) -> IntegerSampler:
         """What the encoders draw by."""
 
     @property
@@ -250,7 +250,7 @@ class Channel(Mechanism):
         for start in range(0, total.size, PIECE):
             part = flat[start : start + PIECE]
             if check and (part.min() < 0 or part.max() > top):
-                raise kernels.outside(clients, top, part.min() if part.min() < 0 else part.max())
+                raise kernels.sum_range_error(clients, top, part.min() if part.min() < 0 else part.max())
             flat_out[start : start + PIECE] = extent * (2 * part / top - 1)
         return out[()]
 

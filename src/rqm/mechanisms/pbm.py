@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, inputs, real
-from rqm.kernels.recipe import POSITION_BITS, Recipe
+from rqm.kernels.integer_sampler import POSITION_BITS, IntegerSampler
 from rqm.mechanisms.base import Ask, option
 from rqm.mechanisms.channel import Channel, Law
 from rqm.mechanisms.rounding import Rounding
@@ -117,6 +117,6 @@ class PBM(Channel):
         return [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> IntegerSampler:
         """Count the successes among levels − 1 fixed-point comparisons, each a draw of ``unit``."""
         return replace(self.unit.recipe, modulus=self.levels, trials=self.trials)

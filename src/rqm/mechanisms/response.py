@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from rqm._util.checks import FloatArray, real
-from rqm.kernels.recipe import TABLE_BITS, IntArray
+from rqm.kernels.integer_sampler import TABLE_BITS, IntArray
 from rqm.mechanisms.base import option
 from rqm.mechanisms.tabled import Tabled
 

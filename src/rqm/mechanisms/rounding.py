@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, inputs, real
-from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, Recipe, on_grid
+from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS, IntegerSampler, grid_sampler
 from rqm.mechanisms.base import Ask, option
 from rqm.mechanisms.channel import FARTHEST
 from rqm.mechanisms.tabled import Wide
@@ -86,7 +86,7 @@ class Rounding(Wide):
         return out
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> IntegerSampler:
         """Rounding is the additive mechanism without noise: its table is one entry, which always draws 0."""
         nothing = np.array([[2**TABLE_BITS]])
-        return on_grid(self.clip, self.reach, self.levels, nothing, rows=False, modulus=self.levels)
+        return grid_sampler(self.clip, self.reach, self.levels, nothing, modulus=self.levels)

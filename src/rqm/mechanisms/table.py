@@ -9,7 +9,7 @@ import numpy as np
 
 from rqm._util.checks import FloatArray, real
 from rqm._util.files import read_json, write_json
-from rqm.kernels.recipe import TABLE_BITS
+from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.base import Option, option
 from rqm.mechanisms.channel import FARTHEST, MAX_LEVELS
 from rqm.mechanisms.tabled import Tabled

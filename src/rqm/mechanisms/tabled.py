@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, inputs
-from rqm.kernels.recipe import POSITION_BITS, TABLE_BITS, IntArray, Recipe, on_grid
+from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS, IntArray, IntegerSampler, grid_sampler
 from rqm.mechanisms.channel import Channel, Grid, Law
 
 
@@ -114,9 +114,9 @@ class Tabled(Channel):
         return rows
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> IntegerSampler:
         """What the encoders draw by."""
-        return on_grid(self.clip, self.input_reach, self.input_levels, self.table, rows=True, modulus=self.levels)
+        return grid_sampler(self.clip, self.input_reach, self.input_levels, self.table, modulus=self.levels)
 
     def sampled_law(self, position: int) -> list[Fraction]:
         """The exact law of what ``encode`` draws at a position: between two rows of the integer table."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rqm import kernels
 from rqm._util.checks import FloatArray, real, shown, whole
-from rqm.kernels.recipe import TABLE_BITS, IntArray
+from rqm.kernels.integer_sampler import TABLE_BITS, IntArray
 from rqm.mechanisms.base import Mechanism, option
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.response import RandomizedResponse
@@ -217,7 +217,7 @@ class VQSGD(Mechanism):
         clients, slots = whole("clients", clients, 1), z_sum.shape[0]
         half = slots // 2
         if check and slots and not (z_sum.min() >= 0 and z_sum.max() <= clients):
-            raise kernels.outside(clients, clients, z_sum.min() if z_sum.min() < 0 else z_sum.max())
+            raise kernels.sum_range_error(clients, clients, z_sum.min() if z_sum.min() < 0 else z_sum.max())
         true, other = self._told_with(slots)
         total = z_sum.astype(np.float64) if isinstance(z_sum, np.ndarray) else z_sum.double()
         return (total[:half] - total[half:]) * (sqrt(half) / (clients * (true - other)))

@@ -30,8 +30,6 @@ FIELD = 2**255 - 19
 """Public keys are numbers below this; X25519 would take others too, as second names of the same key."""
 PIECE = 2**18
 """Bytes of a mask that are made and added at a time: they stay in the cache."""
-LARGE = 2**16
-"""Bytes of a mask from which on the compiled loop makes it, if this processor has the instructions."""
 
 Lanes = npt.NDArray[np.unsignedinteger]
 
@@ -43,12 +41,6 @@ def lane(bits: int) -> np.dtype[np.unsignedinteger]:
 
 def add_mask(total: Lanes, key: bytes, sign: int) -> None:
     """Add (or with ``sign`` −1 take away) the mask of a key, in place."""
-    if total.nbytes >= LARGE:
-        from rqm.kernels import aes  # noqa: PLC0415 (takes the compiler)
-
-        if aes.WIDTH:
-            aes.add(total, key, away=sign < 0)
-            return
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     zeros, room = memoryview(bytes(PIECE)), np.empty(PIECE + 16, dtype=np.uint8)
     operate = np.add if sign > 0 else np.subtract

@@ -53,10 +53,10 @@ class _Pool(torch.autograd.Function):
         """The maximum of each square, and where it is: the first of equals."""
         if x.is_cuda:  # there only torch's backward pass is slow
             y, index = functional.max_pool2d(x, 2, return_indices=True)
-        elif (largest := _compiled()) is not None and x.dtype == torch.float32:
+        elif (max_pool := _compiled()) is not None and x.dtype == torch.float32:
             y = x.new_empty((*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2))
             index = torch.empty_like(y, dtype=torch.int64)
-            largest(*(part.flatten(0, -3).numpy() for part in (x.detach().contiguous(), y, index)))
+            max_pool(*(part.flatten(0, -3).numpy() for part in (x.detach().contiguous(), y, index)))
         else:
             height, width = x.shape[-2:]
             (a, b), (c, d) = ((x[..., i::2, 0::2], x[..., i::2, 1::2]) for i in (0, 1))
@@ -80,10 +80,10 @@ class _Pool(torch.autograd.Function):
 def _compiled() -> Callable[..., None] | None:
     """The compiled loop, where there is a compiler, and where this file is part of its package."""
     try:
-        from rqm.kernels.pooling import largest  # noqa: PLC0415
+        from rqm.kernels.pooling import max_pool  # noqa: PLC0415
     except ImportError:
         return None
-    found: Callable[..., None] = largest
+    found: Callable[..., None] = max_pool
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
-from rqm.kernels import tensors  # noqa: E402
+from rqm.kernels import torch_backend  # noqa: E402
 from rqm.randomness import OneEach  # noqa: E402
 from tests.goodness import p_value  # noqa: E402
 from tests.kernels import oracle  # noqa: E402
@@ -47,8 +47,8 @@ def test_half_precision_and_whole_numbers_are_widened():
 @pytest.fixture
 def no_compiler(monkeypatch):
     """As on a machine without numba, or a device without Triton: plain torch operations."""
-    monkeypatch.setattr(tensors, "_on_cpu", lambda _x: False)
-    monkeypatch.setattr(tensors, "PIECE", 1000)
+    monkeypatch.setattr(torch_backend, "_has_compiled_loops", lambda _x: False)
+    monkeypatch.setattr(torch_backend, "MAX_WORDS", 1000)
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -66,12 +66,12 @@ def test_torch_operations_follow_the_sampled_law(mech, rng):
 
 
 @pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("recipe", [RQM().recipe, oracle.additive(modulus=100, levels=70)])
-def test_torch_operations_make_of_each_word_what_the_proof_says(recipe):
+@pytest.mark.parametrize("sampler", [RQM().recipe, oracle.additive(modulus=100, levels=70)])
+def test_torch_operations_make_of_each_word_what_the_proof_says(sampler):
     x = torch.linspace(-1.3, 1.3, 3000)
     words = SeededRandom(4).words(3000)
-    expected = oracle.outcomes(recipe, recipe.position(x.double().numpy()), words >> 40, words & np.uint64(2**40 - 1))
-    assert (tensors._draw(recipe, x, SeededRandom(4)).numpy() == expected).all()
+    expected = oracle.outcomes(sampler, sampler.position(x.double().numpy()), words >> 40, words & np.uint64(2**40 - 1))
+    assert (torch_backend.draw(sampler, x, SeededRandom(4)).numpy() == expected).all()
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -91,7 +91,7 @@ def test_the_power_of_the_test_of_torch_operations():
 @pytest.mark.parametrize("fallback", [False, True])
 def test_bad_tensors_are_refused_and_sums_stay_as_they_were(fallback, monkeypatch):
     if fallback:
-        monkeypatch.setattr(tensors, "_on_cpu", lambda _x: False)
+        monkeypatch.setattr(torch_backend, "_has_compiled_loops", lambda _x: False)
     mech, rng = RQM(), SeededRandom(1)
     x, total = torch.zeros(2, 3), torch.arange(3, dtype=torch.int32)
     x[1, 1] = torch.nan

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rqm import PBM, RQM, Rounding, SeededRandom, renyi
-from rqm.kernels.recipe import ALIAS_BITS, POSITION_BITS, TABLE_BITS, alias_table, on_grid
+from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, TABLE_BITS, alias_table, grid_sampler
 
 
 def units_of(entries, columns):
@@ -26,10 +26,10 @@ def units_of(entries, columns):
 @given(levels=st.integers(2, 40), keep=st.floats(1e-6, 1 - 1e-6), margin=st.floats(0.01, 50))
 def test_entries_draw_from_the_integer_table_exactly(levels, keep, margin):
     mech = RQM(levels=levels, keep=keep, margin=margin)
-    recipe = mech.recipe
-    width = 1 << recipe.columns
+    sampler = mech.recipe
+    width = 1 << sampler.column_bits
     for j, row in enumerate(mech.table.tolist()):
-        units = units_of(recipe.entries[j * width : (j + 1) * width], recipe.columns)
+        units = units_of(sampler.entries[j * width : (j + 1) * width], sampler.column_bits)
         assert units == row + [0] * (width - levels)
 
 
@@ -44,10 +44,10 @@ def test_entries_draw_from_any_row_exactly(weights):
 @pytest.mark.parametrize("levels", [256, 1000])
 def test_entries_of_large_tables(levels):
     mech = RQM(levels=levels, keep=0.05)
-    recipe = mech.recipe
-    width = 1 << recipe.columns
+    sampler = mech.recipe
+    width = 1 << sampler.column_bits
     for j in (0, 1, levels // 2, levels - 1):
-        units = units_of(recipe.entries[j * width : (j + 1) * width], recipe.columns)
+        units = units_of(sampler.entries[j * width : (j + 1) * width], sampler.column_bits)
         assert units[:levels] == mech.table[j].tolist()
 
 
@@ -67,8 +67,8 @@ def test_a_position_is_the_nearest_integer_or_next_to_it(x, clip, margin, levels
 
 
 def test_a_recipe_says_how_many_words_and_bytes_it_takes():
-    assert RQM().recipe.words == 1
-    assert [PBM(levels=levels).recipe.words for levels in (2, 9, 10, 16)] == [3, 3, 6, 6]
+    assert RQM().recipe.words_per_coordinate == 1
+    assert [PBM(levels=levels).recipe.words_per_coordinate for levels in (2, 9, 10, 16)] == [3, 3, 6, 6]
     assert RQM(levels=256).recipe.dtype is np.uint8
     assert RQM(levels=257).recipe.dtype is np.uint16
     assert len(Rounding(levels=65536).recipe.entries) == 1
@@ -93,4 +93,4 @@ def test_a_margin_that_leaves_no_positions_for_the_clip_is_refused():
 
 def test_tables_beyond_sixteen_bits_are_refused():
     with pytest.raises(ValueError, match="modulus"):
-        on_grid(1.0, Fraction(2), 16, np.array([[2**TABLE_BITS]]), rows=False, modulus=65537)
+        grid_sampler(1.0, Fraction(2), 16, np.array([[2**TABLE_BITS]]), modulus=65537)
