@@ -172,11 +172,13 @@ def _training(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    from rqm.audit import jobs
+    from rqm.audit import suite
 
-    plans, loaded = jobs.variants(experiment, settings or [], variant or [], data)
+    plans, loaded = suite.load_variants(experiment, settings or [], variant or [], data)
     with waiting("training", len(plans), quiet=as_json, key=f"canaries {experiment} {sorted(plans)}") as wait:
-        found = jobs.training(plans, loaded, delta=delta, canaries=canaries, confidence=confidence, watch=wait.begin)
+        found = suite.plant_canaries(
+            plans, loaded, delta=delta, canaries=canaries, confidence=confidence, watch=wait.begin
+        )
     rows = [
         (
             name,
@@ -220,13 +222,13 @@ def inversion(
 
         rqm audit inversion --pictures 2 --out out/inversion
     """
-    from rqm.audit import jobs
+    from rqm.audit import suite
     from rqm.audit.inversion import KINDS
     from rqm.data import load
 
     steps = pictures * seeds * len(KINDS)
     with waiting("inverting", steps, quiet=as_json, key=f"inversion {dataset}") as wait:
-        found = jobs.inversion(
+        found = suite.invert_gradients(
             load(dataset, data),
             pictures=pictures,
             seeds=seeds,
@@ -268,12 +270,12 @@ def membership(
 
         rqm audit membership --models 4 --users 60 --set rounds=10
     """
-    from rqm.audit import jobs
+    from rqm.audit import suite
 
-    plans, loaded = jobs.variants(experiment, settings or [], variant or [], data)
+    plans, loaded = suite.load_variants(experiment, settings or [], variant or [], data)
     steps = models * len(plans)
     with waiting("training models", steps, quiet=as_json, key=f"membership {experiment}") as wait:
-        found = jobs.membership(plans, loaded, models=models, users=users, rate=rate, watch=wait.end)
+        found = suite.infer_membership(plans, loaded, models=models, users=users, rate=rate, watch=wait.end)
     rows = [
         (
             name,
@@ -338,7 +340,7 @@ def sketch(
 
         rqm audit sketch
     """
-    from rqm.audit.sketch import audit_sketch
+    from rqm.audit.sketch_claim import audit_sketch
 
     with waiting("sketching", quiet=as_json, key=f"sketch {draws}"):
         found = audit_sketch(draws=draws)
@@ -365,7 +367,7 @@ def everything(
 
         rqm audit all --out out/audit
     """
-    from rqm.audit.everything import audit_everything, markdown
+    from rqm.audit.suite import audit_everything, markdown
     from rqm.report.attacks import draw
 
     out.mkdir(parents=True, exist_ok=True)
