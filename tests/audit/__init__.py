@@ -10,8 +10,9 @@ SMALL_NOISE = {"scale": 1.0, "steps": 5, "bits": 6}
 ADDITIVE = [DiscreteGaussian(**SMALL_NOISE), Skellam(**SMALL_NOISE), Binomial(**SMALL_NOISE)]
 TABLES = [
     RQM(),
+    RQM(keep=0.23),
     RQM(margin=0.66, keep=0.33),
-    PBM(theta=0.1),
+    PBM(theta=0.1, levels=8),
     Rounding(levels=2, margin=1.0),
     RandomizedResponse(levels=8, epsilon=3.0),
     private_table(3.0, 8, rows=9),

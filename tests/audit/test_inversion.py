@@ -8,7 +8,15 @@ import torch
 
 from rqm._util.files import write_json
 from rqm._util.pictures import packed, unpacked
-from rqm.audit.inversion import KINDS, audit_inversion, identified, picture_gradients, similarity, summary, victim_model
+from rqm.audit.inversion import (
+    KINDS,
+    Reconstruction,
+    audit_inversion,
+    picture_gradients,
+    similarity,
+    summary,
+    victim_model,
+)
 from rqm.data import load
 from rqm.report.attacks import draw
 
@@ -58,9 +66,13 @@ def test_similarity_is_one_for_equal_pictures_and_low_for_noise():
 def test_a_picture_is_identified_only_if_no_other_is_closer():
     rng = np.random.default_rng(1)
     truth, others = rng.random((28, 28)), rng.random((20, 28, 28))
-    assert identified(truth + 0.5 * rng.random((28, 28)), truth, others)
-    assert not identified(others[3], truth, others)
-    assert sum(identified(rng.random((28, 28)), truth, others) for _ in range(100)) < 20  # 1 in 21 by chance
+
+    def identified(rebuilt):
+        return Reconstruction("", 0, truth, rebuilt, others).identified
+
+    assert identified(truth + 0.5 * rng.random((28, 28)))
+    assert not identified(others[3])
+    assert sum(identified(rng.random((28, 28))) for _ in range(100)) < 20  # 1 in 21 by chance
 
 
 def test_gradients_are_those_of_plain_backward_passes():

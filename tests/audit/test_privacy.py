@@ -6,34 +6,27 @@ from math import exp, inf
 import numpy as np
 import pytest
 
-from rqm import PBM, RQM, Rounding, SeededRandom, renyi
+from rqm import RQM, Rounding, SeededRandom, renyi
 from rqm.audit.measurement import event_bounds
 from rqm.audit.privacy import audit_privacy, exact_epsilon, pair_epsilon
-from tests.audit import ADDITIVE, MECHANISMS, TABLES, kind
+from tests.audit import MECHANISMS, kind
 from tests.commands import rqm
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=kind)
-@pytest.mark.parametrize(("clients", "draws"), [(1, 1_000_000), (3, 300_000)])
-def test_what_is_measured_does_not_exceed_what_is_certified(mechanism, clients, draws):
-    audit = audit_privacy(mechanism, clients, draws=draws)
+def test_of_one_client_at_least_four_fifths_of_the_exact_epsilon_are_measured(mechanism):
+    delta = 0.01 if mechanism.modular else 0.0  # no number of draws reaches the tails of additive noise
+    audit = audit_privacy(mechanism, delta=delta)
     assert not audit.contradicted
-    assert audit.measured <= audit.claimed
-
-
-@pytest.mark.parametrize(
-    "mechanism", [RQM(), RQM(keep=0.23), PBM(theta=0.1, levels=8), TABLES[3], TABLES[4], TABLES[5]], ids=str
-)
-def test_the_audit_reaches_four_fifths_of_the_exact_epsilon(mechanism):
-    audit = audit_privacy(mechanism)
-    assert audit.claimed == renyi(mechanism, inf, distribution="sampled").lower
-    assert audit.measured >= 0.8 * audit.claimed
-
-
-@pytest.mark.parametrize("mechanism", ADDITIVE, ids=kind)
-def test_noise_with_tails_is_audited_at_a_delta(mechanism):
-    audit = audit_privacy(mechanism, delta=0.01)
     assert 0.8 * audit.claimed <= audit.measured <= audit.claimed
+    assert delta or audit.claimed == renyi(mechanism, inf, distribution="sampled").lower
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=kind)
+def test_of_three_clients_no_more_is_measured_than_certified(mechanism):
+    audit = audit_privacy(mechanism, 3, draws=300_000)
+    assert not audit.contradicted
+    assert 0.3 * audit.claimed <= audit.measured <= audit.claimed
     with pytest.raises(ValueError, match=r"delta = 0.01: must be 0 unless one client"):
         audit_privacy(mechanism, 3, delta=0.01)
 

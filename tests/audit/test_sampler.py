@@ -16,7 +16,7 @@ def test_every_shipped_sampler_passes(mechanism):
     assert audit_sampler(mechanism, draws=200_000).passed
 
 
-@pytest.mark.parametrize("mechanism", [*TABLES[:4], TABLES[-1]], ids=kind)
+@pytest.mark.parametrize("mechanism", [TABLES[0], *TABLES[2:5], TABLES[-1]], ids=kind)
 def test_the_plain_operations_of_torch_pass_as_well(mechanism):
     audit = audit_sampler(mechanism, SeededRandom(0), draws=50_000, backend="torch")
     assert audit.passed, audit

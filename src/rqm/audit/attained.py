@@ -22,8 +22,10 @@ NEGLIGIBLE = 1e-60
 """Probabilities of the other clients' sums that are left out at the ends."""
 STEPS_PER_DEVIATION = 64
 """Losses of one of many coordinates are rounded to this fraction of their standard deviation."""
-MAX_DEVIATIONS, SUM_DEVIATIONS = 60.0, 16.0
-"""Larger losses of a coordinate are cut off, in standard deviations; and those of the sum are not looked at."""
+MAX_STEPS = 60 * STEPS_PER_DEVIATION
+"""Larger losses of a coordinate are cut off."""
+SUM_DEVIATIONS = 16.0
+"""Standard deviations of the summed loss that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def loss_events(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, F
     mean = float(np.average(losses, weights=p))
     deviation = sqrt(np.average((losses - mean) ** 2, weights=p)) or 1.0
     step = deviation / STEPS_PER_DEVIATION
-    steps = np.rint((losses - mean).clip(-MAX_DEVIATIONS * deviation, MAX_DEVIATIONS * deviation) / step)
+    steps = np.rint((losses - mean) / step).clip(-MAX_STEPS, MAX_STEPS).astype(np.int64)
     largest = int(abs(steps).max())
     largest_sum = min(count * largest, int(SUM_DEVIATIONS * sqrt(count) * STEPS_PER_DEVIATION) + largest)
     size = 2 << largest_sum.bit_length()
@@ -162,7 +164,7 @@ def loss_events(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, F
 
     def sum_pmf(pmf: FloatArray) -> FloatArray:
         """The pmf of the coordinates' summed steps, from the largest sum to the smallest."""
-        wrapped = np.bincount(steps.astype(np.int64) % size, pmf, size)
+        wrapped = np.bincount(steps % size, pmf, size)
         return np.fft.fftshift(np.maximum(np.fft.irfft(np.fft.rfft(wrapped) ** count, size), 0))[::-1]
 
     sums = np.arange(size // 2 - 1, -size // 2 - 1, -1)

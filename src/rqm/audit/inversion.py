@@ -29,8 +29,6 @@ SMOOTHNESS = (0.0, 0.1)
 """Weights of a prior for smooth pictures (total variation). Each is tried, from its own starting point."""
 KINDS = ("plain gradient", "rounded, 4 bits", "RQM, 4 bits", "sum, no noise", "sum, RQM, 4 bits")
 """What the attacker observes."""
-SIDE = 28
-"""Height and width of the pictures."""
 
 
 def victim_model(classes: int, seed: int) -> nn.Module:
@@ -74,7 +72,7 @@ def picture_gradients(model: nn.Module, pictures: torch.Tensor, labels: torch.Te
     return torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """One attack.
 
@@ -83,16 +81,28 @@ class Reconstruction:
         picture: Number of the picture.
         truth: The true picture, in [0, 1].
         rebuilt: The picture that was rebuilt.
-        similarity: Their structural similarity; 1 if equal.
-        identified: Whether the true picture is the closest among a hundred pictures of its class.
+        lookalikes: Other pictures of its class, at most 99.
     """
 
     kind: str
     picture: int
     truth: FloatArray
     rebuilt: FloatArray
-    similarity: float
-    identified: bool
+    lookalikes: FloatArray
+
+    @property
+    def similarity(self) -> float:
+        """The structural similarity of the two pictures; 1 if they are equal."""
+        return similarity(self.truth, self.rebuilt)
+
+    @property
+    def identified(self) -> bool:
+        """Whether the true picture is more correlated with what was rebuilt than any lookalike."""
+        candidates = np.array([self.truth, *self.lookalikes]).reshape(1 + len(self.lookalikes), -1)
+        candidates = candidates - candidates.mean(axis=1, keepdims=True)
+        lengths = np.maximum(1e-12, np.linalg.norm(candidates, axis=1))
+        correlations = candidates @ (self.rebuilt - self.rebuilt.mean()).ravel() / lengths
+        return bool((correlations[0] > correlations[1:]).all())
 
 
 def audit_inversion(
@@ -134,11 +144,9 @@ def audit_inversion(
                 senders = cohort if kind.startswith("sum") else [number]
                 rebuilt = _attack(victim, x[senders], y[senders], kind, SeededRandom(seed, number), iterations)
                 best = max(rebuilt, key=partial(similarity, truth))
-                is_identified = identified(best, truth, lookalikes)
-                yield Reconstruction(kind, number, truth, best, similarity(truth, best), is_identified)
+                yield Reconstruction(kind, number, truth, best, lookalikes)
             if len(lookalikes) and not seed:
-                similar = similarity(truth, lookalikes[0])
-                yield Reconstruction("another of its class", number, truth, lookalikes[0], similar, False)
+                yield Reconstruction("another of its class", number, truth, lookalikes[0], lookalikes)
 
 
 def _lookalikes(data: FederatedData, index: int) -> FloatArray:
@@ -181,24 +189,6 @@ def summary(attacks: Sequence[Reconstruction]) -> dict[str, dict[str, Any]]:
     return scores
 
 
-def identified(rebuilt: FloatArray, truth: FloatArray, lookalikes: FloatArray) -> bool:
-    """Whether the true picture is the one most correlated with what was rebuilt.
-
-    Args:
-        rebuilt: What was rebuilt.
-        truth: The true picture.
-        lookalikes: Other pictures of its class.
-
-    Returns:
-        Whether none of them is as close.
-    """
-    candidates = np.array([truth, *lookalikes]).reshape(1 + len(lookalikes), -1)
-    candidates = candidates - candidates.mean(axis=1, keepdims=True)
-    lengths = np.maximum(1e-12, np.linalg.norm(candidates, axis=1))
-    correlations = candidates @ (rebuilt - rebuilt.mean()).ravel() / lengths
-    return bool((correlations[0] > correlations[1:]).all())
-
-
 def similarity(a: FloatArray, b: FloatArray) -> float:
     """Structural similarity of two pictures in [0, 1], over windows of 7 by 7 (Wang et al. 2004)."""
     mean_a, mean_b, mean_ab, mean_aa, mean_bb = (
@@ -238,7 +228,7 @@ def _attack(
             bounds=[(0, 1)] * len(start),
             options={"maxiter": iterations, "maxcor": 50},
         )
-        rebuilt += list(result.x.reshape(-1, SIDE, SIDE)[(y == y[0]).cpu().numpy()])
+        rebuilt += list(result.x.reshape(x.shape)[(y == y[0]).cpu().numpy(), 0])
     return rebuilt
 
 

@@ -51,7 +51,7 @@ class EpsilonAudit:
         return {name: "inf" if value == inf else value for name, value in values.items()}
 
 
-def event_bounds(hits: int, misses: int, draws: int, error: float) -> tuple[float, float]:
+def event_bounds(hits: int, false_hits: int, draws: int, error: float) -> tuple[float, float]:
     """Confidence bounds on the probabilities of an event under two inputs (Clopper and Pearson 1934).
 
     These are the quantiles that `scipy.stats.binomtest(...).proportion_ci` searches for. Its search
@@ -59,7 +59,7 @@ def event_bounds(hits: int, misses: int, draws: int, error: float) -> tuple[floa
 
     Args:
         hits: How often the event was seen under the first input.
-        misses: How often it was seen under the second.
+        false_hits: How often it was seen under the second.
         draws: Draws of each input.
         error: The probability with which each bound may be wrong.
 
@@ -70,7 +70,7 @@ def event_bounds(hits: int, misses: int, draws: int, error: float) -> tuple[floa
     (0.0, 0.0295)
     """
     lower = float(stats.beta.ppf(error, hits, draws - hits + 1)) if hits else 0.0
-    upper = float(stats.beta.isf(error, misses + 1, draws - misses)) if misses < draws else 1.0
+    upper = float(stats.beta.isf(error, false_hits + 1, draws - false_hits)) if false_hits < draws else 1.0
     return lower, upper
 
 

@@ -96,7 +96,7 @@ def audit_membership(
     rng = np.random.default_rng([plan.seed, 0x3E3])
     # Exactly half of the users of each model. If each user were in exactly half of the models, the comparison with the
     # other models would be biased against the truth.
-    is_member = np.argsort(np.argsort(rng.random((models, users)), axis=1), axis=1) < users // 2
+    is_member = rng.permuted(np.tile(np.arange(users) < users // 2, (models, 1)), axis=1)
     confidences, accuracies = np.empty((models, users)), []
     for model in range(models):
         members = replace(data, train=_subset(everyone, np.flatnonzero(is_member[model]), plan.examples))

@@ -6,6 +6,7 @@ it is tested on.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from math import inf
 from typing import Literal
@@ -118,7 +119,6 @@ def audit_privacy(
         claimed,
         draws=draws,
         confidence=confidence,
-        search_draws=draws if clients == 1 else max(10_000, draws // 10),  # a draw of a sum takes longer
         delta=delta,
         claim=claim,
     )
@@ -141,7 +141,6 @@ def measure_epsilon(
     *,
     draws: int,
     confidence: float,
-    search_draws: int | None = None,
     delta: float = 0.0,
     claim: str = "certified",
 ) -> PrivacyAudit:
@@ -152,16 +151,17 @@ def measure_epsilon(
         inputs: Inputs of the client whose privacy is attacked.
         other_inputs: What the other clients may hold.
         claimed: The ε that is claimed at `delta`.
-        draws: Draws of each input to measure with.
+        draws: Draws of each input to measure with. As many are chosen by, or a tenth where there are
+            other clients, since a draw of a sum takes longer.
         confidence: The probability with which the measured value is a lower bound.
-        search_draws: Draws of each input to choose by; None: as many.
         delta: δ.
         claim: Whose claim it is.
 
     Returns:
         The claimed and the measured ε.
     """
-    error, search_draws = (1 - confidence) / 2, search_draws or draws
+    error, show = (1 - confidence) / 2, partial(event_epsilons, delta=delta)
+    search_draws = draws if not len(other_inputs[0]) else max(10_000, draws // 10)
     best = -inf
     for others in other_inputs:
         counts = {x: count(x, others, search_draws) for x in inputs}
@@ -169,18 +169,17 @@ def measure_epsilon(
             first, second = (counts[x] for x in pair)
             order = np.argsort(-(first + 0.5) / (second + 0.5), kind="stable")
             p, q = (np.cumsum(counts[x][order]) / search_draws for x in pair)
-            last, value = choose_event(p, q, search_draws, error, lambda p, q: event_epsilons(p, q, delta))
+            last, value = choose_event(p, q, search_draws, error, show)
             if value >= best:
-                best, x, x_prime, chosen_others, event = value, *pair, others, order[: last + 1]
-    hits, misses = (int(count(z, chosen_others, draws)[event].sum()) for z in (x, x_prime))
-    lower, upper = event_bounds(hits, misses, draws, error)
+                best, chosen_pair, chosen_others, event = value, pair, others, order[: last + 1]
+    hits, false_hits = (int(count(x, chosen_others, draws)[event].sum()) for x in chosen_pair)
     return PrivacyAudit(
         claimed=claimed,
-        measured=max(0.0, float(event_epsilons(lower, upper, delta))),
+        measured=max(0.0, float(show(*event_bounds(hits, false_hits, draws, error)))),
         delta=delta,
         confidence=confidence,
-        x=x,
-        x_prime=x_prime,
+        x=chosen_pair[0],
+        x_prime=chosen_pair[1],
         clients=1 + len(chosen_others),
         draws=draws,
         claim=claim,

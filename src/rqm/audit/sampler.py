@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -33,6 +34,8 @@ FORK_SECONDS = 600.0
 Backend = Literal["cpu", "torch", "cuda"]
 Result = tuple[float, str]
 """A p-value and the name of the test."""
+Encode = Callable[..., IntArray]
+"""Encodes an array of inputs, with a source of randomness."""
 
 
 @dataclass(frozen=True)
@@ -93,61 +96,51 @@ def audit_sampler(
         from rqm.training.trainer import pick_device  # noqa: PLC0415 (takes torch)
 
         pick_device("cuda")  # raises an error if there is no GPU
-    rng, claimed, encoder = rng or SecureRandom(), claimed or mechanism, Encoder(mechanism, backend)
-    frequencies = list(_test_frequencies(encoder, claimed, draws, rng))
+    rng, claimed, encode = rng or SecureRandom(), claimed or mechanism, partial(_encode, mechanism, backend)
+    frequencies = list(_test_frequencies(mechanism, claimed, encode, draws, rng))
     results = [
         *frequencies,
-        *_test_floats(encoder, claimed),
-        (_threaded_p_value(encoder, rng), "threads that share a source"),
+        *_test_floats(claimed, encode),
+        (_threaded_p_value(encode, rng), "threads that share a source"),
     ]
     if backend == "cpu" and isinstance(rng, SecureRandom) and "fork" in multiprocessing.get_all_start_methods():
-        results.append((_forked_p_value(encoder, rng), "processes forked from one another"))
+        results.append((_forked_p_value(mechanism, rng), "processes forked from one another"))
     smallest, worst = min(results)
     p_value = min(1.0, smallest * len(results))
     compared = sum(name.startswith("the pmf") for _, name in frequencies)
     return SamplerAudit(p_value, worst, len(results), draws * compared, bool(p_value >= MIN_P_VALUE), backend)
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """The `encode` and `encode_sum` of a mechanism on one backend, from and to NumPy arrays."""
+def _encode(mechanism: Channel, backend: Backend, x: Any, rng: Source, *, in_sum: bool = False) -> IntArray:
+    """Messages of an array of inputs; `in_sum`: the sum over its rows."""
+    encode = mechanism.encode_sum if in_sum else mechanism.encode
+    if backend == "cpu":
+        return np.asarray(encode(x, rng)).astype(np.int64)
+    import torch  # noqa: PLC0415 (an extra)
 
-    mechanism: Channel
-    backend: Backend = "cpu"
+    from rqm.kernels import tensors  # noqa: PLC0415
 
-    def encode(self, x: Any, rng: Source) -> IntArray:
-        """Messages."""
-        if self.backend != "torch":
-            return self._run(self.mechanism.encode, x, rng)
-        import torch  # noqa: PLC0415 (an extra)
-
-        from rqm.kernels import tensors  # noqa: PLC0415
-
-        return np.asarray(tensors._draw(self.mechanism.recipe, torch.from_numpy(x), rng).numpy())
-
-    def encode_sum(self, x: Any, rng: Source) -> IntArray:
-        """The sum over rows."""
-        if self.backend == "torch":
-            return np.asarray(sum(self.encode(row, rng) for row in x))
-        return self._run(self.mechanism.encode_sum, x, rng)
-
-    def _run(self, function: Callable[[Any, Source], Any], x: Any, rng: Source) -> IntArray:
-        if self.backend == "cpu":
-            return np.asarray(function(x, rng)).astype(np.int64)
-        import torch  # noqa: PLC0415 (an extra)
-
-        return np.asarray(function(torch.from_numpy(x).cuda(), rng).cpu().numpy()).astype(np.int64)
+    inputs = torch.from_numpy(x)
+    if backend == "cuda":
+        messages = encode(inputs.cuda(), rng).cpu()
+    else:
+        messages = tensors._draw(mechanism.recipe, inputs, rng)
+        messages = messages.sum(0) if in_sum else messages
+    return np.asarray(messages.numpy()).astype(np.int64)
 
 
-def _test_frequencies(encoder: Encoder, claimed: Channel, draws: int, rng: Source) -> Iterator[Result]:
+def _test_frequencies(
+    mechanism: Channel, claimed: Channel, encode: Encode, draws: int, rng: Source
+) -> Iterator[Result]:
     """At each input: the integer table, frequencies, and the independence of consecutive draws."""
-    for index, x in enumerate(_test_inputs(encoder.mechanism)):
+    for index, x in enumerate(_test_inputs(mechanism)):
         if not np.abs(claimed.pmf(x) - claimed.sampled_pmf(x).astype(np.float64)).sum() / 2 < MAX_TABLE_DISTANCE:
             yield 0.0, f"the stated pmf at x = {x:.6g} is not the one that is sampled"
-        messages = {"": encoder.encode(np.full(draws, x), rng)}
+        inputs = np.full((1, draws), x)
+        messages = {"": encode(inputs[0], rng)}
         if index % 3 == 0:
-            messages[" in float32"] = encoder.encode(np.full(draws, x, dtype=np.float32), rng)
-            messages[" in a sum"] = encoder.encode_sum(np.full((1, draws), x), rng)
+            messages[" in float32"] = encode(inputs[0].astype(np.float32), rng)
+            messages[" in a sum"] = encode(inputs, rng, in_sum=True)
         for encoding, drawn in messages.items():
             rounded = float(np.float32(x)) if encoding == " in float32" else x
             pmf = claimed.sampled_pmf(rounded).astype(np.float64)
@@ -161,11 +154,9 @@ def _test_frequencies(encoder: Encoder, claimed: Channel, draws: int, rng: Sourc
 
 def _test_inputs(mechanism: Channel) -> list[float]:
     """At most eight breakpoints, the float after one of them, values between them, and one outside the clip."""
-    indices = np.linspace(0, len(mechanism.breakpoints) - 1, min(len(mechanism.breakpoints), 8)).round().astype(int)
-    breakpoints = mechanism.breakpoints[indices]
-    lower, upper = breakpoints[:-1:3], breakpoints[1::3]
-    lower = lower[: len(upper)]
-    between = (lower + upper) / 2 + (upper - lower) / 7
+    indices = np.linspace(0, len(mechanism.breakpoints) - 1, 8).round().astype(int)
+    breakpoints = mechanism.breakpoints[np.unique(indices)]
+    between = breakpoints[:-1:3] + np.diff(breakpoints)[::3] * 0.64
     next_float = np.nextafter(breakpoints[len(breakpoints) // 2], np.inf)
     return [*breakpoints.tolist(), float(next_float), *between.tolist(), 2.5 * mechanism.clip]
 
@@ -187,7 +178,7 @@ def crafted_floats(mechanism: Channel) -> FloatArray:
     return np.asarray(floats[np.isfinite(floats)])  # the bits below those of zero are no number
 
 
-def _test_floats(encoder: Encoder, claimed: Channel) -> Iterator[Result]:
+def _test_floats(claimed: Channel, encode: Encode) -> Iterator[Result]:
     """Each crafted float is drawn from exactly like an ordinary float at the same position of the grid."""
     recipe = claimed.recipe
     for dtype in (np.float64, np.float32):
@@ -198,25 +189,25 @@ def _test_floats(encoder: Encoder, claimed: Channel) -> Iterator[Result]:
         ordinary = np.asarray((position - (recipe.centre - SHIFT)) / recipe.scale, dtype=np.float64)
         is_sound = (recipe.position(ordinary) == position) & (position >= recipe.low) & (position <= recipe.high)
         yield float(is_sound.all()), f"the positions of crafted {np.dtype(dtype).name}"
-        crafted, expected = (encoder.encode(np.repeat(values, 64), SeededRandom(1)) for values in (x, ordinary))
+        crafted, expected = (encode(np.repeat(values, 64), SeededRandom(1)) for values in (x, ordinary))
         yield float(np.array_equal(crafted, expected)), f"draws at crafted {np.dtype(dtype).name}"
 
 
 # -- threads and processes ------------------------------------------------------------------------
 
 
-def _threaded_p_value(encoder: Encoder, rng: Source) -> float:
+def _threaded_p_value(encode: Encode, rng: Source) -> float:
     """The p-value of independence of the draws of threads that share a source."""
     with ThreadPoolExecutor(4) as pool:
-        draws = list(pool.map(lambda _: encoder.encode(np.zeros(SHARED_DRAWS), rng), range(8)))
+        draws = list(pool.map(lambda _: encode(np.zeros(SHARED_DRAWS), rng), range(8)))
     return _joint_independence(draws)
 
 
-def _forked_p_value(encoder: Encoder, rng: Source) -> float:
+def _forked_p_value(mechanism: Channel, rng: Source) -> float:
     """The p-value of independence of the draws of a process and of two that it forks."""
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    children = [context.Process(target=_draw_into, args=(queue, encoder, rng)) for _ in range(2)]
+    children = [context.Process(target=_draw_into, args=(queue, mechanism, rng)) for _ in range(2)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that a fork with threads may fail is what is tested
         for child in children:
@@ -227,11 +218,12 @@ def _forked_p_value(encoder: Encoder, rng: Source) -> float:
         for child in children:
             child.kill()
         return 0.0
-    return _joint_independence([encoder.encode(np.zeros(SHARED_DRAWS), rng), *(queue.get() for _ in children)])
+    _draw_into(queue, mechanism, rng)
+    return _joint_independence([queue.get() for _ in range(3)])
 
 
-def _draw_into(queue: Any, encoder: Encoder, rng: Source) -> None:
-    queue.put(np.asarray(encoder.mechanism.encode(np.zeros(SHARED_DRAWS), rng, threads=1)))
+def _draw_into(queue: Any, mechanism: Channel, rng: Source) -> None:
+    queue.put(np.asarray(mechanism.encode(np.zeros(SHARED_DRAWS), rng, threads=1)))
 
 
 def _joint_independence(draws: Sequence[IntArray]) -> float:

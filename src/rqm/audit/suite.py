@@ -7,7 +7,7 @@ Canaries, inversion and membership need only torch, NumPy and SciPy. Where there
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
 from rqm.data import load
 from rqm.data.clients import FederatedData
+from rqm.mechanisms.channel import Channel
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
@@ -161,58 +162,42 @@ def audit_everything(out: Path, watch: Watch = lambda step: None) -> Row:
     from rqm.audit.mutants import audit_mutants  # noqa: PLC0415
     from rqm.audit.privacy import audit_privacy  # noqa: PLC0415
     from rqm.audit.sampler import audit_sampler  # noqa: PLC0415
+    from rqm.mechanisms.registry import kinds  # noqa: PLC0415
     from rqm.mechanisms.rqm import RQM  # noqa: PLC0415
 
-    mechanisms = dict(_example_mechanisms()) | {"table by linear program": private_table(3.0, 8, rows=9)}
-    samplers, coordinates = {}, []
-    for name, mechanism in mechanisms.items():
-        watch(f"sampler and privacy of {name}")
-        samplers[name] = audit_sampler(mechanism, draws=500_000).to_dict()
-        delta = 0.01 if mechanism.modular else 0.0  # no number of draws reaches the tails of additive noise
-        for audit in (
-            audit_privacy(mechanism, draws=4_000_000, delta=delta),
-            audit_privacy(mechanism, 3, draws=500_000),
-        ):
-            coordinates.append({"mechanism": name} | audit.to_dict())
-    watch("the paper's claim")
-    paper = audit_privacy(RQM(keep=0.23), draws=20_000_000, claim="paper")
-    watch("a run with canaries")
-    training = plant_canaries(*load_variants("audit"))
-    watch("inversion")
-    inversion = invert_gradients(load("glyphs"), pictures=2, clients=8, iterations=80)
-    watch("membership")
-    membership = infer_membership(*load_variants("membership"), models=8, users=120)
-    watch("mutants")
-    mutants = [verdict.to_dict() for verdict in audit_mutants()]
-    is_sound = (
-        all(audit["passed"] for audit in samplers.values())
-        and paper.contradicted  # or the audit has no power
-        and not any(audit["contradicted"] for audit in [*coordinates, *training.values()])
-        and all(verdict["caught"] for verdict in mutants)
-    )
-    results = {
-        "sampler": samplers,
-        "privacy": coordinates,
-        "paper": paper.to_dict(),
-        "training": training,
-        "inversion": inversion,
-        "membership": membership,
-        "mutants": mutants,
-        "good": is_sound,
-    }
-    for name, result in (("audit", results), ("inversion", inversion), ("membership", membership)):
-        write_json(out / f"{name}.json", result)
-    return results
-
-
-def _example_mechanisms() -> Iterator[tuple[str, Any]]:
-    """Every mechanism that sends integers, with parameters whose ε can be measured."""
-    from rqm.mechanisms.registry import kinds  # noqa: PLC0415 (loads other packages)
-
+    results: Row = {"sampler": {}, "privacy": []}
+    mechanisms: dict[str, Channel] = {"table by linear program": private_table(3.0, 8, rows=9)}
     for made in kinds().values():
         if made.integers and made.kind != "table":
             for name, parameters in (made.examples or {made.kind: {}}).items():
-                yield name, made.from_dict(dict(parameters)).channel
+                mechanisms[name] = made.from_dict(dict(parameters)).channel
+    for name, mechanism in mechanisms.items():
+        watch(f"sampler and privacy of {name}")
+        results["sampler"][name] = audit_sampler(mechanism, draws=500_000).to_dict()
+        delta = 0.01 if mechanism.modular else 0.0  # no number of draws reaches the tails of additive noise
+        for clients, draws, audited_delta in ((1, 4_000_000, delta), (3, 500_000, 0.0)):
+            audit = audit_privacy(mechanism, clients, draws=draws, delta=audited_delta)
+            results["privacy"].append({"mechanism": name} | audit.to_dict())
+    watch("the paper's claim")
+    results["paper"] = audit_privacy(RQM(keep=0.23), draws=20_000_000, claim="paper").to_dict()
+    watch("a run with canaries")
+    results["training"] = plant_canaries(*load_variants("audit"))
+    watch("inversion")
+    results["inversion"] = invert_gradients(load("glyphs"), pictures=2, clients=8, iterations=80)
+    watch("membership")
+    results["membership"] = infer_membership(*load_variants("membership"), models=8, users=120)
+    watch("mutants")
+    results["mutants"] = [verdict.to_dict() for verdict in audit_mutants()]
+    results["good"] = (
+        all(audit["passed"] for audit in results["sampler"].values())
+        and results["paper"]["contradicted"]  # or the audit has no power
+        and not any(audit["contradicted"] for audit in [*results["privacy"], *results["training"].values()])
+        and all(verdict["caught"] for verdict in results["mutants"])
+    )
+    write_json(out / "audit.json", results)
+    for name in ("inversion", "membership"):
+        write_json(out / f"{name}.json", results[name])
+    return results
 
 
 def markdown(results: Row) -> str:

@@ -121,8 +121,8 @@ def audit_vector(
         key=lambda attack: attack.expected,
     )
     pair, rng = attack.pair, rng or SecureRandom()
-    hits, misses = (_count(attack, mechanism, is_high, rng) for is_high in (attack.is_high, not attack.is_high))
-    lower, upper = event_bounds(hits, misses, attack.rounds, error)
+    hits, false_hits = (_count(attack, mechanism, is_high, rng) for is_high in (attack.is_high, not attack.is_high))
+    lower, upper = event_bounds(hits, false_hits, attack.rounds, error)
     return VectorAudit(
         claimed=claimed,
         measured=_as_epsilon(attack.measure, _shown(lower, upper, measure=attack.measure, delta=delta), delta),
