@@ -89,7 +89,7 @@ def pairs(mechanism: Channel, honest: int, dim: int, l2_clip: float) -> Iterator
         l2_clip: Largest L2 norm of the vectors.
 
     Yields:
-        Pairs with as many mirrored coordinates as the clip allows.
+        Pairs with the largest number of mirrored coordinates that the clip allows.
     """
     additive = mechanism.additive
     sizes = SIZES if additive is None else sorted({_level_size(additive, size) for size in (*SIZES, 1 / 3)})

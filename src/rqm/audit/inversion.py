@@ -190,7 +190,15 @@ def summary(attacks: Sequence[Reconstruction]) -> dict[str, dict[str, Any]]:
 
 
 def similarity(a: FloatArray, b: FloatArray) -> float:
-    """Structural similarity of two pictures in [0, 1], over windows of 7 by 7 (Wang et al. 2004)."""
+    """The structural similarity of two pictures (Wang et al. 2004).
+
+    Args:
+        a: A picture in [0, 1].
+        b: Another one.
+
+    Returns:
+        The mean over windows of 7 by 7; 1 if the pictures are equal.
+    """
     mean_a, mean_b, mean_ab, mean_aa, mean_bb = (
         ndimage.uniform_filter(x, 7)[3:-3, 3:-3] for x in (a, b, a * b, a * a, b * b)
     )

@@ -179,7 +179,7 @@ def _user_confidences(trainer: Trainer, users: Clients) -> FloatArray:
 
 
 def _subset(clients: Clients, chosen: npt.NDArray[np.int64], max_examples: int) -> Clients:
-    """Some of the clients, with at most so many examples each."""
+    """Some of the clients, each with its first examples."""
     clients.make(chosen.tolist())
     starts, sizes = clients.offsets[chosen], np.minimum(clients.sizes[chosen], max_examples)
     rows = np.concatenate([np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)])

@@ -262,7 +262,7 @@ def audit_reports(
     source = rng or SecureRandom()
     blooms = np.array([rappor.bloom(str(value), 0) for value in range(200)])
     distances = (blooms != blooms[0]).sum(axis=1)
-    values = "0", str(distances.argmax())  # two values that differ in as many bits as possible
+    values = "0", str(distances.argmax())  # the two values that differ most
     differs = blooms[0] != blooms[distances.argmax()]
 
     def count(x: float, others: FloatArray, draws: int) -> IntArray:

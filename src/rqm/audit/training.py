@@ -6,6 +6,7 @@ decoded mean, and guesses each coin from the projection on v. Under (ε, δ)-dif
 many guesses can be right (Theorem 5.2). All canaries share one run.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 from math import exp, inf
 from typing import Any
@@ -117,7 +118,7 @@ class Canaries(Observer):
         self.plan, self.count, self.length = plan, count, length
         self.template = torch.empty(0)
         self.coins, self.scores = dict[int, int](), dict[int, float]()
-        self.round_index, self.present = -1, list[int]()
+        self.present = defaultdict[int, list[int]](list)  # by round
         self.coin_source = np.random.default_rng([plan.seed, CANARY_STREAM])
 
     def vector(self, client: int) -> torch.Tensor:
@@ -130,23 +131,32 @@ class Canaries(Observer):
         return (2 * torch.from_numpy(bits).to(self.template) - 1) * size * self.length
 
     def sends(self, client: int, round_index: int) -> torch.Tensor | None:
-        """What a client sends if it is a canary."""
+        """What a client sends if it is a canary.
+
+        Args:
+            client: The client.
+            round_index: The round.
+
+        Returns:
+            Its update; None for that of its data.
+        """
         if client not in self.coins:
             if len(self.coins) == self.count:
                 return None
             self.coins[client] = 2 * int(self.coin_source.integers(2)) - 1
             self.scores[client] = 0.0
-        if self.round_index != round_index:  # the round before this one may have been discarded
-            self.round_index = round_index
-            self.present.clear()
-        self.present.append(client)
+        self.present[round_index].append(client)
         return self.coins[client] * self.vector(client)
 
     def learns(self, round_index: int, mean: torch.Tensor) -> None:
-        """Project a decoded mean on every canary that took part."""
-        for client in self.present:
+        """Project a decoded mean on every canary that took part.
+
+        Args:
+            round_index: The round. Discarded rounds have no mean.
+            mean: Its decoded mean.
+        """
+        for client in self.present.pop(round_index, []):
             self.scores[client] += float(mean.float() @ self.vector(client))
-        self.present.clear()
 
 
 def one_run_bound(scores: Any, coins: Any, delta: float, confidence: float) -> tuple[float, int, int]:
@@ -180,7 +190,7 @@ def one_run_bound(scores: Any, coins: Any, delta: float, confidence: float) -> t
 
 
 def _refuted_epsilon(total: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """The largest ε under which so many right guesses have a probability of at most `error`."""
+    """The largest ε under which the guesses have a probability of at most `error`."""
 
     def excess(epsilon: float) -> float:
         return p_value(total, guesses, correct, epsilon, delta) - error
