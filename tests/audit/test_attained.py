@@ -1,4 +1,4 @@
-"""What some pairs of vectors attain: few coordinates against enumeration, many against Gaussians."""
+"""ε that pairs of vectors attain: few coordinates against enumeration, many against Gaussians."""
 
 from itertools import product
 
@@ -6,50 +6,60 @@ import numpy as np
 import pytest
 
 from rqm import PBM, RQM
-from rqm.audit.attained import Pair, attained_epsilon, event_epsilon, pairs, tails, thresholds
+from rqm.audit.attained import Pair, attained_epsilon, loss_events, pairs
+from rqm.audit.measurement import event_epsilons
 from rqm.bounds import gaussian_epsilon
 from rqm.mechanisms.additive import DiscreteGaussian
 
+DELTA = 1e-3
 
-def enumerated(p, q, count, delta):
-    """The largest ε at δ of all events of some coordinates, outcome by outcome."""
-    joint = [np.array([np.prod(outcome) for outcome in product(pmf, repeat=count)]) for pmf in (p, q)]
-    order = np.argsort(-joint[0] / joint[1], kind="stable")
-    return event_epsilon(*(np.cumsum(pmf[order]) for pmf in joint), delta)
+
+def joint_pmfs(p, q, count):
+    """The pmfs of several coordinates, outcome by outcome."""
+    return [np.array([np.prod(outcome) for outcome in product(pmf, repeat=count)]) for pmf in (p, q)]
+
+
+def nested_events(p, q, count):
+    """The probabilities of the events of the likeliest outcomes, all of them."""
+    p, q = joint_pmfs(p, q, count)
+    order = np.argsort(-p / q, kind="stable")
+    return np.cumsum(p[order]), np.cumsum(q[order])
+
+
+def random_pmfs(rng):
+    return rng.dirichlet(np.ones(6), size=2) * 0.99 + 0.01 / 6
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_epsilon_of_few_coordinates_is_near_that_of_the_enumeration_and_never_above(count):
+def test_epsilon_of_few_coordinates_is_close_to_enumeration_and_never_above(count):
     rng = np.random.default_rng(count)
     for _ in range(20):
-        p, q = rng.dirichlet(np.ones(6), size=2) * 0.99 + 0.01 / 6
-        attained, exact = event_epsilon(*tails(p, q, count), 1e-3), enumerated(p, q, count, 1e-3)
+        p, q = random_pmfs(rng)
+        attained = event_epsilons(*loss_events(p, q, count)[1:], DELTA).max()
+        exact = event_epsilons(*nested_events(p, q, count), DELTA).max()
         assert 0.9 * exact <= attained <= exact * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_events_by_summed_losses_have_nearly_their_probabilities(count):
-    p, q = np.random.default_rng(count).dirichlet(np.ones(6), size=2) * 0.99 + 0.01 / 6
-    joint = [np.array([np.prod(outcome) for outcome in product(pmf, repeat=count)]) for pmf in (p, q)]
-    sums = np.log(joint[0] / joint[1])
-    for least, gained, paid in list(zip(*thresholds(p, q, count), strict=True))[::7]:
-        assert joint[0][sums >= least].sum() == pytest.approx(gained, abs=0.02 if count > 1 else 1e-12)
-        assert joint[1][sums >= least].sum() == pytest.approx(paid, abs=0.02 if count > 1 else 1e-12)
+def test_events_are_those_of_losses_above_a_threshold_but_for_rounding(count):
+    p, q = random_pmfs(np.random.default_rng(count))
+    joint = joint_pmfs(p, q, count)
+    losses = np.log(joint[0] / joint[1])
+    thresholds, *events = loss_events(p, q, count)
+    rounding = 1e-9 if count == 1 else count * (thresholds[0] - thresholds[1]) / 2
+    for pmf, probabilities in zip(joint, events, strict=True):
+        for threshold, probability in list(zip(thresholds, probabilities, strict=True))[::7]:
+            assert pmf[losses >= threshold + rounding].sum() - 1e-9 <= probability
+            assert probability <= pmf[losses >= threshold - rounding].sum() + 1e-9
 
 
-def test_many_coordinates_are_as_distinguishable_as_gaussians():
+@pytest.mark.parametrize(("shift", "count", "mu"), [(1, 3600, 1.0), (10, 1296, 6.0)])
+def test_many_coordinates_are_as_distinguishable_as_gaussians(shift, count, mu):
+    """ε is 4.9 and 46: digits of small probabilities matter."""
     x = np.arange(-600, 601)
-    low, high = (np.exp(-((x - shift) ** 2) / (2 * 60.0**2)) for shift in (0, 1))
-    pair = Pair(1.0, 3600, 0.0, low / low.sum(), high / high.sum(), low)
-    assert pair.epsilon(1e-6) == pytest.approx(gaussian_epsilon(1.0, 1e-6), rel=1e-3)
-    assert pair.epsilon(1e-6) <= gaussian_epsilon(1.0, 1e-6)
-
-
-def test_an_epsilon_of_fifty_keeps_its_digits():
-    x = np.arange(-600, 601)
-    low, high = (np.exp(-((x - shift) ** 2) / (2 * 60.0**2)) for shift in (0, 10))
-    pair = Pair(1.0, 1296, 0.0, low / low.sum(), high / high.sum(), low)  # μ = 6
-    assert pair.epsilon(1e-6) == pytest.approx(gaussian_epsilon(6.0, 1e-6), rel=1e-3)
+    low, high = (np.exp(-((x - mean) ** 2) / (2 * 60.0**2)) for mean in (0, shift))
+    epsilon = Pair(1.0, count, 0.0, low / low.sum(), high / high.sum(), low).epsilon(1e-6)
+    assert (1 - 1e-3) * gaussian_epsilon(mu, 1e-6) <= epsilon <= (1 + 1e-9) * gaussian_epsilon(mu, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -57,26 +67,24 @@ def test_an_epsilon_of_fifty_keeps_its_digits():
     [PBM(theta=0.2), RQM(margin=0.5), DiscreteGaussian(scale=0.5, steps=15, bits=8)],
     ids=lambda mechanism: mechanism.kind,
 )
-def test_pairs_keep_the_l2_bound_and_their_pmfs_are_those_of_sums(mechanism):
+def test_pairs_keep_the_l2_clip_and_their_pmfs_are_those_of_sums(mechanism):
     candidates = list(pairs(mechanism, 5, 8, 2.0))
     assert all(pair.count * pair.size**2 <= 4.0 * (1 + 1e-9) and pair.count <= 8 for pair in candidates)
     assert {pair.size for pair in candidates} > {1.0}
     for pair in candidates:
         assert pair.low.sum() == pytest.approx(1, abs=1e-9)
-        assert pair.crowd.sum() == pytest.approx(1, abs=1e-9)
-        own = np.exp(mechanism.log_law(pair.size * mechanism.clip, "sampled"))
-        total = np.convolve(own, pair.crowd)
+        assert pair.others_pmf.sum() == pytest.approx(1, abs=1e-9)
+        own_pmf = np.exp(mechanism.log_law(pair.size * mechanism.clip, "sampled"))
+        total = np.convolve(own_pmf, pair.others_pmf)
         if mechanism.modular:
-            total = total[: len(own)] + np.append(total[len(own) :], 0.0)
+            total = total[: len(own_pmf)] + np.append(total[len(own_pmf) :], 0.0)
         assert np.allclose(total, pair.high, rtol=1e-6, atol=1e-15)
 
 
-def test_an_affine_pair_of_one_coordinate_attains_what_is_enumerated():
+def test_one_coordinate_of_an_affine_mechanism_attains_what_is_enumerated():
     mechanism = PBM(theta=0.3, levels=4)
     low, high = (np.exp(mechanism.log_law(x, "sampled")) for x in (-1.0, 1.0))
-    base = np.convolve(high, high)
-    exact = max(
-        enumerated(np.convolve(high, base), np.convolve(low, base), 1, 1e-4),
-        enumerated(np.convolve(low, base), np.convolve(high, base), 1, 1e-4),
-    )
+    others = np.convolve(high, high)
+    sums = np.convolve(low, others), np.convolve(high, others)
+    exact = max(event_epsilons(*nested_events(*pair, 1), 1e-4).max() for pair in (sums, sums[::-1]))
     assert attained_epsilon(mechanism, 3, 1, 1.0, 1e-4) == pytest.approx(exact, rel=1e-9)

@@ -1,4 +1,4 @@
-"""Gradients give pictures away, sums with RQM do not; the scores know the difference."""
+"""Gradient inversion: gradients reveal pictures, sums with RQM do not; the scores know the difference."""
 
 from dataclasses import replace
 
@@ -8,37 +8,45 @@ import torch
 
 from rqm._util.files import write_json
 from rqm._util.pictures import packed, unpacked
-from rqm.audit.inversion import KINDS, Victim, audit_inversion, identified, similarity, summary
+from rqm.audit.inversion import (
+    KINDS,
+    Reconstruction,
+    audit_inversion,
+    picture_gradients,
+    similarity,
+    summary,
+    victim_model,
+)
 from rqm.data import load
 from rqm.report.attacks import draw
 
 
 @pytest.fixture(scope="module")
-def found():
+def attacks():
     return list(audit_inversion(load("glyphs"), pictures=1, clients=4, iterations=60))
 
 
 @pytest.mark.slow
-def test_a_plain_gradient_gives_its_picture_away_and_a_noisy_sum_does_not(found):
-    by_kind = {one.kind: one for one in found}
+def test_a_plain_gradient_reveals_its_picture_and_a_noisy_sum_does_not(attacks):
+    by_kind = {attack.kind: attack for attack in attacks}
     assert set(KINDS) < set(by_kind)
-    assert by_kind["plain gradient"].similarity > 0.6
-    assert by_kind["plain gradient"].identified
-    assert by_kind["sum, RQM, 4 bits"].similarity < 0.45
-    assert by_kind["plain gradient"].similarity > by_kind["sum, RQM, 4 bits"].similarity + 0.3
+    plain, noisy_sum = by_kind["plain gradient"], by_kind["sum, RQM, 4 bits"]
+    assert plain.similarity > 0.6
+    assert plain.identified
+    assert noisy_sum.similarity < min(0.45, plain.similarity - 0.3)
 
 
 @pytest.mark.slow
-def test_the_summary_and_the_picture(found, tmp_path):
-    scores = summary(found)
+def test_the_summary_and_the_figure(attacks, tmp_path):
+    scores = summary(attacks)
     assert scores["plain gradient"]["identified"] == 1.0
     assert scores["plain gradient"]["half_width"] is None  # one attack has no interval
-    models = summary(found * 2)["plain gradient"]
-    assert (models["attacks"], models["pictures"], models["half_width"]) == (2, 1, None)  # no more pictures than before
-    more = summary([*found, *(replace(one, picture=1) for one in found)])["plain gradient"]
-    assert more["half_width"] == pytest.approx(0.0)
-    assert more["identified_low"] < 0.2 < more["identified_high"] == 1.0
-    truth = found[0].truth
+    repeated = summary(attacks * 2)["plain gradient"]
+    assert (repeated["attacks"], repeated["pictures"], repeated["half_width"]) == (2, 1, None)
+    two = summary([*attacks, *(replace(attack, picture=1) for attack in attacks)])["plain gradient"]
+    assert two["half_width"] == pytest.approx(0.0)
+    assert two["identified_low"] < 0.2 < two["identified_high"] == 1.0
+    truth = attacks[0].truth
     text = packed(truth)
     assert np.abs(unpacked(text) / 255 - truth).max() <= 0.5 / 255 + 1e-12
     pictures = {kind: [{"picture": text, "similarity": 1.0}] for kind in KINDS}
@@ -58,24 +66,26 @@ def test_similarity_is_one_for_equal_pictures_and_low_for_noise():
 def test_a_picture_is_identified_only_if_no_other_is_closer():
     rng = np.random.default_rng(1)
     truth, others = rng.random((28, 28)), rng.random((20, 28, 28))
-    assert identified(truth + 0.5 * rng.random((28, 28)), truth, others)
-    assert not identified(others[3], truth, others)
-    assert sum(identified(rng.random((28, 28)), truth, others) for _ in range(100)) < 20  # chance is 1 in 21
+
+    def identified(rebuilt):
+        return Reconstruction("", 0, truth, rebuilt, others).identified
+
+    assert identified(truth + 0.5 * rng.random((28, 28)))
+    assert not identified(others[3])
+    assert sum(identified(rng.random((28, 28))) for _ in range(100)) < 20  # 1 in 21 by chance
 
 
-def test_the_victims_gradients_are_those_of_plain_backward_passes():
-    victim = Victim(62, 0).double()
+def test_gradients_are_those_of_plain_backward_passes():
+    model = victim_model(62, 0)
     x, y = torch.rand(3, 1, 28, 28, dtype=torch.float64), torch.tensor([1, 5, 61])
-    rows = victim.gradients(x, y)
-    for i in range(3):
-        victim.zero_grad()
-        torch.nn.functional.cross_entropy(victim(x[i : i + 1]), y[i : i + 1]).backward()
-        plain = torch.cat([p.grad.reshape(-1) for p in victim.parameters()])
-        assert torch.allclose(rows[i], plain, atol=1e-12)
+    for i, row in enumerate(picture_gradients(model, x, y)):
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+        assert torch.allclose(row, torch.cat([p.grad.reshape(-1) for p in model.parameters()]), atol=1e-12)
 
 
-def test_bad_values_are_named():
-    with pytest.raises(ValueError, match="clients = 1"):
-        next(audit_inversion(load("glyphs"), clients=1))
-    with pytest.raises(ValueError, match="pictures = 100000"):
-        next(audit_inversion(load("glyphs"), pictures=100_000))
+@pytest.mark.parametrize("change", [{"clients": 1}, {"pictures": 100_000}])
+def test_values_out_of_range_are_named(change):
+    ((name, value),) = change.items()
+    with pytest.raises(ValueError, match=f"{name} = {value}"):
+        next(audit_inversion(load("glyphs"), **change))

@@ -1,8 +1,7 @@
-"""An ε that some inputs attain in a release of many coordinates: no guarantee, but what a stated ε cannot be below.
+"""ε that some inputs attain in a release of many coordinates.
 
-One client's vector is turned over at some coordinates, all others hold the same there. The laws are known exactly; of
-many coordinates whatever event is looked at gives an ε that is attained, so losses may be rounded to a grid, on which
-their sums are known. Audits draw from the same pairs (``rqm.audit.vector``).
+It is not a guarantee: no sound bound lies below it. One client's vector is mirrored in some
+coordinates, and the other clients all hold the same value there. The distributions are known exactly.
 """
 
 from collections.abc import Iterator
@@ -10,32 +9,37 @@ from dataclasses import dataclass
 from math import inf, log, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
 from rqm._util.checks import FloatArray
+from rqm.audit.measurement import event_epsilons
+from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.sums import summed
 
-Ints = npt.NDArray[np.int64]
-
-INPUTS = (1.0, 0.5, 0.25)
-"""Sizes, in clips, about, of the coordinates that are turned over: of fewer large ones or of more small ones."""
-CROWDS = 5
-"""Inputs of the others, about, that are tried."""
-FAINT = 1e-60
-"""Probabilities of the others' sums that are left out at the ends."""
-PARTS = 64
-"""Parts of a loss's deviation to which losses of one of many coordinates are rounded …"""
-FAR, WIDE = 60.0, 16.0
-"""… up to so many deviations; a sum of many is looked at so many deviations of its own to either side."""
+SIZES = (1.0, 0.5, 0.25)
+"""Coordinates that are tried, in units of the clip: few large ones or more small ones."""
+NEGLIGIBLE = 1e-60
+"""Probabilities of the other clients' sums that are left out at the ends."""
+STEPS_PER_DEVIATION = 64
+"""Losses of one of many coordinates are rounded to this fraction of their standard deviation."""
+MAX_STEPS = 60 * STEPS_PER_DEVIATION
+"""Larger losses of a coordinate are cut off."""
+SUM_DEVIATIONS = 16.0
+"""Standard deviations of the summed loss that are looked at."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two vectors of a client: ``count`` coordinates, all ``size`` clips below zero or all above it.
+    """Two vectors of a client that are mirror images in some coordinates.
 
-    All others hold ``others`` clips there. ``low`` and ``high`` are the laws of a coordinate's sum for the two vectors,
-    ``crowd`` that of the others' sum alone; their first outcomes are ``begin``, or 0 of sums modulo their length.
+    Attributes:
+        size: The absolute value of these coordinates, in units of the clip.
+        count: How many they are.
+        others: What each other client holds there, in units of the clip.
+        low: The pmf of a coordinate's sum where the client's value is negative.
+        high: The same where it is positive.
+        others_pmf: The pmf of the sum of the other clients. Its first outcome is 0 where sums are
+            modular. Otherwise it is that of `low` and `high`.
     """
 
     size: float
@@ -43,117 +47,127 @@ class Pair:
     others: float
     low: FloatArray
     high: FloatArray
-    crowd: FloatArray
-    begin: int = 0
+    others_pmf: FloatArray
 
     def losses(self) -> FloatArray:
-        """How much each outcome of a coordinate speaks for the vector above zero, as a logarithm."""
+        """The privacy loss of each outcome of a coordinate, in favor of the positive value."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.log(self.high) - np.log(self.low)
-        return np.asarray(np.clip(np.nan_to_num(found, nan=0.0), -700, 700))
+            losses = np.log(self.high) - np.log(self.low)
+        return np.asarray(np.clip(np.nan_to_num(losses, nan=0.0), -700, 700))
 
     def epsilon(self, delta: float) -> float:
-        """An ε at δ that the pair attains, in the direction that tells more."""
-        both = ((self.high, self.low), (self.low, self.high))
-        return max(event_epsilon(*tails(p, q, self.count), delta) for p, q in both)
-
-
-def attained_epsilon(mech: Channel, honest: int, dim: int, l2_clip: float, delta: float) -> float:
-    """The largest ε at δ, of those that were tried, for vectors of ``dim`` coordinates within ``l2_clip``."""
-    return max((pair.epsilon(delta) for pair in pairs(mech, honest, dim, l2_clip)), default=0.0)
-
-
-def pairs(mech: Channel, honest: int, dim: int, l2_clip: float) -> Iterator[Pair]:
-    """Pairs of vectors of ``dim`` coordinates within ``l2_clip``, each with what all others hold."""
-    for size in dict.fromkeys(_sizes(mech)):
-        count = min(dim, int((l2_clip / mech.clip / size) ** 2 * (1 + 1e-9)))
-        if count:
-            yield from _turned(mech, honest, size, count)
-
-
-def _sizes(mech: Channel) -> Iterator[float]:
-    """Sizes to turn over; of additive noise such that nothing is left to round, a third of the clip among them."""
-    if mech.additive is None:
-        yield from INPUTS
-        return
-    steps = mech.additive.steps
-    for size in (*INPUTS, 1 / 3):
-        yield (2 * int(size * steps / 2 - 1e-9) + 1) / steps if size < 1 else 1.0
-
-
-def _turned(mech: Channel, honest: int, size: float, count: int) -> Iterator[Pair]:
-    if mech.additive is not None:
-        additive = mech.additive
-        far, turn = round(size * additive.steps), honest * additive.offset
-        level = (additive.steps - far) // 2
-        below, above = (np.roll(additive.summed(honest), turn + at) for at in (level, level + far))
-        crowd = (
-            np.roll(additive.summed(honest - 1), turn - additive.offset)
-            if honest > 1
-            else np.eye(1, mech.levels).ravel()
+        """An ε at δ that the pair attains, in the direction where it is larger."""
+        return max(
+            float(event_epsilons(*loss_events(*pmfs, self.count)[1:], delta).max())
+            for pmfs in ((self.high, self.low), (self.low, self.high))
         )
-        yield Pair(size, count, -1.0, below, above, crowd)
-        return
-    below, above = (np.exp(mech.log_law(x * mech.clip, "sampled")) for x in (-size, size))
-    breakpoints = mech.breakpoints[mech.breakpoints >= 0]
-    for x in breakpoints[:: -max(1, len(breakpoints) // CROWDS)]:
-        crowd, begin = summed(np.exp(mech.log_law(x, "sampled")), honest - 1, FAINT)
-        low, high = np.convolve(below, crowd), np.convolve(above, crowd)
-        yield Pair(size, count, float(x / mech.clip), low, high, crowd, begin)
 
 
-def tails(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
-    """Probabilities of some events under two laws of ``count`` coordinates, from few outcomes to all.
+def attained_epsilon(mechanism: Channel, honest: int, dim: int, l2_clip: float, delta: float) -> float:
+    """The largest ε that one of the tried inputs attains.
 
-    Of one coordinate the outcomes that speak most for the first law, one after the other. Of many, sums of losses above
-    a threshold, each loss rounded: probabilities are right whatever that rounding costs the adversary.
+    Args:
+        mechanism: A mechanism that sends integers.
+        honest: Honest clients in the sum.
+        dim: Coordinates of the vectors.
+        l2_clip: Largest L2 norm of the vectors.
+        delta: δ.
+
+    Returns:
+        ε; 0 if none is attained.
     """
-    return thresholds(p, q, count)[1:]
+    return max((pair.epsilon(delta) for pair in pairs(mechanism, honest, dim, l2_clip)), default=0.0)
 
 
-def thresholds(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The same, and before them the summed loss from which on each event begins, halfway to the next one.
+def pairs(mechanism: Channel, honest: int, dim: int, l2_clip: float) -> Iterator[Pair]:
+    """Pairs of vectors, each with what the other clients hold.
 
-    Of many coordinates losses that are not rounded make other events there, of nearly these probabilities.
+    Args:
+        mechanism: A mechanism that sends integers.
+        honest: Honest clients in the sum.
+        dim: Coordinates of the vectors.
+        l2_clip: Largest L2 norm of the vectors.
+
+    Yields:
+        Pairs with the largest number of mirrored coordinates that the clip allows.
     """
-    seen = (p > 0) & (q > 0)
-    p, q = p[seen], q[seen]
-    loss = np.log(p) - np.log(q)
+    additive = mechanism.additive
+    sizes = SIZES if additive is None else sorted({_level_size(additive, size) for size in (*SIZES, 1 / 3)})
+    for size in sizes:
+        count = min(dim, int((l2_clip / mechanism.clip / size) ** 2 * (1 + 1e-9)))
+        if count and additive is not None:
+            yield _additive_pair(additive, honest, size, count)
+        elif count:
+            yield from _pairs_of_size(mechanism, honest, size, count)
+
+
+def _level_size(mechanism: Additive, size: float) -> float:
+    """The size below `size`, or 1, that is a level, so that the encoder rounds nothing."""
+    return (2 * int(size * mechanism.steps / 2 - 1e-9) + 1) / mechanism.steps if size < 1 else 1.0
+
+
+def _additive_pair(mechanism: Additive, honest: int, size: float, count: int) -> Pair:
+    """A pair of a mechanism whose noise does not depend on the inputs: the other clients hold −clip."""
+    distance = round(size * mechanism.steps)
+    level = (mechanism.steps - distance) // 2
+    noise, shift = mechanism.summed(honest), honest * mechanism.offset
+    low, high = np.roll(noise, shift + level), np.roll(noise, shift + level + distance)
+    others = np.eye(1, mechanism.levels)[0]
+    if honest > 1:
+        others = np.roll(mechanism.summed(honest - 1), shift - mechanism.offset)
+    return Pair(size, count, -1.0, low, high, others)
+
+
+def _pairs_of_size(mechanism: Channel, honest: int, size: float, count: int) -> Iterator[Pair]:
+    """Pairs of any other mechanism: the other clients hold one of five of its breakpoints."""
+    low, high = (np.exp(mechanism.log_law(x * mechanism.clip, "sampled")) for x in (-size, size))
+    breakpoints = mechanism.breakpoints[mechanism.breakpoints >= 0]
+    for x in breakpoints[:: -max(1, len(breakpoints) // 5)]:
+        others, _ = summed(np.exp(mechanism.log_law(x, "sampled")), honest - 1, NEGLIGIBLE)
+        sums = np.convolve(low, others), np.convolve(high, others)
+        yield Pair(size, count, float(x / mechanism.clip), *sums, others)
+
+
+def loss_events(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Probabilities of the events that the summed loss of some coordinates exceeds a threshold.
+
+    Losses of many coordinates are rounded to a grid. Any event is sound, so rounding costs the
+    adversary only.
+
+    Args:
+        p: The first pmf of a coordinate.
+        q: The second pmf.
+        count: Number of coordinates.
+
+    Returns:
+        Thresholds, from the largest to the smallest, and the probabilities of the events under both
+        distributions. The threshold lies halfway to the next loss. Without rounding, events of many
+        coordinates have nearly these probabilities.
+    """
+    is_possible = (p > 0) & (q > 0)
+    p, q = p[is_possible], q[is_possible]
+    losses = np.log(p) - np.log(q)
     if count == 1:
-        order = np.argsort(-loss, kind="stable")
-        loss = loss[order]
-        return np.append((loss[:-1] + loss[1:]) / 2, -inf), np.cumsum(p[order]), np.cumsum(q[order])
-    middle = float(p @ loss / p.sum())
-    deviation = sqrt(float(p @ (loss - middle) ** 2 / p.sum()))
-    if deviation == 0.0:
-        return np.full(1, -inf), np.ones(1), np.ones(1)
-    gap = deviation / PARTS
-    steps = np.rint((loss - middle).clip(-FAR * deviation, FAR * deviation) / gap).astype(np.int64)
-    first, last = int(steps.min()), int(steps.max())
-    spread, near = count * (last - first), int(2 * (WIDE * sqrt(count) * PARTS + last - first))
-    size = 1 << (min(spread, near) + 1).bit_length()
-    start = count * first if spread <= near else -size // 2
-    # Where the second law is tilted by the losses it lies where the first does, and small probabilities keep digits.
-    tilted = q * np.exp(gap * steps)
-    total = float(tilted.sum())
-    mine, other = (_power(steps % size, law, size, count) for law in (p, tilted / total))
-    places = (start + np.arange(size))[::-1]
-    mine, other = (np.roll(law, -start)[::-1] for law in (mine, other))
-    with np.errstate(over="ignore", invalid="ignore"):
-        back = other * np.exp(count * log(total) - gap * places)
-    least = count * middle + gap * (places - 0.5).astype(np.float64)
-    return least, np.cumsum(mine), np.cumsum(np.nan_to_num(back, posinf=1e300))
+        order = np.argsort(-losses, kind="stable")
+        losses = losses[order]
+        return np.append((losses[:-1] + losses[1:]) / 2, -inf), np.cumsum(p[order]), np.cumsum(q[order])
+    mean = float(np.average(losses, weights=p))
+    deviation = sqrt(np.average((losses - mean) ** 2, weights=p)) or 1.0
+    step = deviation / STEPS_PER_DEVIATION
+    steps = np.rint((losses - mean) / step).clip(-MAX_STEPS, MAX_STEPS).astype(np.int64)
+    largest = int(abs(steps).max())
+    largest_sum = min(count * largest, int(SUM_DEVIATIONS * sqrt(count) * STEPS_PER_DEVIATION) + largest)
+    size = 2 << largest_sum.bit_length()
+    # Tilted by the losses, the second pmf lies where the first does, and small probabilities keep their digits.
+    tilted = q * np.exp(step * steps)
+    mass = float(tilted.sum())
 
+    def sum_pmf(pmf: FloatArray) -> FloatArray:
+        """The pmf of the coordinates' summed steps, from the largest sum to the smallest."""
+        wrapped = np.bincount(steps % size, pmf, size)
+        return np.fft.fftshift(np.maximum(np.fft.irfft(np.fft.rfft(wrapped) ** count, size), 0))[::-1]
 
-def _power(places: Ints, law: FloatArray, size: int, count: int) -> FloatArray:
-    """The law of a sum of so many, modulo ``size``."""
-    one = np.zeros(size)
-    np.add.at(one, places, law)
-    return np.maximum(np.fft.irfft(np.fft.rfft(one) ** count, size), 0)
-
-
-def event_epsilon(gained: FloatArray, paid: FloatArray, delta: float) -> float:
-    """The largest ε at δ that one of some events attains."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log(np.maximum(gained - delta, 0)) - np.log(paid)
-    return max(0.0, float(np.nan_to_num(found, nan=0.0).max()))
+    sums = np.arange(size // 2 - 1, -size // 2 - 1, -1)
+    untilt = np.exp(np.minimum(count * log(mass) - step * sums, 700))
+    thresholds = (count * mean + step * (sums - 0.5)).astype(np.float64)
+    return thresholds, np.cumsum(sum_pmf(p)), np.cumsum(sum_pmf(tilted / mass) * untilt)

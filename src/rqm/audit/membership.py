@@ -1,12 +1,12 @@
-"""Can one tell from the trained model who took part? The likelihood-ratio attack, user by user.
+"""Membership inference: does the trained model show who took part?
 
-Several models are trained, each on a random half of the users. The attacker
-looks at how confident a model is on a user's examples, and compares it with what models with and without that user
-do (Carlini et al. 2022, there for single examples). One model is attacked with what the others teach, in turn.
+The likelihood-ratio attack (Carlini et al. 2022), for users instead of examples. Several models are
+trained, each on a random half of the users. The attacker compares the confidence of one model on a
+user's examples with that of the other models, which were trained with or without that user.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,31 +20,47 @@ from rqm.training.trainer import Trainer
 from rqm.training.work import images
 
 BoolArray = npt.NDArray[np.bool_]
-
-RESAMPLES = 400
+Curve = tuple[FloatArray, FloatArray]
+"""False-positive rates in increasing order, and the true-positive rate of each."""
 
 
 @dataclass(frozen=True)
 class MembershipAudit:
-    """How well members are told from others: ``found`` of them at a false-positive rate of ``rate``; 95 % intervals.
+    """How well members are distinguished from other users.
 
-    An attack that knows nothing finds a share of ``rate``, and has an area under the curve of a half.
+    Attributes:
+        true_positive_rate: The fraction of the members that are detected, and its 95 % interval. An
+            attack by chance detects a fraction of `false_positive_rate`.
+        area: The area under the curve, and its 95 % interval. It is 0.5 by chance.
+        false_positive_rate: The fraction of other users that are taken for members.
+        users: Number of users.
+        models: Number of models.
+        accuracy: Their mean test accuracy.
+        curve: False and true positive rates, for all thresholds.
     """
 
-    found: float
-    found_low: float
-    found_high: float
-    area: float
-    area_low: float
-    area_high: float
-    rate: float
+    true_positive_rate: list[float]
+    area: list[float]
+    false_positive_rate: float
     users: int
     models: int
     accuracy: float
+    curve: Curve
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return asdict(self)
+        """All values and up to 200 points of the curve, ready for JSON."""
+        points = np.unique(np.geomspace(1, len(self.curve[0]), 200).astype(int)) - 1
+        false, true = (rates[points].round(6).tolist() for rates in self.curve)
+        return {
+            **dict(zip(("found", "found_low", "found_high"), self.true_positive_rate, strict=True)),
+            **dict(zip(("area", "area_low", "area_high"), self.area, strict=True)),
+            "rate": self.false_positive_rate,
+            "users": self.users,
+            "models": self.models,
+            "accuracy": self.accuracy,
+            "false_positives": false,
+            "true_positives": true,
+        }
 
 
 def audit_membership(
@@ -55,121 +71,117 @@ def audit_membership(
     users: int | None = None,
     rate: float = 0.01,
     watch: Callable[[int], object] = lambda model: None,
-) -> tuple[MembershipAudit, FloatArray, FloatArray]:
-    """Train ``models`` models on random halves of the users, and attack each; also the curve (false, true positives).
+) -> MembershipAudit:
+    """Train models on random halves of the users, and attack each with what the others show.
 
-    ``users`` takes the first so many of the data's users, with the plan's ``examples`` each.
+    Args:
+        plan: How the models are trained. A population that it declares is resampled from the data.
+        data: Its data.
+        models: Number of models, at least 4.
+        users: How many of the data's users to take, with the plan's `examples` each; None: all.
+            Ignored where the plan declares a population.
+        rate: The false-positive rate at which members are counted.
+        watch: Called with the number of each model that is trained.
+
+    Returns:
+        The success of the attack, with bootstrap intervals over users and models.
     """
     models, rate = whole("models", models, 4), real("rate", rate, "strictly between 0 and 1", 0, 1)
     if plan.participation.population is not None:
-        everybody = data.train.resample(plan.participation.population, plan.examples, plan.seed)
+        everyone = data.train.redrawn(plan.participation.population, plan.examples, plan.seed)
     else:
         users = len(data.train) if users is None else whole("users", users, 4, len(data.train))
-        everybody = _first(data.train, users, plan.examples)
-    participation = replace(plan.participation, population=None)
-    plan, count = replace(plan, participation=participation), len(everybody)
+        everyone = _subset(data.train, np.arange(users), plan.examples)
+    plan, users = replace(plan, participation=replace(plan.participation, population=None)), len(everyone)
     rng = np.random.default_rng([plan.seed, 0x3E3])
-    # Half of the users in each model. Were each user in just half of the models, those that are left out of a
-    # comparison would tell against the truth.
-    half = np.argsort(np.argsort(rng.random((models, count)), axis=1), axis=1) < count // 2
-    confidence, accuracies = np.empty((models, count)), []
+    # Exactly half of the users of each model. If each user were in exactly half of the models, the comparison with the
+    # other models would be biased against the truth.
+    is_member = rng.permuted(np.tile(np.arange(users) < users // 2, (models, 1)), axis=1)
+    confidences, accuracies = np.empty((models, users)), []
     for model in range(models):
-        members = replace(data, train=_only(everybody, np.flatnonzero(half[model])))
+        members = replace(data, train=_subset(everyone, np.flatnonzero(is_member[model]), plan.examples))
         trainer = Trainer(replace(plan, seed=plan.seed + 1 + model), members)
-        while trainer.done < plan.participation.rounds:
+        for _ in range(plan.participation.rounds):
             trainer.step()
-        confidence[model] = _confidence(trainer, everybody)
+        confidences[model] = _user_confidences(trainer, everyone)
         accuracies.append(trainer.evaluate()[1] or 0.0)
         watch(model)
-    scores = likelihood_ratios(confidence, half)
-    false, true = curve(scores.ravel(), half.ravel())
-    low, high = _intervals(scores, half, rate, rng)
-    found, area = _at(false, true, rate), float(np.trapezoid(true, false))
-    audit = MembershipAudit(
-        found, low[0], high[0], area, low[1], high[1], rate, count, models, float(np.mean(accuracies))
-    )
-    return audit, false, true
+    scores = likelihood_ratios(confidences, is_member)
+    resampled = []
+    for _ in range(400):
+        index = np.ix_(*(rng.integers(0, size, size) for size in scores.shape))
+        resampled.append(_summarize(roc_curve(scores[index], is_member[index]), rate))
+    curve = roc_curve(scores, is_member)
+    bounds = np.vstack([_summarize(curve, rate), np.quantile(resampled, [0.025, 0.975], axis=0)])
+    detected, area = bounds.T.tolist()
+    return MembershipAudit(detected, area, rate, users, models, float(np.mean(accuracies)), curve)
 
 
-def likelihood_ratios(confidence: FloatArray, half: BoolArray) -> FloatArray:
-    """For every model and user, the log-likelihood ratio of being a member, learned from the other models.
+def _summarize(curve: Curve, rate: float) -> tuple[float, float]:
+    """The true-positive rate at a false-positive rate, and the area under the curve."""
+    false, true = curve
+    return float(true[np.searchsorted(false, rate, side="right") - 1]), float(np.trapezoid(true, false))
 
-    Confidences of members and of others are taken to be normal with one variance for each user.
+
+def likelihood_ratios(confidences: FloatArray, is_member: BoolArray) -> FloatArray:
+    """The log-likelihood ratio of membership for each model and user, learned from the other models.
+
+    Confidences are assumed to be normal, with one variance for the members and non-members of a user.
+
+    Args:
+        confidences: The confidence of each model (row) on the examples of each user (column).
+        is_member: Whether the model was trained on the user.
+
+    Returns:
+        The ratios; 0 where the other models all have the user, or none has.
     """
-    models = len(confidence)
-    out = np.empty_like(confidence)
-    for model in range(models):
-        rest = np.arange(models) != model
-        inside, x = half[rest], confidence[rest]
-        mean_in, mean_out = (np.where(part, x, 0).sum(0) / np.maximum(1, part.sum(0)) for part in (inside, ~inside))
-        spread = np.where(inside, x - mean_in, x - mean_out).std(axis=0) + 1e-3
-        here = confidence[model]
-        ratio = ((here - mean_out) ** 2 - (here - mean_in) ** 2) / (2 * spread**2)
-        out[model] = np.where(inside.any(axis=0) & ~inside.all(axis=0), ratio, 0.0)  # else nothing was learned
-    return out
+    ratios = np.zeros_like(confidences)
+    for model, confidence in enumerate(confidences):
+        inside, x = np.delete(is_member, model, axis=0), np.delete(confidences, model, axis=0)
+        mean_in, mean_out = (np.where(mask, x, 0).sum(0) / np.maximum(1, mask.sum(0)) for mask in (inside, ~inside))
+        deviation = np.where(inside, x - mean_in, x - mean_out).std(axis=0) + 1e-3
+        ratio = ((confidence - mean_out) ** 2 - (confidence - mean_in) ** 2) / (2 * deviation**2)
+        ratios[model] = np.where(inside.any(axis=0) & ~inside.all(axis=0), ratio, 0.0)
+    return ratios
 
 
-def curve(scores: FloatArray, member: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """False and true positives as shares, from the highest score down.
+def roc_curve(scores: FloatArray, is_member: BoolArray) -> Curve:
+    """False and true positive rates for all thresholds, from the highest score down.
 
-    >>> curve(np.array([3.0, 2.0, 1.0]), np.array([True, False, True]))
+    Args:
+        scores: Scores; members should have high ones.
+        is_member: Whether each belongs to a member.
+
+    Returns:
+        The two rates.
+
+    >>> roc_curve(np.array([3.0, 2.0, 1.0]), np.array([True, False, True]))
     (array([0., 0., 1., 1.]), array([0. , 0.5, 0.5, 1. ]))
     """
-    order = np.argsort(-scores, kind="stable")
-    hits = member[order]
-    true, false = np.cumsum(hits) / max(1, hits.sum()), np.cumsum(~hits) / max(1, (~hits).sum())
-    return np.concatenate([[0.0], false]), np.concatenate([[0.0], true])
-
-
-def _at(false: FloatArray, true: FloatArray, rate: float) -> float:
-    return float(true[np.searchsorted(false, rate, side="right") - 1])
-
-
-def _intervals(scores: FloatArray, half: BoolArray, rate: float, rng: np.random.Generator) -> Any:
-    """95 % intervals of the share that is found and of the area: bootstrap over users, and over models."""
-    values = []
-    for _ in range(RESAMPLES):
-        rows, columns = (rng.integers(0, size, size) for size in scores.shape)
-        false, true = curve(scores[rows][:, columns].ravel(), half[rows][:, columns].ravel())
-        values.append((_at(false, true, rate), float(np.trapezoid(true, false))))
-    return np.quantile(values, [0.025, 0.975], axis=0).tolist()
+    hits = is_member.ravel()[np.argsort(-scores, axis=None, kind="stable")]
+    false, true = (np.append(0.0, np.cumsum(mask) / max(1, mask.sum())) for mask in (~hits, hits))
+    return false, true
 
 
 @torch.no_grad()
-def _confidence(trainer: Trainer, users: Clients) -> FloatArray:
-    """For every user the mean log-odds that the model gives the true labels of its examples."""
+def _user_confidences(trainer: Trainer, users: Clients) -> FloatArray:
+    """For each user, the mean log-odds that the model gives the true labels of its examples."""
+    confidences = np.zeros(len(users))
     trainer.model.eval()
-    found = []
-    for start in range(0, len(users), 100):
-        parts = [users[user] for user in range(start, min(start + 100, len(users)))]
-        x, y = (torch.cat([part[i] for part in parts]).to(trainer.device) for i in (0, 1))
-        log_p = torch.log_softmax(trainer.model(images(x)).double(), dim=1)
-        own = log_p.gather(1, y[:, None])
-        others = log_p.scatter(1, y[:, None], -torch.inf).logsumexp(dim=1)
-        odds = (own[:, 0] - others).cpu().numpy()
-        ends = np.cumsum([len(part[1]) for part in parts])[:-1]
-        found += [float(part.mean()) if len(part) else 0.0 for part in np.split(odds, ends)]
+    for user in range(len(users)):
+        x, y = (tensor.to(trainer.device) for tensor in users[user])
+        if len(y):
+            log_p = torch.log_softmax(trainer.model(images(x)).double(), dim=1)
+            other_labels = log_p.scatter(1, y[:, None], -torch.inf).logsumexp(dim=1)
+            confidences[user] = float((log_p.gather(1, y[:, None])[:, 0] - other_labels).mean())
     trainer.model.train()
-    return np.array(found)
+    return confidences
 
 
-def _first(clients: Clients, count: int, examples: int) -> Clients:
-    """The first ``count`` users with at most ``examples`` each, all made."""
-    if clients.prepare is not None:
-        for client in range(count):
-            clients.prepare(client)
-    rows = [
-        np.arange(a, min(b, a + examples))
-        for a, b in zip(clients.offsets[:count], clients.offsets[1 : count + 1], strict=True)
-    ]
-    rows = rows if clients.rows is None else [clients.rows[part] for part in rows]
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
-    return Clients(clients.inputs, clients.labels, offsets, rows=np.concatenate(rows))
-
-
-def _only(clients: Clients, chosen: Any) -> Clients:
-    """Some of the users."""
-    assert clients.rows is not None
-    rows = [clients.rows[clients.offsets[user] : clients.offsets[user + 1]] for user in chosen]
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
-    return Clients(clients.inputs, clients.labels, offsets, rows=np.concatenate(rows))
+def _subset(clients: Clients, chosen: npt.NDArray[np.int64], max_examples: int) -> Clients:
+    """Some of the clients, each with its first examples."""
+    clients.make(chosen.tolist())
+    starts, sizes = clients.offsets[chosen], np.minimum(clients.sizes[chosen], max_examples)
+    rows = np.concatenate([np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)])
+    rows = rows if clients.rows is None else clients.rows[rows]
+    return Clients(clients.inputs, clients.labels, np.append(0, np.cumsum(sizes)), rows=rows)

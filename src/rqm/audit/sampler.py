@@ -1,43 +1,55 @@
-"""Does an encoder draw from the law that is accounted for? Whatever the input, its bits, the thread or the process.
+"""Goodness of fit: does an encoder draw from the pmf that is accounted for?
 
-Frequencies are compared with the exact law (G-tests), neighbouring draws, threads and processes with each other, and
-floats that were crafted to slip through rounding with harmless ones that have the same law.
+Frequencies are compared with the exact pmf, and consecutive draws, threads and processes with each
+other (G-tests). Floats that are crafted to exploit rounding must give the same draws as ordinary floats.
 """
 
 import multiprocessing
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
 
-from rqm._util.checks import FloatArray, real, whole
-from rqm.kernels.integer_sampler import POSITION_SHIFT
+from rqm._util.checks import FloatArray, whole
+from rqm.audit.measurement import IntArray, Source
+from rqm.kernels.recipe import SHIFT
 from rqm.mechanisms.channel import Channel
 from rqm.randomness import SecureRandom, SeededRandom
 
-APART = 1e-5
-"""Total variation by which rounding a law to integers may move it; 2**-24 at 256 levels."""
-LEVEL = 1e-6
-"""A p-value below this, over all tests together, is a failure: a sound sampler fails once in a million audits."""
-INPUTS = 8
-SHARED = 4096
-"""Draws of each thread, and of each process, that are compared with the others'."""
-
-PATIENCE = 600.0
-"""Seconds that a forked process may take for its few draws, which fit into the queue's pipe."""
+MAX_TABLE_DISTANCE = 1e-5
+"""Total variation distance that rounding a pmf to an integer table may cause; it is 2⁻²⁴ at 256 levels."""
+MIN_P_VALUE = 1e-6
+"""A smaller p-value, corrected for the number of tests, is a failure. A sound sampler fails once in a million."""
+SHARED_DRAWS = 4096
+"""Draws of each thread or process. Those of a process fit into a pipe."""
+FORK_SECONDS = 600.0
+"""How long a forked process may take for its draws, on a busy machine."""
 
 Backend = Literal["cpu", "torch", "cuda"]
-Rng = SecureRandom | SeededRandom
-Found = tuple[float, str]
+Result = tuple[float, str]
+"""A p-value and the name of the test."""
+Encode = Callable[..., IntArray]
+"""Encodes an array of inputs, with a source of randomness."""
 
 
 @dataclass(frozen=True)
 class SamplerAudit:
-    """``p_value`` is that of the worst test, times the number of tests; ``worst`` names it."""
+    """Whether a sampler passed.
+
+    Attributes:
+        p_value: The smallest p-value times the number of tests.
+        worst: The test that it comes from.
+        tests: Number of tests.
+        draws: Draws that were compared with a pmf.
+        passed: Whether `p_value` is at least 1e-6.
+        backend: What drew.
+    """
 
     p_value: float
     worst: str
@@ -47,23 +59,33 @@ class SamplerAudit:
     backend: str = "cpu"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
+        """All values, ready for JSON."""
         return asdict(self)
 
 
 def audit_sampler(
-    mech: Channel,
-    rng: Rng | None = None,
+    mechanism: Channel,
+    rng: Source | None = None,
     *,
     draws: int = 2_000_000,
     claimed: Channel | None = None,
     backend: Backend = "cpu",
 ) -> SamplerAudit:
-    """Draw ``draws`` times at each of some inputs, and compare with the law of ``claimed`` (the mechanism itself).
+    """Compare an encoder with the pmf that is accounted for.
 
-    Among the inputs are both ends of the clip and what lies beyond them, levels, places between, and the floats next
-    to a level; draws come from ``encode`` in both precisions and from ``encode_sum``. ``backend="torch"`` are the plain
-    operations of torch that serve where nothing is compiled, ``"cuda"`` the GPU.
+    Inputs are the ends of the clip, values outside it, levels, values between levels, and the floats
+    next to a level. They are encoded in both precisions and in sums.
+
+    Args:
+        mechanism: The mechanism whose encoder is tested.
+        rng: Source of randomness; None: a cryptographic one.
+        draws: Draws at each input.
+        claimed: The mechanism whose pmf is accounted for; None: the same.
+        backend: "cpu" for the compiled encoder, "torch" for the operations that replace it where
+            nothing is compiled, "cuda" for the GPU.
+
+    Returns:
+        The result of all tests.
 
     >>> from rqm import RQM
     >>> audit_sampler(RQM(), draws=50_000).passed
@@ -73,201 +95,175 @@ def audit_sampler(
     if backend == "cuda":
         from rqm.training.trainer import pick_device  # noqa: PLC0415 (takes torch)
 
-        pick_device("cuda")  # or says that there is none
-    rng, claimed, encoder = rng or SecureRandom(), claimed or mech, Encoder(mech, backend)
-    found = [
-        *_statements(claimed),
-        *_laws(encoder, claimed, draws, rng),
-        *_floats(encoder, claimed),
-        *_threads(encoder, rng),
+        pick_device("cuda")  # raises an error if there is no GPU
+    rng, claimed, encode = rng or SecureRandom(), claimed or mechanism, partial(_encode, mechanism, backend)
+    frequencies = list(_test_frequencies(mechanism, claimed, encode, draws, rng))
+    results = [
+        *frequencies,
+        *_test_floats(claimed, encode),
+        (_threaded_p_value(encode, rng), "threads that share a source"),
     ]
-    if backend == "cpu" and isinstance(rng, SecureRandom):
-        found += _processes(encoder, rng)
-    worst, where = min(found)
-    p_value = min(1.0, worst * len(found))
-    laws = sum(name.startswith("the law") for _, name in found)
-    return SamplerAudit(p_value, where, len(found), draws * laws, bool(p_value >= LEVEL), backend)
+    if backend == "cpu" and isinstance(rng, SecureRandom) and "fork" in multiprocessing.get_all_start_methods():
+        results.append((_forked_p_value(mechanism, rng), "processes forked from one another"))
+    smallest, worst = min(results)
+    p_value = min(1.0, smallest * len(results))
+    compared = sum(name.startswith("the pmf") for _, name in frequencies)
+    return SamplerAudit(p_value, worst, len(results), draws * compared, bool(p_value >= MIN_P_VALUE), backend)
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """A mechanism's ``encode`` and ``encode_sum`` on one backend, from NumPy arrays to NumPy arrays."""
+def _encode(mechanism: Channel, backend: Backend, x: Any, rng: Source, *, in_sum: bool = False) -> IntArray:
+    """Messages of an array of inputs; `in_sum`: the sum over its rows."""
+    encode = mechanism.encode_sum if in_sum else mechanism.encode
+    if backend == "cpu":
+        return np.asarray(encode(x, rng)).astype(np.int64)
+    import torch  # noqa: PLC0415 (an extra)
 
-    mech: Channel
-    backend: Backend = "cpu"
+    from rqm.kernels import tensors  # noqa: PLC0415
 
-    def encode(self, x: Any, rng: Rng) -> Any:
-        """Levels."""
-        if self.backend == "cpu":
-            return np.asarray(self.mech.encode(x, rng)).astype(np.int64)
-        import torch  # noqa: PLC0415 (an extra)
-
-        from rqm.kernels import torch_backend  # noqa: PLC0415
-
-        if self.backend == "torch":
-            return torch_backend.draw(self.mech.recipe, torch.from_numpy(x), rng).numpy()
-        return self.mech.encode(torch.from_numpy(x).cuda(), rng).cpu().numpy().astype(np.int64)
-
-    def encode_sum(self, x: Any, rng: Rng) -> Any:
-        """The sum over rows."""
-        if self.backend == "torch":
-            return sum(self.encode(row, rng) for row in x)
-        if self.backend == "cpu":
-            return np.asarray(self.mech.encode_sum(x, rng))
-        import torch  # noqa: PLC0415
-
-        return self.mech.encode_sum(torch.from_numpy(x).cuda(), rng).cpu().numpy()
+    inputs = torch.from_numpy(x)
+    if backend == "cuda":
+        messages = encode(inputs.cuda(), rng).cpu()
+    else:
+        messages = tensors._draw(mechanism.recipe, inputs, rng)
+        messages = messages.sum(0) if in_sum else messages
+    return np.asarray(messages.numpy()).astype(np.int64)
 
 
-def _statements(claimed: Channel) -> Iterator[Found]:
-    """The law that is stated and the law that is sampled are the same but for rounding to integers; nothing if so."""
-    for x in _inputs(claimed):
-        apart = np.abs(claimed.pmf(x) - claimed.sampled_pmf(x).astype(np.float64)).sum() / 2
-        if not apart < APART:
-            yield 0.0, f"the stated law at x = {x:.6g} is not the one that is sampled"
-
-
-def _laws(encoder: Encoder, claimed: Channel, draws: int, rng: Rng) -> Iterator[Found]:
-    """Frequencies at each input, by each entrance, and the independence of neighbouring draws."""
-    entrances: dict[str, Callable[[float], Any]] = {
-        "": lambda x: encoder.encode(np.full(draws, x), rng),
-        " in float32": lambda x: encoder.encode(np.full(draws, x, dtype=np.float32), rng),
-        " in a sum": lambda x: encoder.encode_sum(np.full((1, draws), x), rng),
-    }
-    for number, x in enumerate(_inputs(encoder.mech)):
-        for entrance, draw in entrances.items() if number % 3 == 0 else list(entrances.items())[:1]:
-            levels = draw(x)
-            at = float(np.float32(x)) if "32" in entrance else x
-            law = claimed.sampled_pmf(at).astype(np.float64)
-            if levels.min() < 0 or levels.max() >= len(law):
-                yield 0.0, f"the law at x = {x:.6g}{entrance}: an outcome that there is not"
+def _test_frequencies(
+    mechanism: Channel, claimed: Channel, encode: Encode, draws: int, rng: Source
+) -> Iterator[Result]:
+    """At each input: the integer table, frequencies, and the independence of consecutive draws."""
+    for index, x in enumerate(_test_inputs(mechanism)):
+        if not np.abs(claimed.pmf(x) - claimed.sampled_pmf(x).astype(np.float64)).sum() / 2 < MAX_TABLE_DISTANCE:
+            yield 0.0, f"the stated pmf at x = {x:.6g} is not the one that is sampled"
+        inputs = np.full((1, draws), x)
+        messages = {"": encode(inputs[0], rng)}
+        if index % 3 == 0:
+            messages[" in float32"] = encode(inputs[0].astype(np.float32), rng)
+            messages[" in a sum"] = encode(inputs, rng, in_sum=True)
+        for encoding, drawn in messages.items():
+            rounded = float(np.float32(x)) if encoding == " in float32" else x
+            pmf = claimed.sampled_pmf(rounded).astype(np.float64)
+            where = f"x = {x:.6g}{encoding}"
+            if drawn.min() < 0 or drawn.max() >= len(pmf):
+                yield 0.0, f"the pmf at {where}: an outcome that there is not"
                 continue
-            yield goodness(np.bincount(levels, minlength=len(law)), law), f"the law at x = {x:.6g}{entrance}"
-            yield independence(levels), f"neighbours at x = {x:.6g}{entrance}"
+            yield goodness(np.bincount(drawn, minlength=len(pmf)), pmf), f"the pmf at {where}"
+            yield independence(drawn), f"neighbors at {where}"
 
 
-def _inputs(mech: Channel) -> list[float]:
-    breakpoints = mech.breakpoints[
-        np.linspace(0, len(mech.breakpoints) - 1, min(len(mech.breakpoints), INPUTS)).round().astype(int)
-    ]
-    inner = [float(np.nextafter(breakpoints[len(breakpoints) // 2], np.inf))]
-    between = [float((a + b) / 2 + (b - a) / 7) for a, b in zip(breakpoints[:-1:3], breakpoints[1::3], strict=False)]
-    return [*map(float, breakpoints), *inner, *between, 2.5 * mech.clip]
+def _test_inputs(mechanism: Channel) -> list[float]:
+    """At most eight breakpoints, the float after one of them, values between them, and one outside the clip."""
+    indices = np.linspace(0, len(mechanism.breakpoints) - 1, 8).round().astype(int)
+    breakpoints = mechanism.breakpoints[np.unique(indices)]
+    between = breakpoints[:-1:3] + np.diff(breakpoints)[::3] * 0.64
+    next_float = np.nextafter(breakpoints[len(breakpoints) // 2], np.inf)
+    return [*breakpoints.tolist(), float(next_float), *between.tolist(), 2.5 * mechanism.clip]
 
 
-# -- an adversary who chooses the bits of floats -------------------------------------------------------
+# -- an adversary who chooses the bits of floats --------------------------------------------------
 
 
-def crafted_floats(mech: Channel) -> FloatArray:
-    """Floats at which rounding could slip: around every knot, subnormal, huge, and with awkward last bits."""
-    around = np.concatenate([mech.breakpoints, -mech.breakpoints, [0.0]])
-    up = down = around
-    steps = [around]
-    for _ in range(3):
-        up, down = np.nextafter(up, np.inf), np.nextafter(down, -np.inf)
-        steps += [up, down]
-    rng = np.random.default_rng(0)
-    bits = rng.integers(0, 2**52, size=500, dtype=np.uint64) | (np.uint64(1022) << np.uint64(52))
-    awkward = (2 * bits.view(np.float64) - 1) * mech.clip  # all 52 bits of the fraction in use
-    extreme = np.array([5e-324, 2.2e-308, 1e-45, 1e38, 3.4e38, 1.7e308, -0.0])
-    unit = mech.clip / (mech.recipe.high - mech.recipe.low)
-    halves = mech.clip * np.array([-1, -0.5, 0, 0.5, 1])[:, None] + unit * np.array([-1.5, -0.5, 0.5, 1.5])
-    return np.concatenate([*steps, awkward, -awkward, extreme, -extreme, halves.ravel()])
+def crafted_floats(mechanism: Channel) -> FloatArray:
+    """Floats that rounding could treat wrongly: next to breakpoints, at half positions, subnormal, huge."""
+    clip = mechanism.clip
+    points = np.concatenate([mechanism.breakpoints, -mechanism.breakpoints])
+    next_floats = (points.view(np.int64)[:, None] + np.arange(-3, 4)).view(np.float64)
+    fractions = np.random.default_rng(0).integers(0, 2**52, size=500, dtype=np.uint64)
+    all_bits = (2 * (fractions | (np.uint64(1022) << np.uint64(52))).view(np.float64) - 1) * clip
+    extreme = np.array([0.0, 5e-324, 1e-323, 1.5e-323, 2.2e-308, 1e-45, 1e38, 3.4e38, 1.7e308])
+    position = clip / (mechanism.recipe.high - mechanism.recipe.low)
+    halves = clip * np.array([-1, -0.5, 0, 0.5, 1])[:, None] + position * np.array([-1.5, -0.5, 0.5, 1.5])
+    floats = np.concatenate([next_floats.ravel(), all_bits, -all_bits, extreme, -extreme, halves.ravel()])
+    return np.asarray(floats[np.isfinite(floats)])  # the bits below those of zero are no number
 
 
-def _floats(encoder: Encoder, claimed: Channel) -> Iterator[Found]:
-    """Each crafted float draws exactly as a harmless one whose position is the same and is accounted for."""
+def _test_floats(claimed: Channel, encode: Encode) -> Iterator[Result]:
+    """Each crafted float is drawn from exactly like an ordinary float at the same position of the grid."""
     recipe = claimed.recipe
-    for kind in (np.float64, np.float32):
+    for dtype in (np.float64, np.float32):
         with np.errstate(over="ignore"):
-            given = crafted_floats(claimed).astype(kind)
-        x = given[np.isfinite(given)]
+            x = crafted_floats(claimed).astype(dtype)
+        x = x[np.isfinite(x)]
         position = recipe.position(x.astype(np.float64))
-        harmless = np.asarray((position - (recipe.center - POSITION_SHIFT)) / recipe.scale, dtype=np.float64)
-        sound = (recipe.position(harmless) == position) & (position >= recipe.low) & (position <= recipe.high)
-        yield float(sound.all()), f"the positions of crafted {np.dtype(kind).name}"
-        drawn, expected = (encoder.encode(np.repeat(values, 64), SeededRandom(1)) for values in (x, harmless))
-        yield float(np.array_equal(drawn, expected)), f"draws at crafted {np.dtype(kind).name}"
+        ordinary = np.asarray((position - (recipe.centre - SHIFT)) / recipe.scale, dtype=np.float64)
+        is_sound = (recipe.position(ordinary) == position) & (position >= recipe.low) & (position <= recipe.high)
+        yield float(is_sound.all()), f"the positions of crafted {np.dtype(dtype).name}"
+        crafted, expected = (encode(np.repeat(values, 64), SeededRandom(1)) for values in (x, ordinary))
+        yield float(np.array_equal(crafted, expected)), f"draws at crafted {np.dtype(dtype).name}"
 
 
-# -- threads and processes ----------------------------------------------------------------------------
+# -- threads and processes ------------------------------------------------------------------------
 
 
-def _draw_some(job: tuple[Encoder, Rng]) -> Any:
-    encoder, rng = job
-    return encoder.encode(np.zeros(SHARED), rng)
-
-
-def _threads(encoder: Encoder, rng: Rng) -> Iterator[Found]:
-    """Threads that share a source never share a draw."""
+def _threaded_p_value(encode: Encode, rng: Source) -> float:
+    """The p-value of independence of the draws of threads that share a source."""
     with ThreadPoolExecutor(4) as pool:
-        drawn = list(pool.map(_draw_some, [(encoder, rng)] * 8))
-    yield together(drawn), "threads that share a source"
+        draws = list(pool.map(lambda _: encode(np.zeros(SHARED_DRAWS), rng), range(8)))
+    return _joint_independence(draws)
 
 
-def _processes(encoder: Encoder, rng: Rng) -> list[Found]:
-    """A process and the two that it forks do not share a draw."""
-    if "fork" not in multiprocessing.get_all_start_methods():
-        return []
+def _forked_p_value(mechanism: Channel, rng: Source) -> float:
+    """The p-value of independence of the draws of a process and of two that it forks."""
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    children = [context.Process(target=_draw_into, args=(queue, encoder, rng)) for _ in range(2)]
+    children = [context.Process(target=_draw_into, args=(queue, mechanism, rng)) for _ in range(2)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork among threads: just what is to be tried
+        warnings.simplefilter("ignore", DeprecationWarning)  # that a fork with threads may fail is what is tested
         for child in children:
             child.start()
     for child in children:
-        child.join(PATIENCE)
-    if any(child.exitcode != 0 for child in children):
+        child.join(FORK_SECONDS)
+    if any(child.exitcode != 0 for child in children):  # one died, or did not end
         for child in children:
             child.kill()
-        return [(0.0, "processes forked from one another: one died, or did not end")]
-    drawn = [_draw_some((encoder, rng)), *(queue.get() for _ in children)]
-    return [(together(drawn), "processes forked from one another")]
+        return 0.0
+    _draw_into(queue, mechanism, rng)
+    return _joint_independence([queue.get() for _ in range(3)])
 
 
-def _draw_into(queue: Any, encoder: Encoder, rng: Rng) -> None:
-    queue.put(np.asarray(encoder.mech.encode(np.zeros(SHARED), rng, threads=1)))
+def _draw_into(queue: Any, mechanism: Channel, rng: Source) -> None:
+    queue.put(np.asarray(mechanism.encode(np.zeros(SHARED_DRAWS), rng, threads=1)))
 
 
-def together(drawn: list[Any]) -> float:
-    """The p-value of independence of several sequences: the least over all pairs, times how many there are."""
-    values = [independence(np.column_stack([a, b]).ravel()) for i, a in enumerate(drawn) for b in drawn[i + 1 :]]
+def _joint_independence(draws: Sequence[IntArray]) -> float:
+    """The smallest p-value of independence of two of several sequences, times the number of pairs."""
+    values = [independence(np.column_stack(pair).ravel()) for pair in combinations(draws, 2)]
     return min(1.0, min(values) * len(values))
 
 
-# -- tests --------------------------------------------------------------------------------------------
+# -- tests ----------------------------------------------------------------------------------------
 
 
-def goodness(counts: Any, law: FloatArray) -> float:
-    """The p-value of a G-test; rare outcomes are taken together, impossible ones must not occur."""
-    total = counts.sum()
-    if counts[law == 0].any():
+def goodness(counts: IntArray, pmf: FloatArray) -> float:
+    """The p-value of a G-test of counts against a pmf.
+
+    Args:
+        counts: How often each outcome was drawn.
+        pmf: Its probability. Rare outcomes are merged. Impossible ones must not occur.
+
+    Returns:
+        The p-value.
+    """
+    if counts[pmf == 0].any():
         return 0.0
-    often = law * total >= 10
-    expected = np.append(law[often], law[~often].sum()) * total
-    observed = np.append(counts[often], counts[~often].sum())
-    kept = expected > 0
-    if kept.sum() < 2:
+    is_common = pmf * counts.sum() >= 10
+    expected = np.append(pmf[is_common], pmf[~is_common].sum())
+    observed = np.append(counts[is_common], counts[~is_common].sum())[expected > 0]
+    expected = expected[expected > 0]
+    if len(expected) < 2:
         return 1.0
-    scaled = expected[kept] * (observed[kept].sum() / expected[kept].sum())
-    return float(stats.power_divergence(observed[kept], scaled, lambda_="log-likelihood").pvalue)
+    expected *= observed.sum() / expected.sum()
+    return float(stats.power_divergence(observed, expected, lambda_="log-likelihood").pvalue)
 
 
-def independence(levels: Any) -> float:
-    """The p-value of a G-test on pairs of neighbouring draws, both of which fall into one of at most four groups."""
-    top = np.max(levels)
-    edges = np.unique(np.quantile(levels, [0.25, 0.5, 0.75], method="nearest"))
-    edges = edges[edges < top] if (edges < top).any() else np.array([top - 1])  # or all would be in one group
-    groups = np.searchsorted(edges, levels, side="left")
-    pairs = np.zeros((groups.max() + 1,) * 2)
-    np.add.at(pairs, (groups[:-1:2], groups[1::2]), 1)
-    pairs = pairs[pairs.sum(axis=1) > 0][:, pairs.sum(axis=0) > 0]
-    if min(pairs.shape) < 2:
+def independence(messages: IntArray) -> float:
+    """The p-value of a G-test of independence of the draws 0 and 1, 2 and 3, …, in at most four groups each."""
+    highest = np.max(messages)
+    edges = np.unique(np.quantile(messages, [0.25, 0.5, 0.75], method="nearest"))
+    edges = edges[edges < highest] if (edges < highest).any() else np.array([highest - 1])  # or all were in one group
+    groups = np.searchsorted(edges, messages, side="left")
+    table = stats.contingency.crosstab(groups[:-1:2], groups[1::2]).count
+    if min(table.shape) < 2:
         return 1.0
-    return float(stats.chi2_contingency(pairs, correction=False, lambda_="log-likelihood").pvalue)
-
-
-def checked_confidence(confidence: float) -> float:
-    """A confidence strictly between 0 and 1."""
-    return real("confidence", confidence, "between 0 and 1", 0, 1)
+    return float(stats.chi2_contingency(table, correction=False, lambda_="log-likelihood").pvalue)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rqm import Participation, PrivateMean, Rounding, SeededRandom
-from rqm.audit.sketch import audit_sketch
+from rqm.audit.sketch_claim import audit_sketch
 from rqm.encoding.choice import second_clip
 from rqm.encoding.sketch import Sketch
 

@@ -1,0 +1,114 @@
+"""Are sketches private without noise? A published claim, and ours, for the worst pair of vectors.
+
+Li et al. (2019) state an ε for a count sketch without noise. Their proof assumes Gaussian vectors.
+Differential privacy is about the worst pair: zero and any other vector have different sketches. Noise
+for vectors that are clipped *before* the sketch is not enough: the hashes are public, and a vector
+whose coordinates all go to the same sum becomes many times longer. Clipped after it, a sketch is as
+private as stated.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import final
+
+import numpy as np
+
+from rqm._util.checks import FloatArray, whole
+from rqm.accounting.participation import Participation
+from rqm.audit.measurement import EpsilonAudit, IntArray, Source
+from rqm.audit.privacy import measure_epsilon
+from rqm.encoding.choice import second_clip
+from rqm.encoding.private_mean import PrivateMean
+from rqm.encoding.sketch import Sketch
+from rqm.mechanisms.rounding import Rounding
+from rqm.randomness import SeededRandom
+
+DIM, COUNT, CLIENTS, DELTA = 1024, 16, 10, 1e-3
+"""Length of the vectors and of their sketches, clients in a sum, and δ of our claim. They are small to be fast."""
+PUBLISHED_EPSILON = 1.0
+"""The ε of the examples in Li et al. (2019)."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SketchAudit(EpsilonAudit):
+    """What is claimed of a sketch, and what was measured.
+
+    Attributes:
+        name: The kind of sketch.
+        draws: Draws of each vector.
+    """
+
+    name: str
+    draws: int
+
+
+def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
+    """Test three claims with the worst pair of vectors: no noise, a clip before the sketch, and one after it.
+
+    Args:
+        draws: Sums that are drawn of each vector, at least 1000.
+
+    Returns:
+        The three audits. The first two claims are false.
+    """
+    draws, source, confidence = whole("draws", draws, 1000), SeededRandom(0x5CE7), 0.999
+    clip = second_clip(COUNT)
+    mean = PrivateMean(
+        dim=COUNT,
+        l2_clip=clip,
+        mechanism=Rounding(clip=clip, levels=2, margin=0.7),
+        participation=Participation(clients=CLIENTS),
+        delta=DELTA,
+    )
+    private_epsilon = mean.guarantee().epsilon
+    audits = []
+    for name, count, claimed, delta, number in (
+        ("without noise", _count_nonzero, PUBLISHED_EPSILON, 0.0, draws // 40),  # such sketches always show the vector
+        ("noise, clipped before", partial(_count_sums, mean, False), private_epsilon, DELTA, draws),
+        ("noise, clipped after", partial(_count_sums, mean, True), private_epsilon, DELTA, draws),
+    ):
+        audit = measure_epsilon(
+            partial(count, source), [0, 1], [np.empty(0)], claimed, draws=number, confidence=confidence, delta=delta
+        )
+        audits.append(
+            SketchAudit(
+                name=name,
+                claimed=claimed,
+                measured=audit.measured,
+                delta=delta,
+                confidence=confidence,
+                draws=number,
+            )
+        )
+    return audits
+
+
+def _count_nonzero(source: Source, x: float, others: FloatArray, draws: int) -> IntArray:
+    """How many sketches of zero (0) or of a unit vector (1) are zero or not, each with secret hashes of its own."""
+    seeds = source.words(draws) >> np.uint64(1)
+    vector = x * np.eye(1, DIM)
+    return np.bincount([Sketch(DIM, COUNT, int(seed)).forward(vector).any() for seed in seeds], minlength=2)
+
+
+def _count_sums(
+    mean: PrivateMean, is_clipped: bool, source: Source, x: float, others: FloatArray, draws: int
+) -> IntArray:
+    """How often each sum came out in the direction that distinguishes a unit vector (1) from its negative (0).
+
+    All coordinates of the vector lie in one sum of a sketch whose hashes are public. The other
+    clients hold zero. `is_clipped` says whether there is a clip after the sketch.
+    """
+    sketch = Sketch(DIM, COUNT, 1)
+    in_first_sum = sketch.places == sketch.places[0]
+    vector = sketch.signs * in_first_sum / in_first_sum.sum() ** 0.5
+    direction = mean.rotation(0).forward(sketch.forward(vector[None]))  # type: ignore[union-attr]
+    sent = direction * (2 * x - 1)
+    if is_clipped:
+        sent *= min(1.0, (mean.length or inf) / float(np.linalg.norm(sent)))
+    inputs = np.zeros((CLIENTS, draws, COUNT))
+    inputs[0] = sent
+    total = np.asarray(mean.mechanism.channel.encode_sum(inputs.reshape(CLIENTS, -1), source)).reshape(draws, COUNT)
+    aligned = np.where(direction[0] > 0, total, CLIENTS - total).sum(axis=1)
+    return np.bincount(aligned, minlength=CLIENTS * COUNT + 1)
