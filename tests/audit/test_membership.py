@@ -9,7 +9,7 @@ import torch
 from rqm._util.files import write_json
 from rqm.audit import suite
 from rqm.audit.membership import audit_membership, likelihood_ratios, roc_curve
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.report.attacks import draw
 
 

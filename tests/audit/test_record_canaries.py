@@ -13,7 +13,7 @@ from torch import nn
 
 from rqm import Plan, SeededRandom, private_record_mean
 from rqm.audit.measurement import event_bounds
-from rqm.data.clients import Clients, FederatedData
+from rqm.data.federated_data import Clients, FederatedData
 from rqm.encoding.records import Gathered
 from rqm.training.observer import Observer
 from rqm.training.records import PerRecord, own_words

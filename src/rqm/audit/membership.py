@@ -88,7 +88,7 @@ def audit_membership(
     """
     models, rate = whole("models", models, 4), real("rate", rate, "strictly between 0 and 1", 0, 1)
     if plan.participation.population is not None:
-        everyone = data.train.redrawn(plan.participation.population, plan.examples, plan.seed)
+        everyone = data.train.resample(plan.participation.population, plan.examples, plan.seed)
     else:
         users = len(data.train) if users is None else whole("users", users, 4, len(data.train))
         everyone = _subset(data.train, np.arange(users), plan.examples)
@@ -180,7 +180,7 @@ def _user_confidences(trainer: Trainer, users: Clients) -> FloatArray:
 
 def _subset(clients: Clients, chosen: npt.NDArray[np.int64], max_examples: int) -> Clients:
     """Some of the clients, each with its first examples."""
-    clients.make(chosen.tolist())
+    clients.prepare_clients(chosen.tolist())
     starts, sizes = clients.offsets[chosen], np.minimum(clients.sizes[chosen], max_examples)
     rows = np.concatenate([np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)])
     rows = rows if clients.rows is None else clients.rows[rows]

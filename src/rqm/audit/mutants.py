@@ -20,8 +20,8 @@ import numpy as np
 from rqm.audit.measurement import IntArray, Source
 from rqm.audit.privacy import audit_privacy
 from rqm.audit.sampler import MIN_P_VALUE, audit_sampler, goodness
+from rqm.kernels.integer_sampler import TABLE_BITS, grid_sampler
 from rqm.kernels.packing import unpack
-from rqm.kernels.recipe import TABLE_BITS, on_grid
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import KEY_WORDS, KeyWords, SecureRandom, SeededRandom
@@ -112,8 +112,8 @@ def _biased_table() -> Channel:
     table = mechanism.table.copy()
     shifted = 2**TABLE_BITS // 300
     table[len(table) // 2, [5, 7]] += [-shifted, shifted]
-    mechanism.__dict__["recipe"] = on_grid(
-        mechanism.clip, mechanism.input_reach, mechanism.input_levels, table, rows=True, modulus=mechanism.levels
+    mechanism.__dict__["recipe"] = grid_sampler(
+        mechanism.clip, mechanism.input_reach, mechanism.input_levels, table, modulus=mechanism.levels
     )
     return mechanism
 

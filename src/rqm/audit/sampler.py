@@ -18,7 +18,7 @@ from scipy import stats
 
 from rqm._util.checks import FloatArray, whole
 from rqm.audit.measurement import IntArray, Source
-from rqm.kernels.recipe import SHIFT
+from rqm.kernels.integer_sampler import POSITION_SHIFT
 from rqm.mechanisms.channel import Channel
 from rqm.randomness import SecureRandom, SeededRandom
 
@@ -118,13 +118,13 @@ def _encode(mechanism: Channel, backend: Backend, x: Any, rng: Source, *, in_sum
         return np.asarray(encode(x, rng)).astype(np.int64)
     import torch  # noqa: PLC0415 (an extra)
 
-    from rqm.kernels import tensors  # noqa: PLC0415
+    from rqm.kernels import torch_backend  # noqa: PLC0415
 
     inputs = torch.from_numpy(x)
     if backend == "cuda":
         messages = encode(inputs.cuda(), rng).cpu()
     else:
-        messages = tensors._draw(mechanism.recipe, inputs, rng)
+        messages = torch_backend.draw(mechanism.recipe, inputs, rng)
         messages = messages.sum(0) if in_sum else messages
     return np.asarray(messages.numpy()).astype(np.int64)
 
@@ -186,7 +186,7 @@ def _test_floats(claimed: Channel, encode: Encode) -> Iterator[Result]:
             x = crafted_floats(claimed).astype(dtype)
         x = x[np.isfinite(x)]
         position = recipe.position(x.astype(np.float64))
-        ordinary = np.asarray((position - (recipe.centre - SHIFT)) / recipe.scale, dtype=np.float64)
+        ordinary = np.asarray((position - (recipe.center - POSITION_SHIFT)) / recipe.scale, dtype=np.float64)
         is_sound = (recipe.position(ordinary) == position) & (position >= recipe.low) & (position <= recipe.high)
         yield float(is_sound.all()), f"the positions of crafted {np.dtype(dtype).name}"
         crafted, expected = (encode(np.repeat(values, 64), SeededRandom(1)) for values in (x, ordinary))

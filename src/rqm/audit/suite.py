@@ -19,7 +19,7 @@ from rqm.audit.inversion import audit_inversion, summary
 from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
 from rqm.data import load
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.mechanisms.channel import Channel
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan

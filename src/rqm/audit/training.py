@@ -18,7 +18,7 @@ from scipy import stats
 from rqm._util.checks import real, whole
 from rqm._util.solve import zero
 from rqm.audit.measurement import EpsilonAudit
-from rqm.data.clients import FederatedData
+from rqm.data.federated_data import FederatedData
 from rqm.plan.plan import Plan
 from rqm.training.observer import Observer
 from rqm.training.trainer import Trainer

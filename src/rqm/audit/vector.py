@@ -192,8 +192,8 @@ def _count(attack: _Attack, mechanism: Channel, is_high: bool, rng: Source) -> i
     return hits
 
 
-def _sampler(pmf: FloatArray) -> Recipe:
+def _sampler(pmf: FloatArray) -> IntegerSampler:
     """A table that draws from a pmf in units of 2⁻⁴⁰. Both of its rows are the same, so any input will do."""
     units = np.rint(pmf / pmf.sum() * 2.0**TABLE_BITS).astype(np.int64)
     units[np.argmax(units)] += 2**TABLE_BITS - int(units.sum())
-    return on_grid(1.0, Fraction(1), 2, np.stack([units, units]), rows=True, modulus=len(units))
+    return grid_sampler(1.0, Fraction(1), 2, np.stack([units, units]), modulus=len(units))

@@ -15,7 +15,7 @@ from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.rappor import Rappor
 
 if TYPE_CHECKING:
-    from rqm.data.clients import FederatedData
+    from rqm.data.federated_data import FederatedData
     from rqm.plan.plan import Plan
 
 app = typer.Typer(
@@ -132,9 +132,9 @@ def privacy(
         out: Folder for the JSON file and the picture.
     """
     if experiment is not None:
-        from rqm.audit import jobs
+        from rqm.audit import suite
 
-        plans, users = jobs.variants(experiment, settings or [], variant or [], data)
+        plans, users = suite.load_variants(experiment, settings or [], variant or [], data)
         return _audit_runs(plans, users, out, delta=delta, canaries=canaries, confidence=confidence)
     from rqm.audit.privacy import audit_privacy, audit_reports
 
@@ -153,11 +153,11 @@ def privacy(
 
 def _audit_runs(plans: dict[str, "Plan"], data: "FederatedData", out: Path | None, **options: Any) -> Result:
     """Audit whole runs with planted canaries."""
-    from rqm.audit import jobs
+    from rqm.audit import suite
 
     file = _prepare(out, "canaries")
     with progress("training", len(plans)) as bar:
-        audits = jobs.training(plans, data, watch=bar.begin, **options)
+        audits = suite.plant_canaries(plans, data, watch=bar.begin, **options)
     rows = []
     for name, audit in audits.items():
         rows.append((name, *_cells(audit), f"{audit['correct']} of {audit['guesses']} right"))
@@ -199,13 +199,13 @@ def inversion(
         device: cpu or cuda.
         out: Folder for the JSON file and the picture.
     """
-    from rqm.audit import jobs
+    from rqm.audit import suite
     from rqm.audit.inversion import KINDS
     from rqm.data import load
 
     file = _prepare(out, "inversion")
     with progress("inverting", pictures * seeds * len(KINDS)) as bar:
-        result = jobs.inversion(
+        result = suite.invert_gradients(
             load(dataset, data),
             pictures=pictures,
             seeds=seeds,
@@ -252,12 +252,12 @@ def membership(
         rate: The false positive rate that is allowed.
         out: Folder for the JSON file and the picture.
     """
-    from rqm.audit import jobs
+    from rqm.audit import suite
 
     file = _prepare(out, "membership")
-    plans, clients = jobs.variants(experiment, settings or [], variant or [], data)
+    plans, clients = suite.load_variants(experiment, settings or [], variant or [], data)
     with progress("training models", models * len(plans)) as bar:
-        audits = jobs.membership(plans, clients, models=models, users=users, rate=rate, watch=bar.end)
+        audits = suite.infer_membership(plans, clients, models=models, users=users, rate=rate, watch=bar.end)
     rows = []
     for name, audit in audits.items():
         members, area = _interval(audit, "found", ".1%"), _interval(audit, "area", ".3f")
@@ -318,7 +318,7 @@ def sketch(draws: int = 20_000) -> Result:
     Args:
         draws: Sums that are drawn for each of two vectors, twice.
     """
-    from rqm.audit.sketch import audit_sketch
+    from rqm.audit.sketch_claim import audit_sketch
 
     with progress("sketching"):
         audits = audit_sketch(draws=draws)
@@ -340,7 +340,7 @@ def everything(out: Path = Path("out/audit")) -> Result:
     Args:
         out: Folder for tables and pictures.
     """
-    from rqm.audit.everything import audit_everything, markdown
+    from rqm.audit.suite import audit_everything, markdown
     from rqm.report.attacks import draw
 
     out.mkdir(parents=True, exist_ok=True)

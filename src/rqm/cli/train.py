@@ -113,8 +113,8 @@ def _read_plan(experiment: str | None, settings: list[str], resume: Path | None)
         assign(changes, setting)
     if experiment is not None or not changes.keys() <= set(IRRELEVANT_TO_MODEL):
         raise ValueError(
-            f"resume = {resume}: must be given alone, or with --set of {', '.join(IRRELEVANT_TO_MODEL)}; the plan is saved "
-            "there"
+            f"resume = {resume}: must be given alone, or with --set of {', '.join(IRRELEVANT_TO_MODEL)}; the plan is "
+            "saved there"
         )
     return replace(Plan.of_run(resume), **changes)
 
