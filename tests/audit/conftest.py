@@ -1,4 +1,4 @@
-"""The audits' tests share two cores with others: torch gets one thread."""
+"""Tests share few cores: torch gets one thread."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(threads)
