@@ -305,6 +305,16 @@ def test_parquet_without_rows(tmp_path):
     refused(read_parquet, tmp_path / "x.parquet", "no pictures")
 
 
+def test_values_that_a_parquet_file_repeats_take_memory_once(tmp_path):
+    save_parquet(tmp_path / "x.parquet", ROWS * 9, writer_id=pa.array(["b" * 2**20] * 63))
+    default = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(pool)
+    refused(read_parquet, tmp_path / "x.parquet", "a name must have at most 80 characters")
+    pa.set_memory_pool(default)
+    assert pool.max_memory() < 2**24
+
+
 # -- MATLAB files ---------------------------------------------------------------------------------
 
 

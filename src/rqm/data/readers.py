@@ -280,14 +280,18 @@ def read_parquet(path: Path) -> Examples:
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"{path}: is read with pyarrow and Pillow: pip install 'rqm[data]'") from None
-    with _open(path, "a Parquet file of flwrlabs/femnist"), ParquetFile(path) as file:
+    names = ["image.bytes", "writer_id", "character"]
+    with (
+        _open(path, "a Parquet file of flwrlabs/femnist"),
+        ParquetFile(path, read_dictionary=names[:2]) as file,  # values that are repeated take memory once
+    ):
         metadata = file.metadata
         sizes = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
         check_unpacked(path, max(0, *sizes, sum(sizes), SIDE * SIDE * metadata.num_rows))
         rows: list[tuple[Images, int, str]] = []
-        for batch in file.iter_batches(batch_size=64, columns=["image.bytes", "writer_id", "character"]):
-            columns = (batch[name].to_pylist() for name in ("image", "writer_id", "character"))
-            for image, writer, label in zip(*columns, strict=True):
+        for batch in file.iter_batches(batch_size=1024, columns=names):
+            for values in zip(batch["image"], batch["writer_id"], batch["character"], strict=True):
+                image, writer, label = (value.as_py() for value in values)
                 if writer is None or label is None:
                     raise ValueError(f"row {len(rows)} must have a writer_id and a character")
                 rows.append((_decode_png(Image, image["bytes"], len(rows)), label, _short(str(writer))))
@@ -320,8 +324,8 @@ MAX_MAT_ELEMENTS = 1000
 def read_emnist_mat(path: Path) -> tuple[Examples, Examples]:
     """Read EMNIST's official `.mat` file (version 5), whose pictures are 784 bytes each, column by column.
 
-    `scipy.io.loadmat` is not used: it crashes on damaged files, recurses without limit, and
-    allocates arrays of whatever shape a header says.
+    `scipy.io.loadmat` is not used. On damaged files it crashes the process, recurses without limit,
+    and allocates arrays of whatever shape a header says.
 
     Returns:
         Examples to train on, and of the test set.
@@ -331,8 +335,11 @@ def read_emnist_mat(path: Path) -> tuple[Examples, Examples]:
         if header[124:] not in (b"\0\1IM", b"\1\0MI"):
             raise ValueError("it has no header of a .mat file of version 5")
         byte_order = "<" if header[126:] == b"IM" else ">"
-        matrices = (_read_matrix(_mat_elements(data, byte_order)) for data in _mat_variables(path, file, byte_order))
-        dataset = dict(matrices)["dataset"]
+        elements = _mat_elements(_unpack_mat(path, file, byte_order), byte_order)
+        variables: dict[str, Any] = {}
+        while "dataset" not in variables:
+            name, variables[name] = _read_matrix(elements)
+        dataset = variables["dataset"]
         return _mat_examples(dataset["train"]), _mat_examples(dataset["test"])
 
 
@@ -350,26 +357,24 @@ def _without_fractions(values: Array) -> Array:
     return values
 
 
-def _mat_variables(path: Path, file: BinaryIO, byte_order: str) -> Iterator[memoryview]:
-    """Unpack the variables of a file one after another."""
-    total = 0
+def _unpack_mat(path: Path, file: BinaryIO, byte_order: str) -> memoryview:
+    """The variables of a file, one after another, unpacked."""
+    unpacked = io.BytesIO()
     while tag := file.read(8):
         kind, size = struct.unpack(f"{byte_order}II", tag)
-        variable, decompressor = io.BytesIO(), zlib.decompressobj()
-        is_packed = kind == MAT_COMPRESSED
-        variable.write(b"" if is_packed else tag)
+        decompressor = zlib.decompressobj() if kind == MAT_COMPRESSED else None
+        unpacked.write(b"" if decompressor else tag)
         while size and (chunk := file.read(min(4096, size))):  # zlib unpacks to at most 1,032 times as much
-            variable.write(decompressor.decompress(chunk) if is_packed else chunk)
-            check_unpacked(path, total + variable.tell())
+            unpacked.write(decompressor.decompress(chunk) if decompressor else chunk)
+            check_unpacked(path, unpacked.tell())
             size -= len(chunk)
-        if size or (is_packed and not decompressor.eof):
+        if size or (decompressor and not decompressor.eof):
             raise ValueError("a variable of it is truncated")
-        total += variable.tell()
-        yield variable.getbuffer()
+    return unpacked.getbuffer()
 
 
 def _mat_elements(data: memoryview, byte_order: str) -> Iterator[Array | None]:
-    """The elements of a variable: None for a matrix, whose elements follow, and arrays for all others."""
+    """All elements: None for a matrix, whose elements follow, and arrays for the others."""
     position = 0
     for _ in range(MAX_MAT_ELEMENTS):
         kind, size = struct.unpack_from(f"{byte_order}II", data, position)
@@ -392,7 +397,7 @@ def _read_matrix(elements: Iterator[Any]) -> tuple[str, Any]:
     if tag is not None:
         raise ValueError("it holds something else than matrices of real numbers, and structures")
     value = next(elements)
-    if flags[0] & 0xFF == MAT_STRUCT and prod(shape) == 1:
+    if flags[0] & 0xFF == MAT_STRUCT and shape.tolist() == [1, 1]:
         names = next(elements).reshape(-1, value[0])
         value = {field.tobytes().rstrip(b"\0").decode("latin-1"): _read_matrix(elements)[1] for field in names}
     else:
