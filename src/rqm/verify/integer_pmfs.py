@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from math import ceil, expm1, log1p
+from math import ceil, expm1, inf, lgamma, log1p
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln, ive
+from scipy.special import ive
 
 from .report import Row, Unverifiable
 
@@ -201,7 +201,7 @@ def _core_noise(mechanism: Row) -> Array:
         half = max(1, -(-ceil(4 * std**2 - 1e-9) // 2))  # of an even number of trials
         if half > MAX_TRIALS:
             raise Unverifiable(f"scale = {mechanism['scale']}: the noise does not fit {mechanism['bits']} bits")
-        logs = -gammaln(half + t + 1.0) - gammaln(half - t + 1.0)  # of numbers below zero: −∞, as they are whole
+        logs = np.array([-lgamma(half + s + 1) - lgamma(half - s + 1) if abs(s) <= half else -inf for s in t.tolist()])
     pmf = np.exp(logs - logs.max())
     units = np.maximum(1, np.rint(pmf / pmf.sum() * TABLE_TOTAL))
     units[0] = 1
