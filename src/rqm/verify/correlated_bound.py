@@ -25,8 +25,12 @@ from .integer_pmfs import (
 from .ledger_claims import Claims
 from .report import Unverifiable
 
-PATH_DENSITY, NOISE_DENSITY = 32, 10
+PATH_DENSITY, NOISE_DENSITY = 28, 10
 """Grid points in one standard deviation of a ratio: of a path, and of one round's noise."""
+STDS_BELOW, STDS_ABOVE = 13, 17
+"""Standard deviations below and above 1 in which the grid is even."""
+IGNORED = 1e-60
+"""Probabilities below this are left out."""
 GRID_EXTENT = 1e4
 """How far the grid goes beyond its even part, in units of that."""
 LONGEST_DELAY = 4.0
@@ -53,17 +57,6 @@ MASS_ERROR = 1e-6
 """Beyond this error of its total, a pmf is not trusted."""
 
 
-class Extent(NamedTuple):
-    """Standard deviations below and above 1 in which the grid is even; probabilities below `ignored` are left out."""
-
-    below: int
-    above: int
-    ignored: float
-
-
-USER_EXTENT, RECORD_EXTENT = Extent(11, 14, 1e-42), Extent(13, 17, 1e-60)
-
-
 class Ratio(NamedTuple):
     """The likelihood ratio of shifted noise over noise.
 
@@ -81,6 +74,11 @@ class Ratio(NamedTuple):
     def std(self) -> float:
         """The standard deviation."""
         return sqrt(float(self.pmf @ (self.values - self.pmf @ self.values) ** 2))
+
+    def capped(self, largest: float) -> "Ratio":
+        """Larger values count as the largest; the rest of them is shown by shifted noise alone."""
+        excess = float(self.pmf @ np.maximum(self.values - largest, 0))
+        return Ratio(np.minimum(self.values, largest), self.pmf, self.alone + excess)
 
     def checked(self) -> "Ratio":
         """The same, if both pmfs add up to one.
@@ -154,8 +152,9 @@ def fixed_order_epsilon(claims: Claims, honest: int, count: int) -> tuple[float,
     steps = claims.distance_anywhere * claims.mechanism["steps"] / 2
     with np.errstate(all="ignore"):
         ratio, rounds = record_path(residual, transient, claims.window)
-        noise, shifted = np.append(ratio.pmf, 0.0), np.append(ratio.pmf * ratio.values, ratio.alone)
-        missing = rounds * (missing_residual + missing_transient) + _ignored(rounds, RECORD_EXTENT)
+        noise = np.append(ratio.pmf, 0.0)
+        shifted = np.append(ratio.pmf * ratio.values, ratio.alone)
+        missing = rounds * (missing_residual + missing_transient) + _ignored(rounds)
         for tail in RECORD_TAILS:
             tests = best_tests(noise, shifted, tail - missing, missing)
             if tests is None:
@@ -182,14 +181,13 @@ def record_path(residual: Array, transient: Array, separation: int) -> tuple[Rat
     variances = _variance(residual), _variance(transient)
     if not min(variances) > 0:
         raise Unverifiable("noise: there is none")
-    grids = [_grid(1 / sqrt(variance), NOISE_DENSITY, RECORD_EXTENT) for variance in variances]
+    grids = [_grid(1 / sqrt(variance), NOISE_DENSITY) for variance in variances]
     by_residual, by_transient = (
-        _without_rare(grid, *_shift_ratio(pmf, grid), RECORD_EXTENT)
-        for pmf, grid in zip((residual, transient), grids, strict=True)
+        _without_rare(grid, *_shift_ratio(pmf, grid)) for pmf, grid in zip((residual, transient), grids, strict=True)
     )
     rounds = min(separation, ceil(LONGEST_DELAY * sqrt(variances[1] / variances[0])) + 1, MAX_PATH)
     delays = delay_pmf(rounds, variances[1], variances[0])
-    return _path_ratio(delays, by_residual, by_transient, RECORD_EXTENT).checked(), rounds
+    return _path_ratio(delays, by_residual, by_transient).checked(), rounds
 
 
 def _ends_failure(slope: float, steps: float, coordinates: int, mu: float, tail: float) -> float:
@@ -206,7 +204,8 @@ def _transient_ratios(claims: Claims, honest: int) -> Iterator[tuple[Ratio, floa
     assert claims.noise is not None
     low, high, _ = end_pmfs(claims.mechanism)
     transient, missing = transient_noise(claims.noise["transient_std"], honest)
-    variance, bits_variance = _variance(transient), _bits_variance(low, high, honest - 1)
+    variance = _variance(transient)
+    bits_variance = _bits_variance(low, high, honest - 1)
     rounds = min(ceil(LONGEST_DELAY * sqrt(variance / bits_variance)) + 1, claims.window)
     grid = _grid(1 / sqrt(variance), NOISE_DENSITY)
     by_noise = _without_rare(grid, *_shift_ratio(transient, grid))
@@ -237,14 +236,18 @@ def bits_ratio(low: Array, high: Array, number: int) -> Ratio:
         The ratio.
     """
     grid = _grid(1 / sqrt(_bits_variance(low, high, number)), NOISE_DENSITY)
-    gaps, middle = np.diff(grid), int(np.searchsorted(grid, 1.0))
-    under, over = np.zeros(len(grid)), np.zeros(len(grid))
+    gaps = np.diff(grid)
+    middle = int(np.searchsorted(grid, 1.0))
+    under = np.zeros(len(grid))
+    over = np.zeros(len(grid))
     for pmf in other_sums(low, high, number):
         ratio_pmf, alone = _shift_ratio(pmf, grid)
-        below, above = np.cumsum(ratio_pmf)[:-1], np.cumsum(ratio_pmf[::-1])[-2::-1]
+        below = np.cumsum(ratio_pmf)[:-1]
+        above = np.cumsum(ratio_pmf[::-1])[-2::-1]
         under = np.maximum(under, np.append(0.0, np.cumsum(below * gaps)))
         over = np.maximum(over, np.append(np.cumsum((above * gaps)[::-1])[::-1], 0.0) + alone)
-    below, above = np.diff(under)[:middle] / gaps[:middle], np.append(-np.diff(over)[middle:] / gaps[middle:], 0.0)
+    below = np.diff(under)[:middle] / gaps[:middle]
+    above = np.append(-np.diff(over)[middle:] / gaps[middle:], 0.0)
     at_middle = np.array([1 - below[-1] - above[0]])
     pmf = np.concatenate([below[:1], np.diff(below), at_middle, -np.diff(above)])
     return _without_rare(grid, np.maximum(pmf, 0), float(over[-1]))
@@ -272,30 +275,32 @@ def delay_pmf(rounds: int, transient: float, residual: float) -> Array:
     return -np.diff([scaled_sinh(remaining * angle) for remaining in range(rounds, -1, -1)])
 
 
-def _path_ratio(delays: Array, by_residual: Ratio, by_transient: Ratio, extent: Extent = USER_EXTENT) -> Ratio:
+def _path_ratio(delays: Array, by_residual: Ratio, by_transient: Ratio) -> Ratio:
     """Y = c ρ_B + (1 − c) ρ_A Y′ from the last round back; c is the probability to end, given that it came so far."""
-    y, reached = by_residual, float(delays[-1])
+    y = by_residual
+    reached = float(delays[-1])
     for probability in delays[-2::-1].tolist():
         reached += probability
         c = probability / reached
-        grid = _grid(sqrt(by_transient.std**2 + (1 + by_transient.std**2) * y.std**2), PATH_DENSITY, extent)
-        product = _on_grid(y, by_transient, np.multiply, _either(y.alone, by_transient.alone), grid, extent)
-        grid = _grid(sqrt((c * by_residual.std) ** 2 + ((1 - c) * product.std) ** 2), PATH_DENSITY, extent)
+        grid = _grid(sqrt(by_transient.std**2 + (1 + by_transient.std**2) * y.std**2), PATH_DENSITY)
+        product = _on_grid(y, by_transient, np.multiply, _either(y.alone, by_transient.alone), grid)
+        grid = _grid(sqrt((c * by_residual.std) ** 2 + ((1 - c) * product.std) ** 2), PATH_DENSITY)
         parts = by_residual._replace(values=c * by_residual.values), product._replace(values=(1 - c) * product.values)
-        y = _on_grid(*parts, np.add, c * by_residual.alone + (1 - c) * product.alone, grid, extent)
+        y = _on_grid(*parts, np.add, c * by_residual.alone + (1 - c) * product.alone, grid)
     return y
 
 
-def _on_grid(first: Ratio, second: Ratio, operation: np.ufunc, alone: float, grid: Array, extent: Extent) -> Ratio:
+def _on_grid(first: Ratio, second: Ratio, operation: np.ufunc, alone: float, grid: Array) -> Ratio:
     """The sum or product of two independent ratios, on a grid."""
     values = operation.outer(first.values, second.values).ravel()
     pmf = np.multiply.outer(first.pmf, second.pmf).ravel()
-    return _without_rare(grid, *_split(grid, values, pmf, alone), extent)
+    return _without_rare(grid, *_split(grid, values, pmf, alone))
 
 
 def _shift_ratio(pmf: Array, grid: Array) -> tuple[Array, float]:
     """The ratio of noise plus one over noise, on a grid; and what only the former shows, or nearly so."""
-    noise, shifted = np.append(pmf, 0.0), np.append(0.0, pmf)
+    noise = np.append(pmf, 0.0)
+    shifted = np.append(0.0, pmf)
     is_far = shifted > grid[-1] * noise
     alone = float((shifted - grid[-1] * noise)[is_far].sum())
     is_finite = ~is_far & (noise > 0)
@@ -309,10 +314,10 @@ def _variance(pmf: Array) -> float:
     return float(pmf @ (outcomes - pmf @ outcomes) ** 2)
 
 
-def _grid(std: float, density: int, extent: Extent = USER_EXTENT) -> Array:
+def _grid(std: float, density: int) -> Array:
     """0, even steps around 1, and beyond them steps that grow."""
     step = min(std, 0.5) / density
-    even = 1 + step * np.arange(-min(extent.below * density, int(0.999 / step)), extent.above * density + 1)
+    even = 1 + step * np.arange(-min(STDS_BELOW * density, int(0.999 / step)), STDS_ABOVE * density + 1)
     growing = (even[-1] - 1) * np.geomspace(1, GRID_EXTENT, 20 * int(log(GRID_EXTENT)))[1:]
     return np.concatenate([[0.0], even, 1 + growing])
 
@@ -329,15 +334,15 @@ def _split(grid: Array, values: Array, pmf: Array, alone: float) -> tuple[Array,
     return np.asarray(on_grid, dtype=np.float64), alone
 
 
-def _without_rare(grid: Array, pmf: Array, alone: float, extent: Extent = USER_EXTENT) -> Ratio:
+def _without_rare(grid: Array, pmf: Array, alone: float) -> Ratio:
     """A ratio on a grid without probabilities so small that they are left out."""
-    is_kept = pmf > extent.ignored
+    is_kept = pmf > IGNORED
     return Ratio(grid[is_kept], pmf[is_kept], alone)
 
 
-def _ignored(rounds: int, extent: Extent = USER_EXTENT) -> float:
+def _ignored(rounds: int) -> float:
     """More than all that a path of so many rounds leaves out."""
-    return rounds * 10**4 * extent.ignored
+    return rounds * 10**4 * IGNORED
 
 
 def _either(first: float, second: float) -> float:
@@ -349,11 +354,17 @@ def _either(first: float, second: float) -> float:
 
 
 class Corners(NamedTuple):
-    """The pair of ratios (ρ_one, ρ_back) of F on few points, and what only shifted noise shows, for each."""
+    """The pair of ratios of F on few points.
 
-    one: Array
-    back: Array
-    pmf: Array
+    Attributes:
+        points: ρ_one, ρ_back and their probability.
+        outside: The probability of all other points.
+        alone_one: Probability, under noise shifted by one, of what noise does not show there.
+        alone_back: The same, of noise shifted back.
+    """
+
+    points: list[tuple[float, float, float]]
+    outside: float
     alone_one: float
     alone_back: float
 
@@ -394,13 +405,17 @@ def transient_corners(pmf: Array, gain: int) -> Corners:
     Raises:
         Unverifiable: If F is too narrow, or the curve bends both ways.
     """
-    middle, std = len(pmf) // 2, sqrt(_variance(pmf))
-    first, last = max(1, floor(middle - CELL_RANGE * std)), min(len(pmf) - gain, ceil(middle + CELL_RANGE * std))
+    middle = len(pmf) // 2
+    std = sqrt(_variance(pmf))
+    first = max(1, floor(middle - CELL_RANGE * std))
+    last = min(len(pmf) - gain, ceil(middle + CELL_RANGE * std))
     if last - first < 3:
         raise Unverifiable(f"gain = {gain}: the transient noise is too narrow for it")
     noise = pmf[first : last + 1]
-    one, back = pmf[first - 1 : last] / noise, pmf[first + gain - 1 : last + gain] / noise
-    points, width = [], max(1, round(CELL_WIDTH * std))
+    one = pmf[first - 1 : last] / noise
+    back = pmf[first + gain - 1 : last + gain] / noise
+    points = []
+    width = max(1, round(CELL_WIDTH * std))
     for start in range(0, len(noise) - 1, width):
         end = min(start + width, len(noise) - 1)
         cell = slice(start, end + (end == len(noise) - 1))
@@ -411,14 +426,14 @@ def transient_corners(pmf: Array, gain: int) -> Corners:
             raise Unverifiable(f"gain = {gain}: the ratios of the transient noise do not bend one way")
         at_corner = np.maximum(1 - u - v, 0.0)
         points += [
-            (one[end], back[end], noise[cell] @ u),
-            (one[start], back[start], noise[cell] @ v),
-            (one[start], back[end], noise[cell] @ at_corner),
+            (float(one[end]), float(back[end]), float(noise[cell] @ u)),
+            (float(one[start]), float(back[start]), float(noise[cell] @ v)),
+            (float(one[start]), float(back[end]), float(noise[cell] @ at_corner)),
         ]
-    outside = float(pmf[:first].sum() + pmf[last + 1 :].sum())
-    columns = np.array([*points, (0.0, 0.0, outside)]).T
-    alone = (float(pmf[: first + k].sum() + pmf[last + 1 + k :].sum()) for k in (-1, gain - 1))
-    return Corners(*columns, *alone)
+    outside, alone_one, alone_back = (
+        float(pmf[: first + k].sum() + pmf[last + 1 + k :].sum()) for k in (0, -1, gain - 1)
+    )
+    return Corners([point for point in points if point[2] > 0], outside, alone_one, alone_back)
 
 
 def end_weights(
@@ -446,7 +461,8 @@ def end_weights(
     )
     e, c = np.linalg.solve(matrix, np.array([cross, 1 / transient + following])).tolist()
     if c < 0:
-        e, c = min(1.0, cross / matrix[0, 0]), 0.0
+        e = min(1.0, cross / matrix[0, 0])
+        c = 0.0
     if e + c > 1:
         return end_weights(residual, transient, gain, bits, None)
     squared = e**2 / residual + (1 - c - gain * e) ** 2 / transient + c**2 / bits + following * (1 - e - c) ** 2
@@ -470,23 +486,34 @@ class EvenPmf(NamedTuple):
 
     def cut(self, low: int, high: int) -> tuple["EvenPmf", float, float]:
         """The part from low to high; the probability of the rest, and that times its values."""
-        start, stop = max(0, low - self.first), max(0, high + 1 - self.first)
-        outside, values = np.concatenate([self.pmf[:start], self.pmf[stop:]]), self.values
+        start = max(0, low - self.first)
+        stop = max(0, high + 1 - self.first)
+        outside = np.concatenate([self.pmf[:start], self.pmf[stop:]])
+        values = self.values
         moment = float(outside @ np.concatenate([values[:start], values[stop:]])) if len(outside) else 0.0
         return EvenPmf(self.first + start, self.pmf[start:stop]), float(outside.sum()), moment
 
 
-def _even(values: Array, pmf: Array, top: int) -> tuple[EvenPmf, float, float]:
-    """Values in steps, split between the two points around each with means kept; what is beyond `top` as in `cut`."""
-    is_beyond = values > top
-    probability, moment = float(pmf[is_beyond].sum()), float(values[is_beyond] @ pmf[is_beyond])
-    values, pmf = np.where(is_beyond, top, values), np.where(is_beyond, 0.0, pmf)
+def _even(values: Array, pmf: Array) -> EvenPmf:
+    """Values in steps, split between the two points around each with means kept."""
     left = values.astype(np.int64)
-    part, first = values - left, int(left.min())
+    part = values - left
+    first = int(left.min())
     left -= first
     size = int(left.max()) + 2
     on_grid = np.bincount(left, pmf * (1 - part), size) + np.bincount(left + 1, pmf * part, size)
-    return EvenPmf(first, on_grid.astype(np.float64)), probability, moment
+    return EvenPmf(first, on_grid.astype(np.float64))
+
+
+def _mixture(parts: list[tuple[float, EvenPmf]]) -> EvenPmf:
+    """The pmf of one of several variables, each with some probability."""
+    first = min(part.first for _, part in parts)
+    stop = max(part.first + len(part.pmf) for _, part in parts)
+    total = np.zeros(stop - first)
+    for probability, part in parts:
+        start = part.first - first
+        total[start : start + len(part.pmf)] += probability * part.pmf
+    return EvenPmf(first, total)
 
 
 def residual_path(
@@ -510,38 +537,38 @@ def residual_path(
         Y.
     """
     residual, transient, bits = variances
-    points = [point for point in zip(*(column.tolist() for column in corners[:3]), strict=True) if point[2] > 0]
-    back_mean = float(corners.back @ corners.pmf)
+    by_residual = by_residual.capped(_largest(by_residual))
+    by_bits = by_bits.capped(_largest(by_bits))
     following: float | None = None
-    step, y, at_zero, alone = 1.0, EvenPmf(1, np.ones(1)), 0.0, 0.0
+    step = 1.0
+    y = EvenPmf(1, np.ones(1))
+    at_zero = 0.0  # the probability of Y = 0, of which all terms are dropped from then on
+    alone = 0.0
     for _ in range(rounds):
         old_step = step
         e, c, following = end_weights(residual, transient, gain, bits, following)
-        step, on = min(sqrt(following), 0.5) / RESIDUAL_DENSITY, max(0.0, 1 - e - c)
-        top = round(1 / step) + RESIDUAL_EXTENT * RESIDUAL_DENSITY
-        ended = e / step * by_residual.values
-        # The first two terms, for each point of F. Where Y′ is 0, only the first remains: it is dropped.
-        sums, dropped, moment = np.zeros(top + 1), at_zero, at_zero * back_mean * float(ended @ by_residual.pmf)
-        for one, back, probability in points:
-            going, beyond, going_moment = _even(on * one * old_step / step * y.values, y.pmf, top)
-            ending, rest, ending_moment = _even(back * ended, by_residual.pmf, top)
-            dropped += probability * (beyond + rest)
-            other_means = beyond * float(back * ended @ by_residual.pmf) + rest * float(going.values @ going.pmf)
-            moment += probability * (going_moment + ending_moment + other_means)
-            inside, outside, outside_moment = going.plus(ending).cut(0, top)
-            sums[inside.first : inside.first + len(inside.pmf)] += probability * inside.pmf
-            dropped, moment = dropped + probability * outside, moment + probability * outside_moment
-        if not sums.any():
-            return Ratio(np.zeros(1), np.ones(1), 1.0)
-        start, bits_steps = int(np.flatnonzero(sums)[0]), c / step * by_bits.values
-        taken_over, rest, bits_moment = _even(bits_steps, by_bits.pmf, top)
-        moment += dropped * float(bits_steps @ by_bits.pmf) + bits_moment
-        moment += rest * float(sums @ np.arange(top + 1))
-        total = EvenPmf(start, sums[start:]).plus(taken_over)
+        on = max(0.0, 1 - e - c)
+        step = min(sqrt(following), 0.5) / RESIDUAL_DENSITY
+        parts = []
+        for one, back, probability in corners.points:
+            going = _even(on * one * old_step / step * y.values, y.pmf)
+            ending = _even(e * back / step * by_residual.values, by_residual.pmf)
+            parts.append((probability, going.plus(ending)))
+        total = _mixture(parts).plus(_even(c / step * by_bits.values, by_bits.pmf))
         often = total.first + np.append(np.flatnonzero(total.pmf > NEGLIGIBLE), int(total.pmf.argmax()))
-        y, outside, outside_moment = total.cut(int(often.min()), min(int(often.max()), top))
-        at_zero = dropped + rest + outside
-        alone = c * by_bits.alone + on * _either(alone, corners.alone_one) + step * (moment + outside_moment)
-        alone += e * _either(by_residual.alone, corners.alone_back)
-    values, pmf = np.append(0.0, step * y.values), np.append(at_zero, y.pmf)
+        top = round(1 / step) + RESIDUAL_EXTENT * RESIDUAL_DENSITY
+        low = int(often.min())
+        y, rare, moment = total.cut(low, max(low, min(int(often.max()), top)))
+        dropped = _either(at_zero, corners.outside)
+        alone_in_end = _either(by_residual.alone, corners.alone_back)
+        alone = on * _either(alone, corners.alone_one) + step * moment
+        alone += e * _either(alone_in_end, at_zero) + c * _either(by_bits.alone, dropped)
+        at_zero = dropped + rare
+    values = np.append(0.0, step * y.values)
+    pmf = np.append(at_zero, y.pmf)
     return Ratio(values[pmf > 0], pmf[pmf > 0], alone)
+
+
+def _largest(ratio: Ratio) -> float:
+    """The largest value of a ratio that counts as a value."""
+    return 1 + RESIDUAL_EXTENT * min(ratio.std, 0.5)

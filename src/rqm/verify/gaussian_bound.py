@@ -4,11 +4,12 @@ The μ of a release is the least μ such that it is no easier to tell two neighb
 and N(μ, 1). docs/verify.md has the proofs; docs/proofs/scores.md that of `sum_of_scores_rate`.
 """
 
-from collections.abc import Callable, Iterator
-from math import floor, inf, log, log2, pi, sqrt
+from collections.abc import Iterator
+from math import ceil, exp, floor, inf, log, log2, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from .integer_pmfs import (
@@ -25,6 +26,8 @@ from .integer_pmfs import (
 from .ledger_claims import AFFINE, Claims
 from .report import Row, Unverifiable
 
+DISTANCES = np.append(0.0, np.geomspace(1e-4, 1, 8000))
+"""Distances of two inputs, over the largest, between which a bound is that of the larger one."""
 ERROR, SLACK = 1e-11, 1 + 1e-6
 """More than the rounding errors of a difference of Φ⁻¹, and of μ² and ε."""
 CERTAIN = 1e12
@@ -58,7 +61,8 @@ def gaussian_epsilon(mu: float, delta: float) -> tuple[float, float]:
     """The smallest ε of μ-GDP at δ, from above and from below."""
     if not mu < inf:
         return mu, 0.0
-    low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
+    low = 0.0
+    high = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
     for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if gaussian_delta(mu, np.array(middle)) > delta else (low, middle)
@@ -99,12 +103,15 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     low, high = low[low + high > 0], high[low + high > 0]
     order = np.argsort((low - high) / (low + high))
     three = np.array([low, (low + high) / 2, high])[:, order]
-    power, rest = np.cumsum(three, axis=1)[:, :-1], np.cumsum(three[:, ::-1], axis=1)[:, -2::-1]
+    power = np.cumsum(three, axis=1)[:, :-1]
+    rest = np.cumsum(three[:, ::-1], axis=1)[:, -2::-1]
     first = max(0, int(np.searchsorted(power.max(axis=0), tail, side="right")) - 1)
     last = min(power.shape[1], int(np.searchsorted(-rest.max(axis=0), -tail, side="left")) + 1)
     half = (three[2] - three[0]) / 2
-    rise, fall = np.cumsum(half)[:-1][first:last], -np.cumsum(half[::-1])[-2::-1][first:last]
-    power, rest = power[:, first:last], rest[:, first:last]
+    rise = np.cumsum(half)[:-1][first:last]
+    fall = -np.cumsum(half[::-1])[-2::-1][first:last]
+    power = power[:, first:last]
+    rest = rest[:, first:last]
     if min(power.min(initial=1), rest.min(initial=1)) < CERTAIN * missing:
         return None
     z = np.where(power < rest, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(rest, 0.5)))
@@ -169,7 +176,9 @@ def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
     low, high, trials = end_pmfs(claims.mechanism)
     if honest * (len(low) - 1) ** 2 > MAX_SUM:
         raise Unverifiable(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
-    coordinates, bound, steepest = claims.sent * trials, CoordinateBound(0.0, 0.0), 0.0
+    coordinates = claims.sent * trials
+    bound = CoordinateBound(0.0, 0.0)
+    steepest = 0.0
     anywhere = claims.distance_anywhere**2 * trials
     squares = min(claims.squared_distance * trials, anywhere)
     largest = 1 if claims.is_zero_out else 4
@@ -187,38 +196,52 @@ def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
 
 
 def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
-    """Whole steps as they are, parts of a step by the steepest slope; the L2 bound by a price on squares.
+    """Whole steps as they are, parts of a step by the steepest slope.
 
     See docs/verify.md#lemma-5.
     """
-    steps, d = claims.mechanism["steps"], claims.sent
+    steps = claims.mechanism["steps"]
+    d = claims.sent
     last = steps / 2 if claims.is_zero_out else float(steps)
-    shifts = _shift_bounds(claims.mechanism, honest, -int(-last // 1), _tail(failure, d))
     anywhere = inf if claims.distance_anywhere == inf else anywhere_mu(claims, honest, claims.distance_anywhere)
+    shifts = _shift_bounds(claims.mechanism, honest, ceil(last), _tail(failure, d))
     if shifts is None:
         return anywhere
     whole, slope = shifts
-    k, before = np.arange(len(whole)), np.concatenate([[0.0], whole[:-1]])
-    parts = np.minimum((whole - before) / slope, np.minimum(1, last - k))  # after which a whole step reveals less
-    squares = float(claims.squared_distance * (steps / 2) ** 2 / d)
-
-    def bound(price: float) -> float:
-        """μ² less its price is largest at an end, or at the top of a parabola."""
-        top = np.clip(np.nan_to_num((slope * before - price * k) / (price - slope**2)), 0, parts)
-        part = np.stack([np.zeros(len(k)), parts, top])
-        return price * squares + float(((before + slope * part) ** 2 - price * (k + part) ** 2).max())
-
-    return min(anywhere, sqrt(d * min(best_price(bound, float(slope[0]) ** 2), float(whole[-1]) ** 2) * SLACK))
+    moved = last * DISTANCES[1:]
+    k = np.ceil(moved).astype(int) - 1
+    mus = np.minimum(np.append(0.0, whole)[k] + slope[k] * (moved - k), whole[k])
+    return min(anywhere, sqrt(worst_sum(DISTANCES, mus**2, d, claims.squared_length) * SLACK))
 
 
-def best_price(bound: Callable[[float], float], near: float) -> float:
-    """The least of a convex bound over prices around a given one; each price is valid."""
-    prices = (near * np.exp(np.linspace(-8, 8, 3201))).tolist()
-    low, high = 0, len(prices) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if bound(prices[middle]) <= bound(prices[middle + 1]) else (middle + 1, high)
-    return bound(prices[low])
+def worst_sum(distances: Array, values: Array, count: int, squares: float) -> float:
+    """The largest sum of a function of each coordinate's distance, under a bound on the sum of squared distances.
+
+    Any price of a squared distance gives a bound.
+
+    See docs/verify.md#lemma-5.
+
+    Args:
+        distances: Increasing distances, over the largest, from 0 to 1.
+        values: An increasing function of the distance, at all of them but the first.
+        count: The number of coordinates.
+        squares: The largest sum of their squared distances, in units of the largest distance.
+
+    Returns:
+        The sum, at most.
+    """
+    farthest = float(values[-1])
+    if not 0 < farthest < inf:
+        return count * farthest
+    starts = distances[:-1] ** 2
+
+    def bound(log_price: float) -> float:
+        price = exp(log_price)
+        return price * squares / count + float((values - price * starts).max())
+
+    nearby = log(farthest)
+    best = minimize_scalar(bound, bounds=(nearby - 8, nearby + 8), method="bounded")
+    return count * min(float(best.fun), farthest)
 
 
 def _shift_bounds(mechanism: Row, honest: int, most: int, tail: float) -> tuple[Array, Array] | None:
@@ -239,9 +262,11 @@ def _shift_bounds(mechanism: Row, honest: int, most: int, tail: float) -> tuple[
         still, shifted = (_lumped(pmf, first - room - k, last + room - k) for k in (0, shift))
         return best_tests(still, shifted, 0.0, missing)
 
-    whole, slope = np.zeros(most), np.zeros(most)
+    whole = np.zeros(most)
+    slope = np.zeros(most)
     for k in range(most):
-        step, way = tests(1, k + 2), tests(k + 1, k + 3)
+        step = tests(1, k + 2)
+        way = tests(k + 1, k + 3)
         slope[k] = inf if step is None else 2 * step.steepest
         whole[k] = inf if way is None else (way.z[2] - way.z[0]).max(initial=0) + ERROR
         whole[k] = min(whole[k], (k + 1) * slope[k])
@@ -252,7 +277,8 @@ def _shift_bounds(mechanism: Row, honest: int, most: int, tail: float) -> tuple[
 
 def _lumped(pmf: Array, start: int, stop: int) -> Array:
     """A pmf from one outcome up to another: those before in one, and those after."""
-    low, high = max(start, 0), min(stop, len(pmf))
+    low = max(start, 0)
+    high = min(stop, len(pmf))
     inner = np.zeros(stop - start)
     inner[low - start : high - start] = pmf[low:high]
     return np.concatenate([[pmf[:low].sum()], inner, [pmf[high:].sum()]])
@@ -300,7 +326,9 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     Returns:
         The rate, infinite where sums are not exact, or are not worth computing.
     """
-    most, best, before = int(min(squares, 2.0**60)), inf, inf
+    most = int(min(squares, 2.0**60))
+    best = inf
+    before = inf
     if honest > MAX_CLIENTS or most < 2 or not _is_exact(low, high, honest):
         return inf
     for terms, rate in _score_rates(*_dominating_score(low, high, honest), min(most, MAX_TERMS)):
@@ -316,7 +344,8 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
 def _is_exact(low: Array, high: Array, honest: int) -> bool:
     """Whether sums have all outcomes: none is cut off or below all floats, or is possible at one end only."""
     least = np.minimum(low, high)
-    rarest, last = float(least[low + high > 0].min()), float(min(least[0], least[-1]))
+    rarest = float(least[low + high > 0].min())
+    last = float(min(least[0], least[-1]))
     is_whole = honest * (len(low) - 1) < UNCUT or last**honest > TAIL
     return is_whole and rarest > 0 and -honest * log(rarest) < FLOAT_LOG
 
@@ -334,7 +363,8 @@ def _dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, floa
             pmf = np.convolve(end, others)
             cases += [(sign * rise[pmf > 0], pmf[pmf > 0]) for sign in (1, -1)]
     unit = max(float((rise / pmf).max()) for rise, pmf in cases) * ROUNDING / SCORE_POINTS
-    points, curve = unit * np.arange(SCORE_POINTS + 1), np.zeros(SCORE_POINTS + 1)
+    points = unit * np.arange(SCORE_POINTS + 1)
+    curve = np.zeros(SCORE_POINTS + 1)
     for rise, pmf in cases:
         curve = np.maximum(curve, np.maximum(rise - points[:, None] * pmf, 0).sum(axis=1))
     curve[-1] = 0.0  # no score is larger
@@ -349,10 +379,12 @@ def _dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, floa
 
 def _score_rates(pmf: Array, unit: float, most: int) -> Iterator[tuple[int, float]]:
     """N and s²/N for N = 1, 2, 4, …, where the sum of N scores is below s·Z in convex order, Z normal."""
-    terms, at_ends = 1, 0.0  # a part of the sum lies as far out as such a sum can be
+    terms = 1
+    at_ends = 0.0  # a part of the sum lies as far out as such a sum can be
     while terms <= most:
         yield terms, (unit * _normal_scale(pmf, at_ends, SCORE_POINTS * terms)) ** 2 / terms
-        pmf, terms = np.convolve(pmf, pmf), 2 * terms
+        pmf = np.convolve(pmf, pmf)
+        terms = 2 * terms
         pmf = (pmf + pmf[::-1]) / 2
         cut = int(np.argmax(pmf > MIN_PROBABILITY))
         at_ends = 2 * at_ends + 2 * float(pmf[:cut].sum()) + len(pmf) * 1e-300
@@ -363,6 +395,7 @@ def _normal_scale(pmf: Array, at_ends: float, farthest: int) -> float:
     """The least s for which a symmetric pmf is below s·Z in convex order, by E[S; the p largest] at its bends."""
     above = np.arange(len(pmf) // 2, 0, -1)
     masses = np.append(at_ends / 2, pmf[: len(above)])
-    probability, mean = np.cumsum(masses), np.cumsum(masses * np.append(farthest, above))
+    probability = np.cumsum(masses)
+    mean = np.cumsum(masses * np.append(farthest, above))
     z = ndtri_exp(np.log(probability[probability > 0]))
     return float((mean[probability > 0] * np.exp(z * z / 2)).max()) * sqrt(2 * pi)

@@ -13,6 +13,7 @@ from math import ceil, expm1, inf, lgamma, log1p
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ive
 
 from .report import Row, Unverifiable
 
@@ -49,17 +50,23 @@ def end_pmfs(mechanism: Row) -> tuple[Array, Array, int]:
     if mechanism["mechanism"] == "vqsgd":
         return *mechanism["pmfs"], 1
     if mechanism["mechanism"] == "pbm":
-        slope, rows, trials = min(1.0, 2 * mechanism["theta"] * (1 + 1e-12)), np.eye(2), mechanism["levels"] - 1
+        slope = min(1.0, 2 * mechanism["theta"] * (1 + 1e-12))
+        rows = np.eye(2)
+        trials = mechanism["levels"] - 1
     else:
-        levels, output_range, trials = mechanism["levels"], 1 + Fraction(mechanism["margin"]), 1
+        levels = mechanism["levels"]
+        output_range = 1 + Fraction(mechanism["margin"])
+        trials = 1
         if levels % 2 or output_range < levels - 1:
             raise Unverifiable(f"levels = {levels}, margin = {mechanism['margin']}: a level lies inside the clip")
-        slope, middle = float((levels - 1) / output_range), levels // 2 - 1
+        slope = float((levels - 1) / output_range)
+        middle = levels // 2 - 1
         is_rounding = mechanism["mechanism"] == "rounding"
         rows = np.eye(2) if is_rounding else np.array([rqm_row(mechanism, middle), rqm_row(mechanism, middle + 1)])
     if slope < MIN_SLOPE:
         raise Unverifiable("the outer levels lie so far out that no encoder supports them")
-    upper, lower = (1 + slope) / 2, (1 - slope) / 2
+    upper = (1 + slope) / 2
+    lower = (1 - slope) / 2
     return upper * rows[0] + lower * rows[1], lower * rows[0] + upper * rows[1], trials
 
 
@@ -69,7 +76,8 @@ def rqm_row(mechanism: Row, level: int) -> Array:
     keep = np.concatenate([[1.0], np.broadcast_to(np.array(mechanism["keep"], dtype=float), levels - 2), [1.0]])
     below = np.array([keep[i] * np.prod(1 - keep[i + 1 : level]) for i in range(level)])
     above = np.array([keep[k] * np.prod(1 - keep[level + 1 : k]) for k in range(level + 1, levels)])
-    i, k = np.arange(level)[:, None], np.arange(level + 1, levels)[None]
+    i = np.arange(level)[:, None]
+    k = np.arange(level + 1, levels)[None]
     joint = (1 - keep[level]) * below[:, None] * above[None] / (k - i)
     row = np.concatenate([(joint * (k - level)).sum(axis=1), [keep[level]], (joint * (level - i)).sum(axis=0)])
     return np.array(_as_integers(row, level), dtype=float) / TABLE_TOTAL
@@ -89,7 +97,8 @@ def _as_integers(row: Array, mean: int) -> list[int]:
     if shift:
         taker = max(range(len(units)), key=lambda i: units[i] * sign * (i - giver))
         moved, remainder = divmod(abs(shift), abs(taker - giver))
-        units[taker], units[giver] = units[taker] + moved, units[giver] - moved
+        units[taker] = units[taker] + moved
+        units[giver] = units[giver] - moved
         if remainder:  # one unit is moved the remaining distance, between possible outcomes
             step = sign * remainder
             sources = [i for i in range(len(units)) if 0 <= i + step < len(units) and units[i + step] > 0]
@@ -109,7 +118,8 @@ def _convolved(a: Array, b: Array, tail: float = TAIL) -> Array:
     pmf = np.convolve(a, b)
     if len(pmf) < LONG:
         return pmf
-    first, last = np.searchsorted(np.cumsum(pmf), tail), np.searchsorted(np.cumsum(pmf[::-1]), tail)
+    first = np.searchsorted(np.cumsum(pmf), tail)
+    last = np.searchsorted(np.cumsum(pmf[::-1]), tail)
     return pmf[first : len(pmf) - last]
 
 
@@ -180,13 +190,12 @@ def step_std(mechanism: Row) -> float:
 
 def _core_noise(mechanism: Row) -> Array:
     """The pmf of one client's additive noise as it is sampled, without the unit that every outcome has."""
-    size, std = 2 ** mechanism["bits"], step_std(mechanism)
+    size = 2 ** mechanism["bits"]
+    std = step_std(mechanism)
     t = np.arange(size) - size // 2
     if mechanism["mechanism"] == "discrete-gaussian":
         logs = -(t**2) / (2 * std**2)
     elif mechanism["mechanism"] == "skellam":
-        from scipy.special import ive  # noqa: PLC0415 (rare)
-
         logs = np.log(ive(abs(t), std**2))
     else:
         half = max(1, -(-ceil(4 * std**2 - 1e-9) // 2))  # of an even number of trials

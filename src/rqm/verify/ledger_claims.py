@@ -2,8 +2,8 @@
 
 from collections import Counter
 from dataclasses import dataclass, fields, replace
-from math import ceil, exp, inf, lgamma, sqrt
-from typing import Any
+from math import ceil, exp, inf, nextafter, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,34 +26,90 @@ WHO |= {"adversary", "neighboring", "unit", "honest_clients", "honest_fraction"}
 VECTORS = {"gradient": 1, "local": 1, "fedcomgate": 1, "fedaq": 2}
 """How many vectors of the model's length a client sends, for each kind of work."""
 
+
+class Allowed(NamedTuple):
+    """The values that a name may have: of some types, within a range or from a list."""
+
+    types: tuple[type, ...]
+    smallest: float = -inf
+    largest: float = inf
+    choices: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"one of {self.choices}"
+        kind = "a number" if float in self.types else "a whole number"
+        return f"{kind} from {self.smallest:.10g} to {self.largest:.10g}"
+
+    def admits(self, value: Any) -> bool:
+        """Whether a value is one of them."""
+        if type(value) not in self.types:
+            return False
+        if self.choices:
+            return value in self.choices
+        return not isinstance(value, int | float) or self.smallest <= value <= self.largest
+
+    def or_none(self) -> "Allowed":
+        """The same, and None."""
+        return self._replace(types=(*self.types, type(None)))
+
+
+def _whole(largest: int, smallest: int = 1) -> Allowed:
+    return Allowed((int,), smallest, largest)
+
+
+def _real(largest: float, smallest: float = 1e-300) -> Allowed:
+    return Allowed((int, float), smallest, largest)
+
+
+def _one_of(*choices: Any) -> Allowed:
+    return Allowed((type(choices[0]),), choices=choices)
+
+
 LARGE = 2**62
-WHOLE = {"dim": 2**40, "clients": 2**31, "rounds": LARGE, "min_separation": LARGE}
-OPTIONAL_WHOLE = {"population": LARGE, "max_participations": LARGE, "min_survivors": 2**31, "honest_clients": 2**31}
-REAL = {"delta": 1.0, "zero_distance": 2.0}
-OPTIONAL_REAL = {"l2_clip": 1e300, "record_clip": 1e300, "sampling_rate": 1.0, "honest_fraction": 1.0}
-"""The largest value of each name that this verifier computes with."""
-CHOICES = {
-    "sampling": ("uniform", "fixed-order", "available"),
-    "adversary": ("server", "outsider"),
-    "neighboring": ("replace-one", "zero-out", "add-or-remove-one"),
-    "unit": ("user", "record"),
-    "rotate": (True, False),
+MEAN = {
+    "dim": _whole(2**40),
+    "clients": _whole(2**31),
+    "rounds": _whole(LARGE),
+    "population": _whole(LARGE).or_none(),
+    "max_participations": _whole(LARGE).or_none(),
+    "min_separation": _whole(LARGE),
+    "min_survivors": _whole(2**31).or_none(),
+    "honest_clients": _whole(2**31).or_none(),
+    "honest_fraction": _real(1.0).or_none(),
+    "delta": _real(nextafter(1.0, 0)),
+    "seed": Allowed((int,)),
+    "l2_clip": _real(1e300).or_none(),
+    "record_clip": _real(1e300).or_none(),
+    "sampling_rate": _real(1.0).or_none(),
+    "zero_distance": _real(2.0, 1.0),
+    "sampling": _one_of("uniform", "fixed-order", "available"),
+    "adversary": _one_of("server", "outsider"),
+    "neighboring": _one_of("replace-one", "zero-out", "add-or-remove-one"),
+    "unit": _one_of("user", "record"),
+    "rotate": _one_of(True, False),
 }
+"""What this verifier computes with, of the names of a mean that it checks one by one."""
 ADDITIVE = ("discrete-gaussian", "skellam", "binomial")
 AFFINE = ("rounding", "rqm", "pbm", "vqsgd")
-NOISE_PARAMETERS = {"clip", "scale", "steps", "bits"}
-PARAMETERS = {
-    "gaussian": {"noise_multiplier", "local"},
-    "rounding": {"clip", "margin", "levels"},
-    "rqm": {"clip", "margin", "levels", "keep"},
-    "pbm": {"clip", "theta", "levels"},
-    **dict.fromkeys(ADDITIVE, NOISE_PARAMETERS),
-    "vqsgd": {"epsilon", "local"},
+ROUNDING = {"clip": _real(1e280), "margin": _real(1e300, 0.0), "levels": _whole(2**16, 2)}
+NOISE = {"clip": _real(1e280), "scale": _real(1e300), "steps": _whole(2**14), "bits": _whole(16)}
+PARAMETERS: dict[str, dict[str, Allowed]] = {
+    "gaussian": {"noise_multiplier": _real(1e150), "local": _one_of(True, False)},
+    "rounding": ROUNDING,
+    "rqm": {**ROUNDING, "levels": _whole(1024, 2), "keep": Allowed((float, list))},
+    "pbm": {"clip": _real(1e280), "theta": _real(nextafter(0.5, 0)), "levels": _whole(2**16, 2)},
+    **dict.fromkeys(ADDITIVE, NOISE),
+    "vqsgd": {"epsilon": _real(50.0), "local": _one_of(True, False)},
 }
-MECHANISM_REAL = {"clip": 1e280, "margin": 1e300, "theta": 0.5, "scale": 1e300, "noise_multiplier": 1e150}
-MAX_VQSGD_EPSILON = {True: 25.0, False: 50.0}
-"""ε of a message of vqSGD, at most: of one index, or of bits."""
-MIN_NOISE_STD, MAX_NOISE_STD, MAX_GAIN = 0.5, 2.0**11, 1024
+MAX_USER_STEPS, MAX_LOCAL_EPSILON = 1023, 25.0
+"""Steps of additive noise for users; ε of a message of vqSGD that is one index."""
+MIN_NOISE_STD, MAX_NOISE_STD = 0.5, 2.0**11
+CORRELATED = {
+    "transient_std": _real(MAX_NOISE_STD, MIN_NOISE_STD),
+    "residual_std": _real(MAX_NOISE_STD, 0.0),
+    "gain": _whole(1024),
+}
 """Correlated noise outside of these has no table of integers."""
 
 UNLIKELY, RARE = 0.1, 1e-3
@@ -228,21 +284,15 @@ class Claims:
             raise Unverifiable(
                 f"honest_fraction = {self.honest_fraction}: needs clients who are sampled uniformly from a population"
             )
+        from scipy.stats import hypergeom  # noqa: PLC0415 (takes half a second)
+
         honest = max(1, int((self.honest_fraction or 1) * population)) - 1  # others: the user is honest and takes part
-        malicious, drawn = population - 1 - honest, self.clients - 1
-        total, fewest, below = _log_choose(population - 1, drawn), max(0, drawn - malicious), 0.0
-        counts = range(fewest, min(drawn, honest) + 1)
-        logs = [_log_choose(honest, h) + _log_choose(malicious, drawn - h) - total for h in counts]
-        probabilities = [exp(log) * (1 + 1e-4) for log in logs]
-        for index, probability in enumerate(probabilities):
-            below += probability
-            if below > rare:
-                return fewest + index, probabilities[index:]
-        return fewest + len(probabilities) - 1, probabilities[-1:]
-
-
-def _log_choose(n: int, k: int) -> float:
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+        drawn = self.clients - 1
+        counts = np.arange(max(0, drawn - (population - 1 - honest)), min(drawn, honest) + 1)
+        probabilities = hypergeom.pmf(counts, population - 1, honest, drawn) * (1 + 1e-4)
+        first = int(np.searchsorted(np.cumsum(probabilities), rare, side="right"))
+        first = min(first, len(counts) - 1)
+        return int(counts[first]), probabilities[first:].tolist()
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -277,31 +327,20 @@ def read_claims(about: Row) -> Claims:
     if set(mean) != names or mean["private_mean"] != MEAN_FORMAT or isinstance(mean["private_mean"], bool):
         unexpected = sorted(set(mean) ^ names)
         raise Unverifiable(f"mean: does not describe a release as this verifier knows it {shown(unexpected)}")
-    for limits, is_optional in ((WHOLE, False), (OPTIONAL_WHOLE, True)):
-        for name, largest in limits.items():
-            _check_whole(mean, name, largest, is_optional)
-    for reals, is_optional in ((REAL, False), (OPTIONAL_REAL, True)):
-        for name, limit in reals.items():
-            if not (is_optional and mean[name] is None):
-                _check_real(mean, name, limit)
-    for name, allowed in CHOICES.items():
-        _require(type(mean[name]) is type(allowed[0]) and mean[name] in allowed, mean, name, f"one of {allowed}")
-    _require(type(mean["seed"]) is int, mean, "seed", "a whole number")
-    _require(mean["delta"] < 1, mean, "delta", "below 1")
-    _require(mean["zero_distance"] >= 1, mean, "zero_distance", "at least 1")
+    _check_all(mean, MEAN)
     for name in ("min_survivors", "honest_clients"):
         _require((mean[name] or 1) <= mean["clients"], mean, name, f"at most {mean['clients']}, the clients of a round")
     _require(None in (mean["honest_clients"], mean["honest_fraction"]), mean, "honest_fraction", "without a number")
     _check_users(about, mean)
+    _check_mechanism(mean)
     _check_noise(mean)
-    mechanism = _checked_mechanism(mean)
     claims = Claims(**{name: value for name, value in mean.items() if name != "private_mean"})
     if claims.coordinates is not None:
-        _check_whole(mean, "coordinates", claims.padded - 1, False)
+        _check_all(mean, {"coordinates": _whole(claims.padded - 1)})
         is_plain = mean["rotate"] and mean["l2_clip"] is not None and mean["noise"] is None
         _require(is_plain, mean, "coordinates", "given only with an L2 clip, rotation and independent noise")
     _check_unit(claims)
-    return _as_vertices(claims) if mechanism["mechanism"] == "vqsgd" else claims
+    return _as_vertices(claims) if claims.kind == "vqsgd" else claims
 
 
 def _require(is_met: bool, values: Row, name: str, allowed: str) -> None:
@@ -309,24 +348,18 @@ def _require(is_met: bool, values: Row, name: str, allowed: str) -> None:
         raise Unverifiable(f"{name} = {shown(values[name])}: must be {allowed}")
 
 
-def _check_whole(values: Row, name: str, largest: int, is_optional: bool) -> None:
-    value = values[name]
-    is_whole = type(value) is int and 1 <= value <= largest
-    _require(is_whole or (is_optional and value is None), values, name, f"a whole number from 1 to {largest}")
-
-
-def _check_real(values: Row, name: str, largest: float, smallest: float = 1e-300) -> None:
-    value = values[name]
-    is_real = type(value) in (int, float) and smallest <= value <= largest
-    _require(is_real, values, name, f"a number above 0, from {smallest:g} to {largest:g}")
+def _check_all(values: Row, allowed: dict[str, Allowed]) -> None:
+    for name, rule in allowed.items():
+        _require(rule.admits(values[name]), values, name, str(rule))
 
 
 def _check_users(about: Row, mean: Row) -> None:
     """The population is that which the ledger was begun with, and none of its users has to return too early."""
-    clients, population = mean["clients"], mean["population"]
+    clients = mean["clients"]
+    population = mean["population"]
     _require(population is None or population >= clients, mean, "population", f"at least {clients}")
     if "users" in about:
-        _check_whole(about, "users", LARGE, False)
+        _check_all(about, {"users": _whole(LARGE)})
         _require(about["users"] >= clients and population in (None, about["users"]), about, "users", "the population")
     users = about.get("users", population)
     if users is not None and mean["unit"] == "user":
@@ -335,64 +368,55 @@ def _check_users(about: Row, mean: Row) -> None:
 
 
 def _check_noise(mean: Row) -> None:
-    """Correlated noise of clients has two or three parameters, within the ranges that encoders have."""
-    noise, mechanism = mean["noise"], mean["mechanism"]
+    """Correlated noise of clients is within the ranges that encoders have."""
+    noise = mean["noise"]
+    mechanism = mean["mechanism"]
     if noise is None:
         return
-    names = {"transient_std", "residual_std", "gain"}
-    _require(isinstance(noise, dict) and set(noise) == names, mean, "noise", f"a table of {sorted(names)}")
-    _check_real(noise, "transient_std", MAX_NOISE_STD, MIN_NOISE_STD)
-    if noise["residual_std"] == 0 and not isinstance(noise["residual_std"], bool):
-        _require(type(noise["gain"]) is int and noise["gain"] == 1, noise, "gain", "1 without residual noise")
+    is_known = isinstance(noise, dict) and set(noise) == set(CORRELATED)
+    _require(is_known, mean, "noise", f"a table of {sorted(CORRELATED)}")
+    _check_all(noise, CORRELATED)
+    if noise["residual_std"] == 0:
+        _require(noise["gain"] == 1, noise, "gain", "1 without residual noise")
     else:
-        _check_real(noise, "residual_std", MAX_NOISE_STD, MIN_NOISE_STD)
-        _check_whole(noise, "gain", MAX_GAIN, False)
+        _require(noise["residual_std"] >= MIN_NOISE_STD, noise, "residual_std", f"0, or at least {MIN_NOISE_STD}")
         _require(noise["gain"] > 1 and mean["unit"] == "user", noise, "gain", "at least 2, for users")
     if mean["unit"] == "user":
-        is_known = isinstance(mechanism, dict) and (mechanism.get("mechanism"), mechanism.get("levels")) == (
-            "rounding",
-            2,
-        )
-        _require(is_known, mean, "noise", "independent, but for rounding to two levels")
+        is_binary = mechanism["mechanism"] == "rounding" and mechanism["levels"] == 2
+        _require(is_binary, mean, "noise", "independent, but for rounding to two levels")
         _require(mean["honest_fraction"] is None, mean, "honest_fraction", "a number of clients with correlated noise")
         _require(mean["zero_distance"] == 1, mean, "zero_distance", "1 with correlated noise")
 
 
-def _checked_mechanism(mean: Row) -> Row:
-    """The parameters of a mechanism."""
+def _check_mechanism(mean: Row) -> None:
+    """The mechanism is known, and so are its parameters."""
     mechanism = mean["mechanism"]
     kind = mechanism.get("mechanism") if isinstance(mechanism, dict) else None
     if not isinstance(kind, str) or kind not in PARAMETERS:
         raise Unverifiable(f"mechanism = {shown(kind)}: this verifier has no bound for it")
-    if set(mechanism) - {"mechanism"} != PARAMETERS[kind]:
+    if set(mechanism) - {"mechanism"} != set(PARAMETERS[kind]):
         raise Unverifiable(f"mechanism: has the parameters {shown(sorted(mechanism))}, which are not those of {kind}")
-    if "local" in mechanism:
-        _require(isinstance(mechanism["local"], bool), mechanism, "local", "true or false")
-    for name, largest in {**MECHANISM_REAL, "epsilon": MAX_VQSGD_EPSILON[mechanism.get("local") is True]}.items():
-        is_zero = name == "margin" and type(mechanism.get(name)) in (int, float) and mechanism[name] == 0
-        if name in mechanism and not is_zero:
-            _check_real(mechanism, name, largest)
-    most_steps = 2**14 if mean["unit"] == "record" else 1023
-    for name, most in {"levels": 1024 if kind == "rqm" else 2**16, "steps": most_steps, "bits": 16}.items():
-        if name in mechanism:
-            _check_whole(mechanism, name, most, False)
-    _require(mechanism.get("levels", 2) > 1, mechanism, "levels", "at least 2")
-    _require(mechanism.get("theta") != 0.5, mechanism, "theta", "below 0.5")
-    _require(kind != "gaussian" or mean["l2_clip"] is not None, mean, "l2_clip", "given with Gaussian noise")
+    _check_all(mechanism, PARAMETERS[kind])
+    if kind == "gaussian":
+        _require(mean["l2_clip"] is not None, mean, "l2_clip", "given with Gaussian noise")
+    if kind == "vqsgd" and mechanism["local"]:
+        _require(mechanism["epsilon"] <= MAX_LOCAL_EPSILON, mechanism, "epsilon", f"at most {MAX_LOCAL_EPSILON}")
     if kind == "rqm":
         keep = mechanism["keep"]
         keeps = keep if isinstance(keep, list) and len(keep) == mechanism["levels"] - 2 else [keep]
         is_valid = all(type(probability) is float and 0 < probability < 1 for probability in keeps)
         _require(is_valid, mechanism, "keep", "one probability, or one for each inner level")
-    if "bits" in mechanism:
+    if kind in ADDITIVE:
         is_odd = mechanism["steps"] % 2 == 1 and mechanism["steps"] < 2 ** mechanism["bits"]
         _require(is_odd, mechanism, "steps", f"odd, and fit {mechanism['bits']} bits")
-    return dict(mechanism)
+        is_small = mean["unit"] == "record" or mechanism["steps"] <= MAX_USER_STEPS
+        _require(is_small, mechanism, "steps", f"at most {MAX_USER_STEPS} for users")
 
 
 def _check_unit(claims: Claims) -> None:
     """Records of silos and users have neighboring relations and mechanisms of their own."""
-    values, is_record = vars(claims), claims.unit == "record"
+    values = vars(claims)
+    is_record = claims.unit == "record"
     known = ("add-or-remove-one", "replace-one") if is_record else ("zero-out", "replace-one")
     _require(claims.neighboring in known, values, "neighboring", f"one of {known} for a {claims.unit}")
     _require(is_record == (claims.record_clip is not None), values, "record_clip", "given for records, and only there")
@@ -416,7 +440,9 @@ def _as_vertices(claims: Claims) -> Claims:
 
     Vertices are drawn, but divergences are convex: two certain vertices are the worst.
     """
-    values, mechanism, slots = vars(claims), claims.mechanism, 2 * claims.padded
+    values = vars(claims)
+    mechanism = claims.mechanism
+    slots = 2 * claims.padded
     is_plain = claims.l2_clip is not None and claims.noise is None and claims.coordinates is None
     _require(is_plain, values, "mechanism", "vqsgd only with an L2 clip, all coordinates and independent noise")
     _require(not mechanism["local"] or claims.honest_clients == 1, values, "honest_clients", "1: messages are alone")
@@ -483,6 +509,20 @@ def _stated_honest(mean: Row) -> Any:
     return mean.get("clients") if is_all else mean.get("honest_clients")
 
 
+def _is_plan(plan: Row) -> bool:
+    """Whether all names are those of a plan, and of its tables."""
+    if set(plan) != PLAN | WHO:
+        return False
+    for name, names in TABLES.items():
+        if not isinstance(plan[name], dict) or set(plan[name]) != names:
+            return False
+    records = plan["records"]
+    adapt = plan["adapt"]
+    if records is not None and not (isinstance(records, dict) and {"clip", "batch"} <= set(records)):
+        return False
+    return adapt is None or (isinstance(adapt, dict) and type(adapt.get("share")) is float)
+
+
 def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
     """Compare what is charged for with a plan.
 
@@ -498,15 +538,10 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
     if not isinstance(plan, dict):
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
-    inner = {name: plan.get(name) for name in TABLES}
-    is_known = set(plan) == PLAN | WHO and all(
-        isinstance(table, dict) and set(table) == TABLES[name] for name, table in inner.items()
-    )
-    records, adapt = plan.get("records"), plan.get("adapt")
-    is_known = is_known and (records is None or (isinstance(records, dict) and {"clip", "batch"} <= set(records)))
-    is_known = is_known and (adapt is None or (isinstance(adapt, dict) and type(adapt.get("share")) is float))
-    if not is_known:
+    if not _is_plan(plan):
         raise Unverifiable(f"{where} does not say what a plan says as this verifier knows it")
+    records = plan["records"]
+    adapt = plan["adapt"]
     planned = {name: plan[name] for name in WHO | {"mechanism", "noise", "delta"}} | plan["transforms"]
     planned["dim"] = sent_values(plan, plan["dim"])
     planned["record_clip"] = None if records is None else records["clip"]
@@ -519,7 +554,7 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
         planned["min_survivors"] = 1  # a round may then end with any number of clients
     if planned["delta"] is None:
         population = planned["population"]
-        _check_whole(planned, "population", LARGE, True)
+        _check_all(planned, {"population": MEAN["population"]})
         planned["delta"] = min(1e-5, 1 / population) if population else 1e-5
     for name, value in sorted(planned.items()):
         is_open = name == "dim" and value is None

@@ -118,7 +118,8 @@ def _trust(claims: Claims) -> list[str]:
 
 def _rounds(claims: Claims, charges: Counter[int]) -> list[str]:
     """In how many rounds, and in which, a user or record takes part."""
-    total, limit = charges.total(), claims.limit(charges)
+    total = charges.total()
+    limit = claims.limit(charges)
     most = total if claims.adversary == "outsider" else sum(count for _, count in charges.most_common(limit))
     if total == 1:
         texts = ["there is one round"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from . import statement
 from .epsilon_bound import privacy_spent
@@ -20,6 +20,26 @@ LOOSENESS = 1.10
 """This verifier's ε is at most this many times the accountant's."""
 MAX_HEADER_BYTES = 2**24
 """Bytes of a checkpoint's header that are read."""
+
+
+class Ledger(NamedTuple):
+    """What a ledger holds.
+
+    Attributes:
+        about: The description in its first line.
+        charges: How often each round was charged.
+        hashes: The hashes of all lines.
+    """
+
+    about: Row
+    charges: Counter[int]
+    hashes: list[str]
+
+    @classmethod
+    def of(cls, lines: list[Row]) -> "Ledger":
+        """The content of checked lines."""
+        about = lines[0]["about"] if lines else {}
+        return cls(about, Counter(line["round"] for line in lines[1:]), [line["hash"] for line in lines])
 
 
 def verify(
@@ -55,23 +75,26 @@ def verify(
     >>> verify("/nothing").unsure
     ['/nothing: cannot be read (No such file or directory)']
     """
-    path, report = Path(path), Report(str(path))
+    path = Path(path)
+    report = Report(str(path))
+    known = {"dim": dim, "delta": delta, "rounds": rounds}
+    known |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
     checks: list[Callable[[], None]] = []
     with _reporting_doubts(report):
         folder = path if is_folder(path) else None
         lines = read_lines(read_bytes(path / "ledger.jsonl" if folder else path), report)
-        hashes, about = [line["hash"] for line in lines], lines[0]["about"] if lines else {}
-        charges = Counter(line["round"] for line in lines[1:])
-        report.charges, report.rounds = charges.total(), len(charges)
-        report.head_hash = hashes[-1] if hashes else None
+        ledger = Ledger.of(lines)
+        report.charges = ledger.charges.total()
+        report.rounds = len(ledger.charges)
+        report.head_hash = ledger.hashes[-1] if lines else None
         if not report.wrong:
-            known = {"dim": dim, "delta": delta, "rounds": rounds}
-            known |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
             checks.append(lambda: check_signatures(lines, key, report))
-            checks.append(lambda: check_heads(hashes, witness, head, report))
-            checks.append(lambda: compare_with_known(about, known, report))
-            checks.append(lambda: _account(about, charges, report))
-            checks.extend(_other_files(folder, about, charges, hashes, report) if folder else [])
+            checks.append(lambda: check_heads(ledger.hashes, witness, head, report))
+            checks.append(lambda: compare_with_known(ledger.about, known, report))
+            checks.append(lambda: _account(ledger, report))
+        if folder and not report.wrong:
+            files = {folder / name: check for name, check in OTHER_FILES.items()}
+            checks += [partial(check, file, ledger, report) for file, check in files.items() if file.exists()]
     for check in checks:  # a doubt in one does not keep the others from running
         with _reporting_doubts(report):
             check()
@@ -89,84 +112,81 @@ def _reporting_doubts(report: Report) -> Iterator[None]:
         report.unsure.append(f"a value is beyond what can be computed with ({type(error).__name__})")
 
 
-def _account(about: Row, charges: Counter[int], report: Report) -> None:
+def _account(ledger: Ledger, report: Report) -> None:
     """ε of all charges by this verifier's own bound, and the conditions under which it holds."""
-    claims = read_claims(about)
-    report.delta, report.unit = claims.delta, claims.unit
-    report.neighboring, report.adversary = claims.neighboring, claims.adversary
-    if charges:
-        report.assumptions = statement.assumptions(claims, charges)
-    spent = privacy_spent(claims, charges)
-    report.epsilon, report.lower = spent.epsilon, spent.lower
-    report.max_participations, report.min_honest = spent.releases, spent.honest
+    claims = read_claims(ledger.about)
+    report.delta = claims.delta
+    report.unit = claims.unit
+    report.neighboring = claims.neighboring
+    report.adversary = claims.adversary
+    if ledger.charges:
+        report.assumptions = statement.assumptions(claims, ledger.charges)
+    spent = privacy_spent(claims, ledger.charges)
+    report.epsilon = spent.epsilon
+    report.lower = spent.lower
+    report.max_participations = spent.releases
+    report.min_honest = spent.honest
     report.headline = statement.headline(claims, spent)
 
 
-# -- the other files of a run ---------------------------------------------------------------------
+# -- the other files of a run must not state more, or something else, than was charged for ---------
 
 
-def _other_files(
-    folder: Path, about: Row, charges: Counter[int], hashes: list[str], report: Report
-) -> Iterator[Callable[[], None]]:
-    """The other files of a run must not state more, or something else, than was charged for."""
-    checks: dict[str, Callable[[Path], None]] = {
-        "plan.json": lambda path: compare_with_plan(
-            read_mean(about), parse_json(read_bytes(path)), "plan.json", report
-        ),
-        "metrics.jsonl": lambda path: _check_metrics(read_bytes(path), charges, report),
-        "checkpoint.safetensors": lambda path: _check_checkpoint(path, about, charges, hashes, report),
-        "summary.json": lambda path: _check_summary(parse_json(read_bytes(path)), about, hashes, report),
-    }
-    for name, check in checks.items():
-        if (folder / name).exists():
-            yield partial(check, folder / name)
+def _check_plan(path: Path, ledger: Ledger, report: Report) -> None:
+    """The plan is that of what was charged for."""
+    compare_with_plan(read_mean(ledger.about), parse_json(read_bytes(path)), path.name, report)
 
 
-def _check_metrics(data: bytes, charges: Counter[int], report: Report) -> None:
+def _check_metrics(path: Path, ledger: Ledger, report: Report) -> None:
     """Every round with metrics (counted from 1) was charged (counted from 0)."""
-    rows = [parse_json(raw) for raw in data.split(b"\n")[:-1]]
+    rows = [parse_json(raw) for raw in read_bytes(path).split(b"\n")[:-1]]
     numbers = [row["round"] for row in rows if isinstance(row, dict) and type(row.get("round")) is int]
     if len(numbers) < len(rows):
         raise Unverifiable("metrics.jsonl: has lines that cannot be read")
-    uncharged = [number for number in numbers if not charges[number - 1]]
+    uncharged = [number for number in numbers if not ledger.charges[number - 1]]
     if uncharged:
         report.wrong.append(
             f"metrics.jsonl has {len(uncharged)} rounds that were not charged, the first is {uncharged[0]}"
         )
 
 
-def _check_checkpoint(path: Path, about: Row, charges: Counter[int], hashes: list[str], report: Report) -> None:
+def _check_checkpoint(path: Path, ledger: Ledger, report: Report) -> None:
     """The model has the parameters that were charged for, and is no later than the ledger."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, MAX_HEADER_BYTES)))
         state = json.loads(header["__metadata__"]["state"])
-        size, rounds, head = prod(header["values"]["shape"]), state["round"], state["ledger_head"]
+        size = prod(header["values"]["shape"])
+        rounds = state["round"]
+        head = state["ledger_head"]
         if type(size) is not int or type(rounds) is not int:
             raise TypeError("its size and its round must be whole numbers")
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise Unverifiable(f"{path.name}: cannot be read ({type(error).__name__}: {error})") from None
-    dim = read_mean(about).get("dim")
-    if sent_values(about.get("plan"), size) != dim:
+    dim = read_mean(ledger.about).get("dim")
+    if sent_values(ledger.about.get("plan"), size) != dim:
         report.wrong.append(f"dim = {shown(dim)}: {path.name} has {shown(size)} parameters")
-    if head not in hashes:
+    if head not in ledger.hashes:
         report.wrong.append(f"{path.name} was written at the head {shown(head)}, which is not in the ledger")
-    if rounds > len(charges):
-        report.wrong.append(f"{path.name} is of {shown(rounds)} rounds: {len(charges)} were charged")
+    if rounds > len(ledger.charges):
+        report.wrong.append(f"{path.name} is of {shown(rounds)} rounds: {len(ledger.charges)} were charged")
 
 
-def _check_summary(summary: Any, about: Row, hashes: list[str], report: Report) -> None:
+def _check_summary(path: Path, ledger: Ledger, report: Report) -> None:
     """What a run states at its end is what was charged for, with an ε that can be true."""
+    summary = parse_json(read_bytes(path))
     if not isinstance(summary, dict):
         raise Unverifiable("summary.json: cannot be read")
-    mean = read_mean(about)
-    for name, expected in (("delta", mean.get("delta")), ("parameters", mean.get("dim"))):
-        stated = sent_values(about.get("plan"), summary.get(name)) if name == "parameters" else summary.get(name)
-        if stated not in (None, expected):
-            report.wrong.append(f"{name} = {shown(expected)}: summary.json says {shown(summary[name])}")
+    mean = read_mean(ledger.about)
+    delta = summary.get("delta")
+    if delta not in (None, mean.get("delta")):
+        report.wrong.append(f"delta = {shown(mean.get('delta'))}: summary.json says {shown(delta)}")
+    parameters = summary.get("parameters")
+    if sent_values(ledger.about.get("plan"), parameters) not in (None, mean.get("dim")):
+        report.wrong.append(f"parameters = {shown(mean.get('dim'))}: summary.json says {shown(parameters)}")
     head = summary.get("ledger_head")
-    if head not in (None, *hashes):
+    if head not in (None, *ledger.hashes):
         report.wrong.append(f"summary.json was written at the head {shown(head)}, which is not in the ledger")
     stated = summary.get("epsilon")
     if stated is None or report.epsilon is None or report.lower is None:
@@ -175,3 +195,12 @@ def _check_summary(summary: Any, about: Row, hashes: list[str], report: Report) 
         report.wrong.append(f"summary.json states ε = {shown(stated)}: no ε below {report.lower:.4g} can be true")
     elif stated < report.epsilon / LOOSENESS:
         raise Unverifiable(f"summary.json states ε = {stated:.6g}: this verifier can only confirm {report.epsilon:.6g}")
+
+
+OTHER_FILES: dict[str, Callable[[Path, Ledger, Report], None]] = {
+    "plan.json": _check_plan,
+    "metrics.jsonl": _check_metrics,
+    "checkpoint.safetensors": _check_checkpoint,
+    "summary.json": _check_summary,
+}
+"""The check of each file in the folder of a run."""
