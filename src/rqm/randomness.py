@@ -29,7 +29,7 @@ ZEROS = bytes(2**16)
 """What is encrypted at a time: it stays in the cache."""
 
 
-def _keystream(key: bytes, nonce: bytes) -> Callable[[Words], None]:
+def cipher_stream(key: bytes, nonce: bytes) -> Callable[[Words], None]:
     """A function that overwrites arrays with the keystream of AES-256 in counter mode, one after the other."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
 
@@ -71,7 +71,7 @@ class SecureRandom:
     def keystream(self) -> Callable[[Words], None]:
         """A function that overwrites arrays with uniform 64-bit words that nobody can predict or repeat."""
         try:
-            return _keystream(os.urandom(SECRET), os.urandom(16))
+            return cipher_stream(os.urandom(SECRET), os.urandom(16))
         except ModuleNotFoundError:  # a bare GPU machine
             return _fill_from_system
 
@@ -94,7 +94,7 @@ def expanded(secret: bytes, size: int) -> Words:
     if len(secret) != SECRET:
         raise ValueError(f"secret has {len(secret)} bytes: must be {SECRET}")
     words = np.empty(size, dtype=np.uint64)
-    _keystream(secret, bytes(16))(words)
+    cipher_stream(secret, bytes(16))(words)
     return words
 
 

@@ -5,6 +5,7 @@ learn. A mutant is caught if its audit gives an alarm for it, and none for the s
 ledger and the masks, which no sample shows, are checked here.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from rqm.kernels.integer_sampler import TABLE_BITS, grid_sampler
 from rqm.kernels.packing import unpack
 from rqm.mechanisms.channel import Channel
 from rqm.mechanisms.rqm import RQM
-from rqm.randomness import KEY_WORDS, KeyWords, SecureRandom, SeededRandom
+from rqm.randomness import SECRET, SecureRandom, SeededRandom, Words, cipher_stream
 
 
 class Finding(NamedTuple):
@@ -121,20 +122,20 @@ def _biased_table() -> Channel:
 class SameKey(SecureRandom):  # type: ignore[misc]
     """Every stream has the same key and nonce."""
 
-    def key(self) -> KeyWords:
-        """The one key."""
-        return np.zeros(KEY_WORDS, dtype=np.uint32)
+    def keystream(self) -> Callable[[Words], None]:
+        """The one keystream."""
+        return cipher_stream(bytes(SECRET), bytes(16))
 
 
 class CountedNonce(SecureRandom):  # type: ignore[misc]
     """One key for the life of a process, and a nonce that counts on. A fork copies both."""
 
     def __init__(self) -> None:
-        self._first_key, self._nonces = super().key(), count()
+        self._secret, self._nonces = os.urandom(SECRET), count()
 
-    def key(self) -> KeyWords:
+    def keystream(self) -> Callable[[Words], None]:
         """The same key with the next nonce."""
-        return np.append(self._first_key[:-1], np.uint32(next(self._nonces)))
+        return cipher_stream(self._secret, next(self._nonces).to_bytes(16, "little"))
 
 
 # -- accounting -----------------------------------------------------------------------------------

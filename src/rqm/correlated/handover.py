@@ -38,7 +38,7 @@ FAR_DEVIATIONS = 10
 PIECES_PER_DEVIATION = 2
 """Pieces into which the outcomes of F are cut, in each standard deviation, where both of its ratios
 matter."""
-GRID_POINTS = 68
+GRID_POINTS = 74
 """Points of Y's grid in a standard deviation."""
 GRID_BELOW, GRID_ABOVE = 12, 80
 """Standard deviations of Y below and above 1 up to which its grid reaches."""
