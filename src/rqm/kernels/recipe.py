@@ -67,11 +67,21 @@ class Recipe:
         return np.asarray(near.view(np.int64) & _LOW_BITS)
 
 
-def on_grid(clip: float, reach: Fraction, levels: int, table: IntArray, *, rows: bool, modulus: int) -> Recipe:
-    """The recipe that rounds to ``levels`` levels from -reach·clip to reach·clip and then draws from ``table``.
+def end_positions(reach: Fraction, levels: int) -> tuple[int, int]:
+    """The positions of ±clip on a grid, to which every position is clamped.
 
-    The ends of the clamp are the outermost positions inside [-clip, clip], found in fractions: with a margin, however
-    small, no input lands on an outer level, which would be no noise at all.
+    They are the outermost positions inside [-clip, clip], computed in fractions: with a margin, however small, no input
+    lands on an outer level, where it would get no noise.
+
+    Args:
+        reach: The outermost level, in clips.
+        levels: Number of levels.
+
+    Returns:
+        The positions of -clip and of clip.
+
+    Raises:
+        ValueError: If [-clip, clip] has fewer than `MIN_SPAN` positions.
     """
     middle = (levels - 1) << (POSITION_BITS - 1)
     low = ceil(middle * (1 - 1 / reach))
@@ -80,11 +90,18 @@ def on_grid(clip: float, reach: Fraction, levels: int, table: IntArray, *, rows:
             f"the outer levels lie {float(reach):g} clips from 0: must be at most {2 * middle // MIN_SPAN}, or [-clip, "
             f"clip] has fewer than {MIN_SPAN} of the encoder's positions"
         )
+    return low, 2 * middle - low
+
+
+def on_grid(clip: float, reach: Fraction, levels: int, table: IntArray, *, rows: bool, modulus: int) -> Recipe:
+    """The recipe that rounds to ``levels`` levels from -reach·clip to reach·clip and then draws from ``table``."""
+    low, high = end_positions(reach, levels)
+    middle = (low + high) // 2
     entries, columns = alias_table(table)
     if not (1 if rows else levels) <= modulus <= MAX_OUTCOMES or columns > ALIAS_BITS:
         raise ValueError(f"modulus = {modulus}: must lie in {levels}..{MAX_OUTCOMES}, with no more columns than that")
     scale = middle / clip / float(reach)
-    return Recipe(clip, scale, middle + SHIFT, low, 2 * middle - low, entries, columns, rows, modulus)
+    return Recipe(clip, scale, middle + SHIFT, low, high, entries, columns, rows, modulus)
 
 
 def alias_table(table: IntArray) -> tuple[Words, int]:
