@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from rqm import RQM
 from rqm.mechanisms.channel import Channel
+from tests.mechanisms.oracle import exact_rqm
 
 # -- 50 digits ------------------------------------------------------------------------------------
 
@@ -19,7 +20,7 @@ from rqm.mechanisms.channel import Channel
 def exact_pmf(mechanism, x):
     """The pmf of RQM or PBM at x from the parameters alone, in mpmath."""
     if isinstance(mechanism, RQM):
-        return [mpf(p.numerator) / mpf(p.denominator) for p in mechanism.exact_pmf(Fraction(float(x)))]
+        return [mpf(p.numerator) / mpf(p.denominator) for p in exact_rqm(mechanism, Fraction(float(x)))]
     p = mpf(1) / 2 + mpf(mechanism.theta) * mpf(float(x)) / mpf(mechanism.clip)
     n = mechanism.levels - 1
     return [mp.binomial(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]

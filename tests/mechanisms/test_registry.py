@@ -28,7 +28,7 @@ def known():
     """Registered for this module alone: other tests of the process must not see it."""
     rqm.register(Lazy)
     yield
-    registry._known.pop(Lazy.kind)
+    registry._registered.pop(Lazy.kind)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_it_runs_in_flowers_own_processes(package, tmp_path):
 def test_the_registry_refuses_what_is_not_a_mechanism():
     with pytest.raises(TypeError, match=r"must be a subclass of rqm\.Mechanism"):
         rqm.register(int)
-    with pytest.raises(TypeError, match="with all that one must define"):
+    with pytest.raises(TypeError, match="with all abstract methods"):
         rqm.register(type("Half", (Tabled,), {"kind": "half"}))
 
     class Loose(Tabled):

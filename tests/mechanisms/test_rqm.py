@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpmath import log, mp, mpf
 
 from rqm import RQM
+from tests.mechanisms.oracle import exact_rqm, exact_rqm_at
 
 
 def brute_force(mech: RQM, x: Fraction) -> list[Fraction]:
@@ -48,7 +50,7 @@ def test_law_equals_enumeration_of_all_kept_sets(levels, margin, keep):
     mech = RQM(clip=1.5, margin=margin, levels=levels, keep=keep)
     for x in (Fraction(-3, 2), Fraction(-1, 7), Fraction(0), Fraction(3, 10), Fraction(1), Fraction(3, 2)):
         truth = brute_force(mech, x)
-        assert mech.exact_pmf(x) == truth  # in fractions: equal, not close
+        assert exact_rqm(mech, x) == truth  # in fractions: equal, not close
         assert sum(truth) == 1
         extent = Fraction(mech.clip) * (1 + Fraction(margin))
         assert sum(p * (-extent + 2 * extent * i / (levels - 1)) for i, p in enumerate(truth)) == x
@@ -58,7 +60,7 @@ def test_law_equals_enumeration_of_all_kept_sets(levels, margin, keep):
 def test_a_law_that_is_slightly_off_is_told_apart():
     """The comparison above has power: two per cent in q is seen."""
     truth = brute_force(RQM(levels=6, keep=0.42), Fraction(1, 3))
-    wrong = RQM(levels=6, keep=0.42 * 1.02).exact_pmf(Fraction(1, 3))
+    wrong = exact_rqm(RQM(levels=6, keep=0.42 * 1.02), Fraction(1, 3))
     assert wrong != truth
     assert max(abs(a - b) for a, b in zip(truth, wrong, strict=True)) > 1e-3
 
@@ -67,17 +69,13 @@ def test_a_law_that_is_slightly_off_is_told_apart():
 @pytest.mark.parametrize("levels", [3, 16, 64])
 def test_log_law_is_accurate_where_floats_underflow(levels, keep):
     mech = RQM(levels=levels, keep=keep, margin=0.5)
-    exact = mech.exact_rows()
-    logs = mech.log_rows()
-    for j, i in product(range(0, levels, 5), range(levels)):
-        if exact[j, i] == 0:
-            assert logs[j, i] == -np.inf
-        else:
-            from mpmath import log, mp, mpf
-
+    rows = mech.log_rows()
+    for j in range(0, levels, 5):
+        exact = exact_rqm_at(mech, Fraction(j))
+        assert [p == 0 for p in exact] == np.isneginf(rows[j]).tolist()
+        for p, logarithm in zip(exact, rows[j], strict=True):
             with mp.workdps(40):
-                truth = log(mpf(exact[j, i].numerator)) - log(mpf(exact[j, i].denominator))
-                assert abs(logs[j, i] - truth) < 1e-11
+                assert p == 0 or abs(logarithm - log(mpf(p.numerator)) + log(mpf(p.denominator))) < 1e-11
 
 
 @pytest.mark.parametrize("keep", [1e-6, 1e-3, 0.42, 1 - 1e-3, 1 - 1e-6])

@@ -77,11 +77,34 @@ class IntegerSampler:
         return np.asarray(shifted.view(np.int64) & _POSITION_MASK)
 
 
+def end_positions(output_range: Fraction, levels: int) -> tuple[int, int]:
+    """The positions of ±clip on a grid, to which every position is clamped.
+
+    They are the outermost positions inside [-clip, clip], computed in fractions. With an output range however little
+    above 1, no input is placed on an outer level, where it would get no noise.
+
+    Args:
+        output_range: The outermost levels, in clips.
+        levels: Number of levels.
+
+    Returns:
+        The positions of -clip and of clip.
+
+    Raises:
+        ValueError: If [-clip, clip] has fewer than `MIN_POSITIONS` positions.
+    """
+    middle = (levels - 1) << (POSITION_BITS - 1)
+    low = ceil(middle * (1 - 1 / output_range))
+    if 2 * (middle - low) < MIN_POSITIONS:
+        raise ValueError(
+            f"the outer levels lie {float(output_range):g} clips from 0: must be at most "
+            f"{2 * middle // MIN_POSITIONS}, or [-clip, clip] has fewer than {MIN_POSITIONS} of the encoder's positions"
+        )
+    return low, 2 * middle - low
+
+
 def grid_sampler(clip: float, output_range: Fraction, levels: int, table: IntArray, *, modulus: int) -> IntegerSampler:
     """The sampler that rounds to an evenly spaced grid of levels and then draws from a table.
-
-    With an output range however little above 1, no input is placed on an outer level, where it would get no noise:
-    the ends of the clamp are the outermost positions inside [-clip, clip], computed in fractions.
 
     Args:
         clip: Inputs are clipped to [-clip, clip].
@@ -97,13 +120,8 @@ def grid_sampler(clip: float, output_range: Fraction, levels: int, table: IntArr
     Raises:
         ValueError: If [-clip, clip] has fewer than `MIN_POSITIONS` positions, or if there are too many outcomes.
     """
-    middle = (levels - 1) << (POSITION_BITS - 1)
-    low = ceil(middle * (1 - 1 / output_range))
-    if 2 * (middle - low) < MIN_POSITIONS:
-        raise ValueError(
-            f"the outer levels lie {float(output_range):g} clips from 0: must be at most "
-            f"{2 * middle // MIN_POSITIONS}, or [-clip, clip] has fewer than {MIN_POSITIONS} of the encoder's positions"
-        )
+    low, high = end_positions(output_range, levels)
+    middle = (low + high) // 2
     entries, column_bits = alias_table(table)
     has_row_per_level = len(table) > 1
     min_modulus = 1 if has_row_per_level else levels
@@ -117,7 +135,7 @@ def grid_sampler(clip: float, output_range: Fraction, levels: int, table: IntArr
         scale=middle / clip / float(output_range),
         center=middle + POSITION_SHIFT,
         low=low,
-        high=2 * middle - low,
+        high=high,
         entries=entries,
         column_bits=column_bits,
         has_row_per_level=has_row_per_level,

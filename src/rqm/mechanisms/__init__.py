@@ -1,1 +1,1 @@
-"""One file a mechanism: each a small frozen dataclass that builds its law."""
+"""Mechanisms: how each client encodes its vector, and with which probabilities. One file per mechanism."""

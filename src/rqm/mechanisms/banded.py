@@ -1,4 +1,4 @@
-"""A trusted server's Gaussian that remembers: noise of a round is partly taken back in later ones."""
+"""A trusted server's Gaussian noise that is correlated over rounds."""
 
 from dataclasses import dataclass
 from typing import ClassVar, cast, final, get_args
@@ -12,20 +12,20 @@ from rqm.mechanisms.gaussian import ByGaussian
 @final
 @dataclass(frozen=True)
 class BandedGaussian(ByGaussian):
-    """Banded matrix factorization (Choquette-Choo et al. 2023): a trusted server's noise, partly taken back later.
+    """Banded matrix factorization (Choquette-Choo et al. 2023): a trusted server subtracts part of its noise later.
 
-    The rounds' noise is C⁻¹z, where z is white with a deviation of ``noise_multiplier`` times the L2 clip and C has so
-    many bands, optimised for the noise of the models of a server with this ``momentum`` and ``schedule``, and columns
-    of norm 1. So for users whose participations lie at least ``bands`` rounds apart, or who take part once, all rounds
-    together tell what they would tell with independent noise of that multiplier, and the models are much less noisy.
+    The noise of all rounds is C⁻¹z. Here z is independent Gaussian noise of `noise_multiplier` times the L2 clip, and
+    C has `bands` bands and columns of norm 1. It minimizes the noise of the models of a server with this `momentum`
+    and `schedule`. All rounds together reveal as much as with independent noise of that multiplier if each user takes
+    part once, or participations of a user are at least `bands` rounds apart. The models have much less noise.
     """
 
     kind: ClassVar[str] = "banded-gaussian"
     trusted_server: ClassVar[bool] = True
 
-    bands: int = option(8, "Rounds that noise is correlated over; 1: independent.")
-    momentum: float = option(0.9, "The server's momentum, which the bands are optimised for.")
-    schedule: str = option("linear", "The schedule of the server's rate, which the bands are optimised for.")
+    bands: int = option(8, "Rounds over which noise is correlated; 1: independent.")
+    momentum: float = option(0.9, "The server's momentum, for which the bands are optimized.")
+    schedule: str = option("linear", "The schedule of the server's rate, for which the bands are optimized.")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -37,10 +37,10 @@ class BandedGaussian(ByGaussian):
             raise ValueError(f"schedule = {shown(self.schedule)}: must be one of {', '.join(get_args(Schedule))}")
 
     @property
-    def correlation(self) -> Correlation:
-        """Over so many rounds."""
+    def correlation(self) -> Correlation:  # type: ignore[override]
+        """The bands, and what they are optimized for."""
         return Correlation(self.bands, self.momentum, cast(Schedule, self.schedule))
 
     def on_sum(self, clients: int) -> float:
-        """The deviation of z, in units of the L2 clip."""
+        """Standard deviation of z, in units of the L2 clip."""
         return self.noise_multiplier

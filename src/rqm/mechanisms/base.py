@@ -1,13 +1,13 @@
-"""``Mechanism``: what every mechanism is, and what it can tell about itself.
+"""`Mechanism`: the interface of all mechanisms.
 
-Whoever accounts, calibrates, advises, audits, trains or prints asks the mechanism, and nobody asks which one it is. So
-a new mechanism is one file: a frozen dataclass, its options with their help, and ``register``.
+Accounting, calibration, the adviser, audits and training ask the mechanism, and never which class it has. So a new
+mechanism is one file: a frozen dataclass, its options with their help texts, and `register`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rqm._util.checks import known_keys, shown
 from rqm._util.schedules import Schedule
@@ -19,13 +19,22 @@ if TYPE_CHECKING:
 
 
 def option(default: Any, words: str, *, flag: bool = True) -> Any:
-    """A field of a mechanism: its default, and what it means. Without ``flag`` the command line does not offer it."""
+    """A dataclass field with a help text.
+
+    Args:
+        default: Its default.
+        words: What it means.
+        flag: Whether the command line offers it.
+
+    Returns:
+        The field.
+    """
     return field(default=default, metadata={"help": words, "flag": flag})
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a mechanism, as a command line or a document shows it."""
+    """An option of a mechanism, as the command line and the documents show it."""
 
     name: str
     help: str
@@ -36,9 +45,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Noise of a round is taken back over ``bands`` rounds, itself included, as suits a server's steps.
+    """How a trusted server's noise is correlated over rounds (see `rqm.correlated.factorization`).
 
-    These are with ``momentum`` and rates of a ``schedule``. See ``rqm.correlated.factorization``.
+    Attributes:
+        bands: Rounds over which noise is correlated, the round itself included.
+        momentum: Momentum of the server that the bands are optimized for.
+        schedule: Schedule of its learning rate.
     """
 
     bands: int
@@ -50,9 +62,14 @@ class Correlation:
 class Ask:
     """What the adviser asks mechanisms to propose something for.
 
-    Up to ``levels`` outcomes a coordinate; a sum over ``clients`` whose mean is up to ``typical`` and whose noise has
-    the deviation ``deviation``, both in units of clip. ``pure``: one client alone, by pure differential privacy.
-    ``options`` are those that are given: a proposal may choose the others.
+    Attributes:
+        levels: The largest number of outcomes of a coordinate.
+        bits: The largest number of bits of a coordinate of a sum.
+        clients: Clients of a sum.
+        typical: The largest mean of a coordinate over clients, in clips.
+        deviation: Standard deviation of the noise in the sum, in clips.
+        pure: Whether a single client needs pure differential privacy.
+        options: Options with given values. A proposal chooses the others.
     """
 
     levels: int
@@ -67,167 +84,164 @@ class Ask:
 class Mechanism(ABC):
     """What clients do to the coordinates of their clipped vectors before these are summed: a frozen dataclass.
 
-    ``kind`` is its name. ``integers``: clients send levels that a secure aggregator can add up (a ``Channel``), else
-    floats. ``private``: there is noise. ``needs_l2_clip``: the noise is in units of it.
+    Subclasses override attributes with values or with properties.
     """
 
     kind: ClassVar[str]
+    """The name in plans and on the command line."""
     integers: ClassVar[bool] = False
+    """Whether clients send integers, which secure aggregation can add up, or floats."""
     private: ClassVar[bool] = True
+    """Whether there is noise."""
     needs_l2_clip: ClassVar[bool] = False
+    """Whether the noise is in units of the L2 clip."""
     for_models: ClassVar[Mapping[str, Any]] = {}
     """Options that suit a whole model better than the defaults."""
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """By name: parameters whose ε a measurement can reach, for audits. None: the defaults."""
+    """Parameters whose ε an audit can reach, by name. Empty: the defaults."""
+    trusted_server: ClassVar[bool] = False
+    """Whether the noise is added by a server that sees every vector."""
+    hides_alone: ClassVar[bool] = False
+    """Whether the guarantee counts only on a client's own noise, so that no secure sum is needed."""
+    differing: ClassVar[int] = 1
+    """Integers of a message that depend on a client's data, if fewer than all; else 1."""
+    gaussian_multiplier: ClassVar[float | None] = None
+    """Standard deviation of exactly Gaussian noise in what the adversary sees, over the L2 clip; None: not Gaussian."""
+    correlation: ClassVar[Correlation | None] = None
+    """How a trusted server's noise is correlated over rounds; None: it is independent."""
+    whole: ClassVar["VQSGD | None"] = None
+    """The mechanism itself if it encodes whole vectors, in units of the L2 clip; None: it encodes coordinates."""
+    least_noise: ClassVar[float | None] = None
+    """The smallest `amount` of `with_noise` that calibration considers; None: the noise cannot be adjusted."""
 
-    # -- what it tells about itself -----------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def bits(self) -> int:
-        """Bits that carry one coordinate of one client, before secure aggregation."""
+        """Bits of one coordinate of one client, before secure aggregation."""
 
     @property
     def label(self) -> str:
-        """A short name for a plot."""
+        """A short name for plots."""
         return self.kind
 
     @property
-    def trusted_server(self) -> bool:
-        """Whether the noise is added by a server who sees every vector."""
-        return False
-
-    @property
-    def hides_alone(self) -> bool:
-        """Whether a client's own noise is all that is counted on, so that nobody need be trusted to sum."""
-        return False
-
-    @property
     def channel(self) -> "Channel":
-        """The mechanism itself, if it sends integers; whoever needs a law asks for this."""
+        """The mechanism of one integer; the mechanism itself unless it encodes whole vectors.
+
+        Raises:
+            TypeError: If clients send floats.
+        """
         raise TypeError(
-            f"{type(self).__name__} sends floats, not integers: it has no law, and is there to compare with"
+            f"{type(self).__name__} sends floats, not integers: it has no law, and serves as a baseline only"
         )
 
-    @property
-    def whole(self) -> "VQSGD | None":
-        """The mechanism itself, if it encodes a vector as a whole, in units of its L2 clip; else every coordinate."""
-        return None
-
     def slots(self, coordinates: int) -> int:
-        """Integers that are sent for so many coordinates."""
+        """The number of integers of a message with this many coordinates."""
         return coordinates
 
     def message_bits(self, slots: int) -> int:
-        """Bits of one client's message of so many integers, before secure aggregation."""
+        """Bits of one client's message with this many integers, before secure aggregation."""
         return slots * self.bits
 
-    @property
-    def differing(self) -> int:
-        """How many integers of a message a client's data can change, where that is less than all of them; else 1."""
-        return 1
-
     def told(self, dim: int, l2_clip: float) -> tuple["Mechanism", int, float]:
-        """What the accountant accounts for: the mechanism of that which differs, how much of it, and its L2 bound."""
+        """The worst case of two neighboring vectors, which is what is accounted for.
+
+        Args:
+            dim: Integers of a message.
+            l2_clip: L2 bound of a client's vector.
+
+        Returns:
+            The mechanism of the integers that differ, their number, and their L2 bound.
+        """
         return self, dim, l2_clip
-
-    @property
-    def gaussian_multiplier(self) -> float | None:
-        """If the noise is exactly Gaussian: its deviation in what an observer sees, over the L2 clip."""
-        return None
-
-    @property
-    def correlation(self) -> Correlation | None:
-        """How a trusted server's noise is correlated over the rounds; None: it is independent."""
-        return None
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """What a command line offers, by name; ``clip`` is not among them: privacy is told in units of it."""
+        """The options that the command line offers, by name. `clip` is none: privacy is stated in units of it."""
         return options_of(cls)
 
-    # -- how its noise grows ------------------------------------------------------------------
-
-    @property
-    def least_noise(self) -> float | None:
-        """The least ``amount`` for ``with_noise``, below which calibration does not go; None: nothing to adjust."""
-        return None
+    # -- noise --------------------------------------------------------------------------------
 
     @property
     def finest_noise(self) -> float | None:
-        """The same where each law takes longer to certify: for few clients only."""
+        """Like `least_noise`, with pmfs that take longer to certify: for few clients only."""
         return self.least_noise
 
     def with_noise(self, amount: float) -> Self:
-        """The same with another amount of noise: the larger, the noisier, and the more private."""
+        """The same mechanism with another amount of noise. More noise is more private."""
         raise TypeError(f"mechanism = {self.kind}: has no noise to adjust")
 
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What the adviser should try: names, and options whose noise it then adjusts."""
+        """Candidates for the adviser: names, and options whose noise the adviser then adjusts."""
         yield from ()
 
     # -- sums of floats -----------------------------------------------------------------------
 
     def clipped(self, rows: Any) -> Any:
-        """What clients who send floats send for these rows."""
+        """What clients send who send floats, without randomness."""
         return rows
 
     def sends(self, rows: Any, rng: "SecureRandom | SeededRandom") -> Any:
-        """The same where it is drawn at random."""
+        """What clients send who send floats, a row per client."""
         return self.clipped(rows)
 
     def on_sum(self, clients: int) -> float:
-        """The deviation of the noise that is added to a sum of floats, in units of the L2 clip."""
+        """Standard deviation of the noise in a sum of floats, in units of the L2 clip."""
         return 0.0
 
     @abstractmethod
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """The mean of ``clients`` inputs, unbiased, from the sum of what they sent.
+        """An unbiased estimate of the mean of all inputs.
 
-        ``check=False`` is for a caller who knows that the sum is one that these clients can have sent.
+        Args:
+            z_sum: The sum of the messages.
+            clients: Number of messages.
+            check: Whether to check that these clients can have sent this sum.
+
+        Returns:
+            The mean, in the array library of the sum.
         """
 
-    # -- to and from a plain dict -------------------------------------------------------------
+    # -- dictionaries -------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the parameters and the mechanism's name, ready for JSON or TOML."""
+        """The mechanism's name and parameters, ready for JSON or TOML."""
         values: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
         return {"mechanism": self.kind, **values}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Build the mechanism that ``to_dict`` described."""
-        values = dict(values)
-        kind = values.pop("mechanism", cls.kind)
+        """The mechanism that `to_dict` described."""
+        parameters = {key: value for key, value in values.items() if key != "mechanism"}
+        kind = values.get("mechanism", cls.kind)
         if kind != cls.kind:
             raise ValueError(f"mechanism = {shown(kind)}: must be {cls.kind!r} here")
-        known_keys(values, [one.name for one in fields(cls)], "mechanism.")  # type: ignore[arg-type]
-        return cls(**values)
+        known_keys(parameters, [entry.name for entry in fields(cls)], "mechanism.")  # type: ignore[arg-type]
+        return cls(**parameters)
 
     def changed(self, **values: Any) -> Self:
-        """The same with other values."""
-        made: Self = replace(self, **values)  # type: ignore[type-var]
-        return made
+        """The same mechanism with other values of some parameters."""
+        mechanism: Self = replace(self, **values)  # type: ignore[type-var]
+        return mechanism
 
 
 def mechanism_of(value: object) -> Mechanism:
-    """The value, if it is a mechanism, or raise."""
+    """The value, if it is a mechanism; else a `TypeError`."""
     if not isinstance(value, Mechanism):
         raise TypeError(f"mechanism = {shown(value)}: must be a mechanism, such as rqm.RQM() or rqm.PBM()")
     return value
 
 
 def options_of(made: type) -> dict[str, Option]:
-    """What a command line offers of a dataclass whose fields are options."""
-    kinds = get_type_hints(made)
-    return {
-        one.name: Option(one.name, one.metadata["help"], one.default, _plain(kinds[one.name]))
-        for one in fields(made)
-        if one.metadata.get("flag")
-    }
-
-
-def _plain(kind: Any) -> type:
-    """What a command line parses: a number, or text."""
-    return kind if kind in (int, float, bool) else str
+    """The options that the command line offers for a dataclass with `option` fields."""
+    scalars = {"int": int, "float": float, "bool": bool}
+    options = {}
+    for entry in fields(made):
+        if entry.metadata.get("flag"):
+            type_name = entry.type if isinstance(entry.type, str) else getattr(entry.type, "__name__", "")
+            parsed = scalars.get(type_name, str)
+            options[entry.name] = Option(entry.name, entry.metadata["help"], entry.default, parsed)
+    return options

@@ -1,13 +1,13 @@
-"""Channels: mechanisms that send integers, with a law that is known exactly.
+"""`Channel`: mechanisms that send integers, with pmfs that are known exactly.
 
-What is particular to one is its law, and what the encoders draw by. Those whose law is a table of rows, one for each
-level, are ``Tabled``, and say no more than these rows.
+Each has two pmfs: the paper's, in floats, and the one that is sampled, in fractions. Mechanisms whose pmf is a table
+with a row for each level are a `Tabled` and define only these rows.
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from math import log
+from math import inf, log
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 Law = Literal["paper", "sampled"]
 
 MAX_LEVELS = 65_536
-CLIPS = (1e-280, 1e280)  # beyond them, scales between inputs and positions overflow
-PIECE = 2**16
-"""Sums that are decoded at a time: what lies between stays in the cache."""
-FARTHEST = 1e25  # the margin, in units of the clip: for the same reason
+"""An outcome fits 16 bits."""
+CLIP_RANGE = (1e-280, 1e280)
+"""Beyond it the scale from inputs to positions overflows."""
+MAX_MARGIN = 1e25
+"""In clips, for the same reason."""
+CHUNK = 2**16
+"""Sums that are decoded at a time, so that intermediate arrays stay in the cache."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """``levels`` (m) evenly spaced values B(0), …, B(m−1) from ``-extent`` to ``extent``.
+    """`levels` (m) evenly spaced values B(0), …, B(m−1) from `-extent` to `extent`.
 
     >>> Grid(extent=3.0, levels=4).values
     array([-3., -1.,  1.,  3.])
@@ -43,7 +46,7 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """The distance between neighbouring levels."""
+        """The distance between neighboring levels."""
         return 2 * self.extent / (self.levels - 1)
 
     @property
@@ -53,15 +56,21 @@ class Grid:
 
 
 class Channel(Mechanism):
-    """A mechanism with a law over the integers 0..levels−1, unbiased for every input in [-clip, clip].
-
-    ``modular``: outcomes, and so sums, are taken modulo 2**bits.
-    """
+    """A mechanism with a pmf over the integers 0, …, levels − 1, unbiased for every input in [-clip, clip]."""
 
     integers: ClassVar[bool] = True
     modular: ClassVar[bool] = False
+    """Whether outcomes, and so sums, are taken modulo 2**bits."""
     clip: float
     levels: int
+    trials: ClassVar[int] = 1
+    """Independent trials that a coordinate is the sum of, each with a pmf that is affine in the input if `affine`."""
+    additive: ClassVar["Additive | None"] = None
+    """The mechanism itself, if its noise does not depend on the input."""
+    exposed: ClassVar[bool] = False
+    """Whether an input inside the clip has a single outcome: other clients who hold it add no noise to a sum."""
+    theorem_bound: ClassVar[float | None] = None
+    """A bound on D_∞ of one client that a paper proves, if there is one."""
 
     @property
     def channel(self) -> Self:
@@ -69,8 +78,8 @@ class Channel(Mechanism):
         return self
 
     def _validate(self, max_levels: int = MAX_LEVELS) -> None:
-        clip = real("clip", self.clip, f"from {CLIPS[0]:g} to {CLIPS[1]:g}", *CLIPS, closed="[]")
-        object.__setattr__(self, "clip", clip)
+        low, high = CLIP_RANGE
+        object.__setattr__(self, "clip", real("clip", self.clip, f"from {low:g} to {high:g}", low, high, closed="[]"))
         object.__setattr__(self, "levels", whole("levels", self.levels, 2, max_levels))
 
     # -- what a mechanism defines -------------------------------------------------------------
@@ -83,69 +92,57 @@ class Channel(Mechanism):
     @property
     @abstractmethod
     def breakpoints(self) -> FloatArray:
-        """The inputs where a worst case can sit, in increasing order: ±clip, and where the law has a kink between."""
+        """The inputs that a worst case can have, in increasing order: ±clip, and where the pmf has a kink between."""
 
     @abstractmethod
     def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
-        """Natural logarithm of ``pmf(x)``; −∞ where the law is zero."""
+        """Natural logarithm of `pmf(x)`; −∞ where the pmf is zero."""
 
     @abstractmethod
     def sampled_law(self, position: int) -> list[Fraction]:
-        """The exact law of what ``encode`` draws at a position."""
+        """The exact pmf that `encode` samples from at a position."""
 
     @property
     @abstractmethod
     def recipe(self) -> IntegerSampler:
-        """What the encoders draw by."""
+        """What the encoders sample from."""
 
     @property
     @abstractmethod
     def variance_max(self) -> float:
         """The largest variance of one client's decoded value over all inputs."""
 
-    # -- what the accountants ask -------------------------------------------------------------
-
-    @property
-    def trials(self) -> int:
-        """Independent trials of which a coordinate is the sum, each affine in the input where ``affine``."""
-        return 1
+    # -- what accounting needs ----------------------------------------------------------------
 
     @property
     def affine(self) -> bool:
-        """Whether the law of a coordinate is affine on all of [-c, c], or made of trials that are."""
+        """Whether the pmf of a coordinate, or of each of its trials, is affine on all of [-clip, clip]."""
         return len(self.breakpoints) == 2
 
     @property
-    def additive(self) -> "Additive | None":
-        """The mechanism itself, if its noise does not depend on anybody's input."""
-        return None
-
-    @property
     def budgeted(self) -> bool:
-        """Whether a vector is accounted for under its L2 budget, and not coordinate by coordinate at its worst."""
-        return self.affine or self.additive is not None
-
-    @property
-    def exposed(self) -> bool:
-        """Whether an input inside the clip has one outcome only: others who hold it add no noise to a sum."""
-        return False
+        """Whether vectors are accounted for by their L2 norm, and not by the worst case of each coordinate."""
+        return self.additive is not None or self.affine
 
     def knot_laws(self, law: Law = "paper") -> FloatArray:
-        """Log-probabilities at every knot, one row each."""
+        """Log-probabilities at every breakpoint, one row each."""
         return self.log_law(self.breakpoints, law)
 
     def trial_laws(self, law: Law = "paper") -> FloatArray:
-        """Log-probabilities of one trial at every knot."""
+        """Log-probabilities of one trial at every breakpoint."""
         return self.knot_laws(law)
 
     def mean_error(self, clients: int, typical: float) -> float:
-        """The worst-case mean squared error of a coordinate of the mean, in clip²; ``typical`` is its size in clips."""
-        return self.variance_max / clients / self.clip**2
+        """The largest mean squared error of a coordinate of the mean, in clip².
 
-    @property
-    def theorem_bound(self) -> float | None:
-        """A bound on D_∞ of one client that a paper proves, if there is one."""
-        return None
+        Args:
+            clients: Number of clients.
+            typical: Size of the mean, in clips; only additive noise depends on it.
+
+        Returns:
+            The error.
+        """
+        return self.variance_max / clients / self.clip**2
 
     # -- the grid -----------------------------------------------------------------------------
 
@@ -156,68 +153,84 @@ class Channel(Mechanism):
 
     @property
     def bits(self) -> int:
-        """Bits that carry one encoded coordinate before secure aggregation."""
+        """Bits of an encoded coordinate before secure aggregation."""
         return (self.levels - 1).bit_length()
 
-    def _unit(self, x: FloatArray) -> FloatArray:
-        """The input clipped, in units of the clip."""
-        return np.asarray(np.clip(x, -self.clip, self.clip) / self.clip)
-
-    # -- the paper's law ----------------------------------------------------------------------
+    # -- the paper's pmf ----------------------------------------------------------------------
 
     def pmf(self, x: npt.ArrayLike) -> FloatArray:
-        """The law of the output at input ``x`` (clipped), of shape ``x.shape + (levels,)``."""
+        """The pmf of the output at input `x` (clipped), of shape `x.shape + (levels,)`."""
         return np.exp(self.log_pmf(x))
 
     def variance(self, x: npt.ArrayLike) -> FloatArray:
-        """Variance of one client's decoded value at input ``x``."""
+        """Variance of one client's decoded value at input `x`."""
         x = inputs("x", x)
         deviation = self.grid.values - np.clip(x, -self.clip, self.clip)[..., None]
         return np.asarray((self.pmf(x) * deviation**2).sum(axis=-1))
 
-    # -- the law that is sampled --------------------------------------------------------------
+    # -- the pmf that is sampled --------------------------------------------------------------
 
     def position(self, x: npt.ArrayLike) -> IntArray:
-        """Fixed-point position of ``x`` on the grid: the level in the high bits, the part of the cell in the low.
+        """Fixed-point positions on the grid: the level in the high bits, the fraction of the cell in the low bits.
 
-        Float rounding happens before the clamp only, so whatever it does, the result is a position whose law
-        is accounted for.
+        Floats are rounded only before positions are clamped. So every result is a position that is accounted for.
         """
         return self.recipe.position(inputs("x", x))
 
     def sampled_pmf(self, x: npt.ArrayLike) -> npt.NDArray[np.object_]:
-        """The exact law of what ``encode`` draws at input ``x``, as fractions."""
+        """The exact pmf that `encode` samples from at input `x`, as fractions."""
         positions = self.position(x)
-        out = np.empty((*positions.shape, self.levels), dtype=object)
+        pmfs = np.empty((*positions.shape, self.levels), dtype=object)
         for index in np.ndindex(positions.shape):
-            out[index] = self.sampled_law(int(positions[index]))
-        return out
+            pmfs[index] = self.sampled_law(int(positions[index]))
+        return pmfs
 
     def log_law(self, x: npt.ArrayLike, law: Law = "paper") -> FloatArray:
-        """Log-probabilities at input ``x``: of the paper's law, or of the one that is sampled."""
+        """Log-probabilities at some inputs.
+
+        Args:
+            x: The inputs.
+            law: "paper" for the mechanism's definition, "sampled" for the integers that are sampled from.
+
+        Returns:
+            The logarithms, of shape `x.shape + (levels,)`.
+        """
         if law == "paper":
             return self.log_pmf(x)
         if law == "sampled":
-            return np.asarray(np.vectorize(_log_fraction, otypes=[np.float64])(self.sampled_pmf(x)))
+            return log_fractions(self.sampled_pmf(x))
         raise ValueError(f"law = {law!r}: must be 'paper' or 'sampled'")
 
     # -- encode and decode --------------------------------------------------------------------
 
     def encode(self, x: Any, rng: object, *, threads: int | None = None) -> Any:
-        """Draw one level for each input: unsigned integers, in the array library of ``x`` (NumPy or torch).
+        """Draw one level for each input.
 
-        ``rng`` is a SecureRandom or a SeededRandom; with the latter the levels do not depend on ``threads`` (all
-        processors if None). Floats of 32 and 64 bits are read in place: only the output is allocated.
+        Args:
+            x: Inputs, a NumPy array or a torch tensor. Floats of 32 and 64 bits are read in place.
+            rng: A `SecureRandom` or a `SeededRandom`. With a seed the levels do not depend on `threads`.
+            threads: CPU threads; None: all processors.
+
+        Returns:
+            Unsigned integers, in the array library of `x`.
         """
         return kernels.encode(self.recipe, x, rng, threads)
 
     def encode_sum(
         self, x: Any, rng: object, *, out: Any = None, threads: int | None = None, check: bool = True
     ) -> Any:
-        """Encode every client's input and return only the sum of their levels, as 32-bit integers.
+        """Encode all clients' inputs and return only the sum of their levels.
 
-        ``x`` has one row for each client. With ``out`` the sum is added to it in place. ``check=False`` is for a caller
-        who knows that all inputs are finite and that ``out`` has room: on a GPU nothing then waits for the host.
+        Args:
+            x: One row per client.
+            rng: A `SecureRandom` or a `SeededRandom`.
+            out: An array of 32-bit integers that the sum is added to in place.
+            threads: CPU threads; None: all processors.
+            check: False if all inputs are known to be finite and `out` to have room. A GPU then never waits for
+                the host.
+
+        Returns:
+            The sum, as 32-bit integers.
 
         >>> from rqm import RQM, SeededRandom
         >>> RQM().encode_sum(np.zeros((40, 3)), SeededRandom(1)).shape
@@ -226,7 +239,7 @@ class Channel(Mechanism):
         return kernels.encode_sum(self.recipe, x, rng, out, threads, check)
 
     def sum_bits(self, clients: int) -> int:
-        """Bits of a secure sum's coordinate: k with n (m−1) < 2**k, so that a sum modulo 2**k is the sum.
+        """Bits of a coordinate of a secure sum: k with n (m−1) < 2**k, so that a sum modulo 2**k is the sum.
 
         >>> from rqm import RQM
         >>> RQM(levels=16).sum_bits(40)
@@ -235,25 +248,37 @@ class Channel(Mechanism):
         return int(whole("clients", clients, 1) * (self.levels - 1)).bit_length()
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """Unbiased estimate of the mean of ``clients`` inputs from the sum of their levels, as float64.
+        """An unbiased estimate of the mean of all inputs, as float64.
 
-        ``check=False`` is for a caller who knows that the sum is one that these clients can have sent.
+        Args:
+            z_sum: The sum of the clients' levels.
+            clients: Number of clients.
+            check: Whether to check that these clients can have sent this sum.
+
+        Returns:
+            The mean, in the array library of the sum.
+
+        Raises:
+            ValueError: If a sum is below 0 or above clients · (levels − 1).
         """
         clients = whole("clients", clients, 1)
-        top = clients * (self.levels - 1)
-        other = kernels.backend(z_sum)
-        if other is not None:
-            return other.decode(z_sum, self.grid.extent, top, clients, check)
+        largest = clients * (self.levels - 1)
+        extent = self.grid.extent
+        backend = kernels.backend(z_sum)
+        if backend is not None:
+            return backend.decode(z_sum, extent, largest, clients, check)
         total = sums("z_sum", z_sum)
-        out, extent = np.empty(total.shape), self.grid.extent
-        flat, flat_out = total.reshape(-1), out.reshape(-1)
-        for start in range(0, total.size, PIECE):
-            part = flat[start : start + PIECE]
-            if check and (part.min() < 0 or part.max() > top):
-                raise kernels.sum_range_error(clients, top, part.min() if part.min() < 0 else part.max())
-            flat_out[start : start + PIECE] = extent * (2 * part / top - 1)
-        return out[()]
+        mean = np.empty(total.shape)
+        flat_total, flat_mean = total.reshape(-1), mean.reshape(-1)
+        for start in range(0, total.size, CHUNK):
+            chunk = flat_total[start : start + CHUNK]
+            if check and (chunk.min() < 0 or chunk.max() > largest):
+                raise kernels.outside(clients, largest, chunk.min() if chunk.min() < 0 else chunk.max())
+            flat_mean[start : start + CHUNK] = extent * (2 * chunk / largest - 1)
+        return mean[()]
 
 
-def _log_fraction(value: Fraction) -> float:
-    return log(value.numerator) - log(value.denominator) if value else -np.inf
+def log_fractions(pmfs: npt.NDArray[Any]) -> FloatArray:
+    """Natural logarithms of fractions; −∞ of zero."""
+    logs = [log(p.numerator) - log(p.denominator) if p else -inf for p in pmfs.flat]
+    return np.array(logs).reshape(pmfs.shape)

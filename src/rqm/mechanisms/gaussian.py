@@ -1,4 +1,4 @@
-"""Gaussian baselines: vectors within an L2 clip are sent as they are; a trusted server adds noise, or every client."""
+"""Gaussian baselines: clients send clipped vectors as floats, and a trusted server or every client adds noise."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, final
@@ -11,10 +11,11 @@ from rqm.mechanisms.base import Mechanism, option
 
 @dataclass(frozen=True)
 class ByGaussian(Mechanism):
-    """What Gaussian baselines share: noise of ``noise_multiplier`` (z) times the L2 clip, on sums of floats."""
+    """Gaussian noise of `noise_multiplier` (z) times the L2 clip, on sums of floats."""
 
     needs_l2_clip: ClassVar[bool] = True
     bits: ClassVar[int] = 32
+    least_noise: ClassVar[float] = 0.0
 
     noise_multiplier: float = option(1.0, "z, the noise in units of the L2 clip.")
 
@@ -24,37 +25,32 @@ class ByGaussian(Mechanism):
         object.__setattr__(self, "noise_multiplier", z)
 
     @property
-    def gaussian_multiplier(self) -> float:
+    def gaussian_multiplier(self) -> float:  # type: ignore[override]
         """z."""
         return self.noise_multiplier
 
-    @property
-    def least_noise(self) -> float:
-        """None."""
-        return 0.0
-
     def with_noise(self, amount: float) -> Self:
-        """So many L2 clips."""
+        """The same mechanism with noise of this many L2 clips."""
         return self.changed(noise_multiplier=amount)
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """Return the mean of a sum that was noised already: there is nothing to check."""
+        """The mean. Any sum with noise is possible, so nothing is checked."""
         return z_sum / whole("clients", clients, 1)
 
 
 @final
 @dataclass(frozen=True)
 class Gaussian(ByGaussian):
-    """DP-FedAvg's mechanism (McMahan et al. 2018; Geyer et al. 2017): noise of ``noise_multiplier`` times the L2 clip.
+    """DP-FedAvg's mechanism (McMahan et al. 2018; Geyer et al. 2017): noise of `noise_multiplier` times the L2 clip.
 
-    The noise is on the sum, and the server sees every client's vector: its ε holds against outsiders, or against
-    nobody if the server is not trusted. If ``local``, each client adds noise of that size to its own vector: no server
-    is trusted, not even to sum, and the noise of the sum is √n times as large. Neither is a channel.
+    A trusted server, which sees every client's vector, adds the noise to the sum. So ε holds against outsiders only.
+    If `local`, each client adds noise of that size to its own vector: ε then holds without a trusted server and
+    without secure aggregation, and the noise of the sum is √n times as large.
     """
 
     kind: ClassVar[str] = "gaussian"
 
-    local: bool = option(False, "Whether every client adds it, or the server, once.")
+    local: bool = option(False, "Whether every client adds the noise, and not the server once.")
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
@@ -63,15 +59,15 @@ class Gaussian(ByGaussian):
             raise TypeError(f"local = {shown(self.local)}: must be true or false")
 
     @property
-    def trusted_server(self) -> bool:
+    def trusted_server(self) -> bool:  # type: ignore[override]
         """Unless every client adds its own noise."""
         return not self.local
 
     @property
-    def hides_alone(self) -> bool:
-        """If every client adds enough noise for itself."""
+    def hides_alone(self) -> bool:  # type: ignore[override]
+        """If every client adds its own noise."""
         return self.local
 
     def on_sum(self, clients: int) -> float:
-        """The noise of the sum over ``clients``, in units of the L2 clip."""
+        """Standard deviation of the noise in a sum, in units of the L2 clip."""
         return self.noise_multiplier * (clients**0.5 if self.local else 1.0)

@@ -1,4 +1,4 @@
-"""Noise-free clipped averaging: the float baseline, with no privacy and no law."""
+"""Averaging of clipped floats without noise: the baseline without privacy."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, final
@@ -14,9 +14,9 @@ from rqm.mechanisms.base import Mechanism, option
 @final
 @dataclass(frozen=True)
 class Noiseless(Mechanism):
-    """Clips each input to [-clip, clip] and sends it as it is.
+    """Clips each input to [-clip, clip] and sends it as a float.
 
-    It is not a channel: it sums floats, has no law, and asking for one is a TypeError.
+    It has no pmf: asking for one is a TypeError.
 
     >>> float(Noiseless(clip=1.0).encode(3.0))
     1.0
@@ -33,28 +33,29 @@ class Noiseless(Mechanism):
         object.__setattr__(self, "clip", real("clip", self.clip, "a positive finite number", 0, np.inf))
 
     def encode(self, x: Any, rng: object = None) -> Any:
-        """Return the clipped input, in the array library of ``x``; ``rng`` is not used."""
-        other = kernels.backend(x)
-        values = inputs("x", x) if other is None else other.finite("x", x)
-        return values.clip(-self.clip, self.clip)
+        """The clipped input, in the array library of `x`; `rng` is not used."""
+        return self.clipped(_finite("x", x))
 
     def clipped(self, rows: Any) -> Any:
-        """Every coordinate within the clip."""
+        """The rows, with every coordinate clipped."""
         return rows.clip(-self.clip, self.clip)
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """Return the mean; without ``check`` whatever was summed is taken as it is."""
-        other = kernels.backend(z_sum)
-        if not check:
-            return z_sum / whole("clients", clients, 1)
-        values = inputs("z_sum", z_sum) if other is None else other.finite("z_sum", z_sum)
-        return values / whole("clients", clients, 1)
+        """The mean; with `check` the sum must be finite."""
+        total = _finite("z_sum", z_sum) if check else z_sum
+        return total / whole("clients", clients, 1)
 
     def variance(self, x: npt.ArrayLike) -> FloatArray:
-        """Return zero for every input."""
+        """Zero for every input."""
         return np.zeros_like(inputs("x", x))
 
     def _no_law(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("Noiseless sends floats without noise: it has no law and no privacy")
 
     pmf = log_pmf = sampled_pmf = log_law = _no_law
+
+
+def _finite(name: str, x: Any) -> Any:
+    """The values in their array library, or an error if one is not finite."""
+    backend = kernels.backend(x)
+    return inputs(name, x) if backend is None else backend.finite(name, x)

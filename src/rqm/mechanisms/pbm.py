@@ -1,4 +1,4 @@
-"""The Poisson Binomial Mechanism (Chen, Özgür and Kairouz 2022), the paper's rival."""
+"""The Poisson Binomial Mechanism (Chen, Özgür and Kairouz 2022), the baseline of the RQM paper."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ from rqm.mechanisms.rounding import Rounding
 class PBM(Channel):
     """Poisson Binomial Mechanism: z ~ Binomial(levels − 1, 1/2 + θ x / c) (Chen et al. 2022, Algorithm 2).
 
-    It is the sum of levels − 1 independent 1-bit mechanisms (``unit``), each affine in x, although its own
-    law is not. ``levels`` counts outcomes: ``levels=16`` is Binomial(15).
+    It is the sum of levels − 1 independent 1-bit mechanisms (`unit`). The pmf of each is affine in x, that of the
+    sum is not. `levels` counts outcomes: `levels=16` is Binomial(15).
 
     >>> PBM(theta=0.25, levels=3).pmf(0.0).round(12).tolist()
     [0.25, 0.5, 0.25]
@@ -32,8 +32,13 @@ class PBM(Channel):
     kind: ClassVar[str] = "pbm"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"PBM (0.1)": {"theta": 0.1, "levels": 8}}
 
+    affine: ClassVar[bool] = True
+    """Every trial is."""
+    least_noise: ClassVar[float] = 1.0
+    """1 / (2θ) of a trial that is never wrong."""
+
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
-    theta: float = option(0.25, "θ, how far the chance of a one leans with x.")
+    theta: float = option(0.25, "θ, how much the probability of a one changes with x.")
     levels: int = option(16, "m, the number of outcomes: 16 is 4 bits.")
 
     def __post_init__(self) -> None:
@@ -42,7 +47,7 @@ class PBM(Channel):
         object.__setattr__(self, "theta", real("theta", self.theta, "strictly between 0 and 1/2", 0, 0.5))
 
     @property
-    def trials(self) -> int:
+    def trials(self) -> int:  # type: ignore[override]
         """Bernoulli trials of one client."""
         return self.levels - 1
 
@@ -58,12 +63,16 @@ class PBM(Channel):
 
     @property
     def breakpoints(self) -> FloatArray:
-        """±clip: binomials are ordered by likelihood ratio, so the worst pair is the outermost one."""
+        """±clip: binomials are ordered by likelihood ratio, so the outermost pair is the worst."""
         return np.array([-self.clip, self.clip])
 
+    def _lean(self, x: npt.ArrayLike) -> FloatArray:
+        """θ x / c: the probability of a one minus 1/2, at clipped inputs."""
+        return np.asarray(self.theta * np.asarray(np.clip(inputs("x", x), -self.clip, self.clip) / self.clip))
+
     def log_pmf(self, x: npt.ArrayLike) -> FloatArray:
-        """Natural logarithm of ``pmf(x)``."""
-        lean = self.theta * self._unit(inputs("x", x))
+        """Natural logarithm of `pmf(x)`."""
+        lean = self._lean(x)
         k = np.arange(self.levels)
         log_factorial = np.array([lgamma(j + 1) for j in range(self.levels)])
         choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
@@ -71,32 +80,22 @@ class PBM(Channel):
         return np.asarray(choose + k * np.log(0.5 + lean)[..., None] + failures * np.log(0.5 - lean)[..., None])
 
     def variance(self, x: npt.ArrayLike) -> FloatArray:
-        """Variance of one client's decoded value at input ``x``: (c/θ)² p(1−p) / (m−1)."""
-        lean = self.theta * self._unit(inputs("x", x))
+        """Variance of one client's decoded value at input `x`: (c/θ)² p(1−p) / (m−1)."""
+        lean = self._lean(x)
         return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.trials)
 
     @property
-    def affine(self) -> bool:
-        """Every trial is."""
-        return True
-
-    @property
     def label(self) -> str:
-        """A short name for a plot."""
+        """A short name for plots."""
         return f"PBM θ={self.theta:g}"
 
-    @property
-    def least_noise(self) -> float:
-        """1 / (2θ) of a trial that never lies."""
-        return 1.0
-
     def with_noise(self, amount: float) -> Self:
-        """1 / (2θ): how far out the outcomes lie, in clips."""
+        """The same mechanism with 1 / (2θ), the outermost level in clips, equal to the amount."""
         return self.changed(theta=0.5 / amount)
 
     @classmethod
     def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All outcomes that are allowed."""
+        """As many outcomes as are allowed."""
         if ask.levels > 2 and not ask.pure:
             yield "PBM", {"levels": ask.levels}
 
@@ -112,11 +111,11 @@ class PBM(Channel):
         return float(self.variance(0.0))
 
     def sampled_law(self, position: int) -> list[Fraction]:
-        """The exact law of what ``encode`` draws at a position: binomial."""
+        """The exact pmf that `encode` samples from at a position: binomial."""
         n, p = self.trials, Fraction(position, 2**POSITION_BITS)
         return [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
 
     @cached_property
     def recipe(self) -> IntegerSampler:
-        """Count the successes among levels − 1 fixed-point comparisons, each a draw of ``unit``."""
+        """Counts the successes among levels − 1 fixed-point comparisons, each a draw of `unit`."""
         return replace(self.unit.recipe, modulus=self.levels, trials=self.trials)

@@ -1,7 +1,7 @@
-"""All mechanisms by name: those of this library, those that a program registers, and those that packages bring.
+"""All mechanisms by name: those of this package, those that a program registers, and those of other packages.
 
-A package brings one by an entry point of the group ``rqm.mechanisms``, which every process that uses ``rqm`` finds: the
-command line, a worker, a node of Flower.
+Another package adds a mechanism by an entry point of the group `rqm.mechanisms`. Every process that uses `rqm`
+loads it: the command line, workers and nodes of Flower.
 """
 
 from collections.abc import Mapping
@@ -28,21 +28,32 @@ from rqm.mechanisms.vqsgd import VQSGD
 
 GROUP = "rqm.mechanisms"
 
-Made = TypeVar("Made", bound=type[Mechanism])
+MechanismClass = TypeVar("MechanismClass", bound=type[Mechanism])
 
-_known: dict[str, type[Mechanism]] = {}
+_registered: dict[str, type[Mechanism]] = {}
 
 
-def register(made: Made) -> Made:
-    """Make a mechanism known by its name; may be used as a decorator."""
+def register(made: MechanismClass) -> MechanismClass:
+    """Register a mechanism under its name (`kind`); may be used as a decorator.
+
+    Args:
+        made: A frozen dataclass that implements `Mechanism`.
+
+    Returns:
+        The class.
+
+    Raises:
+        TypeError: If it is no such class.
+        ValueError: If another mechanism has the name.
+    """
     name = getattr(made, "kind", None)
     if not (isinstance(made, type) and issubclass(made, Mechanism)) or isabstract(made) or not isinstance(name, str):
-        raise TypeError(f"{made!r}: must be a subclass of rqm.Mechanism with all that one must define, and a kind")
+        raise TypeError(f"{made!r}: must be a subclass of rqm.Mechanism with all abstract methods and a kind")
     params = getattr(made, "__dataclass_params__", None)
     if params is None or not params.frozen:
         raise TypeError(f"{made.__name__}: must be a frozen dataclass")
-    if _known.setdefault(name, made) is not made:
-        raise ValueError(f"kind = {name!r}: is taken by {_known[name].__name__}")
+    if _registered.setdefault(name, made) is not made:
+        raise ValueError(f"kind = {name!r}: is taken by {_registered[name].__name__}")
     return made
 
 
@@ -61,18 +72,18 @@ BUILT_IN = (
     Gaussian,
     BandedGaussian,
 )
-for _one in BUILT_IN:
-    register(_one)
+for _mechanism in BUILT_IN:
+    register(_mechanism)
 
 
 def kinds() -> MappingProxyType[str, type[Mechanism]]:
     """Every mechanism by its name."""
-    _load()
-    return MappingProxyType(_known)
+    _load_entry_points()
+    return MappingProxyType(_registered)
 
 
 @cache
-def _load() -> None:
+def _load_entry_points() -> None:
     for entry in entry_points(group=GROUP):
         try:
             register(entry.load())
@@ -81,17 +92,29 @@ def _load() -> None:
 
 
 def model_mechanism(kind: str, clip: float, options: Mapping[str, Any]) -> Mechanism:
-    """A mechanism for a whole model, before its noise is adjusted; an option that it does not have is refused."""
+    """A mechanism for a whole model, before its noise is calibrated.
+
+    Args:
+        kind: Its name.
+        clip: The clip of a coordinate, if it has one.
+        options: Other parameters.
+
+    Returns:
+        The mechanism.
+
+    Raises:
+        ValueError: If there is no such mechanism, or it has no such option.
+    """
     one_of("mechanism", kind, sorted(kinds()))
     made = kinds()[kind]
     known_keys(options, sorted(made.options()), f"{kind}: ")
-    own = {**made.for_models, **options}
-    has_clip = any(one.name == "clip" for one in fields(made))  # type: ignore[arg-type]
-    return made.from_dict({"clip": clip, **own} if has_clip else own)
+    values = {**made.for_models, **options}
+    has_clip = any(entry.name == "clip" for entry in fields(made))  # type: ignore[arg-type]
+    return made.from_dict({"clip": clip, **values} if has_clip else values)
 
 
 def mechanism_from_dict(values: dict[str, Any]) -> Mechanism:
-    """Build whichever mechanism ``to_dict`` described.
+    """The mechanism that `to_dict` described, of any kind.
 
     >>> mechanism_from_dict({"mechanism": "pbm", "theta": 0.15})
     PBM(clip=1.0, theta=0.15, levels=16)

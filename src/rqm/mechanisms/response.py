@@ -1,4 +1,4 @@
-"""k-ary randomized response: keep the rounded value, or tell any other one."""
+"""k-ary randomized response: send the rounded value, or any other one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from rqm.mechanisms.tabled import Tabled
 class RandomizedResponse(Tabled):
     """k-ary randomized response (Warner 1965; Kairouz, Bonawitz and Ramage 2016) on a rounded input.
 
-    The input is rounded to one of ``levels`` values from -clip to clip. It is told with probability
-    e^ε / (e^ε + levels − 1), and otherwise each of the other values as often as the others; decoding stretches the
-    outcomes so that the mean is right. What a client sends is ε-differentially private by itself, exactly. With two
-    levels it is the 1-bit mechanism, and the one bit of basic RAPPOR.
+    The input is rounded to one of `levels` values from -clip to clip. The value is sent with probability
+    e^ε / (e^ε + levels − 1), else one of the others, uniformly. Decoding scales the outcomes so that the mean is
+    unbiased. A single message is exactly ε-differentially private. With two levels it is the 1-bit mechanism, and the
+    single bit of basic RAPPOR.
 
     >>> RandomizedResponse(levels=2, epsilon=1.0986122886681098).pmf(1.0).round(6).tolist()
     [0.25, 0.75]
@@ -31,8 +31,11 @@ class RandomizedResponse(Tabled):
 
     kind: ClassVar[str] = "randomized-response"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"randomized response": {"levels": 8, "epsilon": 3.0}}
-
     for_models: ClassVar[Mapping[str, Any]] = {"levels": 2}
+    input_reach: ClassVar[Fraction] = Fraction(1)
+    """Inputs are rounded inside the clip."""
+    least_noise: ClassVar[float] = 1.0
+    """No noise: the outcomes are not scaled."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
     levels: int = option(16, "m, the number of outcomes: 16 is 4 bits.")
@@ -45,43 +48,33 @@ class RandomizedResponse(Tabled):
         object.__setattr__(self, "epsilon", epsilon)
         true, other = self.units
         if true <= other:
-            raise ValueError(f"epsilon = {epsilon:g}: must be larger for {self.levels} levels of this many units")
+            raise ValueError(f"epsilon = {epsilon:g}: must be larger for {self.levels} levels")
 
     @cached_property
     def units(self) -> tuple[int, int]:
-        """Of 2**TABLE_BITS, the units of the true value and of each other; rounded to the private side."""
+        """Units (of 2**TABLE_BITS) of the true value and of each other one, rounded so that the loss is at most ε."""
         other = ceil(2**TABLE_BITS / (exp(self.epsilon) + self.levels - 1))
         return 2**TABLE_BITS - (self.levels - 1) * other, other
 
     @property
-    def input_reach(self) -> Fraction:
-        """Inputs are rounded inside the clip."""
-        return Fraction(1)
-
-    @property
     def reach(self) -> Fraction:
-        """How far the outcomes are stretched: 1 / (p_true − p_other), exactly."""
+        """The scale of the outcomes: 1 / (p_true − p_other), exactly."""
         true, other = self.units
         return Fraction(2**TABLE_BITS, true - other)
 
-    @property
-    def least_noise(self) -> float:
-        """1: the truth."""
-        return 1.0
-
     def with_noise(self, amount: float) -> Self:
-        """Outcomes stretched so far, in clips."""
+        """The same mechanism with this scale of the outcomes."""
         return self.changed(epsilon=log((amount + self.levels - 1) / (amount - 1)))
 
     @property
     def loss(self) -> float:
-        """The ε of the deployed integers: the logarithm of their ratio."""
+        """ε of the sampled integers: the logarithm of their ratio."""
         true, other = self.units
         return float(np.log(true) - np.log(other)) if other else inf
 
     @cached_property
     def table(self) -> IntArray:
-        """The integer table, as its definition says."""
+        """The integer table."""
         true, other = self.units
         rows = np.full((self.levels, self.levels), other)
         np.fill_diagonal(rows, true)
@@ -89,5 +82,5 @@ class RandomizedResponse(Tabled):
         return rows
 
     def log_rows(self) -> FloatArray:
-        """The deployed law is the mechanism's."""
+        """Natural logarithm of the pmf at every level, which is the sampled one."""
         return np.asarray(np.log(self.table) - np.log(2.0) * TABLE_BITS)

@@ -1,4 +1,4 @@
-"""Any mechanism, as the table of its law: what the optimisers find, and what a file can hold."""
+"""Any mechanism, given by the table of its pmfs: the result of an optimizer, or a file."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,21 +11,20 @@ from rqm._util.checks import FloatArray, real
 from rqm._util.files import read_json, write_json
 from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.base import Option, option
-from rqm.mechanisms.channel import FARTHEST, MAX_LEVELS
+from rqm.mechanisms.channel import MAX_LEVELS, MAX_MARGIN
 from rqm.mechanisms.tabled import Tabled
 
-CLOSE = 1e-6
-"""How far a row's total and mean may be from what they must be: the rest is set right."""
+ROW_TOLERANCE = 1e-6
+"""The largest error of a row's total and mean; such errors are corrected."""
 
 
 @final
 @dataclass(frozen=True)
 class Table(Tabled):
-    """Rounds an input to one of ``len(rows)`` levels from -clip to clip, then draws an outcome from that level's row.
+    """Rounds an input to one of `len(rows)` levels from -clip to clip, then draws an outcome from that level's row.
 
-    Outcomes are evenly spaced, the outermost ``margin`` beyond the clip (in units of clip), so that sums of them mean
-    something. Every row must have the mean of its level. The margin is taken to the nearest with which the
-    integer table is unbiased exactly.
+    Outcomes are evenly spaced, the outermost `margin` (in units of clip) beyond the clip. Every row must have the
+    mean of its level. The margin is rounded so that the integer table is exactly unbiased.
 
     >>> mech = Table(margin=1.0, rows=((0.75, 0.25), (0.25, 0.75)))  # the 1-bit mechanism
     >>> mech.pmf(0.0).round(9).tolist(), mech.bits
@@ -33,14 +32,16 @@ class Table(Tabled):
     """
 
     kind: ClassVar[str] = "table"
+    input_reach: ClassVar[Fraction] = Fraction(1)
+    """Inputs are rounded inside the clip."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
-    margin: float = option(1.0, "How far the outermost outcomes lie beyond the clip, in units of it.", flag=False)
-    rows: tuple[tuple[float, ...], ...] = option(((0.75, 0.25), (0.25, 0.75)), "The law at each level.", flag=False)
+    margin: float = option(1.0, "Distance of the outermost outcomes from the clip, in units of it.", flag=False)
+    rows: tuple[tuple[float, ...], ...] = option(((0.75, 0.25), (0.25, 0.75)), "The pmf at each level.", flag=False)
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
-        margin = real("margin", self.margin, f"a finite number ≥ 0, up to {FARTHEST:g}", 0, FARTHEST, closed="[]")
+        margin = real("margin", self.margin, f"a finite number ≥ 0, up to {MAX_MARGIN:g}", 0, MAX_MARGIN, closed="[]")
         object.__setattr__(self, "margin", margin)
         try:
             rows = np.array(self.rows, dtype=np.float64)
@@ -52,78 +53,77 @@ class Table(Tabled):
             raise ValueError(f"rows contain {rows[~(rows >= 0)][0]:g}: must be probabilities")
         object.__setattr__(self, "levels", rows.shape[1])
         self._validate()
-        wanted = np.linspace(-1, 1, len(rows)) / float(self.reach)
-        totals, means = rows.sum(axis=1), rows @ np.linspace(-1, 1, rows.shape[1])
-        for what, found, right in (("total", totals, np.ones(len(rows))), ("mean", means, wanted)):
-            worst = int(np.argmax(abs(found - right)))
-            if abs(found - right)[worst] > CLOSE:
-                raise ValueError(
-                    f"rows[{worst}] has {what} {found[worst]:.9g}: must be {right[worst]:.9g}"
-                    + (" (from -1, the lowest outcome, to 1, the highest)" if what == "mean" else "")
-                )
+        totals = rows.sum(axis=1)
+        _check_rows("total", totals, np.ones(len(rows)))
+        means = np.linspace(-1, 1, len(rows)) / float(self.reach)
+        _check_rows("mean", rows @ np.linspace(-1, 1, rows.shape[1]), means)
         object.__setattr__(self, "rows", tuple(map(tuple, (rows / totals[:, None]).tolist())))
 
     @property
     def outcomes(self) -> tuple[int, ...]:
-        """Levels that are possible: the others only keep the spaces even."""
+        """The possible outcomes. The others only keep the spacing even."""
         return tuple(np.flatnonzero(np.array(self.rows).max(axis=0)).tolist())
 
     @property
     def bits(self) -> int:
-        """Bits that say which of the possible outcomes it is."""
+        """Bits of one of the possible outcomes."""
         return (len(self.outcomes) - 1).bit_length()
 
     @property
     def input_levels(self) -> int:
-        """One for each row."""
+        """The number of rows."""
         return len(self.rows)
-
-    @property
-    def input_reach(self) -> Fraction:
-        """Inputs are rounded inside the clip."""
-        return Fraction(1)
 
     @property
     def reach(self) -> Fraction:
         """X / c, such that the mean of every row is a whole number of units of the integer table."""
-        top = Fraction((self.levels - 1) << (TABLE_BITS - 1), len(self.rows) - 1)
-        return top / max(1, int(top / (1 + Fraction(self.margin))))
+        units = Fraction((self.levels - 1) << (TABLE_BITS - 1), len(self.rows) - 1)
+        return units / max(1, int(units / (1 + Fraction(self.margin))))
 
     def log_rows(self) -> FloatArray:
-        """The logarithm of the rows."""
+        """Natural logarithm of the rows."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(np.array(self.rows)))
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """A command line offers a file that holds the rest."""
+        """The command line offers a file with all parameters."""
         return {"file": Option("file", "A table's JSON file.", None, str, required=True)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Build the table that ``to_dict`` described, or the one in a ``file``."""
+        """The table that `to_dict` described, or the one in a `file`."""
         if set(values) == {"mechanism", "file"}:
             return cls.load(values["file"])
-        return cls._given(values)
+        return cls._with_rows(values)
 
     @classmethod
-    def _given(cls, values: dict[str, Any]) -> Self:
-        """A table that somebody has given: what its law is, is not for us to say."""
+    def _with_rows(cls, values: dict[str, Any]) -> Self:
+        """The table of a dictionary, which must have rows: the default ones are an example."""
         if "rows" not in values:
-            raise ValueError("mechanism.rows: must be given, the law at each level; or a file that holds them")
+            raise ValueError("mechanism.rows: must be given, the pmf at each level; or a file that holds them")
         return super().from_dict(values)
 
     def save(self, path: Path | str) -> Path:
-        """Write the table into a JSON file, whole or not at all."""
+        """Write the table into a JSON file, atomically."""
         path = Path(path)
         write_json(path, self.to_dict())
         return path
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a table that ``save`` wrote."""
+        """Read a table that `save` wrote."""
         values = read_json(Path(path), "a table's JSON file")
         try:
-            return cls._given(values)  # whose file is this one: it names no other
+            return cls._with_rows(values)  # not `from_dict`: the file must not name another file
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: must be a table's JSON file ({error})") from None
+
+
+def _check_rows(name: str, values: FloatArray, targets: FloatArray) -> None:
+    """Raise if the total or mean of a row is not what it must be."""
+    row = int(np.argmax(abs(values - targets)))
+    if abs(values - targets)[row] > ROW_TOLERANCE:
+        raise ValueError(
+            f"rows[{row}] has {name} {values[row]:.9g}: must be {targets[row]:.9g}, with outcomes from -1 to 1"
+        )
