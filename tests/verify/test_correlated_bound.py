@@ -107,7 +107,7 @@ def test_the_ratio_of_bits_dominates_that_of_every_input(number):
     low, high, _ = end_pmfs(Rounding(levels=2, margin=1.5).to_dict())
     ratio, rng, nearest = bits_ratio(low, high, number), np.random.default_rng(number), 0.0
     points = np.concatenate([[0.0], np.geomspace(0.05, 20, 60)])
-    bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.alone for q in points])
+    bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.unmatched for q in points])
     for case in range(30):
         ends = rng.integers(0, 2, number) if case > 3 else np.full(number, case % 2)
         noise = bernoulli_sum([high[1] if is_high else low[1] for is_high in ends])
@@ -167,7 +167,7 @@ def test_no_run_is_easier_to_tell_apart_than_a_path_with_residual_noise(probabil
     variances = tuple(pmf_variance(pmf) for pmf in (residual, transient, bits))
     ratio = residual_path(by_residual, by_bits, transient_corners(transient, gain), variances, gain, 2)
     assert ratio.checked() is ratio
-    bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.alone for q in POINTS])
+    bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.unmatched for q in POINTS])
     noise, shifted = (two_rounds_pmf(residual, transient, gain, bits, bit) for bit in (0, 1))
     exact = np.array([np.maximum(shifted - q * noise, 0).sum() for q in POINTS])
     assert (exact <= bound + 1e-9).all()
@@ -393,7 +393,7 @@ def test_no_run_of_silos_is_easier_to_tell_apart(rounds):
     runs = [record_run_pmf(first, rounds, RESIDUAL, transient) for first in (np.eye(2)[0], np.eye(2)[1])]
     exact = _deltas(*runs, epsilons)
     ratio, _ = record_path(RESIDUAL, transient, rounds)
-    noise, shifted = np.append(ratio.pmf, 0.0), np.append(ratio.pmf * ratio.values, ratio.alone)
+    noise, shifted = np.append(ratio.pmf, 0.0), np.append(ratio.pmf * ratio.values, ratio.unmatched)
     bound = _deltas(noise, shifted, epsilons)
     assert (exact <= bound + 1e-12).all()
     assert exact[0] > 0.9 * bound[0]

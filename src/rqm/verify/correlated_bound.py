@@ -63,12 +63,12 @@ class Ratio(NamedTuple):
     Attributes:
         values: Its values.
         pmf: Their probabilities under unshifted noise.
-        alone: Probability, under shifted noise, of outcomes that unshifted noise does not have.
+        unmatched: Probability, under shifted noise, of outcomes that unshifted noise does not have.
     """
 
     values: Array
     pmf: Array
-    alone: float
+    unmatched: float
 
     @property
     def std(self) -> float:
@@ -78,7 +78,7 @@ class Ratio(NamedTuple):
     def capped(self, largest: float) -> "Ratio":
         """Larger values count as the largest; the rest of them is shown by shifted noise alone."""
         excess = float(self.pmf @ np.maximum(self.values - largest, 0))
-        return Ratio(np.minimum(self.values, largest), self.pmf, self.alone + excess)
+        return Ratio(np.minimum(self.values, largest), self.pmf, self.unmatched + excess)
 
     def checked(self) -> "Ratio":
         """The same, if both pmfs add up to one.
@@ -86,14 +86,14 @@ class Ratio(NamedTuple):
         Raises:
             Unverifiable: If they do not.
         """
-        totals = float(self.pmf.sum()), float(self.pmf @ self.values) + self.alone
+        totals = float(self.pmf.sum()), float(self.pmf @ self.values) + self.unmatched
         if not all(abs(total - 1) < MASS_ERROR for total in totals):
             raise Unverifiable(f"noise: probabilities of a path add up to {totals}, not to 1")
         return self
 
     def sum_pmf(self, probability: float) -> Array:
         """The pmf of a sum with a user's bit that is one with this probability; last, what only the bit shows."""
-        return np.append(self.pmf * (1 + probability * (self.values - 1)), probability * self.alone)
+        return np.append(self.pmf * (1 + probability * (self.values - 1)), probability * self.unmatched)
 
 
 def participation_mu(claims: Claims, honest: int, failure: float) -> float:
@@ -153,7 +153,7 @@ def fixed_order_epsilon(claims: Claims, honest: int, count: int) -> tuple[float,
     with np.errstate(all="ignore"):
         ratio, rounds = record_path(residual, transient, claims.window)
         noise = np.append(ratio.pmf, 0.0)
-        shifted = np.append(ratio.pmf * ratio.values, ratio.alone)
+        shifted = np.append(ratio.pmf * ratio.values, ratio.unmatched)
         missing = rounds * (missing_residual + missing_transient) + _ignored(rounds)
         for tail in RECORD_TAILS:
             tests = best_tests(noise, shifted, tail - missing, missing)
@@ -241,11 +241,11 @@ def bits_ratio(low: Array, high: Array, number: int) -> Ratio:
     under = np.zeros(len(grid))
     over = np.zeros(len(grid))
     for pmf in other_sums(low, high, number):
-        ratio_pmf, alone = _shift_ratio(pmf, grid)
+        ratio_pmf, unmatched = _shift_ratio(pmf, grid)
         below = np.cumsum(ratio_pmf)[:-1]
         above = np.cumsum(ratio_pmf[::-1])[-2::-1]
         under = np.maximum(under, np.append(0.0, np.cumsum(below * gaps)))
-        over = np.maximum(over, np.append(np.cumsum((above * gaps)[::-1])[::-1], 0.0) + alone)
+        over = np.maximum(over, np.append(np.cumsum((above * gaps)[::-1])[::-1], 0.0) + unmatched)
     below = np.diff(under)[:middle] / gaps[:middle]
     above = np.append(-np.diff(over)[middle:] / gaps[middle:], 0.0)
     at_middle = np.array([1 - below[-1] - above[0]])
@@ -283,18 +283,18 @@ def _path_ratio(delays: Array, by_residual: Ratio, by_transient: Ratio) -> Ratio
         reached += probability
         c = probability / reached
         grid = _grid(sqrt(by_transient.std**2 + (1 + by_transient.std**2) * y.std**2), PATH_DENSITY)
-        product = _on_grid(y, by_transient, np.multiply, _either(y.alone, by_transient.alone), grid)
+        product = _on_grid(y, by_transient, np.multiply, _either(y.unmatched, by_transient.unmatched), grid)
         grid = _grid(sqrt((c * by_residual.std) ** 2 + ((1 - c) * product.std) ** 2), PATH_DENSITY)
         parts = by_residual._replace(values=c * by_residual.values), product._replace(values=(1 - c) * product.values)
-        y = _on_grid(*parts, np.add, c * by_residual.alone + (1 - c) * product.alone, grid)
+        y = _on_grid(*parts, np.add, c * by_residual.unmatched + (1 - c) * product.unmatched, grid)
     return y
 
 
-def _on_grid(first: Ratio, second: Ratio, operation: np.ufunc, alone: float, grid: Array) -> Ratio:
+def _on_grid(first: Ratio, second: Ratio, operation: np.ufunc, unmatched: float, grid: Array) -> Ratio:
     """The sum or product of two independent ratios, on a grid."""
     values = operation.outer(first.values, second.values).ravel()
     pmf = np.multiply.outer(first.pmf, second.pmf).ravel()
-    return _without_rare(grid, *_split(grid, values, pmf, alone))
+    return _without_rare(grid, *_split(grid, values, pmf, unmatched))
 
 
 def _shift_ratio(pmf: Array, grid: Array) -> tuple[Array, float]:
@@ -302,11 +302,11 @@ def _shift_ratio(pmf: Array, grid: Array) -> tuple[Array, float]:
     noise = np.append(pmf, 0.0)
     shifted = np.append(0.0, pmf)
     is_far = shifted > grid[-1] * noise
-    alone = float((shifted - grid[-1] * noise)[is_far].sum())
+    unmatched = float((shifted - grid[-1] * noise)[is_far].sum())
     is_finite = ~is_far & (noise > 0)
     values = np.full(len(noise), grid[-1])
     values[is_finite] = shifted[is_finite] / noise[is_finite]
-    return _split(grid, values, noise, alone)
+    return _split(grid, values, noise, unmatched)
 
 
 def _variance(pmf: Array) -> float:
@@ -322,22 +322,22 @@ def _grid(std: float, density: int) -> Array:
     return np.concatenate([[0.0], even, 1 + growing])
 
 
-def _split(grid: Array, values: Array, pmf: Array, alone: float) -> tuple[Array, float]:
+def _split(grid: Array, values: Array, pmf: Array, unmatched: float) -> tuple[Array, float]:
     """Split values between their neighbors on the grid, with means kept: a larger ratio in convex order."""
     is_beyond = values > grid[-1]
-    alone += float(((values - grid[-1]) * pmf)[is_beyond].sum())
+    unmatched += float(((values - grid[-1]) * pmf)[is_beyond].sum())
     values = np.minimum(values, grid[-1])
     right = np.clip(np.searchsorted(grid, values), 1, len(grid) - 1)
-    part = (values - grid[right - 1]) / (grid[right] - grid[right - 1])
+    fraction = (values - grid[right - 1]) / (grid[right] - grid[right - 1])
     size = len(grid)
-    on_grid = np.bincount(right, part * pmf, size) + np.bincount(right - 1, (1 - part) * pmf, size)
-    return np.asarray(on_grid, dtype=np.float64), alone
+    on_grid = np.bincount(right, fraction * pmf, size) + np.bincount(right - 1, (1 - fraction) * pmf, size)
+    return np.asarray(on_grid, dtype=np.float64), unmatched
 
 
-def _without_rare(grid: Array, pmf: Array, alone: float) -> Ratio:
+def _without_rare(grid: Array, pmf: Array, unmatched: float) -> Ratio:
     """A ratio on a grid without probabilities so small that they are left out."""
     is_kept = pmf > IGNORED
-    return Ratio(grid[is_kept], pmf[is_kept], alone)
+    return Ratio(grid[is_kept], pmf[is_kept], unmatched)
 
 
 def _ignored(rounds: int) -> float:
@@ -359,14 +359,14 @@ class Corners(NamedTuple):
     Attributes:
         points: ρ_one, ρ_back and their probability.
         outside: The probability of all other points.
-        alone_one: Probability, under noise shifted by one, of what noise does not show there.
-        alone_back: The same, of noise shifted back.
+        unmatched_one: Probability, under noise shifted by one, of what noise does not show there.
+        unmatched_back: The same, of noise shifted back.
     """
 
     points: list[tuple[float, float, float]]
     outside: float
-    alone_one: float
-    alone_back: float
+    unmatched_one: float
+    unmatched_back: float
 
 
 def _residual_ratio(claims: Claims, honest: int) -> Iterator[tuple[Ratio, float]]:
@@ -412,28 +412,28 @@ def transient_corners(pmf: Array, gain: int) -> Corners:
     if last - first < 3:
         raise Unverifiable(f"gain = {gain}: the transient noise is too narrow for it")
     noise = pmf[first : last + 1]
-    one = pmf[first - 1 : last] / noise
-    back = pmf[first + gain - 1 : last + gain] / noise
+    ratio_one = pmf[first - 1 : last] / noise
+    ratio_back = pmf[first + gain - 1 : last + gain] / noise
     points = []
     width = max(1, round(CELL_WIDTH * std))
     for start in range(0, len(noise) - 1, width):
         end = min(start + width, len(noise) - 1)
         cell = slice(start, end + (end == len(noise) - 1))
-        u = (one[cell] - one[start]) / (one[end] - one[start])
-        v = (back[cell] - back[end]) / (back[start] - back[end])
-        height = (back[start] - back[end]) / back[start]
+        u = (ratio_one[cell] - ratio_one[start]) / (ratio_one[end] - ratio_one[start])
+        v = (ratio_back[cell] - ratio_back[end]) / (ratio_back[start] - ratio_back[end])
+        height = (ratio_back[start] - ratio_back[end]) / ratio_back[start]
         if not (u.min() >= 0 and v.min() >= 0 and height * ((u + v).max() - 1) <= 1e-11):
             raise Unverifiable(f"gain = {gain}: the ratios of the transient noise do not bend one way")
         at_corner = np.maximum(1 - u - v, 0.0)
         points += [
-            (float(one[end]), float(back[end]), float(noise[cell] @ u)),
-            (float(one[start]), float(back[start]), float(noise[cell] @ v)),
-            (float(one[start]), float(back[end]), float(noise[cell] @ at_corner)),
+            (float(ratio_one[end]), float(ratio_back[end]), float(noise[cell] @ u)),
+            (float(ratio_one[start]), float(ratio_back[start]), float(noise[cell] @ v)),
+            (float(ratio_one[start]), float(ratio_back[end]), float(noise[cell] @ at_corner)),
         ]
-    outside, alone_one, alone_back = (
+    outside, unmatched_one, unmatched_back = (
         float(pmf[: first + k].sum() + pmf[last + 1 + k :].sum()) for k in (0, -1, gain - 1)
     )
-    return Corners([point for point in points if point[2] > 0], outside, alone_one, alone_back)
+    return Corners([point for point in points if point[2] > 0], outside, unmatched_one, unmatched_back)
 
 
 def end_weights(
@@ -480,9 +480,9 @@ class EvenPmf(NamedTuple):
         """The numbers of steps."""
         return np.arange(float(self.first), self.first + len(self.pmf))
 
-    def plus(self, other: "EvenPmf") -> "EvenPmf":
+    def plus(self, addend: "EvenPmf") -> "EvenPmf":
         """The pmf of the sum with an independent variable."""
-        return EvenPmf(self.first + other.first, np.convolve(self.pmf, other.pmf))
+        return EvenPmf(self.first + addend.first, np.convolve(self.pmf, addend.pmf))
 
     def cut(self, low: int, high: int) -> tuple["EvenPmf", float, float]:
         """The part from low to high; the probability of the rest, and that times its values."""
@@ -497,22 +497,22 @@ class EvenPmf(NamedTuple):
 def _even(values: Array, pmf: Array) -> EvenPmf:
     """Values in steps, split between the two points around each with means kept."""
     left = values.astype(np.int64)
-    part = values - left
+    fraction = values - left
     first = int(left.min())
     left -= first
     size = int(left.max()) + 2
-    on_grid = np.bincount(left, pmf * (1 - part), size) + np.bincount(left + 1, pmf * part, size)
+    on_grid = np.bincount(left, pmf * (1 - fraction), size) + np.bincount(left + 1, pmf * fraction, size)
     return EvenPmf(first, on_grid.astype(np.float64))
 
 
-def _mixture(parts: list[tuple[float, EvenPmf]]) -> EvenPmf:
+def _mixture(components: list[tuple[float, EvenPmf]]) -> EvenPmf:
     """The pmf of one of several variables, each with some probability."""
-    first = min(part.first for _, part in parts)
-    stop = max(part.first + len(part.pmf) for _, part in parts)
+    first = min(component.first for _, component in components)
+    stop = max(component.first + len(component.pmf) for _, component in components)
     total = np.zeros(stop - first)
-    for probability, part in parts:
-        start = part.first - first
-        total[start : start + len(part.pmf)] += probability * part.pmf
+    for probability, component in components:
+        start = component.first - first
+        total[start : start + len(component.pmf)] += probability * component.pmf
     return EvenPmf(first, total)
 
 
@@ -543,16 +543,16 @@ def residual_path(
     step = 1.0
     y = EvenPmf(1, np.ones(1))
     at_zero = 0.0  # the probability of Y = 0, of which all terms are dropped from then on
-    alone = 0.0
+    unmatched = 0.0
     for _ in range(rounds):
         old_step = step
         e, c, following = end_weights(residual, transient, gain, bits, following)
         on = max(0.0, 1 - e - c)
         step = min(sqrt(following), 0.5) / RESIDUAL_DENSITY
         parts = []
-        for one, back, probability in corners.points:
-            going = _even(on * one * old_step / step * y.values, y.pmf)
-            ending = _even(e * back / step * by_residual.values, by_residual.pmf)
+        for ratio_one, ratio_back, probability in corners.points:
+            going = _even(on * ratio_one * old_step / step * y.values, y.pmf)
+            ending = _even(e * ratio_back / step * by_residual.values, by_residual.pmf)
             parts.append((probability, going.plus(ending)))
         total = _mixture(parts).plus(_even(c / step * by_bits.values, by_bits.pmf))
         often = total.first + np.append(np.flatnonzero(total.pmf > NEGLIGIBLE), int(total.pmf.argmax()))
@@ -560,13 +560,13 @@ def residual_path(
         low = int(often.min())
         y, rare, moment = total.cut(low, max(low, min(int(often.max()), top)))
         dropped = _either(at_zero, corners.outside)
-        alone_in_end = _either(by_residual.alone, corners.alone_back)
-        alone = on * _either(alone, corners.alone_one) + step * moment
-        alone += e * _either(alone_in_end, at_zero) + c * _either(by_bits.alone, dropped)
+        unmatched_end = _either(by_residual.unmatched, corners.unmatched_back)
+        unmatched = on * _either(unmatched, corners.unmatched_one) + step * moment
+        unmatched += e * _either(unmatched_end, at_zero) + c * _either(by_bits.unmatched, dropped)
         at_zero = dropped + rare
     values = np.append(0.0, step * y.values)
     pmf = np.append(at_zero, y.pmf)
-    return Ratio(values[pmf > 0], pmf[pmf > 0], alone)
+    return Ratio(values[pmf > 0], pmf[pmf > 0], unmatched)
 
 
 def _largest(ratio: Ratio) -> float:

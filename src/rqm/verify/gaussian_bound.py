@@ -104,30 +104,30 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     order = np.argsort((low - high) / (low + high))
     three = np.array([low, (low + high) / 2, high])[:, order]
     power = np.cumsum(three, axis=1)[:, :-1]
-    rest = np.cumsum(three[:, ::-1], axis=1)[:, -2::-1]
+    complement = np.cumsum(three[:, ::-1], axis=1)[:, -2::-1]
     first = max(0, int(np.searchsorted(power.max(axis=0), tail, side="right")) - 1)
-    last = min(power.shape[1], int(np.searchsorted(-rest.max(axis=0), -tail, side="left")) + 1)
+    last = min(power.shape[1], int(np.searchsorted(-complement.max(axis=0), -tail, side="left")) + 1)
     half = (three[2] - three[0]) / 2
     rise = np.cumsum(half)[:-1][first:last]
     fall = -np.cumsum(half[::-1])[-2::-1][first:last]
     power = power[:, first:last]
-    rest = rest[:, first:last]
-    if min(power.min(initial=1), rest.min(initial=1)) < CERTAIN * missing:
+    complement = complement[:, first:last]
+    if min(power.min(initial=1), complement.min(initial=1)) < CERTAIN * missing:
         return None
-    z = np.where(power < rest, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(rest, 0.5)))
-    return BestTests(z, np.maximum(np.where(power[1] < rest[1], rise, fall), 0))
+    z = np.where(power < complement, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(complement, 0.5)))
+    return BestTests(z, np.maximum(np.where(power[1] < complement[1], rise, fall), 0))
 
 
 class CoordinateBound(NamedTuple):
-    """μ² of a coordinate: at most `most`, and at most `per_square` times its share of the squared distance."""
+    """μ² of a coordinate: at most `farthest`, and at most `per_square` times its share of the squared distance."""
 
     per_square: float
-    most: float
+    farthest: float
 
     def mu(self, claims: Claims, trials: int = 1) -> float:
         """μ of a vector, each coordinate of which consists of so many of these."""
         squares = claims.squared_distance * trials
-        return sqrt(min(squares * self.per_square, claims.sent * trials * self.most) * SLACK)
+        return sqrt(min(squares * self.per_square, claims.sent * trials * self.farthest) * SLACK)
 
 
 def coordinate_bound(tests: BestTests, is_zero_out: bool) -> CoordinateBound:
@@ -143,7 +143,7 @@ def coordinate_bound(tests: BestTests, is_zero_out: bool) -> CoordinateBound:
         The bound.
     """
     down, up = np.diff(tests.z, axis=0) + ERROR
-    left, right = (np.maximum(tests.slopes[1], way) ** 2 for way in (down, up))
+    left, right = (np.maximum(tests.slopes[1], slope) ** 2 for slope in (down, up))
     if is_zero_out:
         return CoordinateBound(
             float(np.maximum(left, right).max(initial=0)), float(np.maximum(down, up).max(initial=0) ** 2)
@@ -190,7 +190,7 @@ def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
         if tests is None:
             return by_scores
         block = coordinate_bound(tests, claims.is_zero_out)
-        bound = CoordinateBound(max(bound.per_square, block.per_square), max(bound.most, block.most))
+        bound = CoordinateBound(max(bound.per_square, block.per_square), max(bound.farthest, block.farthest))
         steepest = max(steepest, tests.steepest)
     return min(bound.mu(claims, trials), by_scores, sqrt(anywhere * SLACK) * steepest)
 
@@ -208,9 +208,9 @@ def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
     if shifts is None:
         return anywhere
     whole, slope = shifts
-    moved = last * DISTANCES[1:]
-    k = np.ceil(moved).astype(int) - 1
-    mus = np.minimum(np.append(0.0, whole)[k] + slope[k] * (moved - k), whole[k])
+    shift = last * DISTANCES[1:]
+    k = np.ceil(shift).astype(int) - 1
+    mus = np.minimum(np.append(0.0, whole)[k] + slope[k] * (shift - k), whole[k])
     return min(anywhere, sqrt(worst_sum(DISTANCES, mus**2, d, claims.squared_length) * SLACK))
 
 
@@ -244,8 +244,8 @@ def worst_sum(distances: Array, values: Array, count: int, squares: float) -> fl
     return count * min(float(best.fun), farthest)
 
 
-def _shift_bounds(mechanism: Row, honest: int, most: int, tail: float) -> tuple[Array, Array] | None:
-    """μ of noise that is shifted by k = 1, …, `most`, and the steepest slope on the way; None if there is none.
+def _shift_bounds(mechanism: Row, honest: int, max_shift: int, tail: float) -> tuple[Array, Array] | None:
+    """μ of noise that is shifted by k = 1, …, `max_shift`, and the steepest slope on the way; None if there is none.
 
     A way of k steps and a part of one lies within k + 2 steps. Outcomes beyond its least likely
     tails, and k + 2 steps more on either side, are shown as one.
@@ -259,16 +259,16 @@ def _shift_bounds(mechanism: Row, honest: int, most: int, tail: float) -> tuple[
     last = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail - missing, side="right"))
 
     def tests(shift: int, room: int) -> BestTests | None:
-        still, shifted = (_lumped(pmf, first - room - k, last + room - k) for k in (0, shift))
-        return best_tests(still, shifted, 0.0, missing)
+        still, moving = (_lumped(pmf, first - room - k, last + room - k) for k in (0, shift))
+        return best_tests(still, moving, 0.0, missing)
 
-    whole = np.zeros(most)
-    slope = np.zeros(most)
-    for k in range(most):
+    whole = np.zeros(max_shift)
+    slope = np.zeros(max_shift)
+    for k in range(max_shift):
         step = tests(1, k + 2)
-        way = tests(k + 1, k + 3)
+        shifted = tests(k + 1, k + 3)
         slope[k] = inf if step is None else 2 * step.steepest
-        whole[k] = inf if way is None else (way.z[2] - way.z[0]).max(initial=0) + ERROR
+        whole[k] = inf if shifted is None else (shifted.z[2] - shifted.z[0]).max(initial=0) + ERROR
         whole[k] = min(whole[k], (k + 1) * slope[k])
     if not (slope.min() > 0 and slope.max() < inf):
         return None
@@ -326,26 +326,26 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     Returns:
         The rate, infinite where sums are not exact, or are not worth computing.
     """
-    most = int(min(squares, 2.0**60))
+    max_terms = int(min(squares, 2.0**60))
     best = inf
-    before = inf
-    if honest > MAX_CLIENTS or most < 2 or not _is_exact(low, high, honest):
+    previous = inf
+    if honest > MAX_CLIENTS or max_terms < 2 or not _is_exact(low, high, honest):
         return inf
-    for terms, rate in _score_rates(*_dominating_score(low, high, honest), min(most, MAX_TERMS)):
+    for terms, rate in _score_rates(*_dominating_score(low, high, honest), min(max_terms, MAX_TERMS)):
         # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
         best = min(best, rate * (1 + (terms - 1) / squares))
-        estimate = rate * (1 + (terms - 1) / most)
-        if estimate > before:
+        estimate = rate * (1 + (terms - 1) / max_terms)
+        if estimate > previous:
             break
-        before = estimate
+        previous = estimate
     return best * ROUNDING
 
 
 def _is_exact(low: Array, high: Array, honest: int) -> bool:
     """Whether sums have all outcomes: none is cut off or below all floats, or is possible at one end only."""
-    least = np.minimum(low, high)
-    rarest = float(least[low + high > 0].min())
-    last = float(min(least[0], least[-1]))
+    smaller = np.minimum(low, high)
+    rarest = float(smaller[low + high > 0].min())
+    last = float(min(smaller[0], smaller[-1]))
     is_whole = honest * (len(low) - 1) < UNCUT or last**honest > TAIL
     return is_whole and rarest > 0 and -honest * log(rarest) < FLOAT_LOG
 
@@ -377,11 +377,11 @@ def _dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, floa
     return pmf, unit * max(1.0, float((curve[:-1] / reached).max())) * ROUNDING
 
 
-def _score_rates(pmf: Array, unit: float, most: int) -> Iterator[tuple[int, float]]:
+def _score_rates(pmf: Array, unit: float, max_terms: int) -> Iterator[tuple[int, float]]:
     """N and s²/N for N = 1, 2, 4, …, where the sum of N scores is below s·Z in convex order, Z normal."""
     terms = 1
     at_ends = 0.0  # a part of the sum lies as far out as such a sum can be
-    while terms <= most:
+    while terms <= max_terms:
         yield terms, (unit * _normal_scale(pmf, at_ends, SCORE_POINTS * terms)) ** 2 / terms
         pmf = np.convolve(pmf, pmf)
         terms = 2 * terms
