@@ -273,7 +273,7 @@ class Channel(Mechanism):
         for start in range(0, total.size, CHUNK):
             chunk = flat_total[start : start + CHUNK]
             if check and (chunk.min() < 0 or chunk.max() > largest):
-                raise kernels.outside(clients, largest, chunk.min() if chunk.min() < 0 else chunk.max())
+                raise kernels.sum_range_error(clients, largest, chunk.min() if chunk.min() < 0 else chunk.max())
             flat_mean[start : start + CHUNK] = extent * (2 * chunk / largest - 1)
         return mean[()]
 

@@ -232,7 +232,7 @@ class VQSGD(Mechanism):
         clients, slots = whole("clients", clients, 1), z_sum.shape[0]
         half = slots // 2
         if check and slots and not (z_sum.min() >= 0 and z_sum.max() <= clients):
-            raise kernels.outside(clients, clients, z_sum.min() if z_sum.min() < 0 else z_sum.max())
+            raise kernels.sum_range_error(clients, clients, z_sum.min() if z_sum.min() < 0 else z_sum.max())
         true, other = self._response(slots)
         total = z_sum.astype(np.float64) if isinstance(z_sum, np.ndarray) else z_sum.double()
         return (total[:half] - total[half:]) * (sqrt(half) / (clients * (true - other)))
