@@ -68,7 +68,7 @@ def test_a_processor_without_the_instructions_has_the_library(monkeypatch, featu
     monkeypatch.setattr(aes, "WIDTH", aes._width())
     assert aes.WIDTH == 0
     monkeypatch.setattr(aes, "add", None)
-    key, total = os.urandom(32), np.zeros(masking.LARGE, dtype=np.uint16)
+    key, total = os.urandom(32), np.zeros(masking.MIN_COMPILED_BYTES, dtype=np.uint16)
     masking.add_mask(total, key, 1)
     assert total.tobytes() == library(key, total.nbytes)
 
@@ -76,6 +76,6 @@ def test_a_processor_without_the_instructions_has_the_library(monkeypatch, featu
 def test_large_masks_are_made_here_and_small_ones_by_the_library(monkeypatch):
     asked = []
     monkeypatch.setattr(aes, "add", lambda total, _key, *, away: asked.append((total.nbytes, away)))
-    for size in (masking.LARGE - 1, masking.LARGE):
+    for size in (masking.MIN_COMPILED_BYTES - 1, masking.MIN_COMPILED_BYTES):
         masking.add_mask(np.zeros(size, dtype=np.uint8), bytes(32), -1)
-    assert asked == [(masking.LARGE, True)]
+    assert asked == [(masking.MIN_COMPILED_BYTES, True)]

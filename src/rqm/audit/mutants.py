@@ -6,11 +6,13 @@ caught if the audit gives an alarm for it, and none for the sound version.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
@@ -207,12 +209,11 @@ def _charged_late(broken: bool) -> Finding:
 # -- secure aggregation -------------------------------------------------------------------------------
 
 
-def masked_vectors(maker: Any = None, rounds: int = 2, count: int = 4096) -> list[Any]:
+def masked_vectors(rounds: int = 2, count: int = 4096) -> list[Any]:
     """What the server sees of client 0, who sends the same levels in several rounds."""
     from rqm.secagg import Params, local, wire  # noqa: PLC0415
 
     seen: list[Any] = []
-    options: dict[str, Any] = {"client": lambda _: {"maker": maker}, "server": {"maker": maker}}
     for turn in range(rounds):
         params = Params(clients=4, count=count, levels=16, round=bytes([turn]), threshold=2)
 
@@ -222,31 +223,23 @@ def masked_vectors(maker: Any = None, rounds: int = 2, count: int = 4096) -> lis
                 packed = np.frombuffer(body[: -(-count * params.bits // 8)], dtype=np.uint8)
                 seen.append(np.asarray(unpack(packed, params.bits, count)))
 
-        local.aggregate(params, lambda u: np.full(count, u), hears=hears, **options)
+        local.aggregate(params, lambda u: np.full(count, u), intercept=hears)
     return seen
 
 
 def _masks(broken: bool, name: str) -> Finding:
     """Masked vectors are uniform, and those of two rounds have nothing in common."""
-    from rqm.secagg.protocol import Masks  # noqa: PLC0415
+    from rqm.secagg import masking  # noqa: PLC0415
 
-    class Reused(Masks):
-        """Masks depend on nothing that changes from round to round."""
-
-        def own_key(self, params: Any, secret: bytes, client: int) -> bytes:
-            return bytes(32)
-
-        def pair_key(self, params: Any, secret: bytes, one: int, other: int) -> bytes:
-            return bytes([1 + min(one, other), 1 + max(one, other)] * 16)
-
-    class Missing(Masks):
-        """Masks are left out: they cancel in the sum, so it comes out right."""
-
-        def add(self, total: Any, key: bytes, sign: int) -> None:
-            pass
-
-    makers = {"reused": Reused, "missing": Missing}
-    first, second = masked_vectors(makers[name]() if broken else Masks())
+    mistakes: dict[str, dict[str, Any]] = {
+        "reused": {  # keys depend on nothing that changes from round to round
+            "own_mask_key": lambda *_: bytes(32),
+            "pair_mask_key": lambda _, __, one, other: bytes([1 + min(one, other), 1 + max(one, other)] * 16),
+        },
+        "missing": {"add_mask": lambda *_: None},  # masks cancel in the sum, so it comes out right
+    }
+    with patch.multiple(masking, **mistakes[name]) if broken else nullcontext():
+        first, second = masked_vectors()
     top = 2**6
     values = {
         "what is masked is not uniform": goodness(np.bincount(first, minlength=top), np.full(top, 1 / top)),

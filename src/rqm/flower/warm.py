@@ -41,12 +41,12 @@ def load() -> None:
     from rqm.kernels.packing import pack  # noqa: PLC0415
     from rqm.mechanisms.rqm import RQM  # noqa: PLC0415
     from rqm.randomness import SecureRandom  # noqa: PLC0415
-    from rqm.secagg.masking import LARGE, SECRET, add_mask, lane  # noqa: PLC0415
+    from rqm.secagg.masking import MIN_COMPILED_BYTES, SECRET_BYTES, add_mask, lane  # noqa: PLC0415
 
     zeros = RQM().encode_sum([[0.0, 0.0]], SecureRandom())  # compiled loops are loaded when they are first called
     pack(zeros, 4)
     for bits in (8, 16, 32):
-        add_mask(np.zeros(LARGE, dtype=lane(bits)), bytes(SECRET), 1)
+        add_mask(np.zeros(MIN_COMPILED_BYTES, dtype=lane(bits)), bytes(SECRET_BYTES), 1)
     if sys.modules["torch"].cuda.is_initialized():
         raise RuntimeError("the GPU is in use")
 
