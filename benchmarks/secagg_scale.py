@@ -20,8 +20,8 @@ from benchmarks import machine_name
 from rqm.kernels.packing import packed_size
 from rqm.secagg import Identity, Params, security
 from rqm.secagg.local import aggregate
-from rqm.secagg.masking import DEALT
-from rqm.secagg.roster import IDENTITY, SIGNATURE, signed
+from rqm.secagg.masking import sealed_bytes
+from rqm.secagg.roster import IDENTITY_BYTES, SIGNATURE_BYTES, is_signed
 from rqm.secagg.wire import HEADER
 
 LEVELS, COUNT = 16, 2**20
@@ -61,9 +61,9 @@ def signature_seconds() -> float:
     identity, times = Identity(bytes(32)), []
     for turn in range(300):
         text = b"%d" % turn
-        signature = identity.sign(text)[IDENTITY:]
+        signature = identity.sign(text)[IDENTITY_BYTES:]
         start = perf_counter()
-        assert signed(identity.public, signature, text)
+        assert is_signed(identity.public, signature, text)
         times.append(perf_counter() - start)
     return median(times)
 
@@ -109,9 +109,9 @@ def bytes_up(params: Params) -> float:
     k, masks = params.degree, about(params)["masks"]
     bodies = (
         params.keys_size,
-        32 + 4 + (4 + DEALT) * k,
+        32 + 4 + (4 + sealed_bytes(2)) * k,
         packed_size(params.count, params.bits) + 4 + 20 * masks + 4,
-        SIGNATURE + 4 if params.sparse else 4 + 20 * k + 4,
+        SIGNATURE_BYTES + 4 if params.sparse else 4 + 20 * k + 4,
         4 + 36 * k,
     )
     return float(sum(bodies) + 5 * HEADER.size)

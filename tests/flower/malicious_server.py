@@ -106,7 +106,7 @@ def mixed(attacker):
     known = {int(u): bytes.fromhex(key) for u, key in json.loads((attacker.folder / "mixed.json").read_text()).items()}
     answers, _ = attacker.ask(Kind.KEYS, b"mixed", {0: b""})
     known[0] = bytes(wire.unframe(answers[0], Kind.KEYS, attacker.params(b"mixed").digest))
-    parties = attacker.frame(Kind.PARTIES, b"mixed", 0, wire.entries(sorted(known.items())))
+    parties = attacker.frame(Kind.PARTIES, b"mixed", 0, wire.encode(known))
     answers, refused = attacker.ask(Kind.SHARES, b"mixed", {0: parties})
     attacker.say("mixed plans", answered=len(answers), refused=list(refused.values()))
 
@@ -120,8 +120,8 @@ def played(attacker):
     known = {0: bytes(wire.unframe(answers[0], Kind.KEYS, params.digest))}
     for u in range(1, NODES):
         fake = Client(attacker.settings.params(attacker.dim, round_, everybody.hash), u, fakes[u], everybody)
-        known[u] = bytes(wire.unframe(fake.keys(), Kind.KEYS, fake.params.digest))
-    parties = attacker.frame(Kind.PARTIES, round_, 0, wire.entries(known.items()))
+        known[u] = bytes(wire.unframe(fake.answer(Kind.KEYS), Kind.KEYS, fake.params.digest))
+    parties = attacker.frame(Kind.PARTIES, round_, 0, wire.encode(known))
     answers, refused = attacker.ask(Kind.SHARES, round_, {0: parties})
     attacker.say("plays the others", answered=len(answers), refused=list(refused.values()))
 
@@ -134,7 +134,7 @@ def isolated(attacker):
     for u in (0, 1):
         body = wire.unframe(inbox[u], Kind.PARTIES, attacker.params(round_).digest)
         found = {v: bytes(key) for v, key in wire.read_entries(body, size, NODES)[0].items() if v in (0, 1)}
-        alone[u] = attacker.frame(Kind.PARTIES, round_, u, wire.entries(found.items()))
+        alone[u] = attacker.frame(Kind.PARTIES, round_, u, wire.encode(found))
     answers, refused = attacker.ask(Kind.SHARES, round_, alone)
     attacker.say("isolates two", answered=len(answers), refused=sorted(set(refused.values())))
 
@@ -145,17 +145,15 @@ def two_stories(attacker):
     params = attacker.params(round_)
     _, inbox, vectors = attacker.play(round_, Kind.ACKS)
     for u in (2, 3):
-        body = wire.unframe(inbox[u], Kind.SURVIVORS, params.digest)
-        _, rest = wire.read_set(body, NODES)
-        tags = {v: bytes(tag) for v, tag in wire.read_entries(rest, 16, NODES)[0].items() if v}
-        story = wire.pack_set({1, 2, 3}, NODES) + wire.entries(tags.items()) + wire.clients([0])
+        tags = {v: tag for v, tag in params.read(inbox[u], Kind.SURVIVORS, u)[1].items() if v}
+        story = wire.pack_set({1, 2, 3}, NODES) + wire.encode(tags) + wire.encode([0])
         inbox[u] = attacker.frame(Kind.SURVIVORS, round_, u, story)
     answers, _ = attacker.ask(Kind.ACKS, round_, inbox)
     acks = {u: wire.read_entries(wire.unframe(a, Kind.ACKS, params.digest), 16, NODES)[0] for u, a in answers.items()}
     proofs = {}
     for u in answers:
-        told = [(v, bytes(acks[v][u])) for v in answers if v != u and u in acks[v] and not (v == 0 and u > 1)]
-        proofs[u] = attacker.frame(Kind.PROOF, round_, u, wire.entries(told))
+        told = {v: acks[v][u] for v in answers if v != u and u in acks[v] and not (v == 0 and u > 1)}
+        proofs[u] = attacker.frame(Kind.PROOF, round_, u, wire.encode(told))
     answers, refused = attacker.ask(Kind.REVEAL, round_, proofs)
     sent = []
     for message in vectors.values():

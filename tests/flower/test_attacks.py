@@ -16,12 +16,12 @@ from rqm.flower.records import NEXT
 from rqm.ledger.ledger import LEDGER, LedgerError, read
 from rqm.plan.account import account_ledger
 from rqm.secagg import ProtocolError, wire
-from rqm.secagg.masking import DEALT
+from rqm.secagg.masking import sealed_bytes
 from rqm.secagg.wire import Kind
 from rqm.verify import verify
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.flower.test_strategy import PRIVATE
-from tests.secagg.test_liars import dealing_wrongly, other_secret
+from tests.secagg.test_malicious_clients import dealing_wrongly, other_secret
 from tests.training.small import model
 
 CONFIG = {**PRIVATE, "rqm.threshold": 3, "rqm.rounds": 2}
@@ -231,8 +231,8 @@ def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_a
     def tamper(reply, node, now):
         body = bytearray(body_of(reply))
         if now == Kind.SHARES and node == 101:
-            for start in range(HEADER + 32 + 4, len(body), 4 + DEALT):
-                body[start + 4 + DEALT - 1] ^= 1  # the last byte of what a neighbour is to open
+            for start in range(HEADER + 32 + 4, len(body), 4 + sealed_bytes(2)):
+                body[start + 4 + sealed_bytes(2) - 1] ^= 1  # the last byte of what a neighbour is to open
             return answering(reply, bytes(body))
         return None
 
@@ -266,7 +266,7 @@ def accuses(liar):
         body = body_of(reply)
         count = next(n for n in range(3, 7) if body[-4 - 20 * n - 4 : -4 - 20 * n] == wire.number(n))
         tags = wire.read_entries(memoryview(body)[-4 - 20 * count - 4 :], 16, 64)[0]
-        return answering(reply, body[:-4] + wire.clients(list(tags)))
+        return answering(reply, body[:-4] + wire.encode(list(tags)))
 
     return tamper
 

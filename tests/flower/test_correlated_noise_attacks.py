@@ -17,7 +17,7 @@ from rqm.flower.records import Asked
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
 from rqm.plan.protocol import Link
 from rqm.secagg import Aborted, Server, new_round
-from rqm.secagg.holding import Held
+from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
 from tests.flower.local import arrays
 from tests.flower.test_correlated_noise import CONFIG, Watched, errors
@@ -51,14 +51,14 @@ def test_a_client_that_was_asked_for_a_vector_does_not_send_noise_of_before_inst
     def away(told):
         if told["turn"] == 1 and not held:
             for node, context in grid.contexts.items():
-                held[node] = Held.load(context.state.config_records[HELD]["held"])
+                held[node] = ClientSettlement.load(context.state.config_records[HELD]["held"])
         return False
 
     grid.away = away
     server = Renumbers(Settings.from_run_config(config), folder=tmp_path / "run", stage_timeout=0.2)
     server.start(grid, arrays(model()))
     mean = Settings.from_run_config(config).plan.private_mean(len(server.sums[0]))
-    hidden = sum(noise(mean, one.secret)[0] for one in held.values())
+    hidden = sum(noise(mean, one.noise_secret)[0] for one in held.values())
     coins = (server.sums[0] - hidden) % mean.modulus
     assert coins.max() <= 4  # the enemy would know it
     assert not any(((one + hidden) % mean.modulus == 0).all() for one in server.sums[1:])
@@ -97,7 +97,7 @@ class Following:
     def __init__(self, grid, nodes, link, owed=None, lost=None):
         self.grid, self.nodes, self.link, self.lost, self.name = grid, nodes, link, lost, new_round()
         self.settings, self.dim = Settings.from_run_config(CONFIG), sum(one.numel() for one in model().parameters())
-        self.server = Server(self.settings.params(self.dim, self.name, b"", link), owed=owed)
+        self.server = Server(self.settings.params(self.dim, self.name, b"", link), previous=owed)
         self.states = {node: copy.deepcopy(grid.contexts[node].state) for node in nodes}
         self.inbox, self.said = dict.fromkeys(range(len(nodes)), b""), set()
 
@@ -128,10 +128,10 @@ def test_two_rounds_at_once_that_follow_one_sum_do_not_both_take_its_noise_back(
     sum_ = Following(grid, first, Link(b"chain", 0))
     for stage in STAGES:
         sum_.step(stage)
-    owed = sum_.server.owed()
+    owed = sum_.server.settlement()
     for node in first:
         grid.contexts[node].state = sum_.states[node]
-    secrets = [Held.load(sum_.states[node].config_records[HELD]["held"]).secret for node in first]
+    secrets = [ClientSettlement.load(sum_.states[node].config_records[HELD]["held"]).noise_secret for node in first]
     link = Link(b"chain", 1, 4, owed.name)
     one, other = (Following(grid, [*others, *first], link, owed, lost) for lost in (103, 100))
     for stage in STAGES[:2]:
@@ -139,7 +139,7 @@ def test_two_rounds_at_once_that_follow_one_sum_do_not_both_take_its_noise_back(
         other.step(stage)
     for stage in STAGES[2:]:
         one.step(stage)
-    assert one.server.secrets() == {3: secrets[3]}
+    assert one.server.recovered_secrets() == {3: secrets[3]}
     with (
         pytest.raises(Aborted, match="5 clients are left after MASKED: must be at least 6") if marked else nullcontext()
     ):
@@ -148,4 +148,4 @@ def test_two_rounds_at_once_that_follow_one_sum_do_not_both_take_its_noise_back(
     if marked:
         assert other.said == {"rqm: this client has answered that stage already, and answers nothing twice"}
     else:
-        assert other.server.secrets() == {0: secrets[0]}
+        assert other.server.recovered_secrets() == {0: secrets[0]}

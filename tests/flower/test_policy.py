@@ -89,10 +89,7 @@ class Anybody:
     """What a server makes of a roster that plays the others itself."""
 
     def __init__(self, roster):
-        self.hash, self.keys = roster.hash, {Identity(bytes([u]) * 32).public for u in range(6)}
-
-    def verify(self, body, _text, _who):
-        return bytes(body[:32])
+        self.hash, self.keys = roster.hash, roster.keys | {Identity(bytes([u]) * 32).public for u in range(6)}
 
 
 def recovered(policy, tmp_path, roster=None):

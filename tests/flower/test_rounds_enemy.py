@@ -19,11 +19,11 @@ from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
 from rqm.secagg import ProtocolError, Server, wire
 from rqm.secagg import client as protocol
-from rqm.secagg.masking import DEALT
+from rqm.secagg.masking import sealed_bytes
 from rqm.secagg.wire import STAGES, Kind
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.flower.test_attacks import CONFIG, HEADER, answering, body_of, survivors
-from tests.secagg.test_liars import other_secret
+from tests.secagg.test_malicious_clients import other_secret
 from tests.training.small import federation, model
 
 NODES, DIM = 6, sum(value.numel() for value in model().parameters())
@@ -127,10 +127,10 @@ class Played:
 
     def story(self, number, lost):
         """What is asked of a client by a server that tells it of another sum, in which one is lost."""
-        body = wire.unframe(self.inbox[number], Kind.SURVIVORS, self.params.digest)
-        everybody, rest = wire.read_set(body, NODES)
-        tags = {v: bytes(tag) for v, tag in wire.read_entries(rest, 16, NODES)[0].items() if v != lost}
-        told = wire.pack_set(everybody - {lost}, NODES) + wire.entries(tags.items()) + wire.clients([lost])
+        everybody, tags, _ = self.params.read(self.inbox[number], Kind.SURVIVORS, number)
+        tags.pop(lost, None)
+        survivors = wire.unpack_set(everybody, NODES) - {lost}
+        told = wire.pack_set(survivors, NODES) + wire.encode(tags) + wire.encode([lost])
         return replace(self.asked(number), message=wire.frame(Kind.SURVIVORS, self.params.digest, number, told))
 
 
@@ -308,8 +308,8 @@ def test_a_round_that_is_spoilt_twice_costs_the_next_one_nothing(tmp_path, monke
             return None
         seen.append(asked["round"])
         body = bytearray(body_of(reply))
-        for start in range(HEADER + 32 + 4, len(body), 4 + DEALT):
-            body[start + 4 + DEALT - 1] ^= len(seen) == 2  # what nobody can open, in the second attempt
+        for start in range(HEADER + 32 + 4, len(body), 4 + sealed_bytes(2)):
+            body[start + 4 + sealed_bytes(2) - 1] ^= len(seen) == 2  # what nobody can open, in the second attempt
         return answering(reply, bytes(body))
 
     grid = Coming(CONFIG, [range(100, 106), range(102, 108)], wrong={100}, tamper=tamper)

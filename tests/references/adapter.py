@@ -780,7 +780,7 @@ def protocol_transcript(scenario: Scenario) -> Result:
     params = Params(
         **{name: scenario[name] for name in names if name in scenario},
         round=b"references",
-        about=secret(1),
+        context=secret(1),
         roster=b"" if roster is None else roster.hash,
     )
     dropouts = {int(client): Kind[stage] for client, stage in scenario.get("dropouts", {}).items()}
@@ -810,17 +810,17 @@ def two_round_transcript(scenario: Scenario) -> Result:
                 client: Client(
                     params,
                     client,
-                    held=states[client - kind_size] if client >= kind_size else None,
-                    after=secret(2, index + 1),
+                    previous=states[client - kind_size] if client >= kind_size else None,
+                    next_context=secret(2, index + 1),
                 )
                 for client in range(params.clients)
             }
-            server = Server(params, owed=pending)
+            server = Server(params, previous=pending)
 
             def values(client: int, clients: Any = clients, states: Any = states) -> Any:
                 if client >= kind_size:
-                    return -_round_noise(scenario, states[client - kind_size].secret) % modulus
-                noise = _round_noise(scenario, clients[client].secret)
+                    return -_round_noise(scenario, states[client - kind_size].noise_secret) % modulus
+                noise = _round_noise(scenario, clients[client].noise_secret)
                 return (np.arange(scenario["count"]) + client + noise) % modulus
 
             hashes, total = carry_out_round(clients, server, values, dropouts if index else {})
@@ -828,10 +828,10 @@ def two_round_transcript(scenario: Scenario) -> Result:
             result[f"sum_{index}"] = total.tolist()
             result[f"recovered_secrets_{index}"] = {
                 str(client): None if recovered is None else message_hash(recovered)
-                for client, recovered in server.secrets().items()
+                for client, recovered in server.recovered_secrets().items()
             }
-            pending = server.owed()
-            states = [clients[member].held for member in pending.members]
+            pending = server.settlement()
+            states = [clients[member].settlement for member in pending.members]
     return result
 
 
@@ -849,11 +849,11 @@ def _chained_params(scenario: Scenario, index: int, pending: Any) -> Params:
         minimum=2,
         bits=scenario["bits"],
         modular=True,
-        about=secret(2, index),
-        second=second,
-        follows=b"" if pending is None else pending.name,
-        least=2,
-        holds=scenario["holds"],
+        context=secret(2, index),
+        settling_clients=second,
+        previous_sum=b"" if pending is None else pending.name,
+        min_per_kind=2,
+        noise_threshold=scenario["holds"],
     )
 
 

@@ -1,8 +1,8 @@
-"""A hundred clients of whom eighty must stay: rounds with losses at any stage, and with a server that parts a clique.
+"""A hundred clients of whom eighty must stay: rounds with dropouts at any stage, and a server that isolates a clique.
 
     python -m tests.secagg.isolating 1000
 
-prints how many rounds of each ended with a sum, and what a server could tell of a clique's values from all it was sent.
+prints how many rounds of each ended with a sum, and what a server could learn of a clique's values from all messages.
 """
 
 import json
@@ -15,7 +15,7 @@ from rqm import RQM, Participation
 from rqm.kernels.packing import unpack
 from rqm.plan.plan import Plan
 from rqm.plan.protocol import protocol
-from rqm.secagg import Aborted, Client, Server, masking, new_round, wire
+from rqm.secagg import Aborted, Client, Server, new_round, wire
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
@@ -26,111 +26,90 @@ PLAN = Plan(
 )
 
 
-def parameters():
-    """As a plan's clients make them for themselves."""
-    return protocol(PLAN, COUNT, new_round())
-
-
-def drawn(chance):
+def draw_values(chance):
     """Everybody's values."""
     return np.random.default_rng(chance.randrange(2**32)).integers(0, 16, (CLIENTS, COUNT))
 
 
-def with_losses(chance):
-    """Whether a round ends with the exact sum of all who are not lost before they send their vector."""
-    z, lost = drawn(chance), {u: chance.choice(STAGES) for u in chance.sample(range(CLIENTS), chance.randint(0, 20))}
+def round_with_dropouts(chance):
+    """Whether a round ends with the exact sum of all who do not drop out before they send their vector."""
+    values = draw_values(chance)
+    dropouts = {u: chance.choice(STAGES) for u in chance.sample(range(CLIENTS), chance.randint(0, 20))}
     try:
-        total, survivors, _ = aggregate(parameters(), lambda u: z[u], lost)
+        total, survivors, _ = aggregate(protocol(PLAN, COUNT, new_round()), lambda u: values[u], dropouts)
     except Aborted:
         return False
-    there = [u for u in range(CLIENTS) if lost.get(u) not in (Kind.KEYS, Kind.SHARES, Kind.MASKED)]
-    return survivors == there and bool((total == z[there].sum(axis=0)).all())
+    expected = [u for u in range(CLIENTS) if dropouts.get(u, Kind.ACKS) > Kind.MASKED]
+    return survivors == expected and bool((total == values[expected].sum(axis=0)).all())
 
 
-def told(kind, body, params, clique, padded):
-    """A message of the server with the clique in it alone; a set of clients is padded with those who are not."""
-    n = params.clients
-    if kind == Kind.PARTIES:
-        found, _ = wire.read_entries(body, params.keys_size, n)
-        return wire.entries((u, bytes(part)) for u, part in found.items() if u in clique)
-    if kind == Kind.INBOX:
-        found, rest = wire.read_entries(body, masking.DEALT, n)
-        there, _ = wire.read_clients(rest, n)
-        return wire.entries((u, bytes(p)) for u, p in found.items() if u in clique) + wire.clients(
-            sorted(there & clique)
-        )
+def restrict(fields, kind, clique, padding):
+    """The fields of a message with the clique in it alone; a set of clients is padded with some who are not."""
+
+    def inside(entries):
+        return {u: data for u, data in entries.items() if u in clique}
+
     if kind == Kind.SURVIVORS:
-        _, rest = wire.read_set(body, n)
-        alive, rest = wire.read_entries(rest, masking.ACK, n)
-        lost, _ = wire.read_clients(rest, n)
-        near = {u: bytes(tag) for u, tag in alive.items() if u in clique}
-        gone = sorted((lost | alive.keys()) - clique)
-        return wire.pack_set(clique | padded, n) + wire.entries(near.items()) + wire.clients(gone)
-    found, _ = wire.read_entries(body, masking.ACK, n)
-    return wire.entries((u, bytes(tag)) for u, tag in found.items() if u in clique)
+        _, tags, dropouts = fields
+        return wire.pack_set(clique | padding, CLIENTS), inside(tags), (dropouts.keys() | tags.keys()) - clique
+    return [inside(entries) for entries in fields]
 
 
-def isolated(chance):
-    """A server that from some stage on serves a clique alone: whether shares are revealed, and all that it was sent."""
-    params, z = parameters(), drawn(chance)
+def isolated_round(chance):
+    """A server that from some stage on serves a clique alone: how many reveal shares, and what their vectors tell."""
+    params, values = protocol(PLAN, COUNT, new_round()), draw_values(chance)
     clique, begin = set(chance.sample(range(CLIENTS), CLIQUE)), chance.choice(list(Kind)[1::2])
-    padded = set(range(CLIENTS)) - clique if chance.random() < 0.5 else set()
+    padding = set(range(CLIENTS)) - clique if chance.random() < 0.5 else set()
     clients, server = {u: Client(params, u) for u in range(CLIENTS)}, Server(params)
-    inbox, kind, vectors, revealed = dict.fromkeys(clients, b""), Kind.PARTIES, {}, 0
+    inbox, vectors, revealed = dict.fromkeys(clients, b""), {}, 0
     for stage in STAGES:
         for u, data in inbox.items():
             try:
-                answer = clients[u].answer(stage, data, lambda u=u: z[u])
+                answer = clients[u].answer(stage, data, lambda u=u: values[u])
             except ProtocolError:
                 continue
             if stage == Kind.MASKED:
-                body = memoryview(answer)[wire.HEADER.size :][: params.masked_size]
-                vectors[u] = unpack(body, params.bits, params.count).astype(np.int64)
+                masked = unpack(params.read(answer, stage, u)[0], params.bits, params.count)
+                vectors[u] = masked.astype(np.int64)
             revealed += stage == Kind.REVEAL
             server.receive(answer)
-        if stage == Kind.REVEAL:
-            break
         try:
-            inbox, kind = server.advance(), Kind(stage + 1)
+            inbox = server.advance() if stage != Kind.REVEAL else {}
         except Aborted:
             break
-        if kind >= begin:
-            bodies = {u: wire.unframe(data, kind, params.digest) for u, data in inbox.items() if u in clique}
-            inbox = {
-                u: wire.frame(kind, params.digest, u, told(kind, body, params, clique, padded))
-                for u, body in bodies.items()
-            }
-    return revealed, correlation(vectors, z, clique, 2**params.bits)
+        kind = Kind(stage + 1) if stage != Kind.REVEAL else stage
+        if begin <= kind < Kind.REVEAL:
+            fields = {u: restrict(params.read(inbox[u], kind, u), kind, clique, padding) for u in clique & inbox.keys()}
+            inbox = {u: wire.frame(kind, params.digest, u, *fields[u]) for u in fields}
+    return revealed, correlation(vectors, values, clique, 2**params.bits)
 
 
-def correlation(vectors, z, clique, modulus):
+def correlation(vectors, values, clique, modulus):
     """Of the clique's true sum, and of one client's values, with what was sent of them; times √d, 0 if nothing was."""
-    there = sorted(clique & vectors.keys())
-    if not there:
+    senders = sorted(clique & vectors.keys())
+    if not senders:
         return 0.0, 0.0
-    sent = sum(vectors[u] for u in there) % modulus
-    pairs = (z[there].sum(axis=0), sent), (z[there[0]], vectors[there[0]])
-    both, alone = (float(np.corrcoef(a, b)[0, 1] * COUNT**0.5) for a, b in pairs)
-    return both, alone
+    masked_sum = sum(vectors[u] for u in senders) % modulus
+    pairs = (values[senders].sum(axis=0), masked_sum), (values[senders[0]], vectors[senders[0]])
+    of_sum, of_client = (float(np.corrcoef(true, masked)[0, 1] * COUNT**0.5) for true, masked in pairs)
+    return of_sum, of_client
 
 
 def main(rounds, seed=0):
-    """Both kinds of rounds, so many of each."""
+    """So many rounds of each kind."""
     chance = Random(seed)
-    ended = sum(with_losses(chance) for _ in range(rounds))
-    attacks = [isolated(chance) for _ in range(rounds)]
-    seen = np.array([found for _, found in attacks if any(found)])
+    ended = sum(round_with_dropouts(chance) for _ in range(rounds))
+    attacks = [isolated_round(chance) for _ in range(rounds)]
+    seen = np.array([correlations for _, correlations in attacks if any(correlations)])
+    names = "of_a_cliques_sum", "of_a_client"
     return {
         "rounds": rounds,
-        "ended_with_up_to_20_lost": ended,
+        "ended_with_up_to_20_dropouts": ended,
         "attacks_that_got_shares": sum(revealed > 0 for revealed, _ in attacks),
         "attacks_that_got_vectors": len(seen),
         "correlation_times_root_d": {
-            "of_a_cliques_sum": [float(seen[:, 0].mean()), float(seen[:, 0].std())],
-            "of_a_client": [float(seen[:, 1].mean()), float(seen[:, 1].std())],
-        }
-        if len(seen)
-        else None,
+            name: [float(column.mean()), float(column.std())] for name, column in zip(names, seen.T, strict=False)
+        },
     }
 
 

@@ -1,35 +1,59 @@
-"""A round of secure aggregation that is stopped at a stage, for tests that tamper with it."""
+"""A round of secure aggregation that tests stop at a stage and tamper with."""
 
 import numpy as np
 
-from rqm.secagg import Client, Params, Server, wire
-from rqm.secagg.wire import Kind
+from rqm.secagg import Client, Identity, Params, ProtocolError, Roster, Server, wire
+from rqm.secagg.wire import STAGES, Kind
 
 PARAMS = Params(clients=5, count=3, levels=16, round=b"one", threshold=3)
 VALUES = np.array([1, 2, 3])
-STEPS = {
-    Kind.PARTIES: lambda client, data: client.share(data),
-    Kind.INBOX: lambda client, data: client.mask(data, VALUES),
-    Kind.SURVIVORS: lambda client, data: client.acknowledge(data),
-    Kind.PROOF: lambda client, data: client.reveal(data),
-}
+IDENTITIES = [Identity(bytes([u + 1]) * 32) for u in range(24)]
+HEADER = wire.HEADER.size
+
+
+def roster_of(clients):
+    """A roster of the first identities."""
+    return Roster.of(identity.public for identity in IDENTITIES[:clients])
 
 
 class Round:
-    """A round up to a stage: ``inbox`` holds what the server then sends."""
+    """A round up to a stage: `inbox` holds what the clients get next, `refused` why some gave up."""
 
-    def __init__(self, until, params=PARAMS, lost=(), **options):
-        self.params = params
-        self.clients = [Client(params, u, **options) for u in range(params.clients)]
-        self.server = Server(params)
-        for client in self.clients:
-            self.server.receive(client.keys())
-        self.inbox, kind = self.server.advance(), Kind.PARTIES
-        while kind != until:
-            for u, data in self.inbox.items():
-                if not (kind == Kind.INBOX and u in lost):
-                    self.server.receive(STEPS[kind](self.clients[u], data))
-            self.inbox, kind = self.server.advance(), Kind(kind + 2)
+    def __init__(self, until=Kind.KEYS, params=PARAMS, dropouts=(), *, clients=None, server=None, values=VALUES):
+        self.params, self.values, self.refused = params, values, {}
+        self.clients = clients or {u: Client(params, u) for u in range(params.clients)}
+        self.server, self.inbox = server or Server(params), dict.fromkeys(self.clients, b"")
+        for stage in STAGES[: STAGES.index(until)]:
+            self.step(stage, {u for u in self.clients if stage == Kind.MASKED and u in dropouts})
 
-    def send(self, kind, *body, to=0):
-        return STEPS[kind](self.clients[to], wire.frame(kind, self.params.digest, to, *body))
+    def step(self, stage, dropouts=(), altered=None):
+        """Carry out a stage; `altered` messages take the place of the server's."""
+        for u, message in self.answers(stage, altered).items():
+            if u not in dropouts:
+                self.server.receive(message, u)
+        if stage != Kind.REVEAL:
+            self.inbox = self.server.advance()
+
+    def answers(self, stage, altered=None):
+        """What clients answer, but for those who refuse."""
+        answers = {}
+        for u, data in (self.inbox | (altered or {})).items():
+            try:
+                answers[u] = self.clients[u].answer(stage, data, lambda: self.values)
+            except ProtocolError as error:
+                self.refused[u] = str(error)
+        return answers
+
+    def fields(self, kind, to=0):
+        """The fields of what the server sends to a client."""
+        return self.params.read(self.inbox[to], kind, to)
+
+    def frame(self, kind, *fields, to=0):
+        """A message that the server could send."""
+        return wire.frame(kind, self.params.digest, to, *fields)
+
+    def send(self, kind, *fields, to=0):
+        """What a client answers to other fields, as they are read from its message."""
+        stage = Kind(kind + 1)
+        answer = self.clients[to].answer(stage, self.frame(kind, *fields, to=to), lambda: self.values)
+        return self.params.read(answer, stage, to)

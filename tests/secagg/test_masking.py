@@ -7,15 +7,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from rqm.secagg import masking
+from rqm.secagg import ProtocolError, masking
 from rqm.secagg.client import Client
-from rqm.secagg.errors import ProtocolError
-from rqm.secagg.protocol import Masks, Params
 from tests.goodness import p_value
+from tests.secagg.rounds import PARAMS
 
 LEVEL = 1e-6
-
-MASKS = Masks()
 
 
 @pytest.mark.parametrize("bits", [1, 8, 9, 16, 17, 32])
@@ -32,15 +29,10 @@ def test_a_mask_is_the_keystream_word_by_word(bits, count):
     assert (total == before).all()
 
 
-def masked_values(bits, size, draw):
-    """What a server sees of clients whose values are all zero: their masks modulo 2**bits."""
-    return np.concatenate([draw(bits) for _ in range(size)])
-
-
-def ours(bits):
-    params = Params(clients=3, count=1000, levels=2, round=b"1", bits=bits)
+def masks(bits):
+    """A client's own mask, modulo 2**bits."""
     total = np.zeros(1000, masking.lane(bits))
-    masking.add_mask(total, MASKS.own_key(params, Client(params, 0)._seed, 0), 1)
+    masking.add_mask(total, masking.own_mask_key(PARAMS.digest, Client(PARAMS, 0)._seed, 0), 1)
     return total & (2**bits - 1)
 
 
@@ -50,49 +42,60 @@ def never_the_top(bits):
 
 
 @pytest.mark.statistical
-def test_masks_are_uniform():
-    for bits in (6, 10):
-        law = np.full(2**bits, 2.0**-bits)
-        assert p_value(np.bincount(masked_values(bits, 300, ours), minlength=2**bits), law) > LEVEL
-    law = np.full(64, 1 / 64)  # the top value is missing: 4,700 times of 300,000
-    assert p_value(np.bincount(masked_values(6, 300, never_the_top), minlength=64), law) < LEVEL
+@pytest.mark.parametrize(
+    ("draw", "bits", "is_uniform"), [(masks, 6, True), (masks, 10, True), (never_the_top, 6, False)]
+)
+def test_masks_are_uniform(draw, bits, is_uniform):
+    values = np.concatenate([draw(bits) for _ in range(300)])
+    p = p_value(np.bincount(values, minlength=2**bits), np.full(2**bits, 2.0**-bits))
+    assert (p > LEVEL) == is_uniform
 
 
-def repeats(masks):
-    return len(masks) - len(set(masks))
+def repeats(drawn):
+    return len(drawn) - len(set(drawn))
 
 
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_keys_have_more_than_32_bits_of_entropy():
     """The birthday test: of 120,000 seeds of 32 bits two should repeat; of ours, and of our keys, none."""
-    params = Params(clients=3, count=4, levels=2, round=b"1", bits=32)
-    clients = (Client(params, 0) for _ in range(120_000))
-    found = [(client._seed[:8], masking.public(client._pairs)[:8]) for client in clients]
-    for part in zip(*found, strict=True):
-        assert repeats(part) == 0
+    clients = (Client(PARAMS, 0) for _ in range(120_000))
+    drawn = [(client._seed[:8], masking.public(client._mask_key)[:8]) for client in clients]
+    for values in zip(*drawn, strict=True):
+        assert repeats(values) == 0
     weak = random.Random(5)
     assert repeats([np.random.RandomState(weak.getrandbits(32)).bytes(8) for _ in range(120_000)]) > 0
 
 
 def test_two_clients_agree_on_a_key_that_depends_on_everything():
-    one, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    secret = masking.agree(one, masking.public(other), "x")
-    assert secret == masking.agree(other, masking.public(one), "y")
-    params = Params(clients=5, count=4, levels=2, round=b"1")
-    other_round = Params(clients=5, count=4, levels=2, round=b"2")
+    first, second = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    secret = masking.agree(first, masking.public(second), "x")
+    assert secret == masking.agree(second, masking.public(first), "y")
+    digest = PARAMS.digest
     keys = {
-        MASKS.pair_key(params, secret, 1, 2),
-        MASKS.pair_key(params, secret, 1, 3),
-        MASKS.own_key(params, secret, 1),
-        MASKS.pair_key(other_round, secret, 1, 2),
-        MASKS.pair_key(params, bytes(32), 1, 2),
+        masking.pair_mask_key(digest, secret, 1, 2),
+        masking.pair_mask_key(digest, secret, 1, 3),
+        masking.own_mask_key(digest, secret, 1),
+        masking.pair_mask_key(bytes(32), secret, 1, 2),
+        masking.pair_mask_key(digest, bytes(32), 1, 2),
     }
     assert len(keys) == 5
-    assert MASKS.pair_key(params, secret, 2, 1) == MASKS.pair_key(params, secret, 1, 2)
+    assert masking.pair_mask_key(digest, secret, 2, 1) == masking.pair_mask_key(digest, secret, 1, 2)
 
 
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31)])
 def test_keys_of_low_order_are_refused(key):
     with pytest.raises(ProtocolError, match="client 7 sent a public key that gives no secret"):
         masking.agree(X25519PrivateKey.generate(), key, "client 7")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_sealed_shares_are_opened_if_nothing_was_altered(count):
+    shares, key = bytes(range(32 * count)), bytes(32)
+    sealed = masking.seal(shares, key, b"context")
+    assert len(sealed) == masking.sealed_bytes(count)
+    assert masking.unseal(sealed, count, key, b"context") == shares
+    assert masking.unseal(sealed, count, key, b"other") == masking.unseal(sealed, count, bytes(31) + b"x", b"") == b""
+    for index in range(len(sealed)):  # also the commitments
+        altered = sealed[:index] + bytes([sealed[index] ^ 1]) + sealed[index + 1 :]
+        assert masking.unseal(altered, count, key, b"context") == b""

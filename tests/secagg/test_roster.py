@@ -3,14 +3,17 @@
 import pytest
 
 from rqm.secagg import Identity, ProtocolError, Roster
+from rqm.secagg.roster import KeyRegistry, is_signed
 
 KEYS = [Identity(bytes([u]) * 32) for u in range(3)]
 
 
 def test_a_roster_is_its_keys_in_any_order(tmp_path):
     path = tmp_path / "roster.txt"
-    path.write_text("# ours\n\n" + "\n".join(f" {one.public.hex()}   # node {u}" for u, one in enumerate(KEYS)))
-    assert Roster.read(path) == Roster.of(one.public for one in reversed(KEYS))
+    path.write_text(
+        "# ours\n\n" + "\n".join(f" {identity.public.hex()}   # node {u}" for u, identity in enumerate(KEYS))
+    )
+    assert Roster.read(path) == Roster.of(identity.public for identity in reversed(KEYS))
     assert Roster.read(path).hash != Roster.of([KEYS[0].public]).hash
 
 
@@ -22,6 +25,11 @@ def test_what_is_no_roster_is_named(tmp_path, text):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"roster.txt: is no roster"):
         Roster.read(path)
+
+
+def test_keys_of_a_roster_have_32_bytes():
+    with pytest.raises(ValueError, match=r"a key of the roster is b'short': must be 32 bytes"):
+        Roster.of([b"short"])
 
 
 def test_an_identity_is_kept_for_its_owner_alone(tmp_path):
@@ -36,14 +44,31 @@ def test_an_identity_is_kept_for_its_owner_alone(tmp_path):
         Identity.read(path)
 
 
-def test_only_those_in_the_roster_sign(tmp_path):
-    roster, stranger = Roster.of(one.public for one in KEYS), Identity(b"x" * 32)
-    assert roster.verify(KEYS[1].sign(b"this"), b"this", "client 1") == KEYS[1].public
-    for body, text, reason in (
-        (KEYS[1].sign(b"this"), b"that", "not signed by"),
-        (stranger.sign(b"this"), b"this", "not in the roster"),
-        (KEYS[1].public + stranger.sign(b"this")[32:], b"this", "not signed by"),
-        (b"", b"this", "not in the roster"),
+def test_a_signature_is_by_its_owner_and_of_its_text():
+    signature = KEYS[1].sign(b"this")[32:]
+    assert is_signed(KEYS[1].public, signature, b"this")
+    for key, altered, text in (
+        (KEYS[1].public, signature, b"that"),
+        (KEYS[2].public, signature, b"this"),
+        (KEYS[1].public, signature[:-1], b"this"),
+        (b"", signature, b"this"),
     ):
-        with pytest.raises(ProtocolError, match=reason):
-            roster.verify(body, text, "client 1")
+        assert not is_signed(key, altered, text)
+
+
+@pytest.mark.parametrize(
+    ("advertised", "match"),
+    [
+        (b"a" * 64 + KEYS[1].public, "client 1 has a key or an identity that is in use"),
+        (b"z" * 32 + b"b" * 32 + KEYS[1].public, "client 1 has a key or an identity that is in use"),
+        (b"y" * 32 + b"z" * 32 + KEYS[0].public, "client 1 has a key or an identity that is in use"),
+        (b"y" * 32 + b"z" * 32 + b"x" * 32, "client 1 is not in the roster"),
+    ],
+)
+def test_each_key_and_identity_of_a_round_occurs_once(advertised, match):
+    registry = KeyRegistry(Roster.of(identity.public for identity in KEYS))
+    registry.add(0, b"a" * 32 + b"b" * 32 + KEYS[0].public)
+    for _ in range(2):  # a refusal changes nothing
+        with pytest.raises(ProtocolError, match=match):
+            registry.add(1, advertised)
+    registry.add(1, b"y" * 32 + b"z" * 32 + KEYS[1].public)

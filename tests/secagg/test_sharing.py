@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm.secagg.errors import ProtocolError
+from rqm.secagg import ProtocolError
 from rqm.secagg.sharing import MODULUS, join, split
 
 
@@ -42,13 +42,13 @@ def test_shares_are_values_of_the_polynomial(secret, points, data):
     shares = split(secret, points, threshold, random)
     rows = np.frombuffer(secret + random, "<u2").reshape(threshold, -1).tolist()
     for point, share in zip(points, shares, strict=True):
-        for place, value in enumerate(np.frombuffer(share, "<u2").tolist()):
+        for index, value in enumerate(np.frombuffer(share, "<u2").tolist()):
             expected, power = 0, 1
             for row in rows:
-                expected, power = expected ^ product(row[place], power), product(power, point)
+                expected, power = expected ^ product(row[index], power), product(power, point)
             assert value == expected
-    for some in combinations(zip(points, shares, strict=True), threshold):
-        assert join(list(some), threshold) == secret
+    for subset in combinations(zip(points, shares, strict=True), threshold):
+        assert join(list(subset), threshold) == secret
 
 
 def test_many_shares():
@@ -88,7 +88,7 @@ def test_bad_input(arguments, message):
 
 
 def test_too_few_or_ragged_shares():
-    with pytest.raises(ProtocolError, match="1 shares of a secret: at least 2"):
+    with pytest.raises(ProtocolError, match="1 shares of a secret: must be at least 2"):
         join([(1, b"ab")], 2)
     with pytest.raises(ProtocolError, match="differ in length"):
         join([(1, b"ab"), (2, b"abcd")], 2)

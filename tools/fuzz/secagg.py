@@ -120,7 +120,7 @@ class Saved(ToClient):
         """A bad state, and a good message."""
         stage = rng.randrange(len(STAGES))
         good = self.round.saved[stage]
-        bad = text_of(changed(json.loads(good), rng)) if rng.random() < 0.7 else damaged(good, rng)
+        bad = good[:32] + text_of(changed(json.loads(good[32:]), rng)) if rng.random() < 0.7 else damaged(good, rng)
         client = Client.load(PARAMS, bad)
         client.answer(STAGES[stage], self.round.told[stage], lambda: VALUES[0])
         client.save()

@@ -230,15 +230,15 @@ def _masked_vector(round_index: int, length: int = 4096) -> IntArray:
             packed = np.frombuffer(body[: -(-length * params.bits // 8)], dtype=np.uint8)
             masked.append(np.asarray(unpack(packed, params.bits, length)).astype(np.int64))
 
-    local.aggregate(params, lambda client: np.full(length, client), hears=record)
+    local.aggregate(params, lambda client: np.full(length, client), intercept=record)
     return masked[0]
 
 
 def _masks(is_broken: bool, **mutations: Any) -> Finding:
     """Masked vectors are uniform, and so is the difference of those of two rounds."""
-    from rqm.secagg.protocol import Masks  # noqa: PLC0415
+    from rqm.secagg import masking  # noqa: PLC0415
 
-    with patch.multiple(Masks, **mutations) if is_broken else nullcontext():
+    with patch.multiple(masking, **mutations) if is_broken else nullcontext():
         first, second = _masked_vector(0), _masked_vector(1)
     modulus = 2**6
     problems = {
@@ -257,11 +257,11 @@ def _masks(is_broken: bool, **mutations: Any) -> Finding:
 # Masks that depend on the clients only.
 _reused_masks = partial(
     _masks,
-    own_key=lambda self, params, secret, client: bytes(32),
-    pair_key=lambda self, params, secret, u, v: bytes([1 + min(u, v), 1 + max(u, v)] * 16),
+    own_mask_key=lambda digest, seed, client: bytes(32),
+    pair_mask_key=lambda digest, secret, u, v: bytes([1 + min(u, v), 1 + max(u, v)] * 16),
 )
 # Masks that are left out. They cancel in the sum, so it comes out right.
-_no_masks = partial(_masks, add=lambda self, total, key, sign: None)
+_no_masks = partial(_masks, add_mask=lambda total, key, sign: None)
 
 MUTANTS = [
     Mutant(

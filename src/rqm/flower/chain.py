@@ -10,7 +10,7 @@ from rqm.encoding.private_mean import PrivateMean
 from rqm.flower.encoding import noise
 from rqm.plan.protocol import Link
 from rqm.secagg import Server, new_round
-from rqm.secagg.holding import Owed
+from rqm.secagg.settlement import ServerSettlement
 
 
 @final
@@ -28,10 +28,10 @@ class Chain:
     def begin(self) -> None:
         """Begin anew: nobody owes anything."""
         self.name, self.nodes = new_round(), list[int]()
-        self._owed: Owed | None = None
+        self._owed: ServerSettlement | None = None
 
     @property
-    def owed(self) -> Owed | None:
+    def owed(self) -> ServerSettlement | None:
         """What is owed of the last sum."""
         return self._owed
 
@@ -50,12 +50,12 @@ class Chain:
 
     def go_on(self, server: Server, nodes: list[int]) -> None:
         """Let those who are in a sum owe their noise to the next."""
-        self._owed = server.owed()
+        self._owed = server.settlement()
         self.nodes = [nodes[number] for number in self._owed.members]
 
     def without_lost(self, sums: torch.Tensor, server: Server, mean: PrivateMean) -> torch.Tensor:
         """The sum without what those added to the one before who are gone: the others have given shares of it."""
-        for place, secret in server.secrets().items():
+        for place, secret in server.recovered_secrets().items():
             if secret is None:
                 log(WARNING, "rqm: node %d is gone, and its noise stays in the model", self.nodes[place])
             else:

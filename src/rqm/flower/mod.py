@@ -23,7 +23,7 @@ from rqm.flower.records import NEXT, RECORD, REFUSED, Asked, answer
 from rqm.flower.settings import Settings
 from rqm.plan.policy import NodeGuard
 from rqm.secagg import Client, ProtocolError
-from rqm.secagg.holding import Held
+from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
 
 Call = Callable[[Message, Context], Message]
@@ -95,12 +95,12 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
     held = _held(states) if later else None
     if stage == Kind.KEYS:
         after, secret = _noise(asked, settings, ctxt, seeded) if asked.link and not later else (b"", b"")
-        client = Client(params, asked.number, identity, roster, held=held, after=after, secret=secret)
+        client = Client(params, asked.number, identity, roster, previous=held, next_context=after, noise_secret=secret)
     else:
         known = saved.pop(own, None)  # spent, whatever happens now
         if not isinstance(known, bytes):
             raise ProtocolError("this client is in no round, or was lost in it")
-        client = Client.load(params, known, identity, roster, held=held)
+        client = Client.load(params, known, identity, roster, previous=held)
         if client.number != asked.number:  # which says what a client sends: a vector of its own, or noise
             raise ProtocolError(f"number = {asked.number}: must be {client.number}, this client's in the round")
         spend(client.fingerprint, stage)  # … even if nobody will remember that it was
@@ -110,15 +110,15 @@ def _step(asked: Asked, settings: Settings, msg: Message, ctxt: Context, call_ne
 
         if held is not None:
             spend(held.fingerprint, TAKEN_BACK)  # noise is taken back once, or never
-            return taken_back(asked, settings, held.secret)
+            return taken_back(asked, settings, held.noise_secret)
         if guard is not None:
             guard.charge(settings.plan, asked.dim, asked.turn, asked.chain)
-        return levels(asked, settings, msg, ctxt, call_next, seeded=seeded, secret=client.secret)
+        return levels(asked, settings, msg, ctxt, call_next, seeded=seeded, secret=client.noise_secret)
 
     message = client.answer(stage, asked.message, values)
     _save(client, stage, saved, own, alone=settings.plan.noise is not None)
-    if client.held is not None:
-        states[HELD] = ConfigRecord({"held": client.held.save()})
+    if client.settlement is not None:
+        states[HELD] = ConfigRecord({"held": client.settlement.save()})
     return message
 
 
@@ -137,11 +137,11 @@ def _save(client: Client, stage: Kind, saved: ConfigRecord, own: str, *, alone: 
         saved[own] = client.save()
 
 
-def _held(states: Any) -> Held | None:
+def _held(states: Any) -> ClientSettlement | None:
     """What this node holds of the sum that it was in last."""
     record = states.get(HELD)
     known = None if record is None else record.get("held")
-    return Held.load(known) if isinstance(known, bytes) else None
+    return ClientSettlement.load(known) if isinstance(known, bytes) else None
 
 
 def _noise(asked: Asked, settings: Settings, ctxt: Context, seeded: bool) -> tuple[bytes, bytes]:

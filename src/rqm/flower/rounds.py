@@ -73,7 +73,7 @@ class Round:
         ]
 
     def _trains(self, node: int) -> bool:
-        return self.numbers[node] < self.server.params.first
+        return self.numbers[node] < self.server.params.vector_clients
 
     def take(self, reply: Message, name: str, lost: Lost, *, seeded: bool) -> None:
         """Hand an answer to the server. Whatever a node has sent, it costs nobody but that node its place."""

@@ -31,7 +31,7 @@ from rqm.flower.settings import Settings
 from rqm.flower.vectors import flat, unflat
 from rqm.plan.guard import Guard
 from rqm.plan.sizes import OWN
-from rqm.secagg import Aborted, Roster, Server, Spoiled, new_round
+from rqm.secagg import Aborted, CorruptedRound, Roster, Server, new_round
 from rqm.secagg.wire import Kind
 from rqm.training.server import Optimiser
 
@@ -155,7 +155,7 @@ class PrivateStrategy(Strategy):
         mean, survivors = self._finish(replies), 0
         if mean is not None:
             assert self._now is not None
-            survivors = len(self._now.server.firsts)
+            survivors = len(self._now.server.vector_survivors)
         metrics: dict[str, Any] = {"survivors": survivors, **self._state(server_round)}
         if mean is None:
             assert self.guard is not None
@@ -267,10 +267,10 @@ class PrivateStrategy(Strategy):
         name, link = new_round(), None if self._chain is None else self._chain.link(turn)
         signed = b"" if self.roster is None else self.roster.hash
         params = self.settings.params(self.guard.mean.dim, name, signed, link)
-        server = Server(params, self.roster, owed=None if self._chain is None else self._chain.owed)
+        server = Server(params, self.roster, previous=None if self._chain is None else self._chain.owed)
         if self._chain is not None:
             self._chain.asked(nodes, turn)
-            nodes = [*nodes, *[-1] * (params.first - len(nodes)), *self._chain.nodes]
+            nodes = [*nodes, *[-1] * (params.vector_clients - len(nodes)), *self._chain.nodes]
         return Round(server, nodes, turn, name, self.guard.mean.dim, link)
 
     def _dismiss(self) -> None:
@@ -298,7 +298,7 @@ class PrivateStrategy(Strategy):
             self.note = str(error)
             self._break()
             return []
-        self._now, first = ready, ready.server.params.first
+        self._now, first = ready, ready.server.params.vector_clients
         log(INFO, "rqm: %d clients have keys and shares, and are asked to train", sum(u < first for u in ready.inbox))
         return ready.training(self._given)
 
@@ -331,16 +331,16 @@ class PrivateStrategy(Strategy):
                     self._ahead()
                     self._exchange(now, self._next)
                 return self._decoded(now)
-            except Spoiled as error:
+            except CorruptedRound as error:
                 self._now, self.note = None, str(error)
                 self._dismiss()  # a liar may be in it, and nodes know of two rounds at most
-                found = {nodes[number]: reason for number, reason in error.liars.items()}
+                found = {nodes[number]: reason for number, reason in error.blamed.items()}
                 self._doubts.update(list(found))
                 self.liars |= {n: reason for n, reason in found.items() if error.proved or self._doubts[n] >= STRIKES}
                 if error.proved:
                     tell(self.folder / LIARS, {**told(self.folder / LIARS, str), **found})
                 self._break()
-                left = [node for node in nodes[: server.params.first] if node not in found and node >= 0]
+                left = [node for node in nodes[: server.params.vector_clients] if node not in found and node >= 0]
                 log(WARNING, "rqm: the round is done again without those who have spoilt it: %s", error)
                 if len(left) >= self._least:
                     assert self._grid is not None
@@ -361,12 +361,12 @@ class PrivateStrategy(Strategy):
             sums = self._chain.without_lost(sums, server, mean)
             self._chain.go_on(server, now.nodes)
         try:
-            found: torch.Tensor = mean.decode(sums, len(server.firsts), round_index=self._turn)
+            found: torch.Tensor = mean.decode(sums, len(server.vector_survivors), round_index=self._turn)
         except ValueError as error:
             self._now, self.note = None, f"no clients can have sent such a sum ({error})"
             return None
         records = self.settings.plan.records  # whose sum is divided by a public number of them
-        return found if records is None else found * (len(server.firsts) / records.batch)
+        return found if records is None else found * (len(server.vector_survivors) / records.batch)
 
     def _exchange(self, now: Round, following: Round | None = None) -> None:
         """Ask for the messages of a round's stage; and of the next one's, which then goes on by itself."""

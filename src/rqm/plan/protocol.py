@@ -133,11 +133,11 @@ def protocol(
         bits=mean.modulus.bit_length() - 1,
         modular=plan.mechanism.channel.modular or mean.noise is not None,
         roster=roster,
-        about=bytes.fromhex(mean.kind) if link is None else link.about(mean.kind),
-        second=second,
-        follows=b"" if link is None else link.follows,
-        least=min_of_each_kind,
-        holds=noise_threshold,
+        context=bytes.fromhex(mean.kind) if link is None else link.about(mean.kind),
+        settling_clients=second,
+        previous_sum=b"" if link is None else link.follows,
+        min_per_kind=min_of_each_kind,
+        noise_threshold=noise_threshold,
     )
 
 

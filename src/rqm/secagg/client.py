@@ -1,30 +1,47 @@
 """The client of the protocol, and what it refuses."""
 
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, NoReturn, Self, final
+from typing import Any, NoReturn, Self, final, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm._util.checks import whole
-from rqm.secagg import holding, masking, sharing, wire
-from rqm.secagg.errors import ProtocolError
-from rqm.secagg.graph import degree_of, drawn
-from rqm.secagg.holding import SEALED, Held, followed
-from rqm.secagg.masking import ACK, DEALT, KEY, SECRET
-from rqm.secagg.protocol import Masks, Params, check_parties, pair, statement, told
-from rqm.secagg.roster import IDENTITY, SIGNATURE, Identity, Roster, signed, signer
-from rqm.secagg.wire import Kind
+from rqm.secagg import masking, sharing, wire
+from rqm.secagg.errors import ProtocolError, require
+from rqm.secagg.graph import draw_neighbors
+from rqm.secagg.masking import KEY_BYTES, SECRET_BYTES
+from rqm.secagg.parameters import Params
+from rqm.secagg.roster import IDENTITY_BYTES, Identity, KeyRegistry, Roster, identity_in, is_signed
+from rqm.secagg.settlement import ClientSettlement, sum_name
+from rqm.secagg.wire import NO_ENTRIES, Entries, Field, Kind
+
+Fields = list[Field]
 
 
 @final
 class Client:
-    """One client in one round. A message that breaks the protocol is refused, and so is everything after it."""
+    """One client in one round. A message that breaks the protocol is refused, and so are all after it."""
+
+    # The state, which `save` writes down.
+    _digest: bytes  # of the parameters
+    number: int
+    stage: int  # the message that is due next; 0 after the last one, or after a refusal
+    noise_secret: bytes  # to derive the client's noise from; empty if noise secrets are not shared
+    _next_context: bytes
+    _private: bytes  # two private keys, the seed of the own mask, and an identity for this round if one is needed
+    _parties: Entries  # what all clients advertised; later only their identities
+    _parties_hash: bytes
+    _drawn: set[int]  # the neighbors that hold this client's shares
+    _secrets: Entries  # agreed with each neighbor: for messages, and for masks
+    _shares: Entries  # of those with whom it has a mask; empty if they have dealt none, or no valid ones
+    _noise_shares: Entries
+    _survivors: set[int]
+    _survivors_hash: bytes
 
     def __init__(
         self,
@@ -33,64 +50,61 @@ class Client:
         identity: Identity | None = None,
         roster: Roster | None = None,
         *,
-        maker: Masks | None = None,
-        held: Held | None = None,
-        after: bytes = b"",
-        secret: bytes = b"",
-        own: tuple[bytes, ...] | None = None,
+        previous: ClientSettlement | None = None,
+        next_context: bytes = b"",
+        noise_secret: bytes = b"",
     ) -> None:
-        self._maker = maker or Masks()
-        self.params, self.number = params, whole("number", number, 0, params.clients - 1)
-        later = params.holds and self.number >= params.first
-        self._after, self._before = after, followed(held, params, self.number) if later else None
-        self.secret = (secret or os.urandom(SECRET)) if params.holds and not later else b""
-        self._kept: dict[int, bytes] = {}  # shares of the secrets behind the others' noise, …
-        self._owners: dict[int, bytes] = {}  # … and who all are, if that is known
+        """Begin a round.
+
+        Args:
+            params: The parameters of the round.
+            number: The client's number.
+            identity: The client's own identity, in rounds with a roster.
+            roster: The roster, in such rounds.
+            previous: The settlement of the previous sum, if this client only sends that.
+            next_context: What `Params.context` must be in the round that settles this one's noise.
+            noise_secret: 32 bytes for simulations; otherwise the operating system draws them.
+        """
+        for name, kind in get_type_hints(Client).items():
+            setattr(self, name, kind())
+        self.params, self.number, self.stage = params, whole("number", number, 0, params.clients - 1), int(Kind.KEYS)
+        self._digest, self._previous, self._next_context = params.digest, None, next_context
+        if params.noise_threshold and number < params.vector_clients:
+            self.noise_secret = noise_secret or os.urandom(SECRET_BYTES)
+        elif params.noise_threshold:
+            if previous is None:
+                raise ProtocolError("this client was in no sum that a round could follow")
+            previous.check_round(params, number)
+            self._previous = previous
         if params.roster and (identity is None or roster is None or roster.hash != params.roster):
             raise ValueError("a signed round: identity (one's own) and the roster of this round must be given")
         if identity is not None and roster is not None and identity.public not in roster.keys:
             raise ValueError(f"identity = {identity.public.hex()}: must be in the roster")
-        own = masking.fresh(IDENTITY if params.sparse and not params.roster else 0) if own is None else own
-        channel, pairs, self._seed, self._throwaway = own
-        self._channel, self._pairs = map(X25519PrivateKey.from_private_bytes, (channel, pairs))
-        self._identity = Identity(self._throwaway) if self._throwaway else identity if params.roster else None
-        self._roster = roster if params.roster else None
-        self._due: Kind | None = Kind.KEYS
-        self._channels: dict[int, bytes] = {}  # what is shared with each neighbour: for messages, …
-        self._masks: dict[int, bytes] = {}  # … and for masks
-        self._others: dict[int, bytes] = {}  # who takes part: their keys, of those not met yet; then their identities
-        self._drawn: set[int] = set()  # the neighbours who hold shares of this client
-        self._held: dict[int, bytes] = {}  # those with whom it has masks: their shares, or empty
-        self._alive: set[int] = set()
-        self._parties, self._agreed = b"", b""
+        self._roster, self._identity = (roster, identity) if params.roster else (None, None)
+        keys = (X25519PrivateKey.generate().private_bytes_raw() for _ in range(2))
+        ephemeral = IDENTITY_BYTES if params.sparse and not params.roster else 0
+        self._private = b"".join([*keys, os.urandom(SECRET_BYTES), os.urandom(ephemeral)])
+        self._use_keys()
+
+    def _use_keys(self) -> None:
+        """Compute all that follows from the private keys."""
+        channel, mask, self._seed, ephemeral = (self._private[start : start + 32] for start in (0, 32, 64, 96))
+        self._channel_key, self._mask_key = map(X25519PrivateKey.from_private_bytes, (channel, mask))
+        self._identity = Identity(ephemeral) if ephemeral else self._identity
+        self._advertised = masking.public(self._channel_key) + masking.public(self._mask_key)
+        if self._identity is not None:
+            self._advertised += self._identity.sign(self.params.keys_statement(self.number, self._advertised))
+
+    # -- state ------------------------------------------------------------------------------------
 
     def save(self) -> bytes:
-        """All that this client knows, to be taken up by ``load``: secret, and to be kept where the client is.
+        """The state of this client: secret, to be kept where the client is.
 
-        Nobody may go on twice from one state: a second vector under the same masks gives away the difference, and a
-        second story about who is lost both secrets. Where a process may die between a message and its saving, write
-        down first that the state is spent, and if in doubt be lost.
+        No state may be used twice. A second vector under the same masks reveals the difference, and
+        a second list of dropouts both secrets. Where a process may die between an answer and its
+        saving, first write down that the state is spent, and drop out if in doubt.
         """
-        state = {
-            "digest": self.params.digest.hex(),
-            "number": self.number,
-            "due": self._due,
-            "own": [
-                *(key.private_bytes_raw().hex() for key in (self._channel, self._pairs)),
-                *(secret.hex() for secret in (self._seed, self._throwaway)),
-            ],
-            "channels": {str(u): key.hex() for u, key in self._channels.items()},
-            "masks": {str(u): key.hex() for u, key in self._masks.items()},
-            "held": {str(u): share.hex() for u, share in self._held.items()},
-            "others": {str(u): keys.hex() for u, keys in self._others.items()},
-            "drawn": sorted(self._drawn),
-            "alive": sorted(self._alive),
-            "told": [self._parties.hex(), self._agreed.hex()],
-            "secret": [self.secret.hex(), self._after.hex()],
-            "kept": {str(u): share.hex() for u, share in self._kept.items()},
-            "owners": {str(u): owner.hex() for u, owner in self._owners.items()},
-        }
-        return json.dumps({**state, "check": _check(state)}).encode()
+        return wire.dump_state({name: getattr(self, name) for name in get_type_hints(Client)})
 
     @classmethod
     def load(
@@ -100,298 +114,266 @@ class Client:
         identity: Identity | None = None,
         roster: Roster | None = None,
         *,
-        held: Held | None = None,
+        previous: ClientSettlement | None = None,
     ) -> Self:
-        """The client that ``save`` described, in the same round; of the second kind with the same that it ``held``."""
-        try:
-            state = json.loads(data)
-            if state.pop("check") != _check(state):
-                raise ValueError("it was damaged")
-            own = tuple(bytes.fromhex(text) for text in state["own"])
-            client = cls(params, state["number"], identity, roster, held=held, own=own)
-            if bytes.fromhex(state["digest"]) != params.digest:
-                raise ProtocolError("a saved client of another round, or of one with other parameters")
-            client._masks, client._channels, client._held, client._others, client._kept, client._owners = (
-                {int(u): bytes.fromhex(text) for u, text in state[name].items()}
-                for name in ("masks", "channels", "held", "others", "kept", "owners")
-            )
-            client.secret, client._after = (bytes.fromhex(text) for text in state["secret"])
-            client._alive, client._drawn = ({int(u) for u in state[name]} for name in ("alive", "drawn"))
-            client._parties, client._agreed = (bytes.fromhex(text) for text in state["told"])
-            client._due = None if state["due"] is None else Kind(state["due"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ProtocolError(f"not a saved client ({type(error).__name__})") from None
+        """Undo `save`, in the same round.
+
+        Args:
+            params: The parameters of the round.
+            data: The saved state.
+            identity: As for the client that was saved.
+            roster: Likewise.
+            previous: Likewise.
+
+        Returns:
+            The client.
+
+        Raises:
+            ProtocolError: If the state is damaged, or of another round.
+        """
+        state = wire.load_state(data, get_type_hints(cls), "a saved client")
+        if state["_digest"] != params.digest:
+            raise ProtocolError("a saved client of another round, or of one with other parameters")
+        client = cls(params, state["number"], identity, roster, previous=previous)
+        for name, value in state.items():
+            setattr(client, name, value)
+        client._use_keys()
         return client
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: two of one client could answer twice under the same masks."""
+        """Refuse to be copied or pickled: two copies could answer twice under the same masks."""
         raise TypeError("a client of secure aggregation cannot be copied: two would answer under the same masks")
 
     @property
     def fingerprint(self) -> str:
-        """What tells this client's keys, and so its masks, from all others; public."""
-        return sha256(masking.public(self._channel) + masking.public(self._pairs)).hexdigest()
+        """A public name of this client's keys, and so of its masks, which no other client has."""
+        return sha256(self._advertised[: 2 * KEY_BYTES]).hexdigest()
 
-    def _open(self, data: bytes, kind: Kind) -> memoryview:
-        """Check that this message is due; until all of it has been accepted, nothing else is."""
-        self._expect(kind)
-        self._due = None
-        return wire.unframe(data, kind, self.params.digest, self.number)
-
-    def _expect(self, kind: Kind) -> None:
-        if self._due is None:
-            raise ProtocolError("this client has refused a message, or is done: it says nothing more in this round")
-        if self._due != kind:
-            raise ProtocolError(f"{kind.name}: not due, {self._due.name} is")
-
-    def _send(self, kind: Kind, *body: bytes | memoryview, then: Kind | None) -> bytes:
-        self._due = then
-        return wire.frame(kind, self.params.digest, self.number, *body)
-
-    def _key(self, sender: int, receiver: int, use: bytes) -> bytes:
-        other = receiver if sender == self.number else sender
-        return masking.derive(self._channels[other], self.params.digest, use + pair(sender, receiver), 32)
-
-    def _context(self, sender: int, receiver: int) -> bytes:
-        return self.params.digest + self._parties + pair(sender, receiver)
-
-    def _tag(self, sender: int, receiver: int, use: bytes, about: bytes = b"") -> bytes:
-        """A tag that only the two ends of a channel can make."""
-        return masking.tag(self._key(sender, receiver, use), self._context(sender, receiver) + about)
-
-    def answer(self, stage: Kind, data: bytes, values: Callable[[], npt.ArrayLike]) -> bytes:
-        """This client's message of a stage, from what the server sent; ``values`` gives its integers to be masked."""
-        if stage == Kind.KEYS:
-            return self.keys()
-        if stage == Kind.MASKED:
-            self._expect(Kind.INBOX)  # before anything is encoded
-            return self.mask(data, values())
-        steps = {Kind.SHARES: self.share, Kind.ACKS: self.acknowledge, Kind.REVEAL: self.reveal}
-        if stage not in steps:
-            raise ProtocolError(f"{stage.name}: not a stage that a client answers")
-        return steps[stage](data)
-
-    def keys(self) -> bytes:
-        """The public keys of this round."""
-        if self._due != Kind.KEYS:
-            raise ProtocolError("the keys were sent already")
-        body = masking.public(self._channel) + masking.public(self._pairs)
-        if self._identity is not None:
-            body += self._identity.sign(statement(self.params, self.number, body))
-        return self._send(Kind.KEYS, body, then=Kind.PARTIES)
-
-    def share(self, data: bytes) -> bytes:
-        """Check who takes part; draw neighbours, and share both secrets among them."""
-        params, body = self.params, self._open(data, Kind.PARTIES)
-        found, rest = wire.read_entries(body, params.keys_size, params.clients)
-        wire.end(rest)
-        if not params.minimum <= len(found) <= params.clients:
-            raise ProtocolError(f"{len(found)} participants: must be {params.minimum} to {params.clients}")
-        wanted = degree_of(len(found), params.degree)
-        if wanted < params.threshold:
-            raise ProtocolError(f"{wanted} neighbours: must be at least {params.threshold}")
-        own = masking.public(self._channel) + masking.public(self._pairs)
-        own += b"" if self._identity is None else self._identity.public
-        check_parties(params, found, self.number, own, self._roster)
-        self._owners = holding.owners(params, found) if params.holds else {}
-        if self._before is not None:
-            self._before.check_places(params, self._owners)
-        self._parties = sha256(body).digest()
-        self._others = {client: bytes(keys) for client, keys in found.items() if client != self.number}
-        self._drawn = set(drawn(self._others, wanted))
-        for client in sorted(self._drawn):
-            self._meet(client)
-        secrets_, points = self._pairs.private_bytes_raw() + self._seed, range(1, wanted + 1)
-        shares = sharing.split(
-            secrets_, list(points), params.threshold, os.urandom((params.threshold - 1) * 2 * SECRET)
+    @property
+    def settlement(self) -> ClientSettlement | None:
+        """What the next round needs to settle this client's noise; None until the end, or without such noise."""
+        if not self.noise_secret or self.stage or not self._survivors_hash:
+            return None
+        members = sorted(client for client in self._survivors if client < self.params.vector_clients)
+        shares, owners = self._noise_shares, self._parties
+        return ClientSettlement(
+            name=sum_name(self._digest, self._parties_hash, self._survivors_hash),
+            index=members.index(self.number),
+            next_context=self._next_context,
+            noise_secret=self.noise_secret,
+            shares={index: shares[client] for index, client in enumerate(members) if shares.get(client)},
+            members=len(members),
+            fingerprint=self.fingerprint,
+            owners={index: owners[client] for index, client in enumerate(members) if owners[client]},
         )
-        sealed = [
-            (other, masking.deal(self._key(self.number, other, b"shares"), share, self._context(self.number, other)))
-            for other, share in zip(self._channels, shares, strict=True)
-        ]
-        own = sha256(self._seed).digest()
-        return self._send(Kind.SHARES, own, wire.entries(sealed), *self._share_noise(), then=Kind.INBOX)
 
-    def _share_noise(self) -> list[bytes]:
-        """The secret behind this client's noise, shared among the others of its kind."""
-        if not self.secret:
-            return []
-        shares = holding.dealt(self.secret, (u for u in self._others if u < self.params.first), self.params.holds)
-        found = [
-            (u, holding.sealed(self._key(self.number, u, b"noise"), share, self._context(self.number, u)))
-            for u, share in shares.items()
-        ]
-        return [sha256(self.secret).digest(), wire.entries(found)]
+    # -- messages ---------------------------------------------------------------------------------
 
-    def mask(self, data: bytes, values: npt.ArrayLike) -> bytes:
-        """Keep the neighbours' shares; mask the values."""
-        params, array = self.params, np.asarray(values)
+    def answer(self, stage: Kind, data: bytes = b"", values: Callable[[], npt.ArrayLike] = tuple) -> bytes:
+        """The client's message of a stage.
+
+        Args:
+            stage: The stage; they come in the order of `wire.STAGES`.
+            data: What the server sent; nothing in the first stage.
+            values: Returns the client's integers. It is called in the stage `MASKED` only.
+
+        Returns:
+            The message.
+
+        Raises:
+            ProtocolError: If the stage is not due, or if the server breaks the protocol.
+            ValueError: If the integers are out of range. They may be given again.
+        """
+        if stage != self.stage:
+            due = Kind(self.stage).name if self.stage else "nothing (this client is done, or has refused a message)"
+            raise ProtocolError(f"{stage.name}: not due, {due} is")
+        steps: dict[Kind, Callable[..., Fields]] = {
+            Kind.KEYS: lambda: [self._advertised],
+            Kind.SHARES: self._share,
+            Kind.MASKED: self._mask,
+            Kind.ACKS: self._acknowledge,
+            Kind.REVEAL: self._reveal,
+        }
+        received = [self._check_values(values())] if stage == Kind.MASKED else []
+        self.stage = 0  # until all of the message has been accepted
+        if stage != Kind.KEYS:
+            received += self.params.read(data, Kind(stage - 1), self.number)
+        fields = steps[stage](*received)
+        self.stage = stage + 2 if stage < Kind.REVEAL else 0
+        return wire.frame(stage, self._digest, self.number, *fields)
+
+    def _share(self, parties: Entries) -> Fields:
+        """Check who takes part, draw neighbors, and share both secrets among them; and the noise secret."""
+        params, degree = self.params, min(self.params.degree, len(parties) - 1)
+        require(len(parties), params.minimum, "clients take part")
+        require(degree, params.threshold, "neighbors can be drawn")
+        if parties.get(self.number) != self._advertised:
+            raise ProtocolError("this client is not among those that take part, or with other keys than its own")
+        registry = KeyRegistry(self._roster)
+        for client, advertised in parties.items():
+            registry.add(client, advertised)
+        if self._previous is not None:
+            self._previous.check_owners(params, parties)
+        self._parties, self._parties_hash = parties, sha256(wire.encode(parties)).digest()
+        drawn = draw_neighbors(parties.keys() - {self.number}, degree)
+        self._drawn = set(drawn)
+        for client in drawn:
+            self._meet(client)
+        secrets = self._mask_key.private_bytes_raw() + self._seed
+        sealed = self._deal(secrets, drawn, range(1, degree + 1), params.threshold, b"shares")
+        if not self.noise_secret:
+            return [sha256(self._seed).digest(), sealed]
+        holders = [client for client in drawn if client < params.vector_clients]
+        points = [client + 1 for client in holders]
+        sealed_noise = self._deal(self.noise_secret, holders, points, params.noise_threshold, b"noise")
+        return [sha256(self._seed).digest(), sealed, sha256(self.noise_secret).digest(), sealed_noise]
+
+    def _mask(
+        self, values: npt.NDArray[Any], sealed: Entries, without_shares: Entries, sealed_noise: Entries = NO_ENTRIES
+    ) -> Fields:
+        """Open the neighbors' shares, and mask the values."""
+        params = self.params
+        linked = sealed.keys() | without_shares.keys()
+        if sealed.keys() & without_shares.keys() or not without_shares.keys() <= self._drawn:
+            raise ProtocolError("clients without a share for this one: must be neighbors that it has drawn")
+        for client in sorted(sealed.keys() - self._drawn):
+            self._meet(client)
+        self._shares = dict.fromkeys(sorted(linked), b"") | self._open(sealed, 2, b"shares")
+        self._noise_shares = self._open(sealed_noise, 1, b"noise")
+        self._parties = {client: identity_in(advertised) for client, advertised in self._parties.items()}
+        refused = [client for client in sealed if not self._shares[client]]
+        require(
+            len((linked & self._drawn).difference(refused)),
+            params.threshold,
+            f"neighbors have shared their secrets (not {refused}, whose shares were altered, or belong to another "
+            "round or client)",
+        )
+        total = values.astype(masking.lane(params.bits))
+        masking.add_mask(total, masking.own_mask_key(self._digest, self._seed, self.number), 1)
+        for client in self._shares:
+            secret = self._secrets[client][SECRET_BYTES:]
+            key = masking.pair_mask_key(self._digest, secret, self.number, client)
+            masking.add_mask(total, key, 1 if self.number < client else -1)
+        total &= total.dtype.type(2**params.bits - 1)
+        from rqm.kernels.packing import pack  # noqa: PLC0415 (takes the compiler)
+
+        return [pack(total, params.bits).data, self._tags(self._shares, b"masked"), refused]
+
+    def _acknowledge(self, everybody: bytes, tags: Entries, dropouts: Entries) -> Fields:
+        """Check whose vectors are in the sum, and tell those clients that this one was told so."""
+        params, survivors = self.params, wire.unpack_set(everybody, self.params.clients)
+        if contradictory := tags.keys() & dropouts.keys():
+            raise ProtocolError(
+                f"client {min(contradictory)} is listed as in the sum and as a dropout: that asks for both secrets"
+            )
+        if tags.keys() | dropouts.keys() != self._shares.keys():
+            raise ProtocolError("the clients in the sum and the dropouts are not those with whom this client has masks")
+        is_consistent = survivors & self._secrets.keys() == tags.keys() and survivors <= self._parties.keys()
+        if not is_consistent or self.number not in survivors:
+            raise ProtocolError("the set of all clients in the sum does not fit the list of neighbors in it")
+        linked = [client for client, tag in tags.items() if self._is_tag(tag, client, b"masked")]
+        refused = sorted(tags.keys() - set(linked))
+        require(
+            len(self._drawn.intersection(linked)),
+            params.threshold,
+            f"neighbors are in the sum and have masked their values with this client's mask (not {refused})",
+        )
+        params.check_survivors(survivors, "in the sum")
+        for client in refused:
+            self._shares[client] = b""  # no share is revealed of a client that no mask links to this one
+        self._survivors, self._survivors_hash = survivors, sha256(everybody).digest()
+        if params.sparse and self._identity is not None:
+            statement = params.sum_statement(self._parties_hash, self._survivors_hash)
+            return [self._identity.sign(statement)[IDENTITY_BYTES:], refused]
+        return [self._tags(linked, b"ack"), refused]
+
+    def _reveal(self, acknowledgements: Entries) -> Fields:
+        """If enough clients were told of the same sum, reveal one share of each client whose shares this one has."""
+        params, others = self.params, self._survivors - {self.number}
+        if not acknowledgements.keys() <= (self._survivors if params.sparse else others):
+            raise ProtocolError("an acknowledgement from a client that is not in the sum")
+        valid = sum(self._acknowledges(client, proof) for client, proof in acknowledgements.items())
+        require(
+            valid,
+            params.minimum if params.sparse else max(params.threshold, params.minimum - 1),
+            f"clients were told of this sum ({len(acknowledgements) - valid} acknowledgements are forged, or for "
+            "another set)",
+        )
+        fields: Fields = [
+            {
+                client: shares[SECRET_BYTES:] if client in self._survivors else shares[:SECRET_BYTES]
+                for client, shares in self._shares.items()
+                if shares
+            }
+        ]
+        if self._previous is not None:
+            first = params.vector_clients
+            settled = {client - first for client in self._survivors if client >= first}
+            fields.append(self._previous.shares_of_dropouts(settled))
+        return fields
+
+    # -- neighbors --------------------------------------------------------------------------------
+
+    def _meet(self, client: int) -> None:
+        """Agree on secrets with another client, whose keys are its own."""
+        advertised = self._parties.get(client)
+        if advertised is None or client == self.number:
+            raise ProtocolError(f"client {client}: not another client that takes part")
+        self.params.check_signature(client, advertised)
+        channel_secret = masking.agree(self._channel_key, advertised[:KEY_BYTES], f"client {client}")
+        mask_secret = masking.agree(self._mask_key, advertised[KEY_BYTES : 2 * KEY_BYTES], f"client {client}")
+        self._secrets[client] = channel_secret + mask_secret
+
+    def _channel(self, sender: int, receiver: int, use: bytes) -> tuple[bytes, bytes]:
+        """The key for one use between two clients, of which this is one, and the context it is bound to.
+
+        The context has the hash of the survivors as soon as this client has acknowledged them.
+        """
+        secret = self._secrets[receiver if sender == self.number else sender][:SECRET_BYTES]
+        ends = wire.number(sender) + wire.number(receiver)
+        context = self._digest + self._parties_hash + ends + self._survivors_hash
+        return masking.derive(secret, self._digest, use + ends), context
+
+    def _deal(self, secret: bytes, holders: list[int], points: Sequence[int], threshold: int, use: bytes) -> Entries:
+        """Sealed shares of a secret for its holders, each at its point."""
+        shares = sharing.split(secret, points, threshold, os.urandom((threshold - 1) * len(secret)))
+        return {
+            client: masking.seal(share, *self._channel(self.number, client, use))
+            for client, share in zip(holders, shares, strict=True)
+        }
+
+    def _open(self, sealed: Entries, shares: int, use: bytes) -> Entries:
+        """The shares that were dealt to this client by others; empty if they cannot be opened."""
+        return {
+            client: masking.unseal(data, shares, *self._channel(client, self.number, use))
+            for client, data in sealed.items()
+            if client in self._secrets
+        }
+
+    def _is_tag(self, tag: bytes, sender: int, use: bytes) -> bool:
+        """Whether a tag is by another client, for this one."""
+        return compare_digest(tag, masking.tag(*self._channel(sender, self.number, use)))
+
+    def _tags(self, receivers: Iterable[int], use: bytes) -> Entries:
+        """A tag for each of these clients, which only it and this one can make."""
+        return {client: masking.tag(*self._channel(self.number, client, use)) for client in receivers}
+
+    def _acknowledges(self, client: int, proof: bytes) -> bool:
+        """Whether a client was told of the same sum."""
+        if not self.params.sparse:
+            return self._is_tag(proof, client, b"ack")
+        return is_signed(
+            self._parties[client], proof, self.params.sum_statement(self._parties_hash, self._survivors_hash)
+        )
+
+    def _check_values(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
+        """The integers, if they are as the parameters say."""
+        array, params = np.asarray(values), self.params
         if array.shape != (params.count,) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"values have shape {array.shape}, dtype {array.dtype}: must be {params.count} whole numbers"
             )
         if array.min() < 0 or array.max() >= params.levels:
-            bad = array[(array < 0) | (array >= params.levels)][0]
-            raise ValueError(f"values contain {bad}: must lie in 0..{params.levels - 1}")
-        found, rest = wire.read_entries(self._open(data, Kind.INBOX), DEALT, params.clients)
-        there, rest = wire.read_clients(rest, params.clients)
-        noise, rest = wire.read_entries(rest, SEALED, params.first) if self.secret else ({}, rest)
-        wire.end(rest)
-        if there & found.keys() or not there <= self._drawn:
-            raise ProtocolError("clients who are there without a share for this one: must be neighbours that it drew")
-        there |= found.keys()
-        if len(there & self._drawn) < params.threshold:
-            raise ProtocolError(
-                f"{len(there & self._drawn)} neighbours have shared their secrets: must be at least {params.threshold}"
-            )
-        for other in sorted(found.keys() - self._drawn):
-            self._meet(other)
-        self._held = dict.fromkeys(sorted(there), b"")
-        for other, dealt in found.items():
-            key = self._key(other, self.number, b"shares")
-            self._held[other] = masking.take(key, dealt, self._context(other, self.number)) or b""
-        for other in noise.keys() & self._channels.keys():
-            key = self._key(other, self.number, b"noise")
-            self._kept[other] = holding.opened(key, noise[other], self._context(other, self.number))
-        self._others = {other: self._known(keys) for other, keys in self._others.items()}
-        bad = [other for other in found if not self._held[other]]
-        good = len(there & self._drawn) - len(self._drawn.intersection(bad))
-        if good < params.threshold:
-            raise ProtocolError(
-                f"the shares from client {bad[0]} were altered, or belong to another round or client; those of "
-                f"{good} others are good: must be at least {params.threshold}"
-            )
-        total = array.astype(masking.lane(params.bits))
-        self._maker.add(total, self._maker.own_key(params, self._seed, self.number), 1)
-        for other in self._held:
-            key = self._maker.pair_key(params, self._masks[other], self.number, other)
-            self._maker.add(total, key, 1 if self.number < other else -1)
-        total &= total.dtype.type(2**params.bits - 1)
-        tags = [(other, self._tag(self.number, other, b"masked")) for other in self._held]
-        from rqm.kernels.packing import pack  # noqa: PLC0415 (takes the compiler)
-
-        body = pack(total, params.bits).data, wire.entries(tags), wire.clients(bad)
-        return self._send(Kind.MASKED, *body, then=Kind.SURVIVORS)
-
-    def acknowledge(self, data: bytes) -> bytes:
-        """Hear who is in the sum and which neighbours are lost; tell those who are in that one has heard so."""
-        params = self.params
-        body = self._open(data, Kind.SURVIVORS)
-        everybody, rest = wire.read_set(body, params.clients)
-        alive, rest = wire.read_entries(rest, ACK, params.clients)
-        lost, rest = wire.read_clients(rest, params.clients)
-        wire.end(rest)
-        both = alive.keys() & lost
-        if both:
-            raise ProtocolError(
-                f"client {min(both)} is listed both as in the sum and as lost: that asks for both secrets"
-            )
-        if alive.keys() | lost != self._held.keys():
-            raise ProtocolError("the clients in the sum and those lost are not those with whom this client has masks")
-        if (
-            everybody & self._channels.keys() != alive.keys()
-            or self.number not in everybody
-            or not everybody <= self._others.keys() | {self.number}
-        ):
-            raise ProtocolError("the set of all clients in the sum does not fit the list of neighbours in it")
-        near = alive.keys() & self._drawn
-        if len(near) < params.threshold:
-            raise ProtocolError(f"{len(near)} neighbours are in the sum: must be at least {params.threshold}")
-        if len(everybody) < params.minimum:
-            raise ProtocolError(f"a sum of {len(everybody)} clients: must be of at least {params.minimum}")
-        if few := params.short_of(everybody):
-            raise ProtocolError(f"a sum of {few}")
-        bad = [
-            other
-            for other, tag in alive.items()
-            if not compare_digest(bytes(tag), self._tag(other, self.number, b"masked"))
-        ]
-        if len(near.difference(bad)) < params.threshold:
-            raise ProtocolError(
-                f"client {bad[0]} has not masked its values with this client's mask; {len(near.difference(bad))} "
-                f"others have: must be at least {params.threshold}"
-            )
-        for other in bad:
-            self._held[other] = b""  # no share is given of a client that no mask links to this one
-        self._alive, self._agreed = everybody, sha256(body[: wire.set_size(params.clients)]).digest()
-        if params.sparse and self._identity is not None:
-            said = self._identity.sign(told(params, self._parties, self._agreed))[IDENTITY:]
-        else:
-            said = wire.entries(
-                (other, self._tag(self.number, other, b"ack", self._agreed)) for other in alive if other not in bad
-            )
-        return self._send(Kind.ACKS, said, wire.clients(bad), then=Kind.PROOF)
-
-    def reveal(self, data: bytes) -> bytes:
-        """If enough others were told of the same sum, give one share for each whose shares this client holds."""
-        sparse = self.params.sparse
-        size, least = SIGNATURE, self.params.minimum
-        if not sparse:  # of the others
-            size, least = ACK, max(self.params.threshold, self.params.minimum - 1)
-        found, rest = wire.read_entries(self._open(data, Kind.PROOF), size, self.params.clients)
-        wire.end(rest)
-        if not found.keys() <= (self._alive if sparse else self._alive - {self.number}):
-            raise ProtocolError("an acknowledgement from a client that is not in the sum")
-        good = sum(self._told_so(other, said) for other, said in found.items())
-        if good < least:
-            raise ProtocolError(
-                f"{good} clients were told of this sum: must be at least {least} ({len(found) - good} acknowledgements "
-                "are forged, or for another set)"
-            )
-        shares = [
-            (other, share[SECRET:] if other in self._alive else share[:SECRET])
-            for other, share in self._held.items()
-            if share
-        ]
-        body = [wire.entries(shares)]
-        if self._before is not None and self.params.holds:
-            first = self.params.first
-            body.append(wire.entries(self._before.of_lost(u - first for u in self._alive if u >= first)))
-        return self._send(Kind.REVEAL, *body, then=None)
-
-    @property
-    def held(self) -> Held | None:
-        """What is kept for the round that follows, when all is revealed; None if nothing is to be taken back."""
-        if not self.secret or self._due is not None or self.number not in self._alive or not self._agreed:
-            return None
-        members = sorted(u for u in self._alive if u < self.params.first)
-        return Held(
-            name=holding.name_of(self.params.digest, self._parties, self._agreed),
-            place=members.index(self.number),
-            after=self._after,
-            secret=self.secret,
-            shares={place: self._kept[u] for place, u in enumerate(members) if self._kept.get(u)},
-            members=len(members),
-            fingerprint=self.fingerprint,
-            owners={place: self._owners[u] for place, u in enumerate(members) if self._owners},
-        )
-
-    def _told_so(self, other: int, said: memoryview) -> bool:
-        """Whether somebody was told of the same sum."""
-        if not self.params.sparse:
-            return compare_digest(bytes(said), self._tag(other, self.number, b"ack", self._agreed))
-        own = b"" if self._identity is None else self._identity.public
-        owner = own if other == self.number else self._others[other]
-        return signed(owner, bytes(said), told(self.params, self._parties, self._agreed))
-
-    def _meet(self, client: int) -> None:
-        """Agree on secrets with somebody who takes part, whose keys are his own."""
-        body = self._others.get(client)
-        if body is None:
-            raise ProtocolError(f"client {client} does not take part")
-        if self.params.signed:
-            signer(body[2 * KEY :], statement(self.params, client, body[: 2 * KEY]), f"client {client}")
-        self._channels[client] = masking.agree(self._channel, body[:KEY], f"client {client}")
-        self._masks[client] = masking.agree(self._pairs, body[KEY : 2 * KEY], f"client {client}")
-        self._others[client] = self._known(body)
-
-    def _known(self, body: bytes) -> bytes:
-        """What is kept of somebody's keys: his identity, if that will be needed."""
-        if not self.params.sparse:
-            return b""
-        return body[2 * KEY : 2 * KEY + IDENTITY] if len(body) == self.params.keys_size else body
-
-
-def _check(state: dict[str, Any]) -> str:
-    """What shows that a saved state is whole."""
-    return sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+            outside = array[(array < 0) | (array >= params.levels)][0]
+            raise ValueError(f"values contain {outside}: must lie in 0..{params.levels - 1}")
+        return array

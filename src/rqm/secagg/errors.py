@@ -1,6 +1,5 @@
-"""How a run of the protocol can fail."""
+"""How a round of secure aggregation can fail."""
 
-from collections import Counter
 from collections.abc import Mapping
 
 
@@ -12,28 +11,28 @@ class Aborted(ProtocolError):  # noqa: N818 (an end, not a mistake)
     """Too few clients are left for the sum: the round ends, and nothing is revealed."""
 
 
-class Spoiled(Aborted):
-    """Some clients have so dealt their secrets that the sum cannot be unmasked: begin again without these ``liars``.
+class CorruptedRound(Aborted):
+    """The shares of some clients do not unmask the sum: repeat the round without the blamed clients.
 
-    They are ``proved`` to have lied, or the likely ones of those who contradict each other.
+    Attributes:
+        blamed: A reason for each blamed client.
+        proved: Whether they are proved to have broken the protocol. Otherwise clients contradict
+            each other, and these are the most likely ones.
     """
 
-    def __init__(self, liars: Mapping[int, str], *, proved: bool) -> None:
-        self.liars, self.proved = dict(liars), proved
-        super().__init__("; ".join(self.liars.values()))
+    def __init__(self, blamed: Mapping[int, str], *, proved: bool) -> None:
+        self.blamed, self.proved = dict(blamed), proved
+        super().__init__("; ".join(self.blamed.values()))
 
 
-def likely(doubted: set[tuple[int, int]]) -> dict[int, str]:
-    """Whom to leave out, of pairs who contradict each other: who does so most often, until no pair is left.
+def require(count: int, minimum: int, subject: str, error: type[ProtocolError] = ProtocolError) -> None:
+    """Raise if there are too few of something.
 
-    Two who are honest never do, so one liar who accuses all, or deals badly to all, is left out alone. Of two of whom
-    neither has more against him, both are.
+    Args:
+        count: How many there are.
+        minimum: How many there must be.
+        subject: What was counted, in the plural.
+        error: What to raise: `Aborted` where the round ends.
     """
-    found: dict[int, str] = {}
-    while doubted:
-        often = Counter(client for two in doubted for client in two)
-        most = max(often.values())
-        worst = {client for client, count in often.items() if count == most}
-        found |= {u: f"client {u} and {most} neighbours contradict each other about its or their shares" for u in worst}
-        doubted = {two for two in doubted if worst.isdisjoint(two)}
-    return found
+    if count < minimum:
+        raise error(f"{count} {subject}: must be at least {minimum}")

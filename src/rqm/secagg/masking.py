@@ -1,12 +1,13 @@
-"""Keys and masks: X25519 and HKDF-SHA256 for the keys, AES-256 in counter mode for the masks.
+"""Keys, masks, sealed shares and tags: X25519, HKDF-SHA256, AES-256 and HMAC-SHA256.
 
-A mask is one uniform integer modulo 2**b a coordinate. It is added in whole machine words of 8, 16 or 32 bits; what is
-above the b bits falls off when the sum is packed, since 2**b divides the size of the word.
+A mask is one uniform integer modulo 2**b for each coordinate: the keystream of AES-256 in counter
+mode. It is added in whole machine words of 8, 16 or 32 bits. The bits above b are dropped when the
+sum is packed, since 2**b divides the size of the word.
 """
 
+import hmac
 import os
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,46 +16,60 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from rqm.secagg.errors import ProtocolError
+from rqm.secagg.wire import number
 
-KEY, SECRET, ACK = 32, 32, 16
-"""Bytes of a public key, of a secret that is shared, and of a tag between two clients."""
-NONCE, PROMISE = 12, 16
-"""Bytes of a nonce, and of what binds a client to a share that it deals."""
-DEALT = 2 * PROMISE + NONCE + 2 * SECRET + 16
-"""Bytes of shares of two secrets under authenticated encryption, after the promises of both."""
-FIELD = 2**255 - 19
-"""Public keys are numbers below this; X25519 would take others too, as second names of the same key."""
-PIECE = 2**18
-"""Bytes of a mask that are made and added at a time: they stay in the cache."""
+KEY_BYTES, SECRET_BYTES = 32, 32
+"""Size of a public key, and of a secret that is shared."""
+TAG_BYTES, COMMITMENT_BYTES = 16, 16
+"""Size of a tag between two clients, and of a commitment to a share."""
+NONCE_BYTES = 12
+"""Size of the nonce before a ciphertext of AES-GCM; after it comes a tag of 16 bytes."""
+CHUNK_BYTES = 2**18
+"""Size of the pieces in which a mask is made and added: they stay in the cache."""
 
 Lanes = npt.NDArray[np.unsignedinteger]
 
 
+# -- masks ----------------------------------------------------------------------------------------
+
+
 def lane(bits: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest word that holds ``bits`` bits."""
+    """The smallest word that holds `bits` bits."""
     return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
 
 
 def add_mask(total: Lanes, key: bytes, sign: int) -> None:
-    """Add (or with ``sign`` −1 take away) the mask of a key, in place."""
+    """Add the mask of a key, or subtract it.
+
+    Args:
+        total: Where it is added, in place.
+        key: 32 bytes.
+        sign: 1 or −1.
+    """
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    zeros, room = memoryview(bytes(PIECE)), np.empty(PIECE + 16, dtype=np.uint8)
+    zeros, keystream = memoryview(bytes(CHUNK_BYTES)), np.empty(CHUNK_BYTES + 16, dtype=np.uint8)
     operate = np.add if sign > 0 else np.subtract
-    step = PIECE // total.itemsize
+    step = CHUNK_BYTES // total.itemsize
     for start in range(0, len(total), step):
-        part = total[start : start + step]
-        cipher.update_into(zeros[: part.nbytes], room.data)
-        operate(part, room[: part.nbytes].view(total.dtype), out=part)
+        chunk = total[start : start + step]
+        cipher.update_into(zeros[: chunk.nbytes], keystream.data)
+        operate(chunk, keystream[: chunk.nbytes].view(total.dtype), out=chunk)
 
 
-def fresh(identity: int) -> tuple[bytes, ...]:
-    """A client's two private keys, the secret of its own mask, and so many bytes to make an identity of."""
-    keys = (X25519PrivateKey.generate().private_bytes_raw() for _ in range(2))
-    return *keys, os.urandom(SECRET), os.urandom(identity)
+def own_mask_key(digest: bytes, seed: bytes, client: int) -> bytes:
+    """The key of a client's own mask, from its seed and the digest of the round."""
+    return derive(seed, digest, b"self" + number(client))
+
+
+def pair_mask_key(digest: bytes, secret: bytes, client: int, peer: int) -> bytes:
+    """The key of the mask that two clients have in common, from their secret and the digest of the round."""
+    return derive(secret, digest, b"pair" + number(min(client, peer)) + number(max(client, peer)))
+
+
+# -- keys -----------------------------------------------------------------------------------------
 
 
 def public(private: X25519PrivateKey) -> bytes:
@@ -62,53 +77,84 @@ def public(private: X25519PrivateKey) -> bytes:
     return private.public_key().public_bytes_raw()
 
 
-def derive(secret: bytes, salt: bytes, info: bytes, size: int) -> bytes:
-    """A key for one use: HKDF-SHA256."""
-    return HKDF(hashes.SHA256(), size, salt, info).derive(secret)
+def derive(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    """A key of 32 bytes for one use: HKDF-SHA256."""
+    return HKDF(hashes.SHA256(), 32, salt, info).derive(secret)
 
 
-def agree(private: X25519PrivateKey, other: bytes, who: str) -> bytes:
-    """The secret that two key pairs have in common."""
-    if int.from_bytes(other, "little") >= FIELD:
-        raise ProtocolError(f"{who} sent a public key that is written in a second way")
+def agree(private: X25519PrivateKey, key: bytes, name: str) -> bytes:
+    """The secret that a private key and another's public key have in common.
+
+    Args:
+        private: One's own key.
+        key: The public key.
+        name: Who sent it, for the error.
+
+    Returns:
+        The secret, 32 bytes.
+
+    Raises:
+        ProtocolError: If the key is of low order, or not below 2²⁵⁵ − 19. X25519 would accept the
+            latter as a second encoding of the same key.
+    """
+    if int.from_bytes(key, "little") >= 2**255 - 19:
+        raise ProtocolError(f"{name} sent a public key that is not in its canonical encoding")
     try:
-        return private.exchange(X25519PublicKey.from_public_bytes(other))
+        return private.exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:
-        raise ProtocolError(f"{who} sent a public key that gives no secret") from None
+        raise ProtocolError(f"{name} sent a public key that gives no secret") from None
 
 
-def promise(share: bytes) -> bytes:
-    """What binds to a share without telling it: shares are as random as keys."""
-    return sha256(b"rqm share" + share).digest()[:PROMISE]
+# -- shares and tags ------------------------------------------------------------------------------
 
 
-def deal(key: bytes, shares: bytes, context: bytes) -> bytes:
-    """The shares of two secrets for one neighbour, and promises by which everybody will know them again."""
-    return promise(shares[:SECRET]) + promise(shares[SECRET:]) + encrypt(key, shares, context)
+def commitments(shares: bytes) -> bytes:
+    """A commitment to each share. It reveals nothing: shares are as random as keys."""
+    chunks = (shares[start : start + SECRET_BYTES] for start in range(0, len(shares), SECRET_BYTES))
+    return b"".join(sha256(b"rqm share" + share).digest()[:COMMITMENT_BYTES] for share in chunks)
 
 
-def take(key: bytes, dealt: Any, context: bytes) -> bytes | None:
-    """The shares that a neighbour has dealt; None if they cannot be opened, or are not those that it promised."""
+def sealed_bytes(shares: int) -> int:
+    """Size of that many sealed shares for one client."""
+    return shares * (COMMITMENT_BYTES + SECRET_BYTES) + NONCE_BYTES + 16
+
+
+def seal(shares: bytes, key: bytes, context: bytes) -> bytes:
+    """Encrypt shares for one client, after commitments by which everybody recognizes them.
+
+    Args:
+        shares: One or more shares of 32 bytes.
+        key: The key of this message.
+        context: What the ciphertext is bound to.
+
+    Returns:
+        The commitments and the ciphertext.
+    """
+    nonce = os.urandom(NONCE_BYTES)
+    return commitments(shares) + nonce + AESGCM(key).encrypt(nonce, shares, context)
+
+
+def unseal(sealed: bytes, shares: int, key: bytes, context: bytes) -> bytes:
+    """Undo `seal`.
+
+    Args:
+        sealed: What it returned.
+        shares: How many shares there are.
+        key: The key of this message.
+        context: What the ciphertext is bound to.
+
+    Returns:
+        The shares; empty if they cannot be decrypted, or do not fit the commitments.
+    """
+    start = shares * COMMITMENT_BYTES
+    nonce, ciphertext = sealed[start : start + NONCE_BYTES], sealed[start + NONCE_BYTES :]
     try:
-        shares = decrypt(key, dealt[2 * PROMISE :], context)
+        opened = AESGCM(key).decrypt(nonce, ciphertext, context)
     except InvalidTag:
-        return None
-    return shares if promise(shares[:SECRET]) + promise(shares[SECRET:]) == bytes(dealt[: 2 * PROMISE]) else None
-
-
-def encrypt(key: bytes, text: bytes, context: bytes) -> bytes:
-    """Authenticated encryption; the nonce comes first."""
-    nonce = os.urandom(NONCE)
-    return nonce + AESGCM(key).encrypt(nonce, text, context)
-
-
-def decrypt(key: bytes, text: Any, context: bytes) -> bytes:
-    """Undo ``encrypt``; raises InvalidTag if it was altered, or belongs to another key or context."""
-    return AESGCM(key).decrypt(bytes(text[:NONCE]), bytes(text[NONCE:]), context)
+        return b""
+    return opened if commitments(opened) == sealed[:start] else b""
 
 
 def tag(key: bytes, context: bytes) -> bytes:
     """A short authentication of some context."""
-    code = HMAC(key, hashes.SHA256())
-    code.update(context)
-    return code.finalize()[:ACK]
+    return hmac.digest(key, context, "sha256")[:TAG_BYTES]

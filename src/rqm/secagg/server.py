@@ -1,391 +1,418 @@
 """The server of the protocol."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from random import SystemRandom
-from typing import final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm.secagg import masking, sharing, wire
-from rqm.secagg.errors import Aborted, ProtocolError, Spoiled, likely
-from rqm.secagg.graph import degree_of
-from rqm.secagg.holding import SEALED, Owed, name_of
-from rqm.secagg.masking import ACK, DEALT, KEY, PROMISE, SECRET
-from rqm.secagg.protocol import Masks, Params, statement, told
-from rqm.secagg.roster import IDENTITY, SIGNATURE, Roster, signed, signer
-from rqm.secagg.wire import Kind
+from rqm.secagg.errors import Aborted, CorruptedRound, ProtocolError, require
+from rqm.secagg.masking import COMMITMENT_BYTES, KEY_BYTES
+from rqm.secagg.parameters import Params
+from rqm.secagg.roster import KeyRegistry, Roster, identity_in, is_signed
+from rqm.secagg.settlement import ServerSettlement, sum_name
+from rqm.secagg.wire import NO_ENTRIES, Entries, Kind
 
-TRIES = 500
-"""How often other shares are chosen to find a secret of which some were dealt wrongly."""
+Bodies = dict[int, list[Any]]
+"""The fields of a message for each client."""
+
+MAX_TRIES = 500
+"""How many choices of shares are tried to recover a secret of which some were dealt wrongly."""
+
+
+class _Deal(NamedTuple):
+    """What a client has dealt: hashes of its secrets, and sealed shares of them for other clients."""
+
+    seed_hash: bytes
+    shares: Entries
+    noise_hash: bytes
+    noise_shares: Entries
 
 
 @final
 class Server:
-    """The server in one round: give it messages by ``receive``, end a stage by ``advance``, and at last ``finish``.
+    """The server in one round: `receive` messages, `advance` to the next stage, and `finish` with the sum.
 
-    What one client sends cannot end the round, unless too few others are left. ``liars`` names those who have broken
-    the protocol, and how; ``disputes`` are pairs (who, whom) of which one has: nobody but they can tell which. A round
-    that can no longer be unmasked, since somebody has dealt wrong shares, is Spoiled: begin another without him.
+    Who drives the server decides when a stage is over. Clients that have not answered by then drop
+    out. What one client sends cannot end the round, unless too few others are left.
+
+    Attributes:
+        params: The parameters of the round.
+        blamed: A reason for each client that has broken the protocol.
     """
 
     def __init__(
-        self, params: Params, roster: Roster | None = None, *, maker: Masks | None = None, owed: Owed | None = None
+        self, params: Params, roster: Roster | None = None, *, previous: ServerSettlement | None = None
     ) -> None:
-        if (b"" if owed is None else owed.name) != params.follows:
-            raise ValueError("owed: must be what is owed of the sum that this round follows")
+        """Begin a round.
+
+        Args:
+            params: The parameters of the round.
+            roster: The roster, in rounds with one.
+            previous: The settlement of the sum whose noise is settled in this round.
+        """
+        if (b"" if previous is None else previous.name) != params.previous_sum:
+            raise ValueError("previous: must be the settlement of the sum that this round follows")
         if params.roster and (roster is None or roster.hash != params.roster):
             raise ValueError("a signed round: the roster must be given")
-        self._maker, self._before = maker or Masks(), owed
-        self._noise: dict[int, tuple[bytes, dict[int, memoryview]]] = {}  # seals, and shares of the secrets behind it
-        self._found: dict[int, dict[int, bytes]] = {}  # by place in the sum before: shares of who is gone
-        self.params, self._roster = params, roster if params.roster else None
-        self._owners: set[bytes] = set()
-        self._due = Kind.KEYS
-        self._keys: dict[int, bytes] = {}
-        self._known: set[bytes] = set()
-        self._parties, self._agreed = b"", b""
-        self._graph: dict[int, list[int]] = {}  # the neighbours that each has drawn, who hold its shares
-        self._dealers: dict[int, list[int]] = {}  # those whose shares each holds
-        self._linked: dict[int, list[int]] = {}  # those with whom each has a mask
-        self._seals: dict[int, bytes] = {}
-        self._shares: dict[int, dict[int, memoryview]] = {}
-        self._tags: dict[int, dict[int, memoryview]] = {}
-        self._acks: dict[int, dict[int, memoryview]] = {}
-        self._said: dict[int, bytes] = {}
-        self._revealed: dict[int, dict[int, memoryview]] = {}
-        self._promises: dict[int, dict[int, bytes]] = {}
-        self._distrust: dict[int, set[int]] = {}  # of whom these neighbours hold no share
-        self.liars: dict[int, str] = {}
+        self.params, self._previous = params, previous
+        self.blamed: dict[int, str] = {}
+        self._stage = Kind.KEYS
+        self._expected, self._heard = set(range(params.clients)), set[int]()
+        self._registry = KeyRegistry(roster if params.roster else None)
+        self._keys: Entries = {}
+        self._parties_hash = self._survivors_hash = b""
+        self._deals: dict[int, _Deal] = {}
+        self._inbox = defaultdict[int, Entries](dict)  # the sealed shares that each client holds
+        self._linked: dict[int, set[int]] = {}  # with whom each client has a mask
         self._total = np.zeros(params.count, dtype=masking.lane(params.bits))
-        self._heard: set[int] = set()
-        self._expected = set(range(params.clients))
-        self._in_sum: list[int] = []
-        self._alive: frozenset[int] = frozenset()
+        self._tags: dict[int, Entries] = {}  # of each client in the sum
+        self._distrust = defaultdict[int, set[int]](set)  # the neighbors that hold no share of each client
+        self._acks: dict[int, Any] = {}
+        self._revealed: dict[int, Entries] = {}
+        self._noise_shares = defaultdict[int, Entries](dict)  # by index in the previous sum
+
+    # -- results ----------------------------------------------------------------------------------
 
     @property
     def survivors(self) -> list[int]:
-        """The clients whose values are in the sum."""
-        return list(self._in_sum)
+        """The clients in the sum."""
+        return sorted(self._tags)
+
+    @property
+    def vector_survivors(self) -> list[int]:
+        """The clients whose vectors are in the sum."""
+        return [client for client in self.survivors if client < self.params.vector_clients]
+
+    @property
+    def unsettled(self) -> list[int]:
+        """The clients of the previous sum, by index, whose settlement is not in this one."""
+        first = self.params.vector_clients
+        return [client - first for client in range(first, self.params.clients) if client not in self._tags]
 
     @property
     def disputes(self) -> list[tuple[int, int]]:
-        """Who says of whom that he was dealt no good share, or not masked for: one of each two lies."""
-        named = self.liars.keys()
-        return sorted((v, u) for u, some in self._distrust.items() for v in some if u not in named and v not in named)
+        """Pairs of clients of which one has broken the protocol. Only these two know which.
 
-    def receive(self, data: bytes, sender: int | None = None) -> None:
-        """Take a client's message of the current stage. A message that is refused changes nothing.
-
-        ``sender`` is who the transport says has sent it. Without that anybody can speak in a client's name, and spoil
-        the sum (though not learn more), and nobody is named for what he sends.
+        The first says that the second has dealt it no valid share, or has not masked for it.
         """
-        try:
-            self._receive(data, sender)
-        except ProtocolError as error:
-            if sender is not None and sender in self._expected and sender not in self._heard:
-                self.liars[sender] = str(error)
-            raise
-
-    def _receive(self, data: bytes, sender: int | None) -> None:
-        data = bytes(data) if isinstance(data, bytearray | memoryview) else data  # nobody shall change it later
-        _, client = wire.sender(data)
-        if sender is not None and client != sender:
-            raise ProtocolError(f"a message in the name of client {client}, sent by client {sender}")
-        if client not in self._expected:
-            raise ProtocolError(f"client {client}: not in this round, or lost in an earlier stage")
-        body = wire.unframe(data, self._due, self.params.digest)
-        if client in self._heard:
-            raise ProtocolError(f"client {client} has sent its {self._due.name} already")
-        {
-            Kind.KEYS: self._take_keys,
-            Kind.SHARES: self._take_shares,
-            Kind.MASKED: self._take_masked,
-            Kind.ACKS: self._take_acks,
-            Kind.REVEAL: self._take_shares_of_others,
-        }[self._due](client, body)
-        self._heard.add(client)
-
-    def advance(self) -> dict[int, bytes]:
-        """End the stage; return the next message for every client who is still there."""
-        here = sorted(self._heard)
-        stage = self._due
-        answers = {
-            Kind.KEYS: self._answer_keys,
-            Kind.SHARES: self._answer_shares,
-            Kind.MASKED: self._answer_masked,
-            Kind.ACKS: self._answer_acks,
-        }
-        if stage not in answers:
-            raise ProtocolError("all messages have been sent: finish")
-        if len(here) < self.params.minimum:
-            raise Aborted(f"{len(here)} clients are left after {stage.name}: must be at least {self.params.minimum}")
-        if few := self.params.short_of(here):
-            raise Aborted(f"after {stage.name} there are {few}")
-        found = answers[stage](here)
-        self._expected, self._heard, self._due = set(found), set(), Kind(stage + 2)
-        return {client: wire.frame(Kind(stage + 1), self.params.digest, client, body) for client, body in found.items()}
+        pairs = ((holder, client) for client, holders in self._distrust.items() for holder in holders)
+        return sorted(pair for pair in pairs if self.blamed.keys().isdisjoint(pair))
 
     def finish(self) -> npt.NDArray[np.int64]:
-        """The sum of the survivors' values."""
-        if self._due != Kind.REVEAL:
-            raise ProtocolError(f"not finished: {self._due.name} is due")
-        self._still_shared(self._revealed)
-        params, total = self.params, self._total.copy()
-        alive = self._alive
-        lost = [u for u in self._seals if u not in alive and not alive.isdisjoint(self._linked[u])]
-        secrets_ = self._secrets(lost)  # all of them, or nothing is unmasked
-        for u in self._in_sum:
-            self._maker.add(total, self._maker.own_key(params, secrets_[u], u), -1)
-        for u in lost:
-            private = X25519PrivateKey.from_private_bytes(secrets_[u])
-            for v in alive.intersection(self._linked[u]):
-                secret = masking.agree(private, self._keys[v][KEY : 2 * KEY], f"client {v}")
-                self._maker.add(total, self._maker.pair_key(params, secret, u, v), -1 if v < u else 1)
-        total &= total.dtype.type(2**params.bits - 1)
+        """The sum of the survivors' values.
+
+        Raises:
+            CorruptedRound: If shares that were dealt do not unmask it.
+            Aborted: If too few clients have revealed their shares.
+        """
+        self._check_last_stage()
+        self._check_recoverable(self._revealed)
+        digest, total, survivors = self.params.digest, self._total.copy(), self._tags.keys()
+        for client, secret in self._recover_secrets().items():  # all of them, or nothing is unmasked
+            if client in survivors:
+                masking.add_mask(total, masking.own_mask_key(digest, secret, client), -1)
+                continue
+            private = X25519PrivateKey.from_private_bytes(secret)
+            for survivor in self._linked[client] & survivors:
+                agreed = masking.agree(private, self._mask_key(survivor), f"client {survivor}")
+                key = masking.pair_mask_key(digest, agreed, client, survivor)
+                masking.add_mask(total, key, -1 if survivor < client else 1)
+        total &= total.dtype.type(2**self.params.bits - 1)
         return total.astype(np.int64)
 
-    def _secrets(self, lost: list[int]) -> dict[int, bytes]:
-        """The seed of everyone in the sum, the key of everyone who was lost."""
+    def recovered_secrets(self) -> dict[int, bytes | None]:
+        """The noise secrets of the unsettled clients, by index; None if too few shares are left."""
+        self._check_last_stage()
+        if self._previous is None:
+            return {}
+        return {index: self._previous.recover(index, self._noise_shares[index]) for index in self.unsettled}
 
-        def is_seed(u: int, secret: bytes) -> bool:
-            return sha256(secret).digest() == self._seals[u]
-
-        def is_key(u: int, secret: bytes) -> bool:
-            return masking.public(X25519PrivateKey.from_private_bytes(secret)) == self._keys[u][KEY : 2 * KEY]
-
-        found = {u: self._join(u, is_seed) for u in self._in_sum} | {u: self._join(u, is_key) for u in lost}
-        spoilt = {
-            u: f"the shares of client {u} do not give the secret that it committed to"
-            for u, secret in found.items()
-            if secret is None
-        }
-        if spoilt:
-            self.liars |= spoilt
-            raise Spoiled(spoilt, proved=True)
-        return {u: secret for u, secret in found.items() if secret is not None}
-
-    def _join(self, u: int, fits: Callable[[int, bytes], bool]) -> bytes | None:
-        """The secret of a client from its shares. All are those that it dealt: if some do not fit, it has lied."""
-        shares = [
-            (point, bytes(self._revealed[v][u]))
-            for point, v in enumerate(self._graph[u], 1)
-            if u in self._revealed.get(v, ())
-        ]
-        threshold = self.params.threshold
-        if len(shares) < threshold:
-            raise Aborted(f"{len(shares)} neighbours of client {u} are left: must be at least {threshold} to unmask")
-        for turn in range(TRIES if len(shares) > threshold else 1):
-            secret = sharing.join(SystemRandom().sample(shares, threshold) if turn else shares, threshold)
-            if fits(u, secret):
-                if turn:
-                    self.liars[u] = f"client {u} has dealt shares that do not belong to one secret"
-                return secret
-        return None
-
-    def _still_shared(self, here: Iterable[int]) -> None:
-        """Whether the secrets of everybody can be joined by those who are here; else who is to blame for it."""
-        there, doubted = set(here), set[tuple[int, int]]()
-        for u in self._seals:
-            holders = there.intersection(self._graph[u])
-            if u not in self._alive and self._alive.isdisjoint(self._linked[u]):
-                continue
-            against = holders & self._distrust.get(u, set())
-            if len(holders) >= self.params.threshold > len(holders - against):
-                doubted |= {(u, v) for v in against}
-        if doubted:
-            found = likely(doubted)
-            self.liars |= found
-            raise Spoiled(found, proved=False)
-
-    # -- what clients send ----------------------------------------------------------------------
-
-    def _take_keys(self, client: int, body: memoryview) -> None:
-        if len(body) != self.params.keys_size:
-            raise ProtocolError(f"keys of {len(body)} bytes: must have {self.params.keys_size}")
-        owner = b""
-        if self.params.signed:
-            text = statement(self.params, client, bytes(body[: 2 * KEY]))
-            verify = signer if self._roster is None else self._roster.verify
-            owner = verify(body[2 * KEY :], text, f"client {client}")
-            if owner in self._owners:
-                raise ProtocolError(f"client {client} is somebody who takes part already")
-        both = bytes(body[:KEY]), bytes(body[KEY : 2 * KEY])
-        for key in both:
-            masking.agree(X25519PrivateKey.generate(), key, f"client {client}")
-        if both[0] == both[1] or not self._known.isdisjoint(both):
-            raise ProtocolError(f"client {client} has a key that somebody has already")
-        self._known.update(both)
-        self._owners.add(owner)
-        self._keys[client] = bytes(body)
-
-    def _take_shares(self, client: int, body: memoryview) -> None:
-        seal, found = bytes(body[:SECRET]), body[SECRET:]
-        shares, rest = wire.read_entries(found, DEALT, self.params.clients)
-        if self.params.holds and client < self.params.first:
-            rest = self._take_noise(client, rest)
-        wire.end(rest)
-        wanted = degree_of(len(self._keys), self.params.degree)
-        if len(shares) != wanted or client in shares or not shares.keys() <= self._keys.keys():
-            raise ProtocolError(f"client {client} has not shared its secrets with {wanted} others who take part")
-        self._seals[client], self._shares[client], self._graph[client] = seal, shares, list(shares)
-
-    def _take_noise(self, client: int, body: memoryview) -> memoryview:
-        """The shares of the secret behind a client's noise, and what comes after them."""
-        seal, found = bytes(body[:SECRET]), body[SECRET:]
-        shares, rest = wire.read_entries(found, SEALED, self.params.first)
-        if list(shares) != [v for v in sorted(self._keys) if v < self.params.first and v != client]:
-            raise ProtocolError(f"client {client} has not shared what is behind its noise with all others of its kind")
-        self._noise[client] = seal, shares
-        return rest
-
-    def _take_masked(self, client: int, body: memoryview) -> None:
-        size = self.params.masked_size
-        if len(body) < size:
-            raise ProtocolError(f"a masked vector of {len(body)} bytes: must have {size}")
-        tags, rest = wire.read_entries(body[size:], ACK, self.params.clients)
-        against, rest = wire.read_clients(rest, self.params.clients)
-        wire.end(rest)
-        if list(tags) != self._linked[client] or not against.issubset(self._dealers[client]):
-            raise ProtocolError(f"client {client} has masked its values for others than its neighbours")
-        from rqm.kernels.packing import unpack  # noqa: PLC0415 (takes the compiler)
-
-        self._total += unpack(body[:size], self.params.bits, self.params.count)
-        self._tags[client] = tags
-        self._in_sum.append(client)
-        self._hears_against(client, against)
-
-    def _take_acks(self, client: int, body: memoryview) -> None:
-        said, tags, rest = bytes(body[:SIGNATURE]), dict[int, memoryview](), body[SIGNATURE:]
-        if not self.params.sparse:
-            tags, rest = wire.read_entries(body, ACK, self.params.clients)
-        against, rest = wire.read_clients(rest, self.params.clients)
-        wire.end(rest)
-        near = [v for v in self._linked[client] if v in self._alive]
-        if self.params.sparse:
-            owner = self._keys[client][2 * KEY : 2 * KEY + IDENTITY]
-            if not signed(owner, said, told(self.params, self._parties, self._agreed)):
-                raise ProtocolError(f"client {client} has not signed the sum that it was told of")
-            good = against.issubset(near)
-        else:
-            good = not against & tags.keys() and sorted(against | tags.keys()) == near
-        if not good:
-            raise ProtocolError(f"client {client} has acknowledged others than its neighbours in the sum")
-        self._acks[client], self._said[client] = tags, said
-        self._hears_against(client, against)
-
-    def _hears_against(self, client: int, others: set[int]) -> None:
-        for other in others:
-            self._distrust.setdefault(other, set()).add(client)
-
-    def _take_shares_of_others(self, client: int, body: memoryview) -> None:
-        shares, rest = wire.read_entries(body, SECRET, self.params.clients)
-        noise: dict[int, memoryview] = {}
-        if self.params.holds and self._before is not None and client >= self.params.first:
-            noise, rest = wire.read_entries(rest, SECRET, self.params.second)
-            self._before.check(client - self.params.first, noise, self.gone)
-        wire.end(rest)
-        if list(shares) != [u for u in self._dealers[client] if client not in self._distrust.get(u, ())]:
-            raise ProtocolError(f"client {client} has revealed shares of others than its neighbours")
-        for u, share in shares.items():
-            promises = self._promises[u][client]
-            due = promises[PROMISE:] if u in self._alive else promises[:PROMISE]
-            if masking.promise(bytes(share)) != due:
-                raise ProtocolError(f"client {client} has revealed a share of client {u} that was not dealt to it")
-        self._revealed[client] = shares
-        for u, share in noise.items():
-            self._found.setdefault(u, {})[client - self.params.first] = bytes(share)
-
-    # -- noise that is taken back ---------------------------------------------------------------
-
-    @property
-    def gone(self) -> list[int]:
-        """Who was in the sum that this round follows, by place, and has not taken back its noise in this one."""
-        return [u for u in range(self.params.second) if u + self.params.first not in self._alive]
-
-    @property
-    def firsts(self) -> list[int]:
-        """The clients in the sum whose own values it holds."""
-        return [u for u in self._in_sum if u < self.params.first]
-
-    def secrets(self) -> dict[int, bytes | None]:
-        """What is behind the noise of everybody who is ``gone``; None if too few have given their shares of it."""
-        if self._due != Kind.REVEAL:
-            raise ProtocolError(f"not finished: {self._due.name} is due")
-        before = self._before
-        return {} if before is None else {u: before.join(u, self._found.get(u, {})) for u in self.gone}
-
-    def owed(self) -> Owed:
-        """What the next round needs to take back the noise in this sum."""
-        members = tuple(sorted(self.firsts))
-        return Owed(
-            name=name_of(self.params.digest, self._parties, self._agreed),
+    def settlement(self) -> ServerSettlement:
+        """What the next round needs to settle the noise in this sum."""
+        members = tuple(self.vector_survivors)
+        return ServerSettlement(
+            name=sum_name(self.params.digest, self._parties_hash, self._survivors_hash),
             members=members,
-            threshold=self.params.holds,
-            seals={u: self._noise[u][0] for u in members},
-            promises={
-                u: {v: bytes(part[:PROMISE]) for v, part in self._noise[u][1].items() if v in self._alive}
-                for u in members
-            },
+            threshold=self.params.noise_threshold,
+            secrets={client: self._deals[client].noise_hash for client in members},
+            sealed_shares={client: self._deals[client].noise_shares for client in members},
         )
 
-    # -- what it answers ------------------------------------------------------------------------
+    # -- driving a round --------------------------------------------------------------------------
 
-    def _answer_keys(self, here: list[int]) -> dict[int, bytes]:
-        if degree_of(len(here), self.params.degree) < self.params.threshold:
-            raise Aborted(f"{len(here)} clients sent keys: too few for {self.params.threshold} neighbours each")
-        everybody = wire.entries((v, self._keys[v]) for v in here)
-        self._parties = sha256(everybody).digest()
-        return dict.fromkeys(here, everybody)
+    def receive(self, data: bytes, sender: int | None = None) -> None:
+        """Accept a client's message of the current stage. A message that is refused changes nothing.
 
-    def _answer_shares(self, here: list[int]) -> dict[int, bytes]:
-        drew: dict[int, list[int]] = {u: [] for u in self._keys}
-        for u in here:
-            for v in self._graph[u]:
-                drew[v].append(u)
-        self._dealers = {u: drew[u] for u in here}
-        there = {u: [v for v in self._graph[u] if v in self._seals] for u in here}
-        enough = sum(len(some) >= self.params.threshold for some in there.values())
-        if enough < self.params.minimum:  # the others will send no vector
-            raise Aborted(
-                f"{enough} clients have {self.params.threshold} neighbours who have shared their secrets: must be at "
-                f"least {self.params.minimum}"
-            )
-        self._linked = {u: sorted({*drew[u], *there[u]}) for u in here}
+        Args:
+            data: The message.
+            sender: Who has sent it, as authenticated by the transport. Without that, anybody can
+                speak in a client's name and corrupt the sum (but learn no more), and no client is blamed.
+
+        Raises:
+            ProtocolError: If the message is refused.
+        """
+        try:
+            _, _, client = wire.header(data)
+            if sender is not None and client != sender:
+                raise ProtocolError(f"a message in the name of client {client}, sent by client {sender}")
+            if client not in self._expected:
+                raise ProtocolError(f"client {client}: not in this round, or dropped out in an earlier stage")
+            fields = self.params.read(data, self._stage, client)
+            if client in self._heard:
+                raise ProtocolError(f"client {client} has sent its {self._stage.name} already")
+            accept: dict[Kind, Callable[..., None]] = {
+                Kind.KEYS: self._accept_keys,
+                Kind.SHARES: self._accept_shares,
+                Kind.MASKED: self._accept_masked,
+                Kind.ACKS: self._accept_acks,
+                Kind.REVEAL: self._accept_reveal,
+            }
+            accept[self._stage](client, *fields)
+        except ProtocolError as error:
+            if sender is not None and sender in self._expected and sender not in self._heard:
+                self.blamed[sender] = str(error)
+            raise
+        self._heard.add(client)
+
+    def advance(self) -> Entries:
+        """End the stage.
+
+        Returns:
+            The next message for each client that is left.
+
+        Raises:
+            Aborted: If too few are left.
+            CorruptedRound: If the sum can no longer be unmasked.
+        """
+        answers = {
+            Kind.KEYS: self._send_parties,
+            Kind.SHARES: self._send_shares,
+            Kind.MASKED: self._send_survivors,
+            Kind.ACKS: self._send_proof,
+        }
+        if self._stage not in answers:
+            raise ProtocolError("all messages have been sent: finish")
+        clients, kind, digest = sorted(self._heard), Kind(self._stage + 1), self.params.digest
+        self.params.check_survivors(clients, f"left after {self._stage.name}", Aborted)
+        bodies = answers[self._stage](clients)
+        self._expected, self._heard, self._stage = set(bodies), set(), Kind(kind + 1)
+        return {client: wire.frame(kind, digest, client, *fields) for client, fields in bodies.items()}
+
+    def _check_last_stage(self) -> None:
+        if self._stage != Kind.REVEAL:
+            raise ProtocolError(f"not finished: {self._stage.name} is due")
+
+    # -- 1 KEYS, 2 PARTIES ------------------------------------------------------------------------
+
+    def _accept_keys(self, client: int, keys: bytes) -> None:
+        self.params.check_signature(client, keys)
+        for start in (0, KEY_BYTES):
+            masking.agree(X25519PrivateKey.generate(), keys[start : start + KEY_BYTES], f"client {client}")
+        self._registry.add(client, keys)
+        self._keys[client] = keys
+
+    def _send_parties(self, clients: list[int]) -> Bodies:
+        require(self._degree(), self.params.threshold, "neighbors are there for each client", Aborted)
+        everybody = wire.encode(self._keys)
+        self._parties_hash = sha256(everybody).digest()
+        return {client: [everybody] for client in clients}
+
+    def _degree(self) -> int:
+        """How many neighbors each client draws."""
+        return min(self.params.degree, len(self._keys) - 1)
+
+    def _mask_key(self, client: int) -> bytes:
+        """A client's public key for masks."""
+        return self._keys[client][KEY_BYTES : 2 * KEY_BYTES]
+
+    # -- 3 SHARES, 4 INBOX ------------------------------------------------------------------------
+
+    def _accept_shares(
+        self,
+        client: int,
+        seed_hash: bytes,
+        shares: Entries,
+        noise_hash: bytes = b"",
+        noise_shares: Entries = NO_ENTRIES,
+    ) -> None:
+        if len(shares) != self._degree() or client in shares or not shares.keys() <= self._keys.keys():
+            raise ProtocolError(f"client {client} has not shared its secrets with {self._degree()} others in the round")
+        others = self._keys.keys() - {client}
+        if noise_hash and noise_shares.keys() != others.intersection(range(self.params.vector_clients)):
+            raise ProtocolError(f"client {client} has not shared its noise secret with all others that send vectors")
+        self._deals[client] = _Deal(seed_hash, shares, noise_hash, noise_shares)
+        for holder, sealed in shares.items():
+            self._inbox[holder][client] = sealed
+
+    def _send_shares(self, clients: list[int]) -> Bodies:
+        drawn = {client: self._deals.keys() & self._deals[client].shares for client in clients}
+        sufficient = sum(len(neighbors) >= self.params.threshold for neighbors in drawn.values())
+        subject = f"clients have {self.params.threshold} neighbors that have shared their secrets"
+        require(sufficient, self.params.minimum, subject, Aborted)  # the others will send no vector
+        bodies: Bodies = {}
+        for client in clients:
+            inbox = self._inbox[client]
+            self._linked[client] = drawn[client] | inbox.keys()
+            bodies[client] = [inbox, drawn[client] - inbox.keys()]
+            if self.params.noise_threshold and client < self.params.vector_clients:
+                deals = self._deals.items()
+                bodies[client].append(
+                    {u: deal.noise_shares[client] for u, deal in deals if client in deal.noise_shares}
+                )
+        return bodies
+
+    # -- 5 MASKED, 6 SURVIVORS --------------------------------------------------------------------
+
+    def _accept_masked(self, client: int, vector: bytes, tags: Entries, refused: Entries) -> None:
+        if tags.keys() != self._linked[client] or not refused.keys() <= self._inbox[client].keys():
+            raise ProtocolError(f"client {client} has masked its values for others than its neighbors")
+        from rqm.kernels.packing import unpack  # noqa: PLC0415 (takes the compiler)
+
+        self._total += unpack(vector, self.params.bits, self.params.count)
+        self._tags[client] = tags
+        self._note_distrust(client, refused)
+
+    def _send_survivors(self, clients: list[int]) -> Bodies:
+        self._check_recoverable(clients)
+        everybody = wire.pack_set(clients, self.params.clients)
+        self._survivors_hash = sha256(everybody).digest()
         return {
-            u: wire.entries((v, bytes(self._shares[v][u])) for v in drew[u])
-            + wire.clients(v for v in there[u] if u not in self._shares[v])
-            + self._noise_for(u)
-            for u in here
+            client: [
+                everybody,
+                {peer: self._tags[peer][client] for peer in self._linked[client] & self._tags.keys()},
+                self._linked[client] - self._tags.keys(),
+            ]
+            for client in clients
         }
 
-    def _noise_for(self, client: int) -> bytes:
-        """What the others of its kind have dealt to a client of the first kind."""
-        if not self.params.holds or client >= self.params.first:
-            return b""
-        return wire.entries((v, bytes(shares[client])) for v, (_, shares) in sorted(self._noise.items()) if v != client)
+    def _note_distrust(self, client: int, refused: Iterable[int]) -> None:
+        """Note whose shares a client has refused."""
+        for peer in refused:
+            self._distrust[peer].add(client)
 
-    def _answer_masked(self, here: list[int]) -> dict[int, bytes]:
-        self._promises = {
-            u: {v: bytes(part[: 2 * PROMISE]) for v, part in shares.items()} for u, shares in self._shares.items()
-        }
-        self._shares, self._in_sum, self._alive = {}, here, frozenset(here)
-        self._still_shared(here)
-        everybody, found = wire.pack_set(here, self.params.clients), {}
-        self._agreed = sha256(everybody).digest()
-        for u in here:
-            known = self._linked[u]
-            alive = wire.entries((v, bytes(self._tags[v][u])) for v in known if v in self._alive)
-            found[u] = everybody + alive + wire.clients(v for v in known if v not in self._alive)
-        return found
+    # -- 7 ACKS, 8 PROOF --------------------------------------------------------------------------
 
-    def _answer_acks(self, here: list[int]) -> dict[int, bytes]:
-        self._still_shared(here)
+    def _accept_acks(self, client: int, proof: Any, refused: Entries) -> None:
+        linked = self._linked[client] & self._tags.keys()
         if self.params.sparse:
-            return dict.fromkeys(here, wire.entries((v, self._said[v]) for v in here))
+            statement = self.params.sum_statement(self._parties_hash, self._survivors_hash)
+            acknowledged = linked - refused.keys()
+            if not is_signed(identity_in(self._keys[client]), proof, statement):
+                raise ProtocolError(f"client {client} has not signed the sum that it was told of")
+        else:
+            acknowledged = proof.keys()
+        if acknowledged & refused.keys() or acknowledged | refused.keys() != linked:
+            raise ProtocolError(f"client {client} has acknowledged others than its neighbors in the sum")
+        self._acks[client] = proof
+        self._note_distrust(client, refused)
+
+    def _send_proof(self, clients: list[int]) -> Bodies:
+        self._check_recoverable(clients)
+        if self.params.sparse:
+            proof = wire.encode(self._acks)
+            return {client: [proof] for client in clients}
         return {
-            u: wire.entries((v, bytes(self._acks[v][u])) for v in self._graph[u] if u in self._acks.get(v, ()))
-            for u in here
+            client: [{peer: tags[client] for peer, tags in self._acks.items() if client in tags}] for client in clients
         }
+
+    # -- 9 REVEAL ---------------------------------------------------------------------------------
+
+    def _accept_reveal(self, client: int, shares: Entries, noise_shares: Entries = NO_ENTRIES) -> None:
+        index = client - self.params.vector_clients
+        if self._previous is not None:
+            self._previous.check(index, noise_shares, self.unsettled)
+        if shares.keys() != {dealer for dealer in self._inbox[client] if client not in self._distrust[dealer]}:
+            raise ProtocolError(f"client {client} has revealed shares of others than its neighbors")
+        for dealer, share in shares.items():
+            start = COMMITMENT_BYTES if dealer in self._tags else 0  # of the seed, or of the key of a dropout
+            if masking.commitments(share) != self._inbox[client][dealer][start : start + COMMITMENT_BYTES]:
+                raise ProtocolError(f"client {client} has revealed a share of client {dealer} that was not dealt to it")
+        self._revealed[client] = shares
+        for dropout, share in noise_shares.items():
+            self._noise_shares[dropout][index] = share
+
+    # -- recovering secrets -----------------------------------------------------------------------
+
+    def _dropouts(self) -> list[int]:
+        """The clients whose masks are in the sum, but not their values."""
+        missing = self._deals.keys() - self._tags
+        return [client for client in missing if not self._linked[client].isdisjoint(self._tags)]
+
+    def _check_recoverable(self, clients: Iterable[int]) -> None:
+        """Blame clients if these clients cannot recover a secret because shares of it were refused."""
+        present, disputed = set(clients), set[tuple[int, int]]()
+        for client in [*self._tags, *self._dropouts()]:
+            holders = present.intersection(self._deals[client].shares)
+            distrusting = holders & self._distrust[client]
+            if len(holders) >= self.params.threshold > len(holders - distrusting):
+                disputed |= {(client, holder) for holder in distrusting}
+        if disputed:
+            blamed = most_disputed(disputed)
+            self.blamed |= blamed
+            raise CorruptedRound(blamed, proved=False)
+
+    def _recover_secrets(self) -> Entries:
+        """The seeds of all clients in the sum, and the private mask keys of the dropouts."""
+        secrets = {client: self._recover(client) for client in [*self._tags, *self._dropouts()]}
+        wrong = {
+            client: f"the shares of client {client} do not give the secret that it committed to"
+            for client, secret in secrets.items()
+            if not secret
+        }
+        if wrong:
+            self.blamed |= wrong
+            raise CorruptedRound(wrong, proved=True)
+        return secrets
+
+    def _recover(self, client: int) -> bytes:
+        """A secret from its shares; empty if they do not give it. All are as the client dealt them."""
+        threshold = self.params.threshold
+        shares = [
+            (point, self._revealed[holder][client])
+            for point, holder in enumerate(self._deals[client].shares, 1)
+            if client in self._revealed.get(holder, ())
+        ]
+        require(len(shares), threshold, f"neighbors of client {client} are left to recover its secret", Aborted)
+        for attempt in range(MAX_TRIES if len(shares) > threshold else 1):
+            secret = sharing.join(SystemRandom().sample(shares, threshold) if attempt else shares, threshold)
+            if self._is_secret(client, secret):
+                if attempt:
+                    self.blamed[client] = f"client {client} has dealt shares that do not belong to one secret"
+                return secret
+        return b""
+
+    def _is_secret(self, client: int, secret: bytes) -> bool:
+        """Whether this is the seed of a client in the sum, or the private mask key of a dropout."""
+        if client in self._tags:
+            return sha256(secret).digest() == self._deals[client].seed_hash
+        return masking.public(X25519PrivateKey.from_private_bytes(secret)) == self._mask_key(client)
+
+
+def most_disputed(disputed: set[tuple[int, int]]) -> dict[int, str]:
+    """Clients to leave out, of pairs that contradict each other: those in most disputes, until none is left.
+
+    Two honest clients never contradict each other. So one client that accuses all, or deals wrong
+    shares to all, is left out alone. Of two clients with equally many disputes both are.
+
+    Args:
+        disputed: Pairs of clients.
+
+    Returns:
+        A reason for each client to leave out.
+    """
+    blamed: dict[int, str] = {}
+    while disputed:
+        disputes = Counter(client for pair in disputed for client in pair)
+        highest = max(disputes.values())
+        worst = {client for client, count in disputes.items() if count == highest}
+        blamed |= {
+            c: f"client {c} and {highest} neighbors contradict each other about its or their shares" for c in worst
+        }
+        disputed = {pair for pair in disputed if worst.isdisjoint(pair)}
+    return blamed

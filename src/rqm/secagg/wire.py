@@ -1,22 +1,37 @@
-"""Messages as bytes: a version, a kind, the round they belong to, a party, and a body whose length is checked.
+"""Messages and saved states as bytes.
 
-All numbers are little-endian. Lists of clients are sorted by id, each id once.
+A message has a header (version, kind, digest of the round's parameters, client) and a body of
+fields: bytes of a known size, or a list of clients with the same number of bytes for each. All
+numbers are little-endian. Lists are sorted by client, and each client occurs once.
 """
 
+import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from hashlib import sha256
+from itertools import pairwise
+from operator import index
+from typing import Any
+
+import numpy as np
 
 from rqm.secagg.errors import ProtocolError
 
 MAGIC, VERSION = b"rqm-agg", 3
-DIGEST = 32
-HEADER = struct.Struct(f"<{len(MAGIC)}sBB{DIGEST}sI")
-_NUMBER = struct.Struct("<I")
+HEADER = struct.Struct("<7sBB32sI")
+"""Magic, version, kind, digest of the parameters, client."""
+
+Entries = dict[int, bytes]
+"""Bytes for each client, by its number."""
+NO_ENTRIES: Entries = {}
+"""For messages without an optional list."""
+Field = bytes | memoryview | Iterable[int]
+"""A part of a body: bytes, a list of clients, or entries."""
 
 
 class Kind(IntEnum):
-    """What a message is; odd ones come from a client, even ones from the server."""
+    """The kind of a message: odd ones come from a client, even ones from the server."""
 
     KEYS = 1
     PARTIES = 2
@@ -29,117 +44,166 @@ class Kind(IntEnum):
     REVEAL = 9
 
 
-STAGES = (Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL)
-"""What clients are asked for, in this order."""
+STAGES = tuple(Kind)[::2]
+"""The messages of a client, in their order."""
 
 
-def frame(kind: Kind, digest: bytes, party: int, *body: bytes | memoryview) -> bytes:
-    """A message; ``party`` is the client who sends it or is to get it."""
-    return b"".join((HEADER.pack(MAGIC, VERSION, kind, digest, party), *body))
-
-
-def sender(data: bytes) -> tuple[int, int]:
-    """The kind and the party that a message claims."""
-    _, _, kind, _, party = _header(data)
-    return kind, party
-
-
-def _header(data: bytes) -> tuple[bytes, int, int, bytes, int]:
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise ProtocolError(f"a message of type {type(data).__name__}: must be bytes")
-    if len(data) < HEADER.size:
-        raise ProtocolError(f"a message of {len(data)} bytes: must have at least {HEADER.size}")
-    magic, version, kind, digest, party = HEADER.unpack_from(data)
-    if magic != MAGIC:
-        raise ProtocolError("not a message of this protocol")
-    if version != VERSION:
-        raise ProtocolError(f"version {version} of the protocol: this is version {VERSION}")
-    return magic, version, kind, digest, party
-
-
-def unframe(data: bytes, kind: Kind, digest: bytes, party: int | None = None) -> memoryview:
-    """The body of a message of that kind, round and party."""
-    _, _, found, round_, who = _header(data)
-    if found != kind:
-        known = Kind(found).name if found in list(Kind) else f"kind {found}"
-        raise ProtocolError(f"a message {known} where {kind.name} is due (sent twice, or out of turn)")
-    if round_ != digest:
-        raise ProtocolError("a message of another round, or of one with other parameters")
-    if party is not None and who != party:
-        raise ProtocolError(f"a message for client {who}: this is client {party}")
-    return memoryview(data)[HEADER.size :]
+# -- writing --------------------------------------------------------------------------------------
 
 
 def number(value: int) -> bytes:
     """A number of 32 bits."""
-    return _NUMBER.pack(value)
+    return value.to_bytes(4, "little")
 
 
-def read_number(body: memoryview) -> tuple[int, memoryview]:
-    """A number and what comes after it."""
-    if len(body) < _NUMBER.size:
-        raise ProtocolError("a message is cut short")
-    return _NUMBER.unpack_from(body)[0], body[_NUMBER.size :]
-
-
-def entries(items: Iterable[tuple[int, bytes]]) -> bytes:
-    """A list of clients with something about each, after its length."""
-    found = list(items)
-    return number(len(found)) + b"".join(number(client) + data for client, data in found)
-
-
-def read_entries(body: memoryview, size: int, clients: int) -> tuple[dict[int, memoryview], memoryview]:
-    """A list of ids below ``clients``, each with ``size`` bytes; and what comes after it."""
-    count, body = read_number(body)
-    step = _NUMBER.size + size
-    if len(body) < count * step:
-        raise ProtocolError(f"a message is cut short: {count} entries take {count * step} bytes, not {len(body)}")
-    found: dict[int, memoryview] = {}
-    last = -1
-    for place in range(count):
-        part = body[place * step : (place + 1) * step]
-        client = _NUMBER.unpack_from(part)[0]
-        if client <= last:
-            raise ProtocolError(f"client {client} is listed after {last}: ids must ascend, each once")
-        if client >= clients:
-            raise ProtocolError(f"client {client} is listed: there are {clients}")
-        found[client], last = part[_NUMBER.size :], client
-    return found, body[count * step :]
-
-
-def clients(some: Iterable[int]) -> bytes:
-    """A list of clients alone."""
-    return entries((client, b"") for client in some)
-
-
-def read_clients(body: memoryview, clients: int) -> tuple[set[int], memoryview]:
-    """A list of clients alone, and what comes after it."""
-    found, rest = read_entries(body, 0, clients)
-    return set(found), rest
-
-
-def set_size(clients: int) -> int:
-    """Bytes of a set of clients: a bit each."""
-    return -(-clients // 8)
+def encode(field: Field) -> bytes | memoryview:
+    """One field of a body."""
+    if isinstance(field, bytes | memoryview):
+        return field
+    entries = field if isinstance(field, Mapping) else dict.fromkeys(field, b"")
+    return number(len(entries)) + b"".join(number(client) + data for client, data in sorted(entries.items()))
 
 
 def pack_set(chosen: Iterable[int], clients: int) -> bytes:
-    """A set of clients, a bit each, the lowest first."""
-    return sum(1 << client for client in chosen).to_bytes(set_size(clients), "little")
+    """A set of clients, one bit for each of all, the lowest first."""
+    bits = np.zeros(clients, dtype=bool)
+    bits[list(chosen)] = True
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
-def read_set(body: memoryview, clients: int) -> tuple[set[int], memoryview]:
-    """A set of clients, and what comes after it."""
-    size = set_size(clients)
+def frame(kind: Kind, digest: bytes, client: int, *fields: Field) -> bytes:
+    """A message.
+
+    Args:
+        kind: What it is.
+        digest: The digest of the round's parameters.
+        client: The client that sends or receives it.
+        fields: Its body.
+
+    Returns:
+        The message.
+    """
+    return b"".join((HEADER.pack(MAGIC, VERSION, kind, digest, client), *map(encode, fields)))
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def header(data: bytes) -> tuple[int, bytes, int]:
+    """The kind, digest and client of a message."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise ProtocolError(f"a message of type {type(data).__name__}: must be bytes")
+    if len(data) < HEADER.size:
+        raise ProtocolError(f"a message of {len(data)} bytes: must have at least {HEADER.size}")
+    magic, version, kind, digest, client = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise ProtocolError("not a message of this protocol")
+    if version != VERSION:
+        raise ProtocolError(f"version {version} of the protocol: this is version {VERSION}")
+    return kind, digest, client
+
+
+def unframe(data: bytes, kind: Kind, digest: bytes, client: int | None = None) -> memoryview:
+    """The body of a message, if it is the one that is due.
+
+    Args:
+        data: The message.
+        kind: The kind that it must have.
+        digest: The digest of the round's parameters.
+        client: The client that it must name; None: any.
+
+    Returns:
+        The body.
+
+    Raises:
+        ProtocolError: If it is another message.
+    """
+    actual_kind, actual_digest, actual_client = header(data)
+    if actual_kind != kind:
+        raise ProtocolError(
+            f"a message of kind {actual_kind}: must be of kind {kind:d}, {kind.name} (sent twice or too early)"
+        )
+    if actual_digest != digest:
+        raise ProtocolError("a message of another round, or of one with other parameters")
+    if client not in (None, actual_client):
+        raise ProtocolError(f"a message for client {actual_client}: this is client {client}")
+    return memoryview(data)[HEADER.size :]
+
+
+def read_bytes(body: memoryview, size: int) -> tuple[bytes, memoryview]:
+    """The first `size` bytes, and the remaining body."""
     if len(body) < size:
-        raise ProtocolError("a message is cut short")
-    bits = int.from_bytes(body[:size], "little")
-    if bits >> clients:
-        raise ProtocolError(f"a set of clients with more than {clients}")
-    return {place for place, bit in enumerate(bin(bits)[:1:-1]) if bit == "1"}, body[size:]
+        raise ProtocolError(f"a message is cut short: must have {size} bytes here, not {len(body)}")
+    return bytes(body[:size]), body[size:]
 
 
-def end(body: memoryview) -> None:
-    """Refuse bytes that are left over."""
-    if len(body):
-        raise ProtocolError(f"a message has {len(body)} bytes too many")
+def read_entries(body: memoryview, size: int, clients: int) -> tuple[Entries, memoryview]:
+    """A list of clients with some bytes for each.
+
+    Args:
+        body: A body that begins with it.
+        size: How many bytes there are for each client.
+        clients: Client ids must be below this.
+
+    Returns:
+        The bytes of each client, and the remaining body.
+    """
+    count, body = read_bytes(body, 4)
+    entry = struct.Struct(f"<I{size}s")
+    data, body = read_bytes(body, int.from_bytes(count, "little") * entry.size)
+    entries = list(entry.iter_unpack(data))
+    for (client, _), (following, _) in pairwise(entries):
+        if following <= client:
+            raise ProtocolError(f"client {following} is listed after {client}: ids must ascend, each once")
+    if entries and entries[-1][0] >= clients:
+        raise ProtocolError(f"client {entries[-1][0]} is listed: must be below {clients}")
+    return dict(entries), body
+
+
+def unpack_set(data: bytes, clients: int) -> set[int]:
+    """Undo `pack_set`; refuse clients that are not below `clients`."""
+    chosen = np.flatnonzero(np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")).tolist()
+    if chosen and chosen[-1] >= clients:
+        raise ProtocolError(f"a set with client {chosen[-1]}: must be below {clients}")
+    return set(chosen)
+
+
+# -- saved states ---------------------------------------------------------------------------------
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    int: index,
+    str: str,
+    bytes: bytes.fromhex,
+    set[int]: lambda value: {int(client) for client in value},
+    Entries: lambda value: {int(client): bytes.fromhex(data) for client, data in value.items()},
+}
+
+
+def dump_state(state: Mapping[str, Any]) -> bytes:
+    """A state as JSON after a checksum; it is as secret as the values in it."""
+    text = json.dumps(state, default=lambda value: value.hex() if isinstance(value, bytes) else sorted(value)).encode()
+    return sha256(text).digest() + text
+
+
+def load_state(data: bytes, types: Mapping[str, Any], subject: str) -> dict[str, Any]:
+    """Undo `dump_state`.
+
+    Args:
+        data: The saved state.
+        types: The type of each value: `int`, `str`, `bytes`, `set[int]` or `Entries`.
+        subject: What it should be, for the error.
+
+    Returns:
+        The values by name.
+
+    Raises:
+        ProtocolError: If it is something else, or damaged.
+    """
+    checksum, text = data[:32], data[32:]
+    try:
+        if sha256(text).digest() != checksum:
+            raise ValueError("the checksum does not fit")
+        values = json.loads(text)
+        return {name: _READERS[kind](values[name]) for name, kind in types.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"not {subject}, or damaged ({error})") from None
