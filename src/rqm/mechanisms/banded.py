@@ -6,12 +6,12 @@ from typing import ClassVar, cast, final, get_args
 from rqm._util.checks import real, shown, whole
 from rqm._util.schedules import Schedule
 from rqm.mechanisms.base import Correlation, option
-from rqm.mechanisms.gaussian import ByGaussian
+from rqm.mechanisms.gaussian import GaussianBaseline
 
 
 @final
 @dataclass(frozen=True)
-class BandedGaussian(ByGaussian):
+class BandedGaussian(GaussianBaseline):
     """Banded matrix factorization (Choquette-Choo et al. 2023): a trusted server subtracts part of its noise later.
 
     The noise of all rounds is C⁻¹z. Here z is independent Gaussian noise of `noise_multiplier` times the L2 clip, and
@@ -29,7 +29,7 @@ class BandedGaussian(ByGaussian):
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
-        ByGaussian.__post_init__(self)
+        GaussianBaseline.__post_init__(self)
         object.__setattr__(self, "bands", whole("bands", self.bands, 1))
         momentum = real("momentum", self.momentum, "at least 0 and below 1", 0, 1, closed="[")
         object.__setattr__(self, "momentum", momentum)

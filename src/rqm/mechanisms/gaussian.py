@@ -10,7 +10,7 @@ from rqm.mechanisms.base import Mechanism, option
 
 
 @dataclass(frozen=True)
-class ByGaussian(Mechanism):
+class GaussianBaseline(Mechanism):
     """Gaussian noise of `noise_multiplier` (z) times the L2 clip, on sums of floats."""
 
     needs_l2_clip: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class ByGaussian(Mechanism):
 
 @final
 @dataclass(frozen=True)
-class Gaussian(ByGaussian):
+class Gaussian(GaussianBaseline):
     """DP-FedAvg's mechanism (McMahan et al. 2018; Geyer et al. 2017): noise of `noise_multiplier` times the L2 clip.
 
     A trusted server, which sees every client's vector, adds the noise to the sum. So ε holds against outsiders only.
@@ -54,7 +54,7 @@ class Gaussian(ByGaussian):
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
-        ByGaussian.__post_init__(self)
+        GaussianBaseline.__post_init__(self)
         if not isinstance(self.local, bool):
             raise TypeError(f"local = {shown(self.local)}: must be true or false")
 

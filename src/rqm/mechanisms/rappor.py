@@ -118,13 +118,13 @@ class Rappor:
             ε.
         """
         unset, set_ = self._count_log_pmfs(whole("reports", reports, 0, 1000))
-        flipped, kept = log(self.f / 2), log(1 - self.f / 2)
+        flipped, unflipped = log(self.f / 2), log(1 - self.f / 2)
         with np.errstate(invalid="ignore"):
 
-            def max_losses(before: bool, after: bool) -> tuple[float, float]:
+            def max_losses(sets_before: bool, sets_after: bool) -> tuple[float, float]:
                 """The largest loss of a bit in each direction; the value sets the bit before and after, or not."""
-                prior = (kept, flipped) if before else (flipped, kept)  # of a permanent bit 1, and of 0
-                new_prior = (kept, flipped) if after else (flipped, kept)
+                prior = (unflipped, flipped) if sets_before else (flipped, unflipped)  # of a permanent bit 1, and of 0
+                new_prior = (unflipped, flipped) if sets_after else (flipped, unflipped)
                 first = np.logaddexp(prior[0] + set_, prior[1] + unset)
                 second = np.logaddexp(new_prior[0] + set_, new_prior[1] + unset)
                 changed = first[:, None] + second[None]

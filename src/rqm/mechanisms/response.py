@@ -46,21 +46,21 @@ class RandomizedResponse(Tabled):
         self._validate(1024)
         epsilon = real("epsilon", self.epsilon, "a positive number up to 25", 0, 25, closed="]")
         object.__setattr__(self, "epsilon", epsilon)
-        true, other = self.units
-        if true <= other:
+        true_units, false_units = self.units
+        if true_units <= false_units:
             raise ValueError(f"epsilon = {epsilon:g}: must be larger for {self.levels} levels")
 
     @cached_property
     def units(self) -> tuple[int, int]:
         """Units (of 2**TABLE_BITS) of the true value and of each other one, rounded so that the loss is at most ε."""
-        other = ceil(2**TABLE_BITS / (exp(self.epsilon) + self.levels - 1))
-        return 2**TABLE_BITS - (self.levels - 1) * other, other
+        false_units = ceil(2**TABLE_BITS / (exp(self.epsilon) + self.levels - 1))
+        return 2**TABLE_BITS - (self.levels - 1) * false_units, false_units
 
     @property
     def reach(self) -> Fraction:
         """The scale of the outcomes: 1 / (p_true − p_other), exactly."""
-        true, other = self.units
-        return Fraction(2**TABLE_BITS, true - other)
+        true_units, false_units = self.units
+        return Fraction(2**TABLE_BITS, true_units - false_units)
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with this scale of the outcomes."""
@@ -69,15 +69,15 @@ class RandomizedResponse(Tabled):
     @property
     def loss(self) -> float:
         """ε of the sampled integers: the logarithm of their ratio."""
-        true, other = self.units
-        return float(np.log(true) - np.log(other)) if other else inf
+        true_units, false_units = self.units
+        return float(np.log(true_units) - np.log(false_units)) if false_units else inf
 
     @cached_property
     def table(self) -> IntArray:
         """The integer table."""
-        true, other = self.units
-        rows = np.full((self.levels, self.levels), other)
-        np.fill_diagonal(rows, true)
+        true_units, false_units = self.units
+        rows = np.full((self.levels, self.levels), false_units)
+        np.fill_diagonal(rows, true_units)
         rows.setflags(write=False)
         return rows
 

@@ -13,12 +13,12 @@ from rqm._util.checks import FloatArray, real
 from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS, IntegerSampler, grid_sampler
 from rqm.mechanisms.base import Ask, option
 from rqm.mechanisms.channel import MAX_MARGIN
-from rqm.mechanisms.tabled import Wide
+from rqm.mechanisms.tabled import WideTable
 
 
 @final
 @dataclass(frozen=True)
-class Rounding(Wide):
+class Rounding(WideTable):
     """Unbiased rounding to the two neighboring levels (QSGD, Alistarh et al. 2017).
 
     It gives **no privacy** if a level lies inside the clip: some outputs are then impossible for some inputs. With

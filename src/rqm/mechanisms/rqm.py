@@ -10,7 +10,7 @@ import numpy as np
 from rqm._util.checks import FloatArray, real
 from rqm.mechanisms.base import Ask, option
 from rqm.mechanisms.channel import MAX_MARGIN
-from rqm.mechanisms.tabled import Wide
+from rqm.mechanisms.tabled import WideTable
 
 MAX_TABLE_LEVELS = 1024
 MIN_INTERIOR_LEVELS = 9
@@ -19,7 +19,7 @@ MIN_INTERIOR_LEVELS = 9
 
 @final
 @dataclass(frozen=True)
-class RQM(Wide):
+class RQM(WideTable):
     """Randomized Quantization Mechanism (Youn et al. 2023, Algorithm 2).
 
     Keeps each inner level with probability `keep` (q) and always keeps the two outer levels, which lie `margin` (Δ)

@@ -134,7 +134,7 @@ class Tabled(Channel):
         return [Fraction(below * low + above * high, total) for low, high in rows]
 
 
-class Wide(Tabled):
+class WideTable(Tabled):
     """A table whose outermost levels lie `margin` (Δ, in units of clip) beyond the clip."""
 
     margin: float

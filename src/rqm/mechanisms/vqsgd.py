@@ -110,20 +110,23 @@ class VQSGD(Mechanism):
 
     def units(self, slots: int) -> tuple[int, int]:
         """Units (of 2**TABLE_BITS) of the true vertex and of each other one, rounded so that the loss is at most ε."""
-        other = ceil(2**TABLE_BITS / (exp(self.epsilon) + slots - 1))
-        return 2**TABLE_BITS - (slots - 1) * other, other
+        false_units = ceil(2**TABLE_BITS / (exp(self.epsilon) + slots - 1))
+        return 2**TABLE_BITS - (slots - 1) * false_units, false_units
 
     def _pair(self, slots: int) -> Table:
         """The pmfs of an index at two vertices over (one, any third, the other); a little less private than it is.
 
         Words that are scaled to 2d are uniform up to 2d / 2⁶⁴, which is less than the spare units.
         """
-        true, other = self.units(slots)
-        if not true > other > SPARE_UNITS:
+        true_units, false_units = self.units(slots)
+        if not true_units > false_units > SPARE_UNITS:
             raise ValueError(f"epsilon = {self.epsilon:g}: must be larger for {slots} vertices")
-        p, q = (true + SPARE_UNITS) / 2**TABLE_BITS, (other - SPARE_UNITS) / 2**TABLE_BITS
+        p, q = (true_units + SPARE_UNITS) / 2**TABLE_BITS, (false_units - SPARE_UNITS) / 2**TABLE_BITS
         pair = Table(margin=1 / (p - q) - 1, rows=((p, 1 - p - q, q), (q, 1 - p - q, p)))
-        if min(pair.table[0, 0], pair.table[1, 2]) <= true or max(pair.table[0, 2], pair.table[1, 0]) >= other:
+        if (
+            min(pair.table[0, 0], pair.table[1, 2]) <= true_units
+            or max(pair.table[0, 2], pair.table[1, 0]) >= false_units
+        ):
             raise ValueError(f"epsilon = {self.epsilon:g}: must be larger, or its pmf does not fit an integer table")
         return pair
 
@@ -139,13 +142,13 @@ class VQSGD(Mechanism):
     def law(self, v: npt.ArrayLike) -> FloatArray:
         """The probability that each bit is set; if `local`, of each index. `v` is in units of the L2 clip."""
         vertices = self.shares(v)
-        true, other = self._response(len(vertices))
-        return np.asarray(vertices * true + (1 - vertices) * other)
+        p_true, p_false = self._response(len(vertices))
+        return np.asarray(vertices * p_true + (1 - vertices) * p_false)
 
     def _response(self, slots: int) -> tuple[float, float]:
         """The probabilities that a vertex is sent, if it is the true one, and if it is not."""
-        true, other = self.units(slots) if self.local else self.channel.units  # type: ignore[attr-defined]
-        return true / 2**TABLE_BITS, other / 2**TABLE_BITS
+        p_true, p_false = self.units(slots) if self.local else self.channel.units  # type: ignore[attr-defined]
+        return p_true / 2**TABLE_BITS, p_false / 2**TABLE_BITS
 
     def variance(self, slots: int) -> float:
         """The variance of a decoded coordinate of one client's zero vector, in L2 clips².
@@ -153,10 +156,10 @@ class VQSGD(Mechanism):
         The variance of all d coordinates of a vector v is d times that, minus ‖v‖². It is d/(p − q)² for one index, and
         d + 2d² f(1 − f)/(1 − 2f)² for bits that are flipped with probability f.
         """
-        true, other = self._response(slots)
+        p_true, p_false = self._response(slots)
         if self.local:
-            return 1 / (true - other) ** 2
-        return 1 + slots * true * other / (true - other) ** 2
+            return 1 / (p_true - p_false) ** 2
+        return 1 + slots * p_true * p_false / (p_true - p_false) ** 2
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with bits that decoding scales by the amount."""
@@ -222,9 +225,9 @@ class VQSGD(Mechanism):
 
     def _randomized(self, vertices: IntArray, slots: int, source: SecureRandom | SeededRandom) -> IntArray:
         """Randomized response: each vertex itself, or one of all vertices, uniformly."""
-        true, other = self.units(slots)
+        true_units, false_units = self.units(slots)
         first, second = source.words(2 * len(vertices)).reshape(-1, 2).T
-        is_true = first >> np.uint64(64 - TABLE_BITS) < true - other
+        is_true = first >> np.uint64(64 - TABLE_BITS) < true_units - false_units
         return np.asarray(np.where(is_true, vertices, _scaled(second, slots)))
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
@@ -233,9 +236,9 @@ class VQSGD(Mechanism):
         half = slots // 2
         if check and slots and not (z_sum.min() >= 0 and z_sum.max() <= clients):
             raise kernels.sum_range_error(clients, clients, z_sum.min() if z_sum.min() < 0 else z_sum.max())
-        true, other = self._response(slots)
+        p_true, p_false = self._response(slots)
         total = z_sum.astype(np.float64) if isinstance(z_sum, np.ndarray) else z_sum.double()
-        return (total[:half] - total[half:]) * (sqrt(half) / (clients * (true - other)))
+        return (total[:half] - total[half:]) * (sqrt(half) / (clients * (p_true - p_false)))
 
 
 def _scaled(words: Any, count: int) -> IntArray:
