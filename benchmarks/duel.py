@@ -41,7 +41,10 @@ from pathlib import Path
 import numpy as np, torch
 import rqm
 from rqm import RQM, Plan, PrivateMean, Rounding, SecureRandom, SeededRandom, renyi
-from rqm.data.federated_data import Clients, FederatedData
+try:
+    from rqm.data.federated_data import Clients, FederatedData
+except ImportError:
+    from rqm.data.clients import Clients, FederatedData
 from rqm.plan.plan import Transforms
 from rqm.secagg import Params
 from rqm.secagg.local import aggregate
