@@ -216,7 +216,7 @@ def test_tff_that_is_damaged(tmp_path):
         ("pixels", np.ones((2, 28, 28), dtype=np.float32), "f0001_41 must have"),
         ("pixels", None, "KeyError"),
         ("label", np.zeros((3, 2), dtype=np.int32), "f0001_41 must have"),
-        ("label", np.zeros(3), "float64: must be whole numbers"),
+        ("label", np.full(3, 0.5), "float64: must be whole numbers"),
         ("label", None, "KeyError"),
     ],
 )

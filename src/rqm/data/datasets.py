@@ -75,7 +75,7 @@ def _read_single(read: Callable[[Path], tuple[Examples, Examples]], classes: int
 
 
 def _read_shards(clients: int, classes: int, paths: Paths) -> Split:
-    """Read an archive, and give each client two shards of sorted labels, whoever wrote them."""
+    """Read an archive, and give each client two shards of sorted labels instead of a writer."""
     train, test = _read_single(read_npz, classes, paths)
     order = np.argsort(train.writers, kind="stable")
     labels = train.labels[order]
@@ -133,9 +133,9 @@ def _read_idx_pair(images_path: Path, labels_path: Path, classes: int, is_transp
     return np.ascontiguousarray(images.swapaxes(1, 2)) if is_transposed else images, labels.astype(np.int64)
 
 
-def _idx_patterns(*parts: str) -> tuple[str, ...]:
+def _idx_patterns(*prefixes: str) -> tuple[str, ...]:
     """The files of pictures and labels, plain or gzipped."""
-    return tuple(f"{part}-{content}-ubyte*" for part in parts for content in ("images-idx3", "labels-idx1"))
+    return tuple(f"{prefix}-{content}-ubyte*" for prefix in prefixes for content in ("images-idx3", "labels-idx1"))
 
 
 HUGGING_FACE = "flwrlabs/femnist on Hugging Face"

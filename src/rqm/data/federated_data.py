@@ -60,7 +60,7 @@ class Clients:
         return np.asarray(self.offsets[indices + 1] - self.offsets[indices])
 
     def prepare_clients(self, clients: Iterable[int] | IntArray) -> None:
-        """Call `prepare` for some clients. `gather` needs it; indexing does it by itself."""
+        """Call `prepare` for some clients. Needed before `gather`; indexing prepares the client."""
         if self.prepare is not None:
             for client in clients:
                 self.prepare(int(client))

@@ -71,14 +71,14 @@ def save_to_disk(
         raise ValueError("users: there are none; must be at least one")
     test_inputs, test_labels = empty if test is None else example_tensors("test", test, empty, allow_bytes=True)
     arrays = {"offsets": np.array(offsets), "test_inputs": test_inputs.numpy(), "test_labels": test_labels.numpy()}
-    about: dict[str, Any] = {"name": name, "classes": max(classes, class_count(test_labels))}
+    description: dict[str, Any] = {"name": name, "classes": max(classes, class_count(test_labels))}
     for array, values in arrays.items():
         (folder / f"{array}.bin").write_bytes(values.tobytes())
-        about[array] = [str(values.dtype), *values.shape]
+        description[array] = [str(values.dtype), *values.shape]
     for array in ("inputs", "labels"):
-        dtype, _, *example_shape = about[f"test_{array}"]
-        about[array] = [dtype, offsets[-1], *example_shape]
-    write_json(folder / ABOUT, about)
+        dtype, _, *example_shape = description[f"test_{array}"]
+        description[array] = [dtype, offsets[-1], *example_shape]
+    write_json(folder / ABOUT, description)
     return folder
 
 
@@ -90,9 +90,9 @@ def load_from_disk(folder: str | Path) -> FederatedData:
     """
     folder = Path(folder)
     try:
-        about = read_json(folder / ABOUT, "what rqm.data.memory_mapped.save_to_disk wrote")
-        inputs, labels, offsets, *test = (_map(folder / f"{array}.bin", about[array]) for array in ARRAYS)
-        name, classes = str(about["name"]), int(about["classes"])
+        description = read_json(folder / ABOUT, "what rqm.data.memory_mapped.save_to_disk wrote")
+        inputs, labels, offsets, *test = (_map(folder / f"{array}.bin", description[array]) for array in ARRAYS)
+        name, classes = str(description["name"]), int(description["classes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{folder}: must be a folder that rqm.data.memory_mapped.save_to_disk wrote ({error})"
@@ -115,11 +115,11 @@ def load_from_disk(folder: str | Path) -> FederatedData:
     return FederatedData(name, train, torch.from_numpy(test[0]), torch.from_numpy(test[1]), classes)
 
 
-def _map(path: Path, description: list[Any]) -> npt.NDArray[Any]:
+def _map(path: Path, dtype_and_shape: list[Any]) -> npt.NDArray[Any]:
     """Map a file of numbers. What is written to the array is not written to the file."""
-    dtype, shape = description[0], tuple(int(size) for size in description[1:])
+    dtype, shape = dtype_and_shape[0], tuple(int(size) for size in dtype_and_shape[1:])
     if dtype not in DTYPES:
-        raise ValueError(f"{path.name} is of {shown(description)}: must be {', '.join(DTYPES)}, and a shape")
+        raise ValueError(f"{path.name} is of {shown(dtype_and_shape)}: must be {', '.join(DTYPES)}, and a shape")
     size, expected_size = path.stat().st_size, np.dtype(dtype).itemsize * prod(shape)
     if size != expected_size:
         raise ValueError(f"{path.name} has {size} bytes: must have {expected_size}, for {dtype} of shape {shape}")

@@ -100,9 +100,10 @@ def check_labels(path: Path, labels: Array, classes: int) -> None:
 
 
 def _integers(values: Array) -> Labels:
-    """Whole numbers of 64 bits."""
-    if values.dtype.kind not in "iu":
-        raise ValueError(f"its labels are of type {values.dtype}: must be whole numbers")
+    """Whole numbers of 64 bits, from integers or from floats without fractions, as of MATLAB."""
+    is_whole = values.dtype.kind in "iuf" and (np.abs(values) < 2**53).all() and (values == np.rint(values)).all()
+    if not is_whole:
+        raise ValueError(f"its labels or writers are of type {values.dtype}: must be whole numbers")
     return values.astype(np.int64)
 
 
@@ -286,8 +287,8 @@ def read_parquet(path: Path) -> Examples:
         ParquetFile(path, read_dictionary=names[:2]) as file,  # values that are repeated take memory once
     ):
         metadata = file.metadata
-        sizes = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
-        check_unpacked(path, max(0, *sizes, sum(sizes), SIDE * SIDE * metadata.num_rows))
+        size = sum(abs(metadata.row_group(index).total_byte_size) for index in range(metadata.num_row_groups))
+        check_unpacked(path, max(size, SIDE * SIDE * metadata.num_rows))
         rows: list[tuple[Images, int, str]] = []
         for batch in file.iter_batches(batch_size=1024, columns=names):
             for values in zip(batch["image"], batch["writer_id"], batch["character"], strict=True):
@@ -343,18 +344,10 @@ def read_emnist_mat(path: Path) -> tuple[Examples, Examples]:
         return _mat_examples(dataset["train"]), _mat_examples(dataset["test"])
 
 
-def _mat_examples(part: dict[str, Array]) -> Examples:
+def _mat_examples(record: dict[str, Array]) -> Examples:
     """The examples of the structure `train` or `test`."""
-    images = np.ascontiguousarray(part["images"].T.reshape(SIDE, SIDE, -1).transpose(2, 1, 0))
-    labels, writers = (_without_fractions(part[name].reshape(-1)) for name in ("labels", "writers"))
-    return _examples(images, labels, _integers(writers))
-
-
-def _without_fractions(values: Array) -> Array:
-    """The same numbers as integers, if they are whole floats, which is what MATLAB writes by default."""
-    if values.dtype.kind == "f" and (np.abs(values) < 2**53).all() and (values == np.rint(values)).all():
-        return values.astype(np.int64)
-    return values
+    images = np.ascontiguousarray(record["images"].T.reshape(SIDE, SIDE, -1).transpose(2, 1, 0))
+    return _examples(images, record["labels"].reshape(-1), _integers(record["writers"].reshape(-1)))
 
 
 def _unpack_mat(path: Path, file: BinaryIO, byte_order: str) -> memoryview:
