@@ -88,7 +88,7 @@ class CorrelatedNoise:
                 f"noise = {shown(value)}: must be 'independent', 'correlated', or a table of transient_std, "
                 "residual_std and gain"
             )
-        return cls(float(value))
+        return cls(value)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON or TOML."""
