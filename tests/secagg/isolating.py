@@ -15,10 +15,10 @@ from rqm import RQM, Participation
 from rqm.kernels.packing import unpack
 from rqm.plan.plan import Plan
 from rqm.plan.protocol import protocol
-from rqm.secagg import Aborted, Client, Server, new_round, wire
-from rqm.secagg.errors import ProtocolError
+from rqm.secagg import Aborted, new_round, wire
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
+from tests.secagg.rounds import Round
 
 CLIENTS, SURVIVORS, CLIQUE, COUNT = 100, 80, 23, 512
 PLAN = Plan(
@@ -60,27 +60,26 @@ def isolated_round(chance):
     params, values = protocol(PLAN, COUNT, new_round()), draw_values(chance)
     clique, begin = set(chance.sample(range(CLIENTS), CLIQUE)), chance.choice(list(Kind)[1::2])
     padding = set(range(CLIENTS)) - clique if chance.random() < 0.5 else set()
-    clients, server = {u: Client(params, u) for u in range(CLIENTS)}, Server(params)
-    inbox, vectors, revealed = dict.fromkeys(clients, b""), {}, 0
+    round_, vectors, revealed = Round(params=params, values=values), {}, 0
     for stage in STAGES:
-        for u, data in inbox.items():
-            try:
-                answer = clients[u].answer(stage, data, lambda u=u: values[u])
-            except ProtocolError:
-                continue
-            if stage == Kind.MASKED:
-                masked = unpack(params.read(answer, stage, u)[0], params.bits, params.count)
-                vectors[u] = masked.astype(np.int64)
-            revealed += stage == Kind.REVEAL
-            server.receive(answer)
+        answers = round_.answers(stage)
+        if stage == Kind.MASKED:
+            masked = {u: params.read(answer, stage, u)[0] for u, answer in answers.items()}
+            vectors = {u: unpack(data, params.bits, COUNT).astype(np.int64) for u, data in masked.items()}
+        for u, answer in answers.items():
+            round_.server.receive(answer, u)
+        if stage == Kind.REVEAL:
+            revealed = len(answers)
+            break
         try:
-            inbox = server.advance() if stage != Kind.REVEAL else {}
+            inbox = round_.server.advance()
         except Aborted:
             break
-        kind = Kind(stage + 1) if stage != Kind.REVEAL else stage
-        if begin <= kind < Kind.REVEAL:
+        kind = Kind(stage + 1)
+        if kind >= begin:
             fields = {u: restrict(params.read(inbox[u], kind, u), kind, clique, padding) for u in clique & inbox.keys()}
             inbox = {u: wire.frame(kind, params.digest, u, *fields[u]) for u in fields}
+        round_.inbox = inbox
     return revealed, correlation(vectors, values, clique, 2**params.bits)
 
 
@@ -96,19 +95,20 @@ def correlation(vectors, values, clique, modulus):
 
 
 def main(rounds, seed=0):
-    """So many rounds of each kind."""
+    """A number of rounds of each kind."""
     chance = Random(seed)
     ended = sum(round_with_dropouts(chance) for _ in range(rounds))
     attacks = [isolated_round(chance) for _ in range(rounds)]
-    seen = np.array([correlations for _, correlations in attacks if any(correlations)])
+    correlations = np.array([pair for _, pair in attacks if any(pair)])
     names = "of_a_cliques_sum", "of_a_client"
     return {
         "rounds": rounds,
         "ended_with_up_to_20_dropouts": ended,
         "attacks_that_got_shares": sum(revealed > 0 for revealed, _ in attacks),
-        "attacks_that_got_vectors": len(seen),
+        "attacks_that_got_vectors": len(correlations),
         "correlation_times_root_d": {
-            name: [float(column.mean()), float(column.std())] for name, column in zip(names, seen.T, strict=False)
+            name: [float(column.mean()), float(column.std())]
+            for name, column in zip(names, correlations.T, strict=False)
         },
     }
 

@@ -17,10 +17,14 @@ def roster_of(clients):
 
 
 class Round:
-    """A round up to a stage: `inbox` holds what the clients get next, `refused` why some gave up."""
+    """A round up to a stage: `inbox` holds what the clients get next, `refused` why some gave up.
+
+    All clients send the same values, or each a row.
+    """
 
     def __init__(self, until=Kind.KEYS, params=PARAMS, dropouts=(), *, clients=None, server=None, values=VALUES):
-        self.params, self.values, self.refused = params, values, {}
+        self.params, self.refused = params, {}
+        self.values = values if np.ndim(values) == 2 else [values] * params.clients
         self.clients = clients or {u: Client(params, u) for u in range(params.clients)}
         self.server, self.inbox = server or Server(params), dict.fromkeys(self.clients, b"")
         for stage in STAGES[: STAGES.index(until)]:
@@ -39,7 +43,7 @@ class Round:
         answers = {}
         for u, data in (self.inbox | (altered or {})).items():
             try:
-                answers[u] = self.clients[u].answer(stage, data, lambda: self.values)
+                answers[u] = self.clients[u].answer(stage, data, lambda u=u: self.values[u])
             except ProtocolError as error:
                 self.refused[u] = str(error)
         return answers
@@ -55,5 +59,5 @@ class Round:
     def send(self, kind, *fields, to=0):
         """What a client answers to other fields, as they are read from its message."""
         stage = Kind(kind + 1)
-        answer = self.clients[to].answer(stage, self.frame(kind, *fields, to=to), lambda: self.values)
+        answer = self.clients[to].answer(stage, self.frame(kind, *fields, to=to), lambda: self.values[to])
         return self.params.read(answer, stage, to)

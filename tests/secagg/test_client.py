@@ -96,10 +96,10 @@ def test_signed_rounds_need_an_identity_and_the_roster():
     params = Params(clients=4, count=3, levels=16, round=b"s", threshold=2, roster=roster.hash)
     with pytest.raises(ValueError, match="roster must be given"):
         Server(params)  # which would take any keys
-    for identity, known, match in (
+    for identity, its_roster, match in (
         (None, None, "identity"),
         (IDENTITIES[9], roster, "must be in the roster"),
         (IDENTITIES[0], roster_of(1), "the roster of this round"),
     ):
         with pytest.raises(ValueError, match=match):
-            Client(params, 0, identity, known)
+            Client(params, 0, identity, its_roster)

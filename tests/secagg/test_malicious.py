@@ -22,16 +22,16 @@ def new_keys():
 
 
 def signed(by, number, params, keys):
-    """Keys that somebody advertises as those of a client."""
+    """Keys that an identity advertises as those of a client."""
     return keys + by.sign(params.keys_statement(number, keys))
 
 
 # -- keys -----------------------------------------------------------------------------------------
 
 
-def second_encoding(keys, own, start):
+def second_encoding(keys, client_keys, start):
     """The client's own key with its highest bit set, which X25519 ignores."""
-    return keys[:start] + own[start : start + 31] + bytes([own[start + 31] | 0x80]) + keys[start + 32 :]
+    return keys[:start] + client_keys[start : start + 31] + bytes([client_keys[start + 31] | 0x80]) + keys[start + 32 :]
 
 
 KEYS = {
@@ -98,10 +98,10 @@ def test_keys_that_their_owner_has_not_signed(change):
 
 
 def test_the_server_checks_signatures():
-    roster, other = roster_of(5), replace(SIGNED, round=b"two")
+    roster, next_round = roster_of(5), replace(SIGNED, round=b"two")
     replayed = Client(SIGNED, 1, IDENTITIES[1], roster).answer(Kind.KEYS)
     with refuses("keys of client 1 are not signed"):  # signed, but for another round
-        Server(other, roster).receive(wire.frame(Kind.KEYS, other.digest, 1, replayed[45:]))
+        Server(next_round, roster).receive(wire.frame(Kind.KEYS, next_round.digest, 1, replayed[45:]))
     server = Server(SIGNED, roster)
     server.receive(wire.frame(Kind.KEYS, SIGNED.digest, 1, signed(IDENTITIES[1], 1, SIGNED, new_keys())))
     with refuses("client 2 has a key or an identity that is in use"):
@@ -113,11 +113,11 @@ def test_the_server_checks_signatures():
 def test_one_round_with_two_plans():
     """The others use less noise in a round of the same name: their keys are signed for that, and not for this."""
     roster = roster_of(5)
-    own, others = (replace(SIGNED, context=bytes([plan]) * 32) for plan in (1, 2))
-    clients = {u: Client(own if u == 0 else others, u, IDENTITIES[u], roster) for u in range(5)}
+    private, noisy = (replace(SIGNED, context=bytes([plan]) * 32) for plan in (1, 2))
+    clients = {u: Client(private if u == 0 else noisy, u, IDENTITIES[u], roster) for u in range(5)}
     parties = {u: client.answer(Kind.KEYS)[45:] for u, client in clients.items()}
     with refuses("keys of client 1 are not signed"):
-        clients[0].answer(Kind.SHARES, wire.frame(Kind.PARTIES, own.digest, 0, parties))
+        clients[0].answer(Kind.SHARES, wire.frame(Kind.PARTIES, private.digest, 0, parties))
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -281,13 +281,13 @@ def test_shares_of_another_run_of_the_same_round():
 
 def test_shares_that_were_meant_for_another_client():
     round_ = Round(Kind.MASKED)
-    own, others = (round_.fields(Kind.INBOX, to)[0] for to in (0, 1))
-    _, _, refused = round_.send(Kind.INBOX, own | {2: others[2]}, [])
+    sealed, misdirected = (round_.fields(Kind.INBOX, to)[0] for to in (0, 1))
+    _, _, refused = round_.send(Kind.INBOX, sealed | {2: misdirected[2]}, [])
     assert list(refused) == [2]
     again = Round(Kind.MASKED)
-    own, others = (again.fields(Kind.INBOX, to)[0] for to in (0, 1))
+    sealed, misdirected = (again.fields(Kind.INBOX, to)[0] for to in (0, 1))
     with refuses(r"2 neighbors have shared their secrets \(not \[2, 3\], whose shares were altered"):
-        again.send(Kind.INBOX, own | {2: others[2], 3: others[3]}, [])
+        again.send(Kind.INBOX, sealed | {2: misdirected[2], 3: misdirected[3]}, [])
 
 
 def test_keys_of_an_earlier_run_of_the_same_round():

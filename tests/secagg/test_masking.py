@@ -20,13 +20,13 @@ LEVEL = 1e-6
 def test_a_mask_is_the_keystream_word_by_word(bits, count):
     key = bytes(range(32))
     total = np.arange(count).astype(masking.lane(bits))
-    before = total.copy()
+    original = total.copy()
     masking.add_mask(total, key, 1)
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     words = np.frombuffer(cipher.update(bytes(total.nbytes)), total.dtype)
-    assert (total == before + words).all()  # modulo the word
+    assert (total == original + words).all()  # modulo the word
     masking.add_mask(total, key, -1)
-    assert (total == before).all()
+    assert (total == original).all()
 
 
 def masks(bits):

@@ -51,12 +51,12 @@ class Outcome(NamedTuple):
     recovered: dict[int, Any]
 
 
-def carry_out(before=None, dropouts=None, *, tamper=None, blind=False, owners=None, **change):
+def carry_out(previous=None, dropouts=None, *, tamper=None, blind=False, owners=None, **change):
     """A round in which client u sends u, 1, 0 and its noise, or settles its noise; all are saved after each message.
 
     A server that is blind does not care how many clients of each kind there are.
     """
-    dropouts, index, pending = dropouts or {}, 0 if before is None else 1, before and before.pending
+    dropouts, index, pending = dropouts or {}, 0 if previous is None else 1, previous and previous.pending
     now = params(index, pending, **change)
     roster, of_server = ROSTER if now.roster else None, replace(now)
     if blind:
@@ -64,13 +64,13 @@ def carry_out(before=None, dropouts=None, *, tamper=None, blind=False, owners=No
     server, options, clients = Server(of_server, roster, previous=pending), {}, {}
     for u in set(range(now.clients)) - {u for u, stage in dropouts.items() if stage == Kind.KEYS}:
         owner = (owners or {}).get(u, u - N if u >= N else u + index * N)
-        options[u] = {"previous": before.settlements[u - N] if u >= N else None}
+        options[u] = {"previous": previous.settlements[u - N] if u >= N else None}
         options[u] |= {"identity": IDENTITIES[owner], "roster": roster} if roster else {}
         clients[u] = Client(now, u, next_context=CONTEXTS[index + 1], **options[u])
 
     def values(u):
         if u >= N:
-            return -noise(before.settlements[u - N].noise_secret) % 2**BITS
+            return -noise(previous.settlements[u - N].noise_secret) % 2**BITS
         return np.array([u, 1, 0]) + noise(clients[u].noise_secret)
 
     inbox = dict.fromkeys(clients, b"")
@@ -88,10 +88,10 @@ def carry_out(before=None, dropouts=None, *, tamper=None, blind=False, owners=No
     return Outcome(total, clients, pending, settlements, recovered)
 
 
-def clean(outcome, before=None):
+def clean(outcome, previous=None):
     """What clients sent of their own, given the noise of all in the sum, and in the previous one."""
     total = outcome.total - sum(noise(settlement.noise_secret) for settlement in outcome.settlements)
-    total += sum(noise(settlement.noise_secret) for settlement in (before.settlements if before else ()))
+    total += sum(noise(settlement.noise_secret) for settlement in (previous.settlements if previous else ()))
     return (total % 2**BITS).tolist()
 
 
@@ -138,12 +138,12 @@ def test_who_is_in_the_sum_but_silent_since_is_a_dropout_of_the_next():
     assert ((first.total - hidden) % 2**BITS).tolist() == [10, 5, 0]
 
 
-@pytest.mark.parametrize(("few", "kind"), [(range(3), "send vectors"), (range(N, N + 3), "settle")])
-def test_too_few_of_one_kind(first, few, kind):
+@pytest.mark.parametrize(("dropped", "kind"), [(range(3), "send vectors"), (range(N, N + 3), "settle")])
+def test_too_few_of_one_kind(first, dropped, kind):
     """The round ends; and where the server does not care, clients refuse such a sum themselves."""
     with pytest.raises(Aborted, match=f"2 clients that {kind} are left after SHARES: must be at least 3"):
-        carry_out(first, dict.fromkeys(few, Kind.SHARES))
-    dropouts = dict.fromkeys(few, Kind.MASKED)
+        carry_out(first, dict.fromkeys(dropped, Kind.SHARES))
+    dropouts = dict.fromkeys(dropped, Kind.MASKED)
     with pytest.raises(ProtocolError, match=f"2 clients that {kind} are in the sum: must be at least 3"):
         carry_out(first, dropouts, blind=True)
     carry_out(first, dropouts, min_per_kind=2)

@@ -1,4 +1,4 @@
-"""Shamir's sharing against arithmetic written out by hand, and what fewer shares say."""
+"""Shamir's sharing against schoolbook arithmetic, and what fewer shares say."""
 
 import os
 from itertools import combinations
@@ -60,8 +60,8 @@ def test_many_shares():
 def test_fewer_shares_fit_every_secret_equally_well():
     """With threshold 2 one share says nothing: for every secret exactly one random coefficient explains it."""
     point = 7
-    seen = [split(secret.to_bytes(2, "little"), [point, 9], 2, b"\x34\x12")[0] for secret in range(2**16)]
-    assert len(set(seen)) == 2**16
+    shares = [split(secret.to_bytes(2, "little"), [point, 9], 2, b"\x34\x12")[0] for secret in range(2**16)]
+    assert len(set(shares)) == 2**16
 
 
 def test_a_wrong_share_gives_another_secret():

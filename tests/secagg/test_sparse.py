@@ -88,7 +88,7 @@ def nothing_is_revealed(round_, groups):
                 round_.clients[u].answer(Kind.REVEAL, round_.frame(Kind.PROOF, proof, to=u))
 
 
-def told(round_, everybody):
+def announce(round_, everybody):
     """What the server says to each client of a sum of its choice, with the tags that were made."""
     tags, linked = round_.server._tags, round_.server._linked
     return {
@@ -104,15 +104,15 @@ def told(round_, everybody):
 
 
 def test_different_stories_about_who_takes_part():
-    """Half is told of another client under somebody's number: no share of one half can be opened by the other."""
+    """Half of the clients get another one's keys under a number: no share of one half can be opened by the other."""
     round_ = sparse_round(Kind.SHARES)
     stranger = SPARSE.read(Client(SPARSE, 5).answer(Kind.KEYS), Kind.KEYS, 5)[0]
-    other = round_.fields(Kind.PARTIES)[0] | {5: stranger}
-    round_.step(Kind.SHARES, altered={u: round_.frame(Kind.PARTIES, other, to=u) for u in range(12, N)})
+    changed = round_.fields(Kind.PARTIES)[0] | {5: stranger}
+    round_.step(Kind.SHARES, altered={u: round_.frame(Kind.PARTIES, changed, to=u) for u in range(12, N)})
     for message in round_.answers(Kind.MASKED).values():
         round_.server.receive(message)
     assert not any(share for u in range(12) for v, share in round_.clients[u]._shares.items() if v >= 12)
-    answers = round_.answers(Kind.ACKS, told(round_, lambda _: set(range(N))))
+    answers = round_.answers(Kind.ACKS, announce(round_, lambda _: set(range(N))))
     assert len(round_.refused) > 4  # too many tags of the others do not fit
     nothing_is_revealed(round_, [(answers, range(12)), (answers, range(12, N))])
 
@@ -120,7 +120,7 @@ def test_different_stories_about_who_takes_part():
 def test_two_sums_are_told():
     """Each has too few who signed it: two sums have more clients in common than may be corrupt."""
     round_ = sparse_round(Kind.ACKS)
-    answers = round_.answers(Kind.ACKS, told(round_, lambda u: set(range(N if u >= 10 else N - 4))))
+    answers = round_.answers(Kind.ACKS, announce(round_, lambda u: set(range(N if u >= 10 else N - 4))))
     nothing_is_revealed(round_, [(answers, range(10, N))])
     assert {u for u in answers if u < 10}  # some went along
     nothing_is_revealed(round_, [({u: answers[u] for u in answers if u < N - 4}, range(10))])
