@@ -54,7 +54,7 @@ def algorithm_2(mech: RQM, x: torch.Tensor) -> torch.Tensor:
 
 def fused(mech: RQM) -> Callable[[torch.Tensor], torch.Tensor]:
     """What torch.compile makes of rounding and a look-up in an alias table of floats: fast, and not exact."""
-    recipe, columns = mech.recipe, 1 << mech.recipe.column_bits
+    recipe, columns = mech.sampler, 1 << mech.sampler.column_bits
     threshold = torch.from_numpy((recipe.entries >> ALIAS_BITS) / 2 ** (TABLE_BITS - recipe.column_bits)).float().cuda()
     alias = torch.from_numpy((recipe.entries & (2**ALIAS_BITS - 1)).astype("int32")).cuda()
 
@@ -86,7 +86,7 @@ def bench() -> Result:
     def kernel(
         what: Any, out: torch.Tensor, width: int, sum_rows: bool, source: SecureRandom | SeededRandom = rng
     ) -> Callable[[], object]:
-        return lambda: cuda.launch(what.recipe, x, source, out, width, sum_rows=sum_rows)
+        return lambda: cuda.launch(what.sampler, x, source, out, width, sum_rows=sum_rows)
 
     runs: dict[str, Callable[[], object]] = {
         OURS: kernel(mech, total, MODEL, True),

@@ -40,7 +40,7 @@ from itertools import count as counter
 from pathlib import Path
 import numpy as np, torch
 import rqm
-from rqm import RQM, Plan, PrivateMean, Rounding, SecureRandom, SeededRandom, renyi
+from rqm import RQM, Plan, PrivateMean, StochasticRounding, SecureRandom, SeededRandom, renyi
 try:
     from rqm.data.federated_data import Clients, FederatedData
 except ImportError:
@@ -90,9 +90,9 @@ def flower():
     return run
 
 x, mech, keep = (0.4 * rng.standard_normal(4_000_000)).astype(np.float32), RQM(), iter(np.arange(0.4, 0.5, 1e-6))
-values, one_bit = rng.integers(0, 16, size=2**18), Rounding(clip=0.0125, margin=60.0, levels=2)
+values, one_bit = rng.integers(0, 16, size=2**18), StochasticRounding(clip=0.0125, margin=60.0, levels=2)
 margin = (20.0 + number / 1000 for number in counter())
-fresh = lambda clip=4 / 1024: Rounding(clip=clip, levels=2, margin=next(margin))
+fresh = lambda clip=4 / 1024: StochasticRounding(clip=clip, levels=2, margin=next(margin))
 rotated = dict(transforms=Transforms(1.0, rotate=True))
 turns = dict(max_participations=1, sampling="fixed-order", population=41)
 makers = {

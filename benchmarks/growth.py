@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine_name
-from rqm import RQM, Rounding, SecureRandom, SeededRandom, private_mean
+from rqm import RQM, SecureRandom, SeededRandom, StochasticRounding, private_mean
 
 COORDINATES = [2**k for k in range(10, 27, 2)]
 CLIENTS = [10, 100, 1_000, 10_000, 100_000, 1_000_000]
@@ -43,14 +43,14 @@ Job = Callable[[], object]
 
 def message(count: int) -> Job:
     """One client's message of so many coordinates: clip, rotation, secure words."""
-    mean = private_mean(dim=count, clients=100, mechanism=Rounding(clip=1.0, levels=2, margin=20.0))
+    mean = private_mean(dim=count, clients=100, mechanism=StochasticRounding(clip=1.0, levels=2, margin=20.0))
     x = np.full(count, 1e-3, dtype=np.float32)
     return lambda: mean.encode(x, SecureRandom())
 
 
 def decoding(count: int) -> Job:
     """The server's mean of so many coordinates from a sum."""
-    mean = private_mean(dim=count, clients=100, mechanism=Rounding(clip=1.0, levels=2, margin=20.0))
+    mean = private_mean(dim=count, clients=100, mechanism=StochasticRounding(clip=1.0, levels=2, margin=20.0))
     total = np.full(mean.coordinates, 50, dtype=np.int64)
     return lambda: mean.decode(total, 100)
 
@@ -79,7 +79,9 @@ def charging(rounds: int) -> Job:
     """A ledger of so many rounds, each charged and on the disk; and what they cost in all."""
     from rqm.plan.guard import Guard  # noqa: PLC0415 (what is not measured does without)
 
-    mean = private_mean(dim=1000, clients=100, rounds=rounds, mechanism=Rounding(clip=1.0, levels=2, margin=20.0))
+    mean = private_mean(
+        dim=1000, clients=100, rounds=rounds, mechanism=StochasticRounding(clip=1.0, levels=2, margin=20.0)
+    )
 
     def run() -> None:
         with TemporaryDirectory() as folder, Guard(mean, Path(folder)) as guard:

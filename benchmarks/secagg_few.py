@@ -26,7 +26,7 @@ PARAMETERS, FORTY, FEW = 1_018_174, 40, 2**14
 def params_of(plan: Plan, part: float = 0.05) -> Params:
     """The round of a plan for so many corrupt and lost clients."""
     mean, lost = plan.private_mean(), int(part * plan.participation.clients)
-    channel = plan.mechanism.channel
+    channel = plan.mechanism.discrete
     graph = security(plan.participation.clients, plan.participation.clients - lost, lost)
     return Params(
         plan.participation.clients,
@@ -35,7 +35,7 @@ def params_of(plan: Plan, part: float = 0.05) -> Params:
         b"few",
         *graph,
         bits=mean.modulus.bit_length() - 1,
-        modular=channel.modular,
+        modular=channel.is_modular,
     )
 
 

@@ -31,7 +31,7 @@ def spread(workload: Workload, covariance: np.ndarray) -> np.ndarray:
 
 def simulated(plan: Plan, noise: CorrelatedNoise, seed: int = 0) -> np.ndarray:
     """The same of drawn integers, over the L2 clip."""
-    rng, channel, who = np.random.default_rng(seed), plan.mechanism.channel, plan.participation
+    rng, channel, who = np.random.default_rng(seed), plan.mechanism.discrete, plan.participation
 
     def sums(one: CorrelatedNoise) -> np.ndarray:
         pmf, _ = one.summed(who.clients)
@@ -57,7 +57,7 @@ def main() -> None:
     """Draw it."""
     plan = Sweep.from_toml(find("cancel")).variants["cancelled, ε=1"]
     mean, workload, rounds = plan.private_mean(), plan.workload, plan.participation.rounds
-    channel, clip, noise = plan.mechanism.channel, plan.transforms.l2_clip or 1.0, mean.noise
+    channel, clip, noise = plan.mechanism.discrete, plan.transforms.l2_clip or 1.0, mean.noise
     assert noise is not None
     alone = trusted_noise(mean)
     difference = np.eye(rounds) - np.eye(rounds, k=-1)

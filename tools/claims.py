@@ -14,14 +14,14 @@ from typing import Any
 
 from rqm import PBM, RQM, renyi
 from rqm._util.files import write_json
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.report.paper import PAPER
 
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 CLIENTS = (1, 40)
 
 
-def leaked(mech: Channel, clients: int) -> dict[str, list[float]]:
+def leaked(mech: DiscreteMechanism, clients: int) -> dict[str, list[float]]:
     """D_α at the orders: attained, certified, and as the paper computes it, all others at ±c."""
     found = renyi(mech, list(ORDERS), clients)
     papers = renyi(mech, list(ORDERS), clients, "balanced")

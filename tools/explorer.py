@@ -8,9 +8,9 @@ from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
-from rqm import PBM, RQM, RenyiBound, Rounding, renyi
-from rqm.mechanisms.channel import Channel
-from rqm.mechanisms.response import RandomizedResponse
+from rqm import PBM, RQM, RenyiBound, StochasticRounding, renyi
+from rqm.mechanisms.discrete import DiscreteMechanism
+from rqm.related.randomized_response import RandomizedResponse
 from rqm.report import explorer
 
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, inf)
@@ -47,19 +47,19 @@ def format_grid(grid: dict[str, Any]) -> str:
     return text + "\n"
 
 
-def settings() -> Iterator[tuple[Channel, tuple[int, ...]]]:
+def settings() -> Iterator[tuple[DiscreteMechanism, tuple[int, ...]]]:
     """What is precomputed, and for how many clients."""
     for margin, keep in RQMS:
         yield RQM(margin=margin, levels=16, keep=keep), CLIENTS
     for theta in THETAS:
         yield PBM(theta=theta, levels=16), CLIENTS
     for margin in MARGINS:
-        yield Rounding(margin=margin, levels=2), CLIENTS
+        yield StochasticRounding(margin=margin, levels=2), CLIENTS
     for epsilon in EPSILONS:
         yield RandomizedResponse(levels=16, epsilon=epsilon), RESPONSE_CLIENTS
 
 
-def parameters(mech: Channel) -> dict[str, Any]:
+def parameters(mech: DiscreteMechanism) -> dict[str, Any]:
     """The mechanism as the page names it: inputs are in units of the clip there."""
     return {name: value for name, value in mech.to_dict().items() if name != "clip"}
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.registry import kinds
+from rqm.registry import kinds
 
 PAGE = Path(__file__).parents[1] / "docs" / "which-mechanism.md"
 BEGIN, END = "<!-- the registry's -->", "<!-- end -->"
@@ -15,9 +15,9 @@ def row(made: type[Mechanism]) -> str:
     about = (made.__doc__ or "").split("\n")[0].rstrip(".").replace("``", "`")
     options = ", ".join(f"`{name}`" for name in made.options()) or "–"
     facts = {
-        "integers": mech.integers,
-        "adds noise": mech.private,
-        "calibrated": mech.least_noise is not None,
+        "integers": mech.has_integer_messages,
+        "adds noise": mech.adds_noise,
+        "calibrated": mech.min_noise is not None,
     }
     return f"| `{made.kind}` | {about} | {options} | {' | '.join('yes' if said else '' for said in facts.values())} |"
 

@@ -23,7 +23,7 @@ from rqm._util.files import write_json
 from rqm.audit.attained import attained_epsilon
 from rqm.audit.vector import EFFORT, audit_vector
 from rqm.kernels.integer_sampler import TABLE_BITS
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 
 CLIENTS, DIMS, EPSILONS = (10, 30, 100, 300, 1000, 10_000), (1, 16, 128, 1024, 2**14, 2**20), (3.0, 8.0)
 LEVELS, DELTA = 16, 1e-6
@@ -61,11 +61,11 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
         guarantee = found[name].guarantee
         assert guarantee is not None
         noise[name] = guarantee.noise_std_over_gaussian
-        if not _fits(found[name].mechanism.channel, clients):
+        if not _fits(found[name].mechanism.discrete, clients):
             noise[name] = f"bits = {bits}: sums do not fit"
             del found[name]
     best = min(found, key=lambda one: noise[one])
-    mean, mech, promise = found[best].private_mean(), found[best].mechanism.channel, found[best].guarantee
+    mean, mech, promise = found[best].private_mean(), found[best].mechanism.discrete, found[best].guarantee
     gaussian = promise is not None and promise.accountant == "gaussian"
     rng = SeededRandom(clients, dim, int(epsilon))
     release: dict[str, Any] = {"clients": clients, "dim": mean.coordinates, "l2_clip": mean.bound, "delta": DELTA}
@@ -90,15 +90,15 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
     }
 
 
-def _fits(mech: Channel, clients: int) -> bool:
+def _fits(mech: DiscreteMechanism, clients: int) -> bool:
     """Whether a sum, with six deviations of noise at either end, has room in the bits."""
     if mech.additive is None:
         return True
-    noise = sqrt(clients * mech.additive.near) / mech.grid.step
+    noise = sqrt(clients * mech.additive.variance_without_floor) / mech.grid.step
     return bool(clients * mech.additive.steps + 12 * noise <= 2**mech.bits)
 
 
-def _simulated(mech: Channel, clients: int, rng: SeededRandom) -> dict[str, float]:
+def _simulated(mech: DiscreteMechanism, clients: int, rng: SeededRandom) -> dict[str, float]:
     """The predicted deviation of a coordinate of the mean over the simulated one, all inputs zero.
 
     Additive noise is sampled from a table in which every outcome has one unit of 2⁻⁴⁰: with a chance of ``rare`` a sum
@@ -110,7 +110,7 @@ def _simulated(mech: Channel, clients: int, rng: SeededRandom) -> dict[str, floa
     sums = [mech.encode_sum(zero, rng, threads=1) for _ in range(count)]
     errors = np.concatenate([mech.decode(one, clients) for one in sums])
     whole = float(mech.variance(0.0))
-    near = whole if mech.additive is None else mech.additive.near
+    near = whole if mech.additive is None else mech.additive.variance_without_floor
     likely = abs(errors) <= LIKELY * sqrt(near / clients)
     return {
         "predicted_over_simulated": sqrt(near / clients / float(np.mean(errors[likely] ** 2))),

@@ -15,7 +15,7 @@ from rqm.advice.adviser import advise, pareto
 from rqm.advice.candidates import Request
 from rqm.advice.design import known_mechanisms, level_keeps, single_keep
 from rqm.advice.lattice import summed_table
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.report.pareto import draw
 from tools.tables import ALONE
 
@@ -35,7 +35,7 @@ def forty(out: Path) -> None:
     paper = RQM()
     target = renyi(paper, 2, 40)
     single = single_keep(2, 40, target.lower)
-    found: dict[str, Channel] = {
+    found: dict[str, DiscreteMechanism] = {
         "RQM, the paper's (Δ = c, q = 0.42)": paper,
         "RQM, best single keep": single,
         "RQM, a keep for each level": level_keeps(2, 40, target.lower, start=single),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SeededRandom
 
@@ -25,7 +25,7 @@ INK, PALE, LEVEL, INPUT, CHOSEN = "#22303c", "#c3ccd4", "#1b6ca8", "#e08a00", "#
 DIM, CLIENTS, BOUND = 64, 40, 1.0
 
 
-def bracket(x: float, kept: tuple[int, ...] = KEPT, mech: Channel = MECH) -> tuple[int, int, float]:
+def bracket(x: float, kept: tuple[int, ...] = KEPT, mech: DiscreteMechanism = MECH) -> tuple[int, int, float]:
     """The kept levels next to x, below and above, and the chance of rounding up.
 
     >>> below, above, up = bracket(0.6)

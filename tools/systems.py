@@ -85,10 +85,10 @@ def mvu() -> Any:
     low, high, clip = 0.2, 0.6, coordinate_clip(1.0, 8192)
     for _ in range(9):
         middle = (low + high) / 2
-        mech = private_table(middle, 4, rows=2, average=True).changed(clip=clip)
+        mech = private_table(middle, 4, rows=2, average=True).with_parameters(clip=clip)
         epsilon = private_mean(mechanism=mech, dim=DIM, **WHO).account().epsilon
         low, high = (middle, high) if epsilon <= EPSILON else (low, middle)
-    return private_table(low, 4, rows=2, average=True).changed(clip=clip)
+    return private_table(low, 4, rows=2, average=True).with_parameters(clip=clip)
 
 
 def correlated() -> dict[str, Any]:
@@ -190,7 +190,7 @@ def account_all(path: Path) -> None:
 
     found = json.loads(path.read_text())
     for name, plan in Sweep.from_toml(find(EXPERIMENT)).variants.items():
-        told, mean = account(plan) if plan.mechanism.private else None, plan.private_mean()
+        told, mean = account(plan) if plan.mechanism.adds_noise else None, plan.private_mean()
         bits = 32.0 if told is None or told.wire_bits_per_parameter is None else told.wire_bits_per_parameter
         if plan.threat_model.honest_clients == 1:  # nobody's sum is needed: a message may travel as it is
             bits = plan.mechanism.message_bits(mean.coordinates) / mean.dim

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rqm._util.stats import mean_and_interval
-from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.registry import mechanism_from_dict
 from tools import claims, related
 from tools.methods import TARGETS, plans, reached
 

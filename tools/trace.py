@@ -56,7 +56,7 @@ def is_counted(code: CodeType) -> bool:
 
 def epsilon() -> Callable[[], object]:
     """One ε of a mechanism with explicit parameters: one bit, n = 1000, d = 2^20."""
-    mech = rqm.Rounding(clip=4 / 1024, levels=2, margin=20.7)
+    mech = rqm.StochasticRounding(clip=4 / 1024, levels=2, margin=20.7)
     return lambda: rqm.private_mean(mechanism=mech, dim=2**20, clients=1000, delta=1e-6).guarantee().epsilon
 
 

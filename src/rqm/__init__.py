@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from rqm.encoding.private_mean import PrivateMean
     from rqm.mechanisms.additive import DiscreteGaussian, Skellam
     from rqm.mechanisms.base import Mechanism
-    from rqm.mechanisms.channel import Channel
+    from rqm.mechanisms.discrete import DiscreteMechanism
     from rqm.mechanisms.gaussian import Gaussian
     from rqm.mechanisms.noiseless import Noiseless
     from rqm.mechanisms.pbm import PBM
-    from rqm.mechanisms.registry import mechanism_from_dict, register
-    from rqm.mechanisms.rounding import Rounding
     from rqm.mechanisms.rqm import RQM
-    from rqm.mechanisms.tabled import Tabled
+    from rqm.mechanisms.stochastic_rounding import StochasticRounding
+    from rqm.mechanisms.table_mechanism import TableMechanism
     from rqm.plan.account import account, compose
     from rqm.plan.plan import Plan
     from rqm.randomness import SecureRandom, SeededRandom
+    from rqm.registry import mechanism_from_dict, register
     from rqm.training.simulate import simulate
     from rqm.training.train import train
 
@@ -42,9 +42,9 @@ __all__ = [
     "Advice",
     "Bound",
     "Calibration",
-    "Channel",
     "CorrelatedNoise",
     "DiscreteGaussian",
+    "DiscreteMechanism",
     "FederatedData",
     "Gaussian",
     "Guarantee",
@@ -54,11 +54,11 @@ __all__ = [
     "Plan",
     "PrivateMean",
     "RenyiBound",
-    "Rounding",
     "SecureRandom",
     "SeededRandom",
     "Skellam",
-    "Tabled",
+    "StochasticRounding",
+    "TableMechanism",
     "ThreatModel",
     "account",
     "advise",
@@ -82,7 +82,7 @@ _LAZY = {
     "Advice": "advice.adviser",
     "Bound": "bounds",
     "Calibration": "encoding.calibrate",
-    "Channel": "mechanisms.channel",
+    "DiscreteMechanism": "mechanisms.discrete",
     "CorrelatedNoise": "correlated.noise",
     "DiscreteGaussian": "mechanisms.additive",
     "FederatedData": "data.federated_data",
@@ -94,11 +94,11 @@ _LAZY = {
     "Plan": "plan.plan",
     "PrivateMean": "encoding.private_mean",
     "RenyiBound": "certify.renyi",
-    "Rounding": "mechanisms.rounding",
+    "StochasticRounding": "mechanisms.stochastic_rounding",
     "SecureRandom": "randomness",
     "SeededRandom": "randomness",
     "Skellam": "mechanisms.additive",
-    "Tabled": "mechanisms.tabled",
+    "TableMechanism": "mechanisms.table_mechanism",
     "ThreatModel": "accounting.participation",
     "account": "plan.account",
     "advise": "advice.adviser",
@@ -107,10 +107,10 @@ _LAZY = {
     "compose": "plan.account",
     "epsilon_of_gaussian": "bounds",
     "epsilon_of_laplace": "bounds",
-    "mechanism_from_dict": "mechanisms.registry",
+    "mechanism_from_dict": "registry",
     "private_mean": "encoding.calibrate",
     "private_record_mean": "encoding.calibrate",
-    "register": "mechanisms.registry",
+    "register": "registry",
     "renyi": "certify.renyi",
     "simulate": "training.simulate",
     "train": "training.train",

@@ -10,7 +10,7 @@ from math import isfinite
 
 import numpy as np
 
-from rqm import CorrelatedNoise, Participation, PrivateMean, Rounding, ThreatModel
+from rqm import CorrelatedNoise, Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm.mechanisms.additive import DiscreteGaussian
 from tests.accounting import attacks
 from tests.accounting.attacks import Client
@@ -204,7 +204,7 @@ def outsider_and_colluders(rng):
 
 def correlated(rng):
     """Correlated noise of users, against the server: everything that it sees of a whole run."""
-    mech = Rounding(levels=2, margin=log_uniform(rng, 0.05, 20))
+    mech = StochasticRounding(levels=2, margin=log_uniform(rng, 0.05, 20))
     clients, rounds = int(rng.integers(1, 4)), int(rng.choice([2, 2, 3]))
     with_residual = rounds == 2 and rng.random() < 0.3
     noise = CorrelatedNoise(0.5, 0.5, 2) if with_residual else CorrelatedNoise(float(rng.uniform(0.5, 1.2)))

@@ -27,7 +27,7 @@ class Client:
 
     def __init__(self, mech):
         self.trials = mech.levels - 1 if isinstance(mech, PBM) else 0
-        self.modulus = mech.levels if mech.modular else None
+        self.modulus = mech.levels if mech.is_modular else None
         unit = mech.unit if self.trials else mech
         self.breakpoints = unit.breakpoints / unit.clip
         self.rows = np.array(unit.sampled_pmf(unit.breakpoints), dtype=float)

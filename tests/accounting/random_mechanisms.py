@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from rqm import PBM, RQM, Rounding
+from rqm import PBM, RQM, StochasticRounding
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
-from rqm.mechanisms.response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse
 
 
 def log_uniform(rng, low, high):
@@ -12,14 +12,14 @@ def log_uniform(rng, low, high):
 
 
 def bit(rng):
-    return Rounding(levels=2, margin=log_uniform(rng, 0.01, 30))
+    return StochasticRounding(levels=2, margin=log_uniform(rng, 0.01, 30))
 
 
 def wide(rng):
     levels = int(rng.choice([2, 4, 6]))
     margin = (levels - 2) + log_uniform(rng, 0.01, 20)
     if rng.random() < 0.2:
-        return Rounding(levels=4, margin=2 + log_uniform(rng, 0.01, 20))
+        return StochasticRounding(levels=4, margin=2 + log_uniform(rng, 0.01, 20))
     keep = rng.uniform(0.02, 0.98, levels - 2) if rng.random() < 0.3 else rng.choice([0.02, 0.3, 0.6, 0.98, 0.999])
     mech = RQM(levels=levels, margin=margin, keep=float(keep) if np.ndim(keep) == 0 else tuple(keep.tolist()))
     return mech.with_noise(float(rng.uniform(1.02, levels + 2))) if rng.random() < 0.3 and levels > 2 else mech

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 from typing import NamedTuple
 
-from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, Rounding, ThreatModel
+from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import EpsilonResult
 from rqm.accounting.guarantee import ADVERSARIES
 from rqm.mechanisms.additive import DiscreteGaussian
@@ -38,7 +38,7 @@ def printed(mean: PrivateMean, result: EpsilonResult) -> Printed:
 
 
 def wide_rounding(rng, dim):
-    return Rounding(clip=min(1.0, 4 / dim**0.5), levels=2, margin=log_uniform(rng, 2, 60))
+    return StochasticRounding(clip=min(1.0, 4 / dim**0.5), levels=2, margin=log_uniform(rng, 2, 60))
 
 
 def wide_rqm(rng, dim):
@@ -123,7 +123,7 @@ def user_setting(rng):
         threat_model=ThreatModel(
             adversary="outsider" if is_outsider else "server",
             neighboring=str(rng.choice(["replace-one", "zero-out"])),
-            honest_clients=1 if mechanism.hides_alone and not is_fraction and not is_outsider else honest,
+            honest_clients=1 if mechanism.is_local and not is_fraction and not is_outsider else honest,
             honest_fraction=float(rng.uniform(0.3, 1)) if is_fraction else None,
         ),
     )

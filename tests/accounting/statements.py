@@ -197,7 +197,7 @@ def server(rng, mech=None, dims=(1, 1, 1, 2)):
     """ε against the server: one participation or several, some honest, some lost, a vector replaced or zeroed."""
     mech = mech or one_of(rng, affine, affine, affine, trials, levelled)
     is_small = mech.levels == 2
-    dim, clients = int(rng.choice(dims)), int(rng.integers(1, 6 if mech.affine or mech.modular else 4))
+    dim, clients = int(rng.choice(dims)), int(rng.integers(1, 6 if mech.is_affine or mech.is_modular else 4))
     rounds = int(rng.choice([1, 2, 3] if clients < 4 and dim == 1 and mech.levels <= 8 else [1, 2]))
     participations = int(rng.integers(1, rounds + 1)) if rng.random() < 0.5 else None
     honest = int(rng.integers(1, clients + 1)) if rng.random() < 0.5 else None

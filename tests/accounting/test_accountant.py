@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import RQM, CorrelatedNoise, Gaussian, Participation, Rounding, ThreatModel
+from rqm import RQM, CorrelatedNoise, Gaussian, Participation, StochasticRounding, ThreatModel
 from rqm.accounting import accountant
 from rqm.accounting.accountant import Question, account, account_together
 from rqm.accounting.calibration import Target, _estimated_noise, proposed
@@ -22,15 +22,15 @@ from rqm.certify.affine_rdp import affine_rdp
 from rqm.certify.renyi import renyi
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
-from rqm.mechanisms.registry import BUILT_IN
 from rqm.plan.plan import Adapt, Transforms
+from rqm.registry import BUILT_IN
 from rqm.training.quantile import Quantile
 from tests.accounting import attacks
 from tests.accounting.attacks import Choice
 from tests.accounting.random_mechanisms import log_uniform
 from tests.plans import make_plan
 
-KINDS = [mechanism.kind for mechanism in BUILT_IN if mechanism.private and mechanism.integers]
+KINDS = [mechanism.kind for mechanism in BUILT_IN if mechanism.adds_noise and mechanism.has_integer_messages]
 KINDS.remove("table")
 CLIENTS, DIMS, EPSILONS = (10, 1000, 100_000), (1, 64, 1024, 2**16, 2**20), (0.5, 3, 10)
 ORDERS = (2.0, 32.0, 256.0)
@@ -44,8 +44,8 @@ def targets(clients, dim, epsilon, neighboring):
 def releases(kind, target):
     """Each way in which a mechanism proposes itself, with about the noise that a Gaussian needs for ε."""
     for first in proposed(kind, {}, target):
-        extra = _estimated_noise(first, first.least_noise, target, None)
-        yield target.release(first.with_noise(first.least_noise + extra))
+        extra = _estimated_noise(first, first.min_noise, target, None)
+        yield target.release(first.with_noise(first.min_noise + extra))
 
 
 def bounds(release, target):
@@ -66,7 +66,7 @@ def loose_vectors(kind, clients, dim, epsilon):
     """Releases for which a vector's divergence at some order is infinite, or more than 1.1 times that of its
     coordinates one by one."""
     for release in releases(kind, targets(clients, dim, epsilon, "replace-one")):
-        channel = release.mechanism.channel
+        channel = release.mechanism.discrete
         if channel.additive is not None:
             vector = release.rdp(ORDERS, "replace-one", clients).values
         else:
@@ -177,7 +177,7 @@ def test_kinds_of_releases_together_cover_all_cohorts(seed):
     clients, population = int(rng.integers(2, 5)), int(rng.integers(6, 30))
     fraction, delta = float(rng.uniform(0.1, 0.9)), log_uniform(rng, 1e-9, 1e-2)
     who, threat_model = Participation(clients, 1, population, "uniform"), ThreatModel(honest_fraction=fraction)
-    mechanisms = [Rounding(levels=2, margin=log_uniform(rng, 0.1, 20)) for _ in range(2)]
+    mechanisms = [StochasticRounding(levels=2, margin=log_uniform(rng, 0.1, 20)) for _ in range(2)]
     counts = attacks.honest_counts(population, max(1, int(fraction * population)), clients, is_user_in=True)
     stages = []
     for mech in mechanisms:
@@ -201,9 +201,9 @@ def test_kinds_of_releases_together_cover_all_cohorts(seed):
 def test_a_fraction_that_leaves_a_client_alone_is_paid_for():
     """Four honest users of 200 in rounds of 100: one of them is alone too often for a small δ."""
     who, threat_model = Participation(100, 1, 200, "uniform"), ThreatModel(honest_fraction=0.02)
-    mech = Rounding(levels=2, margin=0.01)
+    mech = StochasticRounding(levels=2, margin=0.01)
     single = account(Release(mech, 1, 1.0), who, threat_model, 1e-5).epsilon
-    two = together([mech, Rounding(levels=2, margin=0.02)], who, threat_model, 1e-5).epsilon
+    two = together([mech, StochasticRounding(levels=2, margin=0.02)], who, threat_model, 1e-5).epsilon
     assert two > single > 4
     parts = [(Release(mech, 1, 1.0), who, threat_model)]
     assert account_together(parts, 1e-5).epsilon == single
@@ -239,7 +239,7 @@ def test_the_papers_mechanism_at_a_small_delta():
 def test_cohorts_that_are_left_out_are_charged_also_where_one_cohort_remains(dim):
     """An honest fraction near one leaves a single cohort, and a few too small ones that are left out."""
     who = Participation(1000, 10, 10**6, "uniform", 10)
-    release = Release(Rounding(clip=0.5, levels=2, margin=20.0), dim, 1.0)
+    release = Release(StochasticRounding(clip=0.5, levels=2, margin=20.0), dim, 1.0)
     question = Question.of(release, who, ThreatModel(honest_fraction=0.9999), 1e-6)
     cohorts, left_out = question.cohorts()
     assert len(cohorts) == 1

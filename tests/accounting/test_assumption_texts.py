@@ -10,7 +10,7 @@ from math import inf, isclose
 import numpy as np
 import pytest
 
-from rqm import CorrelatedNoise, Gaussian, Participation, Plan, PrivateMean, Rounding, ThreatModel, account
+from rqm import CorrelatedNoise, Gaussian, Participation, Plan, PrivateMean, StochasticRounding, ThreatModel, account
 from rqm.accounting import accountant
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
@@ -120,7 +120,7 @@ SPACED = Participation(100, 400, sampling="fixed-order", min_separation=20)
     [
         (BandedGaussian(5.0, bands=20), None),
         (Gaussian(5.0), CorrelatedNoise(20.0)),
-        (Rounding(clip=0.5, levels=2, margin=33.0), CorrelatedNoise(26.0)),
+        (StochasticRounding(clip=0.5, levels=2, margin=33.0), CorrelatedNoise(26.0)),
     ],
     ids=["banded", "Gaussian with correlated noise", "rounding with correlated noise"],
 )
@@ -158,7 +158,7 @@ def test_against_an_outsider_the_sampling_and_the_population_are_stated():
         dim=1000,
         rotate=False,
         l2_clip=1.0,
-        mechanism=Rounding(clip=0.02, margin=20.0, levels=2),
+        mechanism=StochasticRounding(clip=0.02, margin=20.0, levels=2),
         participation=Participation(100, 100, 10**5, "uniform"),
         threat_model=ThreatModel("outsider"),
         delta=1e-6,
@@ -188,7 +188,7 @@ def test_the_shipped_outsider_experiment_is_accounted_for_the_outsider():
 )
 def test_a_fraction_is_not_printed_as_a_number_of_clients(fraction, text):
     who = Participation(100, 10, 3400, "uniform")
-    release = Release(Rounding(levels=2, margin=20.0), 1, 1.0)
+    release = Release(StochasticRounding(levels=2, margin=20.0), 1, 1.0)
     stated = guarantee(release, who, ThreatModel(honest_fraction=fraction), 1e-5)
     assert text in str(stated)
     assert "1 of the" not in str(stated)
@@ -223,12 +223,12 @@ def useless(mechanism, **turns):
 
 def test_advice_fits_the_cause():
     assert "max_participations" in useless(Gaussian(1.0))
-    assert "max_participations" in useless(Rounding(levels=2, margin=0.5))
+    assert "max_participations" in useless(StochasticRounding(levels=2, margin=0.5))
     limited = useless(Gaussian(0.5), max_participations=100)
     assert "max_participations" not in limited
     assert "add more noise" in limited
-    for mechanism in (Gaussian(1.0), BandedGaussian(0.1, bands=1), Rounding(levels=2, margin=0.5)):
+    for mechanism in (Gaussian(1.0), BandedGaussian(0.1, bands=1), StochasticRounding(levels=2, margin=0.5)):
         assert "margin" not in useless(mechanism)
-    bits = Release(Rounding(levels=2, margin=1.0), 10**5, 1e3)
+    bits = Release(StochasticRounding(levels=2, margin=1.0), 10**5, 1e3)
     coordinates = guarantee(bits, Participation(1), ThreatModel(), 1e-5)
     assert "clip vectors in L2" in str(coordinates)

@@ -30,6 +30,6 @@ def test_no_variant_exceeds_the_epsilon_that_it_is_named_for(experiment):
     for name, plan in Sweep.from_toml(find(experiment)).variants.items():
         stated = re.search(r"ε=([\d.]+)", name)
         limit = float(stated[1]) if stated else described
-        if limit is not None and plan.mechanism.private:
+        if limit is not None and plan.mechanism.adds_noise:
             printed = f"{planned_mean(plan).account().epsilon:.4g}"
             assert float(printed) <= limit, name

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.serverapp import NeighboringRelation, PrivacyConfig, SamplingMethod
 
-from rqm import PBM, Gaussian, Participation, Rounding, ThreatModel, calibrate
+from rqm import PBM, Gaussian, Participation, StochasticRounding, ThreatModel, calibrate
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
 from rqm.bounds import epsilon_of_gaussian
@@ -26,7 +26,7 @@ INTEGER_NOISE = {"clip": 0.5, "scale": 1.0, "steps": 15, "bits": 12}
         DiscreteGaussian(**INTEGER_NOISE),
         Skellam(**INTEGER_NOISE),
         Binomial(**INTEGER_NOISE),
-        Rounding(clip=0.5, margin=20.0, levels=2),
+        StochasticRounding(clip=0.5, margin=20.0, levels=2),
         PBM(clip=0.5, theta=0.02, levels=4),
     ],
     ids=lambda mechanism: mechanism.kind,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from rqm import PBM, RQM, Participation, Rounding, ThreatModel, calibrate
+from rqm import PBM, RQM, Participation, StochasticRounding, ThreatModel, calibrate
 from rqm.accounting.calibration import Target
 from rqm.accounting.guarantee import compose_guarantees, guarantee
 from rqm.accounting.release import Release
@@ -60,13 +60,13 @@ def test_with_four_fifths_honest_it_costs_what_it_must(mechanism, levels):
 
 def test_epsilon_moves_in_the_right_direction():
     who = Participation(clients=50, population=1000, rounds=20, max_participations=2)
-    release = Release(Rounding(clip=0.01, levels=2, margin=100.0), 10_000, 0.5)
+    release = Release(StochasticRounding(clip=0.01, levels=2, margin=100.0), 10_000, 0.5)
 
     def stated(release=release, who=who, threat_model=SERVER):
         return guarantee(release, who, threat_model, 1e-5).epsilon
 
     for better in (
-        stated(replace(release, mechanism=Rounding(clip=0.01, levels=2, margin=120.0))),
+        stated(replace(release, mechanism=StochasticRounding(clip=0.01, levels=2, margin=120.0))),
         stated(who=replace(who, clients=60)),
         stated(who=replace(who, max_participations=1)),
         stated(threat_model=ThreatModel(neighboring="zero-out")),
@@ -117,8 +117,8 @@ def test_bad_values_are_named(changes, message):
 WHO = Participation(clients=20, rounds=12, max_participations=4)
 RELEASES = {
     "gaussian": Release(Gaussian(8.0), 10, 1.0),
-    "certificate": Release(Rounding(clip=4 / 64, levels=2, margin=40.0), 4096, 1.0),
-    "coordinate": Release(Rounding(levels=2, margin=4.0), 1, 1.0),
+    "certificate": Release(StochasticRounding(clip=4 / 64, levels=2, margin=40.0), 4096, 1.0),
+    "coordinate": Release(StochasticRounding(levels=2, margin=4.0), 1, 1.0),
     "trials": Release(PBM(theta=0.05, levels=4), 2, 1.4),
 }
 RUNS = {name: guarantee(release, WHO, SERVER, 1e-5) for name, release in RELEASES.items()}
@@ -172,7 +172,7 @@ def test_the_trade_off_of_a_gaussian_is_exact():
 
 def test_the_trade_off_of_one_bit_is_that_of_its_best_test():
     """One client and one bit: randomized response, whose trade-off function is two lines."""
-    release = Release(Rounding(levels=2, margin=1.0), 1, 1.0)
+    release = Release(StochasticRounding(levels=2, margin=1.0), 1, 1.0)
     alone = guarantee(release, Participation(1), SERVER, 1e-5)
     rates = np.linspace(0, 1, 41)
     exact = np.minimum(3 * rates, 1 - (1 - rates) / 3)  # the pmf is 1/4, 3/4

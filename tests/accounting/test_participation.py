@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import hypergeom
 
-from rqm import Participation, PrivateMean, Rounding, ThreatModel
+from rqm import Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import Question
 from rqm.accounting.participation import default_delta, honest_cohorts, hypergeometric_pmf, worst_counts
 from rqm.accounting.release import Release
 
-RELEASE = Release(Rounding(levels=2, margin=1.0), 1, 1.0)
+RELEASE = Release(StochasticRounding(levels=2, margin=1.0), 1, 1.0)
 
 # -- δ ---------------------------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ RELEASE = Release(Rounding(levels=2, margin=1.0), 1, 1.0)
 def test_the_default_delta_is_one_rule():
     assert default_delta(None) == default_delta(100) == default_delta(10**5) == 1e-5
     assert default_delta(10**6) == 1e-6
-    mean = {"dim": 1, "mechanism": Rounding(levels=2, margin=1.0)}
+    mean = {"dim": 1, "mechanism": StochasticRounding(levels=2, margin=1.0)}
     assert PrivateMean(**mean, participation=Participation(10, 5)).delta == 1e-5
     assert PrivateMean(**mean, participation=Participation(10, 5, 10**7)).delta == 1e-7
     assert PrivateMean(**mean, participation=Participation(10, 5, 10**7), delta=0.01).delta == 0.01
@@ -176,7 +176,7 @@ def seen_by_the_server(mech, clients, population, users, delta):
     ],
 )
 def test_a_fraction_is_never_below_the_exact_mixture(clients, population, fraction, margin, delta):
-    mech = Rounding(levels=2, margin=margin)
+    mech = StochasticRounding(levels=2, margin=margin)
     who = Participation(clients, 1, population, "uniform", max_participations=1)
     values = {"mechanism": mech, "dim": 1, "delta": delta}
     mean = PrivateMean(**values, participation=who, threat_model=ThreatModel(honest_fraction=fraction))
@@ -224,7 +224,7 @@ def seen_by_an_outsider(mech, clients, population, users, delta, others):
     ],
 )
 def test_the_outsider_with_colluders_is_never_below_an_enumeration(clients, population, fraction, margin, delta):
-    mech, users = Rounding(levels=2, margin=margin), int(fraction * population)
+    mech, users = StochasticRounding(levels=2, margin=margin), int(fraction * population)
     mean = PrivateMean(
         mechanism=mech,
         dim=1,
@@ -242,7 +242,7 @@ def test_the_outsider_with_colluders_is_never_below_an_enumeration(clients, popu
 def test_a_known_trap():
     """N = 40, n = 4, a tenth honest, one bit, margin 0.1, δ = 1e-9: 3.044, where 1.239 was stated."""
     mean = PrivateMean(
-        mechanism=Rounding(levels=2, margin=0.1),
+        mechanism=StochasticRounding(levels=2, margin=0.1),
         dim=1,
         participation=Participation(4, 1, 40, "uniform"),
         threat_model=ThreatModel("outsider", honest_fraction=0.1),

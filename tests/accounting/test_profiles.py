@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from rqm import RQM, Rounding, bounds
+from rqm import RQM, StochasticRounding, bounds
 from rqm.accounting.profiles import (
     mixed,
     poisson_sampled_gaussian,
@@ -15,7 +15,7 @@ from rqm.accounting.profiles import (
 )
 from rqm.bounds import Bound, GdpMu, PrivacyProfile, RdpCurve, ReleaseProfile, compose, epsilon, profile_of
 
-MECHANISMS = [Rounding(clip=1.0, levels=2, margin=0.5), RQM(clip=1.0, margin=2.5, levels=4, keep=0.5)]
+MECHANISMS = [StochasticRounding(clip=1.0, levels=2, margin=0.5), RQM(clip=1.0, margin=2.5, levels=4, keep=0.5)]
 SAMPLED_ORDERS = tuple(map(float, range(2, 129)))
 
 

@@ -6,7 +6,7 @@ from math import exp, inf, log, sqrt
 import numpy as np
 import pytest
 
-from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, Rounding, ThreatModel
+from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm import private_record_mean as record_mean
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
@@ -24,7 +24,7 @@ def coordinate_pmf(mech, inputs):
     pmf = np.ones(1)
     for x in inputs:
         pmf = np.convolve(pmf, np.array(mech.sampled_pmf(x), dtype=float))
-    if not mech.modular:
+    if not mech.is_modular:
         return pmf
     folded = np.zeros(mech.levels)
     np.add.at(folded, np.arange(len(pmf)) % mech.levels, pmf)
@@ -59,8 +59,8 @@ MECHANISMS = [
     DiscreteGaussian(scale=1.0, steps=5, bits=6),
     Skellam(scale=1.2, steps=3, bits=5),
     Binomial(scale=1.0, steps=7, bits=6),
-    Rounding(levels=2, margin=1.0),
-    Rounding(levels=2, margin=4.0),
+    StochasticRounding(levels=2, margin=1.0),
+    StochasticRounding(levels=2, margin=4.0),
     PBM(theta=0.2, levels=4),
 ]
 
@@ -269,7 +269,9 @@ def test_what_does_not_go_with_records_is_refused(threat_model, changes, message
 def test_a_mechanism_with_levels_inside_the_clip_is_refused():
     with pytest.raises(ValueError, match="mechanism = 'rqm': no bound is known for records"):
         record_mean(mechanism=RQM(margin=1.0), **SILOS)
-    mean = record_mean(mechanism=Rounding(levels=2, margin=50.0, clip=8.0), neighboring="replace-one", **SILOS)
+    mean = record_mean(
+        mechanism=StochasticRounding(levels=2, margin=50.0, clip=8.0), neighboring="replace-one", **SILOS
+    )
     assert log(mean.guarantee().epsilon) < 3
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rqm import Participation, PrivateMean, Rounding
+from rqm import Participation, PrivateMean, StochasticRounding
 from rqm.plan.experiments import find
 from rqm.plan.sweep import Sweep
 
@@ -26,7 +26,7 @@ def text(name):
 
 def influence(mean):
     """How far one client's in-range integers move the sum of decoded vectors, in clips."""
-    channel = mean.mechanism.channel
+    channel = mean.mechanism.discrete
     largest = np.full(mean.coordinates, channel.levels - 1)
     zero = mean.coordinates * [(channel.levels - 1) / 2]
     return float(np.linalg.norm((largest - zero) * channel.grid.step)) / mean.bound
@@ -35,7 +35,7 @@ def influence(mean):
 def test_one_clients_integers_decode_to_many_clips():
     """An encoder that ignores the clip is not noticed: its integers are in range."""
     who = Participation(2)
-    mean = PrivateMean(dim=64, mechanism=Rounding(clip=0.5, margin=20.0, levels=2), participation=who)
+    mean = PrivateMean(dim=64, mechanism=StochasticRounding(clip=0.5, margin=20.0, levels=2), participation=who)
     honest = np.zeros(64, dtype=np.int64)
     moved = mean.decode(honest + 1, 2) - mean.decode(honest, 2)
     assert 2 * np.linalg.norm(moved) == pytest.approx(2 * influence(mean))

@@ -13,7 +13,7 @@ from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
 from rqm.advice.adviser import pareto
 from rqm.mechanisms.additive import Additive
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.report.pareto import draw
 
 MANY_BITS = {"clients": 30, "epsilon": 6, "delta": 1e-5, "dim": 256, "bits": 32}
@@ -113,7 +113,9 @@ def test_predicted_errors_are_what_simulation_finds(clients):
     rng = np.random.default_rng(0)
     for one in advice.candidates:
         mech = one.mechanism
-        if not isinstance(mech, Channel):  # the trusted Gaussian; whole vectors: tests/mechanisms/test_vqsgd.py
+        if not isinstance(
+            mech, DiscreteMechanism
+        ):  # the trusted Gaussian; whole vectors: tests/mechanisms/test_vqsgd.py
             continue
         # The input at which the variance is largest, found on a grid; half-way between levels for additive noise.
         grid = np.linspace(-mech.clip, mech.clip, 4001)

@@ -10,8 +10,8 @@ import pytest
 from rqm import RQM, renyi
 from rqm.advice.design import known_mechanisms, level_keeps, private_table, pure_loss, single_keep
 from rqm.advice.lattice import attained, lattice, summed_table
-from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.table import Table
+from rqm.related.randomized_response import RandomizedResponse
 
 EPSILON = 5.4699  # that of RQM(Δ=c, q=.42, m=16)
 
@@ -30,7 +30,7 @@ def test_the_linear_program_beats_rqm_five_times_at_its_own_epsilon():
     assert renyi(mech, inf, distribution="sampled").upper <= rqm_loss * (1 + 1e-9)
     for j, row in enumerate(mech.table.tolist()):  # and the mean, exactly
         mean = Fraction(sum(i * n for i, n in enumerate(row)), 2**40)
-        assert mech.reach * (2 * mean / 15 - 1) == Fraction(2 * j, mech.input_levels - 1) - 1
+        assert mech.output_range * (2 * mean / 15 - 1) == Fraction(2 * j, mech.input_levels - 1) - 1
 
 
 @pytest.mark.parametrize(("epsilon", "levels"), [(0.5, 2), (0.5, 16), (1.0, 4), (2.0, 16), (3.0, 8), (8.0, 16)])

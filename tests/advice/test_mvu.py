@@ -9,7 +9,7 @@ import pytest
 from rqm import SeededRandom, advise, renyi
 from rqm.advice.design import private_table, program, pure_loss
 from rqm.advice.mvu import _slopes, _spread, alphabet, average_variance, from_histogram, own_alphabet
-from rqm.mechanisms.tabled import integer_row
+from rqm.mechanisms.table_mechanism import integer_row
 from tests.goodness import p_value
 
 CASES = [(1.0, 8), (3.0, 8), (3.0, 5), (5.4699, 6)]
@@ -25,7 +25,7 @@ def test_its_integers_are_unbiased_and_private(epsilon, levels):
     for j, row in enumerate(table):
         assert sum(row) == 2**40
         mean = Fraction(sum(i * units for i, units in enumerate(row)), 2**40)
-        assert mech.reach * (2 * mean / (mech.levels - 1) - 1) == Fraction(2 * j, 8) - 1
+        assert mech.output_range * (2 * mean / (mech.levels - 1) - 1) == Fraction(2 * j, 8) - 1
     columns = [column for column in zip(*table, strict=True) if max(column)]
     worst = max(log(Fraction(max(column), min(column))) for column in columns)
     assert 0.999 * epsilon < worst <= epsilon

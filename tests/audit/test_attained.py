@@ -74,16 +74,16 @@ def test_pairs_keep_the_l2_clip_and_their_pmfs_are_those_of_sums(mechanism):
     for pair in candidates:
         assert pair.low.sum() == pytest.approx(1, abs=1e-9)
         assert pair.others_pmf.sum() == pytest.approx(1, abs=1e-9)
-        own_pmf = np.exp(mechanism.log_law(pair.size * mechanism.clip, "sampled"))
+        own_pmf = np.exp(mechanism.log_pmf_at(pair.size * mechanism.clip, "sampled"))
         total = np.convolve(own_pmf, pair.others_pmf)
-        if mechanism.modular:
+        if mechanism.is_modular:
             total = total[: len(own_pmf)] + np.append(total[len(own_pmf) :], 0.0)
         assert np.allclose(total, pair.high, rtol=1e-6, atol=1e-15)
 
 
 def test_one_coordinate_of_an_affine_mechanism_attains_what_is_enumerated():
     mechanism = PBM(theta=0.3, levels=4)
-    low, high = (np.exp(mechanism.log_law(x, "sampled")) for x in (-1.0, 1.0))
+    low, high = (np.exp(mechanism.log_pmf_at(x, "sampled")) for x in (-1.0, 1.0))
     others = np.convolve(high, high)
     sums = np.convolve(low, others), np.convolve(high, others)
     exact = max(event_epsilons(*nested_events(*pair, 1), 1e-4).max() for pair in (sums, sums[::-1]))

@@ -6,7 +6,7 @@ from math import exp, inf
 import numpy as np
 import pytest
 
-from rqm import RQM, Rounding, SeededRandom, renyi
+from rqm import RQM, SeededRandom, StochasticRounding, renyi
 from rqm.audit.measurement import event_bounds
 from rqm.audit.privacy import audit_privacy, exact_epsilon, pair_epsilon
 from tests.audit import MECHANISMS, kind
@@ -15,7 +15,7 @@ from tests.commands import rqm
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=kind)
 def test_of_one_client_at_least_four_fifths_of_the_exact_epsilon_are_measured(mechanism):
-    delta = 0.01 if mechanism.modular else 0.0  # no number of draws reaches the tails of additive noise
+    delta = 0.01 if mechanism.is_modular else 0.0  # no number of draws reaches the tails of additive noise
     audit = audit_privacy(mechanism, delta=delta)
     assert not audit.contradicted
     assert 0.8 * audit.claimed <= audit.measured <= audit.claimed
@@ -32,7 +32,7 @@ def test_of_three_clients_no_more_is_measured_than_certified(mechanism):
 
 
 def test_the_search_finds_the_worst_inputs_of_the_other_clients():
-    audit = audit_privacy(Rounding(levels=2, margin=1.0), 5, draws=2_000_000)
+    audit = audit_privacy(StochasticRounding(levels=2, margin=1.0), 5, draws=2_000_000)
     assert 0.9 * audit.claimed < audit.measured <= audit.claimed
 
 
@@ -50,7 +50,7 @@ def test_the_papers_claim_is_contradicted_where_a_level_inside_is_worse_and_ours
 
 
 def test_plain_rounding_excludes_inputs():
-    audit = audit_privacy(Rounding(levels=4), draws=100_000)
+    audit = audit_privacy(StochasticRounding(levels=4), draws=100_000)
     assert audit.claimed == inf
     assert audit.measured > 8
     assert json.loads(json.dumps(audit.to_dict()))["claimed"] == "inf"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import RQM, Rounding, SeededRandom
+from rqm import RQM, SeededRandom, StochasticRounding
 from rqm.audit.sampler import audit_sampler, crafted_floats, goodness, independence
 from tests.audit import MECHANISMS, TABLES, kind
 
@@ -46,14 +46,14 @@ def test_a_pmf_that_is_stated_but_not_sampled_is_noticed():
     """As of a mechanism that was made by copying the sampler of another."""
 
     @dataclass(frozen=True)
-    class Copied(Rounding):
+    class Copied(StochasticRounding):
         kind = "copied"
 
         def pmf(self, x):
             return 0.9 * super().pmf(x) + 0.1 / self.levels
 
     assert not audit_sampler(Copied(levels=4), draws=10_000).passed
-    assert audit_sampler(Rounding(levels=4), draws=10_000).passed
+    assert audit_sampler(StochasticRounding(levels=4), draws=10_000).passed
 
 
 def test_a_missing_gpu_is_named():

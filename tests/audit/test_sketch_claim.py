@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from rqm import Participation, PrivateMean, Rounding, SeededRandom
+from rqm import Participation, PrivateMean, SeededRandom, StochasticRounding
 from rqm.audit.sketch_claim import audit_sketch
 from rqm.encoding.choice import second_clip
-from rqm.encoding.sketch import Sketch
+from rqm.related.count_sketch import Sketch
 
 
 @pytest.mark.statistical
@@ -36,7 +36,7 @@ def test_a_sketch_is_unbiased_with_the_error_of_a_choice():
 
 def test_a_private_mean_clips_what_is_sent_of_a_sketch():
     sketch = Sketch(dim=500, count=16, seed=3)
-    mechanism = Rounding(clip=0.5, levels=2, margin=3.0)
+    mechanism = StochasticRounding(clip=0.5, levels=2, margin=3.0)
     mean = PrivateMean(dim=16, l2_clip=second_clip(16), mechanism=mechanism, participation=Participation(clients=5))
     in_one_sum = sketch.signs * (sketch.places == sketch.places[0])
     y = sketch.forward(in_one_sum[None] / np.linalg.norm(in_one_sum))[0]

@@ -5,7 +5,7 @@ from math import sqrt
 import pytest
 from scipy.stats import norm
 
-from rqm import PBM, RQM, Participation, Rounding, SeededRandom, ThreatModel
+from rqm import PBM, RQM, Participation, SeededRandom, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
 from rqm.audit.attained import attained_epsilon, loss_events, pairs
@@ -88,7 +88,7 @@ def test_a_skewed_pmf_reveals_more_than_guesses_show(mechanism, clients):
 
 @pytest.mark.parametrize(
     "mechanism",
-    [PBM(theta=0.3, levels=3), Rounding(levels=2, margin=0.4), RQM(levels=4, margin=0.7)],
+    [PBM(theta=0.3, levels=3), StochasticRounding(levels=2, margin=0.4), RQM(levels=4, margin=0.7)],
     ids=lambda mechanism: mechanism.kind,
 )
 def test_no_more_audits_exceed_the_truth_than_their_confidence_allows_and_nearly_all_a_tenth_less(mechanism):
@@ -104,7 +104,7 @@ def test_no_more_audits_exceed_the_truth_than_their_confidence_allows_and_nearly
 
 
 def test_vectors_that_are_always_distinguished_are_measured_as_far_as_delta_goes():
-    result = audit(Rounding(levels=2, margin=1e-9), 8.0, 1, 16, 4.0)
+    result = audit(StochasticRounding(levels=2, margin=1e-9), 8.0, 1, 16, 4.0)
     assert result.contradicted
     assert 60 < result.measured <= gaussian_epsilon(2 * norm.isf(DELTA), DELTA)
 

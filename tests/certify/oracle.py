@@ -11,7 +11,7 @@ from mpmath import mp, mpf
 from scipy.stats import norm
 
 from rqm import RQM
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from tests.mechanisms.oracle import exact_rqm
 
 # -- 50 digits ------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def largest_normal_gap(p, q):
 
 
 @dataclass(frozen=True)
-class TableMechanism(Channel):
+class TableMechanism(DiscreteMechanism):
     """A mechanism by its pmfs at some breakpoints from −1 to 1, affine in between."""
 
     rows: tuple[tuple[float, ...], ...]
@@ -160,7 +160,7 @@ class TableMechanism(Channel):
     clip: float = 1.0
 
     kind = "table of a test"
-    reach = Fraction(1)
+    output_range = Fraction(1)
 
     @classmethod
     def of(cls, pmfs, breakpoints=None):
@@ -182,7 +182,7 @@ class TableMechanism(Channel):
         with np.errstate(divide="ignore"):
             return np.log(np.stack(columns, axis=-1))
 
-    def log_law(self, x, law="paper"):
+    def log_pmf_at(self, x, kind="paper"):
         return self.log_pmf(x)
 
     def to_dict(self):
@@ -190,5 +190,5 @@ class TableMechanism(Channel):
 
     variance_max = recipe = None
 
-    def sampled_law(self, position):
+    def sampled_pmf_at(self, position):
         raise NotImplementedError

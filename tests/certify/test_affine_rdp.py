@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Rounding, renyi
+from rqm import PBM, RQM, StochasticRounding, renyi
 from rqm.accounting.release import Release
 from rqm.certify import affine_rdp as module
 from rqm.certify.affine_rdp import affine_leakage, affine_rdp
 from rqm.certify.distributions import splits
 
 affine_mechanisms = st.one_of(
-    st.builds(Rounding, levels=st.just(2), margin=st.floats(0.2, 60)),
+    st.builds(StochasticRounding, levels=st.just(2), margin=st.floats(0.2, 60)),
     st.builds(RQM, levels=st.just(2), margin=st.floats(0.2, 60), keep=st.just(0.5)),
     st.builds(RQM, levels=st.sampled_from([4, 6]), margin=st.floats(6, 90), keep=st.floats(0.05, 0.95)),
     st.builds(RQM, levels=st.just(16), margin=st.floats(15, 90), keep=st.floats(0.1, 0.9)),
@@ -63,7 +63,7 @@ def test_no_pair_leaks_more_than_its_distance_allows(mechanism, alpha, others, u
 
 
 @pytest.mark.parametrize("alpha", [2.0, 5.0, 16.0])
-@pytest.mark.parametrize("mechanism", [Rounding(levels=2, margin=2.0), RQM(levels=16, margin=20.0)], ids=repr)
+@pytest.mark.parametrize("mechanism", [StochasticRounding(levels=2, margin=2.0), RQM(levels=16, margin=20.0)], ids=repr)
 def test_the_constant_is_the_smallest(mechanism, alpha):
     kappa = np.exp(affine_leakage(end_pmfs(mechanism), (alpha,), 3, "replace-one").log_kappa[0])
     grid = [-1.0, -0.999, 0.999, 1.0]
@@ -80,7 +80,7 @@ def test_the_constant_is_the_smallest(mechanism, alpha):
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize(
     "mechanism",
-    [Rounding(levels=2, margin=1.0), RQM(levels=4, margin=8.0, keep=0.3), PBM(levels=3, theta=0.2)],
+    [StochasticRounding(levels=2, margin=1.0), RQM(levels=4, margin=8.0, keep=0.3), PBM(levels=3, theta=0.2)],
     ids=repr,
 )
 def test_never_below_the_exhaustive_maximum(mechanism, dim, neighboring):
@@ -139,7 +139,7 @@ def test_order_of_the_bounds(mechanism, honest, dim, budget, neighboring):
 
 
 def test_never_above_dimension_times_the_worst_coordinate():
-    for mechanism in (Rounding(levels=2, margin=3.0), RQM(levels=16, margin=40.0)):
+    for mechanism in (StochasticRounding(levels=2, margin=3.0), RQM(levels=16, margin=40.0)):
         by_coordinate = [64 * bound.upper for bound in renyi(mechanism, [2.0, 8.0], 10)]
         for budget in (0.5, 4.0, 100.0):
             bound = affine_rdp(mechanism, [2.0, 8.0], honest=10, dim=64, l2_clip=budget)
@@ -154,7 +154,9 @@ def test_with_levels_inside_the_clip_every_coordinate_counts_as_the_worst():
 
 
 @pytest.mark.parametrize("distribution", ["paper", "sampled"])
-@pytest.mark.parametrize("mechanism", [Rounding(levels=2, margin=20.7), RQM(levels=16, margin=87.0)], ids=repr)
+@pytest.mark.parametrize(
+    "mechanism", [StochasticRounding(levels=2, margin=20.7), RQM(levels=16, margin=87.0)], ids=repr
+)
 def test_it_costs_what_the_central_gaussian_costs(mechanism, distribution):
     """Within 0.4 % of the Gaussian with the same variance at d = 2**20, n = 100, K = 4."""
     alphas = np.array([2.0, 4.0, 8.0])
@@ -165,7 +167,7 @@ def test_it_costs_what_the_central_gaussian_costs(mechanism, distribution):
 
 
 def test_groups_of_splits_are_above_the_single_ones(monkeypatch):
-    ends = end_pmfs(Rounding(levels=2, margin=5.0))
+    ends = end_pmfs(StochasticRounding(levels=2, margin=5.0))
     exact = affine_leakage(ends, (2.0, 8.0), 60, "replace-one")
     monkeypatch.setattr(module, "splits", partial(splits, max_splits=10))
     affine_leakage.cache_clear()
@@ -181,7 +183,7 @@ def test_composed_losses_stay_below_the_certificate():
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.rdp import compute_epsilon
 
-    mechanism, dim, clients = Rounding(levels=2, margin=9.0), 100, 20
+    mechanism, dim, clients = StochasticRounding(levels=2, margin=9.0), 100, 20
     base = sum_pmf(mechanism.pmf(np.array([-1.0, 1.0])), [1] * (clients - 1))
     budget = 3.0  # every coordinate at 0.3
     p, q = (np.convolve(mechanism.pmf(w), base) for w in (0.3, -0.3))
@@ -195,7 +197,7 @@ def test_composed_losses_stay_below_the_certificate():
 
 
 def test_bad_values_are_named():
-    mechanism = Rounding(levels=2, margin=3.0)
+    mechanism = StochasticRounding(levels=2, margin=3.0)
     for changes, words in (
         ({"orders": [2.5]}, r"orders = \[2.5\]"),
         ({"orders": [1.0]}, "orders"),

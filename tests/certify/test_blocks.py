@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from rqm import PBM, RQM, Rounding, renyi
+from rqm import PBM, RQM, StochasticRounding, renyi
 from rqm.certify import blocks
 from rqm.certify import renyi as renyi_module
 from rqm.certify.blocks import certified_renyi, common_shape, other_clients, variance
 from rqm.certify.distributions import all_pairs, divergence_table
-from rqm.mechanisms.response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse
 from tests.certify.oracle import all_sums, largest_divergences, plain_divergence, plain_divergences, plain_sum
 
 EVEN = RQM(levels=6, margin=0.6, keep=0.45)
@@ -33,7 +33,7 @@ seeds = st.integers(0, 2**32)
 
 
 def pmfs_of(mechanism):
-    return np.exp(mechanism.knot_laws())
+    return np.exp(mechanism.breakpoint_log_pmfs())
 
 
 def limit_enumeration(monkeypatch, placements=40):
@@ -289,8 +289,8 @@ def test_what_is_left_out_is_charged(negligible, alpha, monkeypatch):
     """With tails and rare cells left out far too early the bound may be loose, but never falls below the truth."""
     monkeypatch.setattr(blocks, "NEGLIGIBLE", negligible)
     monkeypatch.setattr(blocks, "CLOSE", (1.0, 1.0))
-    rounding = pmfs_of(Rounding(levels=2, margin=1.0))
-    truth = renyi(Rounding(levels=2, margin=1.0), alpha, 400, [1.0] * 399).lower
+    rounding = pmfs_of(StochasticRounding(levels=2, margin=1.0))
+    truth = renyi(StochasticRounding(levels=2, margin=1.0), alpha, 400, [1.0] * 399).lower
     assert certified_renyi(rounding, rounding, 399, alpha, 0.9 * truth) >= truth * (1 - 1e-9)
     for placements in (0, 130_000):
         monkeypatch.setattr(blocks, "MAX_PLACEMENTS", placements)
@@ -410,7 +410,7 @@ def test_asymmetric_mechanisms_are_bounded_from_both_sides():
 
 
 @pytest.mark.parametrize(
-    "mechanism", [Rounding(levels=2, margin=1.0), RQM(margin=20.0), RQM(levels=2), PBM(theta=0.1)], ids=repr
+    "mechanism", [StochasticRounding(levels=2, margin=1.0), RQM(margin=20.0), RQM(levels=2), PBM(theta=0.1)], ids=repr
 )
 def test_two_breakpoints_are_nearly_exact(mechanism):
     """Up to what pays for tails, and for the trials of PBM one by one."""
@@ -494,7 +494,7 @@ def test_never_larger_with_more_clients_at_full_size(mechanism):
 
 def test_where_there_are_too_many_placements_fewer_clients_bound_the_sum(monkeypatch):
     """With so many breakpoints that nothing is known of blocks, the bound is that of fewer clients, or of one."""
-    pmfs = np.exp(RandomizedResponse(levels=6).knot_laws())
+    pmfs = np.exp(RandomizedResponse(levels=6).breakpoint_log_pmfs())
     alone, three, many = (certified_renyi(pmfs, pmfs, count, 2.0, 0.0) for count in (0, 2, 9))
     assert many < three < alone
     monkeypatch.setattr(blocks, "MAX_BREAKPOINTS", 5)

@@ -19,7 +19,7 @@ from rqm.certify.distributions import (
     repeated,
     splits,
 )
-from rqm.mechanisms.response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse
 from tests.certify.oracle import convolve, divergence, exact_pmf, plain_divergences, plain_sum
 
 ORDERS = [1, 1.0001, 1.5, 2, 2.5, 3, 8, 32, 33, 100, 257, 1000, np.inf]
@@ -245,7 +245,7 @@ def test_fewer_splits_make_a_larger_divergence(monkeypatch):
 
 
 def test_all_pairs_of_randomized_response_are_alike_and_of_other_tables_are_not():
-    own = RandomizedResponse(levels=7).knot_laws()
+    own = RandomizedResponse(levels=7).breakpoint_log_pmfs()
     every, _ = table_of([NOTHING], [NOTHING], np.exp(own), [1.0, 2.0, 7.5, np.inf], cells=NO_OTHERS)
     assert np.ptp(every[0], axis=0).max() < 1e-13
     assert different_pairs(own).tolist() == [[6, 0]]

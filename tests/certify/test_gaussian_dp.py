@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Rounding
+from rqm import PBM, RQM, StochasticRounding
 from rqm.accounting.release import Release
 from rqm.bounds import gaussian_deltas, gaussian_epsilon, gaussian_mu
 from rqm.certify.gaussian_dp import affine_gdp, affine_gdp_anywhere
 from tests.certify.oracle import largest_normal_gap, release_pmf, sum_pmf
 
 AFFINE = [
-    Rounding(clip=1.0, levels=2, margin=0.4),
-    Rounding(clip=1.0, levels=2, margin=3.0),
+    StochasticRounding(clip=1.0, levels=2, margin=0.4),
+    StochasticRounding(clip=1.0, levels=2, margin=3.0),
     RQM(clip=1.0, margin=2.5, levels=4, keep=0.5),
     RQM(clip=1.0, margin=9.0, levels=4, keep=0.3),
     PBM(clip=1.0, theta=0.3, levels=4),
@@ -76,7 +76,7 @@ def test_the_failure_probability_is_charged():
     """With a large one, δ is above that of the Gaussian alone, and never above the sum of both."""
     exceeded = 0
     for margin, failure in product((0.4, 2.0), (1e-2, 1e-4)):
-        mechanism = Rounding(clip=1.0, levels=2, margin=margin)
+        mechanism = StochasticRounding(clip=1.0, levels=2, margin=margin)
         bound = affine_gdp(mechanism, honest=40, dim=1, l2_clip=1.0, failure=failure)
         for high in (0, 10, 39):
             rest = [1.0] * high + [-1.0] * (39 - high)
@@ -90,13 +90,13 @@ def test_the_failure_probability_is_charged():
 
 
 def test_one_bit_of_a_thousand_clients_is_nearly_a_gaussian():
-    mechanism = Rounding(clip=4 / 1024, levels=2, margin=24.1)
+    mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=24.1)
     mu = affine_gdp(mechanism, honest=1000, dim=2**20, l2_clip=1.0, failure=1e-9, distribution="sampled")
     assert 1 < mu * sqrt(1000 * mechanism.variance(0.0)) / 2 < 1.0035
 
 
 def test_a_smaller_failure_probability_costs_a_larger_mu():
-    mechanism = Rounding(clip=1.0, levels=2, margin=0.5)
+    mechanism = StochasticRounding(clip=1.0, levels=2, margin=0.5)
     mus = [affine_gdp(mechanism, honest=200, dim=1, l2_clip=1.0, failure=failure) for failure in (1e-3, 1e-9, 1e-30)]
     assert mus == sorted(mus)
     assert mus[0] < mus[-1]

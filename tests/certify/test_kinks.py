@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rqm import RQM, Participation, Rounding, ThreatModel, renyi
+from rqm import RQM, Participation, StochasticRounding, ThreatModel, renyi
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
 from rqm.audit.attained import attained_epsilon as attained_vector_epsilon
@@ -18,7 +18,7 @@ from rqm.bounds import gaussian_deltas
 from rqm.certify import blocks, kinks
 from rqm.certify.blocks import pairs_of_client
 from rqm.certify.kinks import GaussianMixture, attained_epsilon, coordinate_epsilon, interior_gdp
-from rqm.mechanisms.response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse
 from tests.certify.oracle import TableMechanism, largest_deltas, largest_epsilon, plain_sum
 from tests.certify.test_blocks import PAPER
 
@@ -39,7 +39,7 @@ def true_delta(mechanism, eps, clients):
 
 def certified_deltas(mechanism, epsilons, clients):
     """δ of one coordinate at some ε, certified for all inputs."""
-    pairs = pairs_of_client(np.exp(mechanism.knot_laws()), clients - 1)
+    pairs = pairs_of_client(np.exp(mechanism.breakpoint_log_pmfs()), clients - 1)
     tiled = np.tile(np.asarray(epsilons, dtype=float), (len(pairs), 1))
     return kinks._certified(mechanism, clients, "paper", pairs, tiled, lambda best: False, 1e-12).max(axis=0)
 
@@ -97,7 +97,7 @@ def test_where_hardly_anything_is_revealed_there_is_an_epsilon_still():
 
 
 def test_a_mechanism_that_exposes_an_input_has_no_epsilon():
-    mechanism = Rounding(levels=5, margin=0.5)
+    mechanism = StochasticRounding(levels=5, margin=0.5)
     assert coordinate_epsilon(mechanism, 1e-5, 3) == inf
     assert interior_gdp(mechanism, honest=3, dim=4, squared=4.0, farthest=4.0, failure=1e-9) == inf
 

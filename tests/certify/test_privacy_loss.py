@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Participation, Rounding, ThreatModel, renyi
+from rqm import PBM, RQM, Participation, StochasticRounding, ThreatModel, renyi
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
 from rqm.audit.attained import attained_epsilon
@@ -39,7 +39,7 @@ def hockey_stick(p, q, eps):
 @settings(max_examples=40)
 @given(
     st.one_of(
-        st.builds(Rounding, levels=st.just(2), margin=st.floats(0.3, 20)),
+        st.builds(StochasticRounding, levels=st.just(2), margin=st.floats(0.3, 20)),
         st.builds(RQM, levels=st.just(4), margin=st.floats(6, 30), keep=st.floats(0.1, 0.9)),
     ),
     st.integers(0, 5),
@@ -59,7 +59,7 @@ def test_the_profile_is_above_every_pair(mechanism, others, x, y, data):
 
 
 def test_the_profile_is_attained():
-    mechanism = Rounding(levels=2, margin=1.0)
+    mechanism = StochasticRounding(levels=2, margin=1.0)
     grid, deltas = profile(mechanism, 3)
     pmfs = mechanism.pmf(ENDS)
     for index in (2200, 2500, 3000):
@@ -76,7 +76,7 @@ def test_the_profile_is_attained():
 def test_the_composition_of_one_client_is_that_of_dp_accounting():
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    mechanism = Rounding(levels=2, margin=3.0)
+    mechanism = StochasticRounding(levels=2, margin=3.0)
     low, high = ({z: float(np.log(w)) for z, w in enumerate(pmf)} for pmf in mechanism.pmf(ENDS))
     exact = pld.from_two_probability_mass_functions(low, high, value_discretization_interval=1e-5).self_compose(30)
     assert composed_epsilon(mechanism, honest=1, coordinates=30, delta=1e-5) == pytest.approx(
@@ -85,7 +85,7 @@ def test_the_composition_of_one_client_is_that_of_dp_accounting():
 
 
 @pytest.mark.parametrize(
-    "mechanism", [Rounding(levels=2, margin=3.0), RQM(levels=16, margin=40.0), PBM(theta=0.05)], ids=repr
+    "mechanism", [StochasticRounding(levels=2, margin=3.0), RQM(levels=16, margin=40.0), PBM(theta=0.05)], ids=repr
 )
 def test_the_better_bound_is_reported_and_named(mechanism):
     participation = Participation(10, 5, 100, max_participations=2)

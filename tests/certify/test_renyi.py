@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from mpmath import log, mp
 
 import rqm
-from rqm import PBM, RQM, Noiseless, Rounding, renyi
+from rqm import PBM, RQM, Noiseless, StochasticRounding, renyi
 from rqm.certify import renyi as renyi_module
 from rqm.certify.affine_rdp import affine_rdp
 from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
-from rqm.mechanisms.response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse
 from tests.certify.oracle import exact_pmf, plain_divergence, plain_divergences
 
 INF = np.inf
@@ -128,10 +128,10 @@ def test_floored_entries_keep_pure_privacy_finite():
 
 
 def test_rounding_inside_the_clip_gives_no_privacy():
-    assert renyi(Rounding(levels=4), 2).lower == INF
-    assert renyi(Rounding(levels=4), 2, 5).upper == INF
-    assert renyi(Rounding(levels=2), 2).upper == INF  # the levels are ±clip themselves
-    assert renyi(Rounding(levels=2, margin=1.0), INF).upper == pytest.approx(np.log(3))
+    assert renyi(StochasticRounding(levels=4), 2).lower == INF
+    assert renyi(StochasticRounding(levels=4), 2, 5).upper == INF
+    assert renyi(StochasticRounding(levels=2), 2).upper == INF  # the levels are ±clip themselves
+    assert renyi(StochasticRounding(levels=2, margin=1.0), INF).upper == pytest.approx(np.log(3))
 
 
 @pytest.mark.parametrize(
@@ -155,16 +155,16 @@ def test_upper_is_safe_where_the_clip_lies_close_to_a_level(mechanism):
 
 
 def test_rounding_to_many_levels_needs_no_table():
-    mechanism = Rounding(levels=65_536)
+    mechanism = StochasticRounding(levels=65_536)
     for clients in (1, 40):
         bound = renyi(mechanism, 2, clients)
         assert bound.lower == bound.upper == INF
     assert "_log_rows" not in mechanism.__dict__
-    wide = Rounding(levels=65_536, margin=1e6)  # no level inside the clip: one of two levels
-    fraction = 32_767.5 * (1 + 1 / wide.input_reach) - 32_767
+    wide = StochasticRounding(levels=65_536, margin=1e6)  # no level inside the clip: one of two levels
+    fraction = 32_767.5 * (1 + 1 / wide.input_range) - 32_767
     assert renyi(wide, INF).upper == pytest.approx(float(np.log(float(fraction / (1 - fraction)))), rel=1e-8)
     assert "_log_rows" not in wide.__dict__
-    small = Rounding(levels=4, margin=0.3)  # the inputs in its witness do attain infinity
+    small = StochasticRounding(levels=4, margin=0.3)  # the inputs in its witness do attain infinity
     bound = renyi(small, 2, 5)
     assert renyi(small, 2, 5, inputs_of(bound)).lower == INF
 
@@ -194,7 +194,7 @@ def test_of_very_many_breakpoints_those_that_leak_most_are_searched(monkeypatch)
         assert some.upper == pytest.approx(every.upper, rel=1e-6)
 
 
-AFFINE = [Rounding(levels=2, margin=1.0), Rounding(levels=2, margin=20.0), RQM(margin=20.0), PBM()]
+AFFINE = [StochasticRounding(levels=2, margin=1.0), StochasticRounding(levels=2, margin=20.0), RQM(margin=20.0), PBM()]
 MORE_MECHANISMS = [
     RandomizedResponse(levels=2, epsilon=1.0),
     RandomizedResponse(levels=2, epsilon=4.0),
@@ -219,7 +219,7 @@ def test_bounds_of_one_release_agree(mechanism, clients):
         assert (coordinate <= 1.1 * vector).all()
 
 
-@pytest.mark.parametrize("mechanism", [Rounding(levels=2, margin=1.0), PBM(levels=4)], ids=repr)
+@pytest.mark.parametrize("mechanism", [StochasticRounding(levels=2, margin=1.0), PBM(levels=4)], ids=repr)
 def test_many_more_clients_never_leak_more(mechanism):
     before = np.full(2, np.inf)
     for clients in (1, 100, 3684, 3700, 4097, 5000, 20_000):
@@ -272,5 +272,5 @@ def test_pmfs_too_steep_for_floats_are_refused(levels, keep, clients, others):
 
 
 def test_a_mechanism_without_a_pmf_is_a_type_error():
-    with pytest.raises(TypeError, match="no law"):
+    with pytest.raises(TypeError, match="no pmf"):
         renyi(Noiseless(), 2)

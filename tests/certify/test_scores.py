@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from rqm import PBM, RQM, Participation, Rounding, ThreatModel
+from rqm import PBM, RQM, Participation, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import COHORT_FAILURE, account
 from rqm.accounting.participation import honest_cohorts
 from rqm.accounting.profiles import mixed
@@ -19,8 +19,8 @@ from rqm.certify.scores import GRID_CELLS, _doubled_sums, _gaussian_factor, _rat
 from tests.certify.oracle import largest_normal_gap, release_pmf
 
 AFFINE = [
-    Rounding(clip=1.0, levels=2, margin=3.0),
-    Rounding(clip=1.0, levels=2, margin=30.0),
+    StochasticRounding(clip=1.0, levels=2, margin=3.0),
+    StochasticRounding(clip=1.0, levels=2, margin=30.0),
     RQM(clip=1.0, margin=9.0, levels=4, keep=0.3),
 ]
 
@@ -91,7 +91,7 @@ def test_probability_that_is_moved_to_the_ends_counts():
 
 
 def test_a_million_bits_of_one_client_are_nearly_a_gaussian():
-    mechanism = Rounding(clip=4 / 1024, levels=2, margin=150.0)
+    mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=150.0)
     for honest in (1, 2, 3, 5, 8):
         mu = affine_gdp(mechanism, honest=honest, dim=2**20, l2_clip=1.0, failure=1e-9, distribution="sampled")
         assert 1 < mu * sqrt(honest * mechanism.variance(0.0)) / 2 < 1.01
@@ -104,7 +104,7 @@ def test_few_coordinates_gain_nothing_and_lose_nothing():
         assert affine_gdp(mechanism, dim=64, l2_clip=8.0, **options) <= 8 * single * 1.01
     assert summed_rate(ends(AFFINE[0]), 3, 1.0) == float("inf")
     assert summed_rate(ends(AFFINE[0]), 400, 1e6) == float("inf")
-    assert summed_rate(ends(Rounding(clip=1.0, levels=2, margin=0.0)), 3, 1e6) == float("inf")
+    assert summed_rate(ends(StochasticRounding(clip=1.0, levels=2, margin=0.0)), 3, 1e6) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_few_coordinates_gain_nothing_and_lose_nothing():
 )
 def test_a_fraction_of_honest_clients_costs_what_the_mixture_does(clients, honest_fraction, margin, largest):
     """Noise to which Rényi divergences gave ε = 5 for exactly so many honest clients; here their number is random."""
-    release = Release(Rounding(clip=4 / 1024, levels=2, margin=margin), 2**20, 1.0)
+    release = Release(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), 2**20, 1.0)
     participation = Participation(clients, population=3400, sampling="uniform", max_participations=1)
     threat_model = ThreatModel(honest_fraction=honest_fraction)
     cohorts, _ = honest_cohorts(participation, threat_model, COHORT_FAILURE * 1e-5)

@@ -10,7 +10,7 @@ from shutil import copytree
 
 import pytest
 
-from rqm import Participation, PrivateMean, Rounding, account, advise
+from rqm import Participation, PrivateMean, StochasticRounding, account, advise
 from rqm.mechanisms.table import Table
 from rqm.plan.guard import Guard
 from tests.commands import rqm
@@ -47,7 +47,7 @@ CASES = [tuple(part.strip() for part in line.replace("NINES", "9" * 5000).split(
 def template(tmp_path_factory):
     """A folder with everything that the cases name."""
     folder = tmp_path_factory.mktemp("template")
-    mechanism = Rounding(clip=0.4, levels=2, margin=9.0)
+    mechanism = StochasticRounding(clip=0.4, levels=2, margin=9.0)
     mean = PrivateMean(dim=100, mechanism=mechanism, delta=1e-6, participation=Participation(20, 3))
     for name in ("empty", "taken", "ledger"):
         (folder / name).mkdir()
@@ -94,7 +94,10 @@ def test_a_command_ends_as_documented_and_says_why(typed, code, text, template, 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: account(Rounding()), r"plan is a Rounding: must be a rqm.Plan \(of a mechanism alone: rqm.renyi\)"),
+        (
+            lambda: account(StochasticRounding()),
+            r"plan is a StochasticRounding: must be a rqm.Plan \(of a mechanism alone: rqm.renyi\)",
+        ),
         (lambda: Participation(100, population=10), "population = 10: must be at least 100, the clients of a round"),
         (lambda: advise(clients=5), "epsilon = None: must be given, such as 3"),
     ],

@@ -39,7 +39,7 @@ def test_what_it_runs_is_private():
     assert 7.9 < guarantee.epsilon <= 8
     assert (guarantee.certified, guarantee.delta, guarantee.bits_per_coordinate) == (True, 1e-5, 1)
     assert (guarantee.threat_model.adversary, guarantee.threat_model.neighboring) == ("server", "replace-one")
-    assert not free.mechanism.private
+    assert not free.mechanism.adds_noise
     assert (free.server, free.transforms.l2_clip) == (private.server, private.transforms.l2_clip)
 
 

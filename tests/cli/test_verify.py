@@ -2,7 +2,7 @@
 
 import pytest
 
-from rqm import RQM, Participation, PrivateMean, Rounding
+from rqm import RQM, Participation, PrivateMean, StochasticRounding
 from rqm.plan.guard import Guard
 from tests.commands import rqm, rqm_json
 
@@ -12,7 +12,7 @@ def write_ledger(tmp_path):
     """Write a ledger of three rounds."""
 
     def write(mechanism=None):
-        mechanism = mechanism or Rounding(clip=0.4, levels=2, margin=9.0)
+        mechanism = mechanism or StochasticRounding(clip=0.4, levels=2, margin=9.0)
         mean = PrivateMean(dim=100, mechanism=mechanism, participation=Participation(20, 3), delta=1e-6)
         with Guard(mean, tmp_path) as guard:
             for round_index in range(3):

@@ -9,7 +9,7 @@ from math import sqrt
 
 import pytest
 
-from rqm import PBM, RQM, CorrelatedNoise, Participation, Rounding, ThreatModel
+from rqm import PBM, RQM, CorrelatedNoise, Participation, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
 from rqm.bounds import gaussian_epsilon
@@ -18,8 +18,8 @@ from rqm.correlated.certificate import correlated_gdp
 from rqm.correlated.handover import gaussian_squared_mu
 from rqm.mechanisms.gaussian import Gaussian
 
-WIDE = Release(Rounding(clip=4 / 1024, levels=2, margin=8.61), 2**20, 1.0, CorrelatedNoise(25.36))
-FEW_CLIENTS = Release(Rounding(clip=4 / 1024, levels=2, margin=26.8), 2**20, 1.0, CorrelatedNoise(25.72))
+WIDE = Release(StochasticRounding(clip=4 / 1024, levels=2, margin=8.61), 2**20, 1.0, CorrelatedNoise(25.36))
+FEW_CLIENTS = Release(StochasticRounding(clip=4 / 1024, levels=2, margin=26.8), 2**20, 1.0, CorrelatedNoise(25.72))
 SERVER = ThreatModel()
 
 
@@ -39,7 +39,7 @@ def test_correlated_noise_hides_what_rounding_alone_does_not():
 
 
 def test_with_a_window_of_one_round_it_is_the_certificate_of_rounding():
-    mech = Rounding(clip=0.25, levels=2, margin=3.0)
+    mech = StochasticRounding(clip=0.25, levels=2, margin=3.0)
     values = {"honest": 30, "dim": 64, "l2_clip": 1.0, "failure": 1e-9}
     alone = affine_gdp(mech, **values, distribution="sampled")
     mu = correlated_gdp(mech, CorrelatedNoise(5.0), separation=1, **values)
@@ -49,7 +49,7 @@ def test_with_a_window_of_one_round_it_is_the_certificate_of_rounding():
 @pytest.mark.parametrize("noise", [CorrelatedNoise(8.0), CorrelatedNoise(8.0, 1.0, 8)])
 def test_fewer_honest_clients_less_separation_and_less_noise_cost_more(noise):
     base = {"honest": 200, "separation": 8, "dim": 256, "l2_clip": 1.0, "failure": 1e-6}
-    mech = Rounding(clip=0.25, levels=2, margin=12.0)
+    mech = StochasticRounding(clip=0.25, levels=2, margin=12.0)
     best = correlated_gdp(mech, noise, **base)
     assert correlated_gdp(mech, noise, **base | {"honest": 150}) > best
     assert correlated_gdp(mech, noise, **base | {"separation": 4}) > best
@@ -57,7 +57,7 @@ def test_fewer_honest_clients_less_separation_and_less_noise_cost_more(noise):
     assert correlated_gdp(mech, noise, **base, neighboring="zero-out") < best
 
 
-@pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding(levels=4, margin=9.0)])
+@pytest.mark.parametrize("mech", [RQM(), PBM(), StochasticRounding(levels=4, margin=9.0)])
 def test_other_mechanisms_are_refused(mech):
     with pytest.raises(ValueError, match="two levels"):
         correlated_gdp(mech, CorrelatedNoise(8.0), honest=10, separation=3, dim=4, l2_clip=1.0, failure=1e-6)
@@ -66,8 +66,8 @@ def test_other_mechanisms_are_refused(mech):
 def test_where_rounding_is_not_random_transient_noise_protects_nobody():
     """At a level there is only one outcome, and others whose inputs lie there add no randomness."""
     values = {"honest": 10, "separation": 3, "dim": 4, "l2_clip": 1.0, "failure": 1e-6}
-    assert correlated_gdp(Rounding(levels=2), CorrelatedNoise(8.0), **values) > 5
-    with_residual = correlated_gdp(Rounding(levels=2), CorrelatedNoise(8.0, 1.0, 8), **values)
+    assert correlated_gdp(StochasticRounding(levels=2), CorrelatedNoise(8.0), **values) > 5
+    with_residual = correlated_gdp(StochasticRounding(levels=2), CorrelatedNoise(8.0, 1.0, 8), **values)
     variances = 10 * CorrelatedNoise(1.0).added_variance, 10 * CorrelatedNoise(8.0).added_variance
     exact = sqrt(gaussian_squared_mu(3, variances[0], variances[1], 8, 0.0))  # of a change by one step
     assert exact <= with_residual < 1.3 * exact  # residual noise of ten clients is narrow
@@ -94,7 +94,7 @@ def test_correlated_noise_of_a_trusted_server_is_accounted_for_exactly():
 
 def test_participations_follow_from_the_rounds_that_were_charged():
     """Not from those that were planned: a run may be continued, or be young."""
-    release = Release(Rounding(clip=0.125, levels=2, margin=3.0), 1024, 1.0, CorrelatedNoise(8.0))
+    release = Release(StochasticRounding(clip=0.125, levels=2, margin=3.0), 1024, 1.0, CorrelatedNoise(8.0))
     planned = Participation(100, 10, sampling="fixed-order", min_separation=10)
     longer = replace(planned, rounds=100)
 
@@ -110,6 +110,6 @@ def test_participations_follow_from_the_rounds_that_were_charged():
 
 def test_correlated_noise_costs_no_more_than_rounding_alone():
     who = Participation(100, 60, sampling="fixed-order", max_participations=2, min_separation=30)
-    release = Release(Rounding(clip=0.125, levels=2, margin=0.2), 1024, 1.0, CorrelatedNoise(8.0))
+    release = Release(StochasticRounding(clip=0.125, levels=2, margin=0.2), 1024, 1.0, CorrelatedNoise(8.0))
     alone = account(release.independent(), who, SERVER, 1e-6)
     assert account(release, who, SERVER, 1e-6).epsilon <= alone.epsilon

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rqm
-from rqm import PBM, RQM, CorrelatedNoise, PrivateMean, Rounding, SecureRandom, SeededRandom, private_mean
+from rqm import PBM, RQM, CorrelatedNoise, PrivateMean, SecureRandom, SeededRandom, StochasticRounding, private_mean
 from rqm.encoding.choice import chosen, clipped_away, clipped_away_at_most, second_clip
 from rqm.encoding.transforms import Rotation, budget
 from rqm.mechanisms.additive import DiscreteGaussian
@@ -18,12 +18,14 @@ from tests.encoding.test_private_mean import squares
 from tests.encoding.test_promises import hockey_stick, release
 
 
-def few(kind=Rounding, dim=1000, count=64, clients=20, rounds=1, **options):
+def few(kind=StochasticRounding, dim=1000, count=64, clients=20, rounds=1, **options):
     """A private mean of few coordinates, clipped at four times their root mean square."""
     clip = min(4, count**0.5) * second_clip(count) / count**0.5
-    own = {Rounding: {"levels": 2, "margin": 3.0}, PBM: {"levels": 5, "theta": 0.1}, RQM: {"margin": 30.0}}.get(
-        kind, {}
-    )
+    own = {
+        StochasticRounding: {"levels": 2, "margin": 3.0},
+        PBM: {"levels": 5, "theta": 0.1},
+        RQM: {"margin": 30.0},
+    }.get(kind, {})
     own |= {"steps": 15, "bits": 12, "scale": 2.0} if kind is DiscreteGaussian else {}
     mech = kind(clip=clip, **own)
     return private_mean(mechanism=mech, dim=dim, coordinates=count, clients=clients, rounds=rounds, **options)
@@ -70,7 +72,7 @@ def test_rounds_choose_anew_and_the_seed_decides():
 
 
 def test_libraries_agree_on_what_is_chosen():
-    mean = few(Rounding, rounds=2, clients=2).replaced(mechanism=Rounding(clip=1.0, levels=65536))
+    mean = few(StochasticRounding, rounds=2, clients=2).replaced(mechanism=StochasticRounding(clip=1.0, levels=65536))
     x = np.random.default_rng(0).normal(size=1000) / 40
     means = []
     for vector in (x, torch.from_numpy(x).float()):
@@ -87,7 +89,7 @@ def test_libraries_agree_on_what_is_chosen():
 
 def test_all_coordinates_are_the_same_as_no_choice():
     """Files, messages and promises are those of a mean without a choice of coordinates."""
-    mech = Rounding(levels=2, margin=3.0)
+    mech = StochasticRounding(levels=2, margin=3.0)
     plain, every = (private_mean(mechanism=mech, dim=50, clients=9, coordinates=k) for k in (None, 64))
     assert plain == every
     assert plain.to_dict()["coordinates"] is None
@@ -116,7 +118,7 @@ def test_all_coordinates_are_the_same_as_no_choice():
 )
 def test_what_cannot_be_chosen_is_refused(change, words):
     values = {
-        "mechanism": Rounding(levels=2, margin=3.0),
+        "mechanism": StochasticRounding(levels=2, margin=3.0),
         "dim": 1000,
         "clients": 3,
         "rounds": 3,
@@ -130,7 +132,7 @@ def test_what_cannot_be_chosen_is_refused(change, words):
 # -- what is sent lies in the accounted set -------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Rounding, PBM, RQM, DiscreteGaussian])
+@pytest.mark.parametrize("kind", [StochasticRounding, PBM, RQM, DiscreteGaussian])
 @pytest.mark.parametrize("count", [1, 3, 16, 64])
 def test_vectors_made_for_the_choice_are_within_the_second_budget(kind, count):
     """A vector that lies in what is chosen is √(d/k) times as long afterwards: the second clip must bind."""
@@ -172,9 +174,9 @@ def simulated(mean, x, turns):
 
 
 CASES = [
-    (Rounding, 500, 64, 5),
-    (Rounding, 250, 128, 20),
-    (Rounding, 1000, 500, 3),
+    (StochasticRounding, 500, 64, 5),
+    (StochasticRounding, 250, 128, 20),
+    (StochasticRounding, 1000, 500, 3),
     (PBM, 200, 31, 10),
     (PBM, 200, 255, 4),
     (RQM, 500, 256, 4),
@@ -212,7 +214,7 @@ def test_unbiased_and_as_wrong_as_predicted(kind, dim, count, clients):
 @pytest.mark.parametrize("dim", [1000, 3000])
 @pytest.mark.parametrize("part", [2, 7, 40])
 @pytest.mark.parametrize("clients", [2, 30])
-@pytest.mark.parametrize("kind", [Rounding, PBM])
+@pytest.mark.parametrize("kind", [StochasticRounding, PBM])
 def test_predicted_errors_are_within_two_per_cent(kind, dim, part, clients):
     mean = few(kind, dim, dim // part, clients, rounds=4000)
     x = np.random.default_rng(part).normal(size=(clients, dim)) + np.random.default_rng(1).normal(size=dim)
@@ -244,11 +246,11 @@ def test_what_the_second_clip_takes_away(count):
 @pytest.mark.parametrize(
     ("mech", "dim", "count", "clients"),
     [
-        (Rounding(levels=2, margin=3.0), 4, 1, 1),
-        (Rounding(levels=2, margin=4.0), 4, 2, 2),
+        (StochasticRounding(levels=2, margin=3.0), 4, 1, 1),
+        (StochasticRounding(levels=2, margin=4.0), 4, 2, 2),
         (PBM(levels=4, theta=0.15), 3, 2, 2),
         (RQM(levels=4, margin=6.0), 7, 2, 2),
-        (Rounding(levels=2, margin=2.0), 8, 3, 2),
+        (StochasticRounding(levels=2, margin=2.0), 8, 3, 2),
     ],
     ids=repr,
 )
@@ -276,7 +278,7 @@ def test_epsilon_covers_every_choice(mech, dim, count, clients):
 
 def test_the_first_clip_alone_would_not_be_enough():
     """Were the second clip left out, a vector that lies in what is chosen would tell more than is stated."""
-    mech = Rounding(clip=4.0, levels=2, margin=2.0)
+    mech = StochasticRounding(clip=4.0, levels=2, margin=2.0)
     mean = private_mean(mechanism=mech, dim=64, coordinates=4, clients=2, delta=1e-3)
     places = chosen(0, 0, 4, 64)
     row = np.zeros((1, 64))

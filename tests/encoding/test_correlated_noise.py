@@ -12,9 +12,9 @@ from rqm import (
     CorrelatedNoise,
     Participation,
     PrivateMean,
-    Rounding,
     SecureRandom,
     SeededRandom,
+    StochasticRounding,
     ThreatModel,
     private_mean,
 )
@@ -25,7 +25,7 @@ from rqm.encoding.memory import memory
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.mechanisms.gaussian import Gaussian
 
-MECHANISM = Rounding(clip=0.5, levels=2, margin=3.0)
+MECHANISM = StochasticRounding(clip=0.5, levels=2, margin=3.0)
 WHO = Participation(clients=20, rounds=6, population=200, max_participations=1)
 MEAN = PrivateMean(dim=50, mechanism=MECHANISM, noise=CorrelatedNoise(20.0), participation=WHO)
 INDEPENDENT = PrivateMean(dim=50, mechanism=MECHANISM, participation=Participation(20, 6))
@@ -131,7 +131,7 @@ def test_residual_noise_leaves_less_in_the_models():
     assert PrivateMean.from_dict(mean.to_dict()) == mean
     noise, participation = CorrelatedNoise(iterate_noise(Workload(40)).best_ratio(40) / 2), Participation(**who)
     target = Target(1.0, 1e-6, participation, ThreatModel(), 2**16, 1.0)
-    mechanism = fit(Rounding(clip=4 / 2**8, levels=2), target, noise)
+    mechanism = fit(StochasticRounding(clip=4 / 2**8, levels=2), target, noise)
     plain = PrivateMean(mechanism=mechanism, noise=noise, participation=participation, l2_clip=1.0, **values)
     assert plain.guarantee().epsilon <= 1
     ratios = [candidate.guarantee().correlated_noise_ratio for candidate in (mean, plain)]
@@ -154,7 +154,7 @@ def test_equal_descriptions_of_noise_are_the_same():
 @pytest.mark.slow
 def test_drawn_noise_is_accepted_though_all_residual_noise_may_be_zero():
     noise, who = CorrelatedNoise(20.0, 0.5, 8), Participation(4, 4, min_separation=2)
-    mean = PrivateMean(dim=8, mechanism=Rounding(levels=2), participation=who, noise=noise)
+    mean = PrivateMean(dim=8, mechanism=StochasticRounding(levels=2), participation=who, noise=noise)
     for _ in range(30):  # in about one of ten draws all residual noise is zero
         mean.encode(np.zeros(8), SecureRandom(), transient=mean.transient(SecureRandom()))
     wide = replace(mean, dim=800, coordinates=None)
@@ -167,7 +167,7 @@ def test_drawn_noise_is_accepted_though_all_residual_noise_may_be_zero():
     [
         ({"mechanism": RQM()}, "two levels"),
         ({"mechanism": PBM()}, "two levels"),
-        ({"mechanism": Rounding(levels=4, margin=5.0)}, "two levels"),
+        ({"mechanism": StochasticRounding(levels=4, margin=5.0)}, "two levels"),
         ({"mechanism": Gaussian(1.0, local=True)}, "trusted server"),
         ({"mechanism": BandedGaussian(1.0)}, "not with banded"),
         ({"noise": CorrelatedNoise(0.1)}, "noise.transient_std = 0.1: must be from 0.5"),

@@ -6,9 +6,11 @@ from itertools import product
 import pytest
 
 from rqm import advise, calibrate
-from rqm.mechanisms.registry import BUILT_IN
+from rqm.registry import BUILT_IN
 
-KINDS = [one.kind for one in BUILT_IN if one.private and one.kind != "table"]  # of a table there is nothing to adjust
+KINDS = [
+    one.kind for one in BUILT_IN if one.adds_noise and one.kind != "table"
+]  # of a table there is nothing to adjust
 CLIENTS, DIMS, EPSILONS = (10, 100, 1000, 10_000), (1, 64, 1024, 2**16, 2**20), (0.5, 1, 3, 8, 10)
 POSSIBLE = re.compile(r"(?:must be at least|possible is) ([\d.e+-]+)$")
 SAMPLE = [(10, 64, 3), (100, 1024, 1), (1000, 2**20, 10), (10, 1, 8)]

@@ -9,11 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom, private_mean
+from rqm import PBM, RQM, SecureRandom, SeededRandom, StochasticRounding, private_mean
 from rqm.encoding.transforms import budget, over_budget, prepare, usable_length
 from rqm.mechanisms.additive import DiscreteGaussian
 
-WIDE = Rounding(levels=2, margin=16382.0)
+WIDE = StochasticRounding(levels=2, margin=16382.0)
 """As few positions as an encoder allows: 1,024 from -clip to clip."""
 
 
@@ -36,14 +36,14 @@ def sent_rows(mean, x, round_index):
 
 def squares(mech, row):
     """In whole numbers of any size: (2 · distance from the middle)², summed."""
-    low, high = mech.recipe.low, mech.recipe.high
-    positions = mech.recipe.position(np.asarray(row, dtype=np.float64)).tolist()
+    low, high = mech.sampler.low, mech.sampler.high
+    positions = mech.sampler.position(np.asarray(row, dtype=np.float64)).tolist()
     assert all(low <= p <= high for p in positions)
     return sum((2 * p - low - high) ** 2 for p in positions)
 
 
 mechanisms = st.one_of(
-    st.builds(Rounding, clip=st.floats(1e-6, 1e3), levels=st.just(2), margin=st.floats(0.0, 16000.0)),
+    st.builds(StochasticRounding, clip=st.floats(1e-6, 1e3), levels=st.just(2), margin=st.floats(0.0, 16000.0)),
     st.builds(RQM, clip=st.floats(1e-6, 1e3), levels=st.sampled_from([4, 16]), margin=st.floats(0.1, 1e4)),
     st.builds(PBM, clip=st.floats(1e-6, 1e3), theta=st.floats(1e-4, 0.49)),
     st.builds(
@@ -84,14 +84,14 @@ def test_every_vector_that_is_sent_lies_in_the_accounted_set(mech, dim, rotate, 
 @pytest.mark.parametrize("size", [1e18, 1e30, 2.40615975e38, 3.4e38])
 def test_rows_as_long_as_a_float_can_be_keep_their_direction(clip, size):
     """The factor that shortens such a row is no normal float32, and its square is infinite."""
-    mean = mean_of(Rounding(clip=clip, levels=2, margin=0.0), 2, clip_ratio=1.0, rotate=False)
+    mean = mean_of(StochasticRounding(clip=clip, levels=2, margin=0.0), 2, clip_ratio=1.0, rotate=False)
     row = np.asarray(sent_rows(mean, torch.tensor([size, -size], dtype=torch.float32), 0)[0])
     assert row == pytest.approx(mean.length * np.array([0.5**0.5, -(0.5**0.5)]), rel=1e-5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused(bad):
-    mean = mean_of(Rounding(levels=2, margin=3.0), 3)
+    mean = mean_of(StochasticRounding(levels=2, margin=3.0), 3)
     for x in ([1.0, bad, 0.0], np.array([1.0, bad, 0.0], dtype=np.float32), torch.tensor([1.0, bad, 0.0])):
         with pytest.raises(ValueError, match=r"x contains -?(nan|inf): every value must be finite"):
             mean.encode(x, SecureRandom())
@@ -112,11 +112,11 @@ def test_what_is_not_finite_is_refused(bad):
 )
 def test_other_shapes_and_kinds_are_refused(x, error, words):
     with pytest.raises(error, match=words):
-        mean_of(Rounding(levels=2, margin=3.0), 3).encode(x, SecureRandom())
+        mean_of(StochasticRounding(levels=2, margin=3.0), 3).encode(x, SecureRandom())
 
 
 def test_randomness_is_one_of_two_kinds():
-    mean = mean_of(Rounding(levels=2, margin=3.0), 3)
+    mean = mean_of(StochasticRounding(levels=2, margin=3.0), 3)
     with pytest.raises(TypeError, match=r"rqm\.SecureRandom"):
         mean.encode(np.zeros(3), np.random.default_rng(0))
     one, other = (mean.simulated(np.zeros(3), SeededRandom(2)) for _ in range(2))
@@ -147,10 +147,10 @@ def silenced(mech, dim, count, seed):
 
 NARROW = [
     WIDE,
-    Rounding(levels=2, margin=5000.0),
+    StochasticRounding(levels=2, margin=5000.0),
     RQM(margin=200_000.0),
     PBM(theta=6e-5),
-    Rounding(levels=2, margin=3.0),
+    StochasticRounding(levels=2, margin=3.0),
 ]
 
 
@@ -188,7 +188,7 @@ def test_the_room_left_for_rounding_is_enough_and_not_more(mech, count, ratio):
     assert bound / 2 < length < bound
     if bound > mech.clip * count**0.5:  # no vector within the clip of every coordinate is longer
         return
-    recipe = mech.recipe
+    recipe = mech.sampler
     reach = (
         length * recipe.scale / (1 - 2.0**-16) + isqrt(count * 10**12) / 2e6
     )  # L2 distance plus half a position each
@@ -206,7 +206,9 @@ def test_a_clip_without_room_is_refused():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("mech", [Rounding(clip=0.5, levels=2, margin=1.0), PBM(clip=0.5), RQM(clip=0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "mech", [StochasticRounding(clip=0.5, levels=2, margin=1.0), PBM(clip=0.5), RQM(clip=0.5)], ids=repr
+)
 def test_the_decoded_mean_is_unbiased(mech):
     mean = private_mean(mechanism=mech, dim=5, clients=3, l2_clip=1.0, rounds=1200)
     x = np.random.default_rng(1).normal(size=(3, 5)) * 0.25
@@ -224,7 +226,7 @@ def test_the_decoded_mean_is_unbiased(mech):
 
 
 def test_both_libraries_mean_the_same():
-    mean = private_mean(mechanism=Rounding(clip=1.0, levels=65536), dim=50, clients=2, l2_clip=2.0)
+    mean = private_mean(mechanism=StochasticRounding(clip=1.0, levels=65536), dim=50, clients=2, l2_clip=2.0)
     x = np.random.default_rng(0).normal(size=50) / 10
     for one in (x, torch.from_numpy(x), torch.from_numpy(x).float()):
         message = mean.simulated(one, SeededRandom(0))
@@ -239,7 +241,7 @@ def test_sums_of_messages_cannot_overflow():
     assert message.dtype == np.int64
     assert mean.modulus == 2**18
     with pytest.raises(ValueError, match="does not fit 31 bits"):
-        private_mean(mechanism=Rounding(levels=65536), dim=4, clients=10**6)
+        private_mean(mechanism=StochasticRounding(levels=65536), dim=4, clients=10**6)
 
 
 # -- what is refused ------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from rqm import (
     Noiseless,
     Participation,
     PrivateMean,
-    Rounding,
     SecureRandom,
     SeededRandom,
+    StochasticRounding,
     ThreatModel,
     private_mean,
 )
@@ -52,7 +52,7 @@ from tests.encoding.test_private_mean import mean_of, mechanisms, sent_rows, squ
     ],
 )
 def test_values_without_a_guarantee_are_refused(change, words):
-    values = {"mechanism": Rounding(levels=2, margin=3.0), "dim": 3, "clients": 3, **change}
+    values = {"mechanism": StochasticRounding(levels=2, margin=3.0), "dim": 3, "clients": 3, **change}
     with pytest.raises(ValueError, match=words):
         private_mean(**values)
 
@@ -63,13 +63,13 @@ def test_the_object_itself_searches_for_nothing():
     with pytest.raises(TypeError, match="mechanism = None: must be a mechanism"):
         PrivateMean(dim=3, mechanism=None, participation=Participation(3))
     with pytest.raises(TypeError, match=r"participation = 3: must be a rqm.Participation"):
-        PrivateMean(dim=3, mechanism=Rounding(levels=2), participation=3)
+        PrivateMean(dim=3, mechanism=StochasticRounding(levels=2), participation=3)
     with pytest.raises(ValueError, match="unit = 'patient'"):
         ThreatModel(unit="patient")
 
 
 def test_rounds_and_clients_that_are_not_accounted_for_are_refused():
-    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=5, min_survivors=4, rounds=2)
+    mean = mean_of(StochasticRounding(levels=2, margin=3.0), 3, clients=5, min_survivors=4, rounds=2)
     total = sum(mean.encode(np.zeros(3), SecureRandom(), round_index=1) for _ in range(4))
     assert mean.decode(total, survivors=4, round_index=1).shape == (3,)
     with pytest.raises(ValueError, match="round_index = 2: must be a whole number from 0 to 1"):
@@ -111,11 +111,11 @@ def release(mean, rows, others):
 @pytest.mark.parametrize(
     ("mech", "dim", "clients"),
     [
-        (Rounding(levels=2, margin=2.0), 1, 1),
-        (Rounding(levels=2, margin=2.0), 2, 2),
+        (StochasticRounding(levels=2, margin=2.0), 1, 1),
+        (StochasticRounding(levels=2, margin=2.0), 2, 2),
         (PBM(levels=4, theta=0.2), 2, 2),
         (RQM(levels=4, margin=5.0), 2, 2),
-        (Rounding(levels=2, margin=1.0), 4, 2),
+        (StochasticRounding(levels=2, margin=1.0), 4, 2),
         (RQM(levels=8, margin=1.0), 1, 2),
     ],
     ids=repr,
@@ -213,7 +213,7 @@ def test_it_survives_json(mech, dim, clients, delta, participations, seed):
 
 
 def test_what_does_not_describe_one_is_refused():
-    values = mean_of(Rounding(levels=2, margin=3.0), 3).to_dict()
+    values = mean_of(StochasticRounding(levels=2, margin=3.0), 3).to_dict()
     for change, words in (
         ({"private_mean": 1}, "private_mean: must be 2"),
         ({"clints": 3}, "did you mean clients?"),
@@ -228,7 +228,7 @@ def test_what_does_not_describe_one_is_refused():
 
 
 def test_promises_are_what_a_release_rests_on():
-    mean = mean_of(Rounding(levels=2, margin=3.0), 3, clients=10)
+    mean = mean_of(StochasticRounding(levels=2, margin=3.0), 3, clients=10)
     assert mean.promises() == mean.replaced(seed=3, rounds=9).promises()
     assert mean.promises() == mean.replaced(dim=4).promises()  # both send four coordinates
     for change in (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import Gaussian, Rounding, SecureRandom, SeededRandom, private_mean, private_record_mean
+from rqm import Gaussian, SecureRandom, SeededRandom, StochasticRounding, private_mean, private_record_mean
 from rqm.correlated.factorization import Workload
 from rqm.encoding.calibrate import calibrate_records
 from rqm.encoding.records import Gathered, record_length
@@ -20,12 +20,12 @@ MEAN = private_record_mean(epsilon=5, **SILOS)
 def positions(mean, gathered):
     """Where the encoder rounds from."""
     rows, _ = mean._prepared(np.asarray(gathered.total)[None].copy(), 0)
-    return mean.mechanism.channel.recipe.position(mean._within(rows)[0])
+    return mean.mechanism.discrete.sampler.position(mean._within(rows)[0])
 
 
 def distance(mean, first, second):
     """The L2 distance of two sums as the encoder sees them, in the units of the records."""
-    recipe, clip = mean.mechanism.channel.recipe, mean.mechanism.channel.clip
+    recipe, clip = mean.mechanism.discrete.sampler, mean.mechanism.discrete.clip
     difference = positions(mean, first) - positions(mean, second)
     return float(np.linalg.norm(difference.astype(float))) * 2 * clip / (recipe.high - recipe.low)
 
@@ -152,7 +152,7 @@ def test_what_was_not_gathered_is_refused():
 def test_a_record_clip_that_is_lost_among_positions_is_refused():
     tiny = SILOS | {"l2_clip": 16000.0}
     with pytest.raises(ValueError, match="some of the encoder's positions"):
-        private_record_mean(mechanism=Rounding(clip=1000.0, levels=2, margin=1e4), **tiny)
+        private_record_mean(mechanism=StochasticRounding(clip=1000.0, levels=2, margin=1e4), **tiny)
     assert 0.999 < record_length(MEAN) < 1
 
 

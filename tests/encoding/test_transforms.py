@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard as reference
 
-from rqm import PBM, RQM, Rounding
+from rqm import PBM, RQM, StochasticRounding
 from rqm._util.checks import padded
 from rqm.encoding import tensors
 from rqm.encoding.tensors import l2_clip
@@ -39,7 +39,7 @@ def test_a_rotation_keeps_lengths_and_can_be_undone(dim, seed):
 
 @pytest.mark.parametrize("dim", [1, 3, 100, 5000])
 def test_tensors_are_rotated_alike_without_the_compiler_and_so_are_arrays(dim, monkeypatch):
-    rotation, mech = Rotation(dim, 9), Rounding(clip=0.1, levels=2, margin=2.0)
+    rotation, mech = Rotation(dim, 9), StochasticRounding(clip=0.1, levels=2, margin=2.0)
     x = torch.randn(3, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(dim))
     x[1, 0] = torch.nan
 
@@ -99,7 +99,7 @@ def test_l2_clipping_scales_and_silences():
 
 
 mechanisms = st.one_of(
-    st.builds(Rounding, clip=st.floats(1e-6, 10), levels=st.just(2), margin=st.floats(0.5, 100)),
+    st.builds(StochasticRounding, clip=st.floats(1e-6, 10), levels=st.just(2), margin=st.floats(0.5, 100)),
     st.builds(RQM, clip=st.floats(1e-6, 10), levels=st.just(16), margin=st.floats(0.1, 100)),
     st.builds(PBM, clip=st.floats(1e-6, 10), theta=st.floats(0.01, 0.45)),
 )
@@ -122,7 +122,7 @@ def test_the_budget_is_exact_in_integers(mech, dim, ratio, seed):
 
 
 def test_long_vectors_of_wide_positions_are_judged_on_the_safe_side():
-    mech = Rounding(clip=1.0, levels=2, margin=0.0)  # the widest span: 2**24 positions
+    mech = StochasticRounding(clip=1.0, levels=2, margin=0.0)  # the widest span: 2**24 positions
     x = torch.full((2, 2**18), 0.01)
     length = float(x[0].double().norm())
     assert over_budget(mech, x, length * (1 - 1e-4)).all()
@@ -131,7 +131,7 @@ def test_long_vectors_of_wide_positions_are_judged_on_the_safe_side():
 
 def test_floats_that_overshoot_are_caught():
     """Scaling to the bound in float32 alone overshoots now and then; with the room left for it, it never does."""
-    mech, rng = Rounding(clip=0.05, levels=2, margin=20.0), torch.Generator().manual_seed(0)
+    mech, rng = StochasticRounding(clip=0.05, levels=2, margin=20.0), torch.Generator().manual_seed(0)
     x = torch.randn(300, 4096, generator=rng)
     naive = x / x.norm(dim=1, keepdim=True)
     assert over_budget(mech, naive, 1.0).any()

@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.serverapp import NeighboringRelation, PrivacyAccountant, PrivacyConfig, SamplingMethod
 
-from rqm import RQM, Participation, Rounding, ThreatModel
+from rqm import RQM, Participation, StochasticRounding, ThreatModel
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
 from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
 from rqm.mechanisms.noiseless import Noiseless
 
-MECH, DIM = Rounding(4 / 2**7, 40.0, 2), 2**14
+MECH, DIM = StochasticRounding(4 / 2**7, 40.0, 2), 2**14
 EVENT = DiscreteEvent(MECH, 100, DIM, 1.0, 100, 10_000)
 ALONE = PrivacyConfig(1e-5, 10_000, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)
 SAMPLED = PrivacyConfig(1e-5, 10_000, NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)

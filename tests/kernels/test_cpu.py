@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
+from rqm import PBM, RQM, SecureRandom, SeededRandom, StochasticRounding
 from rqm.kernels import cpu, encode, encode_long, encode_sum
 from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS, alias_table
 from rqm.randomness import OneEach
@@ -35,7 +35,7 @@ def from_words(sampler, x, words):
     return out
 
 
-TABLES = [RQM().recipe, RQM(levels=300, keep=0.1).recipe, Rounding(levels=5).recipe, RQM(levels=2).recipe]
+TABLES = [RQM().sampler, RQM(levels=300, keep=0.1).sampler, StochasticRounding(levels=5).sampler, RQM(levels=2).sampler]
 ADDITIVE = [oracle.additive(), oracle.additive(levels=100, modulus=100), oracle.additive(modulus=4096, columns=7)]
 
 
@@ -53,7 +53,7 @@ def test_each_word_gives_the_outcome_that_the_proof_says(sampler, dtype):
 def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
     mech = PBM(theta=0.3, levels=levels)
     x = np.random.default_rng(1).uniform(-1.2, 1.2, 2500).astype(np.float32)
-    words = SeededRandom(2).words(mech.recipe.words_per_coordinate * cpu.CHUNK * chunks_of(len(x)))
+    words = SeededRandom(2).words(mech.sampler.words_per_coordinate * cpu.CHUNK * chunks_of(len(x)))
     position, expected = mech.position(x), np.zeros(len(x), dtype=int)
     start = 0
     for first in range(0, len(x), cpu.CHUNK):
@@ -66,7 +66,7 @@ def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
                 for trial in range(min(8, mech.trials - 8 * group)):
                     drawn = bits >> 24 * (7 - trial) & 0xFFFFFF
                     expected[first + j] += drawn < place[j]
-    assert (from_words(mech.recipe, x, words) == expected).all()
+    assert (from_words(mech.sampler, x, words) == expected).all()
 
 
 def rounding_only(sampler):
@@ -95,7 +95,13 @@ def near(values):
     return st.one_of(st.integers(0, 2**32 - 1), close).filter(lambda b: np.isfinite(np.uint32(b).view(np.float32)))
 
 
-ADVERSARY = [RQM(), RQM(clip=2.9731e-5, margin=0.66), RQM(levels=255, keep=0.2), PBM(clip=0.3), Rounding(clip=3e37)]
+ADVERSARY = [
+    RQM(),
+    RQM(clip=2.9731e-5, margin=0.66),
+    RQM(levels=255, keep=0.2),
+    PBM(clip=0.3),
+    StochasticRounding(clip=3e37),
+]
 SPECIAL = [0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF]
 
 
@@ -105,7 +111,7 @@ def test_every_float32_has_an_accounted_rounding_probability(mech, data):
     grid = mech.unit if isinstance(mech, PBM) else mech
     patterns = data.draw(st.lists(near([*grid.breakpoints, *grid.grid.values, 0.0]), min_size=1, max_size=60))
     x = np.array([*patterns, *SPECIAL], dtype=np.uint32).view(np.float32)
-    realised = realised_positions(replace(mech.recipe, trials=0), x)
+    realised = realised_positions(replace(mech.sampler, trials=0), x)
     low, high = (int(mech.position(end)) for end in (-mech.clip, mech.clip))
     assert ((low <= realised) & (realised <= high)).all()
     assert (realised == mech.position(x)).all()  # and it is the law that sampled_pmf states
@@ -117,20 +123,20 @@ def test_every_float32_has_an_accounted_rounding_probability(mech, data):
 def test_every_float64_has_an_accounted_rounding_probability(x, clip):
     mech = RQM(clip=clip)
     ends = np.array([x, clip, -clip, np.nextafter(clip, np.inf), -np.nextafter(clip, np.inf)])
-    realised = realised_positions(mech.recipe, ends)
-    assert ((mech.recipe.low <= realised) & (realised <= mech.recipe.high)).all()
+    realised = realised_positions(mech.sampler, ends)
+    assert ((mech.sampler.low <= realised) & (realised <= mech.sampler.high)).all()
     assert (realised == mech.position(ends)).all()
 
 
 def test_the_probe_reads_a_position_that_is_off_by_one_unit():
     """The power of the tests above: a placement that errs in the last bit is seen."""
-    sampler = RQM().recipe
+    sampler = RQM().sampler
     off = replace(sampler, center=sampler.center + 1, low=sampler.low, high=sampler.high)
     x = np.linspace(-0.9, 0.9, 7)
     assert (realised_positions(off, x) == sampler.position(x) + 1).all()
 
 
-@pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding(levels=300), RQM(levels=300)], ids=repr)
+@pytest.mark.parametrize("mech", [RQM(), PBM(), StochasticRounding(levels=300), RQM(levels=300)], ids=repr)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_threads_do_not_change_seeded_output(mech, dtype):
     x = np.random.default_rng(0).normal(size=(3, 70_001)).astype(dtype)
@@ -142,7 +148,7 @@ def test_threads_do_not_change_seeded_output(mech, dtype):
     assert (sums[0] == sums[2]).all()
 
 
-@pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding(levels=3)], ids=repr)
+@pytest.mark.parametrize("mech", [RQM(), PBM(), StochasticRounding(levels=3)], ids=repr)
 def test_a_fused_sum_is_the_sum_of_the_levels(mech):
     x = np.random.default_rng(0).normal(size=(7, 4 * cpu.CHUNK)).astype(np.float32)
     levels = mech.encode(x, SeededRandom(9))
@@ -189,7 +195,7 @@ def test_bad_inputs_are_refused_and_sums_stay_as_they_were():
         with pytest.raises(ValueError, match="client"):
             mech.encode_sum(np.zeros(shape), rng)
     with pytest.raises(ValueError, match="at most 32768"):
-        Rounding(levels=65536).encode_sum(np.zeros((32769, 1)), rng)
+        StochasticRounding(levels=65536).encode_sum(np.zeros((32769, 1)), rng)
     with pytest.raises(ValueError, match="threads"):
         mech.encode([0.0], rng, threads=0)
     with pytest.raises(TypeError, match="dtype"):
@@ -263,7 +269,7 @@ CASES = [
     (RQM(levels=6, keep=(0.9, 0.1, 0.5, 0.02)), -0.4),
     (RQM(levels=256, keep=0.05), 0.7),
     (PBM(theta=0.35), 0.9),
-    (Rounding(levels=2, margin=20.0), -0.3),
+    (StochasticRounding(levels=2, margin=20.0), -0.3),
 ]
 
 
@@ -390,11 +396,11 @@ def test_rows_with_a_source_each_draw_what_they_draw_alone():
             mech.encode_sum(x[:4], each)
 
 
-@pytest.mark.parametrize("mech", [RQM(), PBM(), Rounding()])
+@pytest.mark.parametrize("mech", [RQM(), PBM(), StochasticRounding()])
 def test_long_levels_are_written_over_the_inputs_unless_they_are_to_be_kept(mech):
     x = mech.clip * np.sin(np.arange(200_000.0))
-    levels, taken = encode(mech.recipe, x, SeededRandom(1), None), x.copy()
-    found = [encode_long(mech.recipe, given, SeededRandom(1), keep=x) for given in (x, taken)]
+    levels, taken = encode(mech.sampler, x, SeededRandom(1), None), x.copy()
+    found = [encode_long(mech.sampler, given, SeededRandom(1), keep=x) for given in (x, taken)]
     assert [one.dtype for one in found] == [np.int64] * 2
     assert (np.stack(found) == levels).all()
     assert np.shares_memory(found[1], taken)

@@ -12,7 +12,7 @@ if not GPU:
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
+from rqm import PBM, RQM, SecureRandom, SeededRandom, StochasticRounding  # noqa: E402
 from rqm.kernels import cuda  # noqa: E402
 from rqm.mechanisms.additive import DiscreteGaussian  # noqa: E402
 from rqm.mechanisms.table import Table  # noqa: E402
@@ -143,15 +143,15 @@ def expected_rows(sampler, x, rng):
 
 
 SAMPLERS = {
-    "rqm": RQM().recipe,
-    "rqm, 300 levels": RQM(levels=300, keep=0.1).recipe,
-    "rqm, 2 levels": RQM(levels=2).recipe,
-    "pbm": PBM().recipe,
-    "pbm, 7 levels": PBM(levels=7).recipe,
-    "rounding": Rounding(levels=5).recipe,
+    "rqm": RQM().sampler,
+    "rqm, 300 levels": RQM(levels=300, keep=0.1).sampler,
+    "rqm, 2 levels": RQM(levels=2).sampler,
+    "pbm": PBM().sampler,
+    "pbm, 7 levels": PBM(levels=7).sampler,
+    "rounding": StochasticRounding(levels=5).sampler,
     "additive": oracle.additive(levels=9, modulus=64),
-    "discrete Gaussian": DiscreteGaussian(scale=0.5, bits=7).recipe,
-    "more rows than outcomes": Table(margin=1.0, rows=WIDE).recipe,
+    "discrete Gaussian": DiscreteGaussian(scale=0.5, bits=7).sampler,
+    "more rows than outcomes": Table(margin=1.0, rows=WIDE).sampler,
 }
 
 
@@ -219,8 +219,8 @@ def _positions(x_ptr, out_ptr, numbers_ptr, low, high, count, WIDE: tl.constexpr
 
 EDGES = [
     *(RQM(), RQM(clip=2.9731e-5, margin=0.66), RQM(levels=255), PBM(clip=0.3)),
-    *(Rounding(clip=0.1, levels=256), Rounding(clip=0.1), RQM(clip=0.1, margin=1e-9, levels=256)),
-    Rounding(clip=1 + 1e-12, levels=130, margin=0.015748032449500796),  # the last position is 2**31 − 1
+    *(StochasticRounding(clip=0.1, levels=256), StochasticRounding(clip=0.1), RQM(clip=0.1, margin=1e-9, levels=256)),
+    StochasticRounding(clip=1 + 1e-12, levels=130, margin=0.015748032449500796),  # the last position is 2**31 − 1
 ]
 
 
@@ -234,7 +234,7 @@ def test_every_float32_has_an_accounted_position(mech):
     patterns = np.concatenate([rng.integers(0, 2**32, count // 2), close]).astype(np.uint32)
     x = patterns.view(np.float32)
     x = x[np.isfinite(x)]
-    sampler, out = mech.recipe, torch.empty(len(x), dtype=torch.int64, device=DEVICE)
+    sampler, out = mech.sampler, torch.empty(len(x), dtype=torch.int64, device=DEVICE)
     tensor = torch.from_numpy(x).to(DEVICE)
     _, numbers = cuda.constants(sampler, tensor.device, tensor.dtype)
     _positions[(triton.cdiv(len(x), 512),)](
@@ -260,15 +260,21 @@ def test_inputs_that_are_not_finite_raise_the_flag():
             x = torch.zeros(2, 700, device=DEVICE)
             x.view(-1)[where] = bad
             total = torch.zeros(700, dtype=torch.int32, device=DEVICE)
-            assert cuda.encode_sum(RQM().recipe, x, SeededRandom(1), total)
-            assert cuda.encode(RQM().recipe, x, SeededRandom(1), torch.empty_like(x, dtype=torch.uint8))
+            assert cuda.encode_sum(RQM().sampler, x, SeededRandom(1), total)
+            assert cuda.encode(RQM().sampler, x, SeededRandom(1), torch.empty_like(x, dtype=torch.uint8))
 
 
 @needs_gpu
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     ("mech", "x"),
-    [(RQM(), 0.1234), (RQM(), 1.0), (RQM(levels=256, keep=0.05), 0.7), (PBM(theta=0.35), 0.9), (Rounding(), -0.3)],
+    [
+        (RQM(), 0.1234),
+        (RQM(), 1.0),
+        (RQM(levels=256, keep=0.05), 0.7),
+        (PBM(theta=0.35), 0.9),
+        (StochasticRounding(), -0.3),
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("rng", [SeededRandom(6), SecureRandom()], ids=repr)

@@ -11,7 +11,7 @@ if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
-from rqm import PBM, RQM, Rounding  # noqa: E402
+from rqm import PBM, RQM, StochasticRounding  # noqa: E402
 from rqm.encoding import transforms  # noqa: E402
 from rqm.encoding.transforms import Rotation, hadamard, over_budget, prepare  # noqa: E402
 from rqm.kernels import cuda_rotation  # noqa: E402
@@ -47,14 +47,14 @@ def test_rotation_scales_pads_and_silences():
 @pytest.mark.parametrize(
     ("mech", "shift"),
     [
-        *((Rounding(clip=0.01, levels=2), 0), (RQM(clip=0.01), 6), (PBM(clip=0.01), 0)),
-        (Rounding(clip=0.01, levels=65536), 20),
+        *((StochasticRounding(clip=0.01, levels=2), 0), (RQM(clip=0.01), 6), (PBM(clip=0.01), 0)),
+        (StochasticRounding(clip=0.01, levels=65536), 20),
     ],
     ids=repr,
 )
 def test_squared_positions_are_exact(mech, shift):
     x = 0.01 * np.random.default_rng(1).normal(size=(3, 20_001)).astype(np.float32)
-    sampler = mech.recipe
+    sampler = mech.sampler
     twice = 2 * mech.position(x).astype(object) - sampler.low - sampler.high
     if shift:
         twice = (abs(twice) >> shift) + 1
@@ -78,7 +78,7 @@ def test_the_public_names_use_the_kernels():
     assert which.tolist() == same.tolist() == [True, True, False, True, True]
     torch.testing.assert_close(there.cpu(), here, atol=1e-5, rtol=0)
     y = torch.randn(200, 3000, generator=torch.Generator().manual_seed(1)) * torch.linspace(0.5, 1.5, 200)[:, None]
-    mech = Rounding(clip=4.0, levels=2, margin=20.0)
+    mech = StochasticRounding(clip=4.0, levels=2, margin=20.0)
     here = over_budget(mech, y, 3000**0.5)
     assert 50 < here.sum() < 150
     assert (over_budget(mech, y.to(DEVICE), 3000**0.5).cpu() == here).all()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Rounding, SeededRandom, renyi
+from rqm import PBM, RQM, SeededRandom, StochasticRounding, renyi
 from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, TABLE_BITS, alias_table, grid_sampler
 
 
@@ -26,7 +26,7 @@ def units_of(entries, columns):
 @given(levels=st.integers(2, 40), keep=st.floats(1e-6, 1 - 1e-6), margin=st.floats(0.01, 50))
 def test_entries_draw_from_the_integer_table_exactly(levels, keep, margin):
     mech = RQM(levels=levels, keep=keep, margin=margin)
-    sampler = mech.recipe
+    sampler = mech.sampler
     width = 1 << sampler.column_bits
     for j, row in enumerate(mech.table.tolist()):
         units = units_of(sampler.entries[j * width : (j + 1) * width], sampler.column_bits)
@@ -44,7 +44,7 @@ def test_entries_draw_from_any_row_exactly(weights):
 @pytest.mark.parametrize("levels", [256, 1000])
 def test_entries_of_large_tables(levels):
     mech = RQM(levels=levels, keep=0.05)
-    sampler = mech.recipe
+    sampler = mech.sampler
     width = 1 << sampler.column_bits
     for j in (0, 1, levels // 2, levels - 1):
         units = units_of(sampler.entries[j * width : (j + 1) * width], sampler.column_bits)
@@ -59,25 +59,25 @@ def test_entries_of_large_tables(levels):
 )
 @example(x=1.0, clip=1.0, margin=2.0, levels=2)
 def test_a_position_is_the_nearest_integer_or_next_to_it(x, clip, margin, levels):
-    mech = Rounding(clip=clip, margin=margin, levels=levels)
-    exact = Fraction(levels - 1, 2) * (1 + Fraction(x * clip) / (Fraction(clip) * mech.reach)) * 2**POSITION_BITS
+    mech = StochasticRounding(clip=clip, margin=margin, levels=levels)
+    exact = Fraction(levels - 1, 2) * (1 + Fraction(x * clip) / (Fraction(clip) * mech.output_range)) * 2**POSITION_BITS
     position = int(mech.position(x * clip))
-    clamped = position in (mech.recipe.low, mech.recipe.high)  # inwards, by less than one
+    clamped = position in (mech.sampler.low, mech.sampler.high)  # inwards, by less than one
     assert abs(position - exact) <= (1 if clamped else Fraction(1, 2)) + Fraction(1, 2**8)
 
 
 def test_a_recipe_says_how_many_words_and_bytes_it_takes():
-    assert RQM().recipe.words_per_coordinate == 1
-    assert [PBM(levels=levels).recipe.words_per_coordinate for levels in (2, 9, 10, 16)] == [3, 3, 6, 6]
-    assert RQM(levels=256).recipe.dtype is np.uint8
-    assert RQM(levels=257).recipe.dtype is np.uint16
-    assert len(Rounding(levels=65536).recipe.entries) == 1
+    assert RQM().sampler.words_per_coordinate == 1
+    assert [PBM(levels=levels).sampler.words_per_coordinate for levels in (2, 9, 10, 16)] == [3, 3, 6, 6]
+    assert RQM(levels=256).sampler.dtype is np.uint8
+    assert RQM(levels=257).sampler.dtype is np.uint16
+    assert len(StochasticRounding(levels=65536).sampler.entries) == 1
 
 
 @pytest.mark.parametrize("margin", [1e-12, 1e-9, 1e-8, 1e-6])
 def test_a_margin_however_small_keeps_inputs_off_the_outer_levels(margin):
     mech = RQM(margin=margin)
-    assert mech.recipe.low >= 1
+    assert mech.sampler.low >= 1
     assert min(mech.sampled_pmf(-1.0)) > 0
     sampled, paper = (renyi(mech, np.inf, 1, distribution=name).upper for name in ("sampled", "paper"))
     assert sampled <= paper * (1 + 1e-9)

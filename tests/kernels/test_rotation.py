@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rqm import Rounding
+from rqm import StochasticRounding
 from rqm.encoding.transforms import coarseness, signs
 from rqm.encoding.transforms import sign_bits as bits_of
 from rqm.kernels import rotation
@@ -87,9 +87,9 @@ def test_squares_are_summed_up(dim, kind):
 
 @pytest.mark.parametrize("dim", [1, 1000, 100_000])
 def test_squares_of_positions_are_those_of_whole_numbers_of_any_size(dim):
-    mech = Rounding(clip=1.0, levels=2, margin=0.5)
+    mech = StochasticRounding(clip=1.0, levels=2, margin=0.5)
     x = np.random.default_rng(dim).uniform(-1.5, 1.5, size=(2, dim))
-    shift, sampler = coarseness(mech.recipe, dim), mech.recipe
+    shift, sampler = coarseness(mech.sampler, dim), mech.sampler
     for row, found in zip(x, rotation.squares(sampler, x, shift), strict=True):
         twice = [abs(2 * int(p) - sampler.low - sampler.high) for p in sampler.position(row)]
         assert int(found) == sum(((t >> shift) + 1 if shift else t) ** 2 for t in twice)

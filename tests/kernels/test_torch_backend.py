@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom  # noqa: E402
+from rqm import PBM, RQM, SecureRandom, SeededRandom, StochasticRounding  # noqa: E402
 from rqm.kernels import torch_backend  # noqa: E402
 from rqm.randomness import OneEach  # noqa: E402
 from tests.goodness import p_value  # noqa: E402
 from tests.kernels import oracle  # noqa: E402
 
-MECHANISMS = [RQM(), RQM(levels=300), PBM(), Rounding(levels=5)]
+MECHANISMS = [RQM(), RQM(levels=300), PBM(), StochasticRounding(levels=5)]
 
 
 @pytest.mark.parametrize("mech", MECHANISMS, ids=repr)
@@ -66,7 +66,7 @@ def test_torch_operations_follow_the_sampled_law(mech, rng):
 
 
 @pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("sampler", [RQM().recipe, oracle.additive(modulus=100, levels=70)])
+@pytest.mark.parametrize("sampler", [RQM().sampler, oracle.additive(modulus=100, levels=70)])
 def test_torch_operations_make_of_each_word_what_the_proof_says(sampler):
     x = torch.linspace(-1.3, 1.3, 3000)
     words = SeededRandom(4).words(3000)
@@ -135,7 +135,7 @@ import sys
 for name in ("numba", "llvmlite", "cryptography", "dp_accounting", "typer", "rich", "matplotlib", "flwr"):
     sys.modules[name] = None
 import torch, rqm
-for mech in (rqm.RQM(), rqm.PBM(), rqm.Rounding()):
+for mech in (rqm.RQM(), rqm.PBM(), rqm.StochasticRounding()):
     for rng in (rqm.SeededRandom(1), rqm.SecureRandom()):
         x = torch.zeros(3, 1000)
         assert abs(float(mech.decode(mech.encode_sum(x, rng), 3).mean())) < 0.2

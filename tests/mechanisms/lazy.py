@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
-from rqm import Tabled
-from rqm.mechanisms.base import Ask, option
+from rqm import TableMechanism
+from rqm.mechanisms.base import ProposalRequest, option
 
 
 @final
 @dataclass(frozen=True)
-class Lazy(Tabled):
+class Lazy(TableMechanism):
     """Rounds to one of two levels beyond the clip, and now and then says either of them for no reason."""
 
     kind: ClassVar[str] = "lazy"
@@ -27,24 +27,24 @@ class Lazy(Tabled):
         self._validate()
 
     @property
-    def reach(self) -> Fraction:
+    def output_range(self) -> Fraction:
         """Rows have less than their level's mean, so outcomes lie farther out than the levels of the inputs."""
-        return self.input_reach / (1 - Fraction(self.lazy))
+        return self.input_range / (1 - Fraction(self.lazy))
 
     @property
-    def input_reach(self) -> Fraction:
+    def input_range(self) -> Fraction:
         return 1 + Fraction(self.margin)
 
     def log_rows(self) -> Any:
         return np.log([[1 - self.lazy / 2, self.lazy / 2], [self.lazy / 2, 1 - self.lazy / 2]])
 
     @property
-    def least_noise(self) -> float:
+    def min_noise(self) -> float:
         return 1.0
 
     def with_noise(self, amount: float) -> Self:
-        return self.changed(margin=amount - 1)
+        return self.with_parameters(margin=amount - 1)
 
     @classmethod
-    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+    def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "lazy rounding", {}

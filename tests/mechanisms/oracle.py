@@ -7,7 +7,7 @@ from rqm import RQM
 
 def exact_rqm(mech: RQM, x: Fraction) -> list[Fraction]:
     """Algorithm 2: over all pairs of the nearest kept levels below and above x."""
-    position = Fraction(mech.levels - 1, 2) * (1 + x / (Fraction(mech.clip) * mech.reach))
+    position = Fraction(mech.levels - 1, 2) * (1 + x / (Fraction(mech.clip) * mech.output_range))
     return exact_rqm_at(mech, position)
 
 

@@ -6,8 +6,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from rqm import PBM, RQM, Noiseless, Rounding, SeededRandom, mechanism_from_dict
-from rqm.mechanisms.tabled import Tabled
+from rqm import PBM, RQM, Noiseless, SeededRandom, StochasticRounding, mechanism_from_dict
+from rqm.mechanisms.table_mechanism import TableMechanism
 
 
 @pytest.mark.parametrize("theta", [0.05, 0.25, 0.4, 0.49])
@@ -40,9 +40,9 @@ def test_pbm_sampled_law_is_exact_and_close():
 
 
 def test_pbm_is_not_a_table():
-    assert not isinstance(PBM(), Tabled)  # its law is not affine in x between levels
+    assert not isinstance(PBM(), TableMechanism)  # its law is not affine in x between levels
     assert not hasattr(PBM(), "log_rows")
-    assert PBM().affine  # but trial by trial it is
+    assert PBM().is_affine  # but trial by trial it is
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.5, -0.1, float("nan")])
@@ -52,7 +52,7 @@ def test_pbm_theta_out_of_range(theta):
 
 
 def test_rounding_uses_the_two_neighbours():
-    mech = Rounding(clip=1.0, levels=5)
+    mech = StochasticRounding(clip=1.0, levels=5)
     assert mech.pmf(0.6).round(12).tolist() == [0, 0, 0, 0.8, 0.2]
     assert mech.variance(0.6) == pytest.approx(0.16 * 0.25)
     np.testing.assert_allclose(np.exp(mech.log_rows()), np.eye(5))
@@ -60,32 +60,32 @@ def test_rounding_uses_the_two_neighbours():
 
 
 def test_one_bit_is_rounding_with_a_margin():
-    mech = Rounding(levels=2, margin=3.0)
+    mech = StochasticRounding(levels=2, margin=3.0)
     np.testing.assert_allclose(mech.pmf([-1.0, 1.0]), [[0.625, 0.375], [0.375, 0.625]])
     assert mech.bits == 1
     assert mech.breakpoints.tolist() == [-1.0, 1.0]
 
 
 def test_many_levels_cost_nothing():
-    mech = Rounding(levels=65_536)
+    mech = StochasticRounding(levels=65_536)
     z = mech.encode(np.linspace(-1, 1, 1001), SeededRandom(0))
     assert z.dtype == np.uint16
     assert abs(mech.decode(z, 1) - np.linspace(-1, 1, 1001)).max() <= mech.grid.step
     assert "table" not in mech.__dict__  # the identity was never built
 
 
-def test_noiseless_has_no_law():
+def test_noiseless_has_no_pmf():
     mech = Noiseless(clip=2.0)
     assert mech.encode([5.0, -1.0]).tolist() == [2.0, -1.0]
     assert mech.decode(mech.encode([5.0]), 2).tolist() == [1.0]
     assert mech.variance([0.5]).tolist() == [0.0]
-    for ask in (mech.pmf, mech.sampled_pmf, mech.log_law):
-        with pytest.raises(TypeError, match="no law"):
+    for ask in (mech.pmf, mech.sampled_pmf, mech.log_pmf_at):
+        with pytest.raises(TypeError, match="no pmf"):
             ask(0.0)
 
 
 @pytest.mark.parametrize(
-    "mech", [RQM(keep=0.3), PBM(theta=0.1, levels=5), Rounding(levels=2, margin=4.0), Noiseless(clip=0.5)]
+    "mech", [RQM(keep=0.3), PBM(theta=0.1, levels=5), StochasticRounding(levels=2, margin=4.0), Noiseless(clip=0.5)]
 )
 def test_dicts_go_there_and_back(mech):
     assert mechanism_from_dict(mech.to_dict()) == mech

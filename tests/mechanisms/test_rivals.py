@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rqm import RQM, Rounding, SecureRandom, SeededRandom, mechanism_from_dict, renyi
+from rqm import RQM, SecureRandom, SeededRandom, StochasticRounding, mechanism_from_dict, renyi
 from rqm.certify.shifts import shift_divergences, shift_range, shifted_rdp
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
-from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.table import Table
+from rqm.related.randomized_response import RandomizedResponse
 from rqm.secagg import Params
 
 SMALL = {"scale": 0.8, "steps": 5, "bits": 5}
@@ -37,19 +37,19 @@ def test_the_law_sums_to_one_and_is_unbiased(mech):
         assert sum(mech.sampled_pmf(x)) == 1
         assert abs(mech.sampled_pmf(x).astype(float) - mech.pmf(x)).max() < 1e-6
         mean = float(mech.sampled_pmf(x).astype(float) @ mech.grid.values)
-        if mech.modular:  # but for what wraps around, which is known
-            bias, _ = mech.wrapped(1, x)
+        if mech.is_modular:  # but for what wraps around, which is known
+            bias, _ = mech.wrapping_error(1, x)
             assert mean - x == pytest.approx(bias, abs=1e-6)
         else:
             assert mean == pytest.approx(x, abs=1e-6)
 
 
-@pytest.mark.parametrize("mech", [m for m in MECHS if not m.modular], ids=["response", "table"])
+@pytest.mark.parametrize("mech", [m for m in MECHS if not m.is_modular], ids=["response", "table"])
 def test_every_row_has_exactly_the_mean_of_its_level(mech):
     top = mech.levels - 1
     for j, row in enumerate(mech.table.tolist()):
         mean = Fraction(sum(i * n for i, n in enumerate(row)), 2**40)
-        value = mech.reach * (2 * mean / top - 1)
+        value = mech.output_range * (2 * mean / top - 1)
         assert value == Fraction(2 * j, mech.input_levels - 1) - 1
         assert sum(row) == 2**40
 
@@ -186,13 +186,13 @@ def test_wrapping_is_measured():
     clients, x = 9, 0.55
     sums = mech.encode(np.full((clients, 400_000), x), SeededRandom(5)).sum(axis=0, dtype=np.int64)
     errors = mech.decode(sums % 64, clients) - x
-    bias, square = mech.wrapped(clients, x)
+    bias, square = mech.wrapping_error(clients, x)
     assert abs(bias) > 0.02  # these few bits are too few
     assert errors.mean() == pytest.approx(bias, abs=5 * errors.std() / 400_000**0.5)
     assert (errors**2).mean() == pytest.approx(square, rel=0.02)
     roomy = DiscreteGaussian(scale=3.0, steps=7, bits=12)
-    assert abs(roomy.wrapped(clients, x)[0]) < 1e-6
-    assert roomy.wrapped(clients, 0.0)[1] == pytest.approx(roomy.variance_max / clients, rel=1e-6)
+    assert abs(roomy.wrapping_error(clients, x)[0]) < 1e-6
+    assert roomy.wrapping_error(clients, 0.0)[1] == pytest.approx(roomy.variance_max / clients, rel=1e-6)
 
 
 @given(levels=st.integers(2, 40), epsilon=st.floats(0.01, 20))
@@ -206,14 +206,16 @@ def test_randomized_response_keeps_its_epsilon_in_integers(levels, epsilon):
 
 def test_randomized_response_with_two_levels_is_the_1_bit_mechanism():
     mech = RandomizedResponse(levels=2, epsilon=log(3))
-    np.testing.assert_allclose(mech.pmf([-1, 0.2, 1]), Rounding(levels=2, margin=1.0).pmf([-1, 0.2, 1]), atol=1e-9)
+    np.testing.assert_allclose(
+        mech.pmf([-1, 0.2, 1]), StochasticRounding(levels=2, margin=1.0).pmf([-1, 0.2, 1]), atol=1e-9
+    )
     assert renyi(mech, inf).upper == pytest.approx(log(3), rel=1e-9)
 
 
 def test_a_table_can_be_any_channel_and_comes_back_from_its_file(tmp_path):
     old = RandomizedResponse(clip=0.5, levels=4, epsilon=1.0)
     rows = tuple(map(tuple, np.exp(old.log_rows()).tolist()))
-    mech = Table(clip=0.5, margin=float(old.reach) - 1, rows=rows)
+    mech = Table(clip=0.5, margin=float(old.output_range) - 1, rows=rows)
     np.testing.assert_allclose(mech.pmf([-0.5, 0.1]), old.pmf([-0.5, 0.1]), rtol=1e-9)
     path = mech.save(tmp_path / "mine.json")
     assert Table.load(path) == mech == mechanism_from_dict({"mechanism": "table", "file": str(path)})
@@ -294,5 +296,5 @@ def test_an_epsilon_that_integers_cannot_keep_is_refused():
 def test_what_equal_mechanisms_draw_by_is_made_once():
     """One is read from the plan, one from every ledger: a node that answers would make the same table each time."""
     one, other, wider = DiscreteGaussian(**SMALL), DiscreteGaussian(**SMALL), DiscreteGaussian(**SMALL | {"scale": 0.9})
-    assert one.recipe is other.recipe
-    assert (wider.recipe.entries != one.recipe.entries).any()
+    assert one.sampler is other.sampler
+    assert (wider.sampler.entries != one.sampler.entries).any()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rqm import RQM, Noiseless, Rounding, account, calibrate
+from rqm import RQM, Noiseless, StochasticRounding, account, calibrate
 from rqm.certify.affine_rdp import affine_rdp
 from rqm.plan.experiments import find
 from rqm.plan.plan import Transforms
@@ -20,7 +20,7 @@ PLAN = make_plan(
     population=10**6,
     max_participations=1,
     transforms=Transforms(l2_clip=0.3, rotate=True),
-    mechanism=Rounding(clip=1.0, levels=2, margin=1.0),
+    mechanism=StochasticRounding(clip=1.0, levels=2, margin=1.0),
 )
 
 
@@ -38,7 +38,7 @@ def test_a_calibrated_plan_spends_what_it_was_calibrated_for():
 
 def test_without_an_l2_clip_all_coordinates_count():
     plan = make_plan(
-        data="mnist-writers", model="linear", clients=5, rounds=3, mechanism=Rounding(levels=2, margin=50.0)
+        data="mnist-writers", model="linear", clients=5, rounds=3, mechanism=StochasticRounding(levels=2, margin=50.0)
     )
     guarantee = account(plan)
     assert guarantee.dim == 7850
@@ -63,7 +63,7 @@ def test_what_cannot_be_accounted_for_is_refused():
 
 def test_the_outsider_sees_every_round_but_not_who_took_part():
     changes = {"max_participations": None, "population": None, "rounds": 20, "clients": 50}
-    plan = change_plan(PLAN, mechanism=Rounding(1.0, 40.0, 2), **changes)
+    plan = change_plan(PLAN, mechanism=StochasticRounding(1.0, 40.0, 2), **changes)
     server, outsider = account(plan, 1e-5), account(plan, 1e-5, adversary="outsider", population=100_000)
     assert server.participations == outsider.participations == 20
     assert outsider.epsilon < server.epsilon

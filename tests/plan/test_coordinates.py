@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import PrivateMean, Rounding, ThreatModel, account
+from rqm import PrivateMean, StochasticRounding, ThreatModel, account
 from rqm.flower.settings import Settings
 from rqm.plan.experiments import find
 from rqm.plan.guard import Guard, certificate, certified
@@ -22,7 +22,7 @@ from tests.training.small import collected, federation, model
 
 DIM, FEW = 5000, 512
 PLAN = make_plan(
-    mechanism=Rounding(clip=0.2, levels=2, margin=9.0),
+    mechanism=StochasticRounding(clip=0.2, levels=2, margin=9.0),
     clients=40,
     rounds=6,
     population=1000,
@@ -121,7 +121,7 @@ def test_a_policy_counts_what_is_sent():
 
 def test_the_true_sum_is_the_ideal_one_and_the_model_moves():
     small = make_plan(
-        data="blobs", clients=8, rounds=6, device="cpu", mechanism=Rounding(clip=0.9, levels=2, margin=2.0),
+        data="blobs", clients=8, rounds=6, device="cpu", mechanism=StochasticRounding(clip=0.9, levels=2, margin=2.0),
         transforms=Transforms(l2_clip=1.0, rotate=True, coordinates=20),
     )  # fmt: skip
     ideal, secure = (Trainer(replace(small, secagg=kind), federation(), model()) for kind in ("ideal", "real"))

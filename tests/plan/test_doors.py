@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import rqm
-from rqm import Participation, Plan, Rounding, ThreatModel, account
+from rqm import Participation, Plan, StochasticRounding, ThreatModel, account
 from rqm.accounting.accountant import Question
 from rqm.ledger.ledger import LEDGER, Ledger, LedgerError, read
 from rqm.ledger.signing import signer
@@ -20,7 +20,7 @@ from tests.commands import rqm as command
 from tests.plan.test_guard import PLAN, pictures, train
 from tests.plans import change_plan, make_plan
 
-MECHANISM = Rounding(clip=0.1, margin=20.0, levels=2)
+MECHANISM = StochasticRounding(clip=0.1, margin=20.0, levels=2)
 MEAN = rqm.private_mean(mechanism=MECHANISM, dim=100, clients=20, rounds=30, delta=1e-5)
 
 
@@ -156,7 +156,7 @@ def test_a_ledger_that_does_not_say_how_clients_were_drawn_is_not_believed(tmp_p
 
 
 def test_the_size_of_a_known_model_is_not_a_matter_of_opinion():
-    plan = make_plan(clients=5, rounds=1, mechanism=Rounding(levels=2, margin=30.0))
+    plan = make_plan(clients=5, rounds=1, mechanism=StochasticRounding(levels=2, margin=30.0))
     with pytest.raises(ValueError, match="dim = 1: the model small-cnn has"):
         account(plan, dim=1)
     with pytest.raises(ValueError, match="dim = 1: the model small-cnn has"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rqm import Rounding, account
+from rqm import StochasticRounding, account
 from rqm.cli import app
 from rqm.ledger.ledger import LEDGER, read
 from rqm.ledger.signing import LedgerError
@@ -40,7 +40,7 @@ PLAN = make_plan(
     device="cpu",
     max_participations=3,
     transforms=Transforms(l2_clip=0.5, rotate=True),
-    mechanism=Rounding(clip=0.02, levels=2, margin=60.0),
+    mechanism=StochasticRounding(clip=0.02, levels=2, margin=60.0),
     server=ServerStep(rate=0.1),
 )
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Rounding, account
+from rqm import PBM, RQM, StochasticRounding, account
 from rqm._util.files import write_json
 from rqm.mechanisms.additive import DiscreteGaussian, Skellam
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.table import Table
 from rqm.plan.guard import Guard
 from rqm.plan.plan import PLAN, Transforms
+from rqm.related.randomized_response import RandomizedResponse
 from rqm.report.page import build, to_toml
 from rqm.report.page.facts import read
 from rqm.training.findings import described
@@ -30,7 +30,7 @@ from tests.plans import change_plan, make_plan
 def mechanisms(clients):
     clip = st.floats(1e-5, 2.0)
     wide = [
-        st.builds(Rounding, clip=clip, levels=st.just(2), margin=st.floats(0.0, 60.0)),
+        st.builds(StochasticRounding, clip=clip, levels=st.just(2), margin=st.floats(0.0, 60.0)),
         st.builds(PBM, clip=clip, theta=st.floats(0.001, 0.49), levels=st.integers(2, 8)),
         st.builds(RQM, clip=clip, levels=st.just(4), margin=st.floats(3.1, 60.0), keep=st.floats(0.1, 0.9)),
         st.builds(DiscreteGaussian, clip=clip, scale=st.floats(0.3, 3.0), steps=st.just(3), bits=st.integers(6, 8)),
@@ -177,7 +177,7 @@ def test_the_check_has_power(monkeypatch):
         dim=10**6,
         clients=30,
         rounds=2,
-        mechanism=Rounding(1e-3, 40.0, 2),
+        mechanism=StochasticRounding(1e-3, 40.0, 2),
         transforms=Transforms(l2_clip=1.0, rotate=True),
     )
     all_say_one_number(plan, {})
@@ -206,7 +206,11 @@ def test_flower_says_the_same_number(plan):
     from rqm.flower import PrivateStrategy, Settings
     from tests.flower.local import LocalGrid
 
-    assume(isinstance(plan.mechanism, Channel) and plan.participation.clients > 1 and plan.mechanism.kind != "table")
+    assume(
+        isinstance(plan.mechanism, DiscreteMechanism)
+        and plan.participation.clients > 1
+        and plan.mechanism.kind != "table"
+    )
     assume(plan.threat_model.honest_fraction is None)  # of those who are there
     plan = change_plan(plan, dim=plan.dim % 5000 + 1 if plan.dim else None, sampling="available")
     config = dict(flattened(plan.to_dict()))
@@ -234,7 +238,7 @@ def test_every_variant_of_a_sweep_is_accounted_for_on_its_own(tmp_path):
         model="linear",
         clients=10,
         rounds=3,
-        mechanism=Rounding(0.1, 30.0, 2),
+        mechanism=StochasticRounding(0.1, 30.0, 2),
         transforms=Transforms(l2_clip=1.0, rotate=True),
     )
     changes = [

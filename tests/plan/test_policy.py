@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rqm import RQM, Gaussian, Rounding
+from rqm import RQM, Gaussian, StochasticRounding
 from rqm.accounting.accountant import Question
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import Transforms
@@ -64,7 +64,10 @@ def test_the_template_is_a_policy(tmp_path):
         ({"min_survivors": None, "lost": 0.1}, "min_survivors = 1: must be more than 5"),
         ({"transforms": Transforms()}, "l2_clip: must be given"),
         ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
-        ({"mechanism": Rounding(clip=0.2, levels=2**14, margin=0.0)}, r"ε for a release = .*: must be at most 2.0"),
+        (
+            {"mechanism": StochasticRounding(clip=0.2, levels=2**14, margin=0.0)},
+            r"ε for a release = .*: must be at most 2.0",
+        ),
         ({"mechanism": RQM(clip=0.2, margin=3.0)}, r"ε for a release = .*: must be at most 2.0"),
         ({"mechanism": Gaussian(5.0)}, "mechanism = gaussian: must be one of rqm"),
     ],

@@ -23,9 +23,9 @@ from rqm.correlated.factorization import Strategy, Workload, banded
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.rappor import Rappor
-from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
+from rqm.related.randomized_response import RandomizedResponse
+from rqm.related.rappor import Rappor
 
 ALL_ORDERS = tuple((1.011 + 0.01 * 1.001 ** np.arange(13_000)).tolist())
 """Rényi orders from 1.02 to 4,400, 0.1 % apart: stands for a minimum over all real orders."""

@@ -34,14 +34,14 @@ from rqm.bounds import Bound, GdpMu, HonestAfterParticipation, RdpCurve, epsilon
 from rqm.certify import affine_rdp, gaussian_dp, kinks, privacy_loss, shifts, trials
 from rqm.correlated import certificate, fixed_order
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.encoding.sketch import Sketch
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
-from rqm.mechanisms.qsgd import QSGD, packed
-from rqm.mechanisms.rappor import Rappor
 from rqm.plan.account import planned_mean
 from rqm.plan.experiments import find
 from rqm.plan.sweep import Sweep
+from rqm.related.count_sketch import Sketch
+from rqm.related.qsgd import QSGD, packed
+from rqm.related.rappor import Rappor
 from rqm.secagg import Client, Params, Server
 from rqm.secagg.roster import Identity, Roster
 from rqm.secagg.wire import STAGES, Kind
@@ -207,10 +207,10 @@ def encode_values(scenario: Scenario) -> Result:
     if isinstance(mechanism, QSGD):
         norm, levels = mechanism.quantized(rows[0], SeededRandom(5, 0))
         message = np.frombuffer(packed(norm, levels), dtype=np.uint8)
-        total = mechanism.sends(rows, SeededRandom(5, 1)).sum(0)
+        total = mechanism.sample_messages(rows, SeededRandom(5, 1)).sum(0)
     elif isinstance(mechanism, Noiseless):
-        message, total = mechanism.encode(rows[0]), mechanism.clipped(rows).sum(0)
-    elif mechanism.whole is not None:
+        message, total = mechanism.encode(rows[0]), mechanism.clip_messages(rows).sum(0)
+    elif mechanism.vector_mechanism is not None:
         rows = rows / scenario["dim"] ** 0.5  # within the L2 clip
         message = mechanism.encode(rows[0], SeededRandom(5, 0))
         total = mechanism.encode_sum(rows, SeededRandom(5, 1), 0 * message, threads=1)
@@ -362,12 +362,12 @@ def guarantee_values(mean: PrivateMean, guarantee: Any, charged: dict[int, int] 
 def release_mu(mean: PrivateMean, charged: dict[int, int] | None) -> Any:
     """μ of one release, where it is finite: with the fewest honest clients, and the accountant's failure."""
     release, who, threat = mean.release.reduced(), mean.participation.spanning(charged), mean.threat_model
-    if mean.mechanism.whole is not None:  # a vector of zeros is sent as any other vector is
+    if mean.mechanism.vector_mechanism is not None:  # a vector of zeros is sent as any other vector is
         threat = replace(threat, neighboring="replace-one")
     question = Question(release, who, threat, mean.delta, charge_counts(who, charged))
     if not question.counts:
         return None
-    if release.noise is not None and release.record_clip is not None and mean.mechanism.integers:
+    if release.noise is not None and release.record_clip is not None and mean.mechanism.has_integer_messages:
         mu = release.fixed_order_mu(question.neighboring, question.honest, who.window, 1, 1.0)[0]
     else:
         mu = release.mu(question.neighboring, question.honest, question.tail_failure, who.window)
@@ -378,7 +378,7 @@ def guarantee(scenario: Scenario) -> Result:
     """The guarantee of a setting, and the expected mean squared error of a decoded value, where it is known."""
     mean, charged = private_mean(scenario), charges(scenario)
     values = guarantee_values(mean, mean.guarantee(charges=charged), charged)
-    if mean.rotate and mean.l2_clip is not None and mean.mechanism.whole is None:
+    if mean.rotate and mean.l2_clip is not None and mean.mechanism.vector_mechanism is None:
         values["mean_squared_error"] = number(mean.error(mean.l2_clip))
     return values
 
@@ -387,7 +387,7 @@ def experiment_guarantees(scenario: Scenario) -> Result:
     """The guarantees of a shipped experiment's variants; an error's type where the question is refused."""
     guarantees: Result = {}
     for name, plan in Sweep.from_toml(find(scenario["experiment"])).variants.items():
-        if not plan.mechanism.private or plan.any_mean.release.has_interior_levels != scenario["interior_levels"]:
+        if not plan.mechanism.adds_noise or plan.any_mean.release.has_interior_levels != scenario["interior_levels"]:
             continue
         try:
             mean = planned_mean(plan, adversary=scenario["adversary"])
@@ -430,7 +430,7 @@ def vector_rdp(scenario: Scenario) -> Result:
         values = shifts.shifted_rdp(
             mechanism.additive, orders, honest=honest, dim=dim, farthest=farthest, squared=squared
         )
-    elif mechanism.affine:
+    elif mechanism.is_affine:
         values = affine_rdp.affine_rdp(mechanism, orders, honest=honest, dim=dim, distribution=distribution, **vector)
     else:
         values = [dim * bound.upper for bound in rqm.renyi(mechanism, orders, honest, distribution=distribution)]
@@ -450,7 +450,7 @@ def vector_gdp(scenario: Scenario) -> Result:
         mu = shifts.shifted_gdp(
             mechanism.additive, **common, farthest=farthest, squared=squared, failure=scenario["failure"]
         )
-    elif not mechanism.affine:
+    elif not mechanism.is_affine:
         squared = (2 * scenario["l2_clip"] / mechanism.clip) ** 2
         mu = kinks.interior_gdp(mechanism, **common, squared=squared, farthest=4.0, **tail)
     elif sensitivity is not None:

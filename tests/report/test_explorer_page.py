@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rqm import PBM, RQM, Rounding, renyi
-from rqm.mechanisms.response import RandomizedResponse
+from rqm import PBM, RQM, StochasticRounding, renyi
+from rqm.related.randomized_response import RandomizedResponse
 from tests.browser import until
 
 ROOT = Path(__file__).parents[2]
-KINDS = {one.kind: one for one in (RQM, PBM, Rounding, RandomizedResponse)}
+KINDS = {one.kind: one for one in (RQM, PBM, StochasticRounding, RandomizedResponse)}
 GRID = json.loads((ROOT / "src/rqm/report/explorer/grid.json").read_text())
 
 # -- without a browser ----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from rqm import PBM, Gaussian, Participation, Rounding, ThreatModel
+from rqm import PBM, Gaussian, Participation, StochasticRounding, ThreatModel
 from rqm._util.checks import padded
 from rqm.accounting.accountant import Question
 from rqm.accounting.calibration import coordinate_clip, gaussian_noise
@@ -56,7 +56,7 @@ def expected(p):
     counted = gaussian_noise(Question(release, who, ThreatModel(), p["delta"], counts), p["epsilon"])
     apart, size = p["rounds"] if p["k"] == 1 else p["apart"], padded(p["d"])
     noise = iterate_noise(Workload(p["rounds"]))
-    mech = Rounding(clip=coordinate_clip(1.0, size), levels=2, margin=1.0)
+    mech = StochasticRounding(clip=coordinate_clip(1.0, size), levels=2, margin=1.0)
     return {
         "odds": exp(p["epsilon"]),
         "mu": gaussian_mu(p["epsilon"], p["delta"]),
@@ -86,7 +86,7 @@ def test_the_bits_of_a_sum_are_a_mechanisms(bits):
 def test_the_margin_has_the_noise_that_is_asked_for(page):
     p = ASKED[1]
     margin = page.evaluate("(p) => rqmUser.promise(p).margin", p)
-    mech = Rounding(clip=coordinate_clip(1.0, padded(p["d"])), levels=2, margin=margin)
+    mech = StochasticRounding(clip=coordinate_clip(1.0, padded(p["d"])), levels=2, margin=margin)
     assert sqrt(p["honest"] * mech.variance(0.0)) == pytest.approx(expected(p)["counted"], rel=1e-9)
 
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import torch
 
-from rqm import PBM, RQM, Noiseless, Rounding
+from rqm import PBM, RQM, Noiseless, StochasticRounding
 from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
@@ -39,11 +39,11 @@ def both(plan):
     [
         PLAN,
         change_plan(PLAN, mechanism=PBM(clip=0.5), client=ClientWork("local", epochs=1, batch=4)),
-        change_plan(PLAN, mechanism=Rounding(clip=0.5, levels=65536), lost=0.2, min_survivors=5),
+        change_plan(PLAN, mechanism=StochasticRounding(clip=0.5, levels=65536), lost=0.2, min_survivors=5),
         change_plan(PLAN, mechanism=Skellam(clip=0.5, scale=1.0, bits=8)),  # modulo 256, and it wraps
         change_plan(
             PLAN,
-            mechanism=Rounding(clip=0.5, levels=2),
+            mechanism=StochasticRounding(clip=0.5, levels=2),
             transforms=Transforms(l2_clip=1.0, rotate=True),
             lost=0.2,
             min_survivors=5,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rqm import CorrelatedNoise, Rounding, account
+from rqm import CorrelatedNoise, StochasticRounding, account
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import ServerStep, Transforms
 from rqm.training import run
@@ -22,7 +22,7 @@ PLAN = make_plan(
     max_participations=3,
     delta=1e-4,
     device="cpu",
-    mechanism=Rounding(clip=0.5, levels=2, margin=1.0),
+    mechanism=StochasticRounding(clip=0.5, levels=2, margin=1.0),
     noise=12.0,
     transforms=Transforms(l2_clip=1.0, rotate=True),
     server=ServerStep(rate=0.5, schedule="linear"),
@@ -153,7 +153,7 @@ def test_users_take_turns():
         ({"min_separation": 4}, "separation = 4: must be at most 3"),
         ({"max_participations": 2}, "participations = 2"),
         ({"lost": 0.1}, "survivors = None: must be given"),
-        ({"mechanism": Rounding(clip=0.5, levels=16)}, "two levels"),
+        ({"mechanism": StochasticRounding(clip=0.5, levels=16)}, "two levels"),
     ],
 )
 def test_plans_that_promise_too_much_are_refused(change, words):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rqm import PBM, RQM, Noiseless, Rounding
+from rqm import PBM, RQM, Noiseless, StochasticRounding
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
 from rqm.training.trainer import Trainer
@@ -43,7 +43,7 @@ def test_noise_free_runs_are_those_of_the_cpu(model, work):
     assert (there.work.batched is None) == (work.work == "local")
 
 
-@pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), Rounding(clip=1e-3, levels=4)], ids=repr)
+@pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), StochasticRounding(clip=1e-3, levels=4)], ids=repr)
 def test_the_decoded_mean_is_unbiased(mech):
     data = pictures()
     quiet, noisy = (Trainer(change_plan(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
@@ -74,7 +74,7 @@ def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
     assert torch.backends.cudnn.allow_tf32
 
 
-@pytest.mark.parametrize("mech", [Rounding(clip=2e-4, levels=2, margin=20.0), Gaussian(1.0)], ids=repr)
+@pytest.mark.parametrize("mech", [StochasticRounding(clip=2e-4, levels=2, margin=20.0), Gaussian(1.0)], ids=repr)
 def test_rotated_runs_have_the_mean_of_the_cpu(mech):
     data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=Transforms(l2_clip=0.05, rotate=True))
     quiet = change_plan(plan, mechanism=Noiseless(clip=1.0))
@@ -88,7 +88,7 @@ def test_rotated_runs_have_the_mean_of_the_cpu(mech):
     assert spread == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("mech", [Rounding(clip=4e-3, levels=2, margin=5.0), Gaussian(1.0)], ids=repr)
+@pytest.mark.parametrize("mech", [StochasticRounding(clip=4e-3, levels=2, margin=5.0), Gaussian(1.0)], ids=repr)
 def test_few_coordinates_are_those_of_the_cpu(mech):
     few = Transforms(l2_clip=0.05, rotate=True, coordinates=5000)
     data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=few, min_survivors=3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rqm import Noiseless, Plan, Rounding, account, private_mean, simulate
+from rqm import Noiseless, Plan, StochasticRounding, account, private_mean, simulate
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.account import account_ledger
 from rqm.plan.folder import read_checkpoint
@@ -215,7 +215,7 @@ def test_clients_who_remember_tell_who_took_part():
     """
     high, delta = 0.75, 0.15
     mean = private_mean(
-        mechanism=Rounding(levels=2, margin=1.0),
+        mechanism=StochasticRounding(levels=2, margin=1.0),
         dim=1,
         clients=1,
         population=2,
@@ -241,7 +241,9 @@ def test_clients_who_remember_tell_who_took_part():
 
     spare = np.maximum(law(1) - np.exp(mean.guarantee().epsilon) * law(2), 0).sum()
     assert spare > 1.15 * delta  # more than was promised to users who remember nothing
-    plan = change_plan(PLAN, mechanism=Rounding(levels=2, margin=1.0), population=2, clients=1, dim=1, rounds=2)
+    plan = change_plan(
+        PLAN, mechanism=StochasticRounding(levels=2, margin=1.0), population=2, clients=1, dim=1, rounds=2
+    )
     account(plan, adversary="outsider")
     with pytest.raises(ValueError, match="whose clients remember"):
         account(change_plan(plan, client=replace(plan.client, work="fedcomgate")), adversary="outsider")
@@ -249,7 +251,11 @@ def test_clients_who_remember_tell_who_took_part():
 
 def test_a_ledger_of_clients_who_remember_has_no_outsider(tmp_path):
     plan = change_plan(
-        PLAN, mechanism=Rounding(levels=2, margin=3.0), client=replace(PLAN.client, work="fedcomgate"), dim=4, clients=2
+        PLAN,
+        mechanism=StochasticRounding(levels=2, margin=3.0),
+        client=replace(PLAN.client, work="fedcomgate"),
+        dim=4,
+        clients=2,
     )
     with Guard(plan.private_mean(), tmp_path, plan=plan, users=USERS) as guard:
         guard.charge(0)
@@ -276,7 +282,7 @@ def test_corrections_are_of_what_was_sent(adapt):
 def test_the_account_counts_both_vectors_of_fedaq():
     private = change_plan(
         PLAN,
-        mechanism=Rounding(clip=0.5, margin=3.0, levels=2),
+        mechanism=StochasticRounding(clip=0.5, margin=3.0, levels=2),
         transforms=Transforms(l2_clip=1.0, rotate=True),
         clients=50,
         dim=64,
@@ -296,7 +302,7 @@ def test_the_account_counts_both_vectors_of_fedaq():
 def test_both_aggregators_reveal_the_same_sum(work):
     plan = change_plan(
         PLAN,
-        mechanism=Rounding(clip=3.0, margin=1.0, levels=4),
+        mechanism=StochasticRounding(clip=3.0, margin=1.0, levels=4),
         transforms=Transforms(l2_clip=5.0, rotate=True),
         client=replace(PLAN.client, work=work),
         rounds=3,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm import Gaussian, Rounding
+from rqm import Gaussian, StochasticRounding
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.plan.folder import read_checkpoint
 from rqm.plan.plan import Plan, ServerStep, Transforms
@@ -70,7 +70,8 @@ def test_a_separation_implies_a_fixed_order_and_is_read_back():
 
 
 @pytest.mark.parametrize(
-    "change", [{"min_separation": 4}, {"noise": 2.0, "mechanism": Rounding(levels=2), "max_participations": 1}]
+    "change",
+    [{"min_separation": 4}, {"noise": 2.0, "mechanism": StochasticRounding(levels=2), "max_participations": 1}],
 )
 def test_a_random_sample_that_keeps_users_apart_is_refused(change):
     with pytest.raises(ValueError, match="sampling = 'uniform': must be 'fixed-order' with min_separation"):

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import rqm
-from rqm import Gaussian, Noiseless, Plan, Rounding, SeededRandom, account, simulate
+from rqm import Gaussian, Noiseless, Plan, SeededRandom, StochasticRounding, account, simulate
 from rqm.bounds import gaussian_epsilon
 from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Adapt, ClientWork, Transforms
+from rqm.related.vqsgd import VQSGD
 from rqm.training.quantile import Quantile
 from rqm.training.run import carry_out
 from rqm.training.trainer import Trainer
@@ -89,7 +89,9 @@ def test_one_bit_finds_the_quantile_through_its_noise():
     """A secure sum of one bit a coordinate: the clip stays as near as its noise says."""
     norms = np.random.default_rng(2).lognormal(0.0, 0.5, size=400)
     rows = torch.from_numpy(norms)[:, None].float() * torch.tensor([[0.6, -0.8, 0.0]])
-    mean = rqm.private_mean(mechanism=Rounding(clip=1.0, margin=2.0, levels=2), dim=4, clients=400, rounds=300)
+    mean = rqm.private_mean(
+        mechanism=StochasticRounding(clip=1.0, margin=2.0, levels=2), dim=4, clients=400, rounds=300
+    )
     made = Quantile(Adapt(start=0.05, share=0.3), mean.length, CPU)
     seen = []
     for turn in range(300):
@@ -126,7 +128,9 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
     assert float(straight.clip) != pytest.approx(log(0.5))
 
 
-@pytest.mark.parametrize("mechanism", [Rounding(clip=1.0, margin=1.0, levels=2), VQSGD(epsilon=20.0), Gaussian(0.5)])
+@pytest.mark.parametrize(
+    "mechanism", [StochasticRounding(clip=1.0, margin=1.0, levels=2), VQSGD(epsilon=20.0), Gaussian(0.5)]
+)
 def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
     trainer = Trainer(change_plan(PLAN, mechanism=mechanism), federation(), model())
@@ -154,7 +158,7 @@ def test_noise_makes_no_clip_of_zero_or_infinity():
 
 
 def test_both_aggregators_reveal_the_same_sum():
-    plan = change_plan(PLAN, mechanism=Rounding(clip=1.0, margin=1.0, levels=2), rounds=2)
+    plan = change_plan(PLAN, mechanism=StochasticRounding(clip=1.0, margin=1.0, levels=2), rounds=2)
     ideal, real = (simulate(change_plan(plan, secagg=kind), model(), federation()) for kind in ("ideal", "real"))
     assert [one.loss for one in ideal] == [one.loss for one in real]
 
@@ -163,7 +167,7 @@ def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match=r"adapt: must come with transforms.l2_clip"):
         change_plan(PLAN, transforms=Transforms())
     with pytest.raises(ValueError, match="adapt: must come without correlated noise"):
-        change_plan(PLAN, mechanism=Rounding(levels=2), noise=2.0, min_separation=2, sampling="fixed-order")
+        change_plan(PLAN, mechanism=StochasticRounding(levels=2), noise=2.0, min_separation=2, sampling="fixed-order")
     with pytest.raises(ValueError, match=r"adapt.share = 1: must be between 0 and 1"):
         Adapt(share=1)
     values = PLAN.to_dict()

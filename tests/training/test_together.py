@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from rqm import RQM, Noiseless
-from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
+from rqm.related.vqsgd import VQSGD
 from rqm.training.together import EXAMPLES, FLOATS, Together
 from rqm.training.trainer import Trainer
 from rqm.training.workers import Worker

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rqm import PBM, RQM, Noiseless, Rounding, account
+from rqm import PBM, RQM, Noiseless, StochasticRounding, account
 from rqm.ledger.ledger import read
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
@@ -105,21 +105,23 @@ def test_noise_free_training_is_plain_sgd(optimizer):
 
 
 def test_fine_rounding_follows_plain_sgd():
-    plan = change_plan(PLAN, mechanism=Rounding(clip=4.0, levels=65536), server=ServerStep("momentum", rate=0.05))
+    plan = change_plan(
+        PLAN, mechanism=StochasticRounding(clip=4.0, levels=65536), server=ServerStep("momentum", rate=0.05)
+    )
     data = federation()
     trainer = Trainer(plan, data, model())
     for _ in range(plan.participation.rounds):
         trainer.step()
     reference = plain_sgd(plan, data)
     assert (trainer.values - reference).abs().max() < 5e-4
-    coarse = Trainer(change_plan(plan, mechanism=Rounding(clip=4.0, levels=16)), data, model())
+    coarse = Trainer(change_plan(plan, mechanism=StochasticRounding(clip=4.0, levels=16)), data, model())
     for _ in range(plan.participation.rounds):
         coarse.step()
     assert (coarse.values - reference).abs().max() > 5e-3  # the tolerance means something
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("mech", [RQM(clip=0.5), PBM(clip=0.5), Rounding(clip=0.5, levels=4)], ids=repr)
+@pytest.mark.parametrize("mech", [RQM(clip=0.5), PBM(clip=0.5), StochasticRounding(clip=0.5, levels=4)], ids=repr)
 def test_the_decoded_mean_is_unbiased_over_rounds(mech):
     data = federation()
     quiet = Trainer(change_plan(PLAN, mechanism=Noiseless(clip=0.5)), data, model())
@@ -165,7 +167,9 @@ def test_a_rotated_run_is_the_run_that_is_not_rotated():
         for rotate in (False, True)
     )
     fine = Trainer(
-        change_plan(PLAN, transforms=Transforms(0.5, rotate=True), mechanism=Rounding(clip=0.5, levels=65536)),
+        change_plan(
+            PLAN, transforms=Transforms(0.5, rotate=True), mechanism=StochasticRounding(clip=0.5, levels=65536)
+        ),
         data,
         model(),
     )
@@ -266,7 +270,9 @@ def test_records_say_what_was_sent_and_evaluated():
 
 def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
     plan = change_plan(
-        PLAN, mechanism=Rounding(clip=0.3, levels=2, margin=40.0), transforms=Transforms(l2_clip=1.0, rotate=True)
+        PLAN,
+        mechanism=StochasticRounding(clip=0.3, levels=2, margin=40.0),
+        transforms=Transforms(l2_clip=1.0, rotate=True),
     )
     started = simulate(plan, model(), federation(), folder=tmp_path / "kept")
     assert next(started).round == 1

@@ -15,10 +15,10 @@ from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Rounding, Skellam, private
 from rqm.accounting.profiles import poisson_sampled_gaussian
 from rqm.bounds import Bound, PrivacyProfile, compose, epsilon
 from rqm.mechanisms.additive import Binomial
-from rqm.mechanisms.response import RandomizedResponse
-from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.account import account_ledger
 from rqm.plan.guard import Guard
+from rqm.related.randomized_response import RandomizedResponse
+from rqm.related.vqsgd import VQSGD
 from rqm.verify import verify
 from rqm.verify.epsilon_bound import sampled_record_epsilon
 from rqm.verify.ledger_claims import read_claims

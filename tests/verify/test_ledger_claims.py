@@ -10,8 +10,8 @@ from math import comb, inf
 import pytest
 
 from rqm import DiscreteGaussian, Gaussian, Rounding, private_mean
-from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Adapt
+from rqm.related.vqsgd import VQSGD
 from rqm.verify.ledger_claims import read_claims
 from rqm.verify.report import Unverifiable
 from tests.plans import make_plan

@@ -20,8 +20,8 @@ from rqm.accounting import guarantee as accounting_guarantee
 from rqm.accounting.accountant import Question
 from rqm.accounting.accountant import assumptions as accountant_assumptions
 from rqm.bounds import Assumption
-from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.account import account_ledger
+from rqm.related.vqsgd import VQSGD
 from rqm.verify import statement, verify
 from rqm.verify.ledger_claims import read_claims
 from tests.verify.ledgers import about, ledger_bytes

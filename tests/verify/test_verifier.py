@@ -16,8 +16,8 @@ from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Rounding, private_mean
 from rqm.ledger.ledger import LEDGER as LEDGER_NAME
 from rqm.ledger.ledger import read
 from rqm.mechanisms.additive import Binomial
-from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.account import account_ledger
+from rqm.related.vqsgd import VQSGD
 from rqm.training.aggregate import Ideal, Secure
 from rqm.training.run import carry_out
 from rqm.training.trainer import Trainer

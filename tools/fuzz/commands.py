@@ -7,7 +7,7 @@ from random import Random
 from unittest.mock import patch
 
 from rqm.cli import main
-from rqm.mechanisms.registry import kinds
+from rqm.registry import kinds
 from tools.fuzz.target import Target
 
 ODD = (

@@ -13,8 +13,7 @@ from rqm.accounting.participation import Participation
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.encoding.private_mean import PrivateMean
 from rqm.ledger.ledger import LEDGER, Ledger, read
-from rqm.mechanisms.registry import kinds
-from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.mechanisms.table import Table
 from rqm.plan.account import account_ledger, charged_mean
 from rqm.plan.experiments import find, names
@@ -22,6 +21,7 @@ from rqm.plan.folder import CHECKPOINT, METRICS, recorded_head
 from rqm.plan.guard import CERTIFICATE, certified
 from rqm.plan.plan import PLAN, Plan, Transforms, assign
 from rqm.plan.sweep import Sweep
+from rqm.registry import kinds
 from tools.fuzz.mutate import DEEP, ODD, changed, damaged, text_of, value_of
 from tools.fuzz.target import Target
 
@@ -31,7 +31,7 @@ def all_plans() -> list[dict[str, Any]]:
     who = Participation(40, 3, 1000, "uniform", max_participations=1)
     base = Plan(participation=who, transforms=Transforms(l2_clip=1.0, rotate=True))
     ordered = replace(who, sampling="fixed-order", min_separation=2)
-    rounding, noise = Rounding(levels=2, margin=9.0), CorrelatedNoise(5.0, 1.0, 3)
+    rounding, noise = StochasticRounding(levels=2, margin=9.0), CorrelatedNoise(5.0, 1.0, 3)
     correlated = replace(base, mechanism=rounding, noise=noise, participation=ordered)
     few = replace(base, mechanism=rounding, transforms=Transforms(1.0, True, 512))
     return [

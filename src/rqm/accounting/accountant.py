@@ -176,7 +176,9 @@ class Question:
         """
         mechanism, fraction = self.release.mechanism, self.threat_model.honest_fraction
         is_exact = mechanism.gaussian_multiplier is not None  # and no other client's noise is counted on
-        if (mechanism.integers and mechanism.hides_alone) or (is_exact and self.is_server and fraction is not None):
+        if (mechanism.has_integer_messages and mechanism.is_local) or (
+            is_exact and self.is_server and fraction is not None
+        ):
             return [HonestCohort(1.0, 1, 1.0)], 0.0
         return honest_cohorts(self.participation, self.threat_model, COHORT_FAILURE * self.delta / self.releases)
 
@@ -243,7 +245,7 @@ def account_together(parts: Sequence[tuple[Release, Participation, ThreatModel]]
 
 def _reduced(release: Release, threat_model: ThreatModel) -> ThreatModel:
     """A vector of zeros that is sent as a whole is some vertex, as any other vector is."""
-    if release.mechanism.whole is not None and threat_model.neighboring == "zero-out":
+    if release.mechanism.vector_mechanism is not None and threat_model.neighboring == "zero-out":
         return replace(threat_model, neighboring="replace-one")
     return threat_model
 
@@ -269,7 +271,7 @@ def _check(release: Release, participation: Participation, threat_model: ThreatM
     if release.mechanism.correlation is not None:
         participation.check_bands(release.mechanism.correlation.bands)
     honest = threat_model.honest_clients
-    if release.mechanism.integers and release.mechanism.hides_alone and honest != 1:
+    if release.mechanism.has_integer_messages and release.mechanism.is_local and honest != 1:
         raise ValueError(f"honest_clients = {honest}: must be 1; each client's message is accounted for alone")
     if release.noise is not None and (threat_model.adversary != "server" or threat_model.honest_fraction is not None):
         raise ValueError(
@@ -415,7 +417,7 @@ def _with_order(question: Question, bound: Bound) -> EpsilonResult:
 def _by_pure(question: Question) -> Iterator[EpsilonResult]:
     """By pure ε, of few coordinates in few rounds against the server."""
     count = question.release.dim * question.releases
-    if question.is_server and count <= FEW_RELEASES and question.release.mechanism.integers:
+    if question.is_server and count <= FEW_RELEASES and question.release.mechanism.has_integer_messages:
         _, left_out = question.cohorts()
         pure = PureEpsilon(question.release.pure_epsilon(question.honest))
         yield _result(question, compose([(Bound(pure, left_out), question.releases)]), "pure")
@@ -525,7 +527,7 @@ def assumptions(question: Question) -> Iterator[Assumption]:
     """
     release, participation, threat = question.release, question.participation, question.threat_model
     mechanism = release.mechanism
-    is_alone = mechanism.hides_alone
+    is_alone = mechanism.is_local
     honest = participation.clients if threat.honest_clients is None else threat.honest_clients
     if release.is_by_trusted_server:
         yield TrustedServer()
@@ -552,7 +554,7 @@ def assumptions(question: Question) -> Iterator[Assumption]:
         yield MinSeparation(participation.min_separation)
     if threat.unit == "record" and (participation.min_separation > 1 or participation.limit < participation.rounds):
         yield FixedOrder()
-    if release.noise is not None and mechanism.integers:
+    if release.noise is not None and mechanism.has_integer_messages:
         yield HonestAfterParticipation(question.window)
     if release.sampling_rate not in (None, 1):
         assert release.sampling_rate is not None

@@ -19,9 +19,9 @@ from rqm.correlated.handover import gaussian_squared_mu
 from rqm.correlated.iterates import IterateNoise, iterate_noise
 from rqm.correlated.noise import WIDEST, CorrelatedNoise
 from rqm.mechanisms.additive import integer_grid
-from rqm.mechanisms.base import Ask, Mechanism
+from rqm.mechanisms.base import Mechanism, ProposalRequest
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.registry import model_mechanism
+from rqm.registry import model_mechanism
 
 CLIP_RATIO = 4.0
 """K = c√d/C: after a random rotation few coordinates are beyond four times their root mean square."""
@@ -104,7 +104,7 @@ class Target:
 
     def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> Release:
         """A release of this target by a mechanism."""
-        slots = mechanism.slots(self.dim)
+        slots = mechanism.message_length(self.dim)
         return Release(mechanism, slots, self.l2_clip, noise, self.record_clip, self.sampling_rate)
 
     def question(self, release: Release) -> Question:
@@ -260,7 +260,7 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
     Raises:
         ValueError: If no noise reaches the target; the message says which ε is possible.
     """
-    minimum = first.finest_noise if interior else first.least_noise
+    minimum = first.min_noise_of_small_cohorts if interior else first.min_noise
     if minimum is None:
         raise ValueError(f"mechanism = {first.kind!r}: has no noise to adjust")
     multiplier = target.gaussian_noise()
@@ -293,7 +293,7 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
 
 def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: CorrelatedNoise | None) -> float:
     """The noise beyond the least with which a mechanism reaches a target if all noise were Gaussian."""
-    if first.whole is not None:  # its noise does not depend on the clip
+    if first.vector_mechanism is not None:  # its noise does not depend on the clip
         return 0.1
     question = target.question(target.release(first, noise))
     needed = question.release.sensitivity(question.neighboring) / target.unit_clip / target.gaussian_noise()
@@ -320,16 +320,16 @@ def noise_over_gaussian(mechanism: Mechanism, target: Target) -> float:
     Returns:
         The ratio of standard deviations.
     """
-    deviation = sqrt(float(mechanism.channel.variance(0.0)) * target.honest) / target.unit_clip
+    deviation = sqrt(float(mechanism.discrete.variance(0.0)) * target.honest) / target.unit_clip
     return deviation / target.gaussian_noise()
 
 
 def _least_ratio(first: Mechanism, target: Target) -> float:
     """The least noise of a mechanism over a Gaussian's: where it is large, other mechanisms are
     tried before."""
-    if not first.integers or first.whole is not None or first.least_noise is None:
+    if not first.has_integer_messages or first.vector_mechanism is not None or first.min_noise is None:
         return 0.0
-    return noise_over_gaussian(first.with_noise(first.least_noise + 1e-6), target)
+    return noise_over_gaussian(first.with_noise(first.min_noise + 1e-6), target)
 
 
 def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
@@ -350,13 +350,13 @@ def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
     refused: ValueError | None = None
     variance = (target.gaussian_noise() * target.l2_clip) ** 2 / target.honest  # of one client's coordinate
     may_be_interior = target.threat_model.adversary == "server" and (
-        not firsts[0].integers or variance > LEAST_INTERIOR_VARIANCE * firsts[0].channel.clip ** 2
+        not firsts[0].has_integer_messages or variance > LEAST_INTERIOR_VARIANCE * firsts[0].discrete.clip ** 2
     )
     is_small = may_be_interior and target.honest <= INTERIOR_CLIENTS
     firsts = sorted(firsts, key=lambda first: _least_ratio(first, target) > NEAR_GAUSSIAN)
     tries = [(first, is_small) for first in firsts]
     if may_be_interior and not is_small:
-        tries += [(first, True) for first in firsts if first.finest_noise != first.least_noise]
+        tries += [(first, True) for first in firsts if first.min_noise_of_small_cohorts != first.min_noise]
     for first, interior in tries:
         best_ratio = min((ratio for ratio, _ in fitted), default=inf)
         if (interior and not is_small and best_ratio < INTERIOR_HELPS) or _least_ratio(first, target) >= best_ratio:
@@ -366,7 +366,7 @@ def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
         except ValueError as error:
             refused = refused or error
             continue
-        if not mechanism.integers:
+        if not mechanism.has_integer_messages:
             return mechanism
         ratio = noise_over_gaussian(mechanism, target)
         if ratio < NEAR_GAUSSIAN:
@@ -395,7 +395,7 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target) -> list[Mech
     """
     clip = target.coordinate_clip
     first = model_mechanism(kind, clip, options)
-    ask = Ask(
+    ask = ProposalRequest(
         levels=LEVELS,
         bits=SUM_BITS,
         clients=target.participation.clients,
@@ -572,7 +572,7 @@ def _fixed_order(target: Target, workload: Workload) -> tuple[Mechanism, Correla
     """Integer noise that stays and noise in steps that is canceled, for records in a fixed order."""
     ratio = iterate_noise(workload).best_ratio(target.participation.window)
     first = _record_noise(target, ratio)
-    client_std, steps = first.channel.scale, first.channel.steps  # type: ignore[attr-defined]
+    client_std, steps = first.discrete.scale, first.discrete.steps  # type: ignore[attr-defined]
 
     def noise(factor: float) -> CorrelatedNoise:
         return CorrelatedNoise(ratio * client_std * factor * steps / 2)

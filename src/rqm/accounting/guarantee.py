@@ -137,17 +137,22 @@ class Guarantee:
     @property
     def min_honest(self) -> int:
         """The least number of honest clients whose noise is counted on."""
-        is_alone = self.release.mechanism.hides_alone or not self._question.counts
+        is_alone = self.release.mechanism.is_local or not self._question.counts
         return 1 if is_alone else self._question.honest
 
     @cached_property
     def per_coordinate(self) -> float | None:
         """D₂ of one coordinate in one round; None where it does not say how private a round is."""
         release = self.release
-        if self.runs or not release.mechanism.integers or release.noise is not None or release.record_clip is not None:
+        if (
+            self.runs
+            or not release.mechanism.has_integer_messages
+            or release.noise is not None
+            or release.record_clip is not None
+        ):
             return None
-        channel = release.reduced().mechanism.channel
-        is_whole = release.mechanism.whole is not None
+        channel = release.reduced().mechanism.discrete
+        is_whole = release.mechanism.vector_mechanism is not None
         neighboring = "replace-one" if is_whole else self.threat_model.neighboring
         return float(Release(channel, 1, channel.clip).rdp((2.0,), neighboring, self.min_honest).values[0])
 
@@ -158,12 +163,12 @@ class Guarantee:
         release, clients = self.release, self.participation.clients
         mechanism, second_clip = release.mechanism, 1.0 if self.subset is None else self.subset.second_clip
         if mechanism.gaussian_multiplier is not None:
-            return mechanism.on_sum(clients) * second_clip
-        if mechanism.whole is not None:
-            return sqrt(clients * mechanism.whole.variance(release.dim)) * second_clip
-        variance = float(mechanism.channel.variance(0.0))
+            return mechanism.sum_noise_std(clients) * second_clip
+        if mechanism.vector_mechanism is not None:
+            return sqrt(clients * mechanism.vector_mechanism.variance(release.dim)) * second_clip
+        variance = float(mechanism.discrete.variance(0.0))
         if release.noise is not None:
-            variance += (release.noise.residual_std * mechanism.channel.grid.step) ** 2
+            variance += (release.noise.residual_std * mechanism.discrete.grid.step) ** 2
         return sqrt(clients * variance) / (release.record_clip or release.l2_clip) * second_clip
 
     @cached_property
@@ -194,10 +199,10 @@ class Guarantee:
             return banded(workload, shape.bands).over_independent(workload)
         if release.noise is None or not 0 < self.epsilon < MAX_EPSILON:
             return 1.0
-        independent = release.mechanism.on_sum(clients)
+        independent = release.mechanism.sum_noise_std(clients)
         transient, residual, gain = release.noise.transient_std, release.noise.residual_std, release.noise.gain
-        if release.mechanism.integers:
-            channel, unit = release.mechanism.channel, release.record_clip or release.l2_clip
+        if release.mechanism.has_integer_messages:
+            channel, unit = release.mechanism.discrete, release.record_clip or release.l2_clip
             independent, transient, residual = (
                 sqrt(clients) * std / unit
                 for std in (
@@ -220,7 +225,7 @@ class Guarantee:
         if self.bits_under_secagg is None:
             return None
         mechanism, dim = self.release.mechanism, self.release.dim
-        message = mechanism.message_bits(dim) if mechanism.hides_alone else self.bits_under_secagg * dim
+        message = mechanism.message_bits(dim) if mechanism.is_local else self.bits_under_secagg * dim
         return message / self.parameters
 
     # -- what follows from the bound ----------------------------------------------------------
@@ -477,8 +482,8 @@ def guarantee(
         The guarantee.
     """
     result = account(release, participation, threat_model, delta, charges)
-    if bits_under_secagg is None and release.mechanism.integers:
-        bits_under_secagg = release.mechanism.channel.sum_bits(participation.clients)
+    if bits_under_secagg is None and release.mechanism.has_integer_messages:
+        bits_under_secagg = release.mechanism.discrete.sum_bits(participation.clients)
     return Guarantee(
         epsilon=result.epsilon,
         delta=delta,

@@ -57,7 +57,7 @@ class Release:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        if not self.mechanism.private:
+        if not self.mechanism.adds_noise:
             raise TypeError(f"{type(self.mechanism).__name__} adds no noise: there is no privacy to account for")
         whole("dim", self.dim, 1)
         largest = 2.0 if self.noise is None and self.record_clip is None else 1.0
@@ -74,7 +74,7 @@ class Release:
     @property
     def has_interior_levels(self) -> bool:
         """Whether levels lie inside the clip, so that certificates take seconds."""
-        return self.mechanism.integers and not self.mechanism.channel.budgeted
+        return self.mechanism.has_integer_messages and not self.mechanism.discrete.uses_l2_norm
 
     def reduced(self) -> "Release":
         """The same as far as neighbors differ: of a vector that is sent as a whole, only some
@@ -82,7 +82,7 @@ class Release:
 
         See docs/proofs/affine.md#lemma-12.
         """
-        mechanism, dim, l2_clip = self.mechanism.told(self.dim, self.l2_clip)
+        mechanism, dim, l2_clip = self.mechanism.reduce_to_worst_case(self.dim, self.l2_clip)
         return self if mechanism is self.mechanism else replace(self, mechanism=mechanism, dim=dim, l2_clip=l2_clip)
 
     def independent(self) -> "Release":
@@ -122,7 +122,7 @@ class Release:
             return self.estimated_mu(neighboring, honest, window)
         if self.noise is not None:
             return correlated_gdp(
-                self.mechanism.channel,
+                self.mechanism.discrete,
                 self.noise,
                 honest=honest,
                 separation=window,
@@ -149,7 +149,7 @@ class Release:
         Returns:
             μ, infinite if none is known, and the probability that is left out.
         """
-        mechanism = self.mechanism.channel.additive
+        mechanism = self.mechanism.discrete.additive
         assert mechanism is not None
         assert self.noise is not None
         return fixed_order_gdp(
@@ -187,8 +187,10 @@ class Release:
             unit = self.record_clip or self.l2_clip
             independent, transient, residual = multiplier * unit, transient * unit, residual * unit
         else:
-            channel = self.mechanism.channel
-            variance = float(channel.variance(0.0)) if channel.additive is None else channel.additive.near
+            channel = self.mechanism.discrete
+            variance = (
+                float(channel.variance(0.0)) if channel.additive is None else channel.additive.variance_without_floor
+            )
             independent = sqrt(honest * variance)
             transient, residual = (sqrt(honest) * std * channel.grid.step for std in (transient, residual))
             if self.record_clip is None:  # the clip of each coordinate may bind first
@@ -232,10 +234,10 @@ class Release:
             The profile; None if the coordinates are too many, or none is known.
         """
         mechanism = self.mechanism
-        if not mechanism.integers or self.dim * count > MAX_PLD_COORDINATES:
+        if not mechanism.has_integer_messages or self.dim * count > MAX_PLD_COORDINATES:
             return None
-        channel = mechanism.channel
-        if channel.additive is None and not channel.affine:
+        channel = mechanism.discrete
+        if channel.additive is None and not channel.is_affine:
             return None
         if self.dim > (8 if channel.additive is None else 2) * (self.l2_clip / channel.clip) ** 2:
             return None  # all coordinates at their worst are far beyond the L2 bound
@@ -250,9 +252,9 @@ class Release:
         Returns:
             ε, infinite if none is known.
         """
-        if not self.mechanism.integers:
+        if not self.mechanism.has_integer_messages:
             return inf
-        return self.dim * renyi(self.mechanism.channel, inf, honest, distribution="sampled").upper
+        return self.dim * renyi(self.mechanism.discrete, inf, honest, distribution="sampled").upper
 
     def coordinate_epsilon(self, delta: float, honest: int) -> float:
         """ε of a single coordinate of one release, by hockey-stick divergences.
@@ -264,7 +266,7 @@ class Release:
         Returns:
             ε.
         """
-        return coordinate_epsilon(self.mechanism.channel, delta, honest, "sampled")
+        return coordinate_epsilon(self.mechanism.discrete, delta, honest, "sampled")
 
     def attained_rdp(self, orders: Sequence[float], honest: int) -> FloatArray:
         """Rényi divergences that some inputs attain where levels lie inside the clip, all
@@ -277,8 +279,8 @@ class Release:
         Returns:
             Values that no bound by `rdp` is below.
         """
-        channel = self.mechanism.channel
-        if channel.exposed:
+        channel = self.mechanism.discrete
+        if channel.has_noiseless_inputs:
             return np.full(len(orders), inf)
         return self.dim * np.array([worst_inputs(channel, float(alpha), honest, "sampled").value for alpha in orders])
 
@@ -286,7 +288,7 @@ class Release:
 @lru_cache(maxsize=256)
 def _mu(release: Release, neighboring: Neighboring, honest: int, failure: float) -> float:
     """Certified μ of a release with independent noise of its clients."""
-    channel, distance, dim = release.mechanism.channel, release.sensitivity(neighboring), release.dim
+    channel, distance, dim = release.mechanism.discrete, release.sensitivity(neighboring), release.dim
     is_anywhere = release.record_clip is not None or (neighboring == "zero-out" and release.zero_distance > 1)
     if is_anywhere and release.record_clip is None:  # no more than if the vector were replaced
         return min(_mu(release, "replace-one", honest, failure), _mu_anywhere(release, distance, honest, failure))
@@ -297,7 +299,7 @@ def _mu(release: Release, neighboring: Neighboring, honest: int, failure: float)
         return shifted_gdp(
             channel.additive, honest=honest, dim=dim, farthest=farthest, squared=squared, failure=failure
         )
-    if channel.affine:
+    if channel.is_affine:
         return affine_gdp(
             channel,
             honest=honest,
@@ -323,11 +325,11 @@ def _mu_anywhere(release: Release, distance: float, honest: int, failure: float)
 
     See docs/proofs/affine.md#theorem-11.
     """
-    channel = release.mechanism.channel
+    channel = release.mechanism.discrete
     if channel.additive is not None:
         return shifted_gdp_anywhere(channel.additive, honest=honest, dim=release.dim, sensitivity=distance)
     dim = release.dim
-    if channel.affine:
+    if channel.is_affine:
         return affine_gdp_anywhere(
             channel, honest=honest, dim=dim, sensitivity=distance, failure=failure, distribution="sampled"
         )
@@ -345,11 +347,11 @@ def _mu_anywhere(release: Release, distance: float, honest: int, failure: float)
 
 @lru_cache(maxsize=256)
 def _rdp(release: Release, orders: tuple[float, ...], neighboring: Neighboring, honest: int) -> FloatArray:
-    channel, dim = release.mechanism.channel, release.dim
+    channel, dim = release.mechanism.discrete, release.dim
     if channel.additive is not None:
         farthest, squared = shift_range(channel.additive, release.l2_clip, neighboring)
         return shifted_rdp(channel.additive, orders, honest=honest, dim=dim, farthest=farthest, squared=squared)
-    if channel.affine:
+    if channel.is_affine:
         return affine_rdp(
             channel,
             orders,

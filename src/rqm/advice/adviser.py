@@ -18,7 +18,7 @@ from rqm.advice.cancelled import NAME, cancelled, costs
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
 from rqm.advice.few import few
 from rqm.bounds import Adversary, Neighboring
-from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 
 Progress = Callable[[str, int, int], None]
 """Told what is looked at, how many were, and how many there are."""
@@ -201,7 +201,7 @@ def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
             words.append(f"{_more(value(one) / value(best) - 1)} {what}")
         if one.iterate_noise is not None and not one.trusted_server:
             words.append(_noise(one, request))
-        if one.mechanism.hides_alone:
+        if one.mechanism.is_local:
             words.append("every client hides alone, the sum needs no protection")
         if one.noise:
             words += costs(one, request)
@@ -245,7 +245,7 @@ def _impossible(request: Request) -> str:
         low *= 2
         wanted = replace(wanted, epsilon=low)
         try:
-            tuned([Rounding(clip=wanted.clip, levels=2)], wanted)
+            tuned([StochasticRounding(clip=wanted.clip, levels=2)], wanted)
         except ValueError:
             continue
         high = low

@@ -55,7 +55,7 @@ def _fitted(request: Request) -> Candidate:
         raise ValueError(f"bits = {request.bits_of_both}: must be at least {least}, for both messages")
     mechanism, noise = find_correlated(request.target, bits=bits_per_sum)
     mean = replace(blank, mechanism=mechanism, noise=noise)
-    channel, bits, found = mechanism.channel, mean.wire_bits or 0, mean.guarantee()
+    channel, bits, found = mechanism.discrete, mean.wire_bits or 0, mean.guarantee()
     added = (noise.added_variance + noise.canceled_variance) * (channel.grid.step / channel.clip) ** 2 / who.clients
     return Candidate(
         name=NAME,

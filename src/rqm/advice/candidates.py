@@ -17,15 +17,15 @@ from rqm.advice.lattice import lattice_variance, summed_table
 from rqm.advice.mvu import own_alphabet
 from rqm.certify.renyi import renyi
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.mechanisms.base import Ask, Mechanism
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.base import Mechanism, ProposalRequest
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.registry import kinds, model_mechanism
-from rqm.mechanisms.response import RandomizedResponse
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.table import Table
-from rqm.mechanisms.vqsgd import VQSGD
+from rqm.registry import kinds, model_mechanism
+from rqm.related.randomized_response import RandomizedResponse
+from rqm.related.vqsgd import VQSGD
 
 MOST_BITS = 6
 """Outcomes beyond 64 cost time and buy nothing."""
@@ -186,7 +186,7 @@ def pure(request: Request) -> Makers:
     times = request.releases  # which compose by addition
     each, clip, levels = request.epsilon / times, request.l2_clip, request.levels
 
-    def of(make: Callable[[], tuple[Channel, float]]) -> Callable[[], Candidate]:
+    def of(make: Callable[[], tuple[DiscreteMechanism, float]]) -> Callable[[], Candidate]:
         return lambda: _alone(*make(), times)
 
     yield "optimal table", of(lambda: _exact(private_table(each, levels, clip=clip)))
@@ -200,12 +200,12 @@ def pure(request: Request) -> Makers:
         yield "RQM", of(lambda: _within(single_keep(inf, 1, least, levels, clip=clip), each))
     if 4 <= levels <= 32:
         yield "RQM, a keep for each level", of(lambda: _within(level_keeps(inf, 1, least, levels, clip=clip), each))
-    ask = Ask(levels=levels, bits=request.bits, clients=1, typical=1.0, deviation=0.0, pure=True)
+    ask = ProposalRequest(levels=levels, bits=request.bits, clients=1, typical=1.0, deviation=0.0, pure=True)
     for name, first in _proposed(ask, clip):
-        yield name, of(partial(_adjusted, first.channel, each))
+        yield name, of(partial(_adjusted, first.discrete, each))
 
 
-def _alone(mech: Channel, loss: float, times: int) -> Candidate:
+def _alone(mech: DiscreteMechanism, loss: float, times: int) -> Candidate:
     return Candidate(
         name="",
         mechanism=mech,
@@ -218,11 +218,11 @@ def _alone(mech: Channel, loss: float, times: int) -> Candidate:
     )
 
 
-def _exact(mech: Table) -> tuple[Channel, float]:
+def _exact(mech: Table) -> tuple[DiscreteMechanism, float]:
     return mech, pure_loss(mech)
 
 
-def _response(epsilon: float, most: int, clip: float) -> tuple[Channel, float]:
+def _response(epsilon: float, most: int, clip: float) -> tuple[DiscreteMechanism, float]:
     """Randomized response with the number of levels that has the least variance."""
     sizes = sorted({2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64} & set(range(2, most + 1)))
     found = [RandomizedResponse(clip=clip, levels=k, epsilon=min(epsilon, 25.0)) for k in sizes]
@@ -230,29 +230,29 @@ def _response(epsilon: float, most: int, clip: float) -> tuple[Channel, float]:
     return best, best.loss
 
 
-def _binomial(epsilon: float, levels: int, clip: float) -> tuple[Channel, float]:
+def _binomial(epsilon: float, levels: int, clip: float) -> tuple[DiscreteMechanism, float]:
     ratio = np.exp(epsilon / (levels - 1))
     mech = PBM(clip=clip, theta=0.5 * (ratio - 1) / (ratio + 1) * (1 - 1e-6), levels=levels)
     return mech, _certified(mech)
 
 
-def _adjusted(first: Channel, epsilon: float) -> tuple[Channel, float]:
+def _adjusted(first: DiscreteMechanism, epsilon: float) -> tuple[DiscreteMechanism, float]:
     """A mechanism with as much noise as its certificate asks for."""
-    least = first.least_noise or 0.0
+    least = first.min_noise or 0.0
     mech = first.with_noise(
         least + least_noise(lambda extra: _certified(first.with_noise(least + extra)), epsilon, 0.1)
     )
     return mech, _certified(mech)
 
 
-def _proposed(ask: Ask, clip: float) -> Iterator[tuple[str, Mechanism]]:
+def _proposed(ask: ProposalRequest, clip: float) -> Iterator[tuple[str, Mechanism]]:
     """What all mechanisms propose, before their noise is adjusted."""
     for kind, made in kinds().items():
         for name, options in made.proposals(ask):
             yield name, model_mechanism(kind, clip, options)
 
 
-def _certified(mech: Channel) -> float:
+def _certified(mech: DiscreteMechanism) -> float:
     return renyi(mech, inf, distribution="sampled").upper
 
 
@@ -275,7 +275,7 @@ def sums(request: Request) -> Makers:
     def of(firsts: list[Mechanism]) -> Callable[[], Candidate]:
         return lambda: candidate(tuned(firsts, request), request)
 
-    ask = Ask(
+    ask = ProposalRequest(
         levels=request.levels,
         bits=request.bits,
         clients=clients,
@@ -303,11 +303,11 @@ def tuned(firsts: list[Mechanism], request: Request) -> Mechanism:
         return best_fit(firsts, request.target)
     assert request.noise is not None
     first = firsts[0]
-    least = first.least_noise or 0.0
+    least = first.min_noise or 0.0
     variance = (request.noise * request.l2_clip) ** 2 / request.participation.clients  # of one client's coordinate
 
     def too_little(extra: float) -> float:
-        return variance / first.with_noise(least + extra).channel.variance_max
+        return variance / first.with_noise(least + extra).discrete.variance_max
 
     return first.with_noise(least + least_noise(too_little, 1.0, 1.0, 1 - 1e-6))
 
@@ -316,14 +316,18 @@ def candidate(mech: Mechanism, request: Request) -> Candidate:
     """What is guaranteed, and the worst-case error of a coordinate of the mean."""
     clients, target = request.participation.clients, request.target
     found = guarantee(target.release(mech), request.participation, request.threat_model, request.delta)
-    if mech.whole is not None:
-        mse = mech.whole.variance(mech.slots(request.dim)) / clients * (request.l2_clip / request.clip) ** 2
-    elif mech.integers:
-        mse = mech.channel.mean_error(clients, request.typical)
+    if mech.vector_mechanism is not None:
+        mse = (
+            mech.vector_mechanism.variance(mech.message_length(request.dim))
+            / clients
+            * (request.l2_clip / request.clip) ** 2
+        )
+    elif mech.has_integer_messages:
+        mse = mech.discrete.mean_error(clients, request.typical)
     else:
         mse = (found.noise_multiplier * request.l2_clip / request.clip / clients) ** 2
-    each, under = mech.slots(1), found.bits_under_secagg  # several slots hold one coordinate
-    alone = mech.message_bits(mech.slots(request.dim)) / request.dim if mech.hides_alone else None
+    each, under = mech.message_length(1), found.bits_under_secagg  # several slots hold one coordinate
+    alone = mech.message_bits(mech.message_length(request.dim)) / request.dim if mech.is_local else None
     return Candidate(
         name="",
         mechanism=mech,

@@ -18,12 +18,12 @@ from scipy.sparse import block_array, csr_array, eye_array, kron
 
 from rqm._util.checks import FloatArray, order, real, whole
 from rqm.advice.lattice import attained, certified
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.mechanisms.table import Table
-from rqm.mechanisms.tabled import Tabled
+from rqm.mechanisms.table_mechanism import TableMechanism
 
 PURE_LEVELS = 64
 """Outcomes up to which the linear program takes seconds."""
@@ -36,12 +36,12 @@ BETWEEN = (0.0, 0.25, 0.5, 0.75, 1.0)
 # -- one client, pure differential privacy --------------------------------------------------------
 
 
-def pure_loss(mech: Tabled) -> float:
+def pure_loss(mech: TableMechanism) -> float:
     """The ε of one message, exactly: the largest ratio within a column of the integer table, as a logarithm.
 
     For mechanisms whose inputs' levels lie within the clip; rounded up.
     """
-    if mech.input_reach != 1:
+    if mech.input_range != 1:
         raise ValueError(f"{mech!r}: must round its inputs to levels within the clip")
     most, least = mech.table.max(axis=0), mech.table.min(axis=0)
     used = most > 0
@@ -234,12 +234,12 @@ def _with_margin(
 
 def known_mechanisms(
     alpha: float, clients: int, divergence: float, levels: int = 16, *, clip: float = 1.0
-) -> list[Channel]:
+) -> list[DiscreteMechanism]:
     """The published ones at a certified D_α of ``divergence`` at most: RQM (q = 0.42), PBM, one bit."""
-    makers: list[Callable[[float], Channel]] = [
+    makers: list[Callable[[float], DiscreteMechanism]] = [
         lambda size: RQM(clip=clip, margin=size, levels=levels),
         lambda size: PBM(clip=clip, theta=0.5 / (1 + size), levels=levels),
-        lambda size: Rounding(clip=clip, margin=size, levels=2),
+        lambda size: StochasticRounding(clip=clip, margin=size, levels=2),
     ]
     found = []
     for make in makers:

@@ -16,7 +16,7 @@ from rqm.encoding.choice import choice_error, second_clip
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 
 TENTH = 0.1
 """Of the noise's mean square: what the choice may add where no limit of bits says otherwise."""
@@ -31,7 +31,7 @@ MORE = 5
 def few(request: Request, *, quick: bool = False) -> Makers:
     """Mechanisms for as many coordinates as the limit allows; ``quick`` leaves out those that take longest."""
     clients, of = request.participation.clients, padded(request.dim)
-    least = Rounding(levels=2).sum_bits(clients)
+    least = StochasticRounding(levels=2).sum_bits(clients)
 
     def make(inner: Request, first: Mechanism) -> Callable[[], Candidate]:
         return partial(_made, first, inner, request)
@@ -70,7 +70,7 @@ def _proposed(wire: int, least: int, inner: Request, quick: bool) -> Iterator[tu
     """What fits so many bits of a sum."""
     clients, clip = inner.participation.clients, inner.clip
     if wire == least:
-        yield "1 bit", Rounding(clip=clip, levels=2)
+        yield "1 bit", StochasticRounding(clip=clip, levels=2)
     trials = (2**wire - 1) // clients
     if least < wire <= least + 2 and trials > 1 and not quick:
         yield f"PBM, {trials} trials", PBM(clip=clip, levels=trials + 1)
@@ -99,8 +99,8 @@ def _wraps(found: Candidate, inner: Request) -> float:
 
     That is a matter of error alone: sums modulo something tell no more than sums.
     """
-    channel, clients = found.mechanism.channel, inner.participation.clients
-    if not channel.modular:
+    channel, clients = found.mechanism.discrete, inner.participation.clients
+    if not channel.is_modular:
         return 0.0
     deviation = clients * sqrt((inner.length * inner.l2_clip) ** 2 / inner.dim + found.mse * inner.clip**2)
     return erfc(2.0 ** (channel.bits - 1) * channel.grid.step / deviation / sqrt(2))

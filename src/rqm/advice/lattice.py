@@ -9,7 +9,7 @@ from scipy.optimize import brentq, minimize
 from rqm._util.checks import FloatArray, order, real, whole
 from rqm.certify.distributions import NOTHING, all_pairs, divergence_table, repeated
 from rqm.certify.renyi import renyi
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.table import Table
 
 FLOOR = 1e-9
@@ -23,8 +23,8 @@ def summed_table(
     levels: int = 16,
     *,
     clip: float = 1.0,
-    start: Iterable[Channel] = (),
-) -> Channel:
+    start: Iterable[DiscreteMechanism] = (),
+) -> DiscreteMechanism:
     """A table of small variance whose certified D_α in a sum over ``clients`` does not exceed ``divergence``.
 
     An input is rounded to one of K + 1 levels, and noise on the outcomes that are left is added: whatever the others'
@@ -35,7 +35,7 @@ def summed_table(
     divergence = real("divergence", divergence, "a positive finite number", 0, inf)
     levels = whole("levels", levels, 3, 256)
     known = [mech for mech in start if certified(mech, alpha, clients) <= divergence]
-    best: Channel | None = min(known, key=lambda mech: mech.variance_max, default=None)
+    best: DiscreteMechanism | None = min(known, key=lambda mech: mech.variance_max, default=None)
     # The variance is nearly that of a Gaussian, plus that of rounding, which fewer levels make larger.
     shapes = [shape for steps in range(1, levels - 1) if (shape := _noise(alpha, clients, divergence, levels, steps))]
     for steps, noise in sorted(shapes, key=lambda shape: _variance(*shape)):
@@ -57,7 +57,7 @@ def summed_table(
     return best
 
 
-def certified(mech: Channel, alpha: float, clients: int) -> float:
+def certified(mech: DiscreteMechanism, alpha: float, clients: int) -> float:
     """What is certified of the law as the paper writes it, and of the integers that are deployed."""
     return max(renyi(mech, alpha, clients).upper, renyi(mech, alpha, clients, distribution="sampled").upper)
 
@@ -173,9 +173,9 @@ def _noise(
     return steps, best
 
 
-def attained(mech: Channel, alpha: float, clients: int) -> float:
+def attained(mech: DiscreteMechanism, alpha: float, clients: int) -> float:
     """The largest D_α with all other clients at one and the same knot: quick, attained, and no guarantee."""
-    pmfs = np.exp(mech.knot_laws())
+    pmfs = np.exp(mech.breakpoint_log_pmfs())
     pairs = all_pairs(len(pmfs))
     others = [repeated(pmf, clients - 1) for pmf in pmfs[: (len(pmfs) + 1) // 2]]  # mirror images are alike
     cells = np.array([[index, 0] for index in range(len(others))])

@@ -86,12 +86,14 @@ def _own(epsilon: float, levels: int, clip: float, rows: int) -> Table:
         return found.value, _slopes(free, levels, found.slopes)
 
     even = private_table(epsilon, levels, rows=rows, average=True)
-    gap = 2 * float(even.reach) / (levels - 1) * np.ones(levels // 2)
+    gap = 2 * float(even.output_range) / (levels - 1) * np.ones(levels // 2)
     first: Any = min((np.log(gap * wide) for wide in (1.0, 1.01, 1.03, 1.1)), key=lambda free: cost(free)[0])
     found: Any = minimize(cost, first, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
     best = found.x if found.fun <= cost(first)[0] else first
     own = _on_lattice(epsilon, _spread(best, levels), clip, rows)
-    return min((own, even.changed(clip=clip)), key=average_variance)  # the lattice may cost more than moving has gained
+    return min(
+        (own, even.with_parameters(clip=clip)), key=average_variance
+    )  # the lattice may cost more than moving has gained
 
 
 def _on_lattice(epsilon: float, outcomes: FloatArray, clip: float, rows: int) -> Table:

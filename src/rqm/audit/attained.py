@@ -13,7 +13,7 @@ import numpy as np
 from rqm._util.checks import FloatArray
 from rqm.audit.measurement import event_epsilons
 from rqm.mechanisms.additive import Additive
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.sums import summed
 
 SIZES = (1.0, 0.5, 0.25)
@@ -63,7 +63,7 @@ class Pair:
         )
 
 
-def attained_epsilon(mechanism: Channel, honest: int, dim: int, l2_clip: float, delta: float) -> float:
+def attained_epsilon(mechanism: DiscreteMechanism, honest: int, dim: int, l2_clip: float, delta: float) -> float:
     """The largest ε that one of the tried inputs attains.
 
     Args:
@@ -79,7 +79,7 @@ def attained_epsilon(mechanism: Channel, honest: int, dim: int, l2_clip: float, 
     return max((pair.epsilon(delta) for pair in pairs(mechanism, honest, dim, l2_clip)), default=0.0)
 
 
-def pairs(mechanism: Channel, honest: int, dim: int, l2_clip: float) -> Iterator[Pair]:
+def pairs(mechanism: DiscreteMechanism, honest: int, dim: int, l2_clip: float) -> Iterator[Pair]:
     """Pairs of vectors, each with what the other clients hold.
 
     Args:
@@ -118,12 +118,12 @@ def _additive_pair(mechanism: Additive, honest: int, size: float, count: int) ->
     return Pair(size, count, -1.0, low, high, others)
 
 
-def _pairs_of_size(mechanism: Channel, honest: int, size: float, count: int) -> Iterator[Pair]:
+def _pairs_of_size(mechanism: DiscreteMechanism, honest: int, size: float, count: int) -> Iterator[Pair]:
     """Pairs of any other mechanism: the other clients hold one of five of its breakpoints."""
-    low, high = (np.exp(mechanism.log_law(x * mechanism.clip, "sampled")) for x in (-size, size))
+    low, high = (np.exp(mechanism.log_pmf_at(x * mechanism.clip, "sampled")) for x in (-size, size))
     breakpoints = mechanism.breakpoints[mechanism.breakpoints >= 0]
     for x in breakpoints[:: -max(1, len(breakpoints) // 5)]:
-        others, _ = summed(np.exp(mechanism.log_law(x, "sampled")), honest - 1, NEGLIGIBLE)
+        others, _ = summed(np.exp(mechanism.log_pmf_at(x, "sampled")), honest - 1, NEGLIGIBLE)
         sums = np.convolve(low, others), np.convolve(high, others)
         yield Pair(size, count, float(x / mechanism.clip), *sums, others)
 

@@ -21,8 +21,8 @@ from torch.nn import functional
 from rqm._util.checks import FloatArray, whole
 from rqm._util.stats import mean_and_interval
 from rqm.data.federated_data import FederatedData
-from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.randomness import SeededRandom
 
 SMOOTHNESS = (0.0, 0.1)
@@ -245,7 +245,7 @@ def _observe(gradients: torch.Tensor, kind: str, rng: SeededRandom) -> tuple[tor
     clip = float(gradients.abs().max())
     if kind in ("plain gradient", "sum, no noise"):
         return gradients.mean(dim=0), clip
-    mechanism: RQM | Rounding = Rounding(clip=clip, levels=16)
+    mechanism: RQM | StochasticRounding = StochasticRounding(clip=clip, levels=16)
     if "RQM" in kind:
         mechanism = RQM(clip=float(gradients.square().mean().sqrt()))
     total = mechanism.encode_sum(gradients.cpu().numpy(), rng)

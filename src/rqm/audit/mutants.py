@@ -23,7 +23,7 @@ from rqm.audit.privacy import audit_privacy
 from rqm.audit.sampler import MIN_P_VALUE, audit_sampler, goodness
 from rqm.kernels.integer_sampler import TABLE_BITS, grid_sampler
 from rqm.kernels.packing import unpack
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.rqm import RQM
 from rqm.randomness import SECRET, SecureRandom, SeededRandom, Words, cipher_stream
 
@@ -89,7 +89,7 @@ def audit_mutants(names: Sequence[str] | None = None) -> Iterator[Verdict]:
 
 def _sample(
     is_broken: bool,
-    mutant: Callable[[], Channel] = RQM,
+    mutant: Callable[[], DiscreteMechanism] = RQM,
     source: Callable[[], Source] = SecureRandom,
     draws: int = 10**6,
 ) -> Finding:
@@ -99,22 +99,22 @@ def _sample(
     return Finding(not audit.passed, f"p = {audit.p_value:.2g}, {audit.worst}")
 
 
-def _wide_clamp() -> Channel:
+def _wide_clamp() -> DiscreteMechanism:
     """Inputs outside the clip are clamped half a level further out than is accounted for."""
     mechanism = RQM()
-    recipe = replace(mechanism.recipe, low=mechanism.recipe.low - 2**23, high=mechanism.recipe.high + 2**23)
-    mechanism.__dict__["recipe"] = recipe  # where the cached property keeps it
+    recipe = replace(mechanism.sampler, low=mechanism.sampler.low - 2**23, high=mechanism.sampler.high + 2**23)
+    mechanism.__dict__["sampler"] = recipe  # where the cached property keeps it
     return mechanism
 
 
-def _biased_table() -> Channel:
+def _biased_table() -> DiscreteMechanism:
     """One row of the table has a three-hundredth of its mass two levels too high."""
     mechanism = RQM()
     table = mechanism.table.copy()
     shifted = 2**TABLE_BITS // 300
     table[len(table) // 2, [5, 7]] += [-shifted, shifted]
-    mechanism.__dict__["recipe"] = grid_sampler(
-        mechanism.clip, mechanism.input_reach, mechanism.input_levels, table, modulus=mechanism.levels
+    mechanism.__dict__["sampler"] = grid_sampler(
+        mechanism.clip, mechanism.input_range, mechanism.input_levels, table, modulus=mechanism.levels
     )
     return mechanism
 
@@ -158,7 +158,7 @@ def _plan(clients: int = 100, rounds: int = 10) -> Any:
     calibrated = calibrate("rqm", epsilon=1, delta=1e-5, clients=100, population=3400, rounds=10, dim=2**16)
     return replace(
         plan,
-        mechanism=calibrated.mechanism.changed(clip=plan.mechanism.channel.clip),
+        mechanism=calibrated.mechanism.with_parameters(clip=plan.mechanism.discrete.clip),
         participation=replace(plan.participation, clients=clients, rounds=rounds),
         evaluate_every=rounds,
     )

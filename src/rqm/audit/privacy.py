@@ -16,11 +16,10 @@ import numpy as np
 from rqm._util.checks import FloatArray, real, whole
 from rqm.audit.measurement import EpsilonAudit, IntArray, Source, choose_event, event_bounds, event_epsilons
 from rqm.certify.renyi import renyi
-from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.channel import Channel
-from rqm.mechanisms.rappor import Rappor
-from rqm.mechanisms.vqsgd import VQSGD
+from rqm.mechanisms.base import Mechanism, VectorMechanism
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SecureRandom
+from rqm.related.rappor import Rappor
 
 DRAWS_AT_ONCE = 4_000_000
 """Messages that are encoded at a time: they take some tens of megabytes."""
@@ -84,15 +83,17 @@ def audit_privacy(
     draws, clients = whole("draws", draws, 10_000), whole("clients", clients, 1)
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
     delta, rng = real("delta", delta, "at least 0 and below 1", 0, 1, closed="["), rng or SecureRandom()
-    if mechanism.whole is not None:
+    if mechanism.vector_mechanism is not None:
         if claim == "paper" or delta:
             raise ValueError(
                 f"mechanism = {mechanism.kind}: must be audited as certified, with delta = 0, as a whole message"
             )
-        return _audit_message(mechanism.whole, clients, min(draws, MAX_SLOW_DRAWS), confidence, rng)
+        return _audit_message(
+            mechanism, mechanism.vector_mechanism, clients, min(draws, MAX_SLOW_DRAWS), confidence, rng
+        )
     if delta and (clients > 1 or claim == "paper"):
         raise ValueError(f"delta = {delta:g}: must be 0 unless one client sends alone, and the claim is certified")
-    channel = mechanism.channel
+    channel = mechanism.discrete
     certified = renyi(channel, inf, clients, distribution="sampled")
     claimed = certified.upper
     if delta:
@@ -124,7 +125,7 @@ def audit_privacy(
     )
 
 
-def _other_inputs(mechanism: Channel, clients: int, worst: dict[float, int]) -> Sequence[FloatArray]:
+def _other_inputs(mechanism: DiscreteMechanism, clients: int, worst: dict[float, int]) -> Sequence[FloatArray]:
     """What the others may hold: all the same breakpoint, half of them each end, and the worst that accounting knows."""
     if clients == 1:
         return [np.empty(0)]
@@ -186,7 +187,7 @@ def measure_epsilon(
     )
 
 
-def exact_epsilon(mechanism: Channel, delta: float) -> float:
+def exact_epsilon(mechanism: DiscreteMechanism, delta: float) -> float:
     """The smallest ε for which one client's message is (ε, δ)-differentially private, for all inputs.
 
     The hockey-stick divergence is jointly convex in the two distributions, and these are affine
@@ -200,11 +201,11 @@ def exact_epsilon(mechanism: Channel, delta: float) -> float:
     Returns:
         ε of the integer tables that are sampled from.
 
-    >>> from rqm import Rounding
-    >>> round(exact_epsilon(Rounding(levels=2, margin=1.0), 0.25), 4)  # log((3/4 − 1/4) / (1/4))
+    >>> from rqm import StochasticRounding
+    >>> round(exact_epsilon(StochasticRounding(levels=2, margin=1.0), 0.25), 4)  # log((3/4 − 1/4) / (1/4))
     0.6931
     """
-    pmfs = np.exp(mechanism.knot_laws("sampled"))
+    pmfs = np.exp(mechanism.breakpoint_log_pmfs("sampled"))
     return max(pair_epsilon(p, q, delta) for p, q in permutations(pmfs, 2))
 
 
@@ -224,18 +225,20 @@ def pair_epsilon(p: FloatArray, q: FloatArray, delta: float) -> float:
     return max(0.0, float(event_epsilons(np.cumsum(p[order]), np.cumsum(q[order]), delta).max()))
 
 
-def _audit_message(mechanism: VQSGD, clients: int, draws: int, confidence: float, rng: Source) -> PrivacyAudit:
+def _audit_message(
+    mechanism: Mechanism, encoder: VectorMechanism, clients: int, draws: int, confidence: float, rng: Source
+) -> PrivacyAudit:
     """The audit of a whole message: of vectors of one value, which has two slots.
 
     These attain the largest ε. More values add slots whose distributions are the same for both inputs.
     """
-    claimed = mechanism.differing * renyi(mechanism.channel, inf, clients, distribution="sampled").upper
+    claimed = mechanism.differing_integers * renyi(mechanism.discrete, inf, clients, distribution="sampled").upper
 
     def count(x: float, others: FloatArray, draws: int) -> IntArray:
         """How often each pair of sums came out."""
         total = np.zeros((draws, 2), dtype=np.int64)
         for value in (x, *others):
-            total += mechanism.messages(np.full((draws, 1), value), rng)
+            total += encoder.encode_rows(np.full((draws, 1), value), rng)
         return np.bincount(total @ (1, clients + 1), minlength=(clients + 1) ** 2)
 
     splits = [np.repeat([1.0, -1.0], [up, clients - 1 - up]) for up in {0, clients // 2, clients - 1}]

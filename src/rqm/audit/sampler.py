@@ -19,7 +19,7 @@ from scipy import stats
 from rqm._util.checks import FloatArray, whole
 from rqm.audit.measurement import IntArray, Source
 from rqm.kernels.integer_sampler import POSITION_SHIFT
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SecureRandom, SeededRandom
 
 MAX_TABLE_DISTANCE = 1e-5
@@ -64,11 +64,11 @@ class SamplerAudit:
 
 
 def audit_sampler(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     rng: Source | None = None,
     *,
     draws: int = 2_000_000,
-    claimed: Channel | None = None,
+    claimed: DiscreteMechanism | None = None,
     backend: Backend = "cpu",
 ) -> SamplerAudit:
     """Compare an encoder with the pmf that is accounted for.
@@ -111,7 +111,7 @@ def audit_sampler(
     return SamplerAudit(p_value, worst, len(results), draws * compared, bool(p_value >= MIN_P_VALUE), backend)
 
 
-def _encode(mechanism: Channel, backend: Backend, x: Any, rng: Source, *, in_sum: bool = False) -> IntArray:
+def _encode(mechanism: DiscreteMechanism, backend: Backend, x: Any, rng: Source, *, in_sum: bool = False) -> IntArray:
     """Messages of an array of inputs; `in_sum`: the sum over its rows."""
     encode = mechanism.encode_sum if in_sum else mechanism.encode
     if backend == "cpu":
@@ -124,13 +124,13 @@ def _encode(mechanism: Channel, backend: Backend, x: Any, rng: Source, *, in_sum
     if backend == "cuda":
         messages = encode(inputs.cuda(), rng).cpu()
     else:
-        messages = torch_backend.draw(mechanism.recipe, inputs, rng)
+        messages = torch_backend.draw(mechanism.sampler, inputs, rng)
         messages = messages.sum(0) if in_sum else messages
     return np.asarray(messages.numpy()).astype(np.int64)
 
 
 def _test_frequencies(
-    mechanism: Channel, claimed: Channel, encode: Encode, draws: int, rng: Source
+    mechanism: DiscreteMechanism, claimed: DiscreteMechanism, encode: Encode, draws: int, rng: Source
 ) -> Iterator[Result]:
     """At each input: the integer table, frequencies, and the independence of consecutive draws."""
     for index, x in enumerate(_test_inputs(mechanism)):
@@ -152,7 +152,7 @@ def _test_frequencies(
             yield independence(drawn), f"neighbors at {where}"
 
 
-def _test_inputs(mechanism: Channel) -> list[float]:
+def _test_inputs(mechanism: DiscreteMechanism) -> list[float]:
     """At most eight breakpoints, the float after one of them, values between them, and one outside the clip."""
     indices = np.linspace(0, len(mechanism.breakpoints) - 1, 8).round().astype(int)
     breakpoints = mechanism.breakpoints[np.unique(indices)]
@@ -164,7 +164,7 @@ def _test_inputs(mechanism: Channel) -> list[float]:
 # -- an adversary who chooses the bits of floats --------------------------------------------------
 
 
-def crafted_floats(mechanism: Channel) -> FloatArray:
+def crafted_floats(mechanism: DiscreteMechanism) -> FloatArray:
     """Floats that rounding could treat wrongly: next to breakpoints, at half positions, subnormal, huge."""
     clip = mechanism.clip
     points = np.concatenate([mechanism.breakpoints, -mechanism.breakpoints])
@@ -172,15 +172,15 @@ def crafted_floats(mechanism: Channel) -> FloatArray:
     fractions = np.random.default_rng(0).integers(0, 2**52, size=500, dtype=np.uint64)
     all_bits = (2 * (fractions | (np.uint64(1022) << np.uint64(52))).view(np.float64) - 1) * clip
     extreme = np.array([0.0, 5e-324, 1e-323, 1.5e-323, 2.2e-308, 1e-45, 1e38, 3.4e38, 1.7e308])
-    position = clip / (mechanism.recipe.high - mechanism.recipe.low)
+    position = clip / (mechanism.sampler.high - mechanism.sampler.low)
     halves = clip * np.array([-1, -0.5, 0, 0.5, 1])[:, None] + position * np.array([-1.5, -0.5, 0.5, 1.5])
     floats = np.concatenate([next_floats.ravel(), all_bits, -all_bits, extreme, -extreme, halves.ravel()])
     return np.asarray(floats[np.isfinite(floats)])  # the bits below those of zero are no number
 
 
-def _test_floats(claimed: Channel, encode: Encode) -> Iterator[Result]:
+def _test_floats(claimed: DiscreteMechanism, encode: Encode) -> Iterator[Result]:
     """Each crafted float is drawn from exactly like an ordinary float at the same position of the grid."""
-    recipe = claimed.recipe
+    recipe = claimed.sampler
     for dtype in (np.float64, np.float32):
         with np.errstate(over="ignore"):
             x = crafted_floats(claimed).astype(dtype)
@@ -203,7 +203,7 @@ def _threaded_p_value(encode: Encode, rng: Source) -> float:
     return _joint_independence(draws)
 
 
-def _forked_p_value(mechanism: Channel, rng: Source) -> float:
+def _forked_p_value(mechanism: DiscreteMechanism, rng: Source) -> float:
     """The p-value of independence of the draws of a process and of two that it forks."""
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
@@ -222,7 +222,7 @@ def _forked_p_value(mechanism: Channel, rng: Source) -> float:
     return _joint_independence([queue.get() for _ in range(3)])
 
 
-def _draw_into(queue: Any, mechanism: Channel, rng: Source) -> None:
+def _draw_into(queue: Any, mechanism: DiscreteMechanism, rng: Source) -> None:
     queue.put(np.asarray(mechanism.encode(np.zeros(SHARED_DRAWS), rng, threads=1)))
 
 

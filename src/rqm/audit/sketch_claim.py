@@ -20,9 +20,9 @@ from rqm.audit.measurement import EpsilonAudit, IntArray, Source
 from rqm.audit.privacy import measure_epsilon
 from rqm.encoding.choice import second_clip
 from rqm.encoding.private_mean import PrivateMean
-from rqm.encoding.sketch import Sketch
-from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.randomness import SeededRandom
+from rqm.related.count_sketch import Sketch
 
 DIM, COUNT, CLIENTS, DELTA = 1024, 16, 10, 1e-3
 """Length of the vectors and of their sketches, clients in a sum, and δ of our claim. They are small to be fast."""
@@ -58,7 +58,7 @@ def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
     mean = PrivateMean(
         dim=COUNT,
         l2_clip=clip,
-        mechanism=Rounding(clip=clip, levels=2, margin=0.7),
+        mechanism=StochasticRounding(clip=clip, levels=2, margin=0.7),
         participation=Participation(clients=CLIENTS),
         delta=DELTA,
     )
@@ -109,6 +109,6 @@ def _count_sums(
         sent *= min(1.0, (mean.length or inf) / float(np.linalg.norm(sent)))
     inputs = np.zeros((CLIENTS, draws, COUNT))
     inputs[0] = sent
-    total = np.asarray(mean.mechanism.channel.encode_sum(inputs.reshape(CLIENTS, -1), source)).reshape(draws, COUNT)
+    total = np.asarray(mean.mechanism.discrete.encode_sum(inputs.reshape(CLIENTS, -1), source)).reshape(draws, COUNT)
     aligned = np.where(direction[0] > 0, total, CLIENTS - total).sum(axis=1)
     return np.bincount(aligned, minlength=CLIENTS * COUNT + 1)

@@ -20,7 +20,7 @@ from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
 from rqm.data import load
 from rqm.data.federated_data import FederatedData
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
@@ -91,7 +91,7 @@ def plant_canaries(
 
 
 def _claim(plan: Plan, delta: float | None, claimed: float | None) -> float:
-    if not plan.mechanism.private:
+    if not plan.mechanism.adds_noise:
         return inf
     if claimed is not None:
         return claimed
@@ -162,19 +162,19 @@ def audit_everything(out: Path, watch: Watch = lambda step: None) -> Row:
     from rqm.audit.mutants import audit_mutants  # noqa: PLC0415
     from rqm.audit.privacy import audit_privacy  # noqa: PLC0415
     from rqm.audit.sampler import audit_sampler  # noqa: PLC0415
-    from rqm.mechanisms.registry import kinds  # noqa: PLC0415
     from rqm.mechanisms.rqm import RQM  # noqa: PLC0415
+    from rqm.registry import kinds  # noqa: PLC0415
 
     results: Row = {"sampler": {}, "privacy": []}
-    mechanisms: dict[str, Channel] = {"table by linear program": private_table(3.0, 8, rows=9)}
+    mechanisms: dict[str, DiscreteMechanism] = {"table by linear program": private_table(3.0, 8, rows=9)}
     for made in kinds().values():
-        if made.integers and made.kind != "table":
+        if made.has_integer_messages and made.kind != "table":
             for name, parameters in (made.examples or {made.kind: {}}).items():
-                mechanisms[name] = made.from_dict(dict(parameters)).channel
+                mechanisms[name] = made.from_dict(dict(parameters)).discrete
     for name, mechanism in mechanisms.items():
         watch(f"sampler and privacy of {name}")
         results["sampler"][name] = audit_sampler(mechanism, draws=500_000).to_dict()
-        delta = 0.01 if mechanism.modular else 0.0  # no number of draws reaches the tails of additive noise
+        delta = 0.01 if mechanism.is_modular else 0.0  # no number of draws reaches the tails of additive noise
         for clients, draws, audited_delta in ((1, 4_000_000, delta), (3, 500_000, 0.0)):
             audit = audit_privacy(mechanism, clients, draws=draws, delta=audited_delta)
             results["privacy"].append({"mechanism": name} | audit.to_dict())

@@ -34,7 +34,7 @@ from rqm.audit.attained import Pair, loss_events, pairs
 from rqm.audit.measurement import EpsilonAudit, Source, choose_event, event_bounds, event_epsilons
 from rqm.bounds import gaussian_epsilon
 from rqm.kernels.integer_sampler import TABLE_BITS, IntegerSampler, grid_sampler
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SecureRandom
 
 EFFORT = 1_000_000_000
@@ -69,7 +69,7 @@ class VectorAudit(EpsilonAudit):
 
 
 def audit_vector(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     claimed: float,
     *,
     clients: int,
@@ -176,7 +176,7 @@ def _as_epsilon(measure: Measure, value: FloatArray | float, delta: float) -> fl
     return positive if measure == "epsilon" else gaussian_epsilon(positive, delta)
 
 
-def _count(attack: _Attack, mechanism: Channel, is_high: bool, rng: Source) -> int:
+def _count(attack: _Attack, mechanism: DiscreteMechanism, is_high: bool, rng: Source) -> int:
     """How often the event occurs in all rounds of one vector."""
     pair, hits = attack.pair, 0
     losses = pair.losses() if attack.is_high else -pair.losses()

@@ -21,7 +21,7 @@ import numpy as np
 from rqm._util.checks import FloatArray, one_of, order, real, whole
 from rqm.bounds import Neighboring
 from rqm.certify.distributions import PartialSum, splits
-from rqm.mechanisms.channel import Channel, Law
+from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 ROUNDING = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
@@ -44,7 +44,7 @@ class AffineLeakage(NamedTuple):
     most: FloatArray
 
 
-def end_pmfs(mechanism: Channel, distribution: Law) -> tuple[tuple[float, ...], ...]:
+def end_pmfs(mechanism: DiscreteMechanism, distribution: PmfKind) -> tuple[tuple[float, ...], ...]:
     """The pmfs of one coordinate, or of one of its independent trials, at the two ends of the clip.
 
     The messages of PBM are sums of trials with the same input. Revealing every trial's sum only
@@ -59,24 +59,24 @@ def end_pmfs(mechanism: Channel, distribution: Law) -> tuple[tuple[float, ...], 
     Returns:
         Two rows that sum to 1.
     """
-    pmfs = np.exp(mechanism.trial_laws(distribution))
+    pmfs = np.exp(mechanism.trial_log_pmfs(distribution))
     return tuple(map(tuple, (pmfs / pmfs.sum(axis=1, keepdims=True)).tolist()))
 
 
-def squared_distance(mechanism: Channel, l2_clip: float, neighboring: Neighboring) -> float:
+def squared_distance(mechanism: DiscreteMechanism, l2_clip: float, neighboring: Neighboring) -> float:
     """The largest squared distance of neighboring vectors, in units of the clip of a coordinate."""
     return (4 if neighboring == "replace-one" else 1) * (l2_clip / mechanism.clip) ** 2
 
 
 def affine_rdp(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     orders: Sequence[float],
     *,
     honest: int,
     dim: int,
     l2_clip: float,
     neighboring: Neighboring = "replace-one",
-    distribution: Law = "paper",
+    distribution: PmfKind = "paper",
 ) -> FloatArray:
     """Certified D_α of the sum over honest clients of whole vectors, with one client's vector
     changed.
@@ -95,8 +95,8 @@ def affine_rdp(
     Returns:
         One bound for each order.
 
-    >>> from rqm import Rounding
-    >>> mechanism = Rounding(clip=4 / 1024, levels=2, margin=20.7)
+    >>> from rqm import StochasticRounding
+    >>> mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=20.7)
     >>> affine_rdp(mechanism, [2], honest=100, dim=2**20, l2_clip=1.0).round(3).tolist()
     [5.58]
     """
@@ -109,7 +109,7 @@ def affine_rdp(
     leakage = affine_leakage(end_pmfs(mechanism, distribution), tuple(alphas.tolist()), honest - 1, neighboring)
     distance = squared_distance(mechanism, l2_clip, neighboring)
     under_budget = dim / (alphas - 1) * np.logaddexp(0, leakage.log_kappa + log(distance) - log(dim))
-    return np.asarray(mechanism.trials * np.minimum(under_budget, dim * leakage.most))
+    return np.asarray(mechanism.bernoulli_trials * np.minimum(under_budget, dim * leakage.most))
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ from rqm.certify.affine_rdp import CLIENT_RELATIONS, end_pmfs, squared_distance
 from rqm.certify.distributions import IntArray, splits
 from rqm.certify.scores import summed_rate
 from rqm.certify.trials import Z_ERROR, CoordinateGdp, summed_trials
-from rqm.mechanisms.channel import Channel, Law
+from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 ROUNDING = 1 + 1e-9
 """Far more than the rounding errors of sums of positive numbers."""
@@ -40,14 +40,14 @@ computed: it takes seconds.
 
 
 def affine_gdp(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     *,
     honest: int,
     dim: int,
     l2_clip: float,
     failure: float,
     neighboring: Neighboring = "replace-one",
-    distribution: Law = "paper",
+    distribution: PmfKind = "paper",
 ) -> float:
     """Certified μ of the sum over honest clients of whole vectors, with one client's vector changed.
 
@@ -65,15 +65,15 @@ def affine_gdp(
     Returns:
         μ, infinite if none is known.
 
-    >>> from rqm import Rounding
-    >>> mechanism = Rounding(clip=4 / 1024, levels=2, margin=20.7)
+    >>> from rqm import StochasticRounding
+    >>> mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=20.7)
     >>> round(affine_gdp(mechanism, honest=100, dim=2**20, l2_clip=1.0, failure=1e-9), 3)
     2.375
     """
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
     one_of("neighboring", neighboring, CLIENT_RELATIONS)
-    ends, trials = end_pmfs(mechanism, distribution), mechanism.trials
+    ends, trials = end_pmfs(mechanism, distribution), mechanism.bernoulli_trials
     tail = _tail(failure, dim * trials)
     coordinate = coordinate_gdp(ends, honest - 1, neighboring, tail)
     distance = squared_distance(mechanism, l2_clip, neighboring)
@@ -88,7 +88,13 @@ def affine_gdp(
 
 
 def affine_gdp_anywhere(
-    mechanism: Channel, *, honest: int, dim: int, sensitivity: float, failure: float, distribution: Law = "paper"
+    mechanism: DiscreteMechanism,
+    *,
+    honest: int,
+    dim: int,
+    sensitivity: float,
+    failure: float,
+    distribution: PmfKind = "paper",
 ) -> float:
     """Certified μ if the vector may lie anywhere in the clip and moves by at most `sensitivity` in
     L2.
@@ -106,7 +112,7 @@ def affine_gdp_anywhere(
     Returns:
         μ, infinite if none is known.
     """
-    ends, trials = end_pmfs(mechanism, distribution), mechanism.trials
+    ends, trials = end_pmfs(mechanism, distribution), mechanism.bernoulli_trials
     distance, tail = (sensitivity / mechanism.clip) ** 2, _tail(failure, dim * trials)
     longest = trials * min(distance, 4 * dim)
     rate = min(steepest_slope(ends, honest - 1, tail) ** 2, summed_rate(ends, honest - 1, longest / min(4.0, distance)))

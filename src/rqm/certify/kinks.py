@@ -24,7 +24,7 @@ from scipy.special import erfcx, ndtr, ndtri, ndtri_exp
 from rqm._util.checks import FloatArray
 from rqm.certify.blocks import NEGLIGIBLE, largest_means, other_clients, pairs_of_client
 from rqm.certify.distributions import NOTHING, SMALLEST, IntArray, divergence_table, repeated
-from rqm.mechanisms.channel import Channel, Law
+from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 STEPS_ABOVE_ATTAINED = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0, 5.0, 10.0)
 """Where ε is certified, over what is attained."""
@@ -42,10 +42,12 @@ LEAST_STOP_LOSS = 1e-60
 """Where E(score − τ)₊ is less than this part of a standard deviation, larger τ are not looked at."""
 
 
-def _attained(mechanism: Channel, honest: int, distribution: Law, pairs: IntArray, epsilons: FloatArray) -> FloatArray:
+def _attained(
+    mechanism: DiscreteMechanism, honest: int, distribution: PmfKind, pairs: IntArray, epsilons: FloatArray
+) -> FloatArray:
     """Hockey-stick divergences of some pairs of breakpoints, the largest with all other clients at
     one breakpoint."""
-    own_pmfs = np.exp(mechanism.knot_laws(distribution))
+    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     bases = [repeated(pmf, honest - 1, TAIL) for pmf in own_pmfs]
     cells = np.stack([np.arange(len(bases)), np.zeros(len(bases), np.int64)], axis=1)
     table, _ = divergence_table(bases, [NOTHING], cells, own_pmfs, pairs, epsilons, "hockey-stick")
@@ -53,16 +55,16 @@ def _attained(mechanism: Channel, honest: int, distribution: Law, pairs: IntArra
 
 
 def _certified(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     honest: int,
-    distribution: Law,
+    distribution: PmfKind,
     pairs: IntArray,
     epsilons: FloatArray,
     is_close: Callable[[FloatArray], bool],
     negligible: float,
 ) -> FloatArray:
     """Hockey-stick divergences of some pairs of breakpoints for all placements of the other clients."""
-    own_pmfs = np.exp(mechanism.knot_laws(distribution))
+    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     best = np.full(epsilons.shape, inf)
     for family in other_clients(own_pmfs, honest - 1, tail=max(SMALLEST, negligible / honest)):
         means = largest_means(
@@ -87,7 +89,9 @@ def _certified(
 # -- one coordinate -------------------------------------------------------------------------------
 
 
-def coordinate_epsilon(mechanism: Channel, delta: float, honest: int, distribution: Law = "paper") -> float:
+def coordinate_epsilon(
+    mechanism: DiscreteMechanism, delta: float, honest: int, distribution: PmfKind = "paper"
+) -> float:
     """ε of one coordinate of one release at δ, certified for all inputs.
 
     See docs/proofs/interior-levels.md#theorem-11.
@@ -101,12 +105,12 @@ def coordinate_epsilon(mechanism: Channel, delta: float, honest: int, distributi
     Returns:
         A certified ε, infinite if there is none.
     """
-    if mechanism.exposed:
+    if mechanism.has_noiseless_inputs:
         return inf
     attained = attained_epsilon(mechanism, delta, honest, distribution)
     if attained == inf:
         return inf
-    pairs = pairs_of_client(np.exp(mechanism.knot_laws(distribution)), honest - 1)
+    pairs = pairs_of_client(np.exp(mechanism.breakpoint_log_pmfs(distribution)), honest - 1)
     tried = np.array([max(attained * step, LEAST_EPSILON * (step - 1)) for step in STEPS_ABOVE_ATTAINED])
     epsilons = np.tile(tried, (len(pairs), 1))
     matters = (_attained(mechanism, 1, distribution, pairs, epsilons) > delta).any(axis=1)
@@ -125,7 +129,7 @@ def coordinate_epsilon(mechanism: Channel, delta: float, honest: int, distributi
     return float(tried[np.argmax(is_enough)]) if is_enough.any() else inf
 
 
-def attained_epsilon(mechanism: Channel, delta: float, honest: int, distribution: Law = "paper") -> float:
+def attained_epsilon(mechanism: DiscreteMechanism, delta: float, honest: int, distribution: PmfKind = "paper") -> float:
     """An ε at which δ is attained by some inputs, all other clients at one breakpoint: no certified
     ε is below it.
 
@@ -138,7 +142,7 @@ def attained_epsilon(mechanism: Channel, delta: float, honest: int, distribution
     Returns:
         ε to four digits, infinite if δ is attained at every ε.
     """
-    pairs = pairs_of_client(np.exp(mechanism.knot_laws(distribution)), honest - 1)
+    pairs = pairs_of_client(np.exp(mechanism.breakpoint_log_pmfs(distribution)), honest - 1)
 
     def is_attained(epsilons: FloatArray) -> list[bool]:
         table = _attained(mechanism, honest, distribution, pairs, np.tile(epsilons, (len(pairs), 1)))
@@ -161,14 +165,14 @@ def attained_epsilon(mechanism: Channel, delta: float, honest: int, distribution
 
 
 def interior_gdp(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     *,
     honest: int,
     dim: int,
     squared: float,
     farthest: float,
     failure: float,
-    distribution: Law = "paper",
+    distribution: PmfKind = "paper",
 ) -> float:
     """Certified μ of the sum over honest clients of whole vectors, with one client's vector changed.
 
@@ -188,7 +192,7 @@ def interior_gdp(
     """
     squared = min(squared, dim * farthest)
     if (
-        mechanism.exposed
+        mechanism.has_noiseless_inputs
         or sqrt(squared * VARIANCE_RATIO * score_variance(mechanism, honest, distribution)) > USELESS_MU
     ):
         return inf
@@ -208,7 +212,7 @@ def interior_gdp(
 
 
 @lru_cache(maxsize=64)
-def score_variance(mechanism: Channel, honest: int, distribution: Law) -> float:
+def score_variance(mechanism: DiscreteMechanism, honest: int, distribution: PmfKind) -> float:
     """The largest variance of a coordinate's score with all other clients at one breakpoint.
 
     It is about μ² over the squared distance in clips, and no bound.
@@ -221,7 +225,11 @@ def score_variance(mechanism: Channel, honest: int, distribution: Law) -> float:
     Returns:
         The variance, per clip².
     """
-    own_pmfs, widths, largest = np.exp(mechanism.knot_laws(distribution)), _cell_widths(mechanism, distribution), 0.0
+    own_pmfs, widths, largest = (
+        np.exp(mechanism.breakpoint_log_pmfs(distribution)),
+        _cell_widths(mechanism, distribution),
+        0.0,
+    )
     for pmf in own_pmfs:
         base = repeated(pmf, honest - 1, TAIL).pmf
         sums = np.array([np.convolve(pmf, base) for pmf in own_pmfs])
@@ -232,7 +240,7 @@ def score_variance(mechanism: Channel, honest: int, distribution: Law) -> float:
     return largest
 
 
-def _cell_widths(mechanism: Channel, distribution: Law) -> FloatArray:
+def _cell_widths(mechanism: DiscreteMechanism, distribution: PmfKind) -> FloatArray:
     """Distances of neighboring breakpoints, in clips.
 
     For sampled pmfs they are distances of integer positions, in units of half their span: the encoder's grid ends up
@@ -240,15 +248,15 @@ def _cell_widths(mechanism: Channel, distribution: Law) -> FloatArray:
     """
     if distribution == "paper":
         return np.asarray(np.diff(mechanism.breakpoints) / mechanism.clip)
-    recipe = mechanism.recipe
+    recipe = mechanism.sampler
     positions = recipe.position(mechanism.breakpoints)
     return np.asarray(np.diff(positions) * (2 / (recipe.high - recipe.low)))
 
 
 @lru_cache(maxsize=64)
-def _scores(mechanism: Channel, honest: int, distribution: Law) -> "GaussianMixture | None":
+def _scores(mechanism: DiscreteMechanism, honest: int, distribution: PmfKind) -> "GaussianMixture | None":
     """A distribution above every score of a coordinate in convex order; None if none is known."""
-    own_pmfs, widths = np.exp(mechanism.knot_laws(distribution)), _cell_widths(mechanism, distribution)
+    own_pmfs, widths = np.exp(mechanism.breakpoint_log_pmfs(distribution)), _cell_widths(mechanism, distribution)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.concatenate([own_pmfs[1:] / own_pmfs[:-1], own_pmfs[:-1] / own_pmfs[1:]])
         largest = float(np.nanmax((ratios - 1) / np.concatenate([widths, widths])[:, None])) * (1 + 1e-9)
@@ -258,7 +266,7 @@ def _scores(mechanism: Channel, honest: int, distribution: Law) -> "GaussianMixt
 
 
 def _bounded_scores(
-    mechanism: Channel, honest: int, distribution: Law, widths: FloatArray, largest: float
+    mechanism: DiscreteMechanism, honest: int, distribution: PmfKind, widths: FloatArray, largest: float
 ) -> tuple[FloatArray, FloatArray]:
     """Some τ from zero to the largest score, and bounds of E(score − τ)₊ over all inputs of all
     clients.

@@ -24,7 +24,7 @@ from rqm.bounds import ReleaseProfile
 from rqm.certify.affine_rdp import end_pmfs
 from rqm.certify.distributions import PartialSum, splits
 from rqm.mechanisms.additive import Additive
-from rqm.mechanisms.channel import Channel, Law
+from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 GRID_SIZE = 4000
 """Values of ε at which the profile of a coordinate is computed; between them it is bounded
@@ -44,7 +44,7 @@ that each lacks."""
 
 
 def coordinates_profile(
-    mechanism: Channel, *, honest: int, coordinates: int, distribution: Law = "paper"
+    mechanism: DiscreteMechanism, *, honest: int, coordinates: int, distribution: PmfKind = "paper"
 ) -> ReleaseProfile | None:
     """The privacy profile of some coordinates, each with any two inputs within the clip.
 
@@ -75,12 +75,12 @@ def coordinates_profile(
 
 
 @lru_cache(maxsize=256)
-def _composed(mechanism: Channel, honest: int, coordinates: int, distribution: Law) -> Any:
+def _composed(mechanism: DiscreteMechanism, honest: int, coordinates: int, distribution: PmfKind) -> Any:
     if mechanism.additive is not None:
         single = _loss_distribution(*_additive_profile(mechanism.additive, honest))
     else:
         ends = end_pmfs(mechanism, distribution)
-        single = _affine_loss(ends, mechanism.trials, honest - 1)
+        single = _affine_loss(ends, mechanism.bernoulli_trials, honest - 1)
     return None if single is None else single.self_compose(coordinates, tail_mass_truncation=TRUNCATED)
 
 

@@ -24,7 +24,7 @@ from rqm.certify.distributions import (
 )
 from rqm.certify.shifts import shift_divergences
 from rqm.mechanisms.base import mechanism_of
-from rqm.mechanisms.channel import Channel, Law
+from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 Others = Literal["worst", "balanced", "random"]
 
@@ -74,7 +74,7 @@ class RenyiBound:
     alpha: float
     clients: int
     certified: bool
-    distribution: Law
+    distribution: PmfKind
     witness: Witness
     neighboring: str = "replace-one"
 
@@ -86,31 +86,31 @@ class RenyiBound:
 
 @overload
 def renyi(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     alpha: float = ...,
     clients: int = ...,
     others: Others | npt.ArrayLike = ...,
     *,
-    distribution: Law = ...,
+    distribution: PmfKind = ...,
     seed: int = ...,
 ) -> RenyiBound: ...
 @overload
 def renyi(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     alpha: Sequence[float],
     clients: int = ...,
     others: Others | npt.ArrayLike = ...,
     *,
-    distribution: Law = ...,
+    distribution: PmfKind = ...,
     seed: int = ...,
 ) -> list[RenyiBound]: ...
 def renyi(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     alpha: float | Sequence[float] = 2,
     clients: int = 1,
     others: Others | npt.ArrayLike = "worst",
     *,
-    distribution: Law = "paper",
+    distribution: PmfKind = "paper",
     seed: int = 0,
 ) -> RenyiBound | list[RenyiBound]:
     """Bounds on the Rényi divergence of the sum of `clients` messages, one client's input replaced.
@@ -140,7 +140,7 @@ def renyi(
     >>> round(bound.lower, 4), round(bound.upper, 4), round(bound.witness.x, 4), bound.witness.x_prime
     (5.3684, 5.3684, 0.9333, -1.0)
     """
-    mechanism, clients = mechanism_of(mechanism).channel, whole("clients", clients, 1)
+    mechanism, clients = mechanism_of(mechanism).discrete, whole("clients", clients, 1)
     orders = [order(single_order) for single_order in np.atleast_1d(np.asarray(alpha, dtype=object))]
     if not orders:
         raise ValueError("alpha is empty: give at least one order")
@@ -155,7 +155,12 @@ def renyi(
 
 
 def _for_given_inputs(
-    mechanism: Channel, orders: FloatArray, clients: int, others: Others | npt.ArrayLike, distribution: Law, seed: int
+    mechanism: DiscreteMechanism,
+    orders: FloatArray,
+    clients: int,
+    others: Others | npt.ArrayLike,
+    distribution: PmfKind,
+    seed: int,
 ) -> list[RenyiBound]:
     """The divergences for given inputs of the other clients, over all pairs of the client's own
     inputs."""
@@ -177,8 +182,8 @@ def _for_given_inputs(
     total, counts = NOTHING, {}
     for value, count in zip(*np.unique(values, return_counts=True), strict=True):
         counts[float(value)] = int(count)
-        total += repeated(_pmfs(mechanism, mechanism.log_law(value, distribution)), int(count))
-    own_pmfs, pairs = _pmfs(mechanism, mechanism.log_law(own_inputs, distribution)), all_pairs(len(own_inputs))
+        total += repeated(_pmfs(mechanism, mechanism.log_pmf_at(value, distribution)), int(count))
+    own_pmfs, pairs = _pmfs(mechanism, mechanism.log_pmf_at(own_inputs, distribution)), all_pairs(len(own_inputs))
     cell, parameters = np.zeros((1, 2), np.int64), np.tile(orders, (len(pairs), 1))
     attained = divergence_table([total], [NOTHING], cell, own_pmfs, pairs, parameters, "renyi", is_attained=True)[0][0]
     table, missing = divergence_table([total], [NOTHING], cell, own_pmfs, pairs, parameters, "renyi")
@@ -207,7 +212,7 @@ def _with_tails(divergences: FloatArray, missing: float, alone: FloatArray, alph
     return np.asarray(np.logaddexp((alpha - 1) * divergences, np.log(missing) + (alpha - 1) * alone) / (alpha - 1))
 
 
-def _pmfs(mechanism: Channel, logs: FloatArray) -> FloatArray:
+def _pmfs(mechanism: DiscreteMechanism, logs: FloatArray) -> FloatArray:
     """Pmfs from their logarithms; refused if floats are too coarse for them."""
     pmfs = np.exp(logs)
     if ((pmfs < SMALLEST) & np.isfinite(logs)).any():
@@ -227,10 +232,12 @@ def _last_largest(values: FloatArray) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _worst_case(mechanism: Channel, alpha: float, clients: int, distribution: Law) -> RenyiBound:
+def _worst_case(mechanism: DiscreteMechanism, alpha: float, clients: int, distribution: PmfKind) -> RenyiBound:
     """The bound for all inputs."""
     breakpoints = mechanism.breakpoints
-    if mechanism.exposed:  # others at a level inside the clip add no noise, and clip rounds to where −clip cannot
+    if (
+        mechanism.has_noiseless_inputs
+    ):  # others at a level inside the clip add no noise, and clip rounds to where −clip cannot
         witness = Witness(mechanism.clip, -mechanism.clip, {float(breakpoints[1]): clients - 1})
         return RenyiBound(inf, inf, alpha, clients, True, distribution, witness)
     if mechanism.additive is not None:  # the noise does not depend on any input
@@ -238,14 +245,14 @@ def _worst_case(mechanism: Channel, alpha: float, clients: int, distribution: La
         shift = int(np.argmax(divergences >= divergences[-1] * (1 - 1e-6)))
         witness = Witness(float(breakpoints[shift]), float(breakpoints[0]), {0.0: clients - 1} if clients > 1 else {})
         return RenyiBound(divergences[-1], divergences[-1], alpha, clients, True, "sampled", witness)
-    own_pmfs, trials = _pmfs(mechanism, mechanism.knot_laws(distribution)), mechanism.trials
+    own_pmfs, trials = _pmfs(mechanism, mechanism.breakpoint_log_pmfs(distribution)), mechanism.bernoulli_trials
     attained = worst_inputs(mechanism, alpha, clients, distribution)
     upper = inf
-    if mechanism.affine and 1 < alpha < inf and clients > 1:
+    if mechanism.is_affine and 1 < alpha < inf and clients > 1:
         ends = end_pmfs(mechanism, distribution)
         upper = trials * float(affine_leakage(ends, (alpha,), clients - 1, "replace-one").most[0])
     if upper > TIGHT * attained.value:
-        others = np.exp(mechanism.trial_laws(distribution))
+        others = np.exp(mechanism.trial_log_pmfs(distribution))
         upper = min(upper, certified_renyi(own_pmfs, others, (clients - 1) * trials, alpha, attained.value))
     upper = rounded_up(upper, alpha, own_pmfs, clients)
     lower = upper if rounded_up(attained.value, alpha, own_pmfs, clients) >= upper else attained.value
@@ -300,7 +307,9 @@ class WorstInputs(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def worst_inputs(mechanism: Channel, alpha: float, clients: int, distribution: Law = "paper") -> WorstInputs:
+def worst_inputs(
+    mechanism: DiscreteMechanism, alpha: float, clients: int, distribution: PmfKind = "paper"
+) -> WorstInputs:
     """Search for the inputs of all clients that leak most: all others equal, two inputs, then local
     moves.
 
@@ -321,7 +330,7 @@ def worst_inputs(mechanism: Channel, alpha: float, clients: int, distribution: L
     >>> worst_inputs(RQM(), 8.0, 5).value <= renyi(RQM(), 8, 5).upper
     True
     """
-    pmfs = np.exp(mechanism.knot_laws(distribution))
+    pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     search, count = _Search(pmfs, alpha, clients - 1), clients - 1
     if count == 0:
         return search.best

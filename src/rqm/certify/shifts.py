@@ -228,7 +228,7 @@ def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) 
 
     See docs/proofs/additive.md#lemma-7.
     """
-    noise, missing = mechanism.straight(honest)
+    noise, missing = mechanism.unwrapped_sum_pmf(honest)
     if 2 * missing > tail:
         return None
     first = int(np.searchsorted(np.cumsum(noise), tail - missing, side="right"))

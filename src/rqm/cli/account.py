@@ -136,7 +136,7 @@ def _account_plans(experiment: str, settings: list[str], question: dict[str, Any
     accounts = []
     certificates = []
     for name, plan in Sweep.from_toml(find(experiment), settings).variants.items():
-        if not plan.mechanism.private:
+        if not plan.mechanism.adds_noise:
             accounts.append(Account(name, None, {}))
             continue
         with progress(f"accounting for {name}"):

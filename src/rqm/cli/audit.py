@@ -12,7 +12,7 @@ from rqm.cli.formatting import Result
 from rqm.cli.options import SetOption, with_mechanism
 from rqm.cli.progress import progress
 from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.rappor import Rappor
+from rqm.related.rappor import Rappor
 
 if TYPE_CHECKING:
     from rqm.data.federated_data import FederatedData
@@ -78,7 +78,7 @@ def sampler(
     from rqm.audit.sampler import audit_sampler
 
     with progress("drawing"):
-        audit = audit_sampler(mech.channel, draws=draws, backend=backend)
+        audit = audit_sampler(mech.discrete, draws=draws, backend=backend)
     verdict = "passed" if audit.passed else "FAILED"
     sentence = f"{verdict}: the worst of {audit.tests} tests has p = {audit.p_value:.3g} ({audit.worst})"
     return Result(audit.to_dict(), sentence, exit_code=int(not audit.passed))

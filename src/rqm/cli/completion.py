@@ -30,9 +30,9 @@ def files(incomplete: str) -> list[str]:
 @completion
 def mechanisms() -> Iterable[str]:
     """Mechanisms that send integers."""
-    from rqm.mechanisms.registry import kinds
+    from rqm.registry import kinds
 
-    return [name for name, mechanism in kinds().items() if mechanism.integers]
+    return [name for name, mechanism in kinds().items() if mechanism.has_integer_messages]
 
 
 @completion

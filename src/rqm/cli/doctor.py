@@ -113,9 +113,9 @@ def _encoder() -> Outcome:
 def _accounting() -> Outcome:
     """Compare ε with a known value: with a margin of one clip, 1 bit is correct with probability 3/4."""
     from rqm.certify.renyi import renyi
-    from rqm.mechanisms.rounding import Rounding
+    from rqm.mechanisms.stochastic_rounding import StochasticRounding
 
-    epsilon = renyi(Rounding(levels=2, margin=1.0), float("inf")).upper
+    epsilon = renyi(StochasticRounding(levels=2, margin=1.0), float("inf")).upper
     is_correct = abs(epsilon - np.log(3)) < 1e-9
     return "good" if is_correct else "broken", f"ε of the 1-bit mechanism {epsilon:.9g}, log 3 = {np.log(3):.9g}"
 

@@ -10,8 +10,8 @@ from rqm._util.checks import one_of
 from rqm.cli import completion
 from rqm.cli.formatting import Result
 from rqm.mechanisms.base import Option
-from rqm.mechanisms.rappor import Rappor
-from rqm.mechanisms.registry import kinds
+from rqm.registry import kinds
+from rqm.related.rappor import Rappor
 
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan: --set server.rate=0.5.")
@@ -35,7 +35,9 @@ def with_mechanism(*rappor_options: str) -> Callable[[Function], Function]:
 
     def decorate(command: Function) -> Function:
         signature = inspect.signature(command, eval_str=True)
-        mechanisms: dict[str, Any] = {name: mechanism for name, mechanism in kinds().items() if mechanism.integers}
+        mechanisms: dict[str, Any] = {
+            name: mechanism for name, mechanism in kinds().items() if mechanism.has_integer_messages
+        }
         if rappor_options:
             mechanisms[Rappor.kind] = Rappor
         options: dict[str, dict[str, Option]] = {}  # by the name of the option, then of the mechanism

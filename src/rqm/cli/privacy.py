@@ -10,7 +10,7 @@ from rqm.cli.formatting import Result
 from rqm.cli.options import with_mechanism
 from rqm.cli.progress import progress
 from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.rappor import Rappor
+from rqm.related.rappor import Rappor
 
 if TYPE_CHECKING:
     from rqm import RenyiBound
@@ -55,7 +55,7 @@ def command(
     from rqm import renyi
 
     with progress("certifying"):
-        bound = renyi(mech.channel, alpha, clients, others, distribution=distribution, seed=seed)
+        bound = renyi(mech.discrete, alpha, clients, others, distribution=distribution, seed=seed)
     facts = _facts(mech, bound, others)
     if facts["per"].startswith("message"):
         note = "Of a whole message of any length, per round: no more of it can differ."
@@ -86,7 +86,7 @@ def _rappor(rappor: Rappor, reports: int) -> Result:
 
 def _facts(mech: Mechanism, bound: "RenyiBound", others: str) -> dict[str, Any]:
     """All of the result, for JSON."""
-    is_message, channel = mech.whole is not None, mech.channel
+    is_message, channel = mech.vector_mechanism is not None, mech.discrete
     facts: dict[str, Any] = {
         "mechanism": mech.to_dict(),
         "alpha": bound.alpha,
@@ -96,8 +96,8 @@ def _facts(mech: Mechanism, bound: "RenyiBound", others: str) -> dict[str, Any]:
         "per": "message and round" if is_message else "coordinate and round",
         "distribution": bound.distribution,
         "others": others,
-        "lower": mech.differing * bound.lower,
-        "upper": mech.differing * bound.upper,
+        "lower": mech.differing_integers * bound.lower,
+        "upper": mech.differing_integers * bound.upper,
         "certified": bound.certified,
         "worst": {
             "x": bound.witness.x,

@@ -28,7 +28,7 @@ from rqm.correlated.handover import (
     shift_ratios,
 )
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 
 RESIDUAL_POINTS = 8
 """Points of the residual noise's curve in a standard deviation: less is needed than for rounding."""
@@ -54,7 +54,7 @@ class _Coordinate(NamedTuple):
 
 
 def correlated_gdp(
-    mechanism: Channel,
+    mechanism: DiscreteMechanism,
     noise: CorrelatedNoise,
     *,
     honest: int,
@@ -85,8 +85,8 @@ def correlated_gdp(
     Raises:
         ValueError: If the mechanism is not stochastic rounding to two levels outside the clip.
 
-    >>> from rqm import Rounding
-    >>> mechanism = Rounding(clip=4 / 1024, levels=2, margin=33.0)
+    >>> from rqm import StochasticRounding
+    >>> mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=33.0)
     >>> who = {"honest": 100, "separation": 8, "dim": 2**20, "l2_clip": 1.0, "failure": 1e-9}
     >>> round(correlated_gdp(mechanism, CorrelatedNoise(26.0), **who), 3)
     0.612
@@ -94,7 +94,7 @@ def correlated_gdp(
     honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
     separation, failure = whole("separation", separation, 1), real("failure", failure, "above 0 and below 1", 0, 1)
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
-    if not mechanism.affine or mechanism.levels != 2:
+    if not mechanism.is_affine or mechanism.levels != 2:
         raise ValueError("noise: correlated noise must come with two levels outside the clip (mechanism 'rounding')")
     tail = float(2.0 ** np.floor(np.log2(failure / (2 * dim))))
     ends = end_pmfs(mechanism, "sampled")

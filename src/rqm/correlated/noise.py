@@ -180,7 +180,7 @@ class CorrelatedNoise:
         Returns:
             The integers; with residual noise a row that is added and a row that is canceled.
         """
-        drawn = kernels.encode(self.recipe, np.full(count, -1.0, np.float32), rng, None)
+        drawn = kernels.encode(self.sampler, np.full(count, -1.0, np.float32), rng, None)
         transient = np.asarray(drawn.astype(np.int64) - self.largest)
         return np.asarray(self._rows(transient, self.residual.draw(count, rng)) if self.residual_std else transient)
 
@@ -285,11 +285,11 @@ class CorrelatedNoise:
         width = min(clients, max(1, DRAWN_AT_ONCE // len(total)))
         rows = torch.full((width, len(total)), -1.0, device=total.device)
         for start in range(0, clients, width):
-            kernels.encode_sum(self.recipe, rows[: min(width, clients - start)], rng, total, 1, False)
+            kernels.encode_sum(self.sampler, rows[: min(width, clients - start)], rng, total, 1, False)
         total -= clients * self.largest
 
     @cached_property
-    def recipe(self) -> IntegerSampler:
+    def sampler(self) -> IntegerSampler:
         """Draws largest + F for the input −1."""
         modulus = 2 ** len(self.units).bit_length()
         return grid_sampler(1.0, Fraction(1), 2, self.units[None], modulus=modulus)

@@ -30,15 +30,15 @@ def check_mean(mean: "PrivateMean") -> None:
         raise ValueError(
             f"coordinates = {mean.coordinates}: must not be given with correlated noise, as each round chooses others"
         )
-    if mechanism.integers and mean.modulus > 2**31:
+    if mechanism.has_integer_messages and mean.modulus > 2**31:
         raise ValueError(
-            f"clients = {who.clients}: a sum over so many of {mechanism.channel.levels} levels does not fit 31 bits"
+            f"clients = {who.clients}: a sum over so many of {mechanism.discrete.levels} levels does not fit 31 bits"
         )
-    if mechanism.whole is not None and (mean.is_subset or mean.noise is not None):
+    if mechanism.vector_mechanism is not None and (mean.is_subset or mean.noise is not None):
         raise ValueError(
             f"mechanism = {mechanism.kind!r}: must come without correlated noise, and with all coordinates"
         )
-    if mechanism.hides_alone and mechanism.integers and threat.honest_clients != 1:
+    if mechanism.is_local and mechanism.has_integer_messages and threat.honest_clients != 1:
         raise ValueError(
             f"honest_clients = {threat.honest_clients}: must be 1, since each client's message is accounted for alone"
         )
@@ -65,8 +65,8 @@ def _check_noise(mean: "PrivateMean") -> None:
         )
     if threat.unit == "record" and mean.noise.residual_std:
         raise ValueError("noise.residual_std: must be 0 for records: a silo cancels all of its transient noise")
-    if mechanism.integers:
-        if threat.unit == "user" and (mechanism.channel.levels != 2 or not mechanism.channel.affine):
+    if mechanism.has_integer_messages:
+        if threat.unit == "user" and (mechanism.discrete.levels != 2 or not mechanism.discrete.is_affine):
             raise ValueError("noise: must come with two levels outside the clip (mechanism rounding, levels = 2)")
         mean.noise.check_integers()
     elif mechanism.gaussian_multiplier is None or not mechanism.trusted_server or mechanism.correlation is not None:

@@ -71,10 +71,10 @@ def expected_error(mean: "PrivateMean", length: float, size: float | None = None
         raise ValueError("error: must be asked of vectors that are clipped in L2 and rotated")
     mech, chosen_ = mean.mechanism, choice_error(mean.coordinates, padded(mean.dim), length)
     clients = mean.participation.clients
-    if not mech.integers:
-        return chosen_ + (mech.on_sum(clients) * (mean.record_clip or mean.bound) / clients) ** 2
+    if not mech.has_integer_messages:
+        return chosen_ + (mech.sum_noise_std(clients) * (mean.record_clip or mean.bound) / clients) ** 2
     x = (mean.l2_clip if size is None else size) / sqrt(mean.coordinates) * NORMAL
-    return chosen_ + float(mech.channel.variance(x).mean()) / clients
+    return chosen_ + float(mech.discrete.variance(x).mean()) / clients
 
 
 @final

@@ -24,7 +24,7 @@ def memory(mech: Mechanism, noise: CorrelatedNoise | None, rounds: int, seeds: C
         return Banded(banded(Workload(rounds, shape.momentum, shape.schedule), shape.bands), seeds)
     if noise is None:
         return None
-    unit = mech.on_sum(1)
+    unit = mech.sum_noise_std(1)
     return TakenBack(noise.transient_std / unit, noise.residual_std / unit, noise.gain, seeds)
 
 

@@ -25,8 +25,8 @@ from rqm.encoding.memory import Memory, memory, white
 from rqm.encoding.records import Gathered, gather, stacked
 from rqm.encoding.transforms import FLOAT_ROOM, Rotation, prepare, rotation_seed, usable_length, within
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.registry import mechanism_from_dict
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
+from rqm.registry import mechanism_from_dict
 
 if TYPE_CHECKING:
     from rqm.accounting.accountant import EpsilonResult
@@ -74,9 +74,9 @@ class PrivateMean:
             that is less.
         seed: Seed of the public rotation and of the choice of coordinates.
 
-    >>> from rqm import Participation, Rounding, SecureRandom
+    >>> from rqm import Participation, StochasticRounding, SecureRandom
     >>> who = Participation(clients=1000)
-    >>> mean = PrivateMean(dim=50, mechanism=Rounding(clip=0.5, margin=3.0, levels=2), participation=who)
+    >>> mean = PrivateMean(dim=50, mechanism=StochasticRounding(clip=0.5, margin=3.0, levels=2), participation=who)
     >>> message = mean.encode(np.ones(50), SecureRandom())  # a client; 64 integers: rotated vectors are padded
     >>> estimate = mean.decode(1000 * message, 1000)  # the server, from the sum of all messages
     >>> estimate.shape, round(mean.guarantee(1e-6).epsilon, 2)
@@ -110,7 +110,8 @@ class PrivateMean:
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a rqm.{kind.__name__}")
         put(
-            "coordinates", mechanism_of(self.mechanism).slots(sent_coordinates(self.dim, self.rotate, self.coordinates))
+            "coordinates",
+            mechanism_of(self.mechanism).message_length(sent_coordinates(self.dim, self.rotate, self.coordinates)),
         )
         put("seed", whole("seed", self.seed, 0))
         for name in ("l2_clip", "record_clip"):
@@ -149,7 +150,8 @@ class PrivateMean:
     def _sum_bits(self, clients: int) -> int:
         if self.noise is not None and self.has_second_message:
             return self.noise.sum_bits(self.participation.clients, self.participation.clients)
-        return self.mechanism.channel.sum_bits(clients)
+        bits: int = self.mechanism.discrete.sum_bits(clients)
+        return bits
 
     @property
     def has_second_message(self) -> bool:
@@ -160,12 +162,12 @@ class PrivateMean:
     @property
     def is_private(self) -> bool:
         """Whether there is noise at all."""
-        return self.mechanism.private
+        return self.mechanism.adds_noise
 
     @property
     def has_integer_messages(self) -> bool:
         """Whether clients send integers, which a secure aggregator can add up, and not floats."""
-        return self.mechanism.integers
+        return self.mechanism.has_integer_messages
 
     @cached_property
     def length(self) -> float | None:
@@ -178,9 +180,9 @@ class PrivateMean:
     @cached_property
     def encoded_length(self) -> float:
         """The same for what is encoded: of a choice of coordinates, after they were chosen."""
-        if not self.has_integer_messages or self.mechanism.whole is not None:
+        if not self.has_integer_messages or self.mechanism.vector_mechanism is not None:
             return (1 - FLOAT_ROOM) * self.bound
-        return usable_length(self.mechanism.channel, self.bound, self.coordinates)
+        return usable_length(self.mechanism.discrete, self.bound, self.coordinates)
 
     @property
     def bound(self) -> float:
@@ -188,7 +190,7 @@ class PrivateMean:
         c implies."""
         if self.l2_clip is not None:
             return self.l2_clip * (second_clip(self.coordinates) if self.is_subset else 1)
-        return float(self.mechanism.channel.clip * sqrt(self.coordinates))
+        return float(self.mechanism.discrete.clip * sqrt(self.coordinates))
 
     def gather(self, rows: Any, before: Gathered | None = None) -> Gathered:
         """A silo's records, clipped and summed, for `encode`.
@@ -277,7 +279,7 @@ class PrivateMean:
         return self._encoded(x, require(rng), round_index, transient)
 
     def _encoded(self, x: Any, source: SecureRandom | SeededRandom, round_index: int, transient: Any) -> Any:
-        channel, index = self.mechanism.channel, whole("round_index", round_index, 0, self.participation.rounds - 1)
+        channel, index = self.mechanism.discrete, whole("round_index", round_index, 0, self.participation.rounds - 1)
         if (transient is None) != (self.noise is None):
             raise ValueError("transient: must be given with correlated noise, and only there")
         x = x if self.record_clip is None else (x if isinstance(x, Gathered) else self.gather(x)).total
@@ -288,10 +290,10 @@ class PrivateMean:
         rows, finite = self._prepared(row[None], index)
         if other is None and not finite[0]:
             raise not_finite("x", row)
-        if (vector := self.mechanism.whole) is not None:
+        if (vector := self.mechanism.vector_mechanism) is not None:
             levels = vector.encode(rows[0] / self.bound, source)
         else:
-            levels = kernels.encode_long(channel.recipe, self._within(rows)[0], source, keep=row)
+            levels = kernels.encode_long(channel.sampler, self._within(rows)[0], source, keep=row)
         message = levels if other is None else levels.long()
         return message if self.noise is None else self.noise.added_to(message, transient) % self.modulus
 
@@ -308,7 +310,7 @@ class PrivateMean:
         None should."""
         if self.l2_clip is None or self.record_clip is not None:
             return rows
-        return within(self.mechanism.channel, rows, self.bound)
+        return within(self.mechanism.discrete, rows, self.bound)
 
     # -- a simulation's clients ---------------------------------------------------------------
 
@@ -330,12 +332,12 @@ class PrivateMean:
         """
         rows, finite = self._prepared(rows if self.record_clip is None else stacked(rows), round_index)
         mechanism = self.mechanism
-        if mechanism.whole is not None:
-            mechanism.whole.encode_sum(rows / self.bound, require(rng), total, threads=1)
-        elif mechanism.integers:  # with one thread, so that torch's own stay warm
-            mechanism.channel.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)
+        if mechanism.vector_mechanism is not None:
+            mechanism.vector_mechanism.encode_sum(rows / self.bound, require(rng), total, threads=1)
+        elif mechanism.has_integer_messages:  # with one thread, so that torch's own stay warm
+            mechanism.discrete.encode_sum(self._within(rows), rng, out=total, check=False, threads=1)
         else:
-            total += mechanism.sends(rows, require(rng)).sum(dim=0, dtype=total.dtype)
+            total += mechanism.sample_messages(rows, require(rng)).sum(dim=0, dtype=total.dtype)
         return finite
 
     def memory(self, seeds: Callable[[int], int]) -> Memory | None:
@@ -362,9 +364,9 @@ class PrivateMean:
             The sum as it is revealed.
         """
         mechanism = self.mechanism
-        if mechanism.integers:
+        if mechanism.has_integer_messages:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        scale = mechanism.on_sum(clients) * (self.record_clip or self.bound) if self.l2_clip is not None else 0.0
+        scale = mechanism.sum_noise_std(clients) * (self.record_clip or self.bound) if self.l2_clip is not None else 0.0
         is_correlated = mechanism.correlation is not None or self.noise is not None
         if is_correlated and (memory is None or round_index is None):
             raise ValueError("memory = None: must be given, with the round, where noise is correlated over rounds")
@@ -401,7 +403,7 @@ class PrivateMean:
             half = self.modulus // 2
             total, check = (total - survivors // 2 + half) % self.modulus - half + survivors // 2, False
         mean = self.mechanism.decode(total, survivors, check=check)
-        mean = mean if self.mechanism.whole is None else mean * self.bound
+        mean = mean if self.mechanism.vector_mechanism is None else mean * self.bound
         mean = mean if isinstance(mean, np.ndarray) else mean.float()
         rotation = self.rotation(index)
         if self.is_subset and rotation is not None:

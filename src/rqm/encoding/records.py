@@ -42,8 +42,8 @@ def record_length(mean: "PrivateMean") -> float:
     encoder's positions."""
     assert mean.record_clip is not None
     length = (1 - FLOAT_ROOM) * mean.record_clip
-    if mean.mechanism.integers:
-        channel, recipe = mean.mechanism.channel, mean.mechanism.channel.recipe
+    if mean.mechanism.has_integer_messages:
+        channel, recipe = mean.mechanism.discrete, mean.mechanism.discrete.sampler
         room = mean.record_clip / channel.clip * (recipe.high - recipe.low) / 2 - sqrt(mean.coordinates)
         length = min(length, (1 - FLOAT_ROOM) * room / recipe.scale)
     if not length > mean.record_clip / 2:
@@ -120,8 +120,8 @@ def check_records(mean: "PrivateMean") -> None:
     _check_rounds(mean)
     if (
         mechanism.correlation is not None
-        or mechanism.whole is not None
-        or (mechanism.integers and not mechanism.channel.budgeted)
+        or mechanism.vector_mechanism is not None
+        or (mechanism.has_integer_messages and not mechanism.discrete.uses_l2_norm)
     ):
         raise ValueError(
             f"mechanism = {mechanism.kind!r}: no bound is known for records; must be integer noise (discrete-gaussian, "
@@ -141,7 +141,7 @@ def _check_rounds(mean: "PrivateMean") -> None:
             raise ValueError(
                 "min_separation = 1: must be larger with correlated noise: a record returns after so many rounds"
             )
-        if mechanism.integers and mechanism.channel.additive is None:
+        if mechanism.has_integer_messages and mechanism.discrete.additive is None:
             raise ValueError(
                 f"mechanism = {mechanism.kind!r}: must be integer noise of the silo's own (discrete-gaussian) with "
                 "correlated noise"

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rqm import kernels
 from rqm._util.checks import FloatArray, floats, padded, real
 from rqm.kernels.integer_sampler import IntegerSampler
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SeededRandom, Words
 
 ROTATION = 5
@@ -181,9 +181,9 @@ def _clipped_carefully(x: npt.NDArray[Any], length: float | None) -> tuple[Float
     return x, finite
 
 
-def budget(mech: Channel, bound: float) -> int:
+def budget(mech: DiscreteMechanism, bound: float) -> int:
     """The L2 budget in squared integer positions: (C/c · half the span of the positions)², rounded down."""
-    span = mech.recipe.high - mech.recipe.low
+    span = mech.sampler.high - mech.sampler.low
     clip = real("l2_clip", bound, "a positive finite number", 0, inf) / mech.clip
     numerator, denominator = clip.as_integer_ratio()
     return (numerator * span) ** 2 // (2 * denominator) ** 2
@@ -194,18 +194,18 @@ def coarseness(recipe: IntegerSampler, count: int) -> int:
     return max(0, (count.bit_length() + 2 * (recipe.high - recipe.low).bit_length() - 61) // 2)
 
 
-def limit(mech: Channel, bound: float, count: int) -> int:
+def limit(mech: DiscreteMechanism, bound: float, count: int) -> int:
     """The budget for ``squares`` of ``count`` coordinates."""
-    return min(4 * budget(mech, bound) >> 2 * coarseness(mech.recipe, count), 2**63 - 1)
+    return min(4 * budget(mech, bound) >> 2 * coarseness(mech.sampler, count), 2**63 - 1)
 
 
-def usable_length(mech: Channel, bound: float, count: int) -> float:
+def usable_length(mech: DiscreteMechanism, bound: float, count: int) -> float:
     """What vectors of ``count`` coordinates are scaled to, below C, so that none of them breaks the budget.
 
     Rounding to positions moves each coordinate by up to half a position, squares are rounded up, and floats err. Where
     [-c, c] has many positions all of that is next to nothing; where it has few, it is what the budget has room for.
     """
-    shift, recipe = coarseness(mech.recipe, count), mech.recipe
+    shift, recipe = coarseness(mech.sampler, count), mech.sampler
     if bound >= mech.clip * sqrt(count):  # then the clip of every coordinate is enough
         return (1 - FLOAT_ROOM) * bound
     room = sqrt(limit(mech, bound, count)) - (sqrt(count) if shift else 0.0)
@@ -219,22 +219,22 @@ def usable_length(mech: Channel, bound: float, count: int) -> float:
     return length
 
 
-def over_budget(mech: Channel, x: Any, bound: float) -> Any:
+def over_budget(mech: DiscreteMechanism, x: Any, bound: float) -> Any:
     """Which rows of ``x`` break the L2 budget, as the encoder will see them: in integers, exactly.
 
     Positions are those of the encoder, after its clamp; distances are from the middle of the clip.
     """
     other = tensors(x)
     count = x.shape[1]
-    shift = coarseness(mech.recipe, count)
+    shift = coarseness(mech.sampler, count)
     if other is not None:
-        found = other.squares(mech.recipe, x, shift)
+        found = other.squares(mech.sampler, x, shift)
     else:
-        found = _kernel().squares(mech.recipe, floats("x", x), shift)
+        found = _kernel().squares(mech.sampler, floats("x", x), shift)
     return found > limit(mech, bound, count)
 
 
-def within(mech: Channel, rows: Any, bound: float) -> Any:
+def within(mech: DiscreteMechanism, rows: Any, bound: float) -> Any:
     """The same rows; one that breaks the L2 budget becomes zero. None should."""
     over, other = over_budget(mech, rows, bound), tensors(rows)
     if other is None:

@@ -19,7 +19,7 @@ from rqm.accounting.participation import Participation, ThreatModel
 from rqm.accounting.release import Release
 from rqm.bounds import Adversary, Neighboring
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.registry import mechanism_from_dict
 
 FORMAT = 1
 
@@ -38,7 +38,7 @@ class DiscreteEvent:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        if not mechanism_of(self.mechanism).integers:
+        if not mechanism_of(self.mechanism).has_integer_messages:
             raise TypeError(f"mechanism = {self.mechanism!r}: must be one that sends integers")
         whole("population_size", self.population_size, 1)
         whole("sample_size", self.sample_size, 1, self.population_size)
@@ -51,10 +51,10 @@ class DiscreteAccountant:
     """Cumulative (ε, δ) of discrete events: Flower's ``PrivacyAccountant``. Every ε is certified.
 
     >>> from flwr.serverapp import NeighboringRelation, PrivacyConfig, SamplingMethod
-    >>> from rqm import Rounding
+    >>> from rqm import StochasticRounding
     >>> relation, sampling = NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
     >>> accountant = DiscreteAccountant(PrivacyConfig(1e-6, 10**6, relation, sampling))
-    >>> event = DiscreteEvent(Rounding(4 / 1024, 30.0, 2), 1000, 2**20, 1.0, 1000, 10**6)
+    >>> event = DiscreteEvent(StochasticRounding(4 / 1024, 30.0, 2), 1000, 2**20, 1.0, 1000, 10**6)
     >>> accountant.compose(event)
     >>> 0.5 < accountant.get_epsilon(1e-6) < 2
     True
@@ -88,7 +88,7 @@ class DiscreteAccountant:
         whole("count", count, 1)
         if event.population_size != self._config.population_size:
             raise ValueError(f"population_size = {event.population_size}: must be {self._config.population_size}")
-        if not event.mechanism.channel.budgeted:
+        if not event.mechanism.discrete.uses_l2_norm:
             raise ValueError(
                 f"mechanism = {event.mechanism.kind!r}: has levels inside its clip, for which certificates take "
                 "minutes; use a wider margin, or fewer levels"

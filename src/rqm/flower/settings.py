@@ -42,7 +42,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        if not self.plan.mechanism.integers:
+        if not self.plan.mechanism.has_integer_messages:
             raise ValueError("rqm.mechanism: must be one that sends integers (rqm, pbm, rounding)")
         if self.sends not in ("update", "gradient"):
             raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")

@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, inputs, real, whole
 from rqm.kernels.integer_sampler import TABLE_BITS, IntArray, IntegerSampler, grid_sampler
-from rqm.mechanisms.base import Ask, option
-from rqm.mechanisms.channel import Law
+from rqm.mechanisms.base import ProposalRequest, option
+from rqm.mechanisms.discrete import PmfKind
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
-from rqm.mechanisms.tabled import Tabled
+from rqm.mechanisms.table_mechanism import TableMechanism
 
 MAX_EXACT_COINS = 10_000
 """Up to this many coins, binomial noise is named by their number and not by the requested deviation."""
@@ -45,14 +45,14 @@ AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 
 
 @dataclass(frozen=True)
-class Additive(Tabled):
+class Additive(TableMechanism):
     """Rounding plus noise that does not depend on the input. Subclasses define `log_weights`."""
 
-    modular: ClassVar[bool] = True
+    is_modular: ClassVar[bool] = True
     for_models: ClassVar[Mapping[str, Any]] = {"steps": 15, "bits": 16}
-    input_reach: ClassVar[Fraction] = Fraction(1)
+    input_range: ClassVar[Fraction] = Fraction(1)
     """Inputs are rounded inside the clip."""
-    least_noise: ClassVar[float] = 0.0
+    min_noise: ClassVar[float] = 0.0
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
     scale: float = option(1.0, "σ, the standard deviation of a client's noise, in units of the clip.")
@@ -78,7 +78,7 @@ class Additive(Tabled):
         return self.steps + 1
 
     @property
-    def reach(self) -> Fraction:
+    def output_range(self) -> Fraction:
         """Outcomes are as far apart as levels, and there are 2**bits of them."""
         return Fraction(self.levels - 1, self.steps)
 
@@ -101,10 +101,10 @@ class Additive(Tabled):
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with noise of this standard deviation, in clips."""
-        return self.changed(scale=amount)
+        return self.with_parameters(scale=amount)
 
     @classmethod
-    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+    def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
         """As few bits as hold the sum and its noise in steps that are fine enough. Bits and steps may be given."""
         if ask.pure:
             return
@@ -122,7 +122,7 @@ class Additive(Tabled):
 
     def mean_error(self, clients: int, typical: float) -> float:
         """The larger mean squared error of a coordinate whose mean is 0 or `typical` clips, wrapping included."""
-        return max(self.wrapped(clients, mean * self.clip)[1] for mean in (0.0, typical)) / self.clip**2
+        return max(self.wrapping_error(clients, mean * self.clip)[1] for mean in (0.0, typical)) / self.clip**2
 
     # -- the noise ----------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Additive(Tabled):
         uniform = -expm1(clients * log1p(-self.levels / 2.0**TABLE_BITS))  # the chance that any outcome is uniform
         return np.asarray((1 - uniform) * wrapped / wrapped.sum() + uniform / self.levels)
 
-    def straight(self, clients: int) -> tuple[FloatArray, float]:
+    def unwrapped_sum_pmf(self, clients: int) -> tuple[FloatArray, float]:
         """The pmf of the sum of cores, not modulo M. No sum of noise reveals more.
 
         Whether any outcome was uniform does not depend on inputs, and then the sum reveals nothing.
@@ -198,7 +198,7 @@ class Additive(Tabled):
         pmf, first = summed(core if own is None else np.convolve(core, own), whole("clients", clients, 1))
         return pmf, first + clients * start
 
-    def wrapped(self, clients: int, x: float = 0.0) -> tuple[float, float]:
+    def wrapping_error(self, clients: int, x: float = 0.0) -> tuple[float, float]:
         """The error of the decoded mean if all clients hold the same input, wrapping included.
 
         Args:
@@ -233,13 +233,13 @@ class Additive(Tabled):
         return self._shifted(self.noise_units)
 
     @cached_property
-    def recipe(self) -> IntegerSampler:
+    def sampler(self) -> IntegerSampler:
         """Adds a draw from the noise to the level."""
         return _recipe(self)
 
-    def knot_laws(self, law: Law = "paper") -> FloatArray:
+    def breakpoint_log_pmfs(self, kind: PmfKind = "paper") -> FloatArray:
         """Log-probabilities at every level."""
-        if law == "sampled":
+        if kind == "sampled":
             return np.asarray(np.log(self.table) - TABLE_BITS * log(2))
         return self._log_rows
 
@@ -251,7 +251,7 @@ class Additive(Tabled):
         return np.asarray((fraction * (1 - fraction) + noise) * self.grid.step**2)
 
     @property
-    def near(self) -> float:
+    def variance_without_floor(self) -> float:
         """The variance at zero without the one unit of every outcome, which hides hardly anything."""
         pmf, start = self.core
         return float(0.25 + pmf @ (start + np.arange(len(pmf))) ** 2.0) * self.grid.step**2
@@ -336,7 +336,7 @@ class Binomial(Additive):
         mechanism = super().with_noise(amount)
         if mechanism.coins >= MAX_EXACT_COINS:
             return mechanism
-        return _with_coins(mechanism.changed(scale=1.0), mechanism.coins)
+        return _with_coins(mechanism.with_parameters(scale=1.0), mechanism.coins)
 
     def log_weights(self, t: IntArray) -> FloatArray:
         """Binomial(coins, 1/2), centered."""
@@ -348,7 +348,7 @@ class Binomial(Additive):
 @lru_cache(maxsize=64)
 def _with_coins(mech: Binomial, coins: int) -> Binomial:
     """The mechanism with this many coins; cached, so that its sums are computed once."""
-    return mech.changed(scale=sqrt(coins) / mech.steps)
+    return mech.with_parameters(scale=sqrt(coins) / mech.steps)
 
 
 @lru_cache(maxsize=16)

@@ -41,6 +41,6 @@ class BandedGaussian(GaussianBaseline):
         """The bands, and what they are optimized for."""
         return Correlation(self.bands, self.momentum, cast(Schedule, self.schedule))
 
-    def on_sum(self, clients: int) -> float:
+    def sum_noise_std(self, clients: int) -> float:
         """Standard deviation of z, in units of the L2 clip."""
         return self.noise_multiplier

@@ -7,14 +7,13 @@ mechanism is one file: a frozen dataclass, its options with their help texts, an
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from rqm._util.checks import known_keys, shown
 from rqm._util.schedules import Schedule
 
 if TYPE_CHECKING:
-    from rqm.mechanisms.channel import Channel
-    from rqm.mechanisms.vqsgd import VQSGD
+    from rqm.mechanisms.discrete import DiscreteMechanism
     from rqm.randomness import SecureRandom, SeededRandom
 
 
@@ -59,7 +58,7 @@ class Correlation:
 
 
 @dataclass(frozen=True)
-class Ask:
+class ProposalRequest:
     """What the adviser asks mechanisms to propose something for.
 
     Attributes:
@@ -81,6 +80,22 @@ class Ask:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+class VectorMechanism(Protocol):
+    """A mechanism that encodes whole vectors, in units of the L2 clip."""
+
+    def encode(self, row: Any, source: "SecureRandom | SeededRandom") -> Any:
+        """One client's message."""
+
+    def encode_rows(self, rows: Any, source: "SecureRandom | SeededRandom") -> Any:
+        """The messages of clients, a row each."""
+
+    def encode_sum(self, rows: Any, source: "SecureRandom | SeededRandom", out: Any, threads: int | None = None) -> Any:
+        """Add the messages of clients, a row each, to a sum."""
+
+    def variance(self, slots: int) -> float:
+        """The largest variance of a decoded value of one message with this many integers."""
+
+
 class Mechanism(ABC):
     """What clients do to the coordinates of their clipped vectors before these are summed: a frozen dataclass.
 
@@ -89,9 +104,9 @@ class Mechanism(ABC):
 
     kind: ClassVar[str]
     """The name in plans and on the command line."""
-    integers: ClassVar[bool] = False
+    has_integer_messages: ClassVar[bool] = False
     """Whether clients send integers, which secure aggregation can add up, or floats."""
-    private: ClassVar[bool] = True
+    adds_noise: ClassVar[bool] = True
     """Whether there is noise."""
     needs_l2_clip: ClassVar[bool] = False
     """Whether the noise is in units of the L2 clip."""
@@ -101,17 +116,17 @@ class Mechanism(ABC):
     """Parameters whose ε an audit can reach, by name. Empty: the defaults."""
     trusted_server: ClassVar[bool] = False
     """Whether the noise is added by a server that sees every vector."""
-    hides_alone: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
     """Whether the guarantee counts only on a client's own noise, so that no secure sum is needed."""
-    differing: ClassVar[int] = 1
+    differing_integers: ClassVar[int] = 1
     """Integers of a message that depend on a client's data, if fewer than all; else 1."""
     gaussian_multiplier: ClassVar[float | None] = None
     """Standard deviation of exactly Gaussian noise in what the adversary sees, over the L2 clip; None: not Gaussian."""
     correlation: ClassVar[Correlation | None] = None
     """How a trusted server's noise is correlated over rounds; None: it is independent."""
-    whole: ClassVar["VQSGD | None"] = None
+    vector_mechanism: ClassVar["VectorMechanism | None"] = None
     """The mechanism itself if it encodes whole vectors, in units of the L2 clip; None: it encodes coordinates."""
-    least_noise: ClassVar[float | None] = None
+    min_noise: ClassVar[float | None] = None
     """The smallest `amount` of `with_noise` that calibration considers; None: the noise cannot be adjusted."""
 
     # -- messages -----------------------------------------------------------------------------
@@ -127,17 +142,17 @@ class Mechanism(ABC):
         return self.kind
 
     @property
-    def channel(self) -> "Channel":
+    def discrete(self) -> "DiscreteMechanism":
         """The mechanism of one integer; the mechanism itself unless it encodes whole vectors.
 
         Raises:
             TypeError: If clients send floats.
         """
         raise TypeError(
-            f"{type(self).__name__} sends floats, not integers: it has no law, and serves as a baseline only"
+            f"{type(self).__name__} sends floats, not integers: it has no pmf, and serves as a baseline only"
         )
 
-    def slots(self, coordinates: int) -> int:
+    def message_length(self, coordinates: int) -> int:
         """The number of integers of a message with this many coordinates."""
         return coordinates
 
@@ -145,7 +160,7 @@ class Mechanism(ABC):
         """Bits of one client's message with this many integers, before secure aggregation."""
         return slots * self.bits
 
-    def told(self, dim: int, l2_clip: float) -> tuple["Mechanism", int, float]:
+    def reduce_to_worst_case(self, dim: int, l2_clip: float) -> tuple["Mechanism", int, float]:
         """The worst case of two neighboring vectors, which is what is accounted for.
 
         Args:
@@ -165,30 +180,30 @@ class Mechanism(ABC):
     # -- noise --------------------------------------------------------------------------------
 
     @property
-    def finest_noise(self) -> float | None:
-        """Like `least_noise`, with pmfs that take longer to certify: for few clients only."""
-        return self.least_noise
+    def min_noise_of_small_cohorts(self) -> float | None:
+        """Like `min_noise`, with pmfs that take longer to certify: for few clients only."""
+        return self.min_noise
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with another amount of noise. More noise is more private."""
         raise TypeError(f"mechanism = {self.kind}: has no noise to adjust")
 
     @classmethod
-    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+    def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
         """Candidates for the adviser: names, and options whose noise the adviser then adjusts."""
         yield from ()
 
     # -- sums of floats -----------------------------------------------------------------------
 
-    def clipped(self, rows: Any) -> Any:
+    def clip_messages(self, rows: Any) -> Any:
         """What clients send who send floats, without randomness."""
         return rows
 
-    def sends(self, rows: Any, rng: "SecureRandom | SeededRandom") -> Any:
+    def sample_messages(self, rows: Any, rng: "SecureRandom | SeededRandom") -> Any:
         """What clients send who send floats, a row per client."""
-        return self.clipped(rows)
+        return self.clip_messages(rows)
 
-    def on_sum(self, clients: int) -> float:
+    def sum_noise_std(self, clients: int) -> float:
         """Standard deviation of the noise in a sum of floats, in units of the L2 clip."""
         return 0.0
 
@@ -222,7 +237,7 @@ class Mechanism(ABC):
         known_keys(parameters, [entry.name for entry in fields(cls)], "mechanism.")  # type: ignore[arg-type]
         return cls(**parameters)
 
-    def changed(self, **values: Any) -> Self:
+    def with_parameters(self, **values: Any) -> Self:
         """The same mechanism with other values of some parameters."""
         mechanism: Self = replace(self, **values)  # type: ignore[type-var]
         return mechanism

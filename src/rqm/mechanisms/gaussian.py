@@ -15,7 +15,7 @@ class GaussianBaseline(Mechanism):
 
     needs_l2_clip: ClassVar[bool] = True
     bits: ClassVar[int] = 32
-    least_noise: ClassVar[float] = 0.0
+    min_noise: ClassVar[float] = 0.0
 
     noise_multiplier: float = option(1.0, "z, the noise in units of the L2 clip.")
 
@@ -31,7 +31,7 @@ class GaussianBaseline(Mechanism):
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with noise of this many L2 clips."""
-        return self.changed(noise_multiplier=amount)
+        return self.with_parameters(noise_multiplier=amount)
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
         """The mean. Any sum with noise is possible, so nothing is checked."""
@@ -64,10 +64,10 @@ class Gaussian(GaussianBaseline):
         return not self.local
 
     @property
-    def hides_alone(self) -> bool:  # type: ignore[override]
+    def is_local(self) -> bool:  # type: ignore[override]
         """If every client adds its own noise."""
         return self.local
 
-    def on_sum(self, clients: int) -> float:
+    def sum_noise_std(self, clients: int) -> float:
         """Standard deviation of the noise in a sum, in units of the L2 clip."""
         return self.noise_multiplier * (clients**0.5 if self.local else 1.0)

@@ -23,7 +23,7 @@ class Noiseless(Mechanism):
     """
 
     kind: ClassVar[str] = "noiseless"
-    private: ClassVar[bool] = False
+    adds_noise: ClassVar[bool] = False
     bits: ClassVar[int] = 32
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
@@ -34,9 +34,9 @@ class Noiseless(Mechanism):
 
     def encode(self, x: Any, rng: object = None) -> Any:
         """The clipped input, in the array library of `x`; `rng` is not used."""
-        return self.clipped(_finite("x", x))
+        return self.clip_messages(_finite("x", x))
 
-    def clipped(self, rows: Any) -> Any:
+    def clip_messages(self, rows: Any) -> Any:
         """The rows, with every coordinate clipped."""
         return rows.clip(-self.clip, self.clip)
 
@@ -49,10 +49,10 @@ class Noiseless(Mechanism):
         """Zero for every input."""
         return np.zeros_like(inputs("x", x))
 
-    def _no_law(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError("Noiseless sends floats without noise: it has no law and no privacy")
+    def _no_pmf(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("Noiseless sends floats without noise: it has no pmf and no privacy")
 
-    pmf = log_pmf = sampled_pmf = log_law = _no_law
+    pmf = log_pmf = sampled_pmf = log_pmf_at = _no_pmf
 
 
 def _finite(name: str, x: Any) -> Any:

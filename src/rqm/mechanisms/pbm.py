@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, inputs, real
 from rqm.kernels.integer_sampler import POSITION_BITS, IntegerSampler
-from rqm.mechanisms.base import Ask, option
-from rqm.mechanisms.channel import Channel, Law
-from rqm.mechanisms.rounding import Rounding
+from rqm.mechanisms.base import ProposalRequest, option
+from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 
 
 @final
 @dataclass(frozen=True)
-class PBM(Channel):
+class PBM(DiscreteMechanism):
     """Poisson Binomial Mechanism: z ~ Binomial(levels − 1, 1/2 + θ x / c) (Chen et al. 2022, Algorithm 2).
 
     It is the sum of levels − 1 independent 1-bit mechanisms (`unit`). The pmf of each is affine in x, that of the
@@ -32,9 +32,9 @@ class PBM(Channel):
     kind: ClassVar[str] = "pbm"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"PBM (0.1)": {"theta": 0.1, "levels": 8}}
 
-    affine: ClassVar[bool] = True
+    is_affine: ClassVar[bool] = True
     """Every trial is."""
-    least_noise: ClassVar[float] = 1.0
+    min_noise: ClassVar[float] = 1.0
     """1 / (2θ) of a trial that is never wrong."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
@@ -47,17 +47,17 @@ class PBM(Channel):
         object.__setattr__(self, "theta", real("theta", self.theta, "strictly between 0 and 1/2", 0, 0.5))
 
     @property
-    def trials(self) -> int:  # type: ignore[override]
+    def bernoulli_trials(self) -> int:  # type: ignore[override]
         """Bernoulli trials of one client."""
         return self.levels - 1
 
     @cached_property
-    def unit(self) -> Rounding:
+    def unit(self) -> StochasticRounding:
         """One trial: the 1-bit mechanism whose probability of a 1 is 1/2 + θ x / c."""
-        return Rounding(clip=self.clip, margin=1 / (2 * self.theta) - 1, levels=2)
+        return StochasticRounding(clip=self.clip, margin=1 / (2 * self.theta) - 1, levels=2)
 
     @property
-    def reach(self) -> Fraction:
+    def output_range(self) -> Fraction:
         """X / c = 1 / (2θ)."""
         return 1 / (2 * Fraction(self.theta))
 
@@ -76,13 +76,13 @@ class PBM(Channel):
         k = np.arange(self.levels)
         log_factorial = np.array([lgamma(j + 1) for j in range(self.levels)])
         choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
-        failures = self.trials - k
+        failures = self.bernoulli_trials - k
         return np.asarray(choose + k * np.log(0.5 + lean)[..., None] + failures * np.log(0.5 - lean)[..., None])
 
     def variance(self, x: npt.ArrayLike) -> FloatArray:
         """Variance of one client's decoded value at input `x`: (c/θ)² p(1−p) / (m−1)."""
         lean = self._lean(x)
-        return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.trials)
+        return np.asarray((self.clip / self.theta) ** 2 * (0.25 - lean**2) / self.bernoulli_trials)
 
     @property
     def label(self) -> str:
@@ -91,18 +91,18 @@ class PBM(Channel):
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with 1 / (2θ), the outermost level in clips, equal to the amount."""
-        return self.changed(theta=0.5 / amount)
+        return self.with_parameters(theta=0.5 / amount)
 
     @classmethod
-    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+    def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
         """As many outcomes as are allowed."""
         if ask.levels > 2 and not ask.pure:
             yield "PBM", {"levels": ask.levels}
 
-    def trial_laws(self, law: Law = "paper") -> FloatArray:
+    def trial_log_pmfs(self, kind: PmfKind = "paper") -> FloatArray:
         """Log-probabilities of failure and success of one trial at ±clip."""
-        if law == "sampled":
-            return self.unit.log_law(self.breakpoints, law)
+        if kind == "sampled":
+            return self.unit.log_pmf_at(self.breakpoints, kind)
         return np.log([[0.5 + self.theta, 0.5 - self.theta], [0.5 - self.theta, 0.5 + self.theta]])
 
     @property
@@ -110,12 +110,12 @@ class PBM(Channel):
         """The largest variance over all inputs, at x = 0."""
         return float(self.variance(0.0))
 
-    def sampled_law(self, position: int) -> list[Fraction]:
+    def sampled_pmf_at(self, position: int) -> list[Fraction]:
         """The exact pmf that `encode` samples from at a position: binomial."""
-        n, p = self.trials, Fraction(position, 2**POSITION_BITS)
+        n, p = self.bernoulli_trials, Fraction(position, 2**POSITION_BITS)
         return [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
 
     @cached_property
-    def recipe(self) -> IntegerSampler:
+    def sampler(self) -> IntegerSampler:
         """Counts the successes among levels − 1 fixed-point comparisons, each a draw of `unit`."""
-        return replace(self.unit.recipe, modulus=self.levels, trials=self.trials)
+        return replace(self.unit.sampler, modulus=self.levels, trials=self.bernoulli_trials)

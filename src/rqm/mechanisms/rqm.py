@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from rqm._util.checks import FloatArray, real
-from rqm.mechanisms.base import Ask, option
-from rqm.mechanisms.channel import MAX_MARGIN
-from rqm.mechanisms.tabled import WideTable
+from rqm.mechanisms.base import ProposalRequest, option
+from rqm.mechanisms.discrete import MAX_MARGIN
+from rqm.mechanisms.table_mechanism import WideTableMechanism
 
 MAX_TABLE_LEVELS = 1024
 MIN_INTERIOR_LEVELS = 9
@@ -19,7 +19,7 @@ MIN_INTERIOR_LEVELS = 9
 
 @final
 @dataclass(frozen=True)
-class RQM(WideTable):
+class RQM(WideTableMechanism):
     """Randomized Quantization Mechanism (Youn et al. 2023, Algorithm 2).
 
     Keeps each inner level with probability `keep` (q) and always keeps the two outer levels, which lie `margin` (Δ)
@@ -66,20 +66,20 @@ class RQM(WideTable):
         return f"RQM Δ={'' if self.margin == 1 else format(self.margin, 'g')}c, q={keep}"
 
     @classmethod
-    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+    def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
         """As many outcomes as are allowed."""
         if ask.levels > 2 and not ask.pure:
             yield "RQM, wide margin", {"levels": ask.levels}
 
     @property
-    def least_noise(self) -> float:  # type: ignore[override]
+    def min_noise(self) -> float:  # type: ignore[override]
         """1: the innermost levels lie at the ends of the clip and are always kept."""
-        return min(1.0, super().least_noise)
+        return min(1.0, super().min_noise)
 
     @property
-    def finest_noise(self) -> float:
+    def min_noise_of_small_cohorts(self) -> float:
         """Hardly any noise, if levels may lie inside the clip."""
-        return self.least_noise if self.levels < MIN_INTERIOR_LEVELS else 0.01
+        return self.min_noise if self.levels < MIN_INTERIOR_LEVELS else 0.01
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with another amount of noise.
@@ -92,14 +92,14 @@ class RQM(WideTable):
         Returns:
             The mechanism.
         """
-        min_reach = super().least_noise
+        min_reach = super().min_noise
         if amount >= min_reach:
-            return self.changed(margin=amount - 1)
+            return self.with_parameters(margin=amount - 1)
         if amount < 1 and self.levels >= MIN_INTERIOR_LEVELS:
-            return self.changed(margin=3 * amount)
+            return self.with_parameters(margin=3 * amount)
         fraction = (max(amount, 1.0) - 1) / (min_reach - 1)
         keep = tuple((1 - (1 - self.keeps[1:-1]) * fraction).tolist())
-        return self.changed(margin=min_reach - 1, keep=keep[0] if isinstance(self.keep, float) else keep)
+        return self.with_parameters(margin=min_reach - 1, keep=keep[0] if isinstance(self.keep, float) else keep)
 
     @property
     def keeps(self) -> FloatArray:

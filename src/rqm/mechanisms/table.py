@@ -11,8 +11,8 @@ from rqm._util.checks import FloatArray, real
 from rqm._util.files import read_json, write_json
 from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.base import Option, option
-from rqm.mechanisms.channel import MAX_LEVELS, MAX_MARGIN
-from rqm.mechanisms.tabled import Tabled
+from rqm.mechanisms.discrete import MAX_LEVELS, MAX_MARGIN
+from rqm.mechanisms.table_mechanism import TableMechanism
 
 ROW_TOLERANCE = 1e-6
 """The largest error of a row's total and mean; such errors are corrected."""
@@ -20,7 +20,7 @@ ROW_TOLERANCE = 1e-6
 
 @final
 @dataclass(frozen=True)
-class Table(Tabled):
+class Table(TableMechanism):
     """Rounds an input to one of `len(rows)` levels from -clip to clip, then draws an outcome from that level's row.
 
     Outcomes are evenly spaced, the outermost `margin` (in units of clip) beyond the clip. Every row must have the
@@ -32,7 +32,7 @@ class Table(Tabled):
     """
 
     kind: ClassVar[str] = "table"
-    input_reach: ClassVar[Fraction] = Fraction(1)
+    input_range: ClassVar[Fraction] = Fraction(1)
     """Inputs are rounded inside the clip."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
@@ -55,7 +55,7 @@ class Table(Tabled):
         self._validate()
         totals = rows.sum(axis=1)
         _check_rows("total", totals, np.ones(len(rows)))
-        means = np.linspace(-1, 1, len(rows)) / float(self.reach)
+        means = np.linspace(-1, 1, len(rows)) / float(self.output_range)
         _check_rows("mean", rows @ np.linspace(-1, 1, rows.shape[1]), means)
         object.__setattr__(self, "rows", tuple(map(tuple, (rows / totals[:, None]).tolist())))
 
@@ -75,7 +75,7 @@ class Table(Tabled):
         return len(self.rows)
 
     @property
-    def reach(self) -> Fraction:
+    def output_range(self) -> Fraction:
         """X / c, such that the mean of every row is a whole number of units of the integer table."""
         units = Fraction((self.levels - 1) << (TABLE_BITS - 1), len(self.rows) - 1)
         return units / max(1, int(units / (1 + Fraction(self.margin))))

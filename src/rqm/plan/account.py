@@ -144,7 +144,7 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     file = path / LEDGER if path.is_dir() else path
     recorded = recorded_head(file.parent)
     if not file.exists() and (path / PLAN).exists():
-        if not Plan.of_run(path).mechanism.private:
+        if not Plan.of_run(path).mechanism.adds_noise:
             return None, {}
         ending = "" if recorded is None else f", which ended with {recorded} or later"
         raise LedgerError(f"{path}: its ledger ({LEDGER}) is missing{ending}")

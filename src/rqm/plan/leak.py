@@ -9,7 +9,7 @@ ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 def has_leak(plan: Plan) -> bool:
     """Whether the divergences of a coordinate are of interest for this plan, and take seconds."""
     is_small = plan.participation.clients <= QUICK_CLIENTS
-    return plan.mechanism.integers and plan.transforms.l2_clip is None and is_small
+    return plan.mechanism.has_integer_messages and plan.transforms.l2_clip is None and is_small
 
 
 def leak(plan: Plan, orders: list[float] = ORDERS) -> dict[str, list[float]] | None:
@@ -27,7 +27,7 @@ def leak(plan: Plan, orders: list[float] = ORDERS) -> dict[str, list[float]] | N
         return None
     from rqm.certify.renyi import renyi  # noqa: PLC0415 (takes the compiler)
 
-    mechanism, clients = plan.mechanism.channel, plan.participation.clients
+    mechanism, clients = plan.mechanism.discrete, plan.participation.clients
     try:
         worst = renyi(mechanism, orders, clients, distribution="sampled")
         paper = renyi(mechanism, orders, clients, "balanced")

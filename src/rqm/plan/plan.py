@@ -16,10 +16,10 @@ from rqm.correlated.factorization import Workload
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
-from rqm.mechanisms.registry import kinds, mechanism_from_dict
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.records import Records, check_records
 from rqm.plan.sizes import PARAMETERS, parameters
+from rqm.registry import kinds, mechanism_from_dict
 
 Work = Literal["gradient", "local", "fedcomgate", "fedaq"]
 Optimizer = Literal["sgd", "momentum", "adam"]
@@ -240,7 +240,7 @@ class Plan:
             real("budget_epsilon", self.budget_epsilon, "a positive finite number", 0, inf)
         check_records(self)
         one_of("secagg", self.secagg, get_args(SecAgg))
-        if self.secagg == "real" and not self.mechanism.integers:
+        if self.secagg == "real" and not self.mechanism.has_integer_messages:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.participation.clients < 2:
             raise ValueError(f"clients = {self.participation.clients}: must be at least 2 with secagg = 'real'")
@@ -288,7 +288,7 @@ class Plan:
             raise ValueError(f"server.optimizer = {self.server.optimizer!r}: must be 'sgd' with client.work = 'fedaq'")
         if self.adapt is None:
             return
-        if self.transforms.l2_clip is None or (self.mechanism.integers and not self.transforms.rotate):
+        if self.transforms.l2_clip is None or (self.mechanism.has_integer_messages and not self.transforms.rotate):
             raise ValueError("adapt: must come with transforms.l2_clip, and with transforms.rotate for integers")
         if self.noise is not None or self.mechanism.correlation is not None:
             raise ValueError("adapt: must come without correlated noise, which is canceled in rounds of another clip")

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rqm._util.stats import mean_and_interval
-from rqm.mechanisms.registry import mechanism_from_dict
+from rqm.registry import mechanism_from_dict
 
 
 def draw(curves: dict[str, dict[str, Any]], path: Path, base: str | None = None) -> Path:
@@ -97,7 +97,7 @@ def _band(axes: Axes, rounds: list[int], values: Any, style: tuple[str, str], na
 def _baseline(curves: dict[str, dict[str, Any]]) -> str:
     """The first that sends floats, else the first."""
     plans = {name: mechanism_from_dict(entry["plan"]["mechanism"]) for name, entry in curves.items()}
-    return next((name for name, mech in plans.items() if not mech.integers), next(iter(curves)))
+    return next((name for name, mech in plans.items() if not mech.has_integer_messages), next(iter(curves)))
 
 
 if __name__ == "__main__":

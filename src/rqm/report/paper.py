@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rqm.certify.renyi import RenyiBound, renyi
-from rqm.mechanisms.channel import Channel
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rqm import RQM
 
@@ -69,13 +69,13 @@ def _laws(step: Step) -> Rows:
 # -- figures 2 and 3: Rényi divergence ------------------------------------------------------------
 
 
-def _mechanisms(theta: str, variants: int) -> list[Channel]:
+def _mechanisms(theta: str, variants: int) -> list[DiscreteMechanism]:
     pbm, pairs = PAPER[theta]
-    chosen: list[Channel] = [RQM(clip=1.5, margin=margin, keep=keep) for margin, keep in pairs[:variants]]
+    chosen: list[DiscreteMechanism] = [RQM(clip=1.5, margin=margin, keep=keep) for margin, keep in pairs[:variants]]
     return [*chosen, PBM(clip=1.5, theta=pbm)]
 
 
-def _row(mech: Channel, over: str, paper: RenyiBound, bound: RenyiBound | None = None) -> dict[str, Any]:
+def _row(mech: DiscreteMechanism, over: str, paper: RenyiBound, bound: RenyiBound | None = None) -> dict[str, Any]:
     """One point of a curve over clients or orders; worst cases are dear, and known at some points only."""
     worst: dict[str, Any] = {"paper_balanced": "", "attained": "", "certified": ""}
     if bound is not None:
@@ -85,7 +85,7 @@ def _row(mech: Channel, over: str, paper: RenyiBound, bound: RenyiBound | None =
     return {**about, "paper_random": paper.lower, **worst, "per": "coordinate and round"}
 
 
-def _against_clients(mech: Channel, step: Step) -> Iterator[dict[str, Any]]:
+def _against_clients(mech: DiscreteMechanism, step: Step) -> Iterator[dict[str, Any]]:
     for n in CLIENTS:
         yield _row(mech, "clients", renyi(mech, 2, n, "random", seed=SEED), renyi(mech, 2, n))
         step()
@@ -93,7 +93,7 @@ def _against_clients(mech: Channel, step: Step) -> Iterator[dict[str, Any]]:
         yield _row(mech, "clients", renyi(mech, 2, n, "random", seed=SEED))
 
 
-def _against_orders(mech: Channel, clients: int, step: Step) -> Iterator[dict[str, Any]]:
+def _against_orders(mech: DiscreteMechanism, clients: int, step: Step) -> Iterator[dict[str, Any]]:
     given = renyi(mech, ORDERS, clients, "random", seed=SEED)
     for paper, bound in zip(given, renyi(mech, ORDERS, clients), strict=True):
         yield _row(mech, "alpha", paper, bound)

@@ -223,7 +223,7 @@ class Ideal(Aggregator):
         self, rows: torch.Tensor, total: torch.Tensor, turn: int, places: list[int], among: int = 1
     ) -> torch.Tensor:
         """Encode and add some clients' rows, each with the noise that it has by itself; which rows were finite."""
-        if len(rows) > 1 and self.mean.has_integer_messages and self.plan.mechanism.whole is None:
+        if len(rows) > 1 and self.mean.has_integer_messages and self.plan.mechanism.vector_mechanism is None:
             with self.clock.timed("clip, rotate, encode", among):
                 each = OneEach(SeededRandom(self.plan.seed, NOISE, turn, place) for place in places)
                 finite: torch.Tensor = self.mean.add(

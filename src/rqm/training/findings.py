@@ -62,7 +62,7 @@ def _privacy(plan: Plan, folder: Path) -> dict[str, Any]:
 
     From the ledger where there is one, so that it is what was spent, not what was planned.
     """
-    if not plan.mechanism.private:
+    if not plan.mechanism.adds_noise:
         return {"why": "The gradients are summed without noise: there is no differential privacy at all."}
     if (folder / LEDGER).exists():
         try:
@@ -89,9 +89,9 @@ def described(guarantee: Guarantee) -> dict[str, Any]:
 
 def _law(mech: Mechanism) -> dict[str, Any] | None:
     """The law at a few inputs, in units of the clip."""
-    if not mech.integers or mech.channel.levels > MOST_LEVELS:
+    if not mech.has_integer_messages or mech.discrete.levels > MOST_LEVELS:
         return None
-    channel = mech.channel
+    channel = mech.discrete
     return {
         "outcomes": (channel.grid.values / channel.clip).tolist(),
         "laws": {f"x = {x:g} c": channel.pmf(x * channel.clip).tolist() for x in (-1.0, 0.0, 0.6)},

@@ -105,13 +105,17 @@ def save_summary(sweep: Sweep, folder: Path, seconds: float | None = None) -> di
     """
     runs = list(sweep.runs(folder))
     name, plan, place = runs[0]
-    if not all(finished(path) for _, _, path in runs) or plan.transforms.l2_clip is None or not plan.mechanism.private:
+    if (
+        not all(finished(path) for _, _, path in runs)
+        or plan.transforms.l2_clip is None
+        or not plan.mechanism.adds_noise
+    ):
         return None
     details, _ = account_ledger(place)
     own = read_json(place / SUMMARY, "a summary")
     if details is None:
         return None
-    free = [path for _, one, path in runs if not one.mechanism.private]
+    free = [path for _, one, path in runs if not one.mechanism.adds_noise]
     told = Statement(details, plan.seed, behind=own.get("users_behind"))
     found = {
         "variant": name,

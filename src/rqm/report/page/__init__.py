@@ -154,7 +154,7 @@ def _sent(one: Run) -> str:
     bits, plan = one.total("bits_up"), one.plan
     mech = plan.mechanism
     rows = [("bits a coordinate", str(mech.bits))]
-    if mech.integers:
+    if mech.has_integer_messages:
         rows.append(
             (
                 "bits a coordinate of the secure sum",

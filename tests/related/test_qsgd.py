@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rqm import Plan, SeededRandom, account, private_mean, simulate
-from rqm.mechanisms.qsgd import QSGD, omega, packed, unpacked
+from rqm.related.qsgd import QSGD, omega, packed, unpacked
 from tests.goodness import p_value
 from tests.plans import make_plan
 from tests.training.small import federation, model
@@ -80,9 +80,9 @@ def test_elias_omega():
 
 
 def test_it_is_not_private_and_says_so():
-    assert not QSGD().private
+    assert not QSGD().adds_noise
     with pytest.raises(TypeError, match="sends floats"):
-        _ = QSGD().channel
+        _ = QSGD().discrete
     with pytest.raises(TypeError, match="QSGD adds no noise: there is no privacy"):
         account(Plan(mechanism=QSGD()))
 

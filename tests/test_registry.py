@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import rqm
-from rqm import Gaussian, Mechanism, PrivateMean, SecureRandom, Tabled
-from rqm.mechanisms import registry
-from rqm.mechanisms.registry import GROUP, kinds, mechanism_from_dict
+from rqm import Gaussian, Mechanism, PrivateMean, SecureRandom, TableMechanism, registry
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import Transforms
+from rqm.registry import GROUP, kinds, mechanism_from_dict
 from tests.mechanisms.lazy import Lazy
 from tests.plans import make_plan
 
@@ -159,11 +158,11 @@ def test_the_registry_refuses_what_is_not_a_mechanism():
     with pytest.raises(TypeError, match=r"must be a subclass of rqm\.Mechanism"):
         rqm.register(int)
     with pytest.raises(TypeError, match="with all abstract methods"):
-        rqm.register(type("Half", (Tabled,), {"kind": "half"}))
+        rqm.register(type("Half", (TableMechanism,), {"kind": "half"}))
 
-    class Loose(Tabled):
+    class Loose(TableMechanism):
         kind = "loose"
-        reach = log_rows = None
+        output_range = log_rows = None
 
     with pytest.raises(TypeError, match="Loose: must be a frozen dataclass"):
         rqm.register(Loose)
@@ -182,20 +181,22 @@ def test_every_mechanism_tells_about_itself():
         assert mech.bits >= 1
         assert mech.label
         assert all(one.help.endswith((".", "…")) for one in made.options().values()), name
-        if mech.integers:
-            assert mech.channel is mech or mech.whole is mech
-            law = mech.channel
+        if mech.has_integer_messages:
+            assert mech.discrete is mech or mech.vector_mechanism is mech
+            law = mech.discrete
             for x in law.breakpoints[[0, len(law.breakpoints) // 2, -1]]:
                 assert np.abs(law.pmf(x) - law.sampled_pmf(x).astype(float)).sum() < 1e-5
         else:
             with pytest.raises(TypeError, match="sends floats"):
-                _ = mech.channel
-        if mech.least_noise is None:
+                _ = mech.discrete
+        if mech.min_noise is None:
             with pytest.raises(TypeError, match="no noise to adjust"):
                 mech.with_noise(1.0)
         else:
-            quiet, loud = (mech.with_noise(mech.least_noise + amount) for amount in (1.0, 9.0))
-            spread = [one.channel.variance_max if one.integers else one.on_sum(1) for one in (quiet, loud)]
+            quiet, loud = (mech.with_noise(mech.min_noise + amount) for amount in (1.0, 9.0))
+            spread = [
+                one.discrete.variance_max if one.has_integer_messages else one.sum_noise_std(1) for one in (quiet, loud)
+            ]
             assert spread[0] < spread[1]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm import PBM, RQM, Rounding, SecureRandom, SeededRandom
+from rqm import PBM, RQM, SecureRandom, SeededRandom, StochasticRounding
 from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS
 from tests.goodness import p_value
 
@@ -31,7 +31,7 @@ def test_the_integer_table_keeps_total_mean_support_and_law(levels, keep, margin
 
 @given(x=st.floats(allow_nan=False, allow_infinity=False), clip=st.floats(1e-280, 1e280))
 def test_every_float_lands_between_the_accounted_ends(x, clip):
-    for mech in (RQM(clip=clip), Rounding(clip=clip, levels=7)):
+    for mech in (RQM(clip=clip), StochasticRounding(clip=clip, levels=7)):
         low, high = (int(mech.position(end)) for end in (-clip, clip))
         assert low <= int(mech.position(x)) <= high
         assert low + high == (mech.levels - 1) << POSITION_BITS
@@ -82,7 +82,7 @@ MECHANISMS = [
     RQM(margin=0.66, keep=0.33, levels=5),
     RQM(levels=6, keep=(0.9, 0.1, 0.5, 0.02)),
     PBM(theta=0.35, levels=6),
-    Rounding(levels=2, margin=2.0),
+    StochasticRounding(levels=2, margin=2.0),
     RQM(levels=300, keep=0.05, margin=0.2),
 ]
 INPUTS = [0.1234, "knot", "low", "high", 7.5, -1.0000001]

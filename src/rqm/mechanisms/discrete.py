@@ -1,7 +1,7 @@
-"""`Channel`: mechanisms that send integers, with pmfs that are known exactly.
+"""`DiscreteMechanism`: mechanisms that send integers, with pmfs that are known exactly.
 
 Each has two pmfs: the paper's, in floats, and the one that is sampled, in fractions. Mechanisms whose pmf is a table
-with a row for each level are a `Tabled` and define only these rows.
+with a row for each level are a `TableMechanism` and define only these rows.
 """
 
 from abc import abstractmethod
@@ -21,7 +21,7 @@ from rqm.mechanisms.base import Mechanism
 if TYPE_CHECKING:
     from rqm.mechanisms.additive import Additive
 
-Law = Literal["paper", "sampled"]
+PmfKind = Literal["paper", "sampled"]
 
 MAX_LEVELS = 65_536
 """An outcome fits 16 bits."""
@@ -55,25 +55,25 @@ class Grid:
         return np.linspace(-self.extent, self.extent, self.levels)
 
 
-class Channel(Mechanism):
+class DiscreteMechanism(Mechanism):
     """A mechanism with a pmf over the integers 0, …, levels − 1, unbiased for every input in [-clip, clip]."""
 
-    integers: ClassVar[bool] = True
-    modular: ClassVar[bool] = False
+    has_integer_messages: ClassVar[bool] = True
+    is_modular: ClassVar[bool] = False
     """Whether outcomes, and so sums, are taken modulo 2**bits."""
     clip: float
     levels: int
-    trials: ClassVar[int] = 1
+    bernoulli_trials: ClassVar[int] = 1
     """Independent trials that a coordinate is the sum of, each with a pmf that is affine in the input if `affine`."""
     additive: ClassVar["Additive | None"] = None
     """The mechanism itself, if its noise does not depend on the input."""
-    exposed: ClassVar[bool] = False
+    has_noiseless_inputs: ClassVar[bool] = False
     """Whether an input inside the clip has a single outcome: other clients who hold it add no noise to a sum."""
     theorem_bound: ClassVar[float | None] = None
     """A bound on D_∞ of one client that a paper proves, if there is one."""
 
     @property
-    def channel(self) -> Self:
+    def discrete(self) -> Self:
         """The mechanism itself."""
         return self
 
@@ -86,7 +86,7 @@ class Channel(Mechanism):
 
     @property
     @abstractmethod
-    def reach(self) -> Fraction:
+    def output_range(self) -> Fraction:
         """X / c: the outermost level in units of the clip, exactly."""
 
     @property
@@ -99,12 +99,12 @@ class Channel(Mechanism):
         """Natural logarithm of `pmf(x)`; −∞ where the pmf is zero."""
 
     @abstractmethod
-    def sampled_law(self, position: int) -> list[Fraction]:
+    def sampled_pmf_at(self, position: int) -> list[Fraction]:
         """The exact pmf that `encode` samples from at a position."""
 
     @property
     @abstractmethod
-    def recipe(self) -> IntegerSampler:
+    def sampler(self) -> IntegerSampler:
         """What the encoders sample from."""
 
     @property
@@ -115,22 +115,22 @@ class Channel(Mechanism):
     # -- what accounting needs ----------------------------------------------------------------
 
     @property
-    def affine(self) -> bool:
+    def is_affine(self) -> bool:
         """Whether the pmf of a coordinate, or of each of its trials, is affine on all of [-clip, clip]."""
         return len(self.breakpoints) == 2
 
     @property
-    def budgeted(self) -> bool:
+    def uses_l2_norm(self) -> bool:
         """Whether vectors are accounted for by their L2 norm, and not by the worst case of each coordinate."""
-        return self.additive is not None or self.affine
+        return self.additive is not None or self.is_affine
 
-    def knot_laws(self, law: Law = "paper") -> FloatArray:
+    def breakpoint_log_pmfs(self, kind: PmfKind = "paper") -> FloatArray:
         """Log-probabilities at every breakpoint, one row each."""
-        return self.log_law(self.breakpoints, law)
+        return self.log_pmf_at(self.breakpoints, kind)
 
-    def trial_laws(self, law: Law = "paper") -> FloatArray:
+    def trial_log_pmfs(self, kind: PmfKind = "paper") -> FloatArray:
         """Log-probabilities of one trial at every breakpoint."""
-        return self.knot_laws(law)
+        return self.breakpoint_log_pmfs(kind)
 
     def mean_error(self, clients: int, typical: float) -> float:
         """The largest mean squared error of a coordinate of the mean, in clip².
@@ -149,7 +149,7 @@ class Channel(Mechanism):
     @property
     def grid(self) -> Grid:
         """The levels, in the units of the input."""
-        return Grid(self.clip * float(self.reach), self.levels)
+        return Grid(self.clip * float(self.output_range), self.levels)
 
     @property
     def bits(self) -> int:
@@ -175,31 +175,31 @@ class Channel(Mechanism):
 
         Floats are rounded only before positions are clamped. So every result is a position that is accounted for.
         """
-        return self.recipe.position(inputs("x", x))
+        return self.sampler.position(inputs("x", x))
 
     def sampled_pmf(self, x: npt.ArrayLike) -> npt.NDArray[np.object_]:
         """The exact pmf that `encode` samples from at input `x`, as fractions."""
         positions = self.position(x)
         pmfs = np.empty((*positions.shape, self.levels), dtype=object)
         for index in np.ndindex(positions.shape):
-            pmfs[index] = self.sampled_law(int(positions[index]))
+            pmfs[index] = self.sampled_pmf_at(int(positions[index]))
         return pmfs
 
-    def log_law(self, x: npt.ArrayLike, law: Law = "paper") -> FloatArray:
+    def log_pmf_at(self, x: npt.ArrayLike, kind: PmfKind = "paper") -> FloatArray:
         """Log-probabilities at some inputs.
 
         Args:
             x: The inputs.
-            law: "paper" for the mechanism's definition, "sampled" for the integers that are sampled from.
+            kind: "paper" for the mechanism's definition, "sampled" for the integers that are sampled from.
 
         Returns:
             The logarithms, of shape `x.shape + (levels,)`.
         """
-        if law == "paper":
+        if kind == "paper":
             return self.log_pmf(x)
-        if law == "sampled":
+        if kind == "sampled":
             return log_fractions(self.sampled_pmf(x))
-        raise ValueError(f"law = {law!r}: must be 'paper' or 'sampled'")
+        raise ValueError(f"kind = {kind!r}: must be 'paper' or 'sampled'")
 
     # -- encode and decode --------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Channel(Mechanism):
         Returns:
             Unsigned integers, in the array library of `x`.
         """
-        return kernels.encode(self.recipe, x, rng, threads)
+        return kernels.encode(self.sampler, x, rng, threads)
 
     def encode_sum(
         self, x: Any, rng: object, *, out: Any = None, threads: int | None = None, check: bool = True
@@ -236,7 +236,7 @@ class Channel(Mechanism):
         >>> RQM().encode_sum(np.zeros((40, 3)), SeededRandom(1)).shape
         (3,)
         """
-        return kernels.encode_sum(self.recipe, x, rng, out, threads, check)
+        return kernels.encode_sum(self.sampler, x, rng, out, threads, check)
 
     def sum_bits(self, clients: int) -> int:
         """Bits of a coordinate of a secure sum: k with n (m−1) < 2**k, so that a sum modulo 2**k is the sum.

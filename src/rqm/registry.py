@@ -19,12 +19,12 @@ from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.qsgd import QSGD
-from rqm.mechanisms.response import RandomizedResponse
-from rqm.mechanisms.rounding import Rounding
 from rqm.mechanisms.rqm import RQM
+from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.mechanisms.table import Table
-from rqm.mechanisms.vqsgd import VQSGD
+from rqm.related.qsgd import QSGD
+from rqm.related.randomized_response import RandomizedResponse
+from rqm.related.vqsgd import VQSGD
 
 GROUP = "rqm.mechanisms"
 
@@ -60,7 +60,7 @@ def register(made: MechanismClass) -> MechanismClass:
 BUILT_IN = (
     RQM,
     PBM,
-    Rounding,
+    StochasticRounding,
     RandomizedResponse,
     DiscreteGaussian,
     Skellam,

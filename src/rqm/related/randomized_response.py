@@ -12,12 +12,12 @@ import numpy as np
 from rqm._util.checks import FloatArray, real
 from rqm.kernels.integer_sampler import TABLE_BITS, IntArray
 from rqm.mechanisms.base import option
-from rqm.mechanisms.tabled import Tabled
+from rqm.mechanisms.table_mechanism import TableMechanism
 
 
 @final
 @dataclass(frozen=True)
-class RandomizedResponse(Tabled):
+class RandomizedResponse(TableMechanism):
     """k-ary randomized response (Warner 1965; Kairouz, Bonawitz and Ramage 2016) on a rounded input.
 
     The input is rounded to one of `levels` values from -clip to clip. The value is sent with probability
@@ -32,9 +32,9 @@ class RandomizedResponse(Tabled):
     kind: ClassVar[str] = "randomized-response"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"randomized response": {"levels": 8, "epsilon": 3.0}}
     for_models: ClassVar[Mapping[str, Any]] = {"levels": 2}
-    input_reach: ClassVar[Fraction] = Fraction(1)
+    input_range: ClassVar[Fraction] = Fraction(1)
     """Inputs are rounded inside the clip."""
-    least_noise: ClassVar[float] = 1.0
+    min_noise: ClassVar[float] = 1.0
     """No noise: the outcomes are not scaled."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
@@ -57,14 +57,14 @@ class RandomizedResponse(Tabled):
         return 2**TABLE_BITS - (self.levels - 1) * false_units, false_units
 
     @property
-    def reach(self) -> Fraction:
+    def output_range(self) -> Fraction:
         """The scale of the outcomes: 1 / (p_true − p_other), exactly."""
         true_units, false_units = self.units
         return Fraction(2**TABLE_BITS, true_units - false_units)
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with this scale of the outcomes."""
-        return self.changed(epsilon=log((amount + self.levels - 1) / (amount - 1)))
+        return self.with_parameters(epsilon=log((amount + self.levels - 1) / (amount - 1)))
 
     @property
     def loss(self) -> float:

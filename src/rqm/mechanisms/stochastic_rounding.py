@@ -11,20 +11,20 @@ import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, real
 from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS, IntegerSampler, grid_sampler
-from rqm.mechanisms.base import Ask, option
-from rqm.mechanisms.channel import MAX_MARGIN
-from rqm.mechanisms.tabled import WideTable
+from rqm.mechanisms.base import ProposalRequest, option
+from rqm.mechanisms.discrete import MAX_MARGIN
+from rqm.mechanisms.table_mechanism import WideTableMechanism
 
 
 @final
 @dataclass(frozen=True)
-class Rounding(WideTable):
+class StochasticRounding(WideTableMechanism):
     """Unbiased rounding to the two neighboring levels (QSGD, Alistarh et al. 2017).
 
     It gives **no privacy** if a level lies inside the clip: some outputs are then impossible for some inputs. With
     `levels=2` and a positive `margin` it is the 1-bit mechanism, whose privacy is finite.
 
-    >>> Rounding(levels=2, margin=1.0).pmf(1.0).tolist()
+    >>> StochasticRounding(levels=2, margin=1.0).pmf(1.0).tolist()
     [0.25, 0.75]
     """
 
@@ -42,12 +42,12 @@ class Rounding(WideTable):
         object.__setattr__(self, "margin", margin)
 
     @property
-    def exposed(self) -> bool:  # type: ignore[override]
+    def has_noiseless_inputs(self) -> bool:  # type: ignore[override]
         """Whether a level lies inside the clip: a client that holds it adds no noise."""
-        return not self.affine
+        return not self.is_affine
 
     @classmethod
-    def proposals(cls, ask: Ask) -> Iterator[tuple[str, dict[str, Any]]]:
+    def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
         """Two levels."""
         if not ask.pure:
             yield "1 bit", {"levels": 2}
@@ -77,7 +77,7 @@ class Rounding(WideTable):
         _, fraction = self._cell(x)
         return np.asarray(fraction * (1 - fraction) * self.grid.step**2)
 
-    def sampled_law(self, position: int) -> list[Fraction]:
+    def sampled_pmf_at(self, position: int) -> list[Fraction]:
         """The exact pmf that `encode` samples from at a position: a choice between two levels."""
         level = min(position >> POSITION_BITS, self.levels - 2)
         up = Fraction(position - (level << POSITION_BITS), 2**POSITION_BITS)
@@ -86,7 +86,7 @@ class Rounding(WideTable):
         return pmf
 
     @cached_property
-    def recipe(self) -> IntegerSampler:
+    def sampler(self) -> IntegerSampler:
         """An additive mechanism whose noise is always 0."""
         zero = np.array([[2**TABLE_BITS]])
-        return grid_sampler(self.clip, self.reach, self.levels, zero, modulus=self.levels)
+        return grid_sampler(self.clip, self.output_range, self.levels, zero, modulus=self.levels)

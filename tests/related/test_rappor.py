@@ -9,8 +9,8 @@ import pytest
 
 from rqm import SecureRandom, SeededRandom
 from rqm.audit.privacy import audit_reports
-from rqm.mechanisms.rappor import Rappor
-from rqm.mechanisms.response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse
+from rqm.related.rappor import Rappor
 from tests.commands import rqm
 from tests.goodness import p_value
 

@@ -1,4 +1,4 @@
-"""`Tabled`: mechanisms that round to an evenly spaced grid and then draw an outcome from a fixed table.
+"""`TableMechanism`: mechanisms that round to an evenly spaced grid and then draw an outcome from a fixed table.
 
 The pmf is affine in the input on every cell of the grid (docs/proofs/integer-tables.md#lemma-1). So the pmfs at the
 levels, one row each, define it. Inputs are rounded to the grid of the outputs, unless a mechanism says otherwise. The
@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from rqm._util.checks import FloatArray, inputs
 from rqm.kernels.integer_sampler import POSITION_BITS, TABLE_BITS, IntArray, IntegerSampler, end_positions, grid_sampler
-from rqm.mechanisms.channel import Channel, Grid, Law, log_fractions
+from rqm.mechanisms.discrete import DiscreteMechanism, Grid, PmfKind, log_fractions
 
 
-class Tabled(Channel):
+class TableMechanism(DiscreteMechanism):
     """A mechanism whose pmf is a table: row j is the pmf at the j-th level of the inputs."""
 
     @abstractmethod
@@ -32,33 +32,33 @@ class Tabled(Channel):
         return self.levels
 
     @property
-    def input_reach(self) -> Fraction:
+    def input_range(self) -> Fraction:
         """The outermost level of the inputs, in units of the clip, exactly."""
-        return self.reach
+        return self.output_range
 
     # -- the grid -----------------------------------------------------------------------------
 
     @cached_property
     def _interior_levels(self) -> range:
         """Indices of the input levels strictly inside (-clip, clip)."""
-        first = floor(Fraction(self.input_levels - 1, 2) * (1 - 1 / self.input_reach)) + 1
+        first = floor(Fraction(self.input_levels - 1, 2) * (1 - 1 / self.input_range)) + 1
         return range(first, self.input_levels - first)
 
     @property
-    def affine(self) -> bool:
+    def is_affine(self) -> bool:
         """Whether no level lies inside the clip."""
         return not self._interior_levels
 
     @property
     def breakpoints(self) -> FloatArray:
         """The inputs that a worst case can have: ±clip and every level between them, in increasing order."""
-        levels = Grid(self.clip * float(self.input_reach), self.input_levels).values
+        levels = Grid(self.clip * float(self.input_range), self.input_levels).values
         return np.concatenate([[-self.clip], levels[self._interior_levels], [self.clip]])
 
     def _cell(self, x: npt.ArrayLike) -> tuple[IntArray, FloatArray]:
         """The level below each (clipped) input, and the input's position in its cell, in [0, 1]."""
         units = np.asarray(np.clip(inputs("x", x), -self.clip, self.clip) / self.clip)
-        position = (self.input_levels - 1) / 2 * (1 + units / float(self.input_reach))
+        position = (self.input_levels - 1) / 2 * (1 + units / float(self.input_range))
         level = np.clip(np.floor(position), 0, self.input_levels - 2)
         return level.astype(np.int64), position - level
 
@@ -79,18 +79,18 @@ class Tabled(Channel):
             below, above = np.log1p(-fraction), np.log(fraction)
         return np.logaddexp(below[..., None] + self._log_rows[level], above[..., None] + self._log_rows[level + 1])
 
-    def knot_laws(self, law: Law = "paper") -> FloatArray:
+    def breakpoint_log_pmfs(self, kind: PmfKind = "paper") -> FloatArray:
         """Log-probabilities at every breakpoint, one row each. Positions of ±clip are computed in fractions."""
         interior = self._interior_levels
-        if law == "sampled":
-            low, high = end_positions(self.input_reach, self.input_levels)
+        if kind == "sampled":
+            low, high = end_positions(self.input_range, self.input_levels)
             positions = [low, *(level << POSITION_BITS for level in interior), high]
-            return log_fractions(np.array([self.sampled_law(position) for position in positions], dtype=object))
-        if law != "paper":
-            return super().knot_laws(law)
+            return log_fractions(np.array([self.sampled_pmf_at(position) for position in positions], dtype=object))
+        if kind != "paper":
+            return super().breakpoint_log_pmfs(kind)
         ends = []
         for sign in (-1, 1):
-            position = Fraction(self.input_levels - 1, 2) * (1 + sign / self.input_reach)
+            position = Fraction(self.input_levels - 1, 2) * (1 + sign / self.input_range)
             level = min(int(position), self.input_levels - 2)
             with np.errstate(divide="ignore"):
                 below, above = np.log([float(level + 1 - position), float(position - level)])
@@ -112,7 +112,7 @@ class Tabled(Channel):
     @cached_property
     def table(self) -> IntArray:
         """The integer table: row j sums to 2**TABLE_BITS and has exactly the mean that makes it unbiased."""
-        step = Fraction(self.levels - 1, self.input_levels - 1) * self.input_reach / self.reach
+        step = Fraction(self.levels - 1, self.input_levels - 1) * self.input_range / self.output_range
         middle, input_middle = Fraction(self.levels - 1, 2), Fraction(self.input_levels - 1, 2)
         rows = [integer_row(row, middle + step * (j - input_middle)) for j, row in enumerate(self._log_rows)]
         table = np.array(rows)
@@ -120,11 +120,11 @@ class Tabled(Channel):
         return table
 
     @cached_property
-    def recipe(self) -> IntegerSampler:
+    def sampler(self) -> IntegerSampler:
         """What the encoders sample from."""
-        return grid_sampler(self.clip, self.input_reach, self.input_levels, self.table, modulus=self.levels)
+        return grid_sampler(self.clip, self.input_range, self.input_levels, self.table, modulus=self.levels)
 
-    def sampled_law(self, position: int) -> list[Fraction]:
+    def sampled_pmf_at(self, position: int) -> list[Fraction]:
         """The exact pmf that `encode` samples from at a position: between two rows of the integer table."""
         level = min(position >> POSITION_BITS, self.input_levels - 2)
         above = position - (level << POSITION_BITS)
@@ -134,18 +134,18 @@ class Tabled(Channel):
         return [Fraction(below * low + above * high, total) for low, high in rows]
 
 
-class WideTable(Tabled):
+class WideTableMechanism(TableMechanism):
     """A table whose outermost levels lie `margin` (Δ, in units of clip) beyond the clip."""
 
     margin: float
 
     @property
-    def reach(self) -> Fraction:
+    def output_range(self) -> Fraction:
         """X / c = 1 + Δ / c."""
         return 1 + Fraction(self.margin)
 
     @property
-    def least_noise(self) -> float:  # type: ignore[override]
+    def min_noise(self) -> float:  # type: ignore[override]
         """The X / c from which on no level lies inside the clip.
 
         Raises:
@@ -157,7 +157,7 @@ class WideTable(Tabled):
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with outermost levels at this many clips."""
-        return self.changed(margin=amount - 1)
+        return self.with_parameters(margin=amount - 1)
 
 
 def integer_row(log_row: FloatArray, mean: Fraction) -> IntArray:

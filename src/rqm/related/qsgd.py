@@ -32,7 +32,7 @@ class QSGD(Mechanism):
     """
 
     kind: ClassVar[str] = "qsgd"
-    private: ClassVar[bool] = False
+    adds_noise: ClassVar[bool] = False
 
     levels: int = option(4, "s, the levels above zero.")
 
@@ -56,7 +56,7 @@ class QSGD(Mechanism):
         low = np.floor(position)
         return norm, (np.sign(row) * (low + (uniform < position - low))).astype(np.int64)
 
-    def sends(self, rows: Any, rng: SecureRandom | SeededRandom) -> Any:
+    def sample_messages(self, rows: Any, rng: SecureRandom | SeededRandom) -> Any:
         """The decoded messages of clients, one row each, in the array library of `rows`."""
         messages = [self.quantized(row.cpu() if hasattr(row, "cpu") else row, rng) for row in rows]
         vectors = np.array([self.value(norm, levels) for norm, levels in messages])

@@ -24,8 +24,8 @@ from rqm.accounting.participation import Participation, ThreatModel
 from rqm.accounting.release import Release
 from rqm.audit.privacy import audit_privacy
 from rqm.bounds import HonestClients
-from rqm.mechanisms.vqsgd import VQSGD
 from rqm.plan.plan import Transforms
+from rqm.related.vqsgd import VQSGD
 from tests.commands import rqm
 from tests.goodness import p_value
 from tests.plans import make_plan
@@ -62,7 +62,7 @@ def test_a_vector_is_a_mean_of_the_corners_whatever_its_norm(d):
         assert shares @ corners(d) == pytest.approx(v, abs=1e-12)
         for local in (False, True):  # and so is what is decoded, on average
             mech = VQSGD(epsilon=3.0, local=local)
-            assert mech.decode(mech.law(v), 1, check=False) == pytest.approx(v, abs=1e-9)
+            assert mech.decode(mech.response_pmf(v), 1, check=False) == pytest.approx(v, abs=1e-9)
 
 
 def test_messages_have_the_law_that_was_enumerated():
@@ -74,7 +74,9 @@ def test_messages_have_the_law_that_was_enumerated():
     law = one_hot_law(mech, mech.shares(V))
     assert p_value(observed, law) > 1e-6
     assert p_value(observed, one_hot_law(mech, mech.shares(0.75 * V))) < 1e-6  # another norm is seen
-    assert [law[[bits[slot] == 1 for bits in BITS]].sum() for slot in range(4)] == pytest.approx(mech.law(V), abs=1e-9)
+    assert [law[[bits[slot] == 1 for bits in BITS]].sum() for slot in range(4)] == pytest.approx(
+        mech.response_pmf(V), abs=1e-9
+    )
 
 
 def test_indices_have_the_law_that_was_enumerated():
@@ -83,7 +85,7 @@ def test_indices_have_the_law_that_was_enumerated():
     keep = exp(2) / (exp(2) + 3)
     law = keep * mech.shares(V) + (1 - keep) / 3 * (1 - mech.shares(V))
     assert p_value(observed, law) > 1e-6
-    assert p_value(observed, VQSGD(epsilon=2.1, local=True).law(V)) < 1e-6
+    assert p_value(observed, VQSGD(epsilon=2.1, local=True).response_pmf(V)) < 1e-6
 
 
 def test_epsilon_of_a_message_is_exact():
@@ -91,7 +93,7 @@ def test_epsilon_of_a_message_is_exact():
     laws = [one_hot_law(mech, np.eye(4)[vertex]) for vertex in range(4)]
     worst = max(log((p / q).max()) for p in laws for q in laws)
     assert worst == pytest.approx(2.0, abs=1e-12)
-    true, other = mech.channel.units
+    true, other = mech.discrete.units
     assert 2 * log(true / other) <= worst
     local = VQSGD(epsilon=2.0, local=True)
     true, other = local.units(64)
@@ -220,7 +222,7 @@ def test_the_adviser_knows_it():
 def epsilon_of_zero(mech, d):
     """The true ε of one message between a certain vertex and the vector of zeros, a vertex at random; in fractions."""
     slots = 2 * d
-    true, other = mech.units(slots) if mech.local else mech.channel.units
+    true, other = mech.units(slots) if mech.local else mech.discrete.units
     odds = Fraction(true, other) if mech.local else Fraction(true, other) ** 2  # of a vertex against another
     return log(1 / (Fraction(1, slots) + (1 - Fraction(1, slots)) / odds))
 

@@ -12,10 +12,10 @@ from rqm import kernels
 from rqm._util.checks import FloatArray, real, shown, whole
 from rqm.kernels.integer_sampler import TABLE_BITS, IntArray
 from rqm.mechanisms.base import Mechanism, option
-from rqm.mechanisms.channel import Channel
-from rqm.mechanisms.response import RandomizedResponse
+from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.table import Table
 from rqm.randomness import SecureRandom, SeededRandom
+from rqm.related.randomized_response import RandomizedResponse
 
 MAX_EPSILON = 25.0
 """Of one bit, or of one index."""
@@ -38,15 +38,15 @@ class VQSGD(Mechanism):
     A single message is exactly ε-differentially private. Two vectors differ in two of the bits. So a secure sum reveals
     as much as two coordinates of randomized response.
 
-    >>> VQSGD(epsilon=4.0).law(np.array([0.6, 0.0])).round(4).tolist()
+    >>> VQSGD(epsilon=4.0).response_pmf(np.array([0.6, 0.0])).round(4).tolist()
     [0.5519, 0.2288, 0.2288, 0.2288]
     """
 
     kind: ClassVar[str] = "vqsgd"
-    integers: ClassVar[bool] = True
+    has_integer_messages: ClassVar[bool] = True
     needs_l2_clip: ClassVar[bool] = True
     bits: ClassVar[int] = 1
-    least_noise: ClassVar[float] = 1.0
+    min_noise: ClassVar[float] = 1.0
     """No noise: bits are not scaled."""
 
     epsilon: float = option(8.0, "ε of one message, pure.")
@@ -63,26 +63,26 @@ class VQSGD(Mechanism):
     # -- messages -----------------------------------------------------------------------------
 
     @property
-    def whole(self) -> Self:  # type: ignore[override]
+    def vector_mechanism(self) -> Self:  # type: ignore[override]
         """The mechanism itself: it encodes whole vectors."""
         return self
 
     @property
-    def hides_alone(self) -> bool:  # type: ignore[override]
+    def is_local(self) -> bool:  # type: ignore[override]
         """If `local`."""
         return self.local
 
     @cached_property
-    def channel(self) -> Channel:
+    def discrete(self) -> DiscreteMechanism:
         """The mechanism of one of the 2d bits; if `local`, of an index that is known to be one of two."""
         return RandomizedResponse(levels=2, epsilon=self.epsilon / (1 if self.local else 2))
 
     @property
-    def differing(self) -> int:  # type: ignore[override]
+    def differing_integers(self) -> int:  # type: ignore[override]
         """Two of the bits, or the one index."""
         return 1 if self.local else 2
 
-    def slots(self, coordinates: int) -> int:
+    def message_length(self, coordinates: int) -> int:
         """Two vertices per coordinate."""
         if self.local and coordinates > 1:
             self._pair(2 * coordinates)
@@ -92,7 +92,7 @@ class VQSGD(Mechanism):
         """One bit each; if `local`, the bits of an index."""
         return (slots - 1).bit_length() if self.local else slots
 
-    def told(self, dim: int, l2_clip: float) -> tuple[Mechanism, int, float]:
+    def reduce_to_worst_case(self, dim: int, l2_clip: float) -> tuple[Mechanism, int, float]:
         """The worst case: two vectors with different vertices, which differ in two bits, or in one index.
 
         Vertices are random, but divergences are jointly convex, so two certain vertices are the worst case.
@@ -105,8 +105,8 @@ class VQSGD(Mechanism):
             The mechanism of the integers that differ, their number, and their L2 bound.
         """
         if not self.local:
-            return self.channel, 2, sqrt(2)
-        return (self.channel if dim == 2 else self._pair(dim)), 1, 1.0
+            return self.discrete, 2, sqrt(2)
+        return (self.discrete if dim == 2 else self._pair(dim)), 1, 1.0
 
     def units(self, slots: int) -> tuple[int, int]:
         """Units (of 2**TABLE_BITS) of the true vertex and of each other one, rounded so that the loss is at most ε."""
@@ -139,7 +139,7 @@ class VQSGD(Mechanism):
         uniform = max(0.0, 1 - sizes.sum()) / (2 * len(v))
         return np.asarray(np.concatenate([np.where(v > 0, sizes, 0.0), np.where(v > 0, 0.0, sizes)]) + uniform)
 
-    def law(self, v: npt.ArrayLike) -> FloatArray:
+    def response_pmf(self, v: npt.ArrayLike) -> FloatArray:
         """The probability that each bit is set; if `local`, of each index. `v` is in units of the L2 clip."""
         vertices = self.shares(v)
         p_true, p_false = self._response(len(vertices))
@@ -147,7 +147,7 @@ class VQSGD(Mechanism):
 
     def _response(self, slots: int) -> tuple[float, float]:
         """The probabilities that a vertex is sent, if it is the true one, and if it is not."""
-        p_true, p_false = self.units(slots) if self.local else self.channel.units  # type: ignore[attr-defined]
+        p_true, p_false = self.units(slots) if self.local else self.discrete.units  # type: ignore[attr-defined]
         return p_true / 2**TABLE_BITS, p_false / 2**TABLE_BITS
 
     def variance(self, slots: int) -> float:
@@ -164,7 +164,7 @@ class VQSGD(Mechanism):
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with bits that decoding scales by the amount."""
         epsilon = min(log((amount + 1) / (amount - 1)), MAX_EPSILON)
-        return self.changed(epsilon=epsilon * (1 if self.local else 2))
+        return self.with_parameters(epsilon=epsilon * (1 if self.local else 2))
 
     # -- encode and decode --------------------------------------------------------------------
 
@@ -184,12 +184,12 @@ class VQSGD(Mechanism):
         chosen = np.where(is_positive, index, d + index)
         return np.asarray(np.where(index == d, _scaled(second, 2 * d), chosen))
 
-    def messages(self, rows: FloatArray, source: SecureRandom | SeededRandom) -> IntArray:
+    def encode_rows(self, rows: FloatArray, source: SecureRandom | SeededRandom) -> IntArray:
         """The messages of all rows before they are summed, 2d integers each."""
         vertices, slots = self.vertices(rows, source), 2 * rows.shape[1]
         if self.local:
             return np.asarray(np.eye(slots, dtype=np.int64)[self._randomized(vertices, slots, source)])
-        return np.asarray(self.channel.encode(2.0 * np.eye(slots)[vertices] - 1, source)).astype(np.int64)
+        return np.asarray(self.discrete.encode(2.0 * np.eye(slots)[vertices] - 1, source)).astype(np.int64)
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom) -> Any:
         """One client's message: 2d integers, in the array library of `row`, a vector in L2 clips."""
@@ -219,8 +219,8 @@ class VQSGD(Mechanism):
         bits = np.full((len(rows), slots), -1.0) if is_array else rows.new_full((len(rows), slots), -1.0)
         bits[range(len(vertices)), vertices] = 1.0
         if not is_array:
-            return self.channel.encode_sum(bits, source, out=out, check=False, threads=threads)
-        out += self.channel.encode_sum(bits, source, threads=threads)
+            return self.discrete.encode_sum(bits, source, out=out, check=False, threads=threads)
+        out += self.discrete.encode_sum(bits, source, threads=threads)
         return out
 
     def _randomized(self, vertices: IntArray, slots: int, source: SecureRandom | SeededRandom) -> IntArray:
