@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-peers
-COMPILE := import numpy, rqm; rqm.renyi(rqm.RQM(), 2, clients=12); [rqm.RQM().encode_sum(rqm.RQM().encode(numpy.zeros((2, 9), d), r).astype(d), r) for d in ("f", "d") for r in (rqm.SeededRandom(0), rqm.SecureRandom())]; from rqm.kernels import rotation as o; [o.rotate(numpy.zeros((1, 2**16), a), numpy.zeros((1, 2**16), b)) for a, b in ("fd", "dd", "ff")]; [(o.square_sums(numpy.zeros((1, 9), d)), o.squares(rqm.RQM().recipe, numpy.zeros((1, 9), d), 0)) for d in ("f", "d")]
+COMPILE := import numpy, rqm; rqm.renyi(rqm.RQM(), 2, clients=12); [rqm.RQM().encode_sum(rqm.RQM().encode(numpy.zeros((2, 9), d), r).astype(d), r) for d in ("f", "d") for r in (rqm.SeededRandom(0), rqm.SecureRandom())]; from rqm.kernels import rotation as o; [o.rotate(numpy.zeros((1, 2**16), a), numpy.zeros((1, 2**16), b)) for a, b in ("fd", "dd", "ff")]; [(o.square_sums(numpy.zeros((1, 9), d)), o.squares(rqm.RQM().sampler, numpy.zeros((1, 9), d), 0)) for d in ("f", "d")]
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all fuzz lint format docs bench peers wheel wheels-resolve sbom advisories clean
