@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rqm._util.stats import mean_and_interval
+from rqm._util.numeric import mean_and_interval
 from rqm.plan.plan import Plan
 
 Curves = dict[str, dict[str, Any]]

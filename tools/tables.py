@@ -10,7 +10,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from rqm._util.stats import mean_and_interval
+from rqm._util.numeric import mean_and_interval
 from rqm.registry import mechanism_from_dict
 from tools import claims, related
 from tools.methods import TARGETS, plans, reached

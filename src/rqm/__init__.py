@@ -126,7 +126,7 @@ def __getattr__(name: str) -> object:
     try:
         found: object = getattr(import_module(f"rqm.{_LAZY[name]}"), name)
     except ModuleNotFoundError as error:
-        from rqm._util.extras import how_to_install  # noqa: PLC0415
+        from rqm._util.imports import how_to_install  # noqa: PLC0415
 
         raise how_to_install(error) from None
     globals()[name] = found

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from rqm._util.checks import FloatArray, real, whole
-from rqm._util.solve import zero
+from rqm._util.numeric import find_root
 
 Neighboring = Literal["replace-one", "zero-out", "add-or-remove-one"]
 Adversary = Literal["server", "outsider"]
@@ -554,7 +554,7 @@ def _profile_epsilon(delta_at: Callable[[FloatArray], FloatArray], delta: float)
         high *= 2
         if high > MAX_EPSILON:
             return inf
-    return zero(excess, 0, high, xtol=1e-12) * (1 + 1e-10) + 1e-11
+    return find_root(excess, 0, high, xtol=1e-12) * (1 + 1e-10) + 1e-11
 
 
 def loss_distribution(claim: PrivacyProfile, delta: float) -> Any:
@@ -713,7 +713,7 @@ def gaussian_mu(eps: float, delta: float) -> float:
     high = 1.0
     while gaussian_deltas(high, at)[0] <= delta:
         high *= 2
-    return zero(lambda mu: float(gaussian_deltas(mu, at)[0]) - delta, 1e-9, high, xtol=1e-13) * (1 - 1e-10)
+    return find_root(lambda mu: float(gaussian_deltas(mu, at)[0]) - delta, 1e-9, high, xtol=1e-13) * (1 - 1e-10)
 
 
 def smallest_mu(bound: Bound, size: int = 400) -> float | None:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rqm._util import disk
-from rqm._util.files import DEEPEST, parse_table, read_json, write_atomically
+from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json, write_atomically
 
 
 @pytest.fixture
 def anybodys_umask():
-    before = os.umask(0)
+    previous = os.umask(0)
     yield
-    os.umask(before)
+    os.umask(previous)
 
 
 @pytest.mark.parametrize("new", [False, True])
@@ -55,7 +54,7 @@ def test_the_folder_is_on_the_disk_after_the_new_name(new, tmp_path, monkeypatch
         synced.append((kind, (tmp_path / "x").exists()))
         real(handle)
 
-    monkeypatch.setattr(disk.os, "fsync", look)
+    monkeypatch.setattr(os, "fsync", look)
     write_atomically(tmp_path / "x", b"data", new=new)
     assert synced == [("file", False), ("folder", True)]
 
@@ -77,7 +76,7 @@ NOT_TABLES = {
     "half": b'{"a": 1',
     "not UTF-8": b"\xff\xfe\xff",
     "deep": b'{"a":' * 100_000,
-    "a little deep": b'{"a":' * DEEPEST + b"{}" + b"}" * DEEPEST,
+    "a little deep": b'{"a":' * MAX_TABLE_DEPTH + b"{}" + b"}" * MAX_TABLE_DEPTH,
     "long number": b'{"a": ' + b"1" * 5000 + b"}",
 }
 
@@ -94,7 +93,7 @@ def test_what_is_no_table_is_a_value_error_that_names_the_file(name, tmp_path):
 
 def test_tables_as_deep_as_is_allowed_are_read():
     values = {}
-    for _ in range(DEEPEST - 1):
+    for _ in range(MAX_TABLE_DEPTH - 1):
         values = {"a": values}
     assert parse_table(json.dumps(values)) == values
     assert parse_table("a = [[[1]]]", tomllib.loads) == {"a": [[[1]]]}
@@ -108,7 +107,7 @@ def test_a_file_without_an_end_is_not_read_to_it():
 
 
 def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
-    """A pipe as ``>(command)`` makes it, or a device: whoever may replace it, root, would."""
+    """A pipe of `>(command)`, or a device. Root could replace it."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rqm._util.files import write_json
-from rqm._util.pictures import packed, unpacked
+from rqm._util.text import picture_to_text, text_to_picture
 from rqm.audit.inversion import (
     KINDS,
     Reconstruction,
@@ -36,8 +36,8 @@ def test_a_plain_gradient_reveals_its_picture_and_a_noisy_sum_does_not(tmp_path)
     two = summary([*attacks, *(replace(attack, picture=1) for attack in attacks)])["plain gradient"]
     assert two["half_width"] == pytest.approx(0.0)
     assert two["identified_low"] < 0.2 < two["identified_high"] == 1.0
-    row = [{"picture": packed(attacks[0].truth), "similarity": 1.0}]
-    assert np.abs(unpacked(row[0]["picture"]) / 255 - attacks[0].truth).max() <= 0.5 / 255 + 1e-12
+    row = [{"picture": picture_to_text(attacks[0].truth), "similarity": 1.0}]
+    assert np.abs(text_to_picture(row[0]["picture"]) / 255 - attacks[0].truth).max() <= 0.5 / 255 + 1e-12
     write_json(tmp_path / "i.json", {"kinds": scores, "pictures": dict.fromkeys(["the picture", *KINDS], row)})
     assert draw(tmp_path / "i.json").stat().st_size > 10_000
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from rqm._util.safetensors import dump, parse
+from rqm._util.tensor_file import dump, parse
 from rqm.plan.folder import CHECKPOINT, METRICS, read_checkpoint, recorded_head
 from rqm.training import checkpoint
 from rqm.training.trainer import Trainer

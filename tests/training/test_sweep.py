@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rqm import RQM, Noiseless, account
-from rqm._util.stats import mean_and_interval
+from rqm._util.numeric import mean_and_interval
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.sweep import Sweep
 from rqm.report.curves import draw

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rqm._util.safetensors import dump, parse
+from rqm._util.tensor_file import dump, parse
 from rqm.accounting.participation import Participation
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.encoding.private_mean import PrivateMean

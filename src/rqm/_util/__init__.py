@@ -1,1 +1,1 @@
-"""What every room may use: checks of values, files, statistics, threads."""
+"""Used by all packages: checks of values, files, imports, numerics, text, threads."""

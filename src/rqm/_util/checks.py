@@ -1,4 +1,4 @@
-"""Checks of user input: every message names the value that was given and what is allowed."""
+"""Checks of user input. Every message names the value and what is allowed."""
 
 import math
 from collections.abc import Iterable
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MOST = 2**64
-"""Whole numbers that nobody has named a limit for are no larger."""
-
-LARGEST_ORDER = 1e12
-LONGEST = 80
-"""Characters of a value that a message shows."""
-
 FloatArray = npt.NDArray[np.float64]
 
 
-def shown(value: Any) -> str:
-    """A value as a message shows it: in full if it is short.
+def shown(value: Any, length: int = 80) -> str:
+    """A value as an error message shows it.
+
+    Args:
+        value: Any object. Its `repr` may fail.
+        length: Characters that are shown; longer texts are cut.
+
+    Returns:
+        The text.
 
     >>> shown("rqm"), shown(2**20000), len(shown("x" * 1000))
     ("'rqm'", 'an int of 20001 bits', 80)
@@ -28,13 +28,26 @@ def shown(value: Any) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # more digits than Python writes, or nested too deeply
         text = f"an int of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def real(name: str, value: Any, allowed: str, low: float, high: float, *, closed: str = "") -> float:
-    """Return ``value`` as a float inside the interval, or raise.
+    """Return a number as a float if it lies in an interval.
 
-    ``closed`` holds "[" and/or "]" where the ends of the interval are allowed.
+    Args:
+        name: The name of the parameter, for the message.
+        value: The number, of Python or NumPy; no bool.
+        allowed: The interval in words, for the message.
+        low: The lower end.
+        high: The upper end.
+        closed: Contains "[" if `low` is allowed and "]" if `high` is; by default neither is.
+
+    Returns:
+        The number.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is NaN or outside the interval.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} = {shown(value)}: must be a number, {allowed}")
@@ -50,11 +63,25 @@ def real(name: str, value: Any, allowed: str, low: float, high: float, *, closed
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Return ``value`` as an int in ``low..high``, or raise."""
+    """Return an integer as an int if it is in a range.
+
+    Args:
+        name: The name of the parameter, for the message.
+        value: The integer, of Python or NumPy; no bool.
+        low: The smallest allowed value.
+        high: The largest allowed value; None: 2**64, so that no message or file grows without limit.
+
+    Returns:
+        The integer.
+
+    Raises:
+        TypeError: If it is not an integer.
+        ValueError: If it is out of range.
+    """
     allowed = f"a whole number ≥ {low}" if high is None else f"a whole number from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} = {shown(value)}: must be {allowed}")
-    if high is None and value > MOST:
+    if high is None and value > 2**64:
         raise ValueError(f"{name} = {shown(value)}: must be at most 2**64")
     if value < low or (high is not None and value > high):
         raise ValueError(f"{name} = {shown(value)}: must be {allowed}")
@@ -62,7 +89,19 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 
 def floats(name: str, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
-    """Return ``x`` as a contiguous float32 or float64 array (of the same memory where it is one), or raise."""
+    """Return numbers as a contiguous float32 or float64 array.
+
+    Args:
+        name: The name of the parameter, for the message.
+        x: The numbers. An array that is contiguous float32 or float64 is returned itself.
+
+    Returns:
+        The array: float32 for half and single precision, else float64.
+
+    Raises:
+        TypeError: If they are not real numbers.
+        ValueError: If rows differ in length.
+    """
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -70,19 +109,19 @@ def floats(name: str, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} has dtype {array.dtype}: must be real numbers")
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: must be a plain one, in which nothing is hidden")
+        raise TypeError(f"{name} is a masked array: must be a plain array")
     kind = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
     return np.asarray(array, dtype=kind, order="C")
 
 
 def not_finite(name: str, array: npt.NDArray[np.floating]) -> ValueError:
     """The error for an array that holds NaN or infinity."""
-    bad = array[~np.isfinite(array)].flat[0]
-    return ValueError(f"{name} contains {bad}: every value must be finite")
+    value = array[~np.isfinite(array)].flat[0]
+    return ValueError(f"{name} contains {value}: every value must be finite")
 
 
 def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
-    """Return ``x`` as a float64 array without NaN or infinity, or raise."""
+    """Return numbers as a float64 array, or raise if one is NaN or infinite."""
     array = floats(name, x).astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         raise not_finite(name, array)
@@ -90,7 +129,7 @@ def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
 
 
 def sums(name: str, x: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return ``x`` as it is if it is an array of int64, else as ``inputs``, or raise."""
+    """Return an array of int64 itself, and other numbers as `inputs` does."""
     return x if type(x) is np.ndarray and x.dtype == np.int64 else inputs(name, x)
 
 
@@ -101,16 +140,24 @@ def known_keys(
     inner: Iterable[str] = (),
     needed: Iterable[str] = (),
 ) -> None:
-    """Raise for a key that is not among the names, and suggest the nearest; and for one that is ``needed``.
+    """Raise for an unknown key, with the nearest known one, and for a missing key.
 
-    ``inner`` are names of tables beside them (``server.rate``), of which somebody may have left out the first part.
+    Args:
+        values: The keys of a table.
+        names: The known keys.
+        prefix: The name of the table with a dot, for the message.
+        inner: Names in other tables, such as `server.rate`. They are suggested for `rate`.
+        needed: Keys that must be in `values`.
+
+    Raises:
+        ValueError: If a key is unknown or missing.
     """
     for key in values:
         if key not in names:
-            name = str(key)[:LONGEST]
-            homes = {one.rpartition(".")[2]: one for one in reversed([*inner, *names])}
-            near = get_close_matches(name, homes, 1, 0.6)
-            hint = f"did you mean {prefix}{homes[near[0]]}?" if near else f"known are {', '.join(names)}"
+            name = str(key)[:80]
+            full_names = {full.rpartition(".")[2]: full for full in reversed([*inner, *names])}
+            matches = get_close_matches(name, full_names, 1, 0.6)
+            hint = f"did you mean {prefix}{full_names[matches[0]]}?" if matches else f"known are {', '.join(names)}"
             raise ValueError(f"{prefix}{name}: unknown key; {hint}")
     for key in needed:
         if key not in values:
@@ -118,32 +165,48 @@ def known_keys(
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """What somebody who wrote this may have meant, as the end of a message: nothing if no name is near.
+    """A suggestion as the end of an error message.
+
+    Args:
+        name: The unknown name.
+        names: The known names.
+
+    Returns:
+        The nearest known name in a question; an empty text if none is near.
 
     >>> nearest("glyhps", ["demo", "glyphs"]), nearest("q", ["demo"])
     ('; did you mean glyphs?', '')
     >>> nearest("PBM", ["rqm", "pbm"])
     '; did you mean pbm?'
     """
-    known = {one.lower(): one for one in names}
-    near = get_close_matches(name.lower(), list(known), 1, 0.6)
-    return f"; did you mean {known[near[0]]}?" if near else ""
+    by_lower_case = {known_name.lower(): known_name for known_name in names}
+    matches = get_close_matches(name.lower(), list(by_lower_case), 1, 0.6)
+    return f"; did you mean {by_lower_case[matches[0]]}?" if matches else ""
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
-    """Raise for a value that is not among those that are allowed, and suggest the nearest."""
+    """Raise for a value that is not allowed, with the nearest allowed one.
+
+    Args:
+        name: The name of the parameter, for the message.
+        value: Any object.
+        allowed: The allowed texts.
+
+    Raises:
+        ValueError: If the value is not among them.
+    """
     names = list(allowed)
     if value not in names:
-        meant = nearest(value, names) if isinstance(value, str) else ""  # no repr of what is nested without end
-        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(names)}{meant}")
+        suggestion = nearest(value, names) if isinstance(value, str) else ""
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(names)}{suggestion}")
 
 
 def order(alpha: Any) -> float:
-    """Return the Rényi order α ∈ [1, 10¹²] or ∞, or raise: with larger ones floats overflow."""
+    """Return a Rényi order in [1, 10¹²] or ∞, or raise. Floats overflow with larger ones."""
     allowed = "at least 1 (the KL divergence) and at most 1e12, or inf (pure DP)"
-    return real("alpha", alpha, allowed, 1, math.inf if alpha == math.inf else LARGEST_ORDER, closed="[]")
+    return real("alpha", alpha, allowed, 1, math.inf if alpha == math.inf else 1e12, closed="[]")
 
 
 def padded(dim: int) -> int:
-    """The smallest power of two that is not below ``dim``."""
+    """The smallest power of two that is at least `dim`."""
     return 1 << (whole("dim", dim, 1) - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Files that are either the old or the new ones, whatever happens while they are written; and tables read from them."""
+"""Files: atomic writes, tables in JSON, locks, and the folder of the user's state."""
 
 import json
 import os
@@ -9,20 +9,69 @@ from pathlib import Path
 from typing import Any
 
 from rqm._util.checks import shown
-from rqm._util.disk import sync_folder
 
-DEEPEST = 64
-"""Tables and lists in a file are nested no deeper than this."""
-LARGEST_TEXT = 2**27
-"""Bytes of a table's file."""
+MAX_TABLE_DEPTH = 64
+"""Levels of nested tables and lists in a file. Python's recursion limit is 1,000."""
+
+
+def state_folder() -> Path:
+    """The folder of a user's keys and policy. It is created if it does not exist.
+
+    It is `$RQM_STATE`, or else `rqm` in `$XDG_STATE_HOME`, by default `~/.local/state`.
+    """
+    state, base = os.environ.get("RQM_STATE"), os.environ.get("XDG_STATE_HOME")
+    folder = Path(state) if state else (Path(base) if base else Path.home() / ".local" / "state") / "rqm"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lock(file: int, *, wait: bool = False) -> bool:
+    """Lock an open file against other processes.
+
+    Args:
+        file: A file descriptor. Closing it removes the lock.
+        wait: Whether to wait while another process has the lock.
+
+    Returns:
+        Whether this process has the lock.
+
+    Raises:
+        OSError: If the system has no file locks.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 (not on Windows)
+    except ModuleNotFoundError:
+        raise OSError("this system has no file locks, which a ledger needs") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_atomically(path: Path, data: bytes, *, new: bool = False, private: bool = False) -> None:
-    """Replace a file in one step: after a crash or on a full disk it is what it was before.
+    """Write a file in one step: after a crash it has either the old or the new content.
 
-    A ``new`` one must not be there yet, not even by another process: FileExistsError, and that one stays. A ``private``
-    one can be read by its owner alone, from the moment on when it comes into being. What is there and is no file (but a
-    pipe, or a device) is written to, and stays what it is.
+    Pipes and devices are written to directly.
+
+    Args:
+        path: The file.
+        data: Its content.
+        new: Whether the file must not exist, even if another process creates it meanwhile.
+        private: Whether only its owner may read it, from its creation on.
+
+    Raises:
+        FileExistsError: If it is `new` and exists. The existing file is left as it is.
+        OSError: If it cannot be written.
     """
     if path.is_dir():
         raise IsADirectoryError(EISDIR, "Is a directory", str(path))
@@ -31,7 +80,7 @@ def write_atomically(path: Path, data: bytes, *, new: bool = False, private: boo
         return
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part" if new else f"{path.name}.part")
     try:
-        temporary.unlink(missing_ok=True)  # a killed process may have left it, with other rights
+        temporary.unlink(missing_ok=True)  # a killed process may have left it, with other permissions
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -45,31 +94,59 @@ def write_atomically(path: Path, data: bytes, *, new: bool = False, private: boo
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.strerror:  # of the file that was asked for, not of the one beside it
+        if isinstance(error, OSError) and error.strerror:  # name the file itself, not the temporary one
             raise type(error)(error.errno, error.strerror, str(path)) from None
         raise
     sync_folder(path.parent)
 
 
 def write_json(path: Path, values: Any, *, new: bool = False) -> None:
-    """Write a JSON file, atomically."""
+    """Write a JSON file atomically.
+
+    Args:
+        path: The file.
+        values: What `json.dumps` accepts.
+        new: Whether the file must not exist.
+    """
     write_atomically(path, (json.dumps(values, indent=1) + "\n").encode(), new=new)
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The table that a JSON file holds, or a ValueError that names the file and ``what`` it must be."""
+def read_json(path: Path, description: str) -> dict[str, Any]:
+    """Read a table from a JSON file of at most 128 MiB.
+
+    Args:
+        path: The file.
+        description: What the file must contain, for the message.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If the file has no table; the message names the file.
+    """
+    limit = 2**27
     try:
         with path.open("rb") as file:
-            text = file.read(LARGEST_TEXT + 1)
-        if len(text) > LARGEST_TEXT:
-            raise ValueError(f"it has more than {LARGEST_TEXT >> 20} MiB")
+            text = file.read(limit + 1)
+        if len(text) > limit:
+            raise ValueError(f"it has more than {limit >> 20} MiB")
         return parse_table(text)
     except ValueError as error:
-        raise ValueError(f"{path}: is damaged, must be {what} ({error})") from None
+        raise ValueError(f"{path}: is damaged, must be {description} ({error})") from None
 
 
 def parse_table(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> dict[str, Any]:
-    """The table of names and values that a text holds, in JSON or whatever ``parse`` reads; else a ValueError.
+    """Read a table of names and values.
+
+    Args:
+        text: The text.
+        parse: The parser of its format; JSON by default.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If the text has another value, or is nested too deeply.
 
     >>> parse_table('{"rounds": 3}')
     {'rounds': 3}
@@ -77,7 +154,7 @@ def parse_table(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> 
     try:
         values = parse(text)
     except RecursionError:
-        raise ValueError(f"it is nested deeper than {DEEPEST}") from None
+        raise ValueError(f"it is nested deeper than {MAX_TABLE_DEPTH}") from None
     if not isinstance(values, dict):
         raise ValueError(f"it holds {shown(values)}: must be a table of names and values")
     _check_depth(values)
@@ -85,11 +162,11 @@ def parse_table(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> 
 
 
 def _check_depth(values: Any) -> None:
-    """Refuse what is nested so deep that showing, copying or comparing it would fail."""
+    """Refuse values that are nested so deeply that showing, copying or comparing them would fail."""
     level = [values]
-    for _ in range(DEEPEST):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for many in inner for one in many if isinstance(one, (dict, list))]
+    for _ in range(MAX_TABLE_DEPTH):
+        children = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [child for group in children for child in group if isinstance(child, (dict, list))]
         if not level:
             return
-    raise ValueError(f"it is nested deeper than {DEEPEST}")
+    raise ValueError(f"it is nested deeper than {MAX_TABLE_DEPTH}")

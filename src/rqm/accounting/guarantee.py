@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from rqm._util.checks import FloatArray, real
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.accounting.accountant import Question, account
 from rqm.accounting.calibration import gaussian_noise
 from rqm.accounting.participation import Charges, Participation, ThreatModel

@@ -12,7 +12,7 @@ from math import inf, sqrt
 from typing import Any
 
 from rqm._util.checks import whole
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.accounting.participation import Participation, ThreatModel, default_delta, implied_sampling
 from rqm.advice.cancelled import NAME, cancelled, costs
 from rqm.advice.candidates import Candidate, Request, pure, sums, tuned

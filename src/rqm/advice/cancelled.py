@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import ceil
 
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.accounting.calibration import best_noise, find_correlated
 from rqm.advice.candidates import Candidate, Makers, Request
 from rqm.correlated.factorization import Workload

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from rqm._util.checks import FloatArray, whole
-from rqm._util.stats import mean_and_interval
+from rqm._util.numeric import mean_and_interval
 from rqm.data.federated_data import FederatedData
 from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.stochastic_rounding import StochasticRounding

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rqm._util.files import write_json
-from rqm._util.pictures import packed
+from rqm._util.text import picture_to_text
 from rqm.audit.inversion import audit_inversion, summary
 from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
@@ -115,10 +115,10 @@ def invert_gradients(data: FederatedData, *, watch: Watch = lambda kind: None, *
     for attack in audit_inversion(data, **options):
         attacks.append(attack)
         watch(attack.kind)
-        rebuilt = {"picture": packed(attack.rebuilt), "similarity": attack.similarity}
+        rebuilt = {"picture": picture_to_text(attack.rebuilt), "similarity": attack.similarity}
         pictures.setdefault(attack.kind, []).append(rebuilt)
         if attack.kind == attacks[0].kind:
-            pictures["the picture"].append({"picture": packed(attack.truth)})
+            pictures["the picture"].append({"picture": picture_to_text(attack.truth)})
     shown = {kind: row[:8] for kind, row in pictures.items()}
     return {"data": data.name, "options": options, "kinds": summary(attacks), "pictures": shown}
 

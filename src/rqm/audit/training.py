@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 
 from rqm._util.checks import real, whole
-from rqm._util.solve import zero
+from rqm._util.numeric import find_root
 from rqm.audit.measurement import EpsilonAudit
 from rqm.data.federated_data import FederatedData
 from rqm.plan.plan import Plan
@@ -197,7 +197,7 @@ def _refuted_epsilon(total: int, guesses: int, correct: int, delta: float, error
 
     if excess(0.0) > 0:
         return 0.0
-    return MAX_EPSILON if excess(MAX_EPSILON) <= 0 else zero(excess, 0, MAX_EPSILON, xtol=1e-6) - 1e-6
+    return MAX_EPSILON if excess(MAX_EPSILON) <= 0 else find_root(excess, 0, MAX_EPSILON, xtol=1e-6) - 1e-6
 
 
 def p_value(total: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from numba import njit
 
 from rqm._util.checks import FloatArray
-from rqm._util.threads import in_turns
+from rqm._util.threads import fill_in_parallel
 
 IntArray = npt.NDArray[np.int64]
 Measure = Literal["renyi", "hockey-stick"]
@@ -320,7 +320,7 @@ def divergence_table(
             table[cell_range],
         )
 
-    in_turns(fill, len(cells), least=4)
+    fill_in_parallel(fill, len(cells), min_cells=4)
     longest = len(halves[0][0][0]) + len(halves[1][0][0])
     return table, cut + longest * smallest * (cut_ends > 0)
 

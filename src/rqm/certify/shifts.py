@@ -20,7 +20,7 @@ from math import exp, inf, log, sqrt
 import numpy as np
 
 from rqm._util.checks import FloatArray
-from rqm._util.solve import lowest
+from rqm._util.numeric import find_minimum
 from rqm.bounds import Neighboring
 from rqm.certify.gaussian_dp import BestEvents
 from rqm.mechanisms.additive import Additive
@@ -141,7 +141,7 @@ def _least_bound(excess: Callable[[float], float], mean: float, start: float) ->
         return exp(log_price) * mean + excess(exp(log_price))
 
     center = log(max(1e-300, start))
-    return min(bound(lowest(bound, center - 8, center + 8, xtol=1e-7)), bound(center), excess(0.0))
+    return min(bound(find_minimum(bound, center - 8, center + 8, xtol=1e-7)), bound(center), excess(0.0))
 
 
 def shifted_gdp(

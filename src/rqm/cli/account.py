@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.bounds import Adversary, Neighboring
 from rqm.cli import completion
 from rqm.cli.formatting import Result

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from rqm import __version__
-from rqm._util.extras import EXTRAS
+from rqm._util.imports import EXTRAS
 from rqm._util.threads import usable_cores
 from rqm.cli.formatting import Result
 from rqm.cli.progress import progress

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from rqm._util.checks import nearest
-from rqm._util.extras import how_to_install
+from rqm._util.imports import how_to_install
 
 ClickException: Any = typer.BadParameter.__mro__[2]
 """The base class of usage errors: click's, or that of the copy of click inside some versions of typer."""

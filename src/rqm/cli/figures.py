@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rqm._util.checks import one_of
-from rqm._util.compiler import start_lean
+from rqm._util.imports import start_lean
 from rqm.cli import completion
 from rqm.cli.formatting import Result
 from rqm.cli.progress import progress

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.cli.command import Command
 from rqm.cli.formatting import Result
 
@@ -27,7 +27,7 @@ def new(folder: Annotated[Path | None, typer.Argument()] = None) -> Result:
     Args:
         folder: The folder of the node's policy; default $RQM_STATE.
     """
-    from rqm._util.disk import state_folder
+    from rqm._util.files import state_folder
     from rqm.plan.policy import IDENTITY
     from rqm.secagg import Identity
 

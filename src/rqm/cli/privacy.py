@@ -4,8 +4,8 @@ from dataclasses import asdict
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from rqm._util.compiler import start_lean
-from rqm._util.words import many
+from rqm._util.imports import start_lean
+from rqm._util.text import many
 from rqm.cli.formatting import Result
 from rqm.cli.options import with_mechanism
 from rqm.cli.progress import progress

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.cli import completion
 from rqm.cli.formatting import Result
 from rqm.cli.options import SetOption
@@ -244,7 +244,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
 
 def _sweep_result(facts: dict[str, Any]) -> Result:
     """The guarantee of a sweep, if it has one, and the last accuracy and loss of every variant."""
-    from rqm._util.stats import mean_and_interval
+    from rqm._util.numeric import mean_and_interval
 
     rows = []
     for name, curve in facts["curves"].items():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rqm._util.checks import real, whole
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.cli.formatting import Result
 
 if TYPE_CHECKING:

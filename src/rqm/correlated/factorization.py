@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rqm._util.checks import real, whole
-from rqm._util.schedules import Schedule, rate_factor
+from rqm.mechanisms.base import Schedule, rate_factor
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rqm._util.solve import lowest
+from rqm._util.numeric import find_minimum
 from rqm.correlated.factorization import Workload
 from rqm.correlated.handover import gaussian_squared_mu
 
@@ -71,7 +71,7 @@ class IterateNoise(NamedTuple):
             The ratio of the standard deviations.
         """
         cost = lambda logarithm: log(self.over_independent(separation, 1.0, exp(logarithm)))  # noqa: E731
-        return exp(lowest(cost, log(1e-2), log(1e4), xtol=1e-5))
+        return exp(find_minimum(cost, log(1e-2), log(1e4), xtol=1e-5))
 
 
 @lru_cache(maxsize=16)

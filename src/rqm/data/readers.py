@@ -21,7 +21,7 @@ import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
 
-from rqm._util.checks import LONGEST, shown
+from rqm._util.checks import shown
 
 MAX_UNPACKED_BYTES = 2**32
 """No file may unpack to more. The largest known, of TensorFlow Federated, takes 2.1 GB as floats."""
@@ -250,8 +250,8 @@ def _writer_examples(name: str, pixels: Any, labels: Array, shape: tuple[int, ..
 
 def _short(name: str) -> str:
     """A writer's name, which must be short: in an array each name takes as much memory as the longest."""
-    if len(name) > LONGEST:
-        raise ValueError(f"writer {shown(name)}: a name must have at most {LONGEST} characters")
+    if len(name) > 80:
+        raise ValueError(f"writer {shown(name)}: a name must have at most 80 characters")
     return name
 
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rqm._util.extras import how_to_install
+from rqm._util.imports import how_to_install
 
 try:
     from rqm.flower.mod import mod_for, private_mod, seeded_mod

@@ -8,7 +8,7 @@ are over may be deleted.
 
 import os
 
-from rqm._util.disk import lock, state_folder, sync_folder
+from rqm._util.files import lock, state_folder, sync_folder
 from rqm.secagg import ProtocolError
 
 FOLDER = "spent"

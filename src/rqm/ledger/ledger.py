@@ -16,13 +16,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from rqm._util.checks import whole
-from rqm._util.closing import Closing
-from rqm._util.disk import lock, sync_folder
+from rqm._util.files import lock, sync_folder
 from rqm.ledger.signing import LedgerError, Signer, Witness, is_signed
 
 LEDGER = "ledger.jsonl"
@@ -44,7 +44,7 @@ class _Content(NamedTuple):
 
 
 @final
-class Ledger(Closing):
+class Ledger(AbstractContextManager["Ledger"]):
     """An open ledger; no other process can open it meanwhile.
 
     Everything is checked before anything is written.
@@ -147,6 +147,9 @@ class Ledger(Closing):
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def charge(self, round_index: int) -> str:
         """Pay for one release. When this returns, the charge is on the disk and the witness has seen

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from rqm._util.disk import lock, state_folder
-from rqm._util.files import write_atomically
+from rqm._util.files import lock, state_folder, write_atomically
 
 KEY = "ledger.key"
 """The name of the server's key in the folder of the user's state."""

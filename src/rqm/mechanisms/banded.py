@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast, final, get_args
 
 from rqm._util.checks import real, shown, whole
-from rqm._util.schedules import Schedule
-from rqm.mechanisms.base import Correlation, option
+from rqm.mechanisms.base import Correlation, Schedule, option
 from rqm.mechanisms.gaussian import GaussianBaseline
 
 

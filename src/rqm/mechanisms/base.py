@@ -7,10 +7,10 @@ mechanism is one file: a frozen dataclass, its options with their help texts, an
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from math import cos, pi
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from rqm._util.checks import known_keys, shown
-from rqm._util.schedules import Schedule
 
 if TYPE_CHECKING:
     from rqm.mechanisms.discrete import DiscreteMechanism
@@ -40,6 +40,24 @@ class Option:
     default: Any
     type: type
     required: bool = False
+
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+def rate_factor(schedule: Schedule, round_index: int, rounds: int) -> float:
+    """The factor on a server's learning rate in one round.
+
+    Args:
+        schedule: "constant" for the factor 1; "linear" or "cosine" for a fall from 1 to zero.
+        round_index: The round, from 0.
+        rounds: Number of rounds of the run.
+
+    Returns:
+        The factor, from 0 to 1.
+    """
+    fraction = round_index / rounds
+    return {"constant": 1.0, "linear": 1 - fraction, "cosine": (1 + cos(pi * fraction)) / 2}[schedule]
 
 
 @dataclass(frozen=True)

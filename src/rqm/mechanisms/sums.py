@@ -10,7 +10,7 @@ from math import ceil, log, sqrt
 import numpy as np
 
 from rqm._util.checks import FloatArray
-from rqm._util.solve import zero
+from rqm._util.numeric import find_root
 
 NEGLIGIBLE = 1e-30
 """Probabilities below this are dropped at the ends."""
@@ -109,7 +109,7 @@ def _window(pmf: FloatArray, count: int, center: float, radius: int) -> tuple[in
         bound *= 2
         if bound > 1e3:
             raise ArithmeticError("the window lies beyond the last outcome")
-    theta = zero(mean_error, -bound, bound, xtol=1e-14)
+    theta = find_root(mean_error, -bound, bound, xtol=1e-14)
     tilted, log_scale = tilt(theta)
     mean = float(tilted @ z)
     shift = round(mean)

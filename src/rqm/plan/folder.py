@@ -5,7 +5,7 @@ from typing import Any
 
 from rqm._util.checks import shown, whole
 from rqm._util.files import parse_table
-from rqm._util.safetensors import Arrays, parse
+from rqm._util.tensor_file import Arrays, parse
 
 METRICS, SUMMARY, FINDINGS, CHECKPOINT = "metrics.jsonl", "summary.json", "findings.json", "checkpoint.safetensors"
 """A line per round; the end of a run; its evaluation for the report; its model."""

@@ -4,13 +4,13 @@ Every way to train uses it: the commands, sweeps, the Python API and Flower.
 """
 
 from collections import Counter
+from contextlib import AbstractContextManager
 from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, final
 
 from rqm._util.checks import real, shown
-from rqm._util.closing import Closing
 from rqm._util.files import read_json
 from rqm.accounting.participation import charge_counts, worst_counts
 from rqm.encoding.private_mean import PrivateMean
@@ -24,7 +24,7 @@ CERTIFICATE = 1
 
 
 @final
-class Guard(Closing):
+class Guard(AbstractContextManager["Guard"]):
     """The ledger of a run, and ε as it grows, for a user against the server.
 
     A round that is repeated after an interruption is charged again, because its clients were then part of two
@@ -93,6 +93,9 @@ class Guard(Closing):
         """Let other processes open the ledger."""
         if self.ledger is not None:
             self.ledger.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def head(self) -> str | None:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
 
 from rqm._util.checks import known_keys, nearest, one_of, real, shown, whole
-from rqm._util.files import DEEPEST, parse_table, read_json
-from rqm._util.schedules import Schedule, rate_factor
+from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json
 from rqm.accounting.participation import Participation, ThreatModel
 from rqm.correlated.factorization import Workload
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.encoding.private_mean import PrivateMean
-from rqm.mechanisms.base import Mechanism, mechanism_of
+from rqm.mechanisms.base import Mechanism, Schedule, mechanism_of, rate_factor
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.records import Records, check_records
 from rqm.plan.sizes import PARAMETERS, parameters
@@ -516,8 +515,8 @@ def assign(values: dict[str, Any], setting: str) -> None:
     except ValueError as error:
         raise ValueError(f"set = {shown(setting)}: {error}") from None
     *outer, last = path.strip().split(".")
-    if len(outer) > DEEPEST:
-        raise ValueError(f"set = {shown(setting)}: names {len(outer)} tables in each other: must be at most {DEEPEST}")
+    if len(outer) > MAX_TABLE_DEPTH:
+        raise ValueError(f"set = {shown(setting)}: names {len(outer)} nested tables: must be at most {MAX_TABLE_DEPTH}")
     mechanism = values.get("mechanism")
     if path.strip() == "mechanism.mechanism" and isinstance(mechanism, dict) and mechanism.get("mechanism") != value:
         values["mechanism"] = {}  # other mechanisms have other parameters

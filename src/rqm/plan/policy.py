@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final, get_args
 
 from rqm._util.checks import known_keys, real, shown, whole
-from rqm._util.disk import lock, state_folder, sync_folder
-from rqm._util.files import read_json, write_atomically, write_json
+from rqm._util.files import lock, read_json, state_folder, sync_folder, write_atomically, write_json
 from rqm.bounds import Neighboring, Unit
 from rqm.encoding.private_mean import PrivateMean
 from rqm.ledger.ledger import LEDGER, read

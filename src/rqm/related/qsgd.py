@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rqm._util.checks import whole
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.mechanisms.base import Mechanism, option
 from rqm.randomness import SecureRandom, SeededRandom, require
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rqm._util.pictures import unpacked
+from rqm._util.text import text_to_picture
 
 
 def draw_inversion(found: dict[str, Any], path: Path) -> Path:
@@ -22,7 +22,7 @@ def draw_inversion(found: dict[str, Any], path: Path) -> Path:
     for column, (kind, pictures) in enumerate(columns.items()):
         for row, one in enumerate(pictures):
             axes = panels[row, column]
-            axes.imshow(unpacked(one["picture"]), cmap="gray", vmin=0, vmax=255)
+            axes.imshow(text_to_picture(one["picture"]), cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
             if "similarity" in one:
                 axes.text(

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rqm._util.stats import mean_and_interval
+from rqm._util.numeric import mean_and_interval
 from rqm.registry import mechanism_from_dict
 
 

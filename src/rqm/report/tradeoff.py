@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rqm._util.stats import mean_and_interval
+from rqm._util.numeric import mean_and_interval
 
 Finals = dict[str, dict[float | None, list[float]]]
 

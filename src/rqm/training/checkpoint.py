@@ -8,7 +8,7 @@ import torch
 
 from rqm._util.checks import not_finite, whole
 from rqm._util.files import parse_table, write_atomically
-from rqm._util.safetensors import dump, parse
+from rqm._util.tensor_file import dump, parse
 from rqm.plan.folder import CHECKPOINT, METRICS, STATE, read_checkpoint
 from rqm.plan.plan import Plan
 from rqm.training.trainer import Trainer

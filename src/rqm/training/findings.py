@@ -12,7 +12,7 @@ import numpy as np
 
 from rqm import __version__
 from rqm._util.files import read_json, write_json
-from rqm._util.pictures import packed
+from rqm._util.text import picture_to_text
 from rqm.accounting.guarantee import Guarantee
 from rqm.ledger.ledger import LEDGER
 from rqm.ledger.signing import LedgerError
@@ -124,7 +124,7 @@ def _model(plan: Plan, folder: Path, data: Path | None) -> dict[str, Any]:
 
     def sample(row: Any) -> dict[str, Any]:
         return {
-            "picture": packed(pictures[row]),
+            "picture": picture_to_text(pictures[row]),
             "label": int(labels[row]),
             "said": int(said[row]),
             "sure": float(sure[row]),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, final
 
-from rqm._util.words import many
+from rqm._util.text import many
 
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee

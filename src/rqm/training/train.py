@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rqm._util.files import write_json
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.data.federated_data import FederatedData, as_federated_data
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics

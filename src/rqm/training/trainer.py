@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rqm._util.words import many
+from rqm._util.text import many
 from rqm.data.federated_data import FederatedData
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan

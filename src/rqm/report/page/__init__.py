@@ -13,9 +13,8 @@ import numpy as np
 from matplotlib.image import imsave
 
 from rqm import __version__
-from rqm._util.pictures import unpacked
-from rqm._util.stats import mean_and_interval
-from rqm._util.words import many
+from rqm._util.numeric import mean_and_interval
+from rqm._util.text import many, text_to_picture
 from rqm.accounting.guarantee import USELESS_EPSILON
 from rqm.data.class_names import class_names
 from rqm.plan.plan import Plan
@@ -237,7 +236,7 @@ def _samples(given: list[dict[str, Any]], names: list[str]) -> str:
     for one in given:
         said, true, right = names[one["said"]], names[one["label"]], one["said"] == one["label"]
         caption = f"<b>{escape(said)}</b> {one['sure']:.0%}" + ("" if right else f"<br>is {escape(true)}")
-        source = _png(unpacked(one["picture"]) / 255, "gray")
+        source = _png(text_to_picture(one["picture"]) / 255, "gray")
         figures.append(
             f'<figure class="{"right" if right else "wrong"}"><img alt="{escape(true)}" src="{source}">'
             f"<figcaption>{caption}</figcaption></figure>"

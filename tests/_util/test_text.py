@@ -1,6 +1,6 @@
 """How numbers of things are said."""
 
-from rqm._util.words import many
+from rqm._util.text import many
 from tests.commands import rqm
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-START = "from rqm._util.compiler import start_lean; start_lean(); import sys; "
+START = "from rqm._util.imports import start_lean; start_lean(); import sys; "
 
 
 def run(code):
