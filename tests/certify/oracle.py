@@ -188,7 +188,7 @@ class TableMechanism(DiscreteMechanism):
     def to_dict(self):
         return {"rows": [list(row) for row in self.rows], "points": list(self.points)}
 
-    variance_max = recipe = None
+    variance_max = sampler = None
 
     def sampled_pmf_at(self, position):
         raise NotImplementedError

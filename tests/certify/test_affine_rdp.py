@@ -175,7 +175,7 @@ def test_groups_of_splits_are_above_the_single_ones(monkeypatch):
     affine_leakage.cache_clear()
     assert (coarse.log_kappa >= exact.log_kappa).all()
     assert (coarse.log_kappa <= exact.log_kappa + np.log(1.2)).all()
-    assert (coarse.most >= exact.most).all()
+    assert (coarse.largest >= exact.largest).all()
 
 
 def test_composed_losses_stay_below_the_certificate():

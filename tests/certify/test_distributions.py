@@ -10,8 +10,8 @@ from mpmath import mp
 
 from rqm import PBM, RQM, renyi
 from rqm.certify.distributions import (
-    NOTHING,
-    SMALLEST,
+    EMPTY_SUM,
+    SMALLEST_ENTRY,
     PartialSum,
     all_pairs,
     different_pairs,
@@ -49,7 +49,7 @@ def table_of(first, second, own, parameters, measure="renyi", cells=GRID, **opti
 
 def single(p, q, orders):
     """D_α(P ‖ Q) of one client at some orders."""
-    return table_of([NOTHING], [NOTHING], np.array([p, q]), orders, cells=NO_OTHERS)[0][0, 0]
+    return table_of([EMPTY_SUM], [EMPTY_SUM], np.array([p, q]), orders, cells=NO_OTHERS)[0][0, 0]
 
 
 def random_pmfs(rng, count, outcomes):
@@ -158,7 +158,7 @@ def exact_tables(own, pmf, counts, orders, eps):
 
 
 @pytest.mark.parametrize("tail", [1e-12, 1e-6, 1e-3])
-@pytest.mark.parametrize("smallest", [SMALLEST, 1e-8])
+@pytest.mark.parametrize("smallest", [SMALLEST_ENTRY, 1e-8])
 def test_a_cut_sum_with_its_charge_is_above_the_whole_sum(tail, smallest):
     """With tails cut far too early the bound may be loose, but never falls below the truth."""
     rng, orders, counts, eps = np.random.default_rng(1), [1.5, 2.0, 1000.0], (8, 11, 20, 40), 0.02
@@ -166,17 +166,17 @@ def test_a_cut_sum_with_its_charge_is_above_the_whole_sum(tail, smallest):
     truth, deltas = exact_tables(own, pmf, counts, orders, eps)
     cells, rise = np.stack([np.arange(4), np.zeros(4, np.int64)], axis=1), np.array(orders) - 1
     cut = [repeated(pmf, n, tail) for n in counts]
-    alone = table_of([NOTHING], [NOTHING], own, orders, cells=NO_OTHERS)[0]
-    table, missing = table_of(cut, [NOTHING], own, orders, cells=cells, smallest=smallest)
+    alone = table_of([EMPTY_SUM], [EMPTY_SUM], own, orders, cells=NO_OTHERS)[0]
+    table, missing = table_of(cut, [EMPTY_SUM], own, orders, cells=cells, smallest=smallest)
     assert (missing > 0).any()
     with np.errstate(divide="ignore"):
         charge = np.log(missing)[:, None, None] + rise * alone
     assert (np.logaddexp(rise * table, charge) / rise >= truth * (1 - 1e-9)).all()
-    sticks, missing = table_of(cut, [NOTHING], own, [eps], "hockey-stick", cells=cells, smallest=smallest)
+    sticks, missing = table_of(cut, [EMPTY_SUM], own, [eps], "hockey-stick", cells=cells, smallest=smallest)
     assert (sticks[..., 0] + missing[:, None] >= deltas).all()
     assert (sticks[..., 0] < deltas).any() or tail != 1e-6  # without the charge it would be too small
     cut = [repeated(pmf, n).trimmed(tail) for n in counts]
-    attained, _ = table_of(cut, [NOTHING], own, orders[2:], cells=cells, smallest=smallest, is_attained=True)
+    attained, _ = table_of(cut, [EMPTY_SUM], own, orders[2:], cells=cells, smallest=smallest, is_attained=True)
     assert (attained[..., 0] <= truth[..., 2] * (1 + 1e-9)).all()
 
 
@@ -210,7 +210,7 @@ def test_every_split_of_the_others_is_covered(high, others, max_splits):
         for highs in range(others + 1 - lows)
     }
     counted = []
-    for total in splits(LOW, high, others, SMALLEST, max_splits):
+    for total in splits(LOW, high, others, SMALLEST_ENTRY, max_splits):
         matching = [key for key, pmf in sums.items() if len(pmf) == len(total.pmf) and np.allclose(pmf, total.pmf)]
         assert len(matching) == 1
         counted += matching
@@ -233,9 +233,9 @@ def test_splits_of_cut_sums_are_charged():
 
 def test_fewer_splits_make_a_larger_divergence(monkeypatch):
     def largest(max_splits):
-        sums = list(splits(LOW, HIGH, 60, SMALLEST, max_splits))
+        sums = list(splits(LOW, HIGH, 60, SMALLEST_ENTRY, max_splits))
         cells = np.stack([np.arange(len(sums)), np.zeros(len(sums), np.int64)], axis=1)
-        return float(table_of(sums, [NOTHING], np.array([LOW, HIGH]), [4.0], cells=cells)[0].max())
+        return float(table_of(sums, [EMPTY_SUM], np.array([LOW, HIGH]), [4.0], cells=cells)[0].max())
 
     values = [largest(count) for count in (61, 20, 10, 5, 2)]
     assert all(a < b for a, b in pairwise(values))
@@ -246,7 +246,7 @@ def test_fewer_splits_make_a_larger_divergence(monkeypatch):
 
 def test_all_pairs_of_randomized_response_are_alike_and_of_other_tables_are_not():
     own = RandomizedResponse(levels=7).breakpoint_log_pmfs()
-    every, _ = table_of([NOTHING], [NOTHING], np.exp(own), [1.0, 2.0, 7.5, np.inf], cells=NO_OTHERS)
+    every, _ = table_of([EMPTY_SUM], [EMPTY_SUM], np.exp(own), [1.0, 2.0, 7.5, np.inf], cells=NO_OTHERS)
     assert np.ptp(every[0], axis=0).max() < 1e-13
     assert different_pairs(own).tolist() == [[6, 0]]
     other = own.copy()

@@ -230,7 +230,7 @@ def test_a_mixture_is_above_the_scores_in_convex_order(name):
     values, pmf, mixture = mixture_above(name)
     narrower = replace(mixture, variances=0.9 * mixture.variances)
     grid = np.linspace(0, values[-1], 97)
-    moved = mixture.moved * mixture.farthest
+    moved = mixture.farthest_mass * mixture.farthest
     assert all(stop_loss_of(values, pmf, tau) <= stop_loss_of_mixture(mixture, tau) + moved for tau in grid)
     assert any(stop_loss_of(values, pmf, tau) > stop_loss_of_mixture(narrower, tau) + moved for tau in grid)
     variance = float(pmf @ values**2)

@@ -58,12 +58,12 @@ def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
     start = 0
     for first in range(0, len(x), cpu.CHUNK):
         place = position[first : first + cpu.CHUNK]
-        for group in range((mech.trials + 7) // 8):
+        for group in range((mech.bernoulli_trials + 7) // 8):
             planes = words[start : start + 3 * len(place)].reshape(3, -1)
             start += 3 * cpu.CHUNK
             for j, triple in enumerate(planes.T.tolist()):
                 bits = triple[0] << 128 | triple[1] << 64 | triple[2]  # 192 bits: eight trials, first ones high
-                for trial in range(min(8, mech.trials - 8 * group)):
+                for trial in range(min(8, mech.bernoulli_trials - 8 * group)):
                     drawn = bits >> 24 * (7 - trial) & 0xFFFFFF
                     expected[first + j] += drawn < place[j]
     assert (from_words(mech.sampler, x, words) == expected).all()

@@ -469,7 +469,7 @@ def pooled_trials_gdp(scenario: Scenario) -> Result:
         scenario["neighboring"],
         scenario["failure"],
     )
-    return {"squared_mu_per_square": number(bound.per_square), "squared_mu": number(bound.most)}
+    return {"squared_mu_per_square": number(bound.per_square), "squared_mu": number(bound.largest)}
 
 
 def correlated_gdp(scenario: Scenario) -> Result:

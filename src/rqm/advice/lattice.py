@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 
 from rqm._util.checks import FloatArray, order, real, whole
-from rqm.certify.distributions import NOTHING, all_pairs, divergence_table, repeated
+from rqm.certify.distributions import EMPTY_SUM, all_pairs, divergence_table, repeated
 from rqm.certify.renyi import renyi
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.table import Table
@@ -180,4 +180,4 @@ def attained(mech: DiscreteMechanism, alpha: float, clients: int) -> float:
     others = [repeated(pmf, clients - 1) for pmf in pmfs[: (len(pmfs) + 1) // 2]]  # mirror images are alike
     cells = np.array([[index, 0] for index in range(len(others))])
     orders = np.full((len(pairs), 1), order(alpha))
-    return float(divergence_table(others, [NOTHING], cells, pmfs, pairs, orders, "renyi")[0].max())
+    return float(divergence_table(others, [EMPTY_SUM], cells, pmfs, pairs, orders, "renyi")[0].max())

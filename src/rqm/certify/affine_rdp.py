@@ -20,28 +20,22 @@ import numpy as np
 
 from rqm._util.checks import FloatArray, one_of, order, real, whole
 from rqm.bounds import Neighboring
-from rqm.certify.distributions import PartialSum, splits
+from rqm.certify.distributions import ROUND_UP, PartialSum, splits
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
-ROUNDING = 1 + 1e-9
-"""Far more than the rounding errors of sums of positive numbers."""
-MODERATE = 500.0
-"""Orders for which no outcome counts for more than exp of this are summed without logarithms."""
-LARGE_EXPONENT = 40.0
-"""From here on exp(x) − 1 is exp(x), and linear terms do not matter."""
 CLIENT_RELATIONS: tuple[Neighboring, ...] = ("replace-one", "zero-out")
-"""Neighboring relations of a client's whole vector."""
+"""Neighboring relations for a client's whole vector."""
 
 
 class AffineLeakage(NamedTuple):
     """What one coordinate leaks at some orders: exp((α−1) D_α) − 1 ≤ κ · (x − x')²/c², and D_α ≤
-    `most`.
+    `largest`.
 
-    κ may be beyond all floats and is given by its logarithm.
+    κ may be too large for a float and is given by its logarithm.
     """
 
     log_kappa: FloatArray
-    most: FloatArray
+    largest: FloatArray
 
 
 def end_pmfs(mechanism: DiscreteMechanism, distribution: PmfKind) -> tuple[tuple[float, ...], ...]:
@@ -64,7 +58,16 @@ def end_pmfs(mechanism: DiscreteMechanism, distribution: PmfKind) -> tuple[tuple
 
 
 def squared_distance(mechanism: DiscreteMechanism, l2_clip: float, neighboring: Neighboring) -> float:
-    """The largest squared distance of neighboring vectors, in units of the clip of a coordinate."""
+    """The largest squared L2 distance of neighboring vectors, in squared clips of a coordinate.
+
+    Args:
+        mechanism: The mechanism, for the clip of a coordinate.
+        l2_clip: L2 bound of a vector.
+        neighboring: "replace-one", where the distance is 2C, or "zero-out", where it is C.
+
+    Returns:
+        The squared distance.
+    """
     return (4 if neighboring == "replace-one" else 1) * (l2_clip / mechanism.clip) ** 2
 
 
@@ -109,14 +112,14 @@ def affine_rdp(
     leakage = affine_leakage(end_pmfs(mechanism, distribution), tuple(alphas.tolist()), honest - 1, neighboring)
     distance = squared_distance(mechanism, l2_clip, neighboring)
     under_budget = dim / (alphas - 1) * np.logaddexp(0, leakage.log_kappa + log(distance) - log(dim))
-    return np.asarray(mechanism.bernoulli_trials * np.minimum(under_budget, dim * leakage.most))
+    return np.asarray(mechanism.bernoulli_trials * np.minimum(under_budget, dim * leakage.largest))
 
 
 @lru_cache(maxsize=256)
 def affine_leakage(
     ends: tuple[tuple[float, ...], ...], orders: tuple[float, ...], others: int, neighboring: Neighboring
 ) -> AffineLeakage:
-    """What a coordinate leaks whose pmf is affine between two pmfs, beside other clients of the same
+    """What a coordinate leaks whose pmf is affine between two pmfs, with other clients of the same
     kind.
 
     See docs/proofs/affine.md#lemma-3.
@@ -148,7 +151,7 @@ def affine_leakage(
                 largest,
                 np.where(np.isnan(leakage_at_distance), inf, np.logaddexp(0, leakage_at_distance) / (alphas - 1)),
             )
-    return AffineLeakage(log_kappa + log(ROUNDING), largest * ROUNDING)
+    return AffineLeakage(log_kappa + log(ROUND_UP), largest * ROUND_UP)
 
 
 def _leakage_with_others(
@@ -171,7 +174,8 @@ def _leakage_with_others(
     ratio = np.clip(((at_high - at_low) / (at_high + at_low))[is_seen], -steepest, steepest)
     log_mass, missing = np.log(mass), np.log(base.missing + 1e-290)
     logs = {sign: np.log1p(sign * ratio) for sign in (1, -1, 0)}
-    is_moderate = farthest < MODERATE
+    is_moderate = farthest < 500.0  # no outcome counts for more than exp(500): no logarithms are needed
+    large_exponent = 40.0  # from here on exp(x) − 1 equals exp(x) as a float, and linear terms do not matter
 
     def excess(u: int, w: int) -> FloatArray:
         """log(exp((α−1) D_α) − 1) at the inputs u·c and w·c; the linear term, which sums to zero, is
@@ -181,8 +185,8 @@ def _leakage_with_others(
         total = np.empty(len(alphas))
         total[is_moderate] = np.log(np.maximum(np.expm1(powers[is_moderate]) - linear[is_moderate], 0) @ mass)
         powers, linear = powers[~is_moderate], linear[~is_moderate]
-        small = np.log(np.maximum(np.expm1(np.minimum(powers, LARGE_EXPONENT)) - linear, 0))
-        total[~is_moderate] = _log_sum(log_mass + np.where(powers < LARGE_EXPONENT, small, powers))
+        small = np.log(np.maximum(np.expm1(np.minimum(powers, large_exponent)) - linear, 0))
+        total[~is_moderate] = _log_sum(log_mass + np.where(powers < large_exponent, small, powers))
         return np.asarray(np.logaddexp(total, missing + farthest))
 
     if neighboring == "zero-out":

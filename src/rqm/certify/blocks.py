@@ -27,8 +27,8 @@ import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm.certify.distributions import (
-    NOTHING,
-    SMALLEST,
+    EMPTY_SUM,
+    SMALLEST_ENTRY,
     UNDERFLOW,
     IntArray,
     Measure,
@@ -43,19 +43,17 @@ from rqm.certify.distributions import (
 MAX_PLACEMENTS = 130_000
 """Multisets of breakpoints that are enumerated; of 18 breakpoints up to 6 other clients."""
 BLOCK_SIZES = (5, 3, 2, 1)
-"""Clients of a block. Large blocks have most in common; of small ones less is missing if one lacks
-its shape."""
-MAX_CHOICES = 800
-"""Multisets of breakpoints that a block may have: each is a constraint of a linear program."""
+"""Clients of a block, in the order in which they are tried. Sums of large blocks have most in
+common; small blocks lose less where a block lacks its shape."""
 MAX_BREAKPOINTS = 80
 """With more breakpoints the linear programs take hours; the bound is then that of one client."""
-MAX_STEPS = 100
+MAX_COUNTED_BLOCKS = 100
 """Blocks that are counted one by one; of more, several count as one."""
-NEGLIGIBLE = 1e-6
+NEGLIGIBLE_PART = 1e-6
 """The part of a mean by which cells that are too rare to matter may raise it."""
-CLOSE = (1.05, 1.125)
-"""A bound within this factor of an attained value is not improved; the second is for cohorts of more
-than twice `MAX_STEPS` clients, where each block size takes seconds."""
+CLOSE_ENOUGH = (1.05, 1.125)
+"""A bound within this factor of an attained value is not improved. The second factor is for large
+cohorts, of more than twice `MAX_COUNTED_BLOCKS` clients, where each block size takes seconds."""
 
 
 # -- sums of the other clients as mixtures --------------------------------------------------------
@@ -76,7 +74,7 @@ class Mixtures:
 
 
 def other_clients(
-    pmfs: FloatArray, count: int, sizes: Iterable[int] = BLOCK_SIZES, tail: float = SMALLEST
+    pmfs: FloatArray, count: int, sizes: Iterable[int] = BLOCK_SIZES, tail: float = SMALLEST_ENTRY
 ) -> Iterator[list[Mixtures]]:
     """Families of mixtures that cover all placements of the other clients.
 
@@ -93,14 +91,15 @@ def other_clients(
         a valid bound.
     """
     if count == 0:
-        yield [Mixtures([NOTHING], [NOTHING], np.zeros((1, 2), np.int64))]
+        yield [Mixtures([EMPTY_SUM], [EMPTY_SUM], np.zeros((1, 2), np.int64))]
     elif len(pmfs) == 2:
         sums = list(splits(pmfs[0], pmfs[1], count, tail))
-        yield [Mixtures(sums, [NOTHING], np.stack([np.arange(len(sums)), np.zeros(len(sums), np.int64)], axis=1))]
+        yield [Mixtures(sums, [EMPTY_SUM], np.stack([np.arange(len(sums)), np.zeros(len(sums), np.int64)], axis=1))]
     elif comb(count + len(pmfs) - 1, count) <= MAX_PLACEMENTS:
         yield [_all_placements(pmfs, count)]
     elif len(pmfs) <= MAX_BREAKPOINTS:
-        largest = max(size for size in BLOCK_SIZES if comb(-(-len(pmfs) // 2) + size - 1, size) <= MAX_CHOICES)
+        # Each multiset of breakpoints that a block may have is a constraint of a linear program.
+        largest = max(size for size in BLOCK_SIZES if comb(-(-len(pmfs) // 2) + size - 1, size) <= 800)
         for size in dict.fromkeys(min(size, largest) for size in sizes):
             yield list(_blocks(pmfs, count, size, tail))
 
@@ -111,7 +110,7 @@ def _all_placements(pmfs: FloatArray, count: int) -> Mixtures:
     See docs/proofs/interior-levels.md#lemma-2.
     """
     parts = [list(combinations_with_replacement(range(len(pmfs)), size)) for size in (count // 2, count - count // 2)]
-    sums = [[PartialSum(_convolved(pmfs[list(row)]), 0.0).trimmed(SMALLEST) for row in half] for half in parts]
+    sums = [[PartialSum(_convolved(pmfs[list(row)]), 0.0).trimmed(SMALLEST_ENTRY) for row in half] for half in parts]
     last = np.array([multiset[-1] if multiset else -1 for multiset in parts[0]])
     begin = np.array([multiset[0] for multiset in parts[1]])
     return Mixtures(sums[0], sums[1], np.argwhere(last[:, None] <= begin))
@@ -128,7 +127,7 @@ def _blocks(pmfs: FloatArray, count: int, size: int, tail: float) -> Iterator[Mi
     """
     middle = len(pmfs) // 2
     halves = pmfs[:middle], pmfs[middle:]
-    several = max(1, -(-count // (size * MAX_STEPS)))
+    several = max(1, -(-count // (size * MAX_COUNTED_BLOCKS)))
     if several > 1:
         full = several * size
         yield _counted(halves, size, several, max(0, -(-(count - 2 * (full - 1)) // full)), (0, 0), tail)
@@ -158,7 +157,7 @@ def _counted(
             common_shape(half, remainder) if remainder else CommonShape(np.ones(1), 1.0),
         )
         block = repeated(shape.pmf, several)
-        powers = [NOTHING]
+        powers = [EMPTY_SUM]
         for _ in range(steps):
             powers.append((powers[-1] + block).trimmed(tail))
         sums.append([partial_sum for power in powers for partial_sum in (power, power + PartialSum(smaller.pmf, 0.0))])
@@ -197,8 +196,8 @@ def largest_means(
 
     Args:
         mixtures: A family that covers all placements of the other clients.
-        own: The pmfs of the client whose input differs, one row each.
-        pairs: Rows (v, w): the client has the pmf `own[v]` or `own[w]`.
+        own_pmfs: The pmfs of the client whose input differs, one row each.
+        pairs: Rows (v, w): the client has the pmf `own_pmfs[v]` or `own_pmfs[w]`.
         parameters: For each pair, the Rényi orders or the values of ε.
         measure: "renyi" or "hockey-stick".
         averaged: Turns a table of divergences, and the probability that each cell lacks, into the
@@ -215,7 +214,7 @@ def largest_means(
         if weights is not None:
             matters = weights.max(axis=0) > negligible / len(cells)
             cells, weights, unweighted = cells[matters], weights[:, matters], weights[:, ~matters].sum(axis=1)
-        smallest = max(SMALLEST, negligible / (len(family.first[-1].pmf) + len(family.second[-1].pmf)))
+        smallest = max(SMALLEST_ENTRY, negligible / (len(family.first[-1].pmf) + len(family.second[-1].pmf)))
         table, missing = divergence_table(
             family.first, family.second, cells, own_pmfs, pairs, parameters, measure, smallest
         )
@@ -230,20 +229,20 @@ def largest_means(
 
 
 def certified_renyi(own_pmfs: FloatArray, others: FloatArray, count: int, alpha: float, attained: float) -> float:
-    """A bound on D_α of one client's sum with `count` others, over all pairs of `own` pmfs and all
-    placements.
+    """A bound on D_α of one client's sum with `count` others, over all pairs of the client's pmfs
+    and all placements.
 
     See docs/proofs/interior-levels.md#lemma-8.
 
     Args:
-        own: The pmfs of the client whose input differs, at its breakpoints.
+        own_pmfs: The pmfs of the client whose input differs, at its breakpoints.
         others: The pmfs of one of the other clients at their breakpoints.
         count: How many other clients there are.
         alpha: The Rényi order.
         attained: A value that some inputs attain. Pairs that are provably below it are left out.
 
     Returns:
-        The bound, no less than `attained`.
+        The bound, at least `attained`.
     """
     pairs, rise = pairs_of_client(own_pmfs, count), 1.0 if np.isinf(alpha) else alpha - 1
     if len(pairs) > 1 and len(others) > 2 and _is_mirrored(own_pmfs) and _is_mirrored(others):
@@ -260,11 +259,11 @@ def certified_renyi(own_pmfs: FloatArray, others: FloatArray, count: int, alpha:
         smallest_ratio = (
             attained / single_client.max() if alpha == 1 else np.exp(rise * (attained - single_client.max()))
         )
-        negligible = 0.0 if np.isinf(alpha) else NEGLIGIBLE * smallest_ratio
+        negligible = 0.0 if np.isinf(alpha) else NEGLIGIBLE_PART * smallest_ratio
         sizes = BLOCK_SIZES if fewer == count else BLOCK_SIZES[1:2]
-        for family in other_clients(others, fewer, sizes, max(SMALLEST, negligible / max(fewer, 1))):
+        for family in other_clients(others, fewer, sizes, max(SMALLEST_ENTRY, negligible / max(fewer, 1))):
             bounds = np.minimum(bounds, _mean_divergences(family, own_pmfs, pairs, alpha, single_client, negligible))
-            if bounds.max() <= CLOSE[fewer > 2 * MAX_STEPS] * attained:
+            if bounds.max() <= CLOSE_ENOUGH[fewer > 2 * MAX_COUNTED_BLOCKS] * attained:
                 break
     return max(float(bounds.max()), attained)
 
@@ -317,19 +316,19 @@ def _is_mirrored(pmfs: FloatArray) -> bool:
 def _single_client(own_pmfs: FloatArray, pairs: IntArray, alpha: float) -> FloatArray:
     """D_α of one client for each pair."""
     cell, parameters = np.zeros((1, 2), np.int64), np.full((len(pairs), 1), alpha)
-    return divergence_table([NOTHING], [NOTHING], cell, own_pmfs, pairs, parameters, "renyi")[0][0, :, 0]
+    return divergence_table([EMPTY_SUM], [EMPTY_SUM], cell, own_pmfs, pairs, parameters, "renyi")[0][0, :, 0]
 
 
 def _with_equal_inputs(
     own_pmfs: FloatArray, others: FloatArray, count: int, pairs: IntArray, alpha: float
 ) -> FloatArray:
-    """For each pair the largest D_α if all other clients have the same input: no bound for so many is below."""
+    """For each pair the largest D_α if all other clients have the same input, a lower bound."""
     sums = [repeated(pmf, count) for pmf in others]
     cells, parameters = (
         np.stack([np.arange(len(sums)), np.zeros(len(sums), np.int64)], axis=1),
         np.full((len(pairs), 1), alpha),
     )
-    table, _ = divergence_table(sums, [NOTHING], cells, own_pmfs, pairs, parameters, "renyi", is_attained=True)
+    table, _ = divergence_table(sums, [EMPTY_SUM], cells, own_pmfs, pairs, parameters, "renyi", is_attained=True)
     return np.asarray(table[:, :, 0].max(axis=0))
 
 
@@ -378,17 +377,8 @@ class CommonShape(NamedTuple):
     weight: float
 
 
-RARE = 1e-11
-"""Outcomes of a sum that are less likely are left out of what is common."""
-MASS_VALUE = 3.0
-"""What mass counts for in the choice of a shape beside its squared distance from zero, in variances.
-"""
-ALTERNATIONS = 3
-"""How often the shape and the pmfs that are added to it are found in turn."""
-MAX_REFINEMENTS, ENOUGH_WEIGHT, WORST_ADDED = 3, 0.985, 12
-"""A shape is found again, up to so often, until its weight in every sum is at least that part of the
-weight in those that were looked at; each time so many of the worst sums are added to these.
-"""
+RARE_OUTCOME = 1e-11
+"""A common shape has no outcomes of a sum that are less likely."""
 
 
 def common_shape(pmfs: FloatArray, clients: int) -> CommonShape:
@@ -435,17 +425,17 @@ def _common_shape(rows: tuple[tuple[float, ...], ...], clients: int) -> CommonSh
     choices = list(combinations_with_replacement(range(len(pmfs)), clients))
     sums = np.array([_convolved(pmfs[list(choice)]) for choice in choices])
     unit = clients * min(map(variance, pmfs))
-    looked_at = [k for k, choice in enumerate(choices) if choice[0] == choice[-1]]
-    best = CommonShape(np.ones(1), 0.0)
-    for _ in range(MAX_REFINEMENTS):
-        shape, proposed = _alternating(sums[looked_at], unit)
+    considered = [k for k, choice in enumerate(choices) if choice[0] == choice[-1]]
+    best, enough = CommonShape(np.ones(1), 0.0), 0.985  # of the weight in the sums that were considered
+    for _ in range(3):
+        shape, proposed = _alternating(sums[considered], unit)
         weights = np.array([_complement(pmf, shape).sum() for pmf in sums])
         if weights.min() * variance(shape) > best.weight * variance(best.pmf):
             best = CommonShape(shape, float(weights.min()))
-        if weights.min() > ENOUGH_WEIGHT * proposed:
+        if weights.min() > enough * proposed:
             break
-        worst = [int(k) for k in np.argsort(weights)[:WORST_ADDED] if weights[k] < ENOUGH_WEIGHT * proposed]
-        looked_at = [*looked_at, *(k for k in worst if k not in looked_at)]
+        worst = [int(k) for k in np.argsort(weights)[:12] if weights[k] < enough * proposed]
+        considered = [*considered, *(k for k in worst if k not in considered)]
     return CommonShape(best.pmf, best.weight * (1 - 1e-12))
 
 
@@ -459,7 +449,7 @@ def _alternating(sums: FloatArray, unit: float) -> CommonShape:
     added[index, low] = 1 - fraction
     added[index, np.minimum(low + 1, width - 1)] += fraction
     best = CommonShape(np.ones(1), 0.0)
-    for _ in range(ALTERNATIONS):
+    for _ in range(3):
         shape = _heaviest_shape(sums, added, unit)
         if shape is None:
             break
@@ -492,13 +482,14 @@ def _heaviest_shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatAr
             inside = (at >= 0) & (at < width)
             is_impossible |= ~inside
             matrix[at[inside], np.flatnonzero(inside)] += more[outcome]
-        rare = pmf < RARE
+        rare = pmf < RARE_OUTCOME
         is_impossible |= (matrix[rare] > 0).any(axis=0)
         rows.append(csr_matrix(matrix[~rare] / pmf[~rare, None]))
     possible = np.flatnonzero(~is_impossible)
     if not len(possible):
         return None
-    value = MASS_VALUE * unit + offsets[possible].astype(np.float64) ** 2
+    # Mass counts as much as a squared distance of three variances.
+    value = 3.0 * unit + offsets[possible].astype(np.float64) ** 2
     limits: Any = vstack(rows).tocsc()[:, possible]
     solved = linprog(-value, A_ub=limits, b_ub=np.ones(limits.shape[0]), method="highs")
     if solved.x is None or not solved.x.max() > 1e-9:
@@ -523,7 +514,7 @@ def _complement(pmf: FloatArray, shape: FloatArray) -> FloatArray:
     shifted = np.zeros((len(pmf), shift_count))
     for k in range(shift_count):
         shifted[k : k + len(shape), k] = shape
-    rare = pmf < RARE
+    rare = pmf < RARE_OUTCOME
     possible = ~(shifted[rare] > 0).any(axis=0)
     if not possible.any():
         return np.zeros(shift_count)

@@ -20,22 +20,13 @@ from rqm._util.threads import fill_in_parallel
 IntArray = npt.NDArray[np.int64]
 Measure = Literal["renyi", "hockey-stick"]
 
-FAR_TAIL = 1e-40
-"""Probability that may be cut from each end of a sum where it counts for no more than itself."""
-MAX_SPLITS = 1024
-"""Splits of the other clients between two inputs that are computed one by one; of more, neighbors
-share one bound."""
-SMALLEST = 1e-280
-"""Entries of a sum below this are cut: products with a client's own pmf stay far above the smallest
-float."""
-ROUNDING = 1e-8
-"""More than the relative error of a probability of a sum of up to 10^5 clients."""
+SMALLEST_ENTRY = 1e-280
+"""Entries of a sum below this are cut. Products with a client's own pmf stay above the smallest
+float, 2e-308."""
 UNDERFLOW = 1e-290
-"""More than the powers of all outcomes that are too small for a float."""
-NEAR_KL = 0.5
-"""Where (α − 1) times the largest privacy loss is below this, D_α is computed as a mean of losses."""
-MAX_SQUARING_ORDER = 256
-"""Whole orders up to this are computed by squaring, which needs no logarithms."""
+"""Above the sum of all terms that are too small for a float."""
+ROUND_UP = 1 + 1e-9
+"""Above the relative rounding errors of sums of positive numbers, and of Φ⁻¹ of them."""
 
 
 class PartialSum(NamedTuple):
@@ -69,13 +60,23 @@ class PartialSum(NamedTuple):
         return PartialSum(self.pmf[first:last], self.missing + cut, cut_ends)
 
 
-NOTHING = PartialSum(np.ones(1), 0.0)
+EMPTY_SUM = PartialSum(np.ones(1), 0.0)
 """The sum over no clients."""
 
 
-def repeated(pmf: FloatArray, count: int, tail: float = SMALLEST) -> PartialSum:
-    """The sum of `count` independent copies up to an offset, trimmed by `tail` on the way."""
-    total, square = NOTHING, PartialSum(np.trim_zeros(pmf), 0.0)
+def repeated(pmf: FloatArray, count: int, tail: float = SMALLEST_ENTRY) -> PartialSum:
+    """The sum of independent integers with the same pmf, up to an offset.
+
+    Args:
+        pmf: The pmf of one of them.
+        count: How many are added.
+        tail: Probability that may be cut from each end of an intermediate sum. By default only
+            entries that are too small for a float are cut.
+
+    Returns:
+        The sum; of no integers, `EMPTY_SUM`.
+    """
+    total, square = EMPTY_SUM, PartialSum(np.trim_zeros(pmf), 0.0)
     while count:
         if count & 1:
             total = (total + square).trimmed(tail)
@@ -86,13 +87,13 @@ def repeated(pmf: FloatArray, count: int, tail: float = SMALLEST) -> PartialSum:
 
 
 def splits(
-    low: FloatArray, high: FloatArray, others: int, tail: float = FAR_TAIL, max_splits: int = MAX_SPLITS
+    low: FloatArray, high: FloatArray, others: int, tail: float = 1e-40, max_splits: int = 1024
 ) -> Iterator[PartialSum]:
     """Sums of `others` clients, one for each way to split them between two pmfs.
 
     If the two pmfs mirror each other, one of two mirrored splits is enough and the other is left
-    out. Of more than `max_splits` splits, neighbors share a sum from which the clients are
-    dropped in whom they differ. Dropping clients never makes a divergence smaller.
+    out. Of more than `max_splits` splits, neighboring ones share a sum without the clients whose
+    inputs differ. Dropping clients never makes a divergence smaller.
 
     See docs/proofs/affine.md#lemma-1.
 
@@ -100,8 +101,9 @@ def splits(
         low: The pmf of a client at the lower input.
         high: The pmf of a client at the upper input.
         others: The number of clients.
-        tail: Probability that may be cut from each end of a sum.
-        max_splits: How many splits are told apart.
+        tail: Probability that may be cut from each end of a sum. The default is below every
+            error that callers allow for.
+        max_splits: The largest number of different sums; it bounds the time.
 
     Yields:
         The sums, from few clients at the upper input to many.
@@ -158,10 +160,11 @@ def _power_sum(q: FloatArray, ratio: FloatArray, alpha: float, power: FloatArray
     """Σ q · ratio**alpha; `power` is scratch space of two rows."""
     size = q.shape[0]
     total = 0.0
-    if alpha > MAX_SQUARING_ORDER or alpha != np.floor(alpha):
+    if alpha > 256 or alpha != np.floor(alpha):
         for z in range(size):
             total += q[z] * ratio[z] ** alpha
         return total
+    # Repeated squaring needs no logarithms.
     result, square, exponent = power[0], power[1], int(alpha)
     for z in range(size):
         result[z] = q[z]
@@ -183,6 +186,7 @@ def _renyi(
     p: FloatArray, q: FloatArray, orders: FloatArray, out: FloatArray, scratch: FloatArray
 ) -> None:  # pragma: no cover (compiled)
     """Write D_α(P ‖ Q) to `out` for every order, infinite if P has an outcome that Q has not."""
+    mean_below = 0.5  # (α − 1) times the largest loss, below which D_α is a mean of losses
     size, largest = p.shape[0], 0.0
     ratio = scratch[2, :size]
     for z in range(size):
@@ -195,7 +199,7 @@ def _renyi(
         alpha = orders[k]
         if alpha == np.inf:
             out[k] = np.log(largest)
-        elif alpha == 1.0 or (alpha - 1) * np.log(largest) < NEAR_KL:  # without cancellation as α tends to 1
+        elif alpha == 1.0 or (alpha - 1) * np.log(largest) < mean_below:  # without cancellation as α tends to 1
             total, mass = 0.0, 0.0
             for z in range(size):
                 if p[z] > 0.0:
@@ -207,7 +211,7 @@ def _renyi(
         ratio[z] /= largest
     for k in range(orders.shape[0]):
         alpha = orders[k]
-        if 1.0 < alpha < np.inf and (alpha - 1) * np.log(largest) >= NEAR_KL:
+        if 1.0 < alpha < np.inf and (alpha - 1) * np.log(largest) >= mean_below:
             total = _power_sum(q, ratio, alpha, scratch) + UNDERFLOW
             out[k] = (np.log(total) + alpha * np.log(largest)) / (alpha - 1)
 
@@ -215,7 +219,8 @@ def _renyi(
 @compiled
 def _hockey_stick(p: FloatArray, q: FloatArray, epsilon: float) -> float:  # pragma: no cover (compiled)
     """Σ max(p − e^ε q, 0), rounded up. See docs/proofs/interior-levels.md#lemma-9."""
-    more, less, total = 1.0 + ROUNDING, np.exp(epsilon) * (1.0 - ROUNDING), 0.0
+    error = 1e-8  # above the relative error of a probability of a sum of up to 10⁵ clients
+    more, less, total = 1.0 + error, np.exp(epsilon) * (1.0 - error), 0.0
     for z in range(p.shape[0]):
         total += max(more * p[z] - less * q[z], 0.0)
     return total
@@ -275,7 +280,7 @@ def divergence_table(
     pairs: IntArray,
     parameters: FloatArray,
     measure: Measure,
-    smallest: float = SMALLEST,
+    smallest: float = SMALLEST_ENTRY,
     is_attained: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """Divergences between sums that differ in one client, beside many sums of the other clients.
@@ -284,8 +289,8 @@ def divergence_table(
         first: Sums of some of the other clients.
         second: Sums of the rest of them.
         cells: Rows (i, j): the other clients add `first[i] + second[j]`.
-        own: The pmfs of the client whose input differs, one row each.
-        pairs: Rows (v, w): the client has the pmf `own[v]` or `own[w]`.
+        own_pmfs: The pmfs of the client whose input differs, one row each.
+        pairs: Rows (v, w): the client has the pmf `own_pmfs[v]` or `own_pmfs[w]`.
         parameters: For each pair, the Rényi orders, or the values of ε of hockey-stick
             divergences.
         measure: "renyi" or "hockey-stick".

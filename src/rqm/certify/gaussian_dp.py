@@ -22,21 +22,13 @@ from scipy.special import ndtri_exp
 from rqm._util.checks import FloatArray, one_of, real, whole
 from rqm.bounds import Neighboring
 from rqm.certify.affine_rdp import CLIENT_RELATIONS, end_pmfs, squared_distance
-from rqm.certify.distributions import IntArray, splits
+from rqm.certify.distributions import ROUND_UP, IntArray, splits
 from rqm.certify.scores import summed_rate
 from rqm.certify.trials import Z_ERROR, CoordinateGdp, summed_trials
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
-ROUNDING = 1 + 1e-9
-"""Far more than the rounding errors of sums of positive numbers."""
-INTERVALS = 32
+SLOPE_INTERVALS = 32
 """Intervals from zero to an end of the clip in which the slope of Φ⁻¹ is bounded."""
-EVENTS_AT_ONCE = 256
-"""Events that are bounded closely at a time, those that could be worst first."""
-NEARLY_GAUSSIAN = 1.1
-"""If μ² exceeds what the variance implies by less than this factor, the sum of trials is not
-computed: it takes seconds.
-"""
 
 
 def affine_gdp(
@@ -77,11 +69,11 @@ def affine_gdp(
     tail = _tail(failure, dim * trials)
     coordinate = coordinate_gdp(ends, honest - 1, neighboring, tail)
     distance = squared_distance(mechanism, l2_clip, neighboring)
-    squared = trials * min(distance * coordinate.per_square, dim * coordinate.most)
+    squared = trials * min(distance * coordinate.per_square, dim * coordinate.largest)
     variance = honest * trials * float(mechanism.variance(mechanism.clip)) / mechanism.clip**2
-    if trials > 1 and coordinate.per_square * variance > NEARLY_GAUSSIAN:
+    if trials > 1 and coordinate.per_square * variance > 1.1:  # else the sum is Gaussian enough, and takes seconds
         summed = summed_trials((ends[0][1], ends[1][1]), trials, honest, neighboring, trials * tail)
-        squared = min(squared, distance * summed.per_square, dim * summed.most)
+        squared = min(squared, distance * summed.per_square, dim * summed.largest)
     per_coordinate = 4 if neighboring == "replace-one" else 1
     longest = trials * min(distance / per_coordinate, dim)
     return sqrt(min(squared, per_coordinate * longest * summed_rate(ends, honest - 1, longest)))
@@ -116,7 +108,7 @@ def affine_gdp_anywhere(
     distance, tail = (sensitivity / mechanism.clip) ** 2, _tail(failure, dim * trials)
     longest = trials * min(distance, 4 * dim)
     rate = min(steepest_slope(ends, honest - 1, tail) ** 2, summed_rate(ends, honest - 1, longest / min(4.0, distance)))
-    largest_slope = coordinate_gdp(ends, honest - 1, "replace-one", tail).most
+    largest_slope = coordinate_gdp(ends, honest - 1, "replace-one", tail).largest
     return sqrt(min(longest * rate, trials * dim * largest_slope))
 
 
@@ -124,7 +116,7 @@ def _tail(failure: float, coordinates: int) -> float:
     """The tail at each end of a coordinate, rounded down to a power of two so that results can be
     reused."""
     failure = real("failure", failure, "above 0 and below 1", 0, 1)
-    return float(2.0 ** np.floor(np.log2(failure / (2 * coordinates) / ROUNDING)))
+    return float(2.0 ** np.floor(np.log2(failure / (2 * coordinates) / ROUND_UP)))
 
 
 @lru_cache(maxsize=256)
@@ -151,15 +143,23 @@ def coordinate_gdp(
         if events is None:
             return CoordinateGdp(inf, inf)
         worst = events.raised(worst, neighboring)
-    return CoordinateGdp(worst.per_square * ROUNDING, worst.most * ROUNDING)
+    return CoordinateGdp(worst.per_square * ROUND_UP, worst.largest * ROUND_UP)
 
 
 @lru_cache(maxsize=256)
 def steepest_slope(ends: tuple[tuple[float, ...], ...], others: int, tail: float) -> float:
-    """μ of a coordinate over the distance of its two inputs in clips, wherever they lie; see
-    `coordinate_gdp`."""
+    """The largest ratio of μ of a coordinate to the distance of its two inputs, in clips.
+
+    Args:
+        ends: The pmfs at the two ends of the clip.
+        others: Number of other clients.
+        tail: Probability at each end of the sum that is left out.
+
+    Returns:
+        The ratio, over all splits of the other clients; infinite if tails are unknown.
+    """
     slopes = [inf if events is None else events.steepest_slope() for events in _events_of_splits(ends, others, tail)]
-    return max(slopes, default=0.0) * ROUNDING
+    return max(slopes, default=0.0) * ROUND_UP
 
 
 def _events_of_splits(ends: tuple[tuple[float, ...], ...], others: int, tail: float) -> Iterator["BestEvents | None"]:
@@ -219,7 +219,15 @@ class BestEvents:
         return cls(inside[:, used], outside[:, used], np.maximum(rise[used], 0))
 
     def z(self, u: float | FloatArray, events: slice | IntArray = slice(None)) -> FloatArray:
-        """Φ⁻¹ of the probability of some events at the input u, or at inputs of the same sign."""
+        """Φ⁻¹ of the probability of some events.
+
+        Args:
+            u: The input in clips, from −1 to 1, or inputs of the same sign.
+            events: Which events; by default all.
+
+        Returns:
+            A value for each event.
+        """
         end, weight = (2, u) if np.min(u) >= 0 else (0, -u)
         inside, outside = (
             (1 - weight) * probabilities[1, events] + weight * probabilities[end, events]
@@ -248,14 +256,14 @@ class BestEvents:
         return np.nan_to_num(slope, nan=inf, posinf=inf)
 
     def _mean_slopes(self, events: IntArray, sign: int) -> FloatArray:
-        """Bounds of |z(±x) − z(0)| / x at x = 0, 1/INTERVALS, …, 1, one row each; the first is the
+        """Bounds of |z(±x) − z(0)| / x at x = 0, 1/SLOPE_INTERVALS, …, 1, one row each; the first is the
         slope at 0.
 
         See docs/proofs/affine.md#lemma-6.
         """
         start = self.z(0.0, events)
         steepest = self._slope(start, events)
-        x = (np.arange(1, INTERVALS + 1) / INTERVALS)[:, None]
+        x = (np.arange(1, SLOPE_INTERVALS + 1) / SLOPE_INTERVALS)[:, None]
         z = self.z(sign * x, events)
         with np.errstate(invalid="ignore"):
             # z rises by no more than its steepest slope on the way, which is at one end of it.
@@ -263,12 +271,12 @@ class BestEvents:
         return np.vstack([steepest, np.nan_to_num(mean, nan=inf, posinf=inf)])
 
     def raised(self, bounds: CoordinateGdp, neighboring: Neighboring) -> CoordinateGdp:
-        """The largest μ² over these events and what is known already.
+        """The largest μ² over these events and those before.
 
         See docs/proofs/affine.md#lemma-7.
 
         Args:
-            known: The largest so far; events that cannot exceed it are not bounded closely.
+            bounds: The largest so far. Events that cannot exceed it are not bounded closely.
             neighboring: "replace-one" or "zero-out".
 
         Returns:
@@ -286,13 +294,13 @@ class BestEvents:
             farthest = np.maximum(*rises)
             return bounds.maximum(CoordinateGdp(np.maximum(slope, farthest).max() ** 2, farthest.max() ** 2))
         crude = sum((np.maximum(slope, rise) ** 2 for rise in rises), start=np.zeros(len(slope))) / 2
-        per_square, by_bound = bounds.per_square, np.argsort(-crude)
-        for start in range(0, len(by_bound), EVENTS_AT_ONCE):
-            events = by_bound[start : start + EVENTS_AT_ONCE]
+        per_square, by_bound, batch_size = bounds.per_square, np.argsort(-crude), 256
+        for start in range(0, len(by_bound), batch_size):
+            events = by_bound[start : start + batch_size]
             if crude[events[0]] <= per_square:
                 break
             per_square = max(per_square, float(self._per_square(events[crude[events] > per_square]).max()))
-        return CoordinateGdp(per_square, max(bounds.most, float(((rises[0] + rises[1]) ** 2).max())))
+        return CoordinateGdp(per_square, max(bounds.largest, float(((rises[0] + rises[1]) ** 2).max())))
 
     def _per_square(self, events: IntArray) -> FloatArray:
         """The largest μ² / (2(u² + u'²)) of some events over all u ≥ 0 ≥ u': at 0, or with one of
@@ -302,7 +310,7 @@ class BestEvents:
         """
         slopes = [self._mean_slopes(events, sign) for sign in (1, -1)]
         largest = slopes[0][0] ** 2
-        edges = (np.arange(INTERVALS + 1) / INTERVALS)[:, None]
+        edges = (np.arange(SLOPE_INTERVALS + 1) / SLOPE_INTERVALS)[:, None]
         for mean, opposite in (slopes, slopes[::-1]):
             steep, end = np.maximum(mean[:-1], mean[1:]), opposite[-1]
             with np.errstate(divide="ignore", invalid="ignore"):

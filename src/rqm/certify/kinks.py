@@ -2,7 +2,7 @@
 vector.
 
 Such a pmf is affine only between neighboring breakpoints, so neither the worst pair of inputs nor
-the worst inputs of the other clients are known beforehand.
+the worst inputs of the other clients are known in advance.
 
 - *One coordinate*: its hockey-stick divergence is certified over all pairs of breakpoints and all
   placements of the other clients (`blocks.py`).
@@ -22,24 +22,12 @@ import numpy as np
 from scipy.special import erfcx, ndtr, ndtri, ndtri_exp
 
 from rqm._util.checks import FloatArray
-from rqm.certify.blocks import NEGLIGIBLE, largest_means, other_clients, pairs_of_client
-from rqm.certify.distributions import NOTHING, SMALLEST, IntArray, divergence_table, repeated
+from rqm.certify.blocks import NEGLIGIBLE_PART, largest_means, other_clients, pairs_of_client
+from rqm.certify.distributions import EMPTY_SUM, SMALLEST_ENTRY, IntArray, divergence_table, repeated
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
-STEPS_ABOVE_ATTAINED = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0, 5.0, 10.0)
-"""Where ε is certified, over what is attained."""
-LEAST_EPSILON = 0.01
-"""Added to these ε, times the step less one: where hardly anything is attained."""
-THRESHOLDS = np.concatenate([np.arange(0, 4.1, 0.25), np.arange(4.5, 8.1, 0.5), np.arange(9, 17), np.arange(19, 40, 3)])
-"""Where E(score − τ)₊ is bounded, in standard deviations; farther out in wider steps."""
-TAIL = 1e-100
-"""Probability that may be cut from each end of a sum."""
-VARIANCE_RATIO = 1.06
-"""By about how much μ² exceeds the largest variance of a score, times the squared distance."""
-USELESS_MU = 9.0
-"""A larger μ means an ε of more than 80; it is not certified."""
-LEAST_STOP_LOSS = 1e-60
-"""Where E(score − τ)₊ is less than this part of a standard deviation, larger τ are not looked at."""
+SUM_TAIL = 1e-100
+"""Probability that may be cut from each end of a sum whose tails matter: far below every δ."""
 
 
 def _attained(
@@ -48,9 +36,9 @@ def _attained(
     """Hockey-stick divergences of some pairs of breakpoints, the largest with all other clients at
     one breakpoint."""
     own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
-    bases = [repeated(pmf, honest - 1, TAIL) for pmf in own_pmfs]
+    bases = [repeated(pmf, honest - 1, SUM_TAIL) for pmf in own_pmfs]
     cells = np.stack([np.arange(len(bases)), np.zeros(len(bases), np.int64)], axis=1)
-    table, _ = divergence_table(bases, [NOTHING], cells, own_pmfs, pairs, epsilons, "hockey-stick")
+    table, _ = divergence_table(bases, [EMPTY_SUM], cells, own_pmfs, pairs, epsilons, "hockey-stick")
     return np.asarray(table.max(axis=0))
 
 
@@ -66,7 +54,7 @@ def _certified(
     """Hockey-stick divergences of some pairs of breakpoints for all placements of the other clients."""
     own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     best = np.full(epsilons.shape, inf)
-    for family in other_clients(own_pmfs, honest - 1, tail=max(SMALLEST, negligible / honest)):
+    for family in other_clients(own_pmfs, honest - 1, tail=max(SMALLEST_ENTRY, negligible / honest)):
         means = largest_means(
             family,
             own_pmfs,
@@ -81,7 +69,7 @@ def _certified(
             break
     if not np.isfinite(best).all():  # so many breakpoints that only one client is accounted for
         cell = np.zeros((1, 2), np.int64)
-        single_client, _ = divergence_table([NOTHING], [NOTHING], cell, own_pmfs, pairs, epsilons, "hockey-stick")
+        single_client, _ = divergence_table([EMPTY_SUM], [EMPTY_SUM], cell, own_pmfs, pairs, epsilons, "hockey-stick")
         best = np.minimum(best, single_client[0])
     return best
 
@@ -111,7 +99,8 @@ def coordinate_epsilon(
     if attained == inf:
         return inf
     pairs = pairs_of_client(np.exp(mechanism.breakpoint_log_pmfs(distribution)), honest - 1)
-    tried = np.array([max(attained * step, LEAST_EPSILON * (step - 1)) for step in STEPS_ABOVE_ATTAINED])
+    ratios = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0, 5.0, 10.0)
+    tried = np.array([max(attained * ratio, 0.01 * (ratio - 1)) for ratio in ratios])  # if hardly any ε is attained
     epsilons = np.tile(tried, (len(pairs), 1))
     matters = (_attained(mechanism, 1, distribution, pairs, epsilons) > delta).any(axis=1)
     deltas = np.zeros(epsilons.shape)
@@ -123,7 +112,7 @@ def coordinate_epsilon(
             pairs[matters],
             epsilons[matters],
             lambda best: bool((best[:, 0] <= delta).all()),
-            NEGLIGIBLE * delta,
+            NEGLIGIBLE_PART * delta,
         )
     is_enough = deltas.max(axis=0) * (1 + 1e-9) <= delta
     return float(tried[np.argmax(is_enough)]) if is_enough.any() else inf
@@ -191,10 +180,10 @@ def interior_gdp(
         μ, infinite if there is none or if it would be useless.
     """
     squared = min(squared, dim * farthest)
-    if (
-        mechanism.has_noiseless_inputs
-        or sqrt(squared * VARIANCE_RATIO * score_variance(mechanism, honest, distribution)) > USELESS_MU
-    ):
+    useless_mu = 9.0  # an ε of more than 80 is not certified
+    if mechanism.has_noiseless_inputs:
+        return inf
+    if sqrt(squared * 1.06 * score_variance(mechanism, honest, distribution)) > useless_mu:  # about μ
         return inf
     scores = _scores(mechanism, honest, distribution)
     if scores is None:
@@ -206,7 +195,7 @@ def interior_gdp(
         if mu <= smallest:
             return mu * (1 + 1e-9)
         smallest = mu * 1.001
-        if smallest > 2 * USELESS_MU:
+        if smallest > 2 * useless_mu:
             break
     return inf
 
@@ -231,7 +220,7 @@ def score_variance(mechanism: DiscreteMechanism, honest: int, distribution: PmfK
         0.0,
     )
     for pmf in own_pmfs:
-        base = repeated(pmf, honest - 1, TAIL).pmf
+        base = repeated(pmf, honest - 1, SUM_TAIL).pmf
         sums = np.array([np.convolve(pmf, base) for pmf in own_pmfs])
         rises = (np.diff(sums, axis=0) / widths[:, None]) ** 2
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -276,21 +265,22 @@ def _bounded_scores(
     pairs, epsilons, weights = _stop_loss_terms(widths, np.zeros(1))
     at_zero = float((weights * _attained(mechanism, honest, distribution, pairs, epsilons)).max())
     deviation = sqrt(2 * pi) * at_zero  # of a Gaussian with that mean of its positive part
-    tau = THRESHOLDS * deviation
+    steps = [np.arange(0, 4.1, 0.25), np.arange(4.5, 8.1, 0.5), np.arange(9, 17), np.arange(19, 40, 3)]
+    tau = np.concatenate(steps) * deviation
     tau = tau[tau < largest]
     pairs, epsilons, weights = _stop_loss_terms(widths, tau)
     attained = (weights * _attained(mechanism, honest, distribution, pairs, epsilons)).max(axis=0)
-    used = slice(0, int(np.argmax(np.append(attained < LEAST_STOP_LOSS * deviation, True))) + 1)
+    used = slice(0, int(np.argmax(np.append(attained < 1e-60 * deviation, True))) + 1)
     tau, epsilons, weights, attained = tau[used], epsilons[:, used], weights[:, used], attained[used]
 
     def is_close(best: FloatArray) -> bool:
         return bool(((weights * best).max(axis=0) <= 1.02 * attained).all())
 
-    negligible = NEGLIGIBLE * float(attained.min() / weights.max())
+    negligible = NEGLIGIBLE_PART * float(attained.min() / weights.max())
     certified = (weights * _certified(mechanism, honest, distribution, pairs, epsilons, is_close, negligible)).max(
         axis=0
     )
-    above = np.append(certified * (1 + 1e-9) + deviation * TAIL, 0.0)
+    above = np.append(certified * (1 + 1e-9) + deviation * SUM_TAIL, 0.0)
     return np.append(tau, largest), np.maximum.accumulate(above[::-1])[::-1]
 
 
@@ -319,30 +309,6 @@ def _stop_loss_terms(widths: FloatArray, tau: FloatArray) -> tuple[IntArray, Flo
 
 # -- mixtures of Gaussians above a score ----------------------------------------------------------
 
-DEVIATIONS = np.concatenate([np.linspace(0.9, 1.6, 29), [1.7, 1.9, 2.2, 2.6, 3.2, 4.0]])
-"""Standard deviations of the Gaussians, in units of the one whose E(√V Z)₊ is that of the score."""
-POINTS_BETWEEN = 60
-"""Points between two thresholds at which the mixture is compared with the line between them."""
-DEEPEST = 1e-70
-"""What is less than this part of E(score)₊ is put at the largest score."""
-MAX_EXCESS = 1e4
-"""More than enough of a mixture at one point."""
-VARIANCE_STEP = 0.05
-"""Variances are rounded to multiples of this part of their mean."""
-MAX_FARTHEST = 64
-"""Coordinates at their farthest that are told apart; to assume fewer, farther out, only loosens the
-bound."""
-TANGENT = 0.61
-"""For t up to this times √m, the tangent of E(√m Z − t)₊ at m lies above it (docs/proofs/interior-levels.md#lemma-16).
-"""
-CURVATURE = 0.3705
-"""The largest t³ d²/dm² E(√m Z − t)₊, at t² = 5.45 m, rounded up."""
-THRESHOLD_STEP = 0.02
-"""Step of the thresholds of scores that are tried, in standard deviations; half of it that of Φ⁻¹ of
-probabilities."""
-NEVER = 1e-200
-"""Probabilities that are added to those farthest out."""
-
 
 def _stop_loss(x: FloatArray) -> FloatArray:
     """E(Z − x)₊ of a standard normal Z, x ≥ 0, by Mills' ratio: up to x = 38, where it vanishes, the relative error
@@ -362,13 +328,13 @@ class GaussianMixture:
     Attributes:
         variances: Values of V.
         weights: Their probabilities.
-        moved: Probability of ±`farthest`.
+        farthest_mass: Probability of ±`farthest`.
         farthest: The farthest value.
     """
 
     variances: FloatArray
     weights: FloatArray
-    moved: float
+    farthest_mass: float
     farthest: float
 
     @staticmethod
@@ -387,18 +353,19 @@ class GaussianMixture:
         from scipy.optimize import linprog  # noqa: PLC0415 (takes half a second)
 
         unit = sqrt(2 * pi) * float(stop_loss[0])
-        last_known = int(np.searchsorted(-stop_loss, -DEEPEST * stop_loss[0]))
-        last_known = max(2, min(last_known + 1, len(stop_loss) - 1))
+        # Beyond the last threshold that is used, all is put at the largest score.
+        used = int(np.searchsorted(-stop_loss, -1e-70 * stop_loss[0]))
+        used = max(2, min(used + 1, len(stop_loss) - 1))
         farthest = float(thresholds[-1])
-        total_shift = 2 * float(stop_loss[last_known - 1]) / (farthest - float(thresholds[last_known - 1]))
-        deviations = unit * DEVIATIONS
-        x = np.concatenate([np.linspace(a, b, POINTS_BETWEEN) for a, b in pairwise(thresholds[:last_known])])
+        farthest_mass = 2 * float(stop_loss[used - 1]) / (farthest - float(thresholds[used - 1]))
+        deviations = unit * np.concatenate([np.linspace(0.9, 1.6, 29), [1.7, 1.9, 2.2, 2.6, 3.2, 4.0]])
+        x = np.concatenate([np.linspace(a, b, 60) for a, b in pairwise(thresholds[:used])])
         needed = np.interp(x, thresholds, stop_loss)
         with np.errstate(over="ignore"):
             rows = np.array([deviation * _stop_loss(x / deviation) for deviation in deviations]).T / needed[:, None]
         solved = linprog(
             (deviations / unit) ** 4,
-            A_ub=-np.minimum(rows, MAX_EXCESS),
+            A_ub=-np.minimum(rows, 1e4),
             b_ub=-np.ones(len(x)),
             A_eq=np.ones((1, len(deviations))),
             b_eq=[1.0],
@@ -407,10 +374,10 @@ class GaussianMixture:
             return None
         weights = np.maximum(solved.x, 0)
         weights /= weights.sum()
-        shortfall = _shortfall(x, needed, deviations, weights * (1 - total_shift))
-        if not 0 < shortfall <= 1.2 or total_shift > 1e-9:
+        shortfall = _shortfall(x, needed, deviations, weights * (1 - farthest_mass))
+        if not 0 < shortfall <= 1.2 or farthest_mass > 1e-9:
             return None
-        return GaussianMixture((deviations * shortfall) ** 2, weights, total_shift, farthest)
+        return GaussianMixture((deviations * shortfall) ** 2, weights, farthest_mass, farthest)
 
     @cached_property
     def mean(self) -> float:
@@ -419,8 +386,9 @@ class GaussianMixture:
 
     def _mean_of(self, count: int) -> tuple[FloatArray, FloatArray]:
         """The mean of `count` independent V in units of E V, and its pmf; each V is spread over two
-        multiples."""
-        scaled = self.variances / self.mean / VARIANCE_STEP
+        multiples of a step."""
+        step = 0.05
+        scaled = self.variances / self.mean / step
         low = np.floor(scaled).astype(np.int64)
         fraction = scaled - low
         square = np.zeros(int(low.max()) + 2)
@@ -431,7 +399,7 @@ class GaussianMixture:
             if left & 1:
                 pmf = _without_rare_end(np.convolve(pmf, square))
             square, left = _without_rare_end(np.convolve(square, square)), left >> 1
-        return np.arange(len(pmf)) * VARIANCE_STEP / count, pmf
+        return np.arange(len(pmf)) * step / count, pmf
 
     def factor(self, count: int, dim: int, tail: float) -> float:
         """μ² over the squared distance of two vectors, for events that are likelier than a tail.
@@ -446,29 +414,32 @@ class GaussianMixture:
         Returns:
             The factor, infinite if the farthest values matter too much.
         """
-        m, pmf = self._mean_of(min(count, MAX_FARTHEST))
+        m, pmf = self._mean_of(min(count, 64))  # fewer and farther coordinates only loosen the bound
         mean = float(pmf @ m)
         spread, last = float(pmf @ (m - mean) ** 2), float(-ndtri_exp(log(tail)))
-        t = np.arange(THRESHOLD_STEP, last * 2.0, THRESHOLD_STEP)[:, None]
+        step = 0.02  # of the thresholds, in standard deviations
+        t = np.arange(step, last * 2.0, step)[:, None]
         m, pmf = m[pmf > 0], pmf[pmf > 0]
         # Beyond t² the function of m is concave: there a tangent is above it, and all of it is convex.
         root = np.sqrt(np.minimum(m, t * t))
         tangent = np.maximum(m - t * t, 0) * float(_density(np.ones(1))[0]) / (2 * t)
         extreme = (root * _stop_loss(t / np.maximum(root, 1e-150)) + tangent) @ pmf
-        curvature = np.where(t[:, 0] < TANGENT * sqrt(mean), 0.0, CURVATURE / (2 * t[:, 0] ** 3) * spread)
+        # Up to t = 0.61 √m the tangent of E(√m Z − t)₊ at m lies above it. The largest t³ d²/dm² of it is 0.3705, at
+        # t² = 5.45 m, rounded up (docs/proofs/interior-levels.md#lemma-16).
+        curvature = np.where(t[:, 0] < 0.61 * sqrt(mean), 0.0, 0.3705 / (2 * t[:, 0] ** 3) * spread)
         even = sqrt(mean) * _stop_loss(t[:, 0] / sqrt(mean)) + curvature
-        z = np.append(np.arange(0, last, THRESHOLD_STEP / 2), last)
+        z = np.append(np.arange(0, last, step / 2), last)
         isoperimetric = _density(z)
         lines = (np.minimum(extreme, even)[:, None] + t * ndtr(-z)) / isoperimetric
         worst = np.maximum(lines[:, :-1], lines[:, 1:]).min(axis=0).max()
         with np.errstate(over="ignore"):
-            more = 2 * sqrt(dim / self.mean) * self.moved * self.farthest / float(isoperimetric[-1])
+            more = 2 * sqrt(dim / self.mean) * self.farthest_mass * self.farthest / float(isoperimetric[-1])
         return float((worst + more) ** 2 * self.mean * (1 + 1e-9)) if more < 1 else inf
 
 
 def _without_rare_end(pmf: FloatArray) -> FloatArray:
-    """Without what never happens far out; that is added to the last value that does."""
-    last = int(np.flatnonzero(pmf > NEVER)[-1])
+    """The pmf without the values above which probabilities are below 10⁻²⁰⁰; the last value gets these."""
+    last = int(np.flatnonzero(pmf > 1e-200)[-1])
     trimmed = pmf[: last + 1].copy()
     trimmed[-1] += pmf[last + 1 :].sum()
     return trimmed

@@ -26,17 +26,11 @@ from rqm.certify.distributions import PartialSum, splits
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
-GRID_SIZE = 4000
+LOSS_GRID_SIZE = 4000
 """Values of ε at which the profile of a coordinate is computed; between them it is bounded
 (Doroshenko et al. 2022)."""
-TRUNCATED = 1e-15
-"""Probability that may be cut off in composing the coordinates of a release; it is charged."""
 DELTA_ERROR = 1e-13
-"""Added to every δ on a coordinate's grid, and to δ at many ε at once: more than rounding errors."""
-SUM_ERROR = 1e-9
-"""More than the relative errors of pmfs of sums of integer noise."""
-RARE = 1e-16
-"""Outcomes whose total probability is below this may count as if they revealed everything."""
+"""Above the rounding errors of δ on a coordinate's grid, and of δ at many ε at once."""
 
 Pair = tuple[FloatArray, FloatArray, float]
 """The pmfs of a sum with the client at either end, for one split of the others, and the probability
@@ -81,7 +75,7 @@ def _composed(mechanism: DiscreteMechanism, honest: int, coordinates: int, distr
     else:
         ends = end_pmfs(mechanism, distribution)
         single = _affine_loss(ends, mechanism.bernoulli_trials, honest - 1)
-    return None if single is None else single.self_compose(coordinates, tail_mass_truncation=TRUNCATED)
+    return None if single is None else single.self_compose(coordinates, tail_mass_truncation=1e-15)  # it is charged
 
 
 @lru_cache(maxsize=64)
@@ -119,7 +113,7 @@ def _loss_distribution(grid: FloatArray, deltas: FloatArray) -> Any:
 
 
 def _epsilon_grid(last: float) -> FloatArray:
-    half = GRID_SIZE // 2
+    half = LOSS_GRID_SIZE // 2
     return np.asarray(np.arange(-half, half + 1, dtype=np.float64) * (last / half))
 
 
@@ -165,21 +159,23 @@ def _additive_profile(mechanism: Additive, honest: int) -> tuple[FloatArray, Flo
         shifted = np.roll(noise, k)
         pairs += [(noise, shifted), (shifted, noise)]
     last = max(_last_loss(p, q) for p, q in pairs)
-    grid, unit = _epsilon_grid(last), last / (GRID_SIZE // 2)
+    grid, unit = _epsilon_grid(last), last / (LOSS_GRID_SIZE // 2)
     largest = np.zeros(len(grid))
+    sum_error = 1e-9  # above the relative errors of pmfs of summed noise
     for p, q in pairs:
-        cell = np.ceil((np.log(p) - np.log(q)) / unit + GRID_SIZE // 2)
+        cell = np.ceil((np.log(p) - np.log(q)) / unit + LOSS_GRID_SIZE // 2)
         cell = np.clip(cell, 0, len(grid)).astype(np.int64)
         above_p, above_q = (np.cumsum(np.bincount(cell, pmf, len(grid) + 1)[:0:-1])[::-1] for pmf in (p, q))
-        largest = np.maximum(largest, (1 + SUM_ERROR) * above_p - (1 - SUM_ERROR) * np.exp(grid) * above_q)
+        largest = np.maximum(largest, (1 + sum_error) * above_p - (1 - sum_error) * np.exp(grid) * above_q)
     return grid, _as_profile(grid, largest)
 
 
 def _last_loss(p: FloatArray, q: FloatArray) -> float:
-    """A loss of P against Q beyond which hardly anything is left."""
+    """A loss of P against Q beyond which outcomes of a total probability below 10⁻¹⁶ may count as
+    if they revealed everything."""
     is_seen = (p > 0) & (q > 0)
     p, loss = p[is_seen], np.log(p[is_seen]) - np.log(q[is_seen])
-    unit = max(float(loss.max()), 1e-9) / GRID_SIZE
-    cell = np.clip(np.ceil(loss / unit), 0, GRID_SIZE).astype(np.int64)
-    above = np.cumsum(np.bincount(cell, p, GRID_SIZE + 1)[::-1])
-    return (GRID_SIZE - int(np.searchsorted(above, RARE))) * unit * (1 + 1e-9)
+    unit = max(float(loss.max()), 1e-9) / LOSS_GRID_SIZE
+    cell = np.clip(np.ceil(loss / unit), 0, LOSS_GRID_SIZE).astype(np.int64)
+    above = np.cumsum(np.bincount(cell, p, LOSS_GRID_SIZE + 1)[::-1])
+    return (LOSS_GRID_SIZE - int(np.searchsorted(above, 1e-16))) * unit * (1 + 1e-9)

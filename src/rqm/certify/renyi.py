@@ -15,8 +15,8 @@ from rqm._util.checks import FloatArray, inputs, order, whole
 from rqm.certify.affine_rdp import affine_leakage, end_pmfs
 from rqm.certify.blocks import certified_renyi, pairs_of_client
 from rqm.certify.distributions import (
-    NOTHING,
-    SMALLEST,
+    EMPTY_SUM,
+    SMALLEST_ENTRY,
     PartialSum,
     all_pairs,
     divergence_table,
@@ -28,17 +28,11 @@ from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 Others = Literal["worst", "balanced", "random"]
 
-TIGHT = 1.002
-"""A bound within this factor of an attained value is not improved."""
-MANY_OTHERS = 256
-"""With more other clients the search tries few splits and moves several clients at a time."""
-MANY_BREAKPOINTS, SEARCHED_PAIRS, SEARCHED_BREAKPOINTS = 160, 128, 17
-"""With more breakpoints the search tries only some pairs, and the other clients at some breakpoints.
-"""
-MAX_SPLIT_WORK = 20_000
-"""Splits between two breakpoints that are tried, times the length of the sum."""
-PLACEMENTS_AT_ONCE = 2048
-"""Placements of the other clients that are evaluated together."""
+MANY_BREAKPOINTS = 160
+"""With more breakpoints the search for the worst inputs tries only some of them: 256-level tables
+take seconds instead of hours."""
+SEARCHED_PAIRS = 128
+"""Pairs of breakpoints that the search then tries, those that reveal most of one client alone."""
 
 
 class Witness(NamedTuple):
@@ -179,45 +173,47 @@ def _for_given_inputs(
         if len(values) and abs(values).max() > mechanism.clip:
             outlier = values[np.argmax(abs(values))]
             raise ValueError(f"others contains {outlier:g}: must lie within the clip, ±{mechanism.clip:g}")
-    total, counts = NOTHING, {}
+    total, counts = EMPTY_SUM, {}
     for value, count in zip(*np.unique(values, return_counts=True), strict=True):
         counts[float(value)] = int(count)
         total += repeated(_pmfs(mechanism, mechanism.log_pmf_at(value, distribution)), int(count))
     own_pmfs, pairs = _pmfs(mechanism, mechanism.log_pmf_at(own_inputs, distribution)), all_pairs(len(own_inputs))
     cell, parameters = np.zeros((1, 2), np.int64), np.tile(orders, (len(pairs), 1))
-    attained = divergence_table([total], [NOTHING], cell, own_pmfs, pairs, parameters, "renyi", is_attained=True)[0][0]
-    table, missing = divergence_table([total], [NOTHING], cell, own_pmfs, pairs, parameters, "renyi")
-    alone = divergence_table([NOTHING], [NOTHING], cell, own_pmfs, pairs, parameters, "renyi")[0][0]
+    arguments = [EMPTY_SUM], cell, own_pmfs, pairs, parameters
+    attained = divergence_table([total], *arguments, "renyi", is_attained=True)[0][0]
+    table, missing = divergence_table([total], *arguments, "renyi")
+    single_client = divergence_table([EMPTY_SUM], *arguments, "renyi")[0][0]
     bounds = []
     for k, alpha in enumerate(orders.tolist()):
         i, j = pairs[_last_largest(attained[:, k])]
         witness = Witness(float(own_inputs[i]), float(own_inputs[j]), counts)
         lower = float(attained[:, k].max())
-        upper = max(lower, float(_with_tails(table[0, :, k], float(missing[0]), alone[:, k], alpha).max()))
+        upper = max(lower, float(_with_tails(table[0, :, k], float(missing[0]), single_client[:, k], alpha).max()))
         bounds.append(RenyiBound(lower, upper, alpha, clients, False, distribution, witness))
     return bounds
 
 
-def _with_tails(divergences: FloatArray, missing: float, alone: FloatArray, alpha: float) -> FloatArray:
+def _with_tails(divergences: FloatArray, missing: float, single_client: FloatArray, alpha: float) -> FloatArray:
     """Divergences beside the whole sum of the other clients, of which some probability is missing.
 
-    That part counts as if the other clients were not there.
+    That part counts as if there were no other clients.
     """
     if missing == 0:
         return divergences
     if np.isinf(alpha):
-        return alone
+        return single_client
     if alpha == 1:
-        return divergences + missing * alone
-    return np.asarray(np.logaddexp((alpha - 1) * divergences, np.log(missing) + (alpha - 1) * alone) / (alpha - 1))
+        return divergences + missing * single_client
+    rise = alpha - 1
+    return np.asarray(np.logaddexp(rise * divergences, np.log(missing) + rise * single_client) / rise)
 
 
 def _pmfs(mechanism: DiscreteMechanism, logs: FloatArray) -> FloatArray:
     """Pmfs from their logarithms; refused if floats are too coarse for them."""
     pmfs = np.exp(logs)
-    if ((pmfs < SMALLEST) & np.isfinite(logs)).any():
+    if ((pmfs < SMALLEST_ENTRY) & np.isfinite(logs)).any():
         raise ValueError(
-            f"{mechanism!r}: probabilities must be at least {SMALLEST:g} or 0, got "
+            f"{mechanism!r}: probabilities must be at least {SMALLEST_ENTRY:g} or 0, got "
             f"exp({logs[np.isfinite(logs)].min():g}); use fewer levels or more noise"
         )
     return pmfs
@@ -250,8 +246,8 @@ def _worst_case(mechanism: DiscreteMechanism, alpha: float, clients: int, distri
     upper = inf
     if mechanism.is_affine and 1 < alpha < inf and clients > 1:
         ends = end_pmfs(mechanism, distribution)
-        upper = trials * float(affine_leakage(ends, (alpha,), clients - 1, "replace-one").most[0])
-    if upper > TIGHT * attained.value:
+        upper = trials * float(affine_leakage(ends, (alpha,), clients - 1, "replace-one").largest[0])
+    if upper > 1.002 * attained.value:
         others = np.exp(mechanism.trial_log_pmfs(distribution))
         upper = min(upper, certified_renyi(own_pmfs, others, (clients - 1) * trials, alpha, attained.value))
     upper = rounded_up(upper, alpha, own_pmfs, clients)
@@ -276,7 +272,7 @@ def rounded_up(value: float, alpha: float, own_pmfs: FloatArray, clients: int) -
     Args:
         value: The divergence as it was computed.
         alpha: Its order.
-        own: The client's pmfs.
+        own_pmfs: The client's pmfs, one row for each input.
         clients: How many clients were summed.
 
     Returns:
@@ -331,27 +327,28 @@ def worst_inputs(
     True
     """
     pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
+    many_clients = 256  # from here on few splits are tried, and several clients move at a time
     search, count = _Search(pmfs, alpha, clients - 1), clients - 1
     if count == 0:
         return search.best
     breakpoints = len(pmfs)
     tried: Sequence[int] = range(breakpoints)
     if breakpoints > MANY_BREAKPOINTS:
-        tried = sorted({round(v) for v in np.linspace(0, breakpoints - 1, SEARCHED_BREAKPOINTS)})
+        tried = sorted({round(v) for v in np.linspace(0, breakpoints - 1, 17)})
     ranked = sorted((search.consider([search.placed({v: count})]), v) for v in reversed(tried))
     search.keep_pairs_near_best()
-    max_tried = 16 if count < MANY_OTHERS else 4
+    max_tried = 16 if count < many_clients else 4
     if len(tried) > max_tried:
         tried = sorted(v for _, v in ranked[-max(4, max_tried // 2) :])
-    steps = min(count - 1, max(3, MAX_SPLIT_WORK // (count * pmfs.shape[1])))
+    steps = min(count - 1, max(3, 20_000 // (count * pmfs.shape[1])))
     splits = sorted({int(k) for k in np.linspace(1, count - 1, steps)}) if count > 1 else []
     search.consider([search.placed({u: k, v: count - k}) for u, v in combinations(tried, 2) for k in splits])
-    size = 1 if count < MANY_OTHERS else count // 4
-    for _ in range(min(count, MANY_OTHERS)):
+    size = 1 if count < many_clients else count // 4
+    for _ in range(min(count, many_clients)):
         previous = search.best.value
         search.consider(sorted(set(_moves(search.best.counts, tried, size))))
         if search.best.value <= previous * (1 + 1e-12):
-            if size <= max(1, count // MANY_OTHERS):
+            if size <= max(1, count // many_clients):
                 break
             size = max(1, size // 4)
     return search.best
@@ -372,14 +369,14 @@ class _Search:
             self.pairs = self.pairs[np.argsort(-single_client, kind="stable")[:SEARCHED_PAIRS]]
 
     def placed(self, counts: dict[int, int]) -> tuple[int, ...]:
-        """So many clients at some breakpoints, none at the others."""
+        """The number of clients at every breakpoint, zero where `counts` has none."""
         return tuple(counts.get(v, 0) for v in range(len(self.pmfs)))
 
     def consider(self, placements: Sequence[tuple[int, ...]]) -> float:
         """Try placements of the other clients; return the largest divergence among them."""
-        largest = -inf
-        for start in range(0, len(placements), PLACEMENTS_AT_ONCE):
-            batch = placements[start : start + PLACEMENTS_AT_ONCE]
+        largest, batch_size = -inf, 2048  # of a larger batch the table of divergences takes much memory
+        for start in range(0, len(placements), batch_size):
+            batch = placements[start : start + batch_size]
             table = self._divergences(batch)
             for k in np.flatnonzero(table.max(axis=1) > self.best.value * (1 + 1e-12)).tolist():
                 self._keep(table[k], batch[k])
@@ -415,11 +412,11 @@ class _Search:
         return np.asarray(table[:, :, 0])
 
     def _sum(self, used: tuple[tuple[int, int], ...]) -> PartialSum:
-        total = NOTHING
+        total = EMPTY_SUM
         for key in used:
             if key not in self.powers:
                 self.powers[key] = repeated(self.pmfs[key[0]], key[1])
-            total = (total + self.powers[key]).trimmed(SMALLEST)
+            total = (total + self.powers[key]).trimmed(SMALLEST_ENTRY)
         return total
 
 

@@ -15,20 +15,10 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from rqm._util.checks import FloatArray
-from rqm.certify.distributions import splits
+from rqm.certify.distributions import ROUND_UP, splits
 
-MAX_OTHERS = 32
-"""With more other clients a coordinate is nearly Gaussian itself."""
-GRID_CELLS = 24
+SCORE_CELLS = 24
 """Cells from zero to the largest score on which the distribution of scores is bounded."""
-MAX_SUMMED = 512
-"""Scores that are added up at most."""
-END_MASS = 1e-7
-"""Probability that is put at the ends of the grid: more than rounding errors take away anywhere."""
-NEGLIGIBLE = 1e-200
-"""Probabilities below this are moved to the ends."""
-ROUNDING = 1 + 1e-9
-"""Far more than the rounding errors of sums of positive numbers, and of Φ⁻¹."""
 
 
 def summed_rate(ends: tuple[tuple[float, ...], ...], others: int, coordinates: float) -> float:
@@ -40,26 +30,24 @@ def summed_rate(ends: tuple[tuple[float, ...], ...], others: int, coordinates: f
         ends: The pmfs of a coordinate at the two ends of the clip.
         others: Number of other clients.
         coordinates: The largest squared distance of the vectors in units of the largest of one
-            coordinate: at least so many coordinates change.
+            coordinate, a lower bound on the number of coordinates that change.
 
     Returns:
         The bound, infinite if none is known.
     """
     best = inf
-    if others < MAX_OTHERS and coordinates >= 2:
+    if others < 32 and coordinates >= 2:  # with more clients a coordinate is nearly Gaussian itself
         for count, rate in _rates(ends, others, int(coordinates)):
             # Coordinates are sorted and cut into blocks of `count`; all of a block count as its largest.
             best = min(best, rate * (1 + (count - 1) / coordinates))
-    return best * ROUNDING
+    return best * ROUND_UP
 
 
 @lru_cache(maxsize=256)
 def _rates(ends: tuple[tuple[float, ...], ...], others: int, max_count: int) -> tuple[tuple[int, float], ...]:
     """For N = 1, 2, 4, …: the least s²/N for which N scores are below s·Z, until nothing is gained."""
     rates: list[tuple[int, float]] = []
-    for count, rate in _doubled_sums(
-        *_upper_score(np.array(ends[0]), np.array(ends[1]), others), min(max_count, MAX_SUMMED)
-    ):
+    for count, rate in _doubled_sums(*_upper_score(np.array(ends[0]), np.array(ends[1]), others), min(max_count, 512)):
         rates.append((count, rate))
         if len(rates) > 1 and rate * (1 + (count - 1) / max_count) > rates[-2][1] * (1 + (count / 2 - 1) / max_count):
             break
@@ -67,7 +55,7 @@ def _rates(ends: tuple[tuple[float, ...], ...], others: int, max_count: int) -> 
 
 
 def _upper_score(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatArray, float]:
-    """A symmetric pmf on −GRID_CELLS, …, GRID_CELLS that is above every score in convex order, and
+    """A symmetric pmf on −SCORE_CELLS, …, SCORE_CELLS that is above every score in convex order, and
     its unit.
 
     E(S − t)₊ is convex in the client's own input, so it is largest at an end of the clip; so it
@@ -83,18 +71,19 @@ def _upper_score(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatA
             return np.empty(0), inf
         rises += [(at_ends[1] - at_ends[0]) / 2] * 2
         pmfs += list(at_ends)
-    largest = max(float((abs(rise) / pmf).max()) for rise, pmf in zip(rises, pmfs, strict=True)) * ROUNDING
+    largest = max(float((abs(rise) / pmf).max()) for rise, pmf in zip(rises, pmfs, strict=True)) * ROUND_UP
     if not largest > 0:
         return np.empty(0), inf
-    unit = largest / GRID_CELLS
-    t = np.arange(-GRID_CELLS, GRID_CELLS + 1) * unit
+    unit = largest / SCORE_CELLS
+    t = np.arange(-SCORE_CELLS, SCORE_CELLS + 1) * unit
     stop_loss = np.maximum(-t, 0)
     for rise, pmf in zip(rises, pmfs, strict=True):
         for sign in (1, -1):
             stop_loss = np.maximum(stop_loss, np.maximum(sign * rise - t[:, None] * pmf, 0).sum(axis=1))
     score = np.maximum(np.diff(np.concatenate([[-t[0] + unit], stop_loss, [0.0]]), 2), 0)
-    score = (score + score[::-1]) / score.sum() / 2 * (1 - END_MASS)
-    score[[0, -1]] += END_MASS / 2
+    end_mass = 1e-7  # above what rounding errors take away anywhere
+    score = (score + score[::-1]) / score.sum() / 2 * (1 - end_mass)
+    score[[0, -1]] += end_mass / 2
     # Rounding may have left the result below the stop-loss function nowhere.
     reached = unit * np.cumsum(np.cumsum(score[::-1]))[::-1]
     return (score, unit) if (reached[2:] >= stop_loss[1:-1]).all() else (np.empty(0), inf)
@@ -108,9 +97,9 @@ def _doubled_sums(score: FloatArray, unit: float, max_count: int) -> Iterator[tu
     """
     count, total_shift = 1, 0.0
     while len(score) and count <= max_count:
-        yield count, (unit * _gaussian_factor(score, total_shift, GRID_CELLS * count)) ** 2 / count
+        yield count, (unit * _gaussian_factor(score, total_shift, SCORE_CELLS * count)) ** 2 / count
         score, total_shift, count = np.convolve(score, score), 2 * total_shift, 2 * count
-        likely = np.flatnonzero(score > NEGLIGIBLE)
+        likely = np.flatnonzero(score > 1e-200)
         first = min(int(likely[0]), len(score) - 1 - int(likely[-1]))
         total_shift += 2 * float(score[:first].sum()) + len(score) * 1e-300
         score = score[first : len(score) - first]
@@ -127,7 +116,7 @@ def _gaussian_factor(score: FloatArray, total_shift: float, farthest: int) -> fl
     masses = np.concatenate([[total_shift / 2], score[::-1][: half + 1]])
     probability = np.cumsum(masses)
     mean = np.cumsum(masses * np.concatenate([[farthest], values]))
-    used = (probability > 0) & (probability <= 0.5 * ROUNDING)
+    used = (probability > 0) & (probability <= 0.5 * ROUND_UP)
     z = ndtri_exp(np.log(probability[used]))
     with np.errstate(over="ignore"):
         return float((mean[used] * np.exp(z * z / 2 + log(2 * pi) / 2)).max())

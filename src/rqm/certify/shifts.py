@@ -25,14 +25,8 @@ from rqm.bounds import Neighboring
 from rqm.certify.gaussian_dp import BestEvents
 from rqm.mechanisms.additive import Additive
 
-ROUNDING = 1 + 1e-6
-"""More than the errors of pmfs of sums, and of sums of nonnegative terms."""
-ALL_SHIFTS = 8
-"""Shifts up to this are all computed; of larger ones every so many'th fraction, the rest is reached
-in two shifts."""
-POINTS_PER_STEP = 64
-"""Points between two whole steps at which the bound is computed, each for the whole interval up to
-the next."""
+NOISE_ROUND_UP = 1 + 1e-6
+"""Above the relative errors of pmfs of summed noise, and of sums of nonnegative terms."""
 
 
 def shift_range(mechanism: Additive, l2_clip: float, neighboring: Neighboring) -> tuple[float, float]:
@@ -73,7 +67,7 @@ def shift_divergences(mechanism: Additive, orders: tuple[float, ...], honest: in
         shifted, log_ratio = np.roll(noise, k), logs - np.roll(logs, k)
         for pmf, ratio in ((shifted, log_ratio), (noise, -log_ratio)):  # the noise is symmetric but for one outcome
             divergences[k] = np.maximum(divergences[k], [_divergence(pmf, ratio, alpha) for alpha in orders])
-    return np.maximum.accumulate(divergences, axis=0) * ROUNDING  # a larger shift counts for at least as much
+    return np.maximum.accumulate(divergences, axis=0) * NOISE_ROUND_UP  # a larger shift counts for at least as much
 
 
 def _divergence(q: FloatArray, log_ratio: FloatArray, alpha: float) -> float:
@@ -117,7 +111,7 @@ def shifted_rdp(
     alphas = np.array(orders, dtype=float)
     table = shift_divergences(mechanism, tuple(alphas.tolist()), honest)
     last = min(float(mechanism.steps), farthest)
-    shift = np.unique(np.concatenate([np.arange(0, last, 1 / POINTS_PER_STEP), [last]]))
+    shift = np.unique(np.concatenate([np.arange(0, last, 1 / 64), [last]]))  # the bound is computed at these
     low = (
         np.minimum(shift[1:].astype(int), mechanism.steps - 1) if mechanism.steps > 1 else np.zeros(len(shift) - 1, int)
     )
@@ -131,7 +125,7 @@ def shifted_rdp(
     for gains, upper in zip(g.T, table[-1].tolist(), strict=True):
         start = gains[-1] / max(squares[-1], 1e-12)
         bounds.append(dim * min(_least_bound(lambda price: float((gains - price * squares).max()), mean, start), upper))  # noqa: B023
-    return np.array(bounds) * ROUNDING
+    return np.array(bounds) * NOISE_ROUND_UP
 
 
 def _least_bound(excess: Callable[[float], float], mean: float, start: float) -> float:
@@ -211,7 +205,7 @@ def _circular_steps(mechanism: Additive, honest: int, max_shift: int) -> tuple[F
     slope = 2 * events(1).steepest_slope()
     mu, last = np.zeros(max_shift + 1), 0
     for k in range(1, max_shift + 1):
-        if k <= ALL_SHIFTS or k >= last + last // ALL_SHIFTS or k == max_shift:
+        if k <= 8 or k >= last + last // 8 or k == max_shift:  # other shifts are composed of two
             mu[k], last = events(k).mu_between_ends(), k
         else:
             mu[k] = mu[last] + mu[k - last]
@@ -235,8 +229,7 @@ def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) 
     last = len(noise) - int(np.searchsorted(np.cumsum(noise[::-1]), tail - missing, side="right"))
 
     def merged(shift: int, line: int) -> FloatArray:
-        """The noise shifted by so many steps, with all before the line's first outcome and after its
-        last merged."""
+        """The shifted noise, with all outcomes before the line's first and after its last merged."""
         start, stop = first - line - shift, last + line - shift
         core = np.zeros(stop - start)
         low, high = max(start, 0), min(stop, len(noise))
@@ -276,4 +269,4 @@ def _under_budget(mu: FloatArray, slope: FloatArray, dim: int, farthest: float, 
         return float(((base + slope * rho) ** 2 - price * (k + rho) ** 2).max())
 
     mean = min(squared / dim, farthest**2)  # no coordinate can use more
-    return sqrt(dim * min(_least_bound(excess, mean, slope.max() ** 2), float(mu[-1]) ** 2) * ROUNDING)
+    return sqrt(dim * min(_least_bound(excess, mean, slope.max() ** 2), float(mu[-1]) ** 2) * NOISE_ROUND_UP)

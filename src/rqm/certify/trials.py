@@ -1,9 +1,9 @@
 """GDP of a coordinate that is a sum of independent trials: the sum itself, not its trials one by
 one.
 
-A trial beside n − 1 others of its kind may be far from Gaussian where the sum of all trials is
-not: if nearly all trials of ten thousand clients come out alike, the few that do not are fifteen
-times as many in the sum. Its pmf is no longer affine in the client's input. But the best events
+A trial with n − 1 others of its kind may be far from Gaussian where the sum of all trials is not:
+if nearly all trials of ten thousand clients have the same outcome, the sum of all trials has fifteen
+times more of the rare ones. Its pmf is no longer affine in the client's input. But the best events
 are known, and on a grid of inputs so are their probabilities; in between, slopes are bounded
 (docs/proofs/trials.md).
 """
@@ -17,49 +17,47 @@ from scipy.special import gammaln, ndtri, xlog1py, xlogy
 
 from rqm._util.checks import FloatArray
 from rqm.bounds import Neighboring
-from rqm.certify.distributions import splits
+from rqm.certify.distributions import ROUND_UP, splits
 
-MAX_SPLITS = 128
-"""Splits of the other clients' trials that are told apart."""
-ROUNDING = 1 + 1e-9
-"""Far more than the rounding errors of sums of positive numbers."""
 Z_ERROR = 1e-11
-"""More than the error of Φ⁻¹ of a sum of positive numbers."""
-EVENTS_AT_ONCE = 16
-"""Events that are bounded closely at a time, those that could be worst first."""
-FIRST_CELL, RELATIVE_WIDTH = 0.001, 0.002
-"""The first cell of inputs, in clips; and the square of a cell's width over its position."""
+"""Above the absolute error of Φ⁻¹ of a sum of positive numbers."""
 
 
 class CoordinateGdp(NamedTuple):
-    """μ² of one coordinate with inputs u, u' in clips: at most `most`, and at most `per_square` ·
+    """μ² of one coordinate with inputs u, u' in clips: at most `largest`, and at most `per_square` ·
     (squared distance).
 
     The squared distance is 2(u² + u'²), or u² if u' is zero.
     """
 
     per_square: float
-    most: float
+    largest: float
 
     def maximum(self, alternative: "CoordinateGdp") -> "CoordinateGdp":
         """The larger of each."""
-        return CoordinateGdp(max(self.per_square, alternative.per_square), max(self.most, alternative.most))
+        return CoordinateGdp(max(self.per_square, alternative.per_square), max(self.largest, alternative.largest))
 
 
 def _input_grid() -> FloatArray:
     """Inputs from zero to one, closer together near zero."""
-    grid = [0.0, FIRST_CELL]
+    grid = [0.0, 0.001]
     while grid[-1] < 1:
-        grid.append(min(1.0, grid[-1] + sqrt(RELATIVE_WIDTH * grid[-1])))
+        grid.append(min(1.0, grid[-1] + sqrt(0.002 * grid[-1])))
     return np.array(grid)
 
 
 INPUTS = _input_grid()
+"""Ends of the cells of inputs, in clips."""
 
 
 @lru_cache(maxsize=256)
 def summed_trials(
-    success: tuple[float, float], trials: int, clients: int, neighboring: Neighboring, tail: float
+    success: tuple[float, float],
+    trials: int,
+    clients: int,
+    neighboring: Neighboring,
+    tail: float,
+    max_splits: int = 128,
 ) -> CoordinateGdp:
     """μ² of a coordinate that is the sum of trials of every client, except for a tail at each end.
 
@@ -71,6 +69,8 @@ def summed_trials(
         clients: Number of honest clients.
         neighboring: "replace-one" or "zero-out".
         tail: Probability at each end of the sum that is left out.
+        max_splits: The largest number of different splits of the other clients' trials; it bounds
+            the time.
 
     Returns:
         The largest over all splits of the other clients' trials; infinite if tails are unknown.
@@ -78,11 +78,11 @@ def summed_trials(
     low, high = (np.array([1 - p, p]) for p in success)
     own_trials = _OwnTrials(*success, trials)
     worst = CoordinateGdp(0.0, 0.0)
-    for base in splits(low, high, trials * (clients - 1), max_splits=MAX_SPLITS):
+    for base in splits(low, high, trials * (clients - 1), max_splits=max_splits):
         if 2 * base.missing > tail:
             return CoordinateGdp(inf, inf)
         worst = own_trials.raised(worst, np.trim_zeros(base.pmf), tail - base.missing, neighboring)
-    return CoordinateGdp(worst.per_square * ROUNDING, worst.most * ROUNDING)
+    return CoordinateGdp(worst.per_square * ROUND_UP, worst.largest * ROUND_UP)
 
 
 class _OwnTrials:
@@ -98,15 +98,24 @@ class _OwnTrials:
         outcomes = np.arange(trials + 1.0)
         self.pmfs = {sign: _binomial_pmf(outcomes, trials, p[:, None]) for sign, p in success.items()}
         modes = np.arange(trials) / max(1, trials - 1)
-        self.most = {}
+        self.max_pmfs = {}
         for sign, p in success.items():
             cell_ends = np.sort(np.stack([p[:-1], p[1:]]), axis=0)[:, :, None]
             worst = np.clip(modes, cell_ends[0], cell_ends[1])
-            self.most[sign] = _binomial_pmf(outcomes[:-1], trials - 1, worst)
+            self.max_pmfs[sign] = _binomial_pmf(outcomes[:-1], trials - 1, worst)
 
     def raised(self, bounds: CoordinateGdp, base: FloatArray, tail: float, neighboring: Neighboring) -> CoordinateGdp:
-        """The largest μ² beside a sum of the other clients with the pmf `base`, and what is known
-        already."""
+        """The largest μ² with a sum of the other clients, and of the sums before.
+
+        Args:
+            bounds: The largest so far.
+            base: The pmf of the sum of the other clients.
+            tail: Probability at each end of the sum that is left out.
+            neighboring: "replace-one" or "zero-out".
+
+        Returns:
+            The larger of each.
+        """
         events = {sign: _upper_events(pmfs, base) for sign, pmfs in self.pmfs.items()}
         # Events {sum ≥ t} for t = 1, …: those that are not in the tails at either end, and one beyond.
         above, below = events[1][0][-1], events[-1][1][-1]
@@ -117,7 +126,7 @@ class _OwnTrials:
             rises[sign] = abs(z - z[0]) + Z_ERROR
             rises[sign][0] = 0.0
             # The slope of an event's probability is that of its last outcome beside one trial less.
-            steepest = self.rise * _with_others(base, self.most[sign])[:, : inside.shape[1]]
+            steepest = self.rise * _with_others(base, self.max_pmfs[sign])[:, : inside.shape[1]]
             density = np.minimum(*(np.exp(-values * values / 2) for values in (z[:-1], z[1:]))) / sqrt(2 * pi)
             with np.errstate(divide="ignore", invalid="ignore"):
                 slopes = np.nan_to_num(steepest[:, used] / density, nan=inf, posinf=inf)
@@ -126,13 +135,13 @@ class _OwnTrials:
             per_square = max(float(values.max()) for values in mean_slopes.values()) ** 2
             return bounds.maximum(CoordinateGdp(per_square, max(float(rise[-1].max()) for rise in rises.values()) ** 2))
         crude = (mean_slopes[1].max(axis=0) ** 2 + mean_slopes[-1].max(axis=0) ** 2) / 2
-        per_square, by_bound = bounds.per_square, np.argsort(-crude)
-        for start in range(0, len(by_bound), EVENTS_AT_ONCE):
-            batch = by_bound[start : start + EVENTS_AT_ONCE]
+        per_square, by_bound, batch_size = bounds.per_square, np.argsort(-crude), 16
+        for start in range(0, len(by_bound), batch_size):
+            batch = by_bound[start : start + batch_size]
             if crude[batch[0]] <= per_square:
                 break
             per_square = max(per_square, _per_square(mean_slopes[1][:, batch], mean_slopes[-1][:, batch]))
-        return CoordinateGdp(per_square, max(bounds.most, float((rises[1][-1] + rises[-1][-1]).max()) ** 2))
+        return CoordinateGdp(per_square, max(bounds.largest, float((rises[1][-1] + rises[-1][-1]).max()) ** 2))
 
 
 def _binomial_pmf(successes: FloatArray, trials: int, p: FloatArray) -> FloatArray:
@@ -158,7 +167,7 @@ def _upper_events(pmfs: FloatArray, base: FloatArray) -> tuple[FloatArray, Float
 
 
 def _last_likely(above: FloatArray, tail: float) -> int:
-    """The last event that is no less likely than a tail, or one beyond."""
+    """The last event that is likelier than a tail, or the one after it."""
     likely = np.flatnonzero(above > tail)
     return min(int(likely[-1]) + 1, len(above) - 1) if len(likely) else 0
 

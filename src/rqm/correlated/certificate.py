@@ -100,7 +100,7 @@ def correlated_gdp(
     ends = end_pmfs(mechanism, "sampled")
     coordinate = coordinate_gdp(_Coordinate(ends, noise, honest, separation, neighboring, tail))
     distance = squared_distance(mechanism, l2_clip, neighboring)
-    return sqrt(min(distance * coordinate.per_square, dim * coordinate.most))
+    return sqrt(min(distance * coordinate.per_square, dim * coordinate.largest))
 
 
 @lru_cache(maxsize=256)
@@ -183,4 +183,4 @@ def _from_ratio(ratio: Ratio, ends: FloatArray, missing: float, error: float, co
     if events is None:
         return CoordinateGdp(0.0, 0.0)
     gdp = events.raised(CoordinateGdp(0.0, 0.0), coordinate.neighboring)
-    return CoordinateGdp(gdp.per_square * (1 + error), gdp.most * (1 + error))
+    return CoordinateGdp(gdp.per_square * (1 + error), gdp.largest * (1 + error))
