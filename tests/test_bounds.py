@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from rqm import bounds
-from rqm.accounting.accountant import ORDERS
+from rqm.accounting.accountant import RDP_ORDERS
 from rqm.bounds import (
     Bound,
     GdpMu,
@@ -38,7 +38,7 @@ from rqm.bounds import (
 EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 4.0])
 
 
-def gaussian_curve(noise_multiplier, orders=ORDERS, sensitivity=1.0):
+def gaussian_curve(noise_multiplier, orders=RDP_ORDERS, sensitivity=1.0):
     """The Rényi curve of a Gaussian mechanism."""
     return RdpCurve(tuple(map(float, orders)), np.array(orders) * (sensitivity / noise_multiplier) ** 2 / 2)
 
@@ -65,7 +65,7 @@ def test_a_gaussian_curve_is_near_the_analytic_mechanism(noise_multiplier):
 def test_the_conversion_of_curves_is_dp_accountings():
     import dp_accounting as dp
 
-    accountant = dp.rdp.RdpAccountant(list(ORDERS))
+    accountant = dp.rdp.RdpAccountant(list(RDP_ORDERS))
     accountant.compose(dp.GaussianDpEvent(2.0), 7)
     bound = compose([(Bound(gaussian_curve(2.0)), 7)])
     assert epsilon(bound, 1e-5) == pytest.approx(accountant.get_epsilon_and_optimal_order(1e-5)[0])
@@ -147,7 +147,7 @@ def test_curves_compose_with_curves_at_the_same_orders_to_a_curve():
 def test_curves_among_other_claims_count_by_the_profiles_that_they_imply():
     """No composition may be smaller than that of the Gaussians that the curves belong to."""
     curve, two = Bound(gaussian_curve(1.0)), epsilon(compose([(gaussian(1.0), 2)]), 1e-5)
-    for other in (gaussian(1.0), Bound(gaussian_curve(1.0, ORDERS[1:]))):
+    for other in (gaussian(1.0), Bound(gaussian_curve(1.0, RDP_ORDERS[1:]))):
         composed = compose([(curve, 1), (other, 1)])
         assert not isinstance(composed.claim, RdpCurve)
         assert two <= epsilon(composed, 1e-5) < 1.3 * two
@@ -234,6 +234,6 @@ def test_basic_formulas():
 def test_the_grid_is_fine_enough(monkeypatch):
     claim = PrivacyProfile(((profile_of(GdpMu(0.1)), 50), (profile_of(PureEpsilon(0.05)), 20)))
     stated = epsilon(Bound(claim), 1e-6)
-    monkeypatch.setattr(bounds, "GRID_SIZE", 2**15)
+    monkeypatch.setattr(bounds, "PLD_GRID_SIZE", 2**15)
     assert epsilon(Bound(claim), 1e-6) == pytest.approx(stated, rel=1e-3)
     assert epsilon(Bound(claim), 1e-6) <= stated * (1 + 1e-6)

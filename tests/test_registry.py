@@ -15,7 +15,7 @@ import rqm
 from rqm import Gaussian, Mechanism, PrivateMean, SecureRandom, TableMechanism, registry
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import Transforms
-from rqm.registry import GROUP, kinds, mechanism_from_dict
+from rqm.registry import kinds, mechanism_from_dict
 from tests.mechanisms.lazy import Lazy
 from tests.plans import make_plan
 
@@ -37,7 +37,7 @@ def package(tmp_path_factory):
     about = folder / "lazy-0.1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lazy\nVersion: 0.1\n")
-    (about / "entry_points.txt").write_text(f"[{GROUP}]\nlazy = {Lazy.__module__}:Lazy\n")
+    (about / "entry_points.txt").write_text(f"[rqm.mechanisms]\nlazy = {Lazy.__module__}:Lazy\n")
     return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
 

@@ -23,22 +23,15 @@ Neighboring = Literal["replace-one", "zero-out", "add-or-remove-one"]
 Adversary = Literal["server", "outsider"]
 Unit = Literal["user", "record"]
 
-GRID_SIZE = 2**13
+PLD_GRID_SIZE = 2**13
 """Values of ε at which a privacy profile is evaluated; in between it is bounded (Doroshenko et al.
 2022)."""
-MAX_EXPONENT = 700.0
-"""e to a larger number is no float."""
 MAX_EPSILON = 1e6
-"""Privacy losses beyond this are not looked for."""
+"""A larger ε, or privacy loss, counts as infinite."""
 FFT_ERROR = 1e-13
-"""More than the error of δ by Fourier transforms, for a hundred releases."""
+"""Above the error of δ by Fourier transforms, for a hundred releases."""
 MU_FAILURE = 1e-12
-"""The probability that the smallest μ of a privacy profile leaves out."""
-TRUNCATED = 1e-4
-"""The part of δ that may be spent on losses beyond the grid, and as much again on those cut off in
-composing."""
-ROUNDING = 1e-14
-"""More than the relative errors of probabilities that are not far in a tail."""
+"""The failure probability of the smallest μ of a privacy profile."""
 
 
 # -- assumptions ----------------------------------------------------------------------------------
@@ -109,8 +102,8 @@ class HonestFraction(Assumption):
 
     def text(self, unit: Unit) -> str:
         """The condition as a sentence."""
-        part = "all" if self.fraction == 1 else f"{self.fraction:.10g} of the"
-        return f"{part} {self.population:,} users are honest"
+        amount = "all" if self.fraction == 1 else f"{self.fraction:.10g} of the"
+        return f"{amount} {self.population:,} users are honest"
 
 
 @dataclass(frozen=True)
@@ -428,9 +421,11 @@ def profile_of(claim: Claim) -> ReleaseProfile:
     if isinstance(claim, GdpMu):
         return ReleaseProfile(lambda eps: gaussian_deltas(claim.mu, eps))
     if isinstance(claim, PureEpsilon):
-        top = min(claim.epsilon, MAX_EXPONENT)  # randomized response dominates every pure mechanism
-        least = float(claim.epsilon > top)  # nothing is known
-        return ReleaseProfile(lambda eps: np.maximum(least, (exp(top) - np.exp(np.minimum(eps, top))) / (1 + exp(top))))
+        top = min(claim.epsilon, 700.0)  # exp of more is no float; randomized response dominates pure mechanisms
+        minimum = float(claim.epsilon > top)  # nothing is known
+        return ReleaseProfile(
+            lambda eps: np.maximum(minimum, (exp(top) - np.exp(np.minimum(eps, top))) / (1 + exp(top)))
+        )
     if isinstance(claim, RdpCurve):
         orders = [(alpha, value) for alpha, value in zip(claim.orders, claim.values.tolist(), strict=True) if alpha > 1]
 
@@ -452,7 +447,7 @@ def profile_of(claim: Claim) -> ReleaseProfile:
 
 
 def _fft_error(releases: int) -> float:
-    """More than the error of δ of so many composed releases."""
+    """An upper bound on the error of δ of composed releases."""
     return FFT_ERROR * (1 + releases / 100)
 
 
@@ -564,17 +559,17 @@ def loss_distribution(claim: PrivacyProfile, delta: float) -> Any:
 
     Args:
         claim: Releases by their privacy profiles.
-        delta: The δ that is asked for: losses so rare that they hardly matter at it may lie
-            beyond the grid.
+        delta: The δ at which ε is needed. A 10⁻⁴ part of it may lie beyond the grid, and as much
+            may be cut off in composing; both count as infinite losses.
 
     Returns:
         A `PrivacyLossDistribution` of dp_accounting, or None if the losses are too large for one.
     """
-    count = sum(count_of_part for _, count_of_part in claim.parts)
-    ends = [_last_loss(profile.delta, TRUNCATED * delta / count) for profile, _ in claim.parts]
+    count, truncated = sum(count_of_part for _, count_of_part in claim.parts), 1e-4 * delta
+    ends = [_last_loss(profile.delta, truncated / count) for profile, _ in claim.parts]
     if not isfinite(max(ends)):
         return None
-    interval = max(ends) / (GRID_SIZE // 2)
+    interval = max(ends) / (PLD_GRID_SIZE // 2)
     try:
         with np.errstate(over="raise", divide="raise", invalid="raise"):
             losses = [
@@ -582,10 +577,10 @@ def loss_distribution(claim: PrivacyProfile, delta: float) -> Any:
                     profile.loss(interval)
                     if profile.loss
                     else _loss_of_profile(profile.delta, interval, ceil(end / interval))
-                ).self_compose(count_of_part, TRUNCATED * delta)
+                ).self_compose(count_of_part, truncated)
                 for (profile, count_of_part), end in zip(claim.parts, ends, strict=True)
             ]
-            return reduce(lambda first, second: first.compose(second, TRUNCATED * delta), losses)
+            return reduce(lambda first, second: first.compose(second, truncated), losses)
     except FloatingPointError:  # what overflows on the way is no bound
         return None
 
@@ -678,7 +673,7 @@ def gaussian_deltas(mu: float, eps: FloatArray) -> FloatArray:
     """
     if not mu:
         return np.zeros_like(eps)
-    likely = ndtr(mu / 2 - eps / mu) * (1 + ROUNDING)
+    likely = ndtr(mu / 2 - eps / mu) * (1 + 1e-14)
     return np.asarray(np.clip(likely - np.exp(eps + log_ndtr(-mu / 2 - eps / mu)), 0, 1))
 
 

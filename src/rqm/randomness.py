@@ -1,4 +1,7 @@
-"""The two sources of random words. They are separate types, so that one is never taken for the other."""
+"""Two sources of random words: `SecureRandom` for deployment, `SeededRandom` for simulation.
+
+They are separate types, so that a deployment cannot be given a seeded source.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -12,40 +15,40 @@ import numpy.typing as npt
 from rqm._util.checks import whole
 
 Words = npt.NDArray[np.uint64]
-
 KeyWords = npt.NDArray[np.uint32]
 
-SECRET = 32
-"""Bytes of a key."""
-KEY_WORDS = 10
-"""Numbers of 32 bits that start a stream of ChaCha20: eight of the key, two of the nonce."""
+SECRET_BYTES = 32
+"""Bytes of a key of AES-256."""
 CHUNK = 1024
-"""Seeded words come in chunks of this many: the first half of a chunk is the first word of CHUNK / 2 consecutive
-Threefry blocks, the second half their second word. (The two halves of a block are far apart so that the loop
-over blocks runs in vector registers.)"""
-
-
-ZEROS = bytes(2**16)
-"""What is encrypted at a time: it stays in the cache."""
+"""Words of a chunk. Seeded words are made in chunks: its first half has the first words of CHUNK / 2 consecutive
+Threefry blocks, its second half their second words, so that the loop over blocks runs in vector registers."""
 
 
 def cipher_stream(key: bytes, nonce: bytes) -> Callable[[Words], None]:
-    """A function that overwrites arrays with the keystream of AES-256 in counter mode, one after the other."""
+    """A function that overwrites arrays with successive parts of the keystream of AES-256 in counter mode.
+
+    Args:
+        key: 32 bytes.
+        nonce: The first counter, 16 bytes. A pair of key and nonce must be used once only.
+
+    Returns:
+        The function.
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 (lazy: 50 ms)
 
-    cipher = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor()
+    cipher, zeros = Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor(), bytes(2**16)  # these stay in the cache
 
     def fill(words: Words) -> None:
         stream = words.view(np.uint8).data
-        for start in range(0, len(stream), len(ZEROS)):
-            piece = stream[start : start + len(ZEROS)]
-            cipher.update_into(ZEROS[: len(piece)], piece)
+        for start in range(0, len(stream), len(zeros)):
+            piece = stream[start : start + len(zeros)]
+            cipher.update_into(zeros[: len(piece)], piece)
 
     return fill
 
 
 def _fill_from_system(words: Words) -> None:
-    """Overwrite an array with words of the operating system's generator, which is slower."""
+    """Overwrite an array with words of the operating system's generator, which is slower than AES."""
     words.view(np.uint8)[:] = np.frombuffer(os.urandom(words.nbytes), dtype=np.uint8)
 
 
@@ -53,8 +56,8 @@ def _fill_from_system(words: Words) -> None:
 class SecureRandom:
     """Cryptographic randomness for deployment: AES-256 in counter mode, and ChaCha20 in the kernels of a GPU.
 
-    It holds no state: every call takes a new key and nonce from the operating system, so no keystream is ever reused,
-    whatever forks or threads do.
+    It has no state: every call takes a new key and nonce from the operating system. So forks and threads reuse no
+    keystream.
 
     >>> SecureRandom().words(3).shape
     (3,)
@@ -63,36 +66,46 @@ class SecureRandom:
     private = True
 
     def words(self, count: int) -> Words:
-        """Return ``count`` uniform 64-bit words that nobody can predict or repeat."""
+        """Return `count` unpredictable uniform 64-bit words."""
         words = np.empty(whole("count", count, 0), dtype=np.uint64)
         self.keystream()(words)
         return words
 
     def keystream(self) -> Callable[[Words], None]:
-        """A function that overwrites arrays with uniform 64-bit words that nobody can predict or repeat."""
+        """A function that overwrites arrays with unpredictable uniform 64-bit words."""
         try:
-            return cipher_stream(os.urandom(SECRET), os.urandom(16))
+            return cipher_stream(os.urandom(SECRET_BYTES), os.urandom(16))
         except ModuleNotFoundError:  # a bare GPU machine
             return _fill_from_system
 
     def key(self) -> KeyWords:
-        """A new key and nonce for ChaCha20 on a GPU: ten words of 32 bits, for one stream and never for another."""
-        return np.frombuffer(bytearray(os.urandom(4 * KEY_WORDS)), dtype=np.uint32)
+        """A new key and nonce of ChaCha20 for one stream on a GPU: eight and two words of 32 bits."""
+        return np.frombuffer(bytearray(os.urandom(40)), dtype=np.uint32)
 
     def __repr__(self) -> str:
         return "SecureRandom()"
 
 
 def expanded(secret: bytes, size: int) -> Words:
-    """So many words from a secret of 32 bytes: AES-256 in counter mode, as unpredictable as the secret, and repeatable.
+    """Words that follow from a secret: the keystream of AES-256 in counter mode.
 
-    For what somebody else must be able to draw again, who is given the secret.
+    They are as unpredictable as the secret. A party that is given the secret can draw them again.
+
+    Args:
+        secret: 32 bytes, used for one expansion only.
+        size: Number of words.
+
+    Returns:
+        64-bit words. A shorter expansion is the beginning of a longer one.
+
+    Raises:
+        ValueError: If the secret has another length.
 
     >>> int(expanded(bytes(32), 2)[0]) == int(expanded(bytes(32), 3)[0])
     True
     """
-    if len(secret) != SECRET:
-        raise ValueError(f"secret has {len(secret)} bytes: must be {SECRET}")
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"secret has {len(secret)} bytes: must be {SECRET_BYTES}")
     words = np.empty(size, dtype=np.uint64)
     cipher_stream(secret, bytes(16))(words)
     return words
@@ -100,10 +113,10 @@ def expanded(secret: bytes, size: int) -> Words:
 
 @final
 class SeededRandom:
-    """Reproducible randomness for simulation and tests: **not private**, anyone with the seed can repeat it.
+    """Reproducible randomness for simulation and tests. It is **not private**: anyone with the seed can repeat it.
 
-    The generator is counter-based (Threefry-2×64-13, Salmon et al. 2011), so any thread can start anywhere in a
-    sequence. ``stream`` names independent sequences: each has a 128-bit key of its own.
+    The generator is counter-based (Threefry-2×64-13, Salmon et al. 2011), so a thread can start anywhere in a
+    sequence. `stream` returns independent sequences, each with its own 128-bit key.
 
     >>> bool((SeededRandom(7).words(4) == SeededRandom(7).words(4)).all())
     True
@@ -114,23 +127,23 @@ class SeededRandom:
     private = False
 
     def __init__(self, seed: int, *path: int) -> None:
-        self._path = (whole("seed", seed, 0), *(whole("stream", part, 0) for part in path))
+        self._path = (whole("seed", seed, 0), *(whole("stream", index, 0) for index in path))
         self._key = self._digest("words", 16)
         self._chunk = 0
         self._call = 0
         self._lock = Lock()
 
     def _digest(self, purpose: str, size: int) -> Words:
-        """A key for one purpose; equal paths give equal keys, and nothing else does."""
+        """A key for one purpose. Only equal paths have equal keys."""
         text = f"{purpose}:{':'.join(map(str, self._path))}"
         return np.frombuffer(blake2b(text.encode(), digest_size=size).digest(), dtype="<u8").astype(np.uint64)
 
     def stream(self, *path: int) -> "SeededRandom":
-        """Return the independent sequence that ``path`` names (a client and a round, say), from its beginning."""
+        """Return the independent sequence of a path, such as (client, round), from its beginning."""
         return SeededRandom(*self._path, *path)
 
     def words(self, count: int) -> Words:
-        """Return the next ``count`` words of this sequence; what is left of the last chunk is skipped."""
+        """Return the next `count` words of this sequence. The remainder of the last chunk is skipped."""
         count = whole("count", count, 0)
         chunks = -(-count // CHUNK)
         key, first = self.reserve(chunks)
@@ -140,15 +153,16 @@ class SeededRandom:
         return np.stack(threefry(blocks, zero, key[:1], key[1:]), axis=1).reshape(-1)[:count]
 
     def reserve(self, chunks: int) -> tuple[Words, int]:
-        """Take the next ``chunks`` chunks: the key of this sequence and the number of the first."""
+        """Reserve the next chunks. Return the key of this sequence and the number of the first chunk."""
         with self._lock:
             first, self._chunk = self._chunk, self._chunk + chunks
         return self._key, first
 
     def reserve_call(self) -> tuple[int, int, int]:
-        """Take one call of a generator that counts for itself: three 32-bit words that no other call has.
+        """Reserve one call of a generator with its own counter.
 
-        They are a 64-bit key and the start of a 32-bit counter; the sequence is unrelated to ``words``.
+        Return three 32-bit words: a 64-bit key, and the start of a counter. No other call has the same ones, and
+        `words` does not use them.
         """
         with self._lock:
             call, self._call = self._call, self._call + 1
@@ -161,7 +175,7 @@ class SeededRandom:
 
 @final
 class OneEach:
-    """A seeded source for every row of a sum: what a row draws does not depend on the others that are beside it.
+    """A seeded source for every row of a sum. The draws of a row do not depend on the other rows.
 
     >>> len(OneEach([SeededRandom(7, client) for client in range(3)]).sources)
     3
@@ -174,9 +188,18 @@ class OneEach:
 
 
 def threefry(low: Any, high: Any, k0: Any, k1: Any) -> Any:
-    """Threefry-2×64 with 13 rounds at the counter (low, high) under the key (k0, k1): two 64-bit words.
+    """Threefry-2×64 with 13 rounds (Salmon et al. 2011).
 
-    Written for unsigned 64-bit NumPy arrays and, compiled, for single numbers: hence without loops or calls.
+    It has no loops or calls, so that it can be compiled for single numbers.
+
+    Args:
+        low: The low word of the counter. All arguments are unsigned 64-bit numbers or NumPy arrays.
+        high: The high word of the counter.
+        k0: The low word of the key.
+        k1: The high word of the key.
+
+    Returns:
+        Two 64-bit words.
     """
     k2 = k0 ^ k1 ^ np.uint64(0x1BD11BDAA9FC1A22)
     x0 = low + k0
@@ -217,7 +240,7 @@ def threefry(low: Any, high: Any, k0: Any, k1: Any) -> Any:
 
 
 def require(rng: object) -> "SecureRandom | SeededRandom":
-    """Return ``rng`` if it is one of the two sources, or raise a TypeError that names both."""
+    """Return a source of randomness, or raise a TypeError."""
     if isinstance(rng, (SecureRandom, SeededRandom)):
         return rng
     raise TypeError(
@@ -227,7 +250,7 @@ def require(rng: object) -> "SecureRandom | SeededRandom":
 
 
 def require_secure(rng: object) -> SecureRandom:
-    """Return ``rng`` if a guarantee may rest on it; every path that deploys asks for this one."""
+    """Return a `SecureRandom`, or raise a TypeError. Every path that deploys calls this."""
     if isinstance(require(rng), SeededRandom):
         raise TypeError(f"rng is {rng!r}: a deployment takes rqm.SecureRandom() only")
     assert isinstance(rng, SecureRandom)

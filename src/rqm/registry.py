@@ -26,8 +26,6 @@ from rqm.related.qsgd import QSGD
 from rqm.related.randomized_response import RandomizedResponse
 from rqm.related.vqsgd import VQSGD
 
-GROUP = "rqm.mechanisms"
-
 MechanismClass = TypeVar("MechanismClass", bound=type[Mechanism])
 
 _registered: dict[str, type[Mechanism]] = {}
@@ -84,7 +82,7 @@ def kinds() -> MappingProxyType[str, type[Mechanism]]:
 
 @cache
 def _load_entry_points() -> None:
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group="rqm.mechanisms"):
         try:
             register(entry.load())
         except Exception as error:

@@ -125,7 +125,7 @@ def test_an_outsider_of_a_long_run(multiplier, eps, monkeypatch):
     stated = composed_epsilon([(release, 1500)], 1 / 3400)
     assert 0.9 * eps < stated < eps
     assert stated < 0.5 * composed_epsilon([(gaussian(2 / multiplier), 1500)], 1 / 3400)  # without sampling
-    monkeypatch.setattr(bounds, "GRID_SIZE", 2**15)
+    monkeypatch.setattr(bounds, "PLD_GRID_SIZE", 2**15)
     assert composed_epsilon([(release, 1500)], 1 / 3400) == pytest.approx(stated, rel=1e-4)
 
 

@@ -38,7 +38,7 @@ def test_a_private_mean_clips_what_is_sent_of_a_sketch():
     sketch = Sketch(dim=500, count=16, seed=3)
     mechanism = StochasticRounding(clip=0.5, levels=2, margin=3.0)
     mean = PrivateMean(dim=16, l2_clip=second_clip(16), mechanism=mechanism, participation=Participation(clients=5))
-    in_one_sum = sketch.signs * (sketch.places == sketch.places[0])
+    in_one_sum = sketch.signs * (sketch.bins == sketch.bins[0])
     y = sketch.forward(in_one_sum[None] / np.linalg.norm(in_one_sum))[0]
     assert np.linalg.norm(y) > 2 * mean.l2_clip
     assert np.linalg.norm(mean._prepared(y[None], 0)[0]) < mean.l2_clip

@@ -31,7 +31,7 @@ def exact_over_certified(scheme, rounds, low, high, separation):
     ends, honest = ((1 - low, low), (1 - high, high)), len(scheme.others[0])
     coordinate = _Coordinate(ends, noise, honest, separation, "replace-one", FAILURE / 2 / len(rounds))
     exact = smallest_mu(*joint_pmf(scheme, [dict.fromkeys(rounds, always(v)) for v in (low, high)]), FAILURE)
-    return exact / sqrt(len(rounds) * coordinate_gdp(coordinate).most)
+    return exact / sqrt(len(rounds) * coordinate_gdp(coordinate).largest)
 
 
 def test_others_at_either_end_are_covered():

@@ -90,9 +90,9 @@ def test_gaussian_values_are_exact_for_a_single_participation():
 def test_a_ratio_of_several_pmfs_reveals_no_less_than_each(first, second, q):
     pmfs = [np.array(masses) / sum(masses) for masses in (first, second)]
     ratio = ratio_above(pmfs, 4.0)
-    ours = ratio.alone + float(ratio.probabilities @ np.maximum(ratio.values - q, 0))
+    ours = ratio.singular + float(ratio.probabilities @ np.maximum(ratio.values - q, 0))
     assert float(ratio.probabilities.sum()) == pytest.approx(1, abs=1e-9)
-    assert float(ratio.probabilities @ ratio.values) + ratio.alone == pytest.approx(1, abs=1e-9)
+    assert float(ratio.probabilities @ ratio.values) + ratio.singular == pytest.approx(1, abs=1e-9)
     for pmf in pmfs:
         assert ours >= curve(*shifted_pair(pmf), q) - 1e-12
 
@@ -103,7 +103,7 @@ def test_the_ratio_of_a_path_without_residual_noise_has_all_its_mass():
     ratios = one_shift(ratio_above([transient], variances[1]))
     ratio = path_ratio(ratios, None, ratio_above([rounding], variances[2]), variances, 1, 6)
     assert ratio.probabilities.sum() == pytest.approx(1, abs=1e-9)
-    assert ratio.probabilities @ ratio.values + ratio.alone == pytest.approx(1, abs=1e-9)
+    assert ratio.probabilities @ ratio.values + ratio.singular == pytest.approx(1, abs=1e-9)
 
 
 # -- whole runs with residual noise ---------------------------------------------------------------
@@ -157,14 +157,14 @@ def certified_ratio(residual, transient, gain, rounds, rounding=NO_OTHERS):
         rounds,
     )
     assert ratio.probabilities.sum() == pytest.approx(1, abs=1e-9)
-    assert ratio.probabilities @ ratio.values + ratio.alone == pytest.approx(1, abs=1e-9)
+    assert ratio.probabilities @ ratio.values + ratio.singular == pytest.approx(1, abs=1e-9)
     return ratio
 
 
 def certified_curve(residual, transient, gain, rounds, points, rounding=NO_OTHERS):
     """sup W(E) − q N(E) by the certificate."""
     ratio = certified_ratio(residual, transient, gain, rounds, rounding)
-    return np.array([np.maximum(ratio.values - q, 0) @ ratio.probabilities + ratio.alone for q in points])
+    return np.array([np.maximum(ratio.values - q, 0) @ ratio.probabilities + ratio.singular for q in points])
 
 
 POINTS = np.concatenate([[0.0], np.geomspace(0.05, 20, 60), np.linspace(0.9, 1.1, 9)])
@@ -197,7 +197,7 @@ def test_no_run_without_residual_noise_reveals_more_than_the_certificate(rounds)
         variances = 0.0, pmf_variance(transient), pmf_variance(rounding)
         ratios = one_shift(ratio_above([transient], variances[1]))
         ratio = path_ratio(ratios, None, ratio_above([rounding], variances[2]), variances, 1, rounds)
-        bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.probabilities + ratio.alone for q in POINTS])
+        bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.probabilities + ratio.singular for q in POINTS])
         exact = exact_curve(np.ones(1), transient, 1, rounding, (1,) + (0,) * (rounds - 1), POINTS)
         assert (exact <= bound + 1e-9).all()
         nearest = max(nearest, float((exact[20:40] / bound[20:40]).max()))
@@ -218,8 +218,8 @@ def test_participations_sooner_than_the_separation_reveal_more_than_two():
     residual, transient, rounding = gaussian_pmf(2.0, 5), gaussian_pmf(7.0, 20), binomial(2, 0.5)
     ratio = certified_ratio(residual, transient, 3, 2, rounding)
     values, probabilities = (np.multiply.outer(row, row).ravel() for row in (ratio.values, ratio.probabilities))
-    alone = 1 - (1 - ratio.alone) ** 2
-    bound = np.array([np.maximum(values - q, 0) @ probabilities + alone for q in POINTS])
+    singular = 1 - (1 - ratio.singular) ** 2
+    bound = np.array([np.maximum(values - q, 0) @ probabilities + singular for q in POINTS])
     views = [view_pmf(residual, transient, 3, rounding, user) for user in ((0, 0, 0), (1, 0, 1), (1, 1, 0))]
     separated, sooner = (np.array([curve(views[0], shifted, q) for q in POINTS]) for shifted in views[1:])
     assert (separated <= bound + 1e-9).all()
@@ -302,8 +302,8 @@ def test_odd_parameters_have_a_bound_too(noise, clients, rounds):
     (transient, _), (residual, _) = drawn.summed(clients), drawn.residual.summed(clients)
     ratio = certified_ratio(residual, transient, drawn.gain, rounds, binomial(min(clients, 200) - 1, 0.5))
     assert ratio.probabilities.min() >= 0
-    assert ratio.alone >= 0
+    assert ratio.singular >= 0
     shifts = shift_ratios(transient, drawn.gain)
-    for values, alone in ((shifts.up, shifts.alone_up), (shifts.down, shifts.alone_down)):
+    for values, singular in ((shifts.up, shifts.singular_up), (shifts.down, shifts.singular_down)):
         assert values.min() >= 0
-        assert values @ shifts.probabilities + alone == pytest.approx(1, abs=1e-9)
+        assert values @ shifts.probabilities + singular == pytest.approx(1, abs=1e-9)

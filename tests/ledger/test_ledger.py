@@ -30,7 +30,7 @@ def test_charges_are_kept_and_counted(path):
     heads = fill(path, [0, 1, 1])
     heads += fill(path, [2])
     content = read(path)
-    assert content.about == ABOUT
+    assert content.subject == ABOUT
     assert content.charges == Counter({0: 1, 1: 2, 2: 1})
     assert content.head == heads[-1]
     assert len(set(heads)) == 4
@@ -268,9 +268,9 @@ def test_the_file_is_repaired_only_after_all_checks(path):
     fill(path, range(3))
     torn = path.read_bytes()[:-50]
     path.write_bytes(torn)
-    for options in ({"expect_head": "f" * 64}, {"about": {"plan": "b"}}):
+    for options in ({"expect_head": "f" * 64}, {"subject": {"plan": "b"}}):
         with pytest.raises(LedgerError):
-            Ledger(path, **{"about": ABOUT, **options})
+            Ledger(path, **{"subject": ABOUT, **options})
         assert path.read_bytes() == torn
     path.unlink()
     with pytest.raises(LedgerError):

@@ -128,7 +128,7 @@ def test_the_population_that_was_charged_for_is_not_replaced(tmp_path):
 
 def test_a_runs_ledger_knows_its_users(tmp_path):
     train(PLAN, tmp_path / "run")
-    assert read(tmp_path / "run" / LEDGER).about["users"] == len(pictures().train)
+    assert read(tmp_path / "run" / LEDGER).subject["users"] == len(pictures().train)
 
 
 def test_a_fraction_is_told_of_random_samples_only(tmp_path):
@@ -254,5 +254,5 @@ def test_a_simulation_begins_where_nothing_was_charged(tmp_path):
     with pytest.raises(ValueError, match="holds a ledger already"):
         rqm.simulate(change_plan(PLAN, mechanism=rqm.Noiseless()), data=pictures(), folder=tmp_path / "a")
     del simulation  # and with it the lock
-    with Ledger(tmp_path / "a" / LEDGER, read(tmp_path / "a" / LEDGER).about, key=signer()):
+    with Ledger(tmp_path / "a" / LEDGER, read(tmp_path / "a" / LEDGER).subject, key=signer()):
         pass

@@ -56,8 +56,8 @@ def test_a_run_spends_what_its_plan_says(tmp_path):
     ledger = read(tmp_path / "run" / LEDGER)
     assert ledger.charges == dict.fromkeys(range(6), 1)
     assert ledger.head == summary["ledger_head"]
-    assert ledger.about["mean"]["dim"] == 7850
-    assert ledger.about["mean"] == PLAN.private_mean().to_dict()
+    assert ledger.subject["mean"]["dim"] == 7850
+    assert ledger.subject["mean"] == PLAN.private_mean().to_dict()
 
 
 def test_the_charge_comes_before_the_step(tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_another_model_than_was_accounted_for_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has 2355 parameters: 7850 are accounted for"):
         run.carry_out(PLAN, replace(pictures(), classes=3), tmp_path / "run")
     run.carry_out(PLAN, test_run.pictures(), tmp_path / "run")  # data of another name, and so of a size of their own
-    assert read(tmp_path / "run" / LEDGER).about["mean"]["dim"] == Plan.of_run(tmp_path / "run").dim == 2355
+    assert read(tmp_path / "run" / LEDGER).subject["mean"]["dim"] == Plan.of_run(tmp_path / "run").dim == 2355
 
 
 def test_a_discarded_round_leaves_the_model_alone():

@@ -43,7 +43,7 @@ def test_epsilon_is_that_of_all_reports_enumerated(reports):
 def test_the_published_epsilons():
     """Erlingsson et al. 2014: ε∞ = 2h ln((1 − f/2)/(f/2)), ε₁ = h ln(q*(1 − p*)/(p*(1 − q*)))."""
     rappor = Rappor(f=0.5, p=0.5, q=0.75, hashes=2)
-    low, high = rappor.told
+    low, high = rappor.report_probabilities
     assert (low, high) == (0.5625, 0.6875)
     assert rappor.epsilon_infinity == pytest.approx(4 * log(3))
     assert rappor.epsilon_one == pytest.approx(2 * log(high * (1 - low) / (low * (1 - high))))
@@ -84,7 +84,7 @@ def test_many_users_draw_their_own_bits():
     assert kept.mean(axis=0) == pytest.approx(wanted, abs=5 * 0.5 / 4000**0.5)
     seen = SMALL.report(kept, source)
     assert (seen[:2000] != seen[2000:]).any()
-    low, high = SMALL.told
+    low, high = SMALL.report_probabilities
     assert seen.mean(axis=0) == pytest.approx(np.where(bloom, high, low), abs=5 * 0.5 / 4000**0.5)
 
 
@@ -117,7 +117,7 @@ def test_the_commands_know_it():
 
 def test_one_bit_of_it_is_randomized_response():
     bit = Rappor(bits=1, hashes=1, cohorts=1, f=0.5, p=0.0, q=1.0)
-    low, high = bit.told
+    low, high = bit.report_probabilities
     assert [1 - high, high] == pytest.approx(RandomizedResponse(levels=2, epsilon=log(3)).pmf(1.0), abs=1e-9)
     assert low == pytest.approx(0.25)
 

@@ -139,13 +139,13 @@ class Ledgers(Target):
         self.file.unlink()
         if rng.random() < 0.6:
             self.file.write_bytes(damaged(self.good, rng, self.good))
-            charged_mean(read(self.file).about)
+            charged_mean(read(self.file).subject)
             return
         about = changed(rng.choice(self.abouts), rng) if rng.random() < 0.9 else rng.choice(ODD)
         self.file.touch()
         with Ledger(self.file, about):  # no charge: no ε, which takes time
             pass
-        charged_mean(read(self.file).about)
+        charged_mean(read(self.file).subject)
         account_ledger(self.folder)
 
 

@@ -52,36 +52,17 @@ from rqm.bounds import (
     renyi_epsilons,
 )
 
-ORDERS = (
+RDP_ORDERS = (
     *(1.25, 1.5, 1.75, 2.0, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 14.0),
     *(16.0, 18.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0),
 )
 """Rényi orders of releases that are not sampled; between 2 and 3 the bound of a vector does not
 hold."""
-INTERIOR_ORDERS = (1.5, 1.75, 2.0, 8.0, 32.0)
-"""Rényi orders where levels lie inside the clip: each order takes seconds."""
-SAMPLED_ORDERS = tuple(map(float, range(2, 129)))
-"""Orders for sampling without replacement, whose bound needs all whole orders below each."""
-FEW_SAMPLED_ORDERS = 3
-"""How many of these are used where levels lie inside the clip."""
 COHORT_FAILURE = 1e-3
-"""The part of δ that pays for cohorts with too few honest clients."""
-TAIL_FAILURE = 1e-3
-"""The part of δ that pays for outcomes far in the tails, which a Gaussian certificate leaves out."""
+"""The part of δ for cohorts with too few honest clients."""
 RECORD_TAIL_FAILURE = 0.02
-"""The same for records: the noise of few silos is far from Gaussian in its tails."""
-TIGHT = 1.01
-"""A certified μ within this factor of a Gaussian with the same variance is not compared with other
-bounds."""
-CORRELATED_TIGHT = 1.1
-"""The same for correlated noise, whose other bounds are far behind."""
-FEW_COORDINATES = 16
-"""Coordinates up to which levels inside the clip are also accounted for by their worst coordinate."""
-LARGE_EPSILON = 15.0
-"""With levels inside the clip and more coordinates, an ε from which on other bounds may be smaller.
-"""
-FEW_RELEASES = 8
-"""Coordinates times participations up to which pure ε is compared."""
+"""The part of δ that a Gaussian certificate of records leaves out: the noise of few silos is far from
+Gaussian in its tails."""
 
 
 class EpsilonResult(NamedTuple):
@@ -123,8 +104,19 @@ class Question:
     ) -> "Question":
         """The question about the rounds from the first to the last that was charged.
 
-        Noise that was not canceled yet hides as much, so the window stays that of the plan
+        Noise that was not canceled yet protects as much, so the window stays that of the plan
         (docs/proofs/correlated.md).
+
+        Args:
+            release: What one round reveals.
+            participation: Who takes part, as planned.
+            threat_model: What is assumed about the adversary.
+            delta: δ.
+            charges: How often each round was charged; None: every round once, as planned.
+            accountant: The kind of bound; None: any.
+
+        Returns:
+            The question.
         """
         spanned = participation.spanning(charges)
         counts = charge_counts(spanned, charges)
@@ -166,7 +158,7 @@ class Question:
     @property
     def tail_failure(self) -> float:
         """The probability that a Gaussian certificate may leave out of one release."""
-        fraction = TAIL_FAILURE if self.release.record_clip is None else RECORD_TAIL_FAILURE
+        fraction = 1e-3 if self.release.record_clip is None else RECORD_TAIL_FAILURE
         return fraction * self.delta / self.releases
 
     def cohorts(self) -> tuple[list[HonestCohort], float]:
@@ -238,7 +230,7 @@ def account_together(parts: Sequence[tuple[Release, Participation, ThreatModel]]
         return account(*parts[0], delta)
     together = []
     for kind in ("gaussian", "rdp"):
-        bound = compose([(account(*part, delta, accountant=kind).bound, 1) for part in parts])
+        bound = compose([(account(*releases, delta, accountant=kind).bound, 1) for releases in parts])
         together.append(EpsilonResult(epsilon(bound, delta), bound, kind, best_order(bound, delta)))
     return min(together, key=lambda result: result.epsilon)
 
@@ -297,13 +289,13 @@ def _results(question: Question) -> Iterator[EpsilonResult]:
     else:
         gaussian = _by_gaussian(question)
         yield gaussian
-        if gaussian.epsilon == inf or release.dim == 1 or not _is_tight(question, TIGHT):
+        if gaussian.epsilon == inf or release.dim == 1 or not _is_tight(question):
             yield _by_profile(question)
             yield _by_renyi(question)
             yield from _by_pure(question)
 
 
-def _is_tight(question: Question, factor: float, window: int = 1) -> bool:
+def _is_tight(question: Question, factor: float = 1.01, window: int = 1) -> bool:
     """Whether the certified μ is so near to that of a Gaussian of the same variance that no bound
     can be much better."""
     question_args = question.neighboring, question.honest
@@ -372,7 +364,7 @@ def _by_profile(question: Question) -> EpsilonResult:
     profiles: dict[tuple[int, int], ReleaseProfile] = {}
     for index, cohort in enumerate(cohorts):
         mu = release.mu(question.neighboring, cohort.honest, failure) if is_random else inf
-        is_gaussian = mu <= TIGHT * release.estimated_mu(question.neighboring, cohort.honest)
+        is_gaussian = mu <= 1.01 * release.estimated_mu(question.neighboring, cohort.honest)
         for charges_per_round in counts:
             profile = (
                 profile_of(GdpMu(mu * sqrt(charges_per_round)))
@@ -396,10 +388,11 @@ def _by_renyi(question: Question) -> EpsilonResult:
     """By Rényi divergences, with the fewest honest clients of all cohorts."""
     release, (cohorts, left_out) = question.release, question.cohorts()
     if question.is_server:
-        curve = release.rdp(ORDERS, question.neighboring, question.honest)
+        curve = release.rdp(RDP_ORDERS, question.neighboring, question.honest)
         bound = compose([(Bound(curve, left_out), question.releases)])
     else:
-        orders = SAMPLED_ORDERS[:FEW_SAMPLED_ORDERS] if release.has_interior_levels else SAMPLED_ORDERS
+        # The bound of sampling needs all whole orders below each. With interior levels each order takes seconds.
+        orders = tuple(map(float, range(2, 5 if release.has_interior_levels else 129)))
         curve, rate = release.rdp(orders, "replace-one", question.honest), max(cohort.rate for cohort in cohorts)
         parts = []
         for charges_per_round, rounds in question.counts.items():
@@ -417,7 +410,7 @@ def _with_order(question: Question, bound: Bound) -> EpsilonResult:
 def _by_pure(question: Question) -> Iterator[EpsilonResult]:
     """By pure ε, of few coordinates in few rounds against the server."""
     count = question.release.dim * question.releases
-    if question.is_server and count <= FEW_RELEASES and question.release.mechanism.has_integer_messages:
+    if question.is_server and count <= 8 and question.release.mechanism.has_integer_messages:
         _, left_out = question.cohorts()
         pure = PureEpsilon(question.release.pure_epsilon(question.honest))
         yield _result(question, compose([(Bound(pure, left_out), question.releases)]), "pure")
@@ -435,17 +428,18 @@ def _interior_results(question: Question) -> Iterator[EpsilonResult]:
         return
     gaussian = _by_gaussian(question)
     yield gaussian
-    if release.dim > FEW_COORDINATES and gaussian.epsilon < LARGE_EPSILON:
+    if release.dim > 16 and gaussian.epsilon < 15.0:  # other bounds are hardly ever smaller
         return
     if not question.is_server:
         yield _by_renyi(question)
         return
     yield from _by_pure(question)
     _, left_out = question.cohorts()
-    attained = RdpCurve(INTERIOR_ORDERS, question.releases * release.attained_rdp(INTERIOR_ORDERS, question.honest))
+    orders = (1.5, 1.75, 2.0, 8.0, 32.0)  # each takes seconds
+    attained = RdpCurve(orders, question.releases * release.attained_rdp(orders, question.honest))
     best = gaussian.epsilon
     by_order = renyi_epsilons(attained, question.delta)
-    for at_least, order in sorted(zip(by_order, INTERIOR_ORDERS, strict=True)):
+    for at_least, order in sorted(zip(by_order, orders, strict=True)):
         if at_least < best:  # no bound at this order is below what is attained
             curve = release.rdp((order,), question.neighboring, question.honest)
             result = _with_order(question, compose([(Bound(curve, left_out), question.releases)]))
@@ -465,7 +459,7 @@ def _correlated_results(question: Question) -> Iterator[EpsilonResult]:
     bound = compose([(Bound(GdpMu(mu), 0.0 if is_exact else failure), question.releases)])
     result = _result(question, bound, "gaussian")
     yield result
-    if not is_exact and (result.epsilon == inf or not _is_tight(question, CORRELATED_TIGHT, window)):
+    if not is_exact and (result.epsilon == inf or not _is_tight(question, 1.1, window)):
         yield from _results(replace(question, release=release.independent()))
 
 

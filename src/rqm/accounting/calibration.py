@@ -23,43 +23,17 @@ from rqm.mechanisms.base import Mechanism, ProposalRequest
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.registry import model_mechanism
 
-CLIP_RATIO = 4.0
-"""K = c√d/C: after a random rotation few coordinates are beyond four times their root mean square."""
-LEVELS = 16
+DEFAULT_LEVELS = 16
 """Levels of a mechanism where the caller does not ask for another number: four bits."""
-NEAR_GAUSSIAN = 1.05
-"""Noise within this factor of a Gaussian's is as good as any."""
-TOLERANCE = 0.996
-"""A search ends where ε is at least this part of the target."""
-MAX_STEPS = 80
-"""Steps of a search; three to six are usual."""
-INTERIOR_CLIENTS = 16
-"""Honest clients up to which levels may lie inside the clip; with more, certificates take up to
-minutes."""
-INTERIOR_HELPS = 1.5
-"""With more clients they may if there is more noise than this times a Gaussian's otherwise."""
-LEAST_INTERIOR_VARIANCE = 0.02
-"""Variance of a client's coordinate, in clips², below which RQM has too much noise in any case."""
-COARSEST = 1.25
+ROUNDING_MARGIN = 1.25
 """Correlated noise is worth it where the noise that is needed exceeds that of the clients' rounding by this
 factor."""
-COIN_VARIANCE = 0.25
+HALF_WAY_VARIANCE = 0.25
 """The variance of rounding half-way between two levels, in steps²."""
-LEAST_TRANSIENT = 0.5
+MIN_TRANSIENT_STD = 0.5
 """Standard deviation of transient noise, in steps, below which it is of no use."""
-RESIDUALS = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Standard deviations of residual noise, in steps, of which the best is taken."""
-SHAPES = (0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
-"""Transient noise over `gain` times residual noise, of which the best is taken."""
-WIDE_SUM_STEPS, WIDE_TRANSIENT_STEPS = 20.0, 15.0
-"""Standard deviations of sums of residual noise, and of transient noise over the gain, that are at
-least needed: a path that ends at random reveals much in narrower tails.
-"""
-SUM_BITS = 16
+MAX_SUM_BITS = 16
 """Bits of a sum, at most."""
-ABOUT_AS_GOOD = 1.015
-"""Of correlated noise that is about as good as the best, the one with the shortest messages is
-taken."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +77,15 @@ class Target:
         return coordinate_clip(self.l2_clip, self.dim)
 
     def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> Release:
-        """A release of this target by a mechanism."""
+        """A release of this target.
+
+        Args:
+            mechanism: How each client encodes its vector.
+            noise: Correlated noise that is added to it.
+
+        Returns:
+            The release.
+        """
         slots = mechanism.message_length(self.dim)
         return Release(mechanism, slots, self.l2_clip, noise, self.record_clip, self.sampling_rate)
 
@@ -113,7 +95,15 @@ class Target:
         return Question(release, self.participation, self.threat_model, self.delta, counts)
 
     def account(self, release: Release, accountant: str | None = None) -> EpsilonResult:
-        """The certified ε of a run of such releases, by all bounds or by one kind of them."""
+        """The certified ε of a run of releases.
+
+        Args:
+            release: What one round reveals.
+            accountant: The kind of bound; None: all.
+
+        Returns:
+            ε and the bound that gave it.
+        """
         return account(release, self.participation, self.threat_model, self.delta, accountant=accountant)
 
     @property
@@ -131,7 +121,7 @@ class Target:
 
 def coordinate_clip(l2_clip: float, dim: int) -> float:
     """c, the clip of each of `dim` rotated coordinates of vectors within C: 4C/√d, and never more
-    than C.
+    than C. After a random rotation few coordinates exceed four times their root mean square.
 
     Args:
         l2_clip: C.
@@ -140,7 +130,7 @@ def coordinate_clip(l2_clip: float, dim: int) -> float:
     Returns:
         c.
     """
-    return min(CLIP_RATIO, sqrt(dim)) * l2_clip / sqrt(dim)
+    return min(4.0, sqrt(dim)) * l2_clip / sqrt(dim)
 
 
 # -- the search -----------------------------------------------------------------------------------
@@ -154,9 +144,7 @@ class UnreachableError(ValueError):
         self.best = best
 
 
-def least_noise(
-    epsilon_of: Callable[[float], float], target: float, start: float, tolerance: float = TOLERANCE
-) -> float:
+def least_noise(epsilon_of: Callable[[float], float], target: float, start: float, tolerance: float = 0.996) -> float:
     """The smallest amount of noise that reaches a target, by a bracketing secant search in
     logarithms.
 
@@ -165,7 +153,8 @@ def least_noise(
             ValueError for amounts that are not possible, which are taken to be too large.
         target: ε that is to be reached.
         start: An estimate of the amount.
-        tolerance: The search ends where ε is at least this part of the target.
+        tolerance: The search ends where ε is at least this part of the target. A smaller difference
+            is not worth more evaluations.
 
     Returns:
         An amount whose ε is at most the target.
@@ -175,8 +164,8 @@ def least_noise(
     """
     low, at_low, high, at_high = 0.0, inf, inf, 0.0
     aim, x, factor, side = sqrt(tolerance) * target, start, 0.5, 0
-    before = (0.0, 0.0)
-    for _ in range(MAX_STEPS):
+    previous = (0.0, 0.0)
+    for _ in range(80):  # three to six are usual
         try:
             reached = epsilon_of(x)
         except ValueError:
@@ -192,8 +181,8 @@ def least_noise(
                 raise UnreachableError(at_low)
             return high
         if not low or high == inf:
-            step = max(factor, 1) * _first_steps((x, reached), before, aim)
-            before, x, factor = (x, reached), x * exp(step if reached > target else -step), factor * 2
+            step = max(factor, 1) * _first_steps((x, reached), previous, aim)
+            previous, x, factor = (x, reached), x * exp(step if reached > target else -step), factor * 2
         elif abs(side) >= 3 or at_low == inf or at_high <= 0:  # a line may be far off
             x = sqrt(low * high)
         else:
@@ -206,12 +195,12 @@ def least_noise(
     raise UnreachableError(at_low)
 
 
-def _first_steps(now: tuple[float, float], before: tuple[float, float], aim: float) -> float:
+def _first_steps(current: tuple[float, float], previous: tuple[float, float], aim: float) -> float:
     """A step of the logarithm of noise, before there are amounts on both sides of the target.
 
     ε is taken to be a power of the noise, and inversely proportional as long as only one is known.
     """
-    (x, reached), (x_before, reached_before) = now, before
+    (x, reached), (x_before, reached_before) = current, previous
     if not 0 < reached < inf:
         return log(2.0)
     slope = log(reached_before / reached) / log(x / x_before) if 0 < reached_before < inf else 1.0
@@ -348,18 +337,19 @@ def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
     """
     fitted: list[tuple[float, Mechanism]] = []
     refused: ValueError | None = None
+    near_gaussian = 1.05  # noise within this factor of a Gaussian's is as good as any
     variance = (target.gaussian_noise() * target.l2_clip) ** 2 / target.honest  # of one client's coordinate
     may_be_interior = target.threat_model.adversary == "server" and (
-        not firsts[0].has_integer_messages or variance > LEAST_INTERIOR_VARIANCE * firsts[0].discrete.clip ** 2
+        not firsts[0].has_integer_messages or variance > 0.02 * firsts[0].discrete.clip ** 2  # or it is too noisy
     )
-    is_small = may_be_interior and target.honest <= INTERIOR_CLIENTS
-    firsts = sorted(firsts, key=lambda first: _least_ratio(first, target) > NEAR_GAUSSIAN)
+    is_small = may_be_interior and target.honest <= 16  # for larger cohorts certificates take up to minutes
+    firsts = sorted(firsts, key=lambda first: _least_ratio(first, target) > near_gaussian)
     tries = [(first, is_small) for first in firsts]
     if may_be_interior and not is_small:
         tries += [(first, True) for first in firsts if first.min_noise_of_small_cohorts != first.min_noise]
     for first, interior in tries:
         best_ratio = min((ratio for ratio, _ in fitted), default=inf)
-        if (interior and not is_small and best_ratio < INTERIOR_HELPS) or _least_ratio(first, target) >= best_ratio:
+        if (interior and not is_small and best_ratio < 1.5) or _least_ratio(first, target) >= best_ratio:
             continue
         try:
             mechanism = fit(first, target, interior=interior)
@@ -369,7 +359,7 @@ def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
         if not mechanism.has_integer_messages:
             return mechanism
         ratio = noise_over_gaussian(mechanism, target)
-        if ratio < NEAR_GAUSSIAN:
+        if ratio < near_gaussian:
             return mechanism
         fitted.append((ratio, mechanism))
     if not fitted:
@@ -396,8 +386,8 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target) -> list[Mech
     clip = target.coordinate_clip
     first = model_mechanism(kind, clip, options)
     ask = ProposalRequest(
-        levels=LEVELS,
-        bits=SUM_BITS,
+        levels=DEFAULT_LEVELS,
+        bits=MAX_SUM_BITS,
         clients=target.participation.clients,
         typical=target.l2_clip / clip / sqrt(target.dim),
         deviation=target.gaussian_noise() * target.unit_clip / clip,
@@ -423,13 +413,13 @@ def find_mechanism(target: Target, *, is_subset: bool = False) -> Mechanism:
     clip = target.coordinate_clip
     if target.record_clip is not None:
         return fit(_record_noise(target), target)
-    choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", LEVELS))
+    choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", DEFAULT_LEVELS))
     firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in choices]
     return best_fit([*firsts, *(proposed("discrete-gaussian", {}, target) if is_subset else [])], target)
 
 
 def find_correlated(
-    target: Target, workload: Workload | None = None, bits: int = SUM_BITS
+    target: Target, workload: Workload | None = None, bits: int = MAX_SUM_BITS
 ) -> tuple[Mechanism, CorrelatedNoise]:
     """Rounding to two levels, or integer noise of silos, and correlated noise with the least noise
     in the model.
@@ -454,7 +444,9 @@ def find_correlated(
         )
     if target.record_clip is not None:
         return _fixed_order(target, workload)
-    finest = target.honest * (2 * COARSEST * target.coordinate_clip / (target.gaussian_noise() * target.l2_clip)) ** 2
+    finest = (
+        target.honest * (2 * ROUNDING_MARGIN * target.coordinate_clip / (target.gaussian_noise() * target.l2_clip)) ** 2
+    )
     noise = best_noise(target.participation, target.honest, workload, least_squared_mu=finest, bits=bits)
     first = model_mechanism("rounding", target.coordinate_clip, {"levels": 2})
     return fit(first, target, noise), noise
@@ -472,10 +464,10 @@ def correlated_pays(target: Target) -> bool:
     window = target.participation.window
     if window == 1:
         return False
-    ratio = max(iterate_noise(Workload(target.participation.rounds)).best_ratio(window) / 2, LEAST_TRANSIENT)
+    ratio = max(iterate_noise(Workload(target.participation.rounds)).best_ratio(window) / 2, MIN_TRANSIENT_STD)
     needed = target.gaussian_noise() * sqrt(gaussian_squared_mu(window, 0.0, 4 * ratio**2, 1, 1.0))
     rounding_std = target.coordinate_clip / target.l2_clip * sqrt(target.honest)  # of rounding to the ends of the clip
-    return needed > COARSEST * rounding_std
+    return needed > ROUNDING_MARGIN * rounding_std
 
 
 def best_noise(
@@ -484,7 +476,7 @@ def best_noise(
     workload: Workload,
     *,
     least_squared_mu: float = 0.0,
-    bits: int = SUM_BITS,
+    bits: int = MAX_SUM_BITS,
 ) -> CorrelatedNoise:
     """Correlated noise, in steps of two levels, with the least noise in the model for the same μ.
 
@@ -500,17 +492,16 @@ def best_noise(
         The noise.
     """
     noise, window, clients = iterate_noise(workload), participation.window, participation.clients
-    simple = CorrelatedNoise(max(noise.best_ratio(window) / 2, LEAST_TRANSIENT))  # a fair coin deviates by half a step
-    with_residual = [_best_residual(window, clients, honest, noise, residual, bits) for residual in RESIDUALS]
+    simple = CorrelatedNoise(max(noise.best_ratio(window) / 2, MIN_TRANSIENT_STD))
+    residuals = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)  # standard deviations, in steps
+    with_residual = [_best_residual(window, clients, honest, noise, residual, bits) for residual in residuals]
     usable = [
         candidate
         for candidate in with_residual
-        if candidate is not None and _gaussian_mu(candidate, window, COIN_VARIANCE) >= least_squared_mu
+        if candidate is not None and _gaussian_mu(candidate, window, HALF_WAY_VARIANCE) >= least_squared_mu
     ]
     predicted = {candidate: _predicted(candidate, window, honest, noise) for candidate in (simple, *usable)}
-    near_best = [
-        candidate for candidate in predicted if predicted[candidate] <= ABOUT_AS_GOOD * min(predicted.values())
-    ]
+    near_best = [candidate for candidate in predicted if predicted[candidate] <= 1.015 * min(predicted.values())]
     return min(near_best, key=lambda candidate: (candidate.sum_bits(clients, clients), predicted[candidate]))
 
 
@@ -523,10 +514,10 @@ def _predicted(noise: CorrelatedNoise, window: int, honest: int, iterates: Itera
     """The noise of the iterates over that of independent noise, if it were Gaussian but for how
     paths are drawn."""
     transient, residual, gain = noise.transient_std, noise.residual_std, noise.gain
-    squared = _gaussian_mu(noise, window, COIN_VARIANCE)
+    squared = _gaussian_mu(noise, window, HALF_WAY_VARIANCE)
     if residual:  # that a path ends in a random round reveals more, the fewer clients there are
         squared += (1 / residual**2 + gain**2 / transient**2) ** 2 / (4 * gain * honest)
-    return iterates.rms(sqrt(COIN_VARIANCE), transient, residual, gain) * sqrt(squared) / iterates.rms(1.0, 0.0)
+    return iterates.rms(sqrt(HALF_WAY_VARIANCE), transient, residual, gain) * sqrt(squared) / iterates.rms(1.0, 0.0)
 
 
 def _best_residual(
@@ -534,10 +525,12 @@ def _best_residual(
 ) -> CorrelatedNoise | None:
     """The best noise with this residual noise and at most `bits` bits: a coarse grid, then a fine one."""
     best: CorrelatedNoise | None = None
-    if residual < WIDE_SUM_STEPS / sqrt(honest):
+    # A path that ends at random reveals much in the tails of sums with smaller standard deviations, in steps.
+    if residual < 20.0 / sqrt(honest):
         return None
-    min_ratio = max(WIDE_TRANSIENT_STEPS / sqrt(honest), LEAST_TRANSIENT)
-    tried = [(shape * residual, gain) for shape in SHAPES for gain in range(8, 129, 8)]
+    min_ratio = max(15.0 / sqrt(honest), MIN_TRANSIENT_STD)
+    shapes = (0.25, 0.4, 0.6, 1.0, 1.6, 2.5)  # of transient noise over `gain` times residual noise
+    tried = [(shape * residual, gain) for shape in shapes for gain in range(8, 129, 8)]
     for _ in range(2):
         choices = [
             CorrelatedNoise(round(ratio * gain, 4), residual, gain) for ratio, gain in tried if ratio >= min_ratio
@@ -563,7 +556,7 @@ def _record_noise(target: Target, ratio: float = 0.0) -> Mechanism:
     if ratio:
         client_std *= sqrt(gaussian_squared_mu(target.participation.window, 0.0, ratio**2, 1, 1.0))
     steps, bits = integer_grid(
-        clients, clients, client_std, total_std, SUM_BITS, ratio=ratio, widest=WIDEST, is_single=target.honest == 1
+        clients, clients, client_std, total_std, MAX_SUM_BITS, ratio=ratio, widest=WIDEST, is_single=target.honest == 1
     )
     return model_mechanism("discrete-gaussian", clip, {"steps": steps, "bits": bits, "scale": client_std})
 

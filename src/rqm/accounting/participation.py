@@ -15,10 +15,6 @@ Sampling = Literal["uniform", "fixed-order", "available"]
 Charges = Mapping[int, int]
 """How often each round was charged: more than once where it was interrupted and repeated."""
 
-SIMILAR = 0.01
-"""Numbers of honest clients that differ by less than this fraction are counted as the least of them.
-"""
-
 
 def implied_sampling(adversary: Adversary, honest_fraction: float | None, min_separation: int) -> Sampling:
     """The way of sampling that a question assumes, where the caller does not name one.
@@ -295,7 +291,7 @@ def honest_cohorts(
     for honest, weight in enumerate(weights.tolist(), start=certain):
         if honest == 0 or left_out + weight <= failure:  # a sum without honest clients reveals nothing of them
             left_out += weight if honest else 0.0
-        elif groups and honest <= groups[-1][1] * (1 + SIMILAR):
+        elif groups and honest <= groups[-1][1] * 1.01:  # nearly equal numbers count as the smallest of them
             groups[-1] = groups[-1][0] + weight, groups[-1][1], honest
         elif weight:
             groups.append((weight, honest, honest))

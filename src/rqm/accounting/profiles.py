@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 
 from rqm._util.checks import FloatArray, real
-from rqm.bounds import ROUNDING, RdpCurve, ReleaseProfile
+from rqm.bounds import RdpCurve, ReleaseProfile
 
 
 def sampled_without_replacement(profile: ReleaseProfile, rate: float) -> ReleaseProfile:
@@ -77,11 +77,11 @@ def poisson_sampled_gaussian(mu: float, rate: float) -> ReleaseProfile:
         eps = np.minimum(eps, 700)  # e^ε must be finite, and δ falls as ε grows
         # Removed: the mixture is e^ε times likelier above x. Added: N(0, 1) is e^ε times likelier below y.
         x = np.log((np.expm1(eps) + rate) / rate) / mu + mu / 2
-        removed = ((1 - rate) * ndtr(-x) + rate * ndtr(mu - x)) * (1 + ROUNDING) - np.exp(eps + log_ndtr(-x))
+        removed = ((1 - rate) * ndtr(-x) + rate * ndtr(mu - x)) * (1 + 1e-14) - np.exp(eps + log_ndtr(-x))
         inside = (np.exp(-eps) - (1 - rate)) / rate
         with np.errstate(divide="ignore", invalid="ignore"):
             y = np.log(inside) / mu + mu / 2
-            added = ndtr(y) * (1 + ROUNDING) - np.exp(eps) * ((1 - rate) * ndtr(y) + rate * ndtr(y - mu))
+            added = ndtr(y) * (1 + 1e-14) - np.exp(eps) * ((1 - rate) * ndtr(y) + rate * ndtr(y - mu))
         return np.clip(np.maximum(removed, np.where(inside > 0, added, 0.0)), 0, 1)
 
     def loss(interval: float) -> Any:

@@ -22,9 +22,6 @@ from rqm.correlated.handover import gaussian_squared_mu
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.base import Mechanism
 
-MAX_PLD_COORDINATES = 1000
-"""Coordinates, times participations, up to which privacy loss distributions are composed."""
-
 
 @final
 @dataclass(frozen=True)
@@ -234,7 +231,7 @@ class Release:
             The profile; None if the coordinates are too many, or none is known.
         """
         mechanism = self.mechanism
-        if not mechanism.has_integer_messages or self.dim * count > MAX_PLD_COORDINATES:
+        if not mechanism.has_integer_messages or self.dim * count > 1000:  # composing more takes seconds
             return None
         channel = mechanism.discrete
         if channel.additive is None and not channel.is_affine:

@@ -101,7 +101,7 @@ def _count_sums(
     clients hold zero. `is_clipped` says whether there is a clip after the sketch.
     """
     sketch = Sketch(DIM, COUNT, 1)
-    in_first_sum = sketch.places == sketch.places[0]
+    in_first_sum = sketch.bins == sketch.bins[0]
     vector = sketch.signs * in_first_sum / in_first_sum.sum() ** 0.5
     direction = mean.rotation(0).forward(sketch.forward(vector[None]))  # type: ignore[union-attr]
     sent = direction * (2 * x - 1)

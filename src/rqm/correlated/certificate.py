@@ -30,16 +30,8 @@ from rqm.correlated.handover import (
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.discrete import DiscreteMechanism
 
-RESIDUAL_POINTS = 8
-"""Points of the residual noise's curve in a standard deviation: less is needed than for rounding."""
-FEW_CLIENTS = 200
-"""Up to so many honest clients rounding may be far from Gaussian, and longer paths than is best for
-Gaussians may reveal less.
-"""
-BETTER = 0.999
-"""A choice of paths that reveals less than this part is followed further."""
 ROUND_ERROR = 1e-9
-"""More than the relative errors of the ratios of one round."""
+"""Above the relative errors of the likelihood ratios of one round."""
 
 
 class _Coordinate(NamedTuple):
@@ -110,9 +102,10 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
     See docs/proofs/correlated.md#lemma-7.
     """
     fraction, best = 1.0, _by_paths(coordinate, 1.0)
-    while not coordinate.noise.residual_std and coordinate.honest <= FEW_CLIENTS and best.per_square < inf:
+    # The rounding of few clients may be far from Gaussian. Then paths may be best that are longer than for Gaussians.
+    while not coordinate.noise.residual_std and coordinate.honest <= 200 and best.per_square < inf:
         by_paths = _by_paths(coordinate, fraction / 2)
-        if by_paths.per_square >= BETTER * best.per_square:
+        if by_paths.per_square >= 0.999 * best.per_square:
             break
         fraction, best = fraction / 2, by_paths
     return best
@@ -121,20 +114,20 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
 def _by_paths(coordinate: _Coordinate, fraction: float) -> CoordinateGdp:
     """μ² by the paths that suit Gaussian noise, with `fraction` of the rounding's variance."""
     ends, noise, honest = np.array(coordinate.ends), coordinate.noise, coordinate.honest
-    rounding, least, missing = _others_rounding(coordinate.ends, honest - 1)
+    rounding, rounding_variance, missing = _others_rounding(coordinate.ends, honest - 1)
     transient, missing_transient = noise.summed(honest)
     missing += missing_transient
     if noise.residual_std:
         left, missing_left = noise.residual.summed(honest)
         missing += missing_left
-        residual, ratios = ratio_above([left], pmf_variance(left), RESIDUAL_POINTS), shift_ratios(transient, noise.gain)
-        variances = pmf_variance(left), pmf_variance(transient), fraction * least
+        residual, ratios = ratio_above([left], pmf_variance(left), points=8), shift_ratios(transient, noise.gain)
+        variances = pmf_variance(left), pmf_variance(transient), fraction * rounding_variance
     else:
         residual, ratios = None, one_shift(ratio_above([transient], pmf_variance(transient)))
-        variances = 0.0, pmf_variance(transient), fraction * least
+        variances = 0.0, pmf_variance(transient), fraction * rounding_variance
     rounds, _ = path_length(coordinate.separation, variances[0], variances[1], noise.gain, variances[2])
     ratio = path_ratio(ratios, residual, rounding, variances, noise.gain, rounds)
-    masses = ratio.probabilities.sum(), ratio.probabilities @ ratio.values + ratio.alone
+    masses = ratio.probabilities.sum(), ratio.probabilities @ ratio.values + ratio.singular
     if ratio.probabilities.min() < 0 or not all(abs(mass - 1) < rounds * ROUND_ERROR for mass in masses):
         return CoordinateGdp(inf, inf)
     error = 2 * ROUND_ERROR * rounds / sqrt(ratio.variance) if ratio.variance else inf
@@ -150,7 +143,7 @@ def one_shift(ratio: Ratio) -> ShiftRatios:
     Returns:
         The same with a ratio of 0 for the other shift.
     """
-    return ShiftRatios(ratio.values, np.zeros(len(ratio.values)), ratio.probabilities, ratio.alone, 0.0)
+    return ShiftRatios(ratio.values, np.zeros(len(ratio.values)), ratio.probabilities, ratio.singular, 0.0)
 
 
 @lru_cache(maxsize=64)
@@ -176,7 +169,7 @@ def _from_ratio(ratio: Ratio, ends: FloatArray, missing: float, error: float, co
     if 2 * missing > coordinate.tail:
         return CoordinateGdp(inf, inf)
     low, high = (
-        np.append(ratio.probabilities * (1 + up * (ratio.values - 1)), up * ratio.alone)
+        np.append(ratio.probabilities * (1 + up * (ratio.values - 1)), up * ratio.singular)
         for up in (ends[0, 1], ends[1, 1])
     )
     events = BestEvents.between(low, high, coordinate.tail - missing)

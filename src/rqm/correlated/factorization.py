@@ -24,9 +24,6 @@ from rqm.mechanisms.base import Schedule, rate_factor
 
 Floats = NDArray[np.float64]
 
-MAX_ITERATIONS = 1000
-"""The most steps of an optimization; hardly one in ten of them is needed."""
-
 
 @final
 @dataclass(frozen=True)
@@ -226,6 +223,6 @@ def _minimized(loss: Callable[[Floats], tuple[float, Floats]], start: Floats) ->
     """Where a loss, given with its slope, is least."""
     from scipy.optimize import minimize  # noqa: PLC0415 (rare)
 
-    options: Any = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-9}
+    options: Any = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-9}
     solution: Floats = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
     return solution

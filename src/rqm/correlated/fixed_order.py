@@ -25,18 +25,10 @@ from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.sums import summed
 
-TAILS = (1e-22, 1e-25, 1e-28)
-"""Tails of a coordinate that are left out at each side: so small that a long way of steps adds up to
-nothing."""
-POINTS = 80
-"""Points of the grid in a standard deviation: a record is in many rounds, and each adds what the grid loses."""
-NEGLIGIBLE = 1e-48
-"""Probabilities that are not carried on: far below the tail, in which they end up."""
-
 
 @lru_cache(maxsize=256)
 def slope_per_step(
-    mechanism: Additive, noise: CorrelatedNoise, honest: int, separation: int, tail: float = TAILS[0]
+    mechanism: Additive, noise: CorrelatedNoise, honest: int, separation: int, tail: float = 1e-22
 ) -> float:
     """κ: by how much Φ⁻¹ of an event's probability rises when a coordinate moves by one step.
 
@@ -57,12 +49,12 @@ def slope_per_step(
     >>> round(slope_per_step(mechanism, CorrelatedNoise(60.0), 4, 8), 4)
     0.0443
     """
-    pmfs, missing = [], 0.0
+    pmfs, missing, negligible = [], 0.0, 1e-48
     for pmf in (mechanism.core[0], noise.units / 2.0**TABLE_BITS):
-        total, _ = summed(pmf, honest, NEGLIGIBLE, few=2)
+        total, _ = summed(pmf, honest, negligible, few=2)
         pmfs.append(total / total.sum())
-        missing += 4 * honest * len(pmf) * NEGLIGIBLE
-    pair = step_pmfs(pmfs[0], pmfs[1], separation)
+        missing += 4 * honest * len(pmf) * negligible
+    pair = step_pmfs(pmfs[0], pmfs[1], separation, negligible)
     if 2 * separation * missing > tail or any(abs(pmf.sum() - 1) > separation * ROUND_ERROR for pmf in pair):
         return inf
     events = BestEvents.between(*pair, tail - separation * missing)
@@ -72,7 +64,9 @@ def slope_per_step(
     return slope * (1 + ROUND_ERROR * separation / slope)
 
 
-def step_pmfs(residual: FloatArray, transient: FloatArray, separation: int) -> tuple[FloatArray, FloatArray]:
+def step_pmfs(
+    residual: FloatArray, transient: FloatArray, separation: int, negligible: float = 1e-48
+) -> tuple[FloatArray, FloatArray]:
     """Two pmfs that reveal a step at least as well as all sums from one participation of a record to
     the next.
 
@@ -82,24 +76,26 @@ def step_pmfs(residual: FloatArray, transient: FloatArray, separation: int) -> t
         residual: The pmf of the sum of residual noise.
         transient: The pmf of the sum of transient noise.
         separation: Rounds from one participation of a record to the next.
+        negligible: Probabilities below this are not carried on. The default is far below the tail,
+            in which they end up.
 
     Returns:
         The pmfs without and with the step.
     """
     variances = 0.0, pmf_variance(transient), pmf_variance(residual)
     rounds, _ = path_length(separation, *variances[:2], 1, variances[2])
-    ratios = one_shift(ratio_above([transient], variances[1], rare=NEGLIGIBLE))
-    rounding = ratio_above([residual], variances[2], rare=NEGLIGIBLE)
-    ratio = path_ratio(ratios, None, rounding, variances, 1, rounds, POINTS, NEGLIGIBLE)
-    return np.append(ratio.probabilities, 0.0), np.append(ratio.probabilities * ratio.values, ratio.alone)
+    ratios = one_shift(ratio_above([transient], variances[1], rare=negligible))
+    rounding = ratio_above([residual], variances[2], rare=negligible)
+    ratio = path_ratio(ratios, None, rounding, variances, 1, rounds, points=80, rare=negligible)
+    return np.append(ratio.probabilities, 0.0), np.append(ratio.probabilities * ratio.values, ratio.singular)
 
 
 def tail_failure(kappa: float, steps: float, dim: int, count: int, mu: float, tail: float) -> float:
-    """What is added to δ at most, where a record is in several rounds and moves a vector by some
+    """The failure probability for a record that is in several rounds and moves a vector by some
     steps in all.
 
-    The way is walked in pieces in which no coordinate moves by more than a step; what is left out
-    in each of them counts as much as the rest of the way can make of it.
+    The movement is cut into pieces in which no coordinate moves by more than a step. What is left
+    out of a piece counts with the factor by which the other pieces can increase it.
 
     See docs/proofs/correlated.md#theorem-15.
 
@@ -108,7 +104,7 @@ def tail_failure(kappa: float, steps: float, dim: int, count: int, mu: float, ta
         steps: Steps in all.
         dim: Number of coordinates.
         count: Rounds that the record is in.
-        mu: μ of the whole way.
+        mu: μ of the whole movement.
         tail: Probability left out of each coordinate at each side.
 
     Returns:
@@ -150,13 +146,13 @@ def fixed_order_gdp(
     >>> from rqm.bounds import gaussian_epsilon
     >>> from rqm.mechanisms.additive import DiscreteGaussian
     >>> mechanism = DiscreteGaussian(clip=1.0, scale=0.04, steps=255, bits=12)
-    >>> who = {"honest": 4, "separation": 8, "dim": 64, "sensitivity": 0.2, "count": 2}
-    >>> mu, failure = fixed_order_gdp(mechanism, CorrelatedNoise(60.0), **who, failure=1e-8)
+    >>> options = {"honest": 4, "separation": 8, "dim": 64, "sensitivity": 0.2, "count": 2}
+    >>> mu, failure = fixed_order_gdp(mechanism, CorrelatedNoise(60.0), **options, failure=1e-8)
     >>> round(gaussian_epsilon(mu, 1e-6 - failure), 2)
     8.41
     """
     steps = sensitivity / mechanism.clip * mechanism.steps / 2
-    for tail in TAILS:
+    for tail in (1e-22, 1e-25, 1e-28):  # so small that they add up to nothing over all steps
         kappa = slope_per_step(mechanism, noise, honest, separation, tail)
         mu = sqrt(count) * kappa * steps
         if mu == inf:

@@ -28,25 +28,8 @@ from numba import njit
 
 from rqm._util.checks import FloatArray
 
-CURVE_POINTS, FINE_RANGE, LAST_POINT = 16, 12, 1e4
-"""Points of a ratio's curve in each of its standard deviations, up to so many of them; then they
-spread out."""
-RARE = 1e-35
-"""Where a ratio's curve is lower than this it may end."""
-FAR_DEVIATIONS = 10
-"""Standard deviations of F up to which its outcomes are told apart."""
-PIECES_PER_DEVIATION = 2
-"""Pieces into which the outcomes of F are cut, in each standard deviation, where both of its ratios
-matter."""
-GRID_POINTS = 74
-"""Points of Y's grid in a standard deviation."""
-GRID_BELOW, GRID_ABOVE = 12, 80
-"""Standard deviations of Y below and above 1 up to which its grid reaches."""
-NEGLIGIBLE = 1e-28
-"""Probabilities too small to be carried on."""
-ROUNDING = 1e-12
-"""By how much points may be off the triangle that encloses them: less than is charged for rounding
-errors of a round."""
+NEGLIGIBLE_MASS = 1e-28
+"""Probabilities below this are moved to where the shift reveals everything."""
 
 
 def pmf_variance(pmf: FloatArray) -> float:
@@ -179,12 +162,12 @@ class Ratio(NamedTuple):
     """The likelihood ratio of shifted noise over noise: its values and their probabilities under the
     noise.
 
-    `alone` is the probability of what only the shifted noise can give.
+    `singular` is the probability, under the shifted noise, of outcomes that the noise cannot have.
     """
 
     values: FloatArray
     probabilities: FloatArray
-    alone: float
+    singular: float
 
     @property
     def variance(self) -> float:
@@ -196,17 +179,17 @@ class ShiftRatios(NamedTuple):
     """The ratios of F for a shift by one (`up`) and by 1 − gain (`down`), with their joint
     probabilities.
 
-    `alone_up` and `alone_down` are the probabilities of what only the shifted F can give.
+    `singular_up` and `singular_down` are the probabilities of outcomes that only the shifted F can have.
     """
 
     up: FloatArray
     down: FloatArray
     probabilities: FloatArray
-    alone_up: float
-    alone_down: float
+    singular_up: float
+    singular_down: float
 
 
-def ratio_above(pmfs: list[FloatArray], variance: float, points: int = CURVE_POINTS, rare: float = RARE) -> Ratio:
+def ratio_above(pmfs: list[FloatArray], variance: float, points: int = 16, rare: float = 1e-35) -> Ratio:
     """The likelihood ratio for a shift by one, larger in the Blackwell order than that of each pmf.
 
     Its curve, sup over events of W(E) − q N(E), is the highest of theirs at some points q and
@@ -216,8 +199,9 @@ def ratio_above(pmfs: list[FloatArray], variance: float, points: int = CURVE_POI
 
     Args:
         pmfs: Pmfs of noise, such as the other clients' rounding for each split of them.
-        variance: The least of their variances, which the points suit.
-        points: Points in a standard deviation of the ratio.
+        variance: The smallest of their variances, which sets the distance of the points.
+        points: Points of the curve in a standard deviation of the ratio, up to 12 of them; then they
+            spread out.
         rare: Where the curve is lower than this it ends.
 
     Returns:
@@ -239,10 +223,11 @@ def ratio_above(pmfs: list[FloatArray], variance: float, points: int = CURVE_POI
 
 def _curve_points(step: float, points: int) -> FloatArray:
     """0, even steps around 1, and beyond them steps that grow with their distance from 1."""
-    below = np.arange(-min(FINE_RANGE * points, int((1 - 1e-9) / step)), 0) * step
-    close_to_one = np.arange(1, FINE_RANGE * points + 1) * step
-    growth = 1 + 1 / (FINE_RANGE * points)
-    growing = close_to_one[-1] * growth ** np.arange(1, ceil(log(LAST_POINT / close_to_one[-1]) / log(growth)) + 1)
+    even_steps, last_point = 12 * points, 1e4
+    below = np.arange(-min(even_steps, int((1 - 1e-9) / step)), 0) * step
+    close_to_one = np.arange(1, even_steps + 1) * step
+    growth = 1 + 1 / even_steps
+    growing = close_to_one[-1] * growth ** np.arange(1, ceil(log(last_point / close_to_one[-1]) / log(growth)) + 1)
     return np.concatenate([[0.0], 1 + below, [1.0], 1 + close_to_one, 1 + growing])
 
 
@@ -282,29 +267,29 @@ def shift_ratios(pmf: FloatArray, gain: int) -> ShiftRatios:
     """
     pmf, z = pmf / pmf.sum(), np.arange(len(pmf))
     deviation, mean = sqrt(pmf_variance(pmf)), float(pmf @ z)
-    first = max(1, int(mean - FAR_DEVIATIONS * deviation))
-    last = min(len(pmf) - gain, int(mean + FAR_DEVIATIONS * deviation) + 1)
+    first = max(1, int(mean - 10 * deviation))
+    last = min(len(pmf) - gain, int(mean + 10 * deviation) + 1)
     if last - first < 2:
         return ShiftRatios(np.zeros(1), np.zeros(1), np.ones(1), 1.0, 1.0)
     noise = pmf[first : last + 1]
     up, down = pmf[first - 1 : last] / noise, pmf[first + gain - 1 : last + gain] / noise
     outside = float(pmf[:first].sum() + pmf[last + 1 :].sum())
-    alone_up = float(pmf[: first - 1].sum() + pmf[last:].sum())
-    alone_down = float(pmf[: first + gain - 1].sum() + pmf[last + gain :].sum())
-    cuts = np.unique(np.append(np.arange(0, len(noise), max(1, int(deviation / PIECES_PER_DEVIATION))), len(noise) - 1))
+    singular_up = float(pmf[: first - 1].sum() + pmf[last:].sum())
+    singular_down = float(pmf[: first + gain - 1].sum() + pmf[last + gain :].sum())
+    cuts = np.unique(np.append(np.arange(0, len(noise), max(1, int(deviation / 2))), len(noise) - 1))
     points: list[tuple[float, float, float]] = []
     for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
         piece = slice(a, b + (b == cuts[-1]))
         weights = _corner_weights(up[piece], down[piece], (up[a], up[b]), (down[a], down[b]))
         if weights is None:
             outside += float(noise[piece].sum())
-            alone_up += float(noise[piece] @ up[piece])
-            alone_down += float(noise[piece] @ down[piece])
+            singular_up += float(noise[piece] @ up[piece])
+            singular_down += float(noise[piece] @ down[piece])
         else:
             masses = (weights @ noise[piece]).tolist()
             points += [(up[a], down[a], masses[0]), (up[b], down[b], masses[1]), (up[a], down[b], masses[2])]
     columns = np.array([*points, (0.0, 0.0, outside)]).T
-    return ShiftRatios(columns[0], columns[1], columns[2], alone_up, alone_down)
+    return ShiftRatios(columns[0], columns[1], columns[2], singular_up, singular_down)
 
 
 def _corner_weights(
@@ -318,14 +303,14 @@ def _corner_weights(
     second, first = (x - ends[0]) / width, (y - heights[1]) / height
     third = 1 - first - second
     off = max(-width * float(second.min()) / ends[1], -height * float(min(first.min(), third.min())) / heights[0])
-    if not off <= ROUNDING:
+    if not off <= 1e-12:  # less than is charged for rounding errors of a round
         return None
     second, third = np.clip(second, 0.0, 1.0), np.clip(third, 0.0, 1.0)
     third = np.minimum(third, 1 - second)
     return np.stack([1 - second - third, second, third])
 
 
-def without_rare(ratio: Ratio, rare: float = NEGLIGIBLE) -> Ratio:
+def without_rare(ratio: Ratio, rare: float = NEGLIGIBLE_MASS) -> Ratio:
     """A slightly larger ratio: rare values become 0, or what only the shift can give.
 
     See docs/proofs/correlated.md#lemma-5.
@@ -341,7 +326,7 @@ def without_rare(ratio: Ratio, rare: float = NEGLIGIBLE) -> Ratio:
     is_rare[0] = False
     values, probabilities = ratio.values[~is_rare], ratio.probabilities[~is_rare]
     probabilities[0] += ratio.probabilities[is_rare].sum()
-    return Ratio(values, probabilities, ratio.alone + float(ratio.probabilities[is_rare] @ ratio.values[is_rare]))
+    return Ratio(values, probabilities, ratio.singular + float(ratio.probabilities[is_rare] @ ratio.values[is_rare]))
 
 
 # -- the likelihood ratio of a path ---------------------------------------------------------------
@@ -354,8 +339,16 @@ class _GridPmf(NamedTuple):
     probabilities: FloatArray
 
     @classmethod
-    def of(cls, values: FloatArray, probabilities: FloatArray) -> "_GridPmf":
-        """Values in steps, each split between the two whole numbers around it, which keeps the mean."""
+    def from_values(cls, values: FloatArray, probabilities: FloatArray) -> "_GridPmf":
+        """The pmf of values that are split between the two whole numbers around them, which keeps the mean.
+
+        Args:
+            values: The values, in steps.
+            probabilities: Their probabilities.
+
+        Returns:
+            The pmf on whole numbers.
+        """
         left = np.floor(values).astype(np.int64)
         first, fraction = int(left.min()), values - left
         masses = np.bincount(left - first, probabilities * (1 - fraction), int(left.max()) - first + 2)
@@ -367,13 +360,13 @@ class _GridPmf(NamedTuple):
         """The whole numbers, as floats."""
         return self.first + np.arange(float(len(self.probabilities)))
 
-    def plus(self, other: "_GridPmf") -> "_GridPmf":
+    def plus(self, addend: "_GridPmf") -> "_GridPmf":
         """The pmf of the sum of two independent values."""
-        total = np.zeros(len(self.probabilities) + len(other.probabilities) - 1)
+        total = np.zeros(len(self.probabilities) + len(addend.probabilities) - 1)
         for i, masses in self._segments():
-            for j, other_masses in other._segments():
-                _add_convolution(masses, other_masses, total[i + j :])
-        return _GridPmf(self.first + other.first, total)
+            for j, addend_masses in addend._segments():
+                _add_convolution(masses, addend_masses, total[i + j :])
+        return _GridPmf(self.first + addend.first, total)
 
     def _segments(self) -> Iterator[tuple[int, FloatArray]]:
         """The first probability and the rest, without the zeros in between: ratios have an atom at 0, far below."""
@@ -383,7 +376,15 @@ class _GridPmf(NamedTuple):
                 yield int(a[0]), self.probabilities[a[0] : b[0] + 1]
 
     def within(self, lowest: int, highest: int) -> tuple["_GridPmf", float, float]:
-        """The part between two numbers; the probability of the rest, and its mean times that."""
+        """The part between two whole numbers.
+
+        Args:
+            lowest: The first number of the part.
+            highest: The last number.
+
+        Returns:
+            The part, the probability outside it, and that times the mean outside it.
+        """
         a, b = max(lowest - self.first, 0), max(highest + 1 - self.first, 0)
         probability = mean = 0.0
         for start, outside in ((0, self.probabilities[:a]), (b, self.probabilities[b:])):
@@ -400,8 +401,8 @@ def path_ratio(
     variances: tuple[float, float, float],
     gain: int,
     rounds: int,
-    points: int = GRID_POINTS,
-    rare: float = NEGLIGIBLE,
+    points: int = 74,
+    rare: float = NEGLIGIBLE_MASS,
 ) -> Ratio:
     """The likelihood ratio Y of a path of fewer than `rounds` rounds, computed from its last round
     back.
@@ -420,7 +421,7 @@ def path_ratio(
         rare: Probabilities below this are not carried on.
 
     Returns:
-        The ratio; its mean and `alone` add up to 1.
+        The ratio; its mean and `singular` add up to 1.
     """
     residual = Ratio(np.zeros(1), np.ones(1), 0.0) if residual is None else without_rare(residual, rare)
     rounding = without_rare(rounding, rare)
@@ -431,12 +432,12 @@ def path_ratio(
         float(transient.probabilities[~is_used] @ values[~is_used])
         for values in (np.ones(len(is_used)), transient.up, transient.down)
     )
-    alone_up, alone_down = transient.alone_up + dropped_up, transient.alone_down + dropped_down
+    singular_up, singular_down = transient.singular_up + dropped_up, transient.singular_down + dropped_down
     grid, step, zero, singular_mass, later = _GridPmf(1, np.ones(1)), 1.0, 0.0, 0.0, inf
     for _ in range(rounds):
         e, c, onward, later = best_step(variances[0], variances[1], gain, variances[2], later)
         previous_step, step = step, min(sqrt(later), 1 / 3) / points
-        lowest, highest = max(1, round(1 / step) - GRID_BELOW * points), round(1 / step) + GRID_ABOVE * points
+        lowest, highest = max(1, round(1 / step) - 12 * points), round(1 / step) + 80 * points
         product = np.zeros(highest + 1)
         handed, ended = np.append(0.0, onward * previous_step / step * grid.values), e / step * residual.values
         probabilities = np.append(zero, grid.probabilities)
@@ -446,14 +447,14 @@ def path_ratio(
         if not product.any():
             return Ratio(np.zeros(1), np.ones(1), 1.0)  # everything is revealed
         zero = dropped + beyond
-        by_rounding = _GridPmf.of(c / step * rounding.values, rounding.probabilities)
+        by_rounding = _GridPmf.from_values(c / step * rounding.values, rounding.probabilities)
         grid, outside, outside_mean = _GridPmf(0, product).plus(by_rounding).within(lowest, highest)
         missing = step * (beyond_mean + outside_mean) + zero * c * float(rounding.values @ rounding.probabilities)
         singular_mass = (
             missing
-            + e * _either(residual.alone, alone_down)
-            + onward * _either(alone_up, singular_mass)
-            + c * rounding.alone
+            + e * _either(residual.singular, singular_down)
+            + onward * _either(singular_up, singular_mass)
+            + c * rounding.singular
         )
         likely = np.append(np.flatnonzero(grid.probabilities > rare), int(grid.probabilities.argmax()))
         grid, at_ends, end_mean = grid.within(grid.first + int(likely.min()), grid.first + int(likely.max()))
@@ -514,8 +515,8 @@ def _add_products(ups, downs, weights, handed, probabilities, ended, others, out
             for j in range(stop - start):
                 window[j] += first * padded[j + 3] + second * padded[j + 2] + third * padded[j + 1] + fourth * padded[j]
     out += total[: top + 1]
-    far = total[top + 1 :]
-    return beyond + far.sum(), beyond_mean + (far * index[top + 1 :]).sum()
+    tail = total[top + 1 :]
+    return beyond + tail.sum(), beyond_mean + (tail * index[top + 1 :]).sum()
 
 
 @_compiled

@@ -27,10 +27,9 @@ from rqm.ledger.signing import LedgerError, Signer, Witness, is_signed
 
 LEDGER = "ledger.jsonl"
 """The name of the file in the folder of a run."""
-FORMAT = 4
-START = "0" * 64
+LEDGER_FORMAT = 4
+START_HASH = "0" * 64
 """The hash before the first line."""
-NOT_HASHED = ("hash", "signature")
 
 
 class _Content(NamedTuple):
@@ -51,7 +50,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     Args:
         path: The file. A new one is begun.
-        about: What is charged for. A new file begins with it; an existing one must have begun
+        subject: What is charged for. A new file begins with it; an existing one must have begun
             with the same.
         expect_head: The hash that the last line must have.
         same: Whether two descriptions of what is charged for agree.
@@ -67,7 +66,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     def __init__(
         self,
         path: Path,
-        about: dict[str, Any],
+        subject: dict[str, Any],
         expect_head: str | None = None,
         same: Callable[[dict[str, Any], dict[str, Any]], bool] = eq,
         *,
@@ -81,12 +80,12 @@ class Ledger(AbstractContextManager["Ledger"]):
                 raise LedgerError(f"{path}: another process is charging it")
             content = _read(path)
             self.lines, self.head = content.lines, content.head
-            if not self.lines and not _is_own_beginning(path.read_bytes(), about, key):
+            if not self.lines and not _is_own_beginning(path.read_bytes(), subject, key):
                 raise LedgerError(
                     f"{path}: line 1 was changed, or the file was begun for another plan and not finished"
                 )
-            self._key = self._checked_key(about, expect_head, same, key)
-            self._begin(about, content)
+            self._key = self._checked_key(subject, expect_head, same, key)
+            self._begin(subject, content)
         except BaseException:
             self.close()
             if not existed and path.exists() and not path.stat().st_size:
@@ -94,7 +93,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             raise
 
     def _checked_key(
-        self, about: dict[str, Any], expect_head: str | None, same: Callable[[Any, Any], bool], key: Signer | None
+        self, subject: dict[str, Any], expect_head: str | None, same: Callable[[Any, Any], bool], key: Signer | None
     ) -> Signer | None:
         """Refuse a file that is not the one to be charged; return the key that signs from here on."""
         path = self.path
@@ -104,7 +103,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             self.witness.check(path, [str(line["hash"]) for line in self.lines])
         if not self.lines:
             return key
-        if not same(self.lines[0]["about"], json.loads(json.dumps(about))):
+        if not same(self.lines[0]["about"], json.loads(json.dumps(subject))):
             raise LedgerError(f"{path}: belongs to another plan")
         public = self.lines[0].get("key")
         if public is None:
@@ -123,7 +122,7 @@ class Ledger(AbstractContextManager["Ledger"]):
                 raise LedgerError(f"{path}: line {number} is not signed by its key: it was rewritten")
         return key
 
-    def _begin(self, about: dict[str, Any], content: _Content) -> None:
+    def _begin(self, subject: dict[str, Any], content: _Content) -> None:
         """Repair the end of the file after an interruption; write the first line of a new file."""
         assert self._file is not None
         if content.lacks_newline:
@@ -133,7 +132,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             os.fsync(self._file)
         self._size = os.fstat(self._file).st_size
         if not self.lines:
-            self._write(_first_line(about, self._key))
+            self._write(_first_line(subject, self._key))
             sync_folder(self.path.parent)
         elif self.witness is not None:
             self._report()  # what it may have missed
@@ -223,10 +222,16 @@ class Ledger(AbstractContextManager["Ledger"]):
 
 
 class LedgerContent(NamedTuple):
-    """What a ledger is about, how often each round was charged, its head, and all heads that it once
-    had."""
+    """The content of a ledger.
 
-    about: dict[str, Any]
+    Attributes:
+        subject: What is charged for.
+        charges: How often each round was charged.
+        head: The hash of the last line.
+        heads: The hashes of all lines.
+    """
+
+    subject: dict[str, Any]
     charges: Counter[int]
     head: str
     heads: frozenset[str]
@@ -255,7 +260,7 @@ def _read(path: Path) -> _Content:
     """All complete lines. What follows them must be the beginning of another: a newline may not just
     be lost."""
     lines: list[dict[str, Any]] = []
-    head, size = START, 0
+    head, size = START_HASH, 0
     *raws, tail = path.read_bytes().split(b"\n")
     for raw in raws:
         line = _parsed(raw, head, lines)
@@ -278,23 +283,26 @@ def _hint(raw: bytes, lines: list[dict[str, Any]]) -> str:
     if lines:
         return ""
     version = re.match(rb'\{"ledger": ([0-9]+)', raw)
-    if version is not None and int(version[1]) != FORMAT:
-        return f"; it has format {int(version[1])}, this version reads format {FORMAT}: use the rqm that wrote it"
+    if version is not None and int(version[1]) != LEDGER_FORMAT:
+        versions = f"it has format {int(version[1])}, this version reads format {LEDGER_FORMAT}"
+        return f"; {versions}: use the rqm that wrote it"
     return "; or this is no ledger"
 
 
-def _first_line(about: dict[str, Any], key: Signer | None) -> dict[str, Any]:
-    return {"ledger": FORMAT, "about": about} | ({} if key is None else {"key": key.public})
+def _first_line(subject: dict[str, Any], key: Signer | None) -> dict[str, Any]:
+    return {"ledger": LEDGER_FORMAT, "about": subject} | ({} if key is None else {"key": key.public})
 
 
-def _is_own_beginning(data: bytes, about: dict[str, Any], key: Signer | None) -> bool:
+def _is_own_beginning(data: bytes, subject: dict[str, Any], key: Signer | None) -> bool:
     """Whether these bytes are left of an interrupted attempt to begin this very ledger."""
-    start = json.dumps(_first_line(about, key))[:-1].encode()
+    start = json.dumps(_first_line(subject, key))[:-1].encode()
     if len(data) <= len(start):
         return start.startswith(data)
-    parts = {"nonce": "?" * 16, "previous": START, "hash": "?" * 64} | ({} if key is None else {"signature": "?" * 128})
+    fields = {"nonce": "?" * 16, "previous": START_HASH, "hash": "?" * 64}
+    if key is not None:
+        fields["signature"] = "?" * 128
     remainder, digits = data.removeprefix(start), b"0123456789abcdef"
-    end = b", " + json.dumps(parts)[1:].encode() + b"\n"
+    end = b", " + json.dumps(fields)[1:].encode() + b"\n"
     return len(remainder) < min(len(data), len(end)) and all(
         byte == due or (due == ord("?") and byte in digits) for byte, due in zip(remainder, end, strict=False)
     )
@@ -314,7 +322,7 @@ def _parsed(raw: bytes, head: str, earlier: list[dict[str, Any]]) -> dict[str, A
             is_valid = is_valid and line.keys() == names | {"round"}
         else:
             is_valid = is_valid and isinstance(line["about"], dict)
-            is_valid = is_valid and type(line["ledger"]) is int and line["ledger"] == FORMAT
+            is_valid = is_valid and type(line["ledger"]) is int and line["ledger"] == LEDGER_FORMAT
             is_valid = is_valid and ("key" not in line or re.fullmatch("[0-9a-f]{64}", line["key"]) is not None)
             is_valid = is_valid and line.keys() == names | {"ledger", "about"} | ({"key"} & line.keys())
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -347,7 +355,7 @@ def _prefix_of(start: bytes) -> bytes:
 
 
 def _hash(line: dict[str, Any]) -> str:
-    body = {key: value for key, value in line.items() if key not in NOT_HASHED}
+    body = {key: value for key, value in line.items() if key not in ("hash", "signature")}
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

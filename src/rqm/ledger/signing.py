@@ -16,16 +16,10 @@ from typing import Any, final
 
 from rqm._util.files import lock, state_folder, write_atomically
 
-KEY = "ledger.key"
+KEY_FILE = "ledger.key"
 """The name of the server's key in the folder of the user's state."""
-PURPOSE = b"rqm ledger"
-"""What signatures are about, so that they mean nothing elsewhere."""
-COMMAND = "cmd:"
+COMMAND_PREFIX = "cmd:"
 """The prefix of a witness that is a command."""
-COMMAND_TIMEOUT = 60
-"""Seconds that a witness's command may take."""
-MAX_LINE = 2**16
-"""Bytes of a line of a witness, at most."""
 
 
 class LedgerError(ValueError):
@@ -64,7 +58,7 @@ class Signer:
         Returns:
             The signature, in hexadecimal.
         """
-        return self._key.sign(PURPOSE + bytes.fromhex(digest)).hex()
+        return self._key.sign(_signed_message(digest)).hex()
 
 
 def signer(path: Path | None = None) -> Signer | None:
@@ -77,7 +71,7 @@ def signer(path: Path | None = None) -> Signer | None:
         The key, or None where none can be kept.
     """
     try:
-        return Signer(state_folder() / KEY if path is None else path)
+        return Signer(state_folder() / KEY_FILE if path is None else path)
     except ModuleNotFoundError:
         if path is not None:
             raise LedgerError(f"key = {path}: cryptography is not installed, so nothing can be signed") from None
@@ -86,6 +80,11 @@ def signer(path: Path | None = None) -> Signer | None:
             raise
         warnings.warn(f"the ledger will not be signed: no key can be kept ({error}); set RQM_STATE", stacklevel=2)
     return None
+
+
+def _signed_message(digest: str) -> bytes:
+    """The purpose and the hash, so that a signature is valid for no other purpose."""
+    return b"rqm ledger" + bytes.fromhex(digest)
 
 
 def is_signed(public: str, digest: str, signature: object) -> bool:
@@ -97,7 +96,7 @@ def is_signed(public: str, digest: str, signature: object) -> bool:
         signature: The signature, in hexadecimal.
 
     Returns:
-        Whether it has; True where no library for signatures is installed and nobody can tell.
+        Whether it has; True if no library for signatures is installed, as it cannot be checked.
     """
     try:
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
@@ -106,7 +105,7 @@ def is_signed(public: str, digest: str, signature: object) -> bool:
         return True
     try:
         raw = bytes.fromhex(str(signature))
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(raw, PURPOSE + bytes.fromhex(digest))
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(raw, _signed_message(digest))
     except (InvalidSignature, ValueError):
         return False
     return raw.hex() == signature  # exactly as it was written
@@ -125,10 +124,10 @@ class Witness:
 
     def __init__(self, where: str | Path) -> None:
         text = str(where)
-        self.command = shlex.split(text.removeprefix(COMMAND)) if text.startswith(COMMAND) else None
+        self.command = shlex.split(text.removeprefix(COMMAND_PREFIX)) if text.startswith(COMMAND_PREFIX) else None
         self.path = None if self.command is not None else Path(where)
         if self.command == []:
-            raise ValueError(f"witness = {text}: must be a file, or {COMMAND} and a command")
+            raise ValueError(f"witness = {text}: must be a file, or {COMMAND_PREFIX} and a command")
 
     def report(self, path: Path, first: str, lines: int, head: str) -> None:
         """Report the head of a ledger.
@@ -149,7 +148,7 @@ class Witness:
                 _append_line(self.path, data)
             else:
                 assert self.command is not None
-                subprocess.run(self.command, input=data, check=True, timeout=COMMAND_TIMEOUT, stdout=subprocess.DEVNULL)
+                subprocess.run(self.command, input=data, check=True, timeout=60, stdout=subprocess.DEVNULL)
         except (OSError, subprocess.SubprocessError) as error:
             raise LedgerError(
                 f"the witness could not be reached ({error}); nothing is released that it has not seen"
@@ -170,7 +169,7 @@ class Witness:
             if not hashes or entry.get("ledger") != hashes[0]:
                 if is_here:
                     raise LedgerError(
-                        f"{path}: is not the ledger that the witness knows here: that one began otherwise"
+                        f"{path}: is not the ledger that the witness knows here: its first line is another one"
                     )
                 continue
             lines = entry.get("lines")
@@ -201,7 +200,8 @@ def _append_line(path: Path, data: bytes) -> None:
     try:
         lock(file, wait=True)
         size = os.fstat(file).st_size
-        last = os.pread(file, MAX_LINE, max(0, size - MAX_LINE))
+        max_line = 2**16
+        last = os.pread(file, max_line, max(0, size - max_line))
         size -= len(last) - (last.rfind(b"\n") + 1)
         os.truncate(file, size)
         if os.write(file, data) != len(data):

@@ -153,10 +153,10 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     ledger = read(file)
     if recorded is not None and recorded not in ledger.heads:
         raise LedgerError(f"{file}: lacks charges that came before the checkpoint beside it; it is an older copy")
-    if ledger.about.get("seeded"):
+    if ledger.subject.get("seeded"):
         raise ValueError(f"{file}: was charged for answers from seeded words, which anyone can repeat: not private")
-    mean, plan = charged_mean(ledger.about), _plan(ledger.about)
-    users, who = ledger.about.get("users"), mean.participation
+    mean, plan = charged_mean(ledger.subject), _plan(ledger.subject)
+    users, who = ledger.subject.get("users"), mean.participation
     is_ordered = mean.threat_model.unit == "user" and who.min_separation > 1
     if is_ordered and isinstance(users, int) and who.min_separation > users // who.clients:
         raise ValueError(
@@ -164,7 +164,7 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
             "users a round return sooner"
         )
     _check_population(who.population or users, changes.get("population"))
-    if changes.get("adversary") == "outsider" and plan is None and ledger.about.get("plan") is not None:
+    if changes.get("adversary") == "outsider" and plan is None and ledger.subject.get("plan") is not None:
         raise LedgerError(f"{file}: its plan cannot be read, which must say that clients remember nothing")
     mean = mean.replaced(**changes)
     _check_memory(plan, mean)

@@ -194,7 +194,7 @@ def _is_same_release(saved: dict[str, Any], new: dict[str, Any]) -> bool:
 def delta_of(folder: Path) -> float | None:
     """The δ of a folder's ledger; None if there is no ledger."""
     path = folder / LEDGER
-    return charged_mean(read(path).about).delta if path.exists() and path.stat().st_size else None
+    return charged_mean(read(path).subject).delta if path.exists() and path.stat().st_size else None
 
 
 # -- certificates ---------------------------------------------------------------------------------

@@ -387,7 +387,7 @@ class NodeGuard:
             lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
             guards = {}
             for path in filter(_has_first_line, self.folder.glob(f"*/{LEDGER}")):
-                mean = PrivateMean.from_dict(read(path).about["mean"])
+                mean = PrivateMean.from_dict(read(path).subject["mean"])
                 guards[path.parent.name] = stack.enter_context(Guard(mean, path.parent))
             yield guards, stack
 

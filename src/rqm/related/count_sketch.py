@@ -1,8 +1,7 @@
-"""The count sketch (Charikar et al. 2002; for learning Li et al. 2019): the other public map to few coordinates.
+"""The count sketch (Charikar et al. 2002; for learning Li et al. 2019): a public linear map to few coordinates.
 
-Like the choice of coordinates it is linear, known to everybody, and unbiased on the way back, and like that it hides
-nothing: two vectors have two sketches. What makes it private is what follows it here: a clip *after* the sketch, and a
-mechanism whose guarantee is that of so many coordinates within that clip. ``PrivateMean`` does both.
+Its inverse is unbiased over the seed. It is public and hides nothing: two vectors have two sketches. `PrivateMean`
+makes it private by a clip *after* the sketch and a mechanism on the sketch's coordinates.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from rqm.randomness import SeededRandom
 @final
 @dataclass(frozen=True)
 class Sketch:
-    """Every one of ``dim`` coordinates is added, with a random sign, to one of ``count`` sums.
+    """Each of `dim` coordinates is added, with a random sign, to one of `count` sums.
 
     >>> from rqm import SecureRandom, private_mean
     >>> sketch = Sketch(dim=1000, count=64, seed=1)
@@ -43,19 +42,19 @@ class Sketch:
         return SeededRandom(self.seed).words(self.dim)
 
     @cached_property
-    def places(self) -> Any:
-        """Where each coordinate goes."""
+    def bins(self) -> Any:
+        """The number of the sum that each coordinate is added to."""
         return (self._words >> np.uint64(1)) % np.uint64(self.count)
 
     @cached_property
     def signs(self) -> FloatArray:
-        """With which sign."""
+        """The sign of each coordinate."""
         return np.asarray(2.0 * (self._words & np.uint64(1)) - 1)
 
     def forward(self, rows: FloatArray) -> FloatArray:
-        """Rows of ``count`` sums."""
-        return np.array([np.bincount(self.places, row * self.signs, self.count) for row in rows])
+        """The sketches of vectors, one row each."""
+        return np.array([np.bincount(self.bins, row * self.signs, self.count) for row in rows])
 
     def inverse(self, rows: FloatArray) -> FloatArray:
-        """Rows of ``dim`` values, each with the sum that it was added to: unbiased over the seed."""
-        return np.asarray(rows[:, self.places] * self.signs)
+        """Estimates of vectors from their sketches, one row each: the sum of each coordinate with its sign."""
+        return np.asarray(rows[:, self.bins] * self.signs)

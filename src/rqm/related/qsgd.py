@@ -46,7 +46,15 @@ class QSGD(Mechanism):
         return (2 * self.levels).bit_length()
 
     def quantized(self, row: Any, rng: object) -> tuple[float, IntArray]:
-        """The norm of a vector, and its levels from −s to s."""
+        """The message of a vector before it is coded.
+
+        Args:
+            row: The vector.
+            rng: A `SecureRandom` or a `SeededRandom`, for rounding.
+
+        Returns:
+            The norm, as a float of 32 bits, and a level from −s to s for each coordinate.
+        """
         row = np.asarray(row, dtype=np.float64)
         norm = float(np.float32(np.linalg.norm(row)))  # as it is sent
         if not norm:
@@ -57,13 +65,29 @@ class QSGD(Mechanism):
         return norm, (np.sign(row) * (low + (uniform < position - low))).astype(np.int64)
 
     def sample_messages(self, rows: Any, rng: SecureRandom | SeededRandom) -> Any:
-        """The decoded messages of clients, one row each, in the array library of `rows`."""
+        """The decoded messages of clients.
+
+        Args:
+            rows: One vector per client: a NumPy array or a torch tensor.
+            rng: A source of randomness, for rounding.
+
+        Returns:
+            One row per client, in the array library of `rows`.
+        """
         messages = [self.quantized(row.cpu() if hasattr(row, "cpu") else row, rng) for row in rows]
         vectors = np.array([self.value(norm, levels) for norm, levels in messages])
         return vectors if isinstance(rows, np.ndarray) else rows.new_tensor(vectors)
 
     def value(self, norm: float, levels: IntArray) -> npt.NDArray[np.float64]:
-        """The vector of a message: its norm times its levels over s."""
+        """The vector of a message: its norm times its levels over s.
+
+        Args:
+            norm: The norm.
+            levels: The levels, from −s to s.
+
+        Returns:
+            The vector.
+        """
         return np.asarray(norm / self.levels * levels)
 
     def variance(self, row: npt.ArrayLike) -> float:
@@ -74,7 +98,16 @@ class QSGD(Mechanism):
         return float(norm**2 / self.levels**2 * (fraction * (1 - fraction)).sum())
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """The mean of the decoded vectors, from their sum."""
+        """The mean of the decoded vectors.
+
+        Args:
+            z_sum: Their sum. They are decoded one by one, as messages cannot be added.
+            clients: Number of clients.
+            check: Ignored; every sum is possible.
+
+        Returns:
+            The mean.
+        """
         return z_sum / whole("clients", clients, 1)
 
 

@@ -13,8 +13,8 @@ from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.base import Option, option, options_of
 from rqm.randomness import require
 
-UNITS = 2**40
-"""Probabilities are multiples of 1/UNITS, so that what is sampled is exactly what is accounted for."""
+RAPPOR_UNITS = 2**40
+"""Probabilities are multiples of 1/RAPPOR_UNITS, so that what is sampled is exactly what is accounted for."""
 
 Bits = npt.NDArray[np.bool_]
 
@@ -52,10 +52,10 @@ class Rappor:
         whole("cohorts", self.cohorts, 1)
         for name, low, high, closed in (("f", 0, 1, ""), ("p", 0, 1, "["), ("q", 0, 1, "]")):
             value = real(name, getattr(self, name), "between 0 and 1", low, high, closed=closed)
-            units = round(value * UNITS / 2) * 2
-            if name == "f" and not 0 < units < UNITS:
+            units = round(value * RAPPOR_UNITS / 2) * 2
+            if name == "f" and not 0 < units < RAPPOR_UNITS:
                 raise ValueError(f"f = {value:g}: must round to a multiple of 2**-39 above 0 and below 1")
-            object.__setattr__(self, name, units / UNITS)
+            object.__setattr__(self, name, units / RAPPOR_UNITS)
         if not self.q > self.p:
             raise ValueError(f"q = {self.q:g}: must be larger than p = {self.p:g}")
 
@@ -67,7 +67,7 @@ class Rappor:
     # -- privacy ------------------------------------------------------------------------------
 
     @property
-    def told(self) -> tuple[float, float]:
+    def report_probabilities(self) -> tuple[float, float]:
         """The probabilities p*, q* that a bit of a report is 1 if the value does not set it, and if it does."""
         fair = self.f / 2 * (self.p + self.q)
         return fair + (1 - self.f) * self.p, fair + (1 - self.f) * self.q
@@ -112,7 +112,7 @@ class Rappor:
         bound.
 
         Args:
-            reports: Reports of each user before the change, and as many after it.
+            reports: Reports of each user before the change. There is the same number after it.
 
         Returns:
             ε.
@@ -159,7 +159,15 @@ class Rappor:
     # -- a user -------------------------------------------------------------------------------
 
     def bloom(self, value: str, cohort: int) -> Bits:
-        """The bits that a value sets in a cohort, which are public."""
+        """The bits that a value sets in a cohort, which are public.
+
+        Args:
+            value: The value.
+            cohort: The cohort, from 0; it chooses the hashes.
+
+        Returns:
+            An array with `hashes` bits set.
+        """
         bits = np.zeros(self.bits, dtype=bool)
         salt = whole("cohort", cohort, 0, self.cohorts - 1).to_bytes(8, "big")
         number = 0
@@ -182,13 +190,21 @@ class Rappor:
             The bits; of several users one row each.
         """
         shape = (self.bits,) if users is None else (users, self.bits)
-        uniform, half = _uniform_units(shape, rng), int(self.f * UNITS / 2)
+        uniform, half = _uniform_units(shape, rng), int(self.f * RAPPOR_UNITS / 2)
         return np.where(uniform < half, True, np.where(uniform < 2 * half, False, self.bloom(value, cohort)))
 
     def report(self, permanent: Bits, rng: object) -> Bits:
-        """One report of each permanent response: its instantaneous response."""
+        """One report of each permanent response: its instantaneous response.
+
+        Args:
+            permanent: The permanent responses, one row for each user.
+            rng: A `SecureRandom` or a `SeededRandom`.
+
+        Returns:
+            The bits of the reports.
+        """
         uniform = _uniform_units(np.shape(permanent), rng)
-        return uniform < np.where(permanent, int(self.q * UNITS), int(self.p * UNITS))
+        return uniform < np.where(permanent, int(self.q * RAPPOR_UNITS), int(self.p * RAPPOR_UNITS))
 
     # -- the server ---------------------------------------------------------------------------
 
@@ -202,14 +218,22 @@ class Rappor:
         Returns:
             The counts, one row per cohort.
         """
-        low, _ = self.told
+        low, _ = self.report_probabilities
         totals = np.asarray(reports, dtype=np.float64)[..., None]
         counts = (np.asarray(sums, dtype=np.float64) - low * totals) / ((1 - self.f) * (self.q - self.p))
         return np.asarray(counts)
 
     def variance(self, users: float, reports: float) -> float:
-        """The variance of a count, if the values of `users` of the `reports` users set the bit."""
-        low, high = self.told
+        """The variance of the unbiased count of one bit.
+
+        Args:
+            users: Number of users whose value sets the bit.
+            reports: Number of users, with one report each.
+
+        Returns:
+            The variance, in users².
+        """
+        low, high = self.report_probabilities
         spread = users * high * (1 - high) + (reports - users) * low * (1 - low)
         return spread / ((1 - self.f) * (self.q - self.p)) ** 2
 
@@ -247,5 +271,5 @@ class Rappor:
 
 
 def _uniform_units(shape: tuple[int, ...], rng: object) -> npt.NDArray[np.int64]:
-    """Uniform integers below UNITS."""
+    """Uniform integers below RAPPOR_UNITS."""
     return (require(rng).words(prod(shape)) >> np.uint64(24)).astype(np.int64).reshape(shape)

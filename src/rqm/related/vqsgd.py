@@ -17,10 +17,8 @@ from rqm.mechanisms.table import Table
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.related.randomized_response import RandomizedResponse
 
-MAX_EPSILON = 25.0
-"""Of one bit, or of one index."""
-SPARE_UNITS = 8
-"""Units by which an index is accounted for as less private than it is, since rounding a table moves some."""
+MAX_BIT_EPSILON = 25.0
+"""ε of one bit, or of one index. With a larger one, units of 2⁻⁴⁰ are too coarse for the flips."""
 
 
 @final
@@ -54,7 +52,7 @@ class VQSGD(Mechanism):
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
-        limit = MAX_EPSILON * (1 if self.local else 2)
+        limit = MAX_BIT_EPSILON * (1 if self.local else 2)
         epsilon = real("epsilon", self.epsilon, f"a positive number up to {limit:g}", 0, limit, closed="]")
         object.__setattr__(self, "epsilon", epsilon)
         if not isinstance(self.local, bool):
@@ -114,14 +112,16 @@ class VQSGD(Mechanism):
         return 2**TABLE_BITS - (slots - 1) * false_units, false_units
 
     def _pair(self, slots: int) -> Table:
-        """The pmfs of an index at two vertices over (one, any third, the other); a little less private than it is.
+        """The pmfs of an index at two vertices, over the first vertex, all others and the second.
 
-        Words that are scaled to 2d are uniform up to 2d / 2⁶⁴, which is less than the spare units.
+        They are a few units less private than the index. That covers rounding of the table, and words that are scaled
+        to 2d, which are uniform up to 2d / 2⁶⁴.
         """
+        spare_units = 8
         true_units, false_units = self.units(slots)
-        if not true_units > false_units > SPARE_UNITS:
+        if not true_units > false_units > spare_units:
             raise ValueError(f"epsilon = {self.epsilon:g}: must be larger for {slots} vertices")
-        p, q = (true_units + SPARE_UNITS) / 2**TABLE_BITS, (false_units - SPARE_UNITS) / 2**TABLE_BITS
+        p, q = (true_units + spare_units) / 2**TABLE_BITS, (false_units - spare_units) / 2**TABLE_BITS
         pair = Table(margin=1 / (p - q) - 1, rows=((p, 1 - p - q, q), (q, 1 - p - q, p)))
         if (
             min(pair.table[0, 0], pair.table[1, 2]) <= true_units
@@ -163,13 +163,21 @@ class VQSGD(Mechanism):
 
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with bits that decoding scales by the amount."""
-        epsilon = min(log((amount + 1) / (amount - 1)), MAX_EPSILON)
+        epsilon = min(log((amount + 1) / (amount - 1)), MAX_BIT_EPSILON)
         return self.with_parameters(epsilon=epsilon * (1 if self.local else 2))
 
     # -- encode and decode --------------------------------------------------------------------
 
     def vertices(self, rows: Any, source: SecureRandom | SeededRandom) -> IntArray:
-        """A random vertex for each row, a vector in L2 clips. Of the 2d vertices the positive ones come first."""
+        """A random vertex for each vector.
+
+        Args:
+            rows: One vector per client, in L2 clips.
+            source: The source of randomness.
+
+        Returns:
+            A number from 0 to 2d − 1 for each row. The d positive vertices come first.
+        """
         d = rows.shape[1]
         first, second = source.words(2 * len(rows)).reshape(-1, 2).T
         uniform = first / 2.0**64 * sqrt(d)
@@ -185,14 +193,30 @@ class VQSGD(Mechanism):
         return np.asarray(np.where(index == d, _scaled(second, 2 * d), chosen))
 
     def encode_rows(self, rows: FloatArray, source: SecureRandom | SeededRandom) -> IntArray:
-        """The messages of all rows before they are summed, 2d integers each."""
+        """The messages of all vectors before they are summed.
+
+        Args:
+            rows: One vector per client, in L2 clips.
+            source: The source of randomness.
+
+        Returns:
+            One row of 2d integers per client.
+        """
         vertices, slots = self.vertices(rows, source), 2 * rows.shape[1]
         if self.local:
             return np.asarray(np.eye(slots, dtype=np.int64)[self._randomized(vertices, slots, source)])
         return np.asarray(self.discrete.encode(2.0 * np.eye(slots)[vertices] - 1, source)).astype(np.int64)
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom) -> Any:
-        """One client's message: 2d integers, in the array library of `row`, a vector in L2 clips."""
+        """One client's message.
+
+        Args:
+            row: A vector in L2 clips: a NumPy array or a torch tensor.
+            source: The source of randomness.
+
+        Returns:
+            2d integers, in the array library of `row`.
+        """
         if isinstance(row, np.ndarray):
             return self.encode_sum(row[None], source, np.zeros(2 * len(row), dtype=np.int64))
         return self.encode_sum(row[None], source, row.new_zeros(2 * len(row)).int())
@@ -231,7 +255,16 @@ class VQSGD(Mechanism):
         return np.asarray(np.where(is_true, vertices, _scaled(second, slots)))
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """An unbiased estimate of the mean of the clients' vectors, in L2 clips, from the sums of 2d integers."""
+        """An unbiased estimate of the mean of the clients' vectors, in L2 clips.
+
+        Args:
+            z_sum: The sum of their messages, 2d integers.
+            clients: Number of clients in the sum.
+            check: Whether to raise a ValueError for a sum that no clients can have sent.
+
+        Returns:
+            d numbers.
+        """
         clients, slots = whole("clients", clients, 1), z_sum.shape[0]
         half = slots // 2
         if check and slots and not (z_sum.min() >= 0 and z_sum.max() <= clients):
