@@ -21,7 +21,7 @@ import numpy as np
 from rqm import SeededRandom, calibrate
 from rqm._util.files import write_json
 from rqm.audit.attained import attained_epsilon
-from rqm.audit.vector import EFFORT, audit_vector
+from rqm.audit.vector import audit_vector
 from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.discrete import DiscreteMechanism
 
@@ -69,7 +69,7 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
     gaussian = promise is not None and promise.accountant == "gaussian"
     rng = SeededRandom(clients, dim, int(epsilon))
     release: dict[str, Any] = {"clients": clients, "dim": mean.coordinates, "l2_clip": mean.bound, "delta": DELTA}
-    effort = EFFORT * (THOROUGH if 1 < dim <= FEW else 1)
+    effort = 1_000_000_000 * (THOROUGH if 1 < dim <= FEW else 1)
     audit = audit_vector(mech, found[best].epsilon, **release, gaussian=gaussian, effort=effort, rng=rng)
     measured = audit.to_dict()
     return {

@@ -9,7 +9,7 @@ import torch
 from rqm._util.files import write_json
 from rqm._util.text import picture_to_text, text_to_picture
 from rqm.audit.inversion import (
-    KINDS,
+    OBSERVATIONS,
     Reconstruction,
     audit_inversion,
     picture_gradients,
@@ -25,7 +25,7 @@ from rqm.report.attacks import draw
 def test_a_plain_gradient_reveals_its_picture_and_a_noisy_sum_does_not(tmp_path):
     attacks = list(audit_inversion(load("glyphs"), pictures=1, clients=4, iterations=60))
     scores = summary(attacks)
-    assert set(KINDS) < set(scores)
+    assert set(OBSERVATIONS) < set(scores)
     plain, noisy_sum = scores["plain gradient"], scores["sum, RQM, 4 bits"]
     assert plain["similarity"] > 0.6
     assert plain["identified"] == 1.0
@@ -38,7 +38,7 @@ def test_a_plain_gradient_reveals_its_picture_and_a_noisy_sum_does_not(tmp_path)
     assert two["identified_low"] < 0.2 < two["identified_high"] == 1.0
     row = [{"picture": picture_to_text(attacks[0].truth), "similarity": 1.0}]
     assert np.abs(text_to_picture(row[0]["picture"]) / 255 - attacks[0].truth).max() <= 0.5 / 255 + 1e-12
-    write_json(tmp_path / "i.json", {"kinds": scores, "pictures": dict.fromkeys(["the picture", *KINDS], row)})
+    write_json(tmp_path / "i.json", {"kinds": scores, "pictures": dict.fromkeys(["the picture", *OBSERVATIONS], row)})
     assert draw(tmp_path / "i.json").stat().st_size > 10_000
 
 

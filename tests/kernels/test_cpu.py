@@ -19,6 +19,7 @@ from tests.kernels import oracle
 
 MANY = 10_000_000
 LEVEL = 1e-6
+MIN_COORDINATES = 64 * cpu.CHUNK  # of a thread
 
 
 def chunks_of(count):
@@ -346,13 +347,13 @@ def test_after_an_error_no_thread_goes_on_writing():
         done.append(start)
         return False
 
-    size = 400 * cpu.MIN_COORDINATES
+    size = 400 * MIN_COORDINATES
     with pytest.raises(KeyboardInterrupt):
         cpu.run_in_blocks(task, size, 2)
     before = len(done)
     threading.Event().wait(0.05)
     assert len(done) == before  # all had stopped when the error came out
-    assert before < size // cpu.MIN_COORDINATES
+    assert before < size // MIN_COORDINATES
 
 
 def test_a_pool_that_is_shut_down_leaves_the_work_to_the_caller(monkeypatch):
@@ -360,7 +361,7 @@ def test_a_pool_that_is_shut_down_leaves_the_work_to_the_caller(monkeypatch):
         def submit(self, _):
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-    x = np.zeros(3 * cpu.MIN_COORDINATES, dtype=np.float32)
+    x = np.zeros(3 * MIN_COORDINATES, dtype=np.float32)
     expected = RQM().encode(x, SeededRandom(1), threads=1)
     monkeypatch.setattr(cpu, "_pool", Closed)
     assert (RQM().encode(x, SeededRandom(1), threads=3) == expected).all()

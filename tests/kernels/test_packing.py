@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqm.kernels.packing import TILE, pack, packed_size, unpack
+from rqm.kernels.packing import TILE_COLUMNS, pack, packed_size, unpack
 
 
 def layout(values, bits):
@@ -32,7 +32,7 @@ def test_the_layout_is_the_documented_one(bits, size, seed):
 
 
 @pytest.mark.parametrize("bits", range(1, 33))
-@pytest.mark.parametrize("size", [31, 8 * TILE + 1, 100_003])
+@pytest.mark.parametrize("size", [31, 8 * TILE_COLUMNS + 1, 100_003])
 def test_every_width_comes_back(bits, size):
     rng = np.random.default_rng(bits)
     for dtype in (np.uint8, np.uint16, np.int32, np.uint32, np.int64):

@@ -48,7 +48,7 @@ def test_half_precision_and_whole_numbers_are_widened():
 def no_compiler(monkeypatch):
     """As on a machine without numba, or a device without Triton: plain torch operations."""
     monkeypatch.setattr(torch_backend, "_has_compiled_loops", lambda _x: False)
-    monkeypatch.setattr(torch_backend, "MAX_WORDS", 1000)
+    monkeypatch.setattr(torch_backend, "MAX_TORCH_WORDS", 1000)
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -16,17 +16,6 @@ from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.sums import summed
 
-SIZES = (1.0, 0.5, 0.25)
-"""Coordinates that are tried, in units of the clip: few large ones or more small ones."""
-NEGLIGIBLE = 1e-60
-"""Probabilities of the other clients' sums that are left out at the ends."""
-STEPS_PER_DEVIATION = 64
-"""Losses of one of many coordinates are rounded to this fraction of their standard deviation."""
-MAX_STEPS = 60 * STEPS_PER_DEVIATION
-"""Larger losses of a coordinate are cut off."""
-SUM_DEVIATIONS = 16.0
-"""Standard deviations of the summed loss that are looked at."""
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -37,7 +26,7 @@ class Pair:
         count: How many they are.
         others: What each other client holds there, in units of the clip.
         low: The pmf of a coordinate's sum where the client's value is negative.
-        high: The same where it is positive.
+        high: The pmf of that sum where it is positive.
         others_pmf: The pmf of the sum of the other clients. Its first outcome is 0 where sums are
             modular. Otherwise it is that of `low` and `high`.
     """
@@ -92,7 +81,9 @@ def pairs(mechanism: DiscreteMechanism, honest: int, dim: int, l2_clip: float) -
         Pairs with the largest number of mirrored coordinates that the clip allows.
     """
     additive = mechanism.additive
-    sizes = SIZES if additive is None else sorted({_level_size(additive, size) for size in (*SIZES, 1 / 3)})
+    sizes = [1.0, 0.5, 0.25]  # in units of the clip: few large differences, or more small ones
+    if additive is not None:
+        sizes = sorted({_level_size(additive, size) for size in (*sizes, 1 / 3)})
     for size in sizes:
         count = min(dim, int((l2_clip / mechanism.clip / size) ** 2 * (1 + 1e-9)))
         if count and additive is not None:
@@ -123,7 +114,7 @@ def _pairs_of_size(mechanism: DiscreteMechanism, honest: int, size: float, count
     low, high = (np.exp(mechanism.log_pmf_at(x * mechanism.clip, "sampled")) for x in (-size, size))
     breakpoints = mechanism.breakpoints[mechanism.breakpoints >= 0]
     for x in breakpoints[:: -max(1, len(breakpoints) // 5)]:
-        others, _ = summed(np.exp(mechanism.log_pmf_at(x, "sampled")), honest - 1, NEGLIGIBLE)
+        others, _ = summed(np.exp(mechanism.log_pmf_at(x, "sampled")), honest - 1, 1e-60)
         sums = np.convolve(low, others), np.convolve(high, others)
         yield Pair(size, count, float(x / mechanism.clip), *sums, others)
 
@@ -153,10 +144,11 @@ def loss_events(p: FloatArray, q: FloatArray, count: int) -> tuple[FloatArray, F
         return np.append((losses[:-1] + losses[1:]) / 2, -inf), np.cumsum(p[order]), np.cumsum(q[order])
     mean = float(np.average(losses, weights=p))
     deviation = sqrt(np.average((losses - mean) ** 2, weights=p)) or 1.0
-    step = deviation / STEPS_PER_DEVIATION
-    steps = np.rint((losses - mean) / step).clip(-MAX_STEPS, MAX_STEPS).astype(np.int64)
+    resolution = 64  # steps in a standard deviation of the loss
+    step = deviation / resolution
+    steps = np.rint((losses - mean) / step).clip(-60 * resolution, 60 * resolution).astype(np.int64)
     largest = int(abs(steps).max())
-    largest_sum = min(count * largest, int(SUM_DEVIATIONS * sqrt(count) * STEPS_PER_DEVIATION) + largest)
+    largest_sum = min(count * largest, int(16.0 * sqrt(count) * resolution) + largest)
     size = 2 << largest_sum.bit_length()
     # Tilted by the losses, the second pmf lies where the first does, and small probabilities keep their digits.
     tilted = q * np.exp(step * steps)

@@ -25,9 +25,7 @@ from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.randomness import SeededRandom
 
-SMOOTHNESS = (0.0, 0.1)
-"""Weights of a prior for smooth pictures (total variation). Each is tried, from its own starting point."""
-KINDS = ("plain gradient", "rounded, 4 bits", "RQM, 4 bits", "sum, no noise", "sum, RQM, 4 bits")
+OBSERVATIONS = ("plain gradient", "rounded, 4 bits", "RQM, 4 bits", "sum, no noise", "sum, RQM, 4 bits")
 """What the attacker observes."""
 
 
@@ -65,10 +63,10 @@ def picture_gradients(model: nn.Module, pictures: torch.Tensor, labels: torch.Te
         A matrix.
     """
 
-    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
 
-    gradients = vmap(grad(loss), in_dims=(None, 0, 0))(dict(model.named_parameters()), pictures, labels)
+    gradients = vmap(grad(_loss), in_dims=(None, 0, 0))(dict(model.named_parameters()), pictures, labels)
     return torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
 
 
@@ -140,7 +138,7 @@ def audit_inversion(
             first = pictures + number * (clients - 1)
             cohort = [number, *range(first, first + clients - 1)]
             truth, lookalikes = x[number, 0].cpu().numpy(), _lookalikes(data, int(chosen[number]))
-            for kind in KINDS:
+            for kind in OBSERVATIONS:
                 senders = cohort if kind.startswith("sum") else [number]
                 rebuilt = _attack(victim, x[senders], y[senders], kind, SeededRandom(seed, number), iterations)
                 best = max(rebuilt, key=partial(similarity, truth))
@@ -214,7 +212,8 @@ def _attack(
     """Pictures with the first label that are rebuilt from what is observed of the clients' gradients."""
     observed, clip = _observe(picture_gradients(victim, x, y).detach(), kind, rng)
     scale = float(observed.square().sum())
-    starts = np.random.default_rng(rng.stream(1).words(1)).random((len(SMOOTHNESS), x.numel()))
+    smoothness = (0.0, 0.1)  # weights of a prior for smooth pictures (total variation)
+    starts = np.random.default_rng(rng.stream(1).words(1)).random((len(smoothness), x.numel()))
 
     def distance(flat: FloatArray, weight: float) -> tuple[float, FloatArray]:
         """The distance of the mean gradient of some pictures from the observed one, and its derivative."""
@@ -226,7 +225,7 @@ def _attack(
         return loss.item(), derivative.cpu().numpy().ravel()
 
     rebuilt: list[FloatArray] = []
-    for weight, start in zip(SMOOTHNESS, starts, strict=True):
+    for weight, start in zip(smoothness, starts, strict=True):
         result = optimize.minimize(
             distance,
             start,

@@ -20,9 +20,6 @@ from rqm.randomness import SecureRandom, SeededRandom
 IntArray = npt.NDArray[np.int64]
 Source = SecureRandom | SeededRandom
 
-SAME_VALUE = 1e-9
-"""Events whose values differ by less hold the same outcomes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonAudit:
@@ -108,8 +105,9 @@ def choose_event(
     """
     z = float(ndtri(error))
     values = value(_wilson_bounds(p, draws, z), _wilson_bounds(q, draws, -z))
-    # Several events in a row may hold the same outcomes. The middle one is farthest from other events.
-    is_best = values >= values.max() - SAME_VALUE
+    # Several events in a row may have the same outcomes, and so the same value. The middle one is farthest from other
+    # events.
+    is_best = values >= values.max() - 1e-9
     first = int(np.argmax(is_best))
     index = first + int(np.argmin(np.append(is_best[first:], False))) // 2
     return index, float(values[index])

@@ -102,8 +102,8 @@ def _sample(
 def _wide_clamp() -> DiscreteMechanism:
     """Inputs outside the clip are clamped half a level further out than is accounted for."""
     mechanism = RQM()
-    recipe = replace(mechanism.sampler, low=mechanism.sampler.low - 2**23, high=mechanism.sampler.high + 2**23)
-    mechanism.__dict__["sampler"] = recipe  # where the cached property keeps it
+    wide_sampler = replace(mechanism.sampler, low=mechanism.sampler.low - 2**23, high=mechanism.sampler.high + 2**23)
+    mechanism.__dict__["sampler"] = wide_sampler  # where the cached property keeps it
     return mechanism
 
 
@@ -199,6 +199,12 @@ def _late_charge(is_broken: bool) -> Finding:
 
     class Auditor(Observer):
         def learns(self, round_index: int, mean: Any) -> None:
+            """Note a sum that was not charged before.
+
+            Args:
+                round_index: The round.
+                mean: Its decoded mean, which does not matter here.
+            """
             if not read(Path(folder) / LEDGER).charges[round_index]:
                 unpaid.append(round_index)
 
@@ -224,13 +230,13 @@ def _masked_vector(round_index: int, length: int = 4096) -> IntArray:
     params = Params(clients=4, count=length, levels=16, round=bytes([round_index]), threshold=2)
     masked: list[IntArray] = []
 
-    def record(client: int, stage: Any, message: bytes) -> None:
+    def _record(client: int, stage: Any, message: bytes) -> None:
         if stage == wire.Kind.MASKED and client == 0:
             body = wire.unframe(message, stage, params.digest, 0)
             packed = np.frombuffer(body[: -(-length * params.bits // 8)], dtype=np.uint8)
             masked.append(np.asarray(unpack(packed, params.bits, length)).astype(np.int64))
 
-    local.aggregate(params, lambda client: np.full(length, client), intercept=record)
+    local.aggregate(params, lambda client: np.full(length, client), intercept=_record)
     return masked[0]
 
 

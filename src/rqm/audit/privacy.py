@@ -21,10 +21,8 @@ from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SecureRandom
 from rqm.related.rappor import Rappor
 
-DRAWS_AT_ONCE = 4_000_000
-"""Messages that are encoded at a time: they take some tens of megabytes."""
 MAX_SLOW_DRAWS = 400_000
-"""Draws of whole messages and of reports, each of which takes microseconds."""
+"""The largest number of draws of whole messages and of reports, each of which takes microseconds."""
 
 Claim = Literal["certified", "paper"]
 Count = Callable[[float, FloatArray, int], IntArray]
@@ -101,10 +99,10 @@ def audit_privacy(
     elif claim == "paper":
         claimed = renyi(channel, inf, clients, "balanced", distribution="sampled").upper
 
-    def count(x: float, others: FloatArray, draws: int) -> IntArray:
+    def _count(x: float, others: FloatArray, draws: int) -> IntArray:
         """How often each sum came out."""
         counts = np.zeros(2 ** channel.sum_bits(clients), dtype=np.int64)
-        chunk = max(1, DRAWS_AT_ONCE // clients)
+        chunk = max(1, 4_000_000 // clients)  # messages of some tens of megabytes
         for start in range(0, draws, chunk):
             size = min(chunk, draws - start)
             sums = channel.encode(np.full(size, x), rng).astype(np.int64)
@@ -114,7 +112,7 @@ def audit_privacy(
         return counts
 
     return measure_epsilon(
-        count,
+        _count,
         channel.breakpoints.tolist(),
         _other_inputs(channel, clients, certified.witness.other_inputs),
         claimed,
@@ -152,8 +150,8 @@ def measure_epsilon(
         inputs: Inputs of the client whose privacy is attacked.
         other_inputs: What the other clients may hold.
         claimed: The ε that is claimed at `delta`.
-        draws: Draws of each input to measure with. As many are chosen by, or a tenth where there are
-            other clients, since a draw of a sum takes longer.
+        draws: Draws of each input to measure with. The inputs and the event are chosen on as much
+            again, or a tenth of it where there are other clients, since a draw of a sum takes longer.
         confidence: The probability with which the measured value is a lower bound.
         delta: δ.
         claim: Whose claim it is.
@@ -234,7 +232,7 @@ def _audit_message(
     """
     claimed = mechanism.differing_integers * renyi(mechanism.discrete, inf, clients, distribution="sampled").upper
 
-    def count(x: float, others: FloatArray, draws: int) -> IntArray:
+    def _count(x: float, others: FloatArray, draws: int) -> IntArray:
         """How often each pair of sums came out."""
         total = np.zeros((draws, 2), dtype=np.int64)
         for value in (x, *others):
@@ -242,7 +240,7 @@ def _audit_message(
         return np.bincount(total @ (1, clients + 1), minlength=(clients + 1) ** 2)
 
     splits = [np.repeat([1.0, -1.0], [up, clients - 1 - up]) for up in {0, clients // 2, clients - 1}]
-    return measure_epsilon(count, [1.0, -1.0], splits, claimed, draws=draws, confidence=confidence)
+    return measure_epsilon(_count, [1.0, -1.0], splits, claimed, draws=draws, confidence=confidence)
 
 
 def audit_reports(
@@ -268,10 +266,10 @@ def audit_reports(
     values = "0", str(distances.argmax())  # the two values that differ most
     differs = blooms[0] != blooms[distances.argmax()]
 
-    def count(x: float, others: FloatArray, draws: int) -> IntArray:
+    def _count(x: float, others: FloatArray, draws: int) -> IntArray:
         """How often each number of bits that agree with the first value came out, over all reports."""
         permanent = rappor.permanent(values[int(x)], 0, source, users=draws)
         agreeing = sum((rappor.report(permanent, source) == blooms[0])[:, differs].sum(axis=1) for _ in range(reports))
         return np.bincount(agreeing, minlength=reports * distances.max() + 1)
 
-    return measure_epsilon(count, [0, 1], [np.empty(0)], rappor.epsilon(reports), draws=draws, confidence=confidence)
+    return measure_epsilon(_count, [0, 1], [np.empty(0)], rappor.epsilon(reports), draws=draws, confidence=confidence)

@@ -23,10 +23,6 @@ from rqm.plan.plan import Plan
 from rqm.training.observer import Observer
 from rqm.training.trainer import Trainer
 
-GUESSED_FRACTIONS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
-"""Fractions of the canaries whose coins are guessed, those with the largest scores. All are tried."""
-MAX_EPSILON = 60.0
-"""Larger bounds on ε are not looked for. They would take e⁶⁰ canaries."""
 CANARY_STREAM = 0xCA9A
 """The stream of a plan's seed that canaries are drawn from."""
 
@@ -180,9 +176,10 @@ def one_run_bound(scores: Any, coins: Any, delta: float, confidence: float) -> t
     """
     order = np.argsort(-np.abs(scores), kind="stable")
     is_right = (np.sign(scores) == coins)[order]
-    error = (1 - confidence) / len(GUESSED_FRACTIONS)
+    fractions = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
+    error = (1 - confidence) / len(fractions)
     bounds = []
-    for fraction in GUESSED_FRACTIONS:
+    for fraction in fractions:
         guesses = max(1, int(fraction * len(coins)))
         correct = int(is_right[:guesses].sum())
         bounds.append((_refuted_epsilon(len(coins), guesses, correct, delta, error), guesses, correct))
@@ -197,7 +194,8 @@ def _refuted_epsilon(total: int, guesses: int, correct: int, delta: float, error
 
     if excess(0.0) > 0:
         return 0.0
-    return MAX_EPSILON if excess(MAX_EPSILON) <= 0 else find_root(excess, 0, MAX_EPSILON, xtol=1e-6) - 1e-6
+    largest = 60.0  # more would take e⁶⁰ canaries
+    return largest if excess(largest) <= 0 else find_root(excess, 0, largest, xtol=1e-6) - 1e-6
 
 
 def p_value(total: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:

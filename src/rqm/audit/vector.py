@@ -37,12 +37,8 @@ from rqm.kernels.integer_sampler import TABLE_BITS, IntegerSampler, grid_sampler
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SecureRandom
 
-EFFORT = 1_000_000_000
-"""About how many messages are drawn by default: some ten seconds."""
-MIN_ROUNDS = 20_000
+MIN_VECTOR_DRAWS = 20_000
 """Draws of either vector, even where a draw takes many messages."""
-COORDINATES_AT_ONCE = 2**17
-"""Coordinates that are drawn at a time, so that they stay in the cache."""
 
 Measure = Literal["epsilon", "mu"]
 
@@ -78,7 +74,7 @@ def audit_vector(
     delta: float,
     gaussian: bool = True,
     confidence: float = 0.99,
-    effort: int = EFFORT,
+    effort: int = 1_000_000_000,
     rng: Source | None = None,
 ) -> VectorAudit:
     """Measure ε of the sum of vectors.
@@ -93,7 +89,7 @@ def audit_vector(
         gaussian: Whether the claim about several coordinates is a Gaussian certificate
             (`Guarantee.accountant`). Any other claim is measured as "epsilon".
         confidence: The probability with which the measured value is a lower bound.
-        effort: About how many messages to draw.
+        effort: About how many messages to draw; the default takes some ten seconds.
         rng: Source of randomness; None: a cryptographic one.
 
     Returns:
@@ -109,7 +105,7 @@ def audit_vector(
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
     effort, error = whole("effort", effort, 100_000), (1 - confidence) / 2
     candidates = list(pairs(mechanism, clients, dim, l2_clip))
-    max_count = max(2 * effort // MIN_ROUNDS, min(pair.count for pair in candidates))
+    max_count = max(2 * effort // MIN_VECTOR_DRAWS, min(pair.count for pair in candidates))
     attack = max(
         (
             _plan_attack(pair, measure, is_high, effort, error, delta)
@@ -157,7 +153,7 @@ def _measures(pair: Pair, gaussian: bool) -> Iterator[Measure]:
 
 def _plan_attack(pair: Pair, measure: Measure, is_high: bool, effort: int, error: float, delta: float) -> _Attack:
     """The threshold that is expected to show most with this effort."""
-    rounds = max(MIN_ROUNDS, effort // (4 * pair.count))
+    rounds = max(MIN_VECTOR_DRAWS, effort // (4 * pair.count))
     pmfs = (pair.high, pair.low) if is_high else (pair.low, pair.high)
     thresholds, p, q = loss_events(*pmfs, pair.count)
     event, value = choose_event(p, q, rounds, error, partial(_shown, measure=measure, delta=delta))
@@ -182,7 +178,7 @@ def _count(attack: _Attack, mechanism: DiscreteMechanism, is_high: bool, rng: So
     losses = pair.losses() if attack.is_high else -pair.losses()
     x = pair.size * mechanism.clip * (1 if is_high else -1)
     others = _sampler(pair.others_pmf)
-    rounds_at_once = max(1, COORDINATES_AT_ONCE // pair.count)
+    rounds_at_once = max(1, 2**17 // pair.count)  # coordinates that stay in the cache
     for start in range(0, attack.rounds, rounds_at_once):
         shape = min(rounds_at_once, attack.rounds - start), pair.count
         sums = mechanism.encode(np.full(shape, x), rng, threads=1).astype(np.int64)

@@ -426,15 +426,15 @@ def _common_shape(rows: tuple[tuple[float, ...], ...], clients: int) -> CommonSh
     sums = np.array([_convolved(pmfs[list(choice)]) for choice in choices])
     unit = clients * min(map(variance, pmfs))
     considered = [k for k, choice in enumerate(choices) if choice[0] == choice[-1]]
-    best, enough = CommonShape(np.ones(1), 0.0), 0.985  # of the weight in the sums that were considered
+    best, sufficient_part = CommonShape(np.ones(1), 0.0), 0.985  # of the weight in the sums that were considered
     for _ in range(3):
         shape, proposed = _alternating(sums[considered], unit)
         weights = np.array([_complement(pmf, shape).sum() for pmf in sums])
         if weights.min() * variance(shape) > best.weight * variance(best.pmf):
             best = CommonShape(shape, float(weights.min()))
-        if weights.min() > enough * proposed:
+        if weights.min() > sufficient_part * proposed:
             break
-        worst = [int(k) for k in np.argsort(weights)[:12] if weights[k] < enough * proposed]
+        worst = [int(k) for k in np.argsort(weights)[:12] if weights[k] < sufficient_part * proposed]
         considered = [*considered, *(k for k in worst if k not in considered)]
     return CommonShape(best.pmf, best.weight * (1 - 1e-12))
 

@@ -117,7 +117,7 @@ def splits(
             powers[at_high, count] = repeated(high if at_high else low, count, tail)
         return powers[at_high, count]
 
-    def halved(common: PartialSum, first: int, last: int) -> Iterator[PartialSum]:
+    def _halved(common: PartialSum, first: int, last: int) -> Iterator[PartialSum]:
         """The blocks from `first` to `last` − 1; `common` is the sum over the clients that they
         share."""
         if last - first == 1:
@@ -125,7 +125,7 @@ def splits(
             return
         middle = (first + last) // 2
         for start, stop, at_high, more in ((first, middle, False, last - middle), (middle, last, True, middle - first)):
-            yield from halved((common + clients(at_high, block * more)).trimmed(tail), start, stop)
+            yield from _halved((common + clients(at_high, block * more)).trimmed(tail), start, stop)
 
     last = blocks
     if np.allclose(low, high[::-1], rtol=1e-14, atol=0):
@@ -134,7 +134,7 @@ def splits(
         last -= 1
         yield clients(True, block * last)
     if last:
-        yield from halved(clients(False, others - block * last + 1), 0, last)
+        yield from _halved(clients(False, others - block * last + 1), 0, last)
 
 
 # -- divergences ----------------------------------------------------------------------------------

@@ -200,11 +200,11 @@ def inversion(
         out: Folder for the JSON file and the picture.
     """
     from rqm.audit import suite
-    from rqm.audit.inversion import KINDS
+    from rqm.audit.inversion import OBSERVATIONS
     from rqm.data import load
 
     file = _prepare(out, "inversion")
-    with progress("inverting", pictures * seeds * len(KINDS)) as bar:
+    with progress("inverting", pictures * seeds * len(OBSERVATIONS)) as bar:
         result = suite.invert_gradients(
             load(dataset, data),
             pictures=pictures,

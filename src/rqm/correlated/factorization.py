@@ -154,8 +154,7 @@ def _largest_sums(values: Floats, count: int, min_separation: int) -> Floats:
 
 @lru_cache(maxsize=8)
 def banded(workload: Workload, bands: int) -> Strategy:
-    """The best C with so many bands, the same in every round but for its columns' norms, which are
-    1.
+    """The best banded C with columns of norm 1 and the same coefficients in every round.
 
     Its sensitivity is √k for k participations at least `bands` rounds apart.
 

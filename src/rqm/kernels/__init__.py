@@ -10,7 +10,8 @@ from rqm._util.checks import floats, not_finite, whole
 from rqm.kernels.integer_sampler import IntegerSampler
 from rqm.randomness import OneEach, require
 
-MAX_SUM = 2**31 - 1
+MAX_INT32 = 2**31 - 1
+"""Sums of messages are 32-bit integers."""
 
 
 def backend(x: Any) -> ModuleType | None:
@@ -30,7 +31,7 @@ def encode(sampler: IntegerSampler, x: Any, rng: object, threads: int | None) ->
         sampler: What to draw from.
         x: Numbers that are finite: a NumPy array or a torch tensor.
         rng: A `SecureRandom` or a `SeededRandom`.
-        threads: At most so many threads of the CPU; None for all processors.
+        threads: The largest number of CPU threads; None: one for each processor.
 
     Returns:
         Unsigned integers of the smallest type, in the array library of `x` and on its device.
@@ -53,7 +54,20 @@ def encode(sampler: IntegerSampler, x: Any, rng: object, threads: int | None) ->
 
 
 def encode_long(sampler: IntegerSampler, x: Any, rng: object, *, keep: Any) -> Any:
-    """`encode` as 64-bit integers. May overwrite a NumPy array `x`, but no memory that it shares with `keep`."""
+    """Draw one outcome for each input, as 64-bit integers.
+
+    Args:
+        sampler: What to draw from.
+        x: Numbers that are finite. A NumPy array of float64 may be overwritten, to save memory.
+        rng: A `SecureRandom` or a `SeededRandom`.
+        keep: An array that must not change. If `x` shares memory with it, `x` is not overwritten.
+
+    Returns:
+        64-bit integers, in the array library of `x`.
+
+    Raises:
+        ValueError: If an input is not finite.
+    """
     if backend(x) is not None:
         return encode(sampler, x, rng, None).long()
     if x.dtype != np.float64 or not x.flags.carray or np.may_share_memory(x, keep):
@@ -74,7 +88,7 @@ def encode_sum(sampler: IntegerSampler, x: Any, rng: object, out: Any, threads: 
         x: One row for each client: a NumPy array or a torch tensor.
         rng: A `SecureRandom`, a `SeededRandom`, or a `OneEach` with a source for each row.
         out: 32-bit integers to which the outcomes are added; None for a new array of zeros.
-        threads: At most so many threads of the CPU; None for all processors.
+        threads: The largest number of CPU threads; None: one for each processor.
         check: Whether to check `x` and `out` before `out` is changed.
 
     Returns:
@@ -115,12 +129,23 @@ def _check_threads(threads: int | None) -> int | None:
 
 
 def max_total_for(sampler: IntegerSampler, shape: tuple[int, ...]) -> int:
-    """The largest value that a 32-bit total may have before the rows of an array of this shape are added to it."""
+    """The largest value that a 32-bit total may have before messages are added to it.
+
+    Args:
+        sampler: What the messages are drawn from.
+        shape: The shape of the inputs, (clients, …).
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If there is no client, or if the sum could exceed 32 bits.
+    """
     if not shape or not shape[0]:
         raise ValueError(f"x has shape {tuple(shape)}: must be (clients, …) with at least one client")
-    max_total = MAX_SUM - shape[0] * (sampler.modulus - 1)
+    max_total = MAX_INT32 - shape[0] * (sampler.modulus - 1)
     if max_total < 0:
-        max_clients = MAX_SUM // (sampler.modulus - 1)
+        max_clients = MAX_INT32 // (sampler.modulus - 1)
         raise ValueError(
             f"x has {shape[0]} clients: at most {max_clients} of {sampler.modulus} levels fit a 32-bit sum"
         )
@@ -128,7 +153,12 @@ def max_total_for(sampler: IntegerSampler, shape: tuple[int, ...]) -> int:
 
 
 def check_sum_shape(out_shape: tuple[int, ...], x_shape: tuple[int, ...]) -> None:
-    """Raise if a sum does not have the shape of one client's input."""
+    """Raise if a sum does not have the shape of one client's input.
+
+    Args:
+        out_shape: The shape of the sum.
+        x_shape: The shape of the inputs, (clients, …).
+    """
     if tuple(out_shape) != tuple(x_shape[1:]):
         raise ValueError(f"out has shape {tuple(out_shape)}: must be {tuple(x_shape[1:])}, that of one client's input")
 
@@ -139,5 +169,14 @@ def overflow_error(max_total: int) -> ValueError:
 
 
 def sum_range_error(clients: int, max_sum: int, value: float) -> ValueError:
-    """The error for a sum that no clients can have sent."""
+    """The error for a sum that no clients can have sent.
+
+    Args:
+        clients: Number of clients.
+        max_sum: The largest possible sum.
+        value: The impossible value.
+
+    Returns:
+        The error.
+    """
     return ValueError(f"z_sum contains {value:g}: a sum over {clients} clients lies in 0..{max_sum}")

@@ -23,10 +23,6 @@ from rqm.randomness import CHUNK, OneEach, SecureRandom, SeededRandom, Words, th
 
 Array = npt.NDArray[Any]
 
-MIN_COORDINATES = 64 * CHUNK
-"""A thread encodes at least this many coordinates: fewer take less time than starting it."""
-SECURE_WORDS = 2**17
-"""Secure random words that are made at a time. They stay in the cache until they are used."""
 
 _U = np.uint64
 _MAGNITUDE = _U(2**63 - 1)  # all bits of a float64 but its sign
@@ -90,33 +86,33 @@ def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, in
 
 
 def _load_intrinsic(tag: str) -> Any:
-    def load(_typing: Any, array: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def _load(_typing: Any, array: Any, index: Any) -> Any:
+        def _generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = builder.load(_element_pointer(context, builder, signature.args[0], *args))
             value.set_metadata(tag, _table_scope(builder.module))
             return value
 
-        return array.dtype(array, index), generate
+        return array.dtype(array, index), _generate
 
-    return intrinsic(load)
+    return intrinsic(_load)
 
 
 def _store_intrinsic(_typing: Any, array: Any, index: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def _generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target = _element_pointer(context, builder, signature.args[0], *args[:2])
         element = context.cast(builder, args[2], signature.args[2], signature.args[0].dtype)
         builder.store(element, target).set_metadata("noalias", _table_scope(builder.module))
         return context.get_dummy_value()
 
-    return types.void(array, index, value), generate
+    return types.void(array, index, value), _generate
 
 
 def _wide_vectors_intrinsic(_typing: Any) -> Any:
-    def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+    def _generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite refuses unknown attributes
         return context.get_dummy_value()
 
-    return types.void(), generate
+    return types.void(), _generate
 
 
 _load_entry: Any = _load_intrinsic("alias.scope")  # an element of the table
@@ -130,7 +126,14 @@ _use_wide_vectors: Any = intrinsic(_wide_vectors_intrinsic)  # of 512 bits, up t
 
 @compiled
 def fill_seeded(words: Words, k0: np.uint64, k1: np.uint64, chunk: np.uint64) -> None:  # pragma: no cover (compiled)
-    """Write the chunks of a seeded sequence that start at a number."""
+    """Write successive chunks of a seeded sequence.
+
+    Args:
+        words: Receives the words.
+        k0: The low word of the sequence's key.
+        k1: The high word.
+        chunk: The number of the first chunk.
+    """
     _use_wide_vectors()
     half = _U(CHUNK // 2)
     for start in range(0, len(words), CHUNK):
@@ -165,10 +168,17 @@ def _trial_mask(trials_left: np.uint64, trial: int) -> np.uint64:  # pragma: no 
 def draw(
     x: Array, words: Words, out: Array, sampler: CompiledSampler, group: np.uint64
 ) -> bool:  # pragma: no cover (compiled)
-    """Draw one outcome for each input; return whether an input is not finite.
+    """Draw one outcome for each input.
 
-    From a table: one word for each input. The outcome is in the low 16 bits of `out`. With trials: add to `out` the
-    successes among trials 8·group to 8·group + 7, from three words for each input, len(x) words apart.
+    Args:
+        x: The inputs.
+        words: Random words: one for each input, or with trials three, which are len(x) words apart.
+        out: Receives the outcome in its low 16 bits. With trials, successes are added to it.
+        sampler: What to draw from.
+        group: With trials: trials 8 · group to 8 · group + 7 are drawn.
+
+    Returns:
+        Whether an input is not finite.
     """
     _use_wide_vectors()
     largest = _U(0)
@@ -223,10 +233,18 @@ def draw(
 def encode_words(
     x: Array, out: Array, sampler: CompiledSampler, add: bool, words: Words, buffer: Words
 ) -> bool:  # pragma: no cover (compiled)
-    """Encode inputs with random words; return whether an input is not finite.
+    """Encode inputs with random words.
 
-    Each chunk of inputs has words_per_coordinate chunks of words. Outcomes are drawn to `out`, or by way of a buffer of
-    one chunk where they are added to it, or where `out` may be the memory of `x`.
+    Args:
+        x: The inputs.
+        out: Receives the outcomes. It may be the memory of `x` if its elements have the same size.
+        sampler: What to draw from.
+        add: Whether outcomes are added to `out`.
+        words: `words_per_coordinate` chunks of random words for each chunk of inputs.
+        buffer: Scratch space of one chunk.
+
+    Returns:
+        Whether an input is not finite.
     """
     is_bad = False
     is_direct = not add and sampler.trials == _U(0) and out.itemsize < x.itemsize
@@ -255,7 +273,21 @@ def encode_words(
 def encode_seeded(
     x: Array, out: Array, sampler: CompiledSampler, add: bool, keys: Words, chunks: Words, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
-    """Encode columns of the rows, one row after the other, with the words of each row's sequence from a chunk on."""
+    """Encode columns of the rows, one row after the other, with seeded words.
+
+    Args:
+        x: The rows.
+        out: Receives the outcomes of all rows.
+        sampler: What to draw from.
+        add: Whether outcomes are added to `out`.
+        keys: The key of each row's sequence.
+        chunks: The number of the first chunk that each row uses.
+        start: The first column.
+        stop: The column after the last.
+
+    Returns:
+        Whether an input is not finite.
+    """
     is_bad = False
     words = np.empty(sampler.words_per_coordinate * CHUNK, dtype=np.uint64)
     buffer = np.empty(CHUNK, dtype=np.uint64)
@@ -271,7 +303,16 @@ def encode_seeded(
 
 @compiled
 def check_sum(x: Array, total: Array, max_total: np.int64) -> np.uint64:  # pragma: no cover (compiled)
-    """Return 1 if an input is not finite, plus 2 if a total is negative or above `max_total`."""
+    """Check the arguments of a sum.
+
+    Args:
+        x: The inputs.
+        total: The totals to which outcomes will be added.
+        max_total: The largest allowed total.
+
+    Returns:
+        1 if an input is not finite, plus 2 if a total is negative or above `max_total`.
+    """
     flags = _U(0)
     for j in range(_U(len(total))):
         flags |= _U(2) * _U((total[j] < 0) | (total[j] > max_total))
@@ -293,7 +334,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_in_blocks(
-    task: Callable[[int, int], bool], size: int, threads: int | None, min_block: int = MIN_COORDINATES, unit: int = 1
+    task: Callable[[int, int], bool], size: int, threads: int | None, min_block: int = 64 * CHUNK, unit: int = 1
 ) -> bool:
     """Run a task over all of `range(size)` on several threads.
 
@@ -303,8 +344,9 @@ def run_in_blocks(
     Args:
         task: Called as `task(start, stop)` for each block.
         size: Number of items.
-        threads: At most so many threads; None for all processors.
-        min_block: A thread is used for at least this many items.
+        threads: The largest number of threads; None: one for each processor.
+        min_block: A thread is used for at least this many items. The default suits coordinates to be
+            encoded: fewer take less time than starting a thread.
         unit: Every block but the last is a multiple of this.
 
     Returns:
@@ -360,7 +402,7 @@ def encode_rows(
         rng: The source of random words. Seeded outcomes do not depend on `threads`.
         out: The vector, contiguous.
         add: Whether outcomes are added to `out`. If not, each row overwrites the one before.
-        threads: At most so many threads; None for all processors.
+        threads: The largest number of threads; None: one for each processor.
 
     Returns:
         Whether an input was not finite.
@@ -369,7 +411,8 @@ def encode_rows(
     if isinstance(rng, SecureRandom):
 
         def task(start: int, stop: int) -> bool:
-            piece = CHUNK * max(1, SECURE_WORDS // (CHUNK * words_per_coordinate))
+            # 2**17 words stay in the cache until they are used.
+            piece = CHUNK * max(1, 2**17 // (CHUNK * words_per_coordinate))
             words = np.empty(words_per_coordinate * piece, dtype=np.uint64)
             buffer = np.empty(CHUNK, dtype=np.uint64)
             fill = rng.keystream()

@@ -24,23 +24,25 @@ from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, TABLE_BITS, I
 from rqm.randomness import SecureRandom, SeededRandom
 
 BLOCK = 256
-"""Coordinates that a program encodes at a time. This and the next four were measured on an H200."""
-WARPS = 4
-MAX_REGISTERS = {False: 64, True: 128}
-"""Registers of a thread for seeded and for secure words."""
-DRAWS_PER_CALL = {False: 2, True: 8}
-"""Draws from a table for which one call of Philox, or of ChaCha20 for secure words, has enough words."""
-ROWS_PER_PROGRAM = {False: 20, True: 40}
-"""A multiple of the draws per call. With many more, all programs wait for the last ones."""
-MAX_GRID = 65_535
-"""Limit of CUDA on the programs of a grid along its second axis."""
-LOW_BITS = TABLE_BITS - 32
-"""The lowest bits of a threshold, looked up only where the 32 bits above them are equal."""
+"""Coordinates that a program encodes at a time; measured on an H200, as are the other sizes here."""
+TABLE_DRAWS_PER_CALL = {False: 2, True: 8}
+"""Draws from a table for which one call of Philox (False) or ChaCha20 (True) has enough words."""
 
 
 @triton.jit
 def philox(key, c0, c1, c2, c3):
-    """Philox-4×32-7: four 32-bit words. (Products in 64 bits compile to half the instructions of `tl.philox`.)"""
+    """Philox-4×32-7: four 32-bit words. (Products in 64 bits compile to half the instructions of `tl.philox`.)
+
+    Args:
+        key: The key, 64 bits.
+        c0: The first word of the counter; the others are `c1`, `c2` and `c3`.
+        c1: Second word.
+        c2: Third word.
+        c3: Fourth word.
+
+    Returns:
+        The words, of the shape of the counter.
+    """
     k0, k1 = key.to(tl.uint32), (key.to(tl.int64) >> 32).to(tl.uint32)
     for _ in tl.static_range(7):
         left = c0.to(tl.uint64) * 0xD2511F53
@@ -76,7 +78,21 @@ def _split_key(key, zeros):
 
 @triton.jit
 def chacha(key, key1, key2, key3, c0, c1, c2, c3):
-    """ChaCha20: sixteen 32-bit words. `c0` is a block of counters; the others may be scalars."""
+    """The block function of ChaCha20 (RFC 8439): sixteen 32-bit words.
+
+    Args:
+        key: The first 64 bits of the key; the others are `key1`, `key2` and `key3`.
+        key1: Next 64 bits.
+        key2: Next 64 bits.
+        key3: Last 64 bits.
+        c0: The first word of the counter, a block. The other words may be scalars.
+        c1: Second word.
+        c2: Third word.
+        c3: Fourth word.
+
+    Returns:
+        The words, of the shape of `c0`.
+    """
     zeros = c0 ^ c0
     k0, k1 = _split_key(key, zeros)
     k2, k3 = _split_key(key1, zeros)
@@ -125,9 +141,19 @@ def _random_words(key, key1, key2, key3, c0, c1, c2, c3, SECURE: tl.constexpr):
 
 @triton.jit
 def position_of(x, clip, scale, center, low, high, WIDE: tl.constexpr):
-    """The position of each input: as on the CPU, one product and one sum in float64, then the clamp in integers.
+    """The position of each input: as on the CPU, one product and one sum in float64, then an exact clamp in integers.
 
-    `clip` may be rounded up to float32. The clamp in integers is exact.
+    Args:
+        x: The inputs.
+        clip: The clip, which may be rounded up to float32.
+        scale: Units of position per unit of input.
+        center: Position of the input 0, plus 2**52.
+        low: Position of -clip.
+        high: Position of clip.
+        WIDE: Whether positions need 64 bits.
+
+    Returns:
+        Integers from `low` to `high`.
     """
     x = tl.minimum(tl.maximum(x, -clip), clip)
     shifted = x.to(tl.float64) * scale + center
@@ -158,15 +184,15 @@ def _draw_from_table(
     else:
         column = w1 >> (32 - COLUMN_BITS)
         index = ((level << COLUMN_BITS) | column) if ROW_PER_LEVEL else column
-        rest = w1 << COLUMN_BITS
+        low_digits = w1 << COLUMN_BITS
         entry = tl.load(table_ptr + index).to(tl.uint32, bitcast=True)
-        is_below = rest < entry
+        is_below = low_digits < entry
         if EXACT:
-            tie = (rest ^ entry) < (1 << COLUMN_BITS)
+            tie = (low_digits ^ entry) < (1 << COLUMN_BITS)
             low_bits = tl.load(table_ptr + ENTRIES + index, mask=tie, other=0)
             is_below = tl.where(tie, (w0 & 0xFF).to(tl.int32) < low_bits, is_below)
         else:
-            closest = tl.minimum(closest, rest ^ entry)
+            closest = tl.minimum(closest, low_digits ^ entry)
         outcome = tl.where(is_below, index, entry) & ((1 << COLUMN_BITS) - 1)
         if not ROW_PER_LEVEL:
             outcome += level
@@ -368,7 +394,7 @@ def _encode_kernel(
 
 
 def is_wide(sampler: IntegerSampler) -> bool:
-    """Whether positions need 64 bits, with room for a clip that float32 rounds up."""
+    """Whether positions need 64 bits, with a margin for a clip that float32 rounds up."""
     return sampler.high >= 2**31 - 2**10
 
 
@@ -376,13 +402,34 @@ Source = SecureRandom | SeededRandom
 
 
 def encode(sampler: IntegerSampler, x: torch.Tensor, rng: Source, out: torch.Tensor) -> bool:
-    """Encode `x` into `out`, its halves (or eighths) as rows; return whether an input was not finite."""
-    width = x.numel() if sampler.trials else -(-x.numel() // DRAWS_PER_CALL[rng.private])
+    """Encode a tensor. Its halves, or eighths, are the rows of the kernel.
+
+    Args:
+        sampler: What to draw from.
+        x: The inputs, contiguous.
+        rng: The source of random words.
+        out: Receives the outcomes.
+
+    Returns:
+        Whether an input was not finite.
+    """
+    width = x.numel() if sampler.trials else -(-x.numel() // TABLE_DRAWS_PER_CALL[rng.private])
     return bool(width) and bool(launch(sampler, x, rng, out, width, sum_rows=False).item())
 
 
 def encode_sum(sampler: IntegerSampler, x: torch.Tensor, rng: Source, total: torch.Tensor, check: bool = True) -> bool:
-    """Encode the rows of `x` and add their outcomes to `total`; return whether `check` found NaN or infinity."""
+    """Encode the rows of a tensor and add their outcomes.
+
+    Args:
+        sampler: What to draw from.
+        x: The rows, contiguous.
+        rng: The source of random words.
+        total: 32-bit integers to which outcomes are added.
+        check: Whether to wait for the kernel, to know whether an input is not finite.
+
+    Returns:
+        Whether an input was not finite; False without `check`.
+    """
     width = x[0].numel()
     if not width:
         return False
@@ -393,15 +440,29 @@ def encode_sum(sampler: IntegerSampler, x: torch.Tensor, rng: Source, total: tor
 def launch(
     sampler: IntegerSampler, x: torch.Tensor, rng: Source, out: torch.Tensor, width: int, *, sum_rows: bool
 ) -> torch.Tensor:
-    """Start the kernel; return the flag that it will set if an input is not finite."""
+    """Start the kernel.
+
+    Args:
+        sampler: What to draw from.
+        x: The inputs, contiguous.
+        rng: The source of random words.
+        out: Receives the outcomes, or their sums.
+        width: Numbers of a row; the last row may be shorter.
+        sum_rows: Whether to add up the rows.
+
+    Returns:
+        A flag that the kernel will set if an input is not finite.
+    """
     if x.dtype == torch.float32 and not 1e-30 < sampler.clip < 1e30:
         x = x.double()  # the clip itself is beyond float32
     secure = rng.private
     *key, start = _key(rng)
     flag = torch.zeros(1, dtype=torch.int32, device=x.device)
     rows = triton.cdiv(x.numel(), width)
-    draws = DRAWS_PER_CALL[secure]
-    rows_per_program = max(ROWS_PER_PROGRAM[secure], draws * triton.cdiv(rows, draws * MAX_GRID))
+    draws = TABLE_DRAWS_PER_CALL[secure]
+    max_grid = 65_535  # CUDA's limit on programs along the second axis
+    # A multiple of the draws per call. With many more rows, all programs wait for the last ones.
+    rows_per_program = max(40 if secure else 20, draws * triton.cdiv(rows, draws * max_grid))
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         _encode_kernel[(triton.cdiv(width, BLOCK), triton.cdiv(rows, rows_per_program))](
             x,
@@ -415,7 +476,7 @@ def launch(
             rows_per_program,
             width,
             x.numel(),
-            *(_signed(part, 64) for part in key),
+            *(_signed(word, 64) for word in key),
             _signed(start, 32),
             COLUMN_BITS=sampler.column_bits,
             ROW_PER_LEVEL=sampler.has_row_per_level,
@@ -426,8 +487,8 @@ def launch(
             RAGGED=x.numel() % (draws * width) > 0,
             BLOCK=BLOCK,
             SECURE=secure,
-            num_warps=WARPS,
-            maxnreg=MAX_REGISTERS[secure],
+            num_warps=4,
+            maxnreg=128 if secure else 64,
             enable_fp_fusion=False,
         )
     return flag
@@ -449,13 +510,23 @@ def _signed(value: int, bits: int) -> int:
 
 @lru_cache(maxsize=64)
 def constants(sampler: IntegerSampler, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """The table in two parts, and the numbers that must not be passed as float32: scale, center and clip."""
+    """The constants of a sampler on a device.
+
+    Args:
+        sampler: The sampler.
+        device: The device.
+        dtype: The type of the inputs. For float32 the clip is rounded up to it.
+
+    Returns:
+        The table, its high words before its low ones; and scale, center and clip in float64.
+    """
     capacity = 1 << (TABLE_BITS - sampler.column_bits)
     threshold = (sampler.entries >> np.uint64(ALIAS_BITS)).astype(np.int64)
     alias = (sampler.entries & np.uint64(2**ALIAS_BITS - 1)).astype(np.int64)
     threshold[threshold == capacity] = 0  # a column with one outcome is its own alias
-    high = ((threshold >> LOW_BITS) << sampler.column_bits) | alias
-    low = threshold & (2**LOW_BITS - 1)
+    low_bits = TABLE_BITS - 32  # they are looked up only where the 32 bits above them are equal
+    high = ((threshold >> low_bits) << sampler.column_bits) | alias
+    low = threshold & (2**low_bits - 1)
     clip = np.float64(sampler.clip)
     if dtype == torch.float32 and np.float32(clip) < clip:
         clip = np.float64(np.nextafter(np.float32(clip), np.float32(np.inf)))

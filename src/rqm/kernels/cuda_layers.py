@@ -14,10 +14,6 @@ import triton
 import triton.language as tl
 from torch import nn
 
-TILES = {"dense": (128, 128, 32, 8, 3), "convolution": (64, 128, 32, 4, 3)}
-"""For each kind of layer, as measured on an H200: largest number of rows and of columns of a tile of the gradient,
-products that are added up at a time, warps, and stages of the pipeline of loads."""
-
 
 @triton.jit
 def _gradient_kernel(
@@ -122,7 +118,10 @@ def gradients(
             "PADDING_Y": layer.padding[0],
             "PADDING_X": layer.padding[1],
         }
-    max_rows, max_columns, depth, warps, stages = TILES["dense" if isinstance(layer, nn.Linear) else "convolution"]
+    # The largest numbers of rows and columns of a tile, products that are added at a time, warps, and stages of the
+    # pipeline of loads; measured on an H200.
+    is_dense = isinstance(layer, nn.Linear)
+    max_rows, max_columns, depth, warps, stages = (128, 128, 32, 8, 3) if is_dense else (64, 128, 32, 4, 3)
     tile_rows = min(max_rows, max(16, triton.next_power_of_2(rows)))
     tile_columns = min(max_columns, max(16, triton.next_power_of_2(columns)))
     weight = out[:, : rows * columns]

@@ -17,8 +17,6 @@ import triton.language as tl
 from rqm.kernels.cuda import constants, is_wide, position_of
 from rqm.kernels.integer_sampler import IntegerSampler
 
-LANES = 16
-"""Transforms in a tile: the smallest width of a matrix product in Triton."""
 SUPPORTED_BITS = range(16, 21)
 """Base-2 logarithms of the lengths that the kernel transforms."""
 BLOCK, BLOCKS = 1024, 16
@@ -112,7 +110,16 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
 
 
 def rotate(x: torch.Tensor, signs: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Multiply rows by their factors and the signs, and transform. A row whose factor is 0 becomes zero."""
+    """Multiply rows by factors and signs, and transform them.
+
+    Args:
+        x: Rows of float32. Missing columns are zeros.
+        signs: A sign for each column of the result, 1 or −1.
+        factors: A factor for each row. A row with the factor 0 becomes zero even if it is not finite.
+
+    Returns:
+        The transformed rows.
+    """
     out = x.new_empty((len(x), len(signs)))
     return _transform(x, out, signs, factors, first=True)
 
@@ -123,11 +130,12 @@ def _transform(
     bits = out.shape[-1].bit_length() - 1
     assert bits in SUPPORTED_BITS
     assert all(tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in (x, out, signs, factors))
+    lanes = 16  # transforms in a tile: the smallest width of a matrix product in Triton
     digit_bits = [5 if digit < bits - 16 else 4 for digit in range(4)]
     stride = 1
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         for low, high in (digit_bits[:2], digit_bits[2:]):
-            _transform_pass[(out.numel() // (LANES << (low + high)),)](
+            _transform_pass[(out.numel() // (lanes << (low + high)),)](
                 x if stride == 1 else out,
                 out,
                 signs,
@@ -141,7 +149,7 @@ def _transform(
                 STRIDE=stride,
                 A=1 << high,
                 B=1 << low,
-                LANES=LANES,
+                LANES=lanes,
                 num_warps=8,
             )
             stride <<= low + high
@@ -149,7 +157,12 @@ def _transform(
 
 
 def zero_rows(x: torch.Tensor, rows: torch.Tensor) -> None:
-    """Set the rows of `x` where `rows` is not 0 to zero, in place."""
+    """Set rows to zero, in place.
+
+    Args:
+        x: The rows, float32.
+        rows: A number for each row; rows where it is not 0 are set to zero.
+    """
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         _zero_rows[(triton.cdiv(x.shape[1], BLOCK * BLOCKS), len(x))](
             x, rows.to(torch.int32), x.shape[1], BLOCK=BLOCK * BLOCKS
@@ -157,9 +170,15 @@ def zero_rows(x: torch.Tensor, rows: torch.Tensor) -> None:
 
 
 def squares(sampler: IntegerSampler, x: torch.Tensor, shift: int) -> torch.Tensor:
-    """The sum of squares of each row, in int64, of twice the distance of a position from the middle.
+    """The sum of squares of every row, of twice the distance of a position from the middle.
 
-    With `shift`, distances are counted in units of 2**shift and rounded up.
+    Args:
+        sampler: The grid on which inputs are placed.
+        x: Rows of inputs.
+        shift: If it is not 0, distances are counted in units of 2**shift and rounded up.
+
+    Returns:
+        A sum for each row, int64.
     """
     out = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     _, numbers = constants(sampler, x.device, x.dtype)

@@ -16,7 +16,7 @@ from rqm.randomness import Words
 IntArray = npt.NDArray[np.int64]
 
 TABLE_BITS = 40
-"""Each row of an integer table sums to 2**TABLE_BITS."""
+"""Each row of an integer table sums to 2**TABLE_BITS. See docs/proofs/integer-tables.md."""
 POSITION_BITS = 24
 """Bits of a position on the grid below the level. TABLE_BITS and POSITION_BITS make one 64-bit word."""
 ALIAS_BITS = 16

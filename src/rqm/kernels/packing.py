@@ -18,7 +18,7 @@ from rqm._util.checks import whole
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 
-TILE = 1024
+TILE_COLUMNS = 1024
 """Columns that are handled at a time. Their words stay in the cache until all rows are done."""
 
 _U = np.uint32
@@ -111,15 +111,15 @@ def unpack(data: Any, bits: int, count: int) -> npt.NDArray[np.unsignedinteger]:
 def _narrow_operation(method: str) -> Any:
     """An operation in the element type of an array. In 64 bits, as numba does it, packing bytes takes twice as long."""
 
-    def operate(_typing: Any, a: Any, b: Any, array: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def _operate(_typing: Any, a: Any, b: Any, array: Any) -> Any:
+        def _generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             result_type = signature.return_type
             operands = [context.cast(builder, args[i], signature.args[i], result_type) for i in (0, 1)]
             return getattr(builder, method)(*operands)
 
-        return array.dtype(a, b, array), generate
+        return array.dtype(a, b, array), _generate
 
-    return intrinsic(operate)
+    return intrinsic(_operate)
 
 
 _shift_left, _shift_right, _or = _narrow_operation("shl"), _narrow_operation("lshr"), _narrow_operation("or_")
@@ -129,7 +129,7 @@ _shift_left, _shift_right, _or = _narrow_operation("shl"), _narrow_operation("ls
 def _tile(row: int, column: int, columns: int, count: int, bits: np.uint32, width: int) -> Any:  # pragma: no cover
     """Part of a row of values: its start and size, the first of its words, and the first bit in the words."""
     start = row * columns + column
-    size = min(TILE, columns - column, count - start)
+    size = min(TILE_COLUMNS, columns - column, count - start)
     return start, size, row * bits // width * columns + column, _U(row * bits % width)
 
 
@@ -139,7 +139,7 @@ def _pack(values: Array, bits: np.uint32, words: Array) -> Any:  # pragma: no co
     width = words.itemsize * 8
     columns = (len(values) + width - 1) // width
     all_bits = values[0]
-    for column in range(0, columns, TILE):
+    for column in range(0, columns, TILE_COLUMNS):
         for row in range(width):
             start, size, word, shift = _tile(row, column, columns, len(values), bits, width)
             if size <= 0:
@@ -161,7 +161,7 @@ def _unpack(words: Array, bits: np.uint32, values: Array) -> None:  # pragma: no
     width = words.itemsize * 8
     columns = (len(values) + width - 1) // width
     mask = _U(0xFFFFFFFF) >> (_U(32) - bits)
-    for column in range(0, columns, TILE):
+    for column in range(0, columns, TILE_COLUMNS):
         for row in range(width):
             start, size, word, shift = _tile(row, column, columns, len(values), bits, width)
             if size <= 0:

@@ -20,19 +20,16 @@ from rqm.randomness import Words
 
 Array = npt.NDArray[Any]
 
-BLOCK_BITS = 18
-"""Levels of one block: its two megabytes stay in the second or third cache. This and the next three were measured."""
-TILE_BITS = 11
-"""Levels of one tile of a block: it stays in the first cache."""
-COLUMNS = 1024
-"""Adjacent numbers that a pass over memory handles at a time."""
+ADJACENT_COLUMNS = 1024
+"""Adjacent numbers that a pass over memory handles at a time; measured."""
 MIN_NUMBERS = 2**16
-"""A thread handles at least this many numbers."""
-SUM_LENGTH = 2**15
-"""Squares are summed in parts of this length, so that the order of the sum does not depend on threads."""
+"""A thread handles at least this many numbers; measured."""
+SQUARES_PER_SUM = 2**15
+"""Squares are summed in chunks of this length, so that the order of the sum does not depend on threads."""
 VECTOR_BYTES = 64
 """Bytes of a vector register."""
 NO_SIGNS: Words = np.empty(0, dtype=np.uint64)
+"""Signs that are all +1."""
 
 _U = np.uint64
 
@@ -46,8 +43,8 @@ def _levels_intrinsic(levels: int) -> Any:
     With 0 levels it computes all levels within one vector.
     """
 
-    def compute_levels(_typing: Any, x: Any, index: Any, stride: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def _compute_levels(_typing: Any, x: Any, index: Any, stride: Any) -> Any:
+        def _generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             array_type, (array, offset, stride) = signature.args[0], args
             number_bytes = array_type.dtype.bitwidth // 8
             vector = ir.VectorType(context.get_value_type(array_type.dtype), VECTOR_BYTES // number_bytes)
@@ -67,9 +64,9 @@ def _levels_intrinsic(levels: int) -> Any:
                 builder.store(value, pointer, align=number_bytes)
             return context.get_dummy_value()
 
-        return types.void(x, index, stride), generate
+        return types.void(x, index, stride), _generate
 
-    return intrinsic(compute_levels)
+    return intrinsic(_compute_levels)
 
 
 def _levels_within(builder: Any, value: Any) -> Any:
@@ -148,9 +145,23 @@ def _scale(x: Array, out: Array, column: int, factor: float, signs: Words) -> No
 def transform_blocks(
     x: Array, out: Array, factors: Array, signs: Words, bits: int, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
-    """Write blocks of 2**bits numbers of the rows, multiplied by factors and signs, and compute all their levels."""
+    """Write blocks of the rows, multiplied by factors and signs, and compute all their levels.
+
+    Args:
+        x: The rows.
+        out: Receives the transformed rows.
+        factors: A factor for each row.
+        signs: A bit for each column, or nothing.
+        bits: A block has 2**bits numbers.
+        start: The first block, counted over all rows.
+        stop: The block after the last.
+
+    Returns:
+        False, for `run_in_blocks`.
+    """
     blocks_per_row = out.shape[1] >> bits
-    tile_size = 1 << min(TILE_BITS, bits)
+    tile_bits = min(11, bits)  # a tile stays in the first cache
+    tile_size = 1 << tile_bits
     for index in range(start, stop):
         row, first = index // blocks_per_row, index % blocks_per_row << bits
         block = out[row, first : first + (1 << bits)]
@@ -159,24 +170,45 @@ def transform_blocks(
             column = min(first + offset, x.shape[1])
             inputs = x[row, column : min(column + tile_size, x.shape[1])]
             _scale(inputs, tile, first + offset, factors[row], signs)
-            _levels(tile, 0, min(TILE_BITS, bits))
-        _levels(block, min(TILE_BITS, bits), bits)
+            _levels(tile, 0, tile_bits)
+        _levels(block, tile_bits, bits)
     return False
 
 
 @compiled
 def transform_far(out: Array, stride: int, levels: int, start: int, stop: int) -> bool:  # pragma: no cover (compiled)
-    """Compute up to three levels of numbers that are a stride and more apart, in parts of adjacent columns."""
-    parts, groups = stride // COLUMNS, out.shape[1] // (stride << levels)
+    """Compute up to three levels of numbers that are a stride and more apart.
+
+    Args:
+        out: The rows, which are changed in place.
+        stride: The distance of the numbers of the first level.
+        levels: Number of levels, one to three.
+        start: The first chunk of `ADJACENT_COLUMNS` columns, counted over all rows.
+        stop: The chunk after the last.
+
+    Returns:
+        False, for `run_in_blocks`.
+    """
+    chunks, groups = stride // ADJACENT_COLUMNS, out.shape[1] // (stride << levels)
     for index in range(start, stop):
-        first = index // parts % groups * (stride << levels) + index % parts * COLUMNS
-        _adjacent_columns(out[index // (groups * parts)], first, COLUMNS, stride, levels)
+        first = index // chunks % groups * (stride << levels) + index % chunks * ADJACENT_COLUMNS
+        _adjacent_columns(out[index // (groups * chunks)], first, ADJACENT_COLUMNS, stride, levels)
     return False
 
 
 @compiled
 def multiply_signs(out: Array, signs: Words, start: int, stop: int) -> bool:  # pragma: no cover (compiled)
-    """Multiply columns of the rows by signs, in place. The first column is a multiple of 64."""
+    """Multiply columns of the rows by signs, in place.
+
+    Args:
+        out: The rows.
+        signs: A bit for each column.
+        start: The first column, a multiple of 64.
+        stop: The column after the last.
+
+    Returns:
+        False, for `run_in_blocks`.
+    """
     for row in range(len(out)):
         _scale(out[row, start:stop], out[row, start:stop], start, 1.0, signs)
     return False
@@ -184,14 +216,14 @@ def multiply_signs(out: Array, signs: Words, start: int, stop: int) -> bool:  # 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def _square_sums(x: Array, out: Array, start: int, stop: int) -> bool:  # pragma: no cover (compiled)
-    """For parts of the rows the sums of the squares."""
+    """The sums of the squares of chunks of the rows."""
     for index in range(start, stop):
-        row, part = index // out.shape[1], index % out.shape[1]
-        values = x[row, part * SUM_LENGTH : (part + 1) * SUM_LENGTH]
+        row, chunk = index // out.shape[1], index % out.shape[1]
+        values = x[row, chunk * SQUARES_PER_SUM : (chunk + 1) * SQUARES_PER_SUM]
         total = 0.0
         for i in range(_U(len(values))):
             total += np.float64(values[i]) * np.float64(values[i])
-        out[row, part] = total
+        out[row, chunk] = total
     return False
 
 
@@ -199,11 +231,11 @@ def _square_sums(x: Array, out: Array, start: int, stop: int) -> bool:  # pragma
 def _square_distances(
     x: Array, out: Array, scale: float, center: float, low: int, high: int, shift: int, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
-    """For parts of the rows the sums that `squares` returns."""
+    """The sums that `squares` returns, of chunks of the rows."""
     twice_middle, lowest, highest = np.int64(low + high), low + POSITION_SHIFT, high + POSITION_SHIFT
     for index in range(start, stop):
-        row, part = index // out.shape[1], index % out.shape[1]
-        values = x[row, part * SUM_LENGTH : (part + 1) * SUM_LENGTH]
+        row, chunk = index // out.shape[1], index % out.shape[1]
+        values = x[row, chunk * SQUARES_PER_SUM : (chunk + 1) * SQUARES_PER_SUM]
         total = np.int64(0)
         for i in range(_U(len(values))):
             shifted = min(max(np.float64(values[i]) * scale + center, lowest), highest)
@@ -211,7 +243,7 @@ def _square_distances(
             if shift:
                 distance = (abs(distance) >> np.int64(shift)) + np.int64(1)
             total += distance * distance
-        out[row, part] = total
+        out[row, chunk] = total
     return False
 
 
@@ -235,7 +267,7 @@ def rotate(
         factors: A factor for each row, None for 1. A row with the factor 0 becomes zero even if it is not finite.
         signs: A bit for each column of `out`, 1 for a sign of +1; none by default.
         signs_last: Whether to multiply by the signs after the transform instead of before it.
-        threads: At most so many threads; None for all processors.
+        threads: The largest number of threads; None: one for each processor.
 
     Raises:
         ValueError: If the number of columns is not a power of two.
@@ -245,7 +277,8 @@ def rotate(
     if width != 1 << bits:
         raise ValueError(f"x has {width} columns: must be a power of two")
     scales = (np.ones(rows) if factors is None else np.asarray(factors, dtype=np.float64)) * (1 / sqrt(width))
-    first_signs, level = NO_SIGNS if signs_last else signs, min(bits, BLOCK_BITS)
+    first_signs = NO_SIGNS if signs_last else signs
+    level = min(bits, 18)  # two megabytes stay in the second or third cache
     run_in_blocks(
         lambda start, stop: bool(transform_blocks(x, out, scales, first_signs, level, start, stop)),
         rows * (width >> level),
@@ -255,21 +288,33 @@ def rotate(
     for low in range(level, bits, 3):
         levels = min(3, bits - low)
 
-        def task(start: int, stop: int, stride: int = 1 << low, levels: int = levels) -> bool:
+        def _task(start: int, stop: int, stride: int = 1 << low, levels: int = levels) -> bool:
             return bool(transform_far(out, stride, levels, start, stop))
 
-        run_in_blocks(task, rows * width // (COLUMNS << levels), threads, min_block=MIN_NUMBERS // (COLUMNS << levels))
+        run_in_blocks(
+            _task,
+            rows * width // (ADJACENT_COLUMNS << levels),
+            threads,
+            min_block=MIN_NUMBERS // (ADJACENT_COLUMNS << levels),
+        )
     if signs_last:
         run_in_blocks(
-            lambda start, stop: bool(multiply_signs(out, signs, start, stop)), width, threads, MIN_NUMBERS, unit=64
+            lambda start, stop: bool(multiply_signs(out, signs, start, stop)),
+            width,
+            threads,
+            MIN_NUMBERS,
+            unit=64,
         )
 
 
 def square_sums(x: Array, threads: int | None = None) -> npt.NDArray[np.float64]:
     """The sum of the squares of every row: not finite if a number is not, or if the sum exceeds float64."""
-    sums = np.empty((len(x), max(1, -(-x.shape[1] // SUM_LENGTH))))
+    sums = np.empty((len(x), max(1, -(-x.shape[1] // SQUARES_PER_SUM))))
     run_in_blocks(
-        lambda start, stop: bool(_square_sums(x, sums, start, stop)), sums.size, threads, MIN_NUMBERS // SUM_LENGTH
+        lambda start, stop: bool(_square_sums(x, sums, start, stop)),
+        sums.size,
+        threads,
+        MIN_NUMBERS // SQUARES_PER_SUM,
     )
     return np.asarray(sums.sum(axis=1))
 
@@ -281,17 +326,17 @@ def squares(sampler: IntegerSampler, x: Array, shift: int, threads: int | None =
         sampler: The grid on which inputs are placed.
         x: Rows of inputs, float32 or float64.
         shift: If it is not 0, distances are counted in units of 2**shift and rounded up.
-        threads: At most so many threads; None for all processors.
+        threads: The largest number of threads; None: one for each processor.
 
     Returns:
         A sum for each row.
     """
-    sums = np.empty((len(x), max(1, -(-x.shape[1] // SUM_LENGTH))), dtype=np.int64)
+    sums = np.empty((len(x), max(1, -(-x.shape[1] // SQUARES_PER_SUM))), dtype=np.int64)
     grid = sampler.scale, sampler.center, sampler.low, sampler.high, shift
     run_in_blocks(
         lambda start, stop: bool(_square_distances(x, sums, *grid, start, stop)),
         sums.size,
         threads,
-        MIN_NUMBERS // SUM_LENGTH,
+        MIN_NUMBERS // SQUARES_PER_SUM,
     )
     return np.asarray(sums.sum(axis=1))

@@ -13,7 +13,7 @@ from rqm import kernels
 from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, POSITION_SHIFT, TABLE_BITS, IntegerSampler
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
 
-MAX_WORDS = 2**20
+MAX_TORCH_WORDS = 2**20
 """Random words that the operations of torch use at a time. The memory that they take stays small."""
 _FRACTION_MASK = 2**POSITION_BITS - 1
 
@@ -21,7 +21,17 @@ Source = SecureRandom | SeededRandom
 
 
 def encode(sampler: IntegerSampler, x: torch.Tensor, rng: Source, threads: int | None) -> torch.Tensor:
-    """`rqm.kernels.encode` for a tensor."""
+    """Draw one outcome for each input of a tensor, as `rqm.kernels.encode` does.
+
+    Args:
+        sampler: What to draw from.
+        x: Numbers that are finite, on any device.
+        rng: The source of random words.
+        threads: The largest number of CPU threads; None: one for each processor. Ignored on other devices.
+
+    Returns:
+        Unsigned integers of the smallest type, on the device of `x`.
+    """
     x = _to_floats(x)
     if _has_compiled_loops(x):
         return torch.from_numpy(np.asarray(kernels.encode(sampler, x.numpy(), rng, threads)))
@@ -32,7 +42,7 @@ def encode(sampler: IntegerSampler, x: torch.Tensor, rng: Source, threads: int |
         if cuda.encode(sampler, x, rng, out):
             _check_finite(x)
     else:
-        flat_x, flat_out, piece = x.reshape(-1), out.view(-1), max(1, MAX_WORDS // sampler.words_per_coordinate)
+        flat_x, flat_out, piece = x.reshape(-1), out.view(-1), max(1, MAX_TORCH_WORDS // sampler.words_per_coordinate)
         for start in range(0, x.numel(), piece):
             flat_out[start : start + piece] = draw(sampler, flat_x[start : start + piece], rng)
     return out
@@ -46,7 +56,19 @@ def encode_sum(
     threads: int | None,
     check: bool = True,
 ) -> torch.Tensor:
-    """`rqm.kernels.encode_sum` for a tensor."""
+    """Draw one outcome for each input of a tensor and add them up, as `rqm.kernels.encode_sum` does.
+
+    Args:
+        sampler: What to draw from.
+        x: One row for each client, on any device.
+        rng: A source of random words, or one for each row.
+        out: 32-bit integers on the same device, to which outcomes are added; None: zeros.
+        threads: The largest number of CPU threads; None: one for each processor. Ignored on other devices.
+        check: Whether to check `x` and `out` before `out` is changed.
+
+    Returns:
+        The sum: `out` if it is given.
+    """
     x = _to_floats(x)
     if out is not None and (not isinstance(out, torch.Tensor) or out.dtype != torch.int32 or not out.is_contiguous()):
         raise TypeError("out: must be a contiguous torch tensor of dtype int32")
@@ -63,8 +85,8 @@ def encode_sum(
         if check and out.numel() and (int(out.min()) < 0 or int(out.max()) > max_total):
             raise kernels.overflow_error(max_total)
     total = torch.zeros(x.shape[1:], dtype=torch.int32, device=x.device) if out is None else out
-    parts = list(zip(x[:, None], rng.sources, strict=True)) if isinstance(rng, OneEach) else [(x, rng)]
-    for rows, source in parts:
+    draws = list(zip(x[:, None], rng.sources, strict=True)) if isinstance(rng, OneEach) else [(x, rng)]
+    for rows, source in draws:
         _add_rows(sampler, rows, source, total, check)
     return total
 
@@ -77,14 +99,25 @@ def _add_rows(sampler: IntegerSampler, x: torch.Tensor, rng: Source, total: torc
         if cuda.encode_sum(sampler, x, rng, total, check):
             _check_finite(x)
         return
-    flat_total, piece = total.view(-1), max(1, MAX_WORDS // sampler.words_per_coordinate)
+    flat_total, piece = total.view(-1), max(1, MAX_TORCH_WORDS // sampler.words_per_coordinate)
     for row in x.reshape(x.shape[0], -1):
         for start in range(0, len(row), piece):
             flat_total[start : start + piece] += draw(sampler, row[start : start + piece], rng)
 
 
 def decode(z_sum: torch.Tensor, extent: float, max_sum: int, clients: int, check: bool) -> torch.Tensor:
-    """The clients' mean, from a sum in 0..max_sum for means in [-extent, extent]."""
+    """The clients' mean, from their sum.
+
+    Args:
+        z_sum: The sum, from 0 to `max_sum`.
+        extent: The mean of the sum `max_sum`; that of the sum 0 is -extent.
+        max_sum: The largest possible sum.
+        clients: Number of clients, for the message of the error.
+        check: Whether to raise a ValueError for a sum that is not finite or out of range.
+
+    Returns:
+        The mean in float64.
+    """
     total = finite("z_sum", z_sum) if check else z_sum.double()
     if check and total.numel():
         smallest, largest = float(total.min()), float(total.max())
