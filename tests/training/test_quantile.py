@@ -96,7 +96,7 @@ def test_one_bit_finds_the_quantile_through_its_noise():
     seen = []
     for turn in range(300):
         total = torch.zeros(4, dtype=torch.int32)
-        mean.add(made.message(rows), total, SeededRandom(1, turn), round_index=turn)
+        mean.add_messages(made.message(rows), total, SeededRandom(1, turn), round_index=turn)
         made.take(mean.decode(total, 400, round_index=turn))
         seen.append(log(made.clip))
     assert np.mean(seen[100:]) == pytest.approx(log(np.median(norms)), abs=0.1)

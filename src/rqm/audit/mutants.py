@@ -150,7 +150,7 @@ def _ends_only(is_broken: bool) -> Finding:
 
 def _plan(clients: int = 100, rounds: int = 10) -> Any:
     """A run with ε = 1 for each user, who takes part once, if 100 clients a round are honest."""
-    from rqm.encoding.calibrate import calibrate  # noqa: PLC0415
+    from rqm.core.search import calibrate  # noqa: PLC0415
     from rqm.plan.experiments import find  # noqa: PLC0415
     from rqm.plan.sweep import Sweep  # noqa: PLC0415
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rqm.accounting.participation import default_delta
 from rqm.bounds import Adversary, Neighboring
-from rqm.encoding.private_mean import PrivateMean
+from rqm.core.base import BaseMean
+from rqm.core.from_dict import mean_from_dict
 from rqm.ledger.ledger import LEDGER, read
 from rqm.ledger.signing import LedgerError
 from rqm.plan.folder import recorded_head
@@ -86,14 +87,14 @@ def compose(*runs: "Guarantee | Plan | Path | str", delta: float | None = None) 
     return compose_guarantees(guarantees, delta)
 
 
-def per_parameter(guarantee: "Guarantee", mean: PrivateMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
+def per_parameter(guarantee: "Guarantee", mean: BaseMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
     """The same with bits for each parameter of the model, where a client sends more values than
     there are parameters."""
     size = None if plan is None else dim or plan.dim or parameters(plan.model, plan.data)
     return guarantee if size in (None, mean.dim) else replace(guarantee, parameters=size or mean.dim)
 
 
-def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> PrivateMean:
+def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> BaseMean:
     """The private mean of a plan, with another question asked of it: what is not None replaces what
     the plan says."""
     if dim is not None:
@@ -102,7 +103,7 @@ def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> PrivateM
     _check_population(plan.participation.population, population)
     if plan.delta is None and changes.get("delta") is None and population is not None:
         changes["delta"] = default_delta(population)
-    mean = plan.private_mean(dim).replaced(**changes)
+    mean = plan.private_mean(dim).with_values(**changes)
     check_sampler(mean.participation, mean.threat_model)
     _check_memory(plan, mean)
     return mean
@@ -113,7 +114,7 @@ def _check_population(known: int | None, given: int | None) -> None:
         raise ValueError(f"population = {given}: must be {known}, the users that a round's clients are drawn from")
 
 
-def _check_memory(plan: Plan | None, mean: PrivateMean) -> None:
+def _check_memory(plan: Plan | None, mean: BaseMean) -> None:
     """Refuse amplification by sampling where clients remember something.
 
     What they send then depends on when they took part before, which is to be a secret: later
@@ -166,7 +167,7 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     _check_population(who.population or users, changes.get("population"))
     if changes.get("adversary") == "outsider" and plan is None and ledger.about.get("plan") is not None:
         raise LedgerError(f"{file}: its plan cannot be read, which must say that clients remember nothing")
-    mean = mean.replaced(**changes)
+    mean = mean.with_values(**changes)
     _check_memory(plan, mean)
     if plan is not None:
         check_sampler(mean.participation, mean.threat_model)
@@ -185,7 +186,7 @@ def _plan(about: dict[str, Any]) -> Plan | None:
         return None
 
 
-def charged_mean(about: dict[str, Any]) -> PrivateMean:
+def charged_mean(about: dict[str, Any]) -> BaseMean:
     """What a ledger's charges are for.
 
     Args:
@@ -198,6 +199,6 @@ def charged_mean(about: dict[str, Any]) -> PrivateMean:
         LedgerError: If the ledger does not say it.
     """
     try:
-        return PrivateMean.from_dict(about["mean"])
+        return mean_from_dict(about["mean"])
     except (KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"the ledger does not say what it charges for ({error})") from None

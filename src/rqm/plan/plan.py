@@ -12,9 +12,11 @@ from rqm._util.checks import known_keys, nearest, one_of, real, shown, whole
 from rqm._util.files import DEEPEST, parse_table, read_json
 from rqm._util.schedules import Schedule, rate_factor
 from rqm.accounting.participation import Participation, ThreatModel
+from rqm.core.base import BaseMean
+from rqm.core.private_mean import PrivateMean
+from rqm.core.record_mean import PrivateRecordMean
 from rqm.correlated.factorization import Workload
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.records import Records, check_records
@@ -306,7 +308,7 @@ class Plan:
                 "give it another name (model = ...)"
             )
 
-    def private_mean(self, dim: int | None = None) -> PrivateMean:
+    def private_mean(self, dim: int | None = None) -> BaseMean:
         """What clients send and the server decodes in a run of this plan, and what that guarantees.
 
         Args:
@@ -326,25 +328,27 @@ class Plan:
         if self.lost and participation.min_survivors is None:
             participation = replace(participation, min_survivors=1)
         share = 0.0 if self.adapt is None else self.adapt.share
-        return PrivateMean(
-            dim=self.width(dim or known or 1),
-            mechanism=self.mechanism,
-            participation=participation,
-            threat_model=self.threat_model,
-            l2_clip=self.transforms.l2_clip,
-            rotate=self.transforms.rotate,
-            noise=self.noise,
-            coordinates=self.transforms.coordinates,  # type: ignore[arg-type]  # None: all
-            record_clip=None if self.records is None else self.records.clip,
-            sampling_rate=None if self.records is None else self.records.sampling_rate,
+        arguments: dict[str, Any] = {
+            "dim": self.width(dim or known or 1),
+            "mechanism": self.mechanism,
+            "participation": participation,
+            "threat_model": self.threat_model,
+            "l2_clip": self.transforms.l2_clip,
+            "rotate": self.transforms.rotate,
+            "noise": self.noise,
+            "coordinates": self.transforms.coordinates,
             # A zero update still sends its count bit, which lies twice the bit's share away from the other value.
-            zero_distance=sqrt(1 + 3 * share**2),
-            delta=self.delta,
-            seed=self.seed,
-        )
+            "zero_distance": sqrt(1 + 3 * share**2),
+            "delta": self.delta,
+            "seed": self.seed,
+        }
+        if self.records is None:
+            return PrivateMean(**arguments)
+        records = self.records
+        return PrivateRecordMean(**arguments, record_clip=records.clip, sampling_rate=records.sampling_rate)
 
     @property
-    def any_mean(self) -> PrivateMean:
+    def any_mean(self) -> BaseMean:
         """The same for a model of some size: everything that does not depend on the number of parameters."""
         return self.private_mean(self.transforms.coordinates or 1)
 

@@ -50,7 +50,7 @@ class Link:
         """A hash of the kind of round and its position, on which all of its clients agree.
 
         Args:
-            kind: The hash of what clients send (`PrivateMean.kind`).
+            kind: The hash of what clients send (`BaseMean.fingerprint`).
 
         Returns:
             32 bytes.
@@ -133,7 +133,7 @@ def protocol(
         bits=mean.modulus.bit_length() - 1,
         modular=plan.mechanism.discrete.is_modular or mean.noise is not None,
         roster=roster,
-        context=bytes.fromhex(mean.kind) if link is None else link.about(mean.kind),
+        context=bytes.fromhex(mean.fingerprint) if link is None else link.about(mean.fingerprint),
         settling_clients=second,
         previous_sum=b"" if link is None else link.follows,
         min_per_kind=min_of_each_kind,
