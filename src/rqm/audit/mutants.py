@@ -124,7 +124,7 @@ class SameKey(SecureRandom):  # type: ignore[misc]
 
     def keystream(self) -> Callable[[Words], None]:
         """The one keystream."""
-        return cipher_stream(bytes(SECRET), bytes(16))
+        return cipher_stream(bytes(SECRET))
 
 
 class CountedNonce(SecureRandom):  # type: ignore[misc]
@@ -135,7 +135,7 @@ class CountedNonce(SecureRandom):  # type: ignore[misc]
 
     def keystream(self) -> Callable[[Words], None]:
         """The same key with the next nonce."""
-        return cipher_stream(self._secret, next(self._nonces).to_bytes(16, "little"))
+        return cipher_stream(self._secret, next(self._nonces).to_bytes(12, "little"))
 
 
 # -- accounting -----------------------------------------------------------------------------------
