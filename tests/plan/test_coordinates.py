@@ -42,7 +42,7 @@ def test_a_plan_keeps_the_number_of_coordinates():
     assert without_dim.release == PLAN.any_mean.release
     full = replace(PLAN, transforms=Transforms(1.0, True)).to_dict()
     assert full["transforms"] == {"l2_clip": 1.0, "rotate": True, "coordinates": None}
-    assert not PLAN.goes_on(Plan.from_dict(full))
+    assert not PLAN.can_continue(Plan.from_dict(full))
 
 
 @pytest.mark.parametrize(

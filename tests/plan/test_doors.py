@@ -65,7 +65,7 @@ def test_a_second_run_in_the_folder_takes_nothing_from_the_first(tmp_path, monke
     summary = train(PLAN, folder, watch)
     assert [type(error) for error in refused] == [FileExistsError]
     assert account_ledger(folder)[0].epsilon == summary["epsilon"]
-    assert Plan.of_run(folder).goes_on(PLAN)
+    assert Plan.of_run(folder).can_continue(PLAN)
 
 
 def test_a_run_whose_ledger_is_gone_is_never_told_as_free(tmp_path):

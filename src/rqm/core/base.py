@@ -1,6 +1,6 @@
 """What `PrivateMean` and `PrivateRecordMean` share: a transform, a quantizer, and a guarantee.
 
-What is sent and what is guaranteed are read off the same object. The simulator, Flower, a user's
+One object defines both the messages and the guarantee. The simulator, Flower, a user's
 own loop, the ledger and the reports all use it. Encoding and decoding need only NumPy (or torch);
 only `guarantee` needs the accountant.
 """
@@ -137,7 +137,7 @@ class BaseMean(ABC):
             )
         if mechanism.has_integer_messages and self.modulus > MAX_MODULUS:
             raise ValueError(
-                f"clients = {self.participation.clients}: a sum over so many of {mechanism.discrete.levels} levels "
+                f"clients = {self.participation.clients}: a sum of messages of {mechanism.discrete.levels} levels "
                 "does not fit 31 bits"
             )
         if mechanism.vector_mechanism is not None and (self.is_subset or self.noise is not None):

@@ -59,7 +59,7 @@ def slope_per_step(
     """
     pmfs, missing = [], 0.0
     for pmf in (mechanism.core[0], noise.units / 2.0**TABLE_BITS):
-        total, _ = summed(pmf, honest, NEGLIGIBLE, few=2)
+        total, _ = summed(pmf, honest, NEGLIGIBLE, max_direct_copies=2)
         pmfs.append(total / total.sum())
         missing += 4 * honest * len(pmf) * NEGLIGIBLE
     pair = step_pmfs(pmfs[0], pmfs[1], separation)

@@ -44,7 +44,7 @@ def account(
 
     Returns:
         The guarantee. Without an L2 clip and a rotation it is that of all coordinates at their
-        worst, and protects nobody.
+        worst, and gives no protection in practice.
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: must be a rqm.Plan (of a mechanism alone: rqm.renyi)")
@@ -88,8 +88,17 @@ def compose(*runs: "Guarantee | Plan | Path | str", delta: float | None = None) 
 
 
 def per_parameter(guarantee: "Guarantee", mean: BaseMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
-    """The same with bits for each parameter of the model, where a client sends more values than
-    there are parameters."""
+    """A guarantee whose bits are stated for each parameter of the model.
+
+    Args:
+        guarantee: The guarantee.
+        mean: What clients send, which may be more values than there are parameters.
+        plan: The plan, if it is known.
+        dim: The number of parameters where the plan does not know it.
+
+    Returns:
+        The guarantee.
+    """
     size = None if plan is None else dim or plan.dim or parameters(plan.model, plan.data)
     return guarantee if size in (None, mean.dim) else replace(guarantee, parameters=size or mean.dim)
 
@@ -109,9 +118,11 @@ def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> BaseMean
     return mean
 
 
-def _check_population(known: int | None, given: int | None) -> None:
-    if known is not None and given not in (None, known):
-        raise ValueError(f"population = {given}: must be {known}, the users that a round's clients are drawn from")
+def _check_population(planned: int | None, requested: int | None) -> None:
+    if planned is not None and requested not in (None, planned):
+        raise ValueError(
+            f"population = {requested}: must be {planned}, the users that a round's clients are drawn from"
+        )
 
 
 def _check_memory(plan: Plan | None, mean: BaseMean) -> None:

@@ -41,7 +41,7 @@ class Guard(Closing):
             accountant. Without either, rounds are charged and no ε is stated.
         users: The users that a round's clients are drawn from, where the plan does not say.
         key: The file of the server's signing key; None: the one in the folder of the user's state.
-        witness: A file elsewhere, or `cmd:` and a command, that is told every charge. A file also detects a
+        witness: A file elsewhere, or `cmd:` and a command, that records every charge. A file also detects a
             ledger that was restored from a backup.
         seeded: Whether messages are encoded with seeded randomness. The ledger then says so.
 

@@ -47,7 +47,7 @@ class ClientWork:
         epochs: Passes over the client's examples.
         batch: Examples of a local step.
         rate: Learning rate of local steps.
-        steps: Number of local steps (τ); None: as many as `epochs` hold.
+        steps: Number of local steps (τ); None: all that `epochs` hold.
         convexity: Strong convexity (μ) that FedAQ assumes.
     """
 
@@ -251,8 +251,8 @@ class Plan:
             raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
             mean = self.any_mean  # everything about privacy is validated there
-            if self.transforms.coordinates is not None and (known := self.dim or parameters(self.model, self.data)):
-                mean = self.private_mean(known)
+            if self.transforms.coordinates is not None and (size := self.dim or parameters(self.model, self.data)):
+                mean = self.private_mean(size)
         except ValueError as error:
             message = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None
@@ -301,10 +301,10 @@ class Plan:
 
     def check_size(self, dim: int) -> None:
         """Refuse a number of parameters that differs from that of a model of the package."""
-        known = parameters(self.model, self.data)
-        if known is not None and dim != known:
+        size = parameters(self.model, self.data)
+        if size is not None and dim != size:
             raise ValueError(
-                f"dim = {dim}: the model {self.model} has {known} parameters on {self.data}; for a model of your own "
+                f"dim = {dim}: the model {self.model} has {size} parameters on {self.data}; for a model of your own "
                 "give it another name (model = ...)"
             )
 
@@ -320,8 +320,8 @@ class Plan:
         Raises:
             ValueError: If the number of parameters is not known.
         """
-        known = self.dim or parameters(self.model, self.data)
-        if dim is None and known is None:
+        size = self.dim or parameters(self.model, self.data)
+        if dim is None and size is None:
             unknown = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{unknown}: its size is not known here; give dim, the number of the model's parameters")
         participation = self.participation
@@ -329,7 +329,7 @@ class Plan:
             participation = replace(participation, min_survivors=1)
         share = 0.0 if self.adapt is None else self.adapt.share
         arguments: dict[str, Any] = {
-            "dim": self.width(dim or known or 1),
+            "dim": self.width(dim or size or 1),
             "mechanism": self.mechanism,
             "participation": participation,
             "threat_model": self.threat_model,
@@ -358,10 +358,10 @@ class Plan:
         momentum = self.server.momentum if self.server.optimizer == "momentum" else 0.0
         return Workload(self.participation.rounds, momentum, self.server.schedule)
 
-    def goes_on(self, other: "Plan") -> bool:
+    def can_continue(self, earlier: "Plan") -> bool:
         """Whether this plan can continue a run of another plan."""
-        values, earlier = self.to_dict(), other.to_dict()
-        return all(values[key] == earlier[key] for key in values if key not in IRRELEVANT_TO_MODEL)
+        values, earlier_values = self.to_dict(), earlier.to_dict()
+        return all(values[key] == earlier_values[key] for key in values if key not in IRRELEVANT_TO_MODEL)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, ready for TOML or JSON."""

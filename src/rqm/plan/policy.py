@@ -359,7 +359,9 @@ class NodeGuard:
                     guard.charge(round_index)
                     return
             with_this = counts | {kind: (mean, counts.get(kind, (mean, 0))[1] + 1)}
-            self._check_budget(mean, [(self.policy.counted(known), count) for known, count in with_this.values()])
+            self._check_budget(
+                mean, [(self.policy.counted(ledger_mean), count) for ledger_mean, count in with_this.values()]
+            )
             if round_index is None:
                 return
 
@@ -424,10 +426,10 @@ class NodeGuard:
             epsilons = []
         if len(epsilons) < releases:
             is_sampled = mean.sampling_rate is not None  # records are sampled anew in rounds of their own
-            most = max(releases, min(self.policy.max_participations, RELEASES_AHEAD))
+            end = max(releases, min(self.policy.max_participations, RELEASES_AHEAD))
             if is_sampled:
-                most = max(releases, min(most, len(epsilons) + SAMPLED_RELEASES_AHEAD))
-            epsilons = epsilons + [_cost(mean, count + 1, is_sampled) for count in range(len(epsilons), most)]
+                end = max(releases, min(end, len(epsilons) + SAMPLED_RELEASES_AHEAD))
+            epsilons = epsilons + [_cost(mean, count + 1, is_sampled) for count in range(len(epsilons), end)]
             write_json(path, dict([*stored.items(), (key, epsilons)][-MAX_KINDS:]))
         return float(epsilons[releases - 1])
 

@@ -58,12 +58,31 @@ def add_mask(total: Lanes, key: bytes, sign: int) -> None:
 
 
 def own_mask_key(digest: bytes, seed: bytes, client: int) -> bytes:
-    """The key of a client's own mask, from its seed and the digest of the round."""
+    """The key of a client's own mask.
+
+    Args:
+        digest: The digest of the round's parameters.
+        seed: The client's secret seed, which is shared among its neighbors.
+        client: The client's number.
+
+    Returns:
+        32 bytes.
+    """
     return derive(seed, digest, b"self" + number(client))
 
 
 def pair_mask_key(digest: bytes, secret: bytes, client: int, peer: int) -> bytes:
-    """The key of the mask that two clients have in common, from their secret and the digest of the round."""
+    """The key of the mask that two clients have in common.
+
+    Args:
+        digest: The digest of the round's parameters.
+        secret: What `agree` returned for the two.
+        client: The number of one of them.
+        peer: The number of the other one.
+
+    Returns:
+        32 bytes, the same for both.
+    """
     return derive(secret, digest, b"pair" + number(min(client, peer)) + number(max(client, peer)))
 
 
@@ -76,7 +95,16 @@ def public(private: X25519PrivateKey) -> bytes:
 
 
 def derive(secret: bytes, salt: bytes, info: bytes) -> bytes:
-    """A key of 32 bytes for one use: HKDF-SHA256."""
+    """Derive a key for one use by HKDF-SHA256.
+
+    Args:
+        secret: The secret.
+        salt: The digest of the round's parameters.
+        info: The use.
+
+    Returns:
+        32 bytes.
+    """
     return HKDF(hashes.SHA256(), 32, salt, info).derive(secret)
 
 
