@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from benchmarks import Entry, Result
 from benchmarks.encode import peer_python
-from rqm.encoding.calibrate import private_record_mean
+from rqm.core.search import private_record_mean
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.training import models
 from rqm.training.records import PerRecord

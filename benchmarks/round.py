@@ -193,7 +193,10 @@ def on_gpu() -> Result:
 
     runs: dict[str, tuple[Callable[[], object], int]] = {
         OURS: (lambda: waiting(trainer.step()), 1),
-        "the encoding in it": (lambda: waiting(trainer.mean.add(gradients, total.zero_(), rng, round_index=0)), 1),
+        "the encoding in it": (
+            lambda: waiting(trainer.mean.add_messages(gradients, total.zero_(), rng, round_index=0)),
+            1,
+        ),
     }
     entries = measure(runs, repeats=20)
     names = torch.cuda.get_device_name(), f"torch {torch.__version__}"

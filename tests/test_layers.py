@@ -23,7 +23,7 @@ ORDER = (
     ("certify",),
     ("correlated",),
     ("accounting",),
-    ("encoding",),
+    ("core",),
     ("ledger", "secagg"),
     ("plan", "data", "advice"),
     ("training",),

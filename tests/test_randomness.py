@@ -4,10 +4,11 @@ import sys
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from rqm import SecureRandom, SeededRandom
 from rqm.kernels import cpu
-from rqm.randomness import CHUNK, require_secure, threefry
+from rqm.randomness import CHUNK, cipher_stream, require_secure, threefry
 
 # Random123's published answers (kat_vectors): counter, key, output of Threefry-2×64 with 13 rounds.
 KNOWN = [
@@ -123,3 +124,13 @@ def test_a_deployment_takes_secure_randomness_only():
 def test_seeds_are_whole_numbers(seed):
     with pytest.raises((ValueError, TypeError), match="seed"):
         SeededRandom(seed)
+
+
+@pytest.mark.parametrize("sizes", [[5], [32], [33, 1, 7], [3, 40, 100_000, 17], [1, 1, 2**20 + 3]])
+def test_the_stream_is_aes_in_counter_mode_in_pieces_of_any_size(sizes):
+    key, nonce = bytes(range(32)), bytes(range(12))
+    fill, pieces = cipher_stream(key, nonce), [np.empty(size, dtype=np.uint8) for size in sizes]
+    for piece in pieces:
+        fill(piece)
+    expected = Cipher(algorithms.AES(key), modes.CTR(nonce + bytes(4))).encryptor().update(bytes(sum(sizes)))
+    assert b"".join(piece.tobytes() for piece in pieces) == expected

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import rqm
-from rqm import Gaussian, Mechanism, PrivateMean, SecureRandom, TableMechanism, registry
+from rqm import Gaussian, Mechanism, SecureRandom, TableMechanism, registry
+from rqm.core.from_dict import mean_from_dict
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import Transforms
 from rqm.registry import kinds, mechanism_from_dict
@@ -92,7 +93,7 @@ def test_calibrated_accounted_and_advised():
 
 def test_a_private_mean_of_it_survives_json():
     mean = rqm.private_mean(mechanism=Lazy(clip=0.1, margin=20.0), dim=100, clients=50)
-    assert PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict()))) == mean
+    assert mean_from_dict(json.loads(json.dumps(mean.to_dict()))) == mean
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from rqm.accounting.accountant import Question
 from rqm.accounting.calibration import gaussian_noise
 from rqm.accounting.participation import charge_counts
+from rqm.core.base import BaseMean
 from rqm.correlated.factorization import Workload, banded
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
@@ -45,7 +45,7 @@ def simulated(plan: Plan, noise: CorrelatedNoise, seed: int = 0) -> np.ndarray:
     return np.asarray(models.std(axis=1))
 
 
-def trusted_noise(mean: PrivateMean) -> float:
+def trusted_noise(mean: BaseMean) -> float:
     """The noise multiplier of a trusted server's Gaussian with the same ε."""
     who, delta = mean.participation, mean.delta
     assert delta is not None

@@ -8,7 +8,7 @@ distributed discrete Gaussian.
 
 from typing import Any
 
-from rqm.encoding.calibrate import calibrate
+from rqm.core.search import calibrate
 
 SCALES: dict[str, dict[str, Any]] = {
     "server, n = 1,000 of N = 10⁶, each user once": {

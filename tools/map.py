@@ -68,7 +68,7 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
     mean, mech, promise = found[best].private_mean(), found[best].mechanism.discrete, found[best].guarantee
     gaussian = promise is not None and promise.accountant == "gaussian"
     rng = SeededRandom(clients, dim, int(epsilon))
-    release: dict[str, Any] = {"clients": clients, "dim": mean.coordinates, "l2_clip": mean.bound, "delta": DELTA}
+    release: dict[str, Any] = {"clients": clients, "dim": mean.coordinates, "l2_clip": mean.l2_bound, "delta": DELTA}
     effort = 1_000_000_000 * (THOROUGH if 1 < dim <= FEW else 1)
     audit = audit_vector(mech, found[best].epsilon, **release, gaussian=gaussian, effort=effort, rng=rng)
     measured = audit.to_dict()
@@ -82,7 +82,7 @@ def cell(asked: tuple[int, int, float]) -> dict[str, Any]:
         "mechanism": mech.to_dict(),
         "inside": best == "RQM" and len(mech.breakpoints) > 2,
         "stated": found[best].epsilon,
-        "attained": attained_epsilon(mech, clients, mean.coordinates, mean.bound, DELTA),
+        "attained": attained_epsilon(mech, clients, mean.coordinates, mean.l2_bound, DELTA),
         "measured": measured.pop("measured"),
         "audit": measured,
         **_simulated(mech, clients, rng),

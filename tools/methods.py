@@ -96,7 +96,7 @@ class Run:
         sent = torch.cat(self.method.steps(worker, tuple(chosen), self.batches(chosen), gradient), 1)
         kind = torch.int32 if self.mean.has_integer_messages else torch.float64
         total = torch.zeros(self.mean.coordinates, dtype=kind, device=self.values.device)
-        self.mean.add(sent, total, SeededRandom(self.plan.seed, NOISE, self.turn), round_index=self.turn)
+        self.mean.add_messages(sent, total, SeededRandom(self.plan.seed, NOISE, self.turn), round_index=self.turn)
         mean = self.mean.decode(total, len(chosen), round_index=self.turn, check=False)
         rate = self.plan.server.rate_at(self.turn, self.plan.participation.rounds)
         self.values = self.values - rate * self.method.take(mean, self.turn, self.plan.transforms.l2_clip).float()

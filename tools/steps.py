@@ -109,12 +109,12 @@ def _round(ax: "Axes", below: int, above: int, up: float) -> None:
 
 def stages() -> list[tuple[str, str, Any]]:
     """A client's vector after every step of its way, then the sum and what the server makes of it; by the library."""
-    from rqm.encoding.transforms import Rotation, prepare  # noqa: PLC0415
+    from rqm.core.transform import Rotation, clip_and_rotate  # noqa: PLC0415
 
     rng = np.random.default_rng(3)
     shape = np.exp(-np.arange(DIM) / 9) * np.where(np.arange(DIM) % 3 == 1, -1, 1)
     all_clients = 0.7 * shape + 0.08 * rng.normal(size=(CLIENTS, DIM))
-    clipped, _ = prepare(all_clients, BOUND, None)
+    clipped, _ = clip_and_rotate(all_clients, BOUND, None)
     rotation = Rotation(DIM, seed=5)
     rotated = rotation.forward(clipped)
     mech = RQM(clip=4 * BOUND / DIM**0.5, margin=1.0, levels=16, keep=0.42)

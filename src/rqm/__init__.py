@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from rqm.advice.adviser import Advice, advise
     from rqm.bounds import Bound, epsilon_of_gaussian, epsilon_of_laplace
     from rqm.certify.renyi import RenyiBound, renyi
+    from rqm.core.from_dict import mean_from_dict
+    from rqm.core.private_mean import PrivateMean
+    from rqm.core.record_mean import PrivateRecordMean
+    from rqm.core.search import Calibration, calibrate, calibrate_records, private_mean, private_record_mean
     from rqm.correlated.noise import CorrelatedNoise
     from rqm.data.federated_data import FederatedData
-    from rqm.encoding.calibrate import Calibration, calibrate, calibrate_records, private_mean, private_record_mean
-    from rqm.encoding.private_mean import PrivateMean
     from rqm.mechanisms.additive import DiscreteGaussian, Skellam
     from rqm.mechanisms.base import Mechanism
     from rqm.mechanisms.discrete import DiscreteMechanism
@@ -53,6 +55,7 @@ __all__ = [
     "Participation",
     "Plan",
     "PrivateMean",
+    "PrivateRecordMean",
     "RenyiBound",
     "SecureRandom",
     "SeededRandom",
@@ -67,6 +70,7 @@ __all__ = [
     "compose",
     "epsilon_of_gaussian",
     "epsilon_of_laplace",
+    "mean_from_dict",
     "mechanism_from_dict",
     "private_mean",
     "private_record_mean",
@@ -81,7 +85,7 @@ _LAZY = {
     "RQM": "mechanisms.rqm",
     "Advice": "advice.adviser",
     "Bound": "bounds",
-    "Calibration": "encoding.calibrate",
+    "Calibration": "core.search",
     "DiscreteMechanism": "mechanisms.discrete",
     "CorrelatedNoise": "correlated.noise",
     "DiscreteGaussian": "mechanisms.additive",
@@ -92,7 +96,8 @@ _LAZY = {
     "Noiseless": "mechanisms.noiseless",
     "Participation": "accounting.participation",
     "Plan": "plan.plan",
-    "PrivateMean": "encoding.private_mean",
+    "PrivateMean": "core.private_mean",
+    "PrivateRecordMean": "core.record_mean",
     "RenyiBound": "certify.renyi",
     "StochasticRounding": "mechanisms.stochastic_rounding",
     "SecureRandom": "randomness",
@@ -102,14 +107,15 @@ _LAZY = {
     "ThreatModel": "accounting.participation",
     "account": "plan.account",
     "advise": "advice.adviser",
-    "calibrate": "encoding.calibrate",
-    "calibrate_records": "encoding.calibrate",
+    "calibrate": "core.search",
+    "calibrate_records": "core.search",
     "compose": "plan.account",
     "epsilon_of_gaussian": "bounds",
     "epsilon_of_laplace": "bounds",
+    "mean_from_dict": "core.from_dict",
     "mechanism_from_dict": "registry",
-    "private_mean": "encoding.calibrate",
-    "private_record_mean": "encoding.calibrate",
+    "private_mean": "core.search",
+    "private_record_mean": "core.search",
     "register": "registry",
     "renyi": "certify.renyi",
     "simulate": "training.simulate",

@@ -130,7 +130,7 @@ def test_the_minimum_separation_is_stated(mechanism, noise):
     for text in (str(stated), stated.sentence, stated.to_dict()["assumptions"]):
         assert APART in str(text)
     assert MinSeparation(20) in stated.assumptions
-    once = mean.replaced(max_participations=1).guarantee()  # there is no second participation
+    once = mean.with_values(max_participations=1).guarantee()  # there is no second participation
     assert "rounds apart" not in str(once)
     assert "at most 1 of the 400 rounds" in str(once)
 
@@ -163,7 +163,7 @@ def test_against_an_outsider_the_sampling_and_the_population_are_stated():
         threat_model=ThreatModel("outsider"),
         delta=1e-6,
     )
-    stated, server = mean.guarantee(), mean.replaced(adversary="server").guarantee()
+    stated, server = mean.guarantee(), mean.with_values(adversary="server").guarantee()
     assert stated.epsilon < 0.05
     assert server.epsilon > 10
     for text in OUTSIDER_TEXTS:

@@ -11,6 +11,7 @@ from rqm import private_record_mean as record_mean
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
 from rqm.bounds import gaussian_deltas, gaussian_epsilon
+from rqm.core.from_dict import mean_from_dict
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 
 FAILURE = 1e-7
@@ -196,7 +197,7 @@ def test_a_private_mean_of_silos_is_about_as_noisy_as_a_trusted_server(neighbori
     alone = record_mean(**values, honest_clients=1, **SILOS).guarantee()
     assert alone.epsilon > 1.5 * stated.epsilon
     assert "the record's own silo is honest" in alone.sentence
-    assert PrivateMean.from_dict(mean.to_dict()) == mean
+    assert mean_from_dict(mean.to_dict()) == mean
 
 
 def test_a_fixed_order_counts_the_rounds_that_a_record_is_in():

@@ -29,7 +29,7 @@ def influence(mean):
     channel = mean.mechanism.discrete
     largest = np.full(mean.coordinates, channel.levels - 1)
     zero = mean.coordinates * [(channel.levels - 1) / 2]
-    return float(np.linalg.norm((largest - zero) * channel.grid.step)) / mean.bound
+    return float(np.linalg.norm((largest - zero) * channel.grid.step)) / mean.l2_bound
 
 
 def test_one_clients_integers_decode_to_many_clips():

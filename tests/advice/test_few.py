@@ -9,7 +9,7 @@ import torch
 from rqm import Participation, PrivateMean, SeededRandom, ThreatModel, advise
 from rqm.advice.candidates import Request
 from rqm.advice.few import enough, few, front
-from rqm.encoding.choice import choice_error
+from rqm.core.transform import choice_error
 from tests.commands import rqm
 
 ASKED = {"clients": 50, "dim": 5000, "epsilon": 3.0, "delta": 1e-5}
@@ -55,7 +55,7 @@ def test_the_error_is_the_one_that_is_measured(advice):
     middle, errors = x.mean(axis=0), []
     for turn in range(60):
         total = torch.zeros(mean.coordinates, dtype=torch.int32)
-        mean.add(torch.from_numpy(x).float(), total, SeededRandom(2, turn), round_index=turn)
+        mean.add_messages(torch.from_numpy(x).float(), total, SeededRandom(2, turn), round_index=turn)
         found = np.asarray(mean.decode(mean.revealed(total, 50, 0), 50, round_index=turn))
         errors.append(np.square(found - middle).mean())
     assert np.mean(errors) == pytest.approx(best.mse * clip**2, rel=0.06)

@@ -13,8 +13,8 @@ from torch import nn
 
 from rqm import Plan, SeededRandom, private_record_mean
 from rqm.audit.measurement import event_bounds
+from rqm.core.record_mean import RecordSum
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.encoding.records import Gathered
 from rqm.training.observer import Observer
 from rqm.training.records import PerRecord, own_words
 from rqm.training.trainer import Trainer
@@ -38,18 +38,18 @@ def measured_epsilon(scores, is_present):
 
 def clip_sum(mean, records):
     """A mistake: the sum is clipped, and not the records."""
-    return Gathered(records.sum(axis=0), len(records))
+    return RecordSum(records.sum(axis=0), len(records))
 
 
-def attack(mean, gather=lambda mean, records: mean.gather(records), rate=None, seed=0):
+def attack(mean, gather=lambda mean, records: mean.sum_records(records), rate=None, seed=0):
     """The ε that the canaries of one run show."""
     rng, is_present = np.random.default_rng([seed, 1]), flip_coins(seed)
     scores = np.zeros(CANARIES)
     for round_index in range(ROUNDS):
         drawn = is_present & (rng.random(CANARIES) < (rate or 1.0))
-        gathered = [gather(mean, 20.0 * DIRECTIONS[drawn]), *[mean.gather(np.empty((0, DIM)))] * 2]
+        gathered = [gather(mean, 20.0 * DIRECTIONS[drawn]), *[mean.sum_records(np.empty((0, DIM)))] * 2]
         total = sum(
-            mean.simulated(records, SeededRandom(seed, round_index, silo), round_index=round_index)
+            mean.encode_simulated(records, SeededRandom(seed, round_index, silo), round_index=round_index)
             for silo, records in enumerate(gathered)
         )
         scores += DIRECTIONS @ mean.decode(total % mean.modulus, 3, round_index=round_index)
@@ -149,12 +149,12 @@ def test_without_much_noise_canaries_of_a_training_run_are_detected():
 def true_count(self, inputs, labels, seed=None, gather=PerRecord.gather):
     """A mistake: the sum is divided by the true number of records."""
     gathered = gather(self, inputs, labels, seed)
-    return Gathered(PUBLIC * gathered.total / max(1, gathered.records), gathered.records)
+    return RecordSum(PUBLIC * gathered.total / max(1, gathered.records), gathered.records)
 
 
 def batch_clip(self, inputs, labels, seed=None):
     """A mistake: the batch is clipped, by the encoder, and not the records."""
-    return Gathered(self.way(inputs, labels, 1e9), len(labels))
+    return RecordSum(self.way(inputs, labels, 1e9), len(labels))
 
 
 @pytest.mark.parametrize("mistake", [true_count, batch_clip])

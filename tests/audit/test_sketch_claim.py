@@ -5,7 +5,7 @@ import pytest
 
 from rqm import Participation, PrivateMean, SeededRandom, StochasticRounding
 from rqm.audit.sketch_claim import audit_sketch
-from rqm.encoding.choice import second_clip
+from rqm.core.transform import second_clip
 from rqm.related.count_sketch import Sketch
 
 
@@ -42,7 +42,7 @@ def test_a_private_mean_clips_what_is_sent_of_a_sketch():
     y = sketch.forward(in_one_sum[None] / np.linalg.norm(in_one_sum))[0]
     assert np.linalg.norm(y) > 2 * mean.l2_clip
     assert np.linalg.norm(mean._prepared(y[None], 0)[0]) < mean.l2_clip
-    assert mean.simulated(y, SeededRandom(1)).shape == (16,)
+    assert mean.encode_simulated(y, SeededRandom(1)).shape == (16,)
 
 
 @pytest.mark.parametrize("change", [{"dim": 0}, {"count": 0}, {"seed": -1}])

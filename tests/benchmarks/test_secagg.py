@@ -87,7 +87,7 @@ def test_forty_clients_of_few_coordinates_send_thirty_kilobytes_each():
     mech, who = RQM(clip=0.03, margin=20.0), Participation(clients=40)
     mean = PrivateMean(mechanism=mech, dim=1_018_174, participation=who, coordinates=2**14)
     x = np.random.default_rng(0).normal(size=1_018_174)
-    two = [mean.simulated(x, SeededRandom(place)) for place in range(2)]
+    two = [mean.encode_simulated(x, SeededRandom(place)) for place in range(2)]
     params = Params(40, mean.coordinates, 16, b"few", *secagg.DERIVED)
     total, _, cost = aggregate(params, lambda u: two[u % 2])
     assert cost.bytes_up / 40 < 30_000

@@ -164,7 +164,9 @@ def main() -> None:
     mean = plan.private_mean(dim)
     for charges in range(1, 12):
         mean.account({0: charges})
-    mean.add(torch.zeros(1, mean.dim), torch.zeros(mean.coordinates, dtype=torch.int32), SecureRandom(), round_index=0)
+    mean.add_messages(
+        torch.zeros(1, mean.dim), torch.zeros(mean.coordinates, dtype=torch.int32), SecureRandom(), round_index=0
+    )
     with TemporaryDirectory() as home:
         (Path(home) / POLICY).write_text(LIMITS)
         NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan, dim, b"x")

@@ -191,7 +191,7 @@ def own_levels(attacker, number):
 
     mean = attacker.settings.plan.private_mean(attacker.dim)
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
-    mean.add(gradient(attacker, number)[None].clone(), total, SeededRandom(1), round_index=0)
+    mean.add_messages(gradient(attacker, number)[None].clone(), total, SeededRandom(1), round_index=0)
     return np.asarray(total)
 
 

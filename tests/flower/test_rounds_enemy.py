@@ -40,8 +40,8 @@ LIMITS = (
 
 def costs(policy):
     """What a node knows of ε before it works it out: n releases cost n, which is not what is tested here."""
-    mean = policy.counted(SETTINGS.plan.private_mean(DIM)).replaced(delta=policy.delta)
-    return json.dumps({mean.kind[:32]: list(range(1, 13))})
+    mean = policy.counted(SETTINGS.plan.private_mean(DIM)).with_values(delta=policy.delta)
+    return json.dumps({mean.fingerprint[:32]: list(range(1, 13))})
 
 
 class Enemy:

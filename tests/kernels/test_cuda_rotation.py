@@ -11,9 +11,10 @@ if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
-from rqm import PBM, RQM, StochasticRounding  # noqa: E402
 from rqm.encoding import transforms  # noqa: E402
-from rqm.encoding.transforms import Rotation, hadamard, over_budget, prepare  # noqa: E402
+
+from rqm import PBM, RQM, StochasticRounding  # noqa: E402
+from rqm.core.transform import Rotation, hadamard, over_budget, prepare  # noqa: E402
 from rqm.kernels import cuda_rotation  # noqa: E402
 
 DEVICE = "cuda" if GPU else "cpu"

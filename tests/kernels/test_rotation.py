@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rqm import StochasticRounding
-from rqm.encoding.transforms import coarseness, signs
-from rqm.encoding.transforms import sign_bits as bits_of
+from rqm.core.transform import coarseness, signs
+from rqm.core.transform import sign_bits as bits_of
 from rqm.kernels import rotation
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from rqm import Gaussian, PrivateMean, calibrate, mechanism_from_dict, private_mean
+from rqm import Gaussian, calibrate, mechanism_from_dict, private_mean
 from rqm.bounds import gaussian_deltas
+from rqm.core.from_dict import mean_from_dict
 from rqm.correlated.factorization import Workload, banded
 from rqm.mechanisms.banded import BandedGaussian
 
@@ -80,7 +81,7 @@ def test_it_survives_a_dictionary():
     mech = BandedGaussian(2.0, bands=5, momentum=0.0, schedule="cosine")
     assert mechanism_from_dict(mech.to_dict()) == mech
     mean = mean_of(mech, max_participations=2, min_separation=5)
-    assert PrivateMean.from_dict(mean.to_dict()) == mean
+    assert mean_from_dict(mean.to_dict()) == mean
     assert mean.to_dict()["min_separation"] == 5
 
 

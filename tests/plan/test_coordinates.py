@@ -42,7 +42,7 @@ def test_a_plan_keeps_the_number_of_coordinates():
     assert without_dim.release == PLAN.any_mean.release
     full = replace(PLAN, transforms=Transforms(1.0, True)).to_dict()
     assert full["transforms"] == {"l2_clip": 1.0, "rotate": True, "coordinates": None}
-    assert not PLAN.goes_on(Plan.from_dict(full))
+    assert not PLAN.can_continue(Plan.from_dict(full))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_ledger_is_charged_and_verified(tmp_path):
     with Guard(larger, tmp_path) as guard:
         assert guard.epsilon() == privacy_spent
     with pytest.raises(ValueError, match="another"):
-        Guard(mean.replaced(coordinates=FEW - 1), tmp_path)
+        Guard(mean.with_values(coordinates=FEW - 1), tmp_path)
     report = verify(tmp_path / "ledger.jsonl", dim=DIM, rounds=3)
     assert (report.wrong, report.unsure) == ([], [])
     assert privacy_spent <= report.epsilon <= 1.1 * privacy_spent
@@ -93,7 +93,7 @@ def test_a_certificate_is_of_one_number_of_coordinates(tmp_path):
     path.write_text(json.dumps({"certificates_format": 1, "certificates": [certificate(mean)]}))
     assert certified(path, mean)[1] == mean.guarantee().epsilon
     with pytest.raises(ValueError, match="another plan"):
-        certified(path, mean.replaced(coordinates=FEW + 1))
+        certified(path, mean.with_values(coordinates=FEW + 1))
 
 
 def test_the_protocol_and_flower_carry_the_number_of_coordinates():
@@ -155,6 +155,6 @@ def test_beside_an_adaptive_clip_a_zero_update_is_as_far_away_as_any_other_vecto
     """The choice scales the count bit of a zero update, too: two encoded vectors may be farther apart than stated."""
     values = {"dim": DIM, "mechanism": PLAN.mechanism, "participation": PLAN.participation, "delta": 1e-6}
     mean = PrivateMean(**values, threat_model=ThreatModel(neighboring="zero-out"), coordinates=FEW, zero_distance=1.02)
-    assert mean.release.sensitivity("zero-out") == mean.release.sensitivity("replace-one") == 2 * mean.bound
+    assert mean.release.sensitivity("zero-out") == mean.release.sensitivity("replace-one") == 2 * mean.l2_bound
     replaced = replace(mean, threat_model=ThreatModel(neighboring="replace-one"))
     assert mean.guarantee().epsilon == pytest.approx(replaced.guarantee().epsilon, rel=1e-9)

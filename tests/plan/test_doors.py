@@ -65,7 +65,7 @@ def test_a_second_run_in_the_folder_takes_nothing_from_the_first(tmp_path, monke
     summary = train(PLAN, folder, watch)
     assert [type(error) for error in refused] == [FileExistsError]
     assert account_ledger(folder)[0].epsilon == summary["epsilon"]
-    assert Plan.of_run(folder).goes_on(PLAN)
+    assert Plan.of_run(folder).can_continue(PLAN)
 
 
 def test_a_run_whose_ledger_is_gone_is_never_told_as_free(tmp_path):
@@ -114,7 +114,7 @@ def test_variants_that_would_share_a_folder_are_refused(tmp_path, one, other):
 
 
 def test_the_population_that_was_charged_for_is_not_replaced(tmp_path):
-    folder = charged(tmp_path / "a", MEAN.replaced(population=100, sampling="uniform"))
+    folder = charged(tmp_path / "a", MEAN.with_values(population=100, sampling="uniform"))
     assert account_ledger(folder, adversary="outsider")[0].participation.population == 100
     with pytest.raises(ValueError, match="population = 1000000: must be 100"):
         account_ledger(folder, adversary="outsider", population=10**6)
@@ -138,7 +138,7 @@ def test_a_fraction_is_told_of_random_samples_only(tmp_path):
         with pytest.raises(ValueError, match=r"sampling = 'uniform'|sampling = 'available': must be"):
             account_ledger(folder, **question)
     with pytest.raises(ValueError, match=r"honest_fraction = 0\.5: must come with a population and with sampling"):
-        MEAN.replaced(honest_fraction=0.5, population=3400)
+        MEAN.with_values(honest_fraction=0.5, population=3400)
     flower = pytest.importorskip("rqm.flower")
     with pytest.raises(ValueError, match=r"rqm\.sampling = 'uniform': must be 'available'"):
         flower.Settings(make_plan(clients=5, honest_fraction=0.5, population=100))

@@ -184,7 +184,7 @@ def test_the_check_has_power(monkeypatch):
     from rqm.plan import account as module
 
     true = module.charged_mean
-    monkeypatch.setattr(module, "charged_mean", lambda about: true(about).replaced(dim=7850))
+    monkeypatch.setattr(module, "charged_mean", lambda about: true(about).with_values(dim=7850))
     with pytest.raises(AssertionError):
         all_say_one_number(plan, {})
 

@@ -114,9 +114,10 @@ def test_what_was_paid_is_counted_by_what_the_owner_believes_now(guard):
     doubting = replace(POLICY_OF, honest_clients=10)
     wary = change_plan(PLAN, honest_clients=10, min_survivors=16)
     costs = [
-        doubting.counted(plan.private_mean(500)).replaced(delta=0.5e-6).account({0: 1}).epsilon for plan in (PLAN, wary)
+        doubting.counted(plan.private_mean(500)).with_values(delta=0.5e-6).account({0: 1}).epsilon
+        for plan in (PLAN, wary)
     ]
-    before = POLICY_OF.counted(PLAN.private_mean(500)).replaced(delta=0.5e-6).account({0: 1}).epsilon
+    before = POLICY_OF.counted(PLAN.private_mean(500)).with_values(delta=0.5e-6).account({0: 1}).epsilon
     assert before < costs[0]
     for most, good in ((sum(costs) * 1.001, True), ((before + sum(costs) + costs[1]) / 2, False)):
         guard = NodeGuard(replace(doubting, epsilon=most), guard.home)
@@ -194,7 +195,7 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
             guard.charge(plans[turn % 2], 500, turn)
     with pytest.raises(PolicyError, match=r"ε for ever = .*: must be at most 3.0"):
         guard.allow(plans[turn % 2], 500, b"1")
-    alone, both = (policy.counted(PLAN.private_mean(500)).replaced(delta=d).account for d in (1e-6, 0.5e-6))
+    alone, both = (policy.counted(PLAN.private_mean(500)).with_values(delta=d).account for d in (1e-6, 0.5e-6))
     assert alone({0: 1}).epsilon < 2.0
     assert turn >= 2
     assert 2 * both({0: (turn + 1) // 2}).epsilon < 3.0 * 1.05

@@ -6,6 +6,7 @@ Each function takes a scenario and returns plain values: numbers, hashes of arra
 """
 
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,13 +20,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import rqm
-from rqm import CorrelatedNoise, Participation, Plan, PrivateMean, SeededRandom, ThreatModel, mechanism_from_dict
+from rqm import (
+    CorrelatedNoise,
+    Participation,
+    Plan,
+    PrivateMean,
+    PrivateRecordMean,
+    SeededRandom,
+    ThreatModel,
+    mechanism_from_dict,
+)
 from rqm.accounting.accountant import RECORD_TAIL_FAILURE, Question, account, account_together
 from rqm.accounting.participation import charge_counts
 from rqm.accounting.profiles import renyi_without_replacement, sampled_without_replacement
@@ -122,7 +133,8 @@ def correlated_noise(scenario: Scenario) -> CorrelatedNoise | None:
 
 def private_mean(scenario: Scenario) -> PrivateMean:
     """The private mean of a scenario."""
-    return PrivateMean(
+    made = PrivateRecordMean if scenario.get("unit") == "record" else PrivateMean
+    return made(
         **{"l2_clip": scenario["l2_clip"], **taken(scenario, MEAN)},
         mechanism=mechanism_from_dict(scenario["mechanism"]),
         participation=Participation(**taken(scenario, PARTICIPATION)),
@@ -235,14 +247,14 @@ def encode_vectors(scenario: Scenario) -> Result:
     states = [_noise_state(mean, round_index, client) for client in range(clients)]
     messages = stacked(
         [
-            mean.simulated(row, SeededRandom(6, client), round_index=round_index, transient=state)
+            mean.encode_simulated(row, SeededRandom(6, client), round_index=round_index, noise_state=state)
             for client, (row, state) in enumerate(zip(rows, states, strict=True))
         ]
     )
     total, arrays = messages.sum(0), {"messages": messages}
     if scenario.get("noise"):
         settlements = [mean.settle(_noise_state(mean, round_index - 1, client)) for client in range(clients)]
-        arrays |= {"states": np.stack(states), "settlements": np.stack(settlements)}
+        arrays |= {"states": _noise_arrays(mean, states), "settlements": np.stack(settlements)}
         settled = np.stack(settlements).sum(0)
         total = (total + (settled if isinstance(rows, np.ndarray) else torch.from_numpy(settled))) % mean.modulus
     arrays |= {"sum": total, "decoded": mean.decode(total, clients, round_index=round_index)}
@@ -250,8 +262,16 @@ def encode_vectors(scenario: Scenario) -> Result:
 
 
 def _noise_state(mean: PrivateMean, round_index: int, client: int) -> Any:
-    """A client's transient noise of a round."""
-    return None if mean.noise is None else mean.noise.draw_from_secret(secret(round_index, client), mean.coordinates)
+    """A client's noise of a round."""
+    return None if mean.noise is None else mean.noise.begin(secret(round_index, client), mean.coordinates)
+
+
+def _noise_arrays(mean: PrivateMean, states: list[Any]) -> Any:
+    """The noise of all clients: what is added and canceled, where they differ."""
+    assert mean.noise is not None
+    return np.stack(
+        [np.stack([state.added, state.canceled]) if mean.noise.residual_std else state.added for state in states]
+    )
 
 
 def _simulated_sum(mean: PrivateMean, rows: Any, round_index: int) -> dict[str, Any]:
@@ -259,11 +279,11 @@ def _simulated_sum(mean: PrivateMean, rows: Any, round_index: int) -> dict[str, 
     if isinstance(rows, np.ndarray):
         return {}
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
-    finite = mean.add(rows.clone(), total, SeededRandom(8, 0), round_index=round_index)
+    finite = mean.add_messages(rows.clone(), total, SeededRandom(8, 0), round_index=round_index)
     arrays = {"simulated_sum": total, "finite": finite}
     if mean.noise is not None:
-        added, removed = mean.noise.draw_sum(len(rows), torch.zeros_like(total), SeededRandom(8, 1))
-        arrays |= {"simulated_noise": added, "simulated_settlement": removed}
+        state = mean.noise.sample_sum(len(rows), torch.zeros_like(total), SeededRandom(8, 1))
+        arrays |= {"simulated_noise": state.added, "simulated_settlement": state.canceled}
     return arrays
 
 
@@ -273,11 +293,13 @@ def encode_records(scenario: Scenario) -> Result:
     gathered, messages, states = [], [], []
     for silo, count in enumerate(scenario["records"]):
         rows = in_library(vectors(count, scenario["dim"], seed=10 + silo), scenario["library"])
-        half = mean.gather(rows[: count // 2])
-        gathered.append(mean.gather(rows[count // 2 :], half))
+        half = mean.sum_records(rows[: count // 2])
+        gathered.append(mean.sum_records(rows[count // 2 :], half))
         state = _noise_state(mean, round_index, silo)
         states += [] if state is None else [state]
-        messages.append(mean.simulated(gathered[-1], SeededRandom(6, silo), round_index=round_index, transient=state))
+        messages.append(
+            mean.encode_simulated(gathered[-1], SeededRandom(6, silo), round_index=round_index, noise_state=state)
+        )
     total = stacked(messages).sum(0) % mean.modulus
     arrays = {
         "gathered": stacked([records.total for records in gathered]),
@@ -285,19 +307,19 @@ def encode_records(scenario: Scenario) -> Result:
         "sum": total,
         "decoded": mean.decode(total, clients, round_index=round_index),
     }
-    return digests(arrays | ({"states": np.stack(states)} if states else {}))
+    return digests(arrays | ({"states": _noise_arrays(mean, states)} if states else {}))
 
 
 def sum_floats(scenario: Scenario) -> Result:
     """The revealed sums of floats, and the decoded means, of all rounds."""
     mean, clients = private_mean(scenario), scenario["clients"]
-    memory = mean.memory(lambda round_index: 1000 + round_index)
+    noise = mean.server_noise(lambda round_index: 1000 + round_index)
     sums, means = [], []
     for round_index in range(scenario["rounds"]):
         rows = in_library(vectors(clients, scenario["dim"], seed=20 + round_index, scale=0.25), "torch")
         total = torch.zeros(mean.coordinates, dtype=torch.float64)
-        mean.add(rows, total, SeededRandom(9, round_index), round_index=round_index)
-        revealed = mean.revealed(total, clients, 1000 + round_index, memory, round_index=round_index)
+        mean.add_messages(rows, total, SeededRandom(9, round_index), round_index=round_index)
+        revealed = mean.reveal(total, clients, noise, round_index=round_index)
         sums.append(revealed.clone())
         means.append(mean.decode(revealed, clients, round_index=round_index))
     return digests({"float_sums": torch.stack(sums), "float_means": torch.stack(means)})
@@ -379,7 +401,7 @@ def guarantee(scenario: Scenario) -> Result:
     mean, charged = private_mean(scenario), charges(scenario)
     values = guarantee_values(mean, mean.guarantee(charges=charged), charged)
     if mean.rotate and mean.l2_clip is not None and mean.mechanism.vector_mechanism is None:
-        values["mean_squared_error"] = number(mean.error(mean.l2_clip))
+        values["mean_squared_error"] = number(mean.expected_error(mean.l2_clip))
     return values
 
 
@@ -740,8 +762,10 @@ def deterministic_randomness(seed: int) -> Iterator[None]:
     def new_key() -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(stream(32))
 
+    system_random = os.urandom
     with (
         patch("os.urandom", stream),
+        patch("uuid.uuid4", lambda: UUID(bytes=system_random(16))),  # the compiler names its cache files with these
         patch.object(random, "_urandom", stream),
         patch.object(X25519PrivateKey, "generate", new_key),
     ):

@@ -90,7 +90,7 @@ def test_it_is_not_private_and_says_so():
 def test_it_trains_as_a_baseline():
     mean = private_mean(mechanism=QSGD(levels=4), dim=3, clients=500, l2_clip=None, rotate=False)
     total = torch.zeros(3, dtype=torch.float64)
-    mean.add(torch.from_numpy(np.tile(V, (500, 1))), total, SeededRandom(1), round_index=0)
+    mean.add_messages(torch.from_numpy(np.tile(V, (500, 1))), total, SeededRandom(1), round_index=0)
     error = 5 * sqrt(QSGD(levels=4).variance(V) / 500)
     assert np.linalg.norm(mean.decode(total, 500).numpy() - V) < error
     plan = make_plan(mechanism=QSGD(levels=4), clients=6, rounds=10, evaluate_every=10)

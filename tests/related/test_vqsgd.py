@@ -11,7 +11,6 @@ import torch
 
 from rqm import (
     CorrelatedNoise,
-    PrivateMean,
     SeededRandom,
     advise,
     calibrate,
@@ -24,6 +23,7 @@ from rqm.accounting.participation import Participation, ThreatModel
 from rqm.accounting.release import Release
 from rqm.audit.privacy import audit_privacy
 from rqm.bounds import HonestClients
+from rqm.core.from_dict import mean_from_dict
 from rqm.plan.plan import Transforms
 from rqm.related.vqsgd import VQSGD
 from tests.commands import rqm
@@ -178,15 +178,15 @@ def test_it_needs_the_square_root_of_d_more_noise():
 def test_a_private_mean_of_vectors_in_both_libraries():
     mean = private_mean(mechanism=VQSGD(epsilon=12.0), dim=6, clients=1000, l2_clip=2.0)
     assert mean.coordinates == 16
-    assert PrivateMean.from_dict(mean.to_dict()) == mean
+    assert mean_from_dict(mean.to_dict()) == mean
     x = np.linspace(-1, 1, 6)
     total = torch.zeros(16, dtype=torch.int32)
-    mean.add(torch.from_numpy(np.tile(x, (1000, 1))).float(), total, SeededRandom(1), round_index=0)
+    mean.add_messages(torch.from_numpy(np.tile(x, (1000, 1))).float(), total, SeededRandom(1), round_index=0)
     clipped = x * min(1, 2 / np.linalg.norm(x))
     error = 5 * 2 * sqrt(mean.mechanism.variance(16) / 1000)
     assert abs(mean.decode(total, 1000).numpy() - clipped).max() < error
     for one in (x, torch.from_numpy(x)):
-        message = mean.simulated(one, SeededRandom(2))
+        message = mean.encode_simulated(one, SeededRandom(2))
         assert message.shape == (16,)
         assert 0 <= message.min() <= message.max() <= 1
     with pytest.raises(ValueError, match="must come without correlated noise"):

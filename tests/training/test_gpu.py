@@ -103,7 +103,7 @@ def test_few_coordinates_are_those_of_the_cpu(mech):
     assert (decoded[0] - decoded[1].cpu()).norm() < 1e-4 * decoded[0].norm()
     noisy = Trainer(plan, data)
     spread = (mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() - one / 3).std()
-    expected = noisy.mean.bound / 3 if isinstance(mech, Gaussian) else 4e-3 * 6 / 3**0.5
+    expected = noisy.mean.l2_bound / 3 if isinstance(mech, Gaussian) else 4e-3 * 6 / 3**0.5
     assert spread == pytest.approx(expected, rel=0.05)
 
 

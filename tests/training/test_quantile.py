@@ -56,7 +56,8 @@ def test_the_account_is_the_published_split_of_the_noise():
     assert account(plan).dim == 32
     mean, bits = plan.private_mean(), []
     for seed in range(400):  # what is added to the sum of the bits
-        total = mean.revealed(torch.zeros(32, dtype=torch.float64), clients, seed)
+        noise = mean.server_noise(lambda _, seed=seed: seed)
+        total = mean.reveal(torch.zeros(32, dtype=torch.float64), clients, noise, round_index=0)
         bits.append(clients * float(mean.decode(total, clients)[-1]) / made.bit / 2)
     close = 5 / sqrt(2 * 400)
     assert np.std(bits) == pytest.approx(on_bits, rel=close)
@@ -92,11 +93,11 @@ def test_one_bit_finds_the_quantile_through_its_noise():
     mean = rqm.private_mean(
         mechanism=StochasticRounding(clip=1.0, margin=2.0, levels=2), dim=4, clients=400, rounds=300
     )
-    made = Quantile(Adapt(start=0.05, share=0.3), mean.length, CPU)
+    made = Quantile(Adapt(start=0.05, share=0.3), mean.max_length, CPU)
     seen = []
     for turn in range(300):
         total = torch.zeros(4, dtype=torch.int32)
-        mean.add(made.message(rows), total, SeededRandom(1, turn), round_index=turn)
+        mean.add_messages(made.message(rows), total, SeededRandom(1, turn), round_index=turn)
         made.take(mean.decode(total, 400, round_index=turn))
         seen.append(log(made.clip))
     assert np.mean(seen[100:]) == pytest.approx(log(np.median(norms)), abs=0.1)
@@ -134,7 +135,7 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
 def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
     trainer = Trainer(change_plan(PLAN, mechanism=mechanism), federation(), model())
-    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.length, CPU), [], trainer.aggregator.collect
+    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.max_length, CPU), [], trainer.aggregator.collect
 
     def overheard(*given):
         found = collect(*given)

@@ -253,7 +253,7 @@ def test_a_summary_of_a_larger_separation_is_not_confirmed(tmp_path):
     mean = mean_of(noise=5.0, min_separation=12, clients=150)
     (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(30), about(mean)))
     for min_separation, status in ((12, "verified"), (30, "cannot verify")):
-        claims = read_claims(about(mean.replaced(min_separation=min_separation)))
+        claims = read_claims(about(mean.with_values(min_separation=min_separation)))
         mu = participation_mu(claims, 150, 1e-10) * sqrt(ceil(30 / min_separation))
         (tmp_path / "summary.json").write_text(json.dumps({"epsilon": gaussian_epsilon(mu, 1e-6)[0]}))
         assert verify(tmp_path).status == status
@@ -282,7 +282,7 @@ def test_epsilon_of_a_run_that_is_not_finished_is_that_of_the_accountant(
     assert report.status == "verified"
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
     if rounds > charges and min_separation > 1:  # a window of the charged rounds alone would be another
-        shorter = mean.replaced(min_separation=5) if charges == 10 else mean.replaced(min_separation=10)
+        shorter = mean.with_values(min_separation=5) if charges == 10 else mean.with_values(min_separation=10)
         assert shorter.account(dict.fromkeys(range(5), 1)).epsilon > 1.001 * mean.account({0: 1}).epsilon
 
 

@@ -170,8 +170,8 @@ def test_epsilon_of_some_coordinates_counts_the_second_clip(verify_bytes, mechan
 @pytest.mark.parametrize("zero_distance", [1.005, 1.3, 1.9])
 def test_epsilon_where_a_zero_update_is_no_vector_of_zeros(verify_bytes, mechanism, zero_distance):
     mean = private_mean(dim=900, clients=40, mechanism=mechanism, delta=1e-6, rounds=4, neighboring="zero-out")
-    report = verify_bytes(ledger_bytes(range(4), about(mean.replaced(zero_distance=zero_distance))))
-    stated = mean.replaced(zero_distance=zero_distance).account().epsilon
+    report = verify_bytes(ledger_bytes(range(4), about(mean.with_values(zero_distance=zero_distance))))
+    stated = mean.with_values(zero_distance=zero_distance).account().epsilon
     assert report.status == "verified"
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
     if zero_distance > 1.1:
@@ -184,9 +184,9 @@ def test_of_some_coordinates_a_zero_update_may_be_as_far_as_any_vector(verify_by
     mean = private_mean(
         dim=900, clients=40, mechanism=mechanism, delta=1e-6, rounds=4, coordinates=64, neighboring="zero-out"
     )
-    replaced = verify_bytes(ledger_bytes(range(4), about(mean.replaced(neighboring="replace-one")))).epsilon
+    replaced = verify_bytes(ledger_bytes(range(4), about(mean.with_values(neighboring="replace-one")))).epsilon
     zeros = verify_bytes(ledger_bytes(range(4), about(mean)))
-    report = verify_bytes(ledger_bytes(range(4), about(mean.replaced(zero_distance=1.015))))
+    report = verify_bytes(ledger_bytes(range(4), about(mean.with_values(zero_distance=1.015))))
     assert (zeros.status, report.status) == ("verified", "verified")
     assert zeros.epsilon < 0.7 * replaced
     assert report.epsilon == replaced

@@ -98,7 +98,7 @@ def test_no_vector_instead_of_a_zero_update_is_easier_to_tell_apart(mechanism, z
         mean = private_mean(
             dim=dim, clients=honest, mechanism=mechanism, l2_clip=l2_clip, rotate=False, neighboring="zero-out"
         )
-        claims = read_claims(about(mean.replaced(zero_distance=zero_distance)))
+        claims = read_claims(about(mean.with_values(zero_distance=zero_distance)))
         mu = release_mu(claims, honest, FAILURE)
         for direction, others in product(vectors(dim, l2_clip), product((-1, 1), repeat=honest - 1)):
             start = zero_distance - 1

@@ -24,7 +24,7 @@ from tests.verify.ledgers import LEDGER, MEAN, about, change_mean, ledger_bytes,
     "mean",
     [
         MEAN,
-        MEAN.replaced(rotate=False),
+        MEAN.with_values(rotate=False),
         replace(MEAN, l2_clip=None),
         private_mean(dim=5000, clients=60, mechanism=Rounding(clip=0.2, levels=2), delta=1e-6, coordinates=500),
         private_mean(dim=5000, clients=60, mechanism=DiscreteGaussian(clip=0.01), delta=1e-6, min_survivors=50),
@@ -33,9 +33,9 @@ from tests.verify.ledgers import LEDGER, MEAN, about, change_mean, ledger_bytes,
 def test_claims_are_the_values_of_the_mean(mean):
     claims, clip = read_claims(about(mean)), mean.mechanism.clip
     assert claims.sent == mean.coordinates
-    assert claims.squared_length == pytest.approx(min(mean.coordinates, (mean.bound / clip) ** 2))
+    assert claims.squared_length == pytest.approx(min(mean.coordinates, (mean.l2_bound / clip) ** 2))
     assert claims.squared_distance == 4 * claims.squared_length
-    zero_out = read_claims(about(mean.replaced(neighboring="zero-out")))
+    zero_out = read_claims(about(mean.with_values(neighboring="zero-out")))
     assert zero_out.squared_distance == claims.squared_length
     assert zero_out.distance_anywhere == claims.distance_anywhere == inf
     assert claims.dropouts == mean.participation.dropouts
@@ -46,7 +46,7 @@ def test_the_limit_counts_charged_rounds():
     draw = random.Random(3)
     for _ in range(300):
         rounds, limit, min_separation = (draw.randint(1, 30), draw.choice([None, 1, 2, 9]), draw.randint(1, 12))
-        mean = MEAN.replaced(rounds=rounds, min_separation=min_separation)
+        mean = MEAN.with_values(rounds=rounds, min_separation=min_separation)
         mean = replace(mean, participation=replace(mean.participation, max_participations=limit))
         first = draw.randrange(rounds)
         charges = Counter(range(first, draw.randint(first + 1, rounds + 3)))
@@ -59,7 +59,7 @@ def test_the_limit_counts_charged_rounds():
 )
 def test_cohorts_cover_all_numbers_of_honest_clients(population, clients, fraction):
     """The numbers of honest others are hypergeometric; those that are left out have little probability."""
-    mean = MEAN.replaced(population=population, clients=clients, sampling="uniform", honest_fraction=fraction)
+    mean = MEAN.with_values(population=population, clients=clients, sampling="uniform", honest_fraction=fraction)
     honest = max(1, int(fraction * population)) - 1
     exact = Counter(
         {
@@ -116,7 +116,7 @@ def unknown_descriptions():
         for value in values:
             yield change_mean(about(), **{name: value})
     yield change_mean(about(), honest_clients=3, honest_fraction=0.5, population=20, sampling="uniform")
-    yield about(MEAN.replaced(population=20, sampling="uniform", honest_fraction=0.5), users=10**6)
+    yield about(MEAN.with_values(population=20, sampling="uniform", honest_fraction=0.5), users=10**6)
     mechanism = MEAN.mechanism.to_dict()
     for value in ("x", {}, None, 1, 0.0, [0.5]):
         rqm = {"mechanism": "rqm", "clip": 1.0, "margin": 9.0, "levels": 2, "keep": value}
@@ -197,7 +197,7 @@ def test_what_contradicts_the_auditor_is_wrong(verify_bytes, name, value):
 
 def test_what_agrees_with_the_auditor_is_verified(verify_bytes):
     assert verify_bytes(LEDGER, dim=100, delta=1e-6, honest_clients=20, rounds=5).status == "verified"
-    mean = MEAN.replaced(honest_fraction=0.5, population=1000, sampling="uniform")
+    mean = MEAN.with_values(honest_fraction=0.5, population=1000, sampling="uniform")
     ledger = ledger_bytes([0], about(mean))
     assert verify_bytes(ledger, honest_fraction=0.5).status == "verified"
     assert verify_bytes(ledger, honest_fraction=0.6).status == "wrong"
@@ -206,12 +206,12 @@ def test_what_agrees_with_the_auditor_is_verified(verify_bytes):
 
 def test_one_honest_client_is_not_a_fraction_of_one(verify_bytes):
     """1 == 1.0 in Python: the mean counts on all users, the plan and the auditor on one client."""
-    mean = MEAN.replaced(honest_fraction=1.0, population=1000, sampling="uniform")
+    mean = MEAN.with_values(honest_fraction=1.0, population=1000, sampling="uniform")
     plan = plan_table(mean, honest_clients=1, honest_fraction=None)
     assert verify_bytes(ledger_bytes([0], about(mean, plan_table(mean)))).status == "verified"
     assert verify_bytes(ledger_bytes([0], about(mean, plan))).status == "wrong"
     assert verify_bytes(ledger_bytes([0], about(mean)), honest_clients=1).status == "wrong"
-    single = MEAN.replaced(honest_clients=1)
+    single = MEAN.with_values(honest_clients=1)
     assert verify_bytes(ledger_bytes([0], about(single)), honest_fraction=1.0).status == "wrong"
     assert verify_bytes(ledger_bytes([0], about(single, plan_table(single, honest_clients=True)))).status == "wrong"
 
@@ -255,7 +255,7 @@ def test_a_plan_that_says_otherwise_is_wrong(verify_bytes, name, value):
     ("delta", "population", "status"), [(1e-5, None, "verified"), (0.5, None, "wrong"), (1e-5, 10**6, "wrong")]
 )
 def test_a_plan_without_delta_means_the_default(verify_bytes, delta, population, status):
-    mean = MEAN.replaced(delta=delta, population=population)
+    mean = MEAN.with_values(delta=delta, population=population)
     plan = plan_table(mean, delta=None)
     assert verify_bytes(ledger_bytes([0], about(mean, plan))).status == status
 
@@ -265,7 +265,7 @@ def test_a_plan_without_dim_says_nothing_of_it(verify_bytes):
 
 
 def test_lost_clients_mean_that_any_number_may_survive(verify_bytes):
-    mean = MEAN.replaced(min_survivors=1)
+    mean = MEAN.with_values(min_survivors=1)
     plan = plan_table(mean, lost=0.1, min_survivors=None)
     assert verify_bytes(ledger_bytes([0], about(mean, plan))).status == "verified"
     assert verify_bytes(ledger_bytes([0], about(MEAN, {**plan_table(), "lost": 0.1}))).status == "wrong"

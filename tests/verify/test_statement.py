@@ -154,7 +154,7 @@ def texts_of(mean, charges):
 )
 def test_another_claim_gives_another_text(name, changes):
     mean, charges = CASES[name]
-    assert texts_of(mean.replaced(**changes), charges) != texts_of(mean, charges)
+    assert texts_of(mean.with_values(**changes), charges) != texts_of(mean, charges)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, charges) in CASES.items() if len(charges) > 1])

@@ -147,7 +147,7 @@ CHARGED = private_mean(
 def test_an_epsilon_of_other_releases_is_not_confirmed(tmp_path, wrong):
     """Stated by an accountant with a wrong dimension, δ, number of honest clients or of rounds."""
     (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(4), about(CHARGED)))
-    for mean, statuses in ((CHARGED, {"verified"}), (CHARGED.replaced(**wrong), {"wrong", "cannot verify"})):
+    for mean, statuses in ((CHARGED, {"verified"}), (CHARGED.with_values(**wrong), {"wrong", "cannot verify"})):
         stated = mean.account(dict.fromkeys(range(mean.participation.rounds), 1)).epsilon
         (tmp_path / "summary.json").write_text(json.dumps({"epsilon": stated}))
         assert verify(tmp_path).status in statuses

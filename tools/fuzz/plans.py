@@ -10,8 +10,8 @@ import numpy as np
 
 from rqm._util.tensor_file import dump, parse
 from rqm.accounting.participation import Participation
+from rqm.core.from_dict import mean_from_dict
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.encoding.private_mean import PrivateMean
 from rqm.ledger.ledger import LEDGER, Ledger, read
 from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.mechanisms.table import Table
@@ -183,7 +183,7 @@ class Means(Target):
 
     def attack(self, rng: Random) -> None:
         """Change it, and read it."""
-        PrivateMean.from_dict(value_of(changed(rng.choice(self.means), rng)))
+        mean_from_dict(value_of(changed(rng.choice(self.means), rng)))
 
 
 class Tables(Target):

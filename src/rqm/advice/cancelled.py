@@ -6,9 +6,9 @@ from math import ceil
 from rqm._util.text import many
 from rqm.accounting.calibration import best_noise, find_correlated
 from rqm.advice.candidates import Candidate, Makers, Request
+from rqm.core.private_mean import PrivateMean
 from rqm.correlated.factorization import Workload
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.gaussian import Gaussian
 
 NAME = "correlated noise"

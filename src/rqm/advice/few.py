@@ -12,7 +12,8 @@ from math import ceil, erfc, sqrt
 
 from rqm._util.checks import padded
 from rqm.advice.candidates import Candidate, Makers, Request, candidate, gaussian_of, tuned
-from rqm.encoding.choice import choice_error, second_clip
+from rqm.core.base import choice_error
+from rqm.core.transform import second_clip
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.pbm import PBM

@@ -124,7 +124,7 @@ class SameKey(SecureRandom):  # type: ignore[misc]
 
     def keystream(self) -> Callable[[Words], None]:
         """The one keystream."""
-        return cipher_stream(bytes(SECRET_BYTES), bytes(16))
+        return cipher_stream(bytes(SECRET_BYTES))
 
 
 class CountedNonce(SecureRandom):  # type: ignore[misc]
@@ -135,7 +135,7 @@ class CountedNonce(SecureRandom):  # type: ignore[misc]
 
     def keystream(self) -> Callable[[Words], None]:
         """The same key with the next nonce."""
-        return cipher_stream(self._secret, next(self._nonces).to_bytes(16, "little"))
+        return cipher_stream(self._secret, next(self._nonces).to_bytes(12, "little"))
 
 
 # -- accounting -----------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _ends_only(is_broken: bool) -> Finding:
 
 def _plan(clients: int = 100, rounds: int = 10) -> Any:
     """A run with ε = 1 for each user, who takes part once, if 100 clients a round are honest."""
-    from rqm.encoding.calibrate import calibrate  # noqa: PLC0415
+    from rqm.core.search import calibrate  # noqa: PLC0415
     from rqm.plan.experiments import find  # noqa: PLC0415
     from rqm.plan.sweep import Sweep  # noqa: PLC0415
 

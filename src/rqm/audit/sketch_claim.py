@@ -18,8 +18,8 @@ from rqm._util.checks import FloatArray, whole
 from rqm.accounting.participation import Participation
 from rqm.audit.measurement import EpsilonAudit, IntArray, Source
 from rqm.audit.privacy import measure_epsilon
-from rqm.encoding.choice import second_clip
-from rqm.encoding.private_mean import PrivateMean
+from rqm.core.private_mean import PrivateMean
+from rqm.core.transform import second_clip
 from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.randomness import SeededRandom
 from rqm.related.count_sketch import Sketch
@@ -101,10 +101,10 @@ def _count_sums(
     sketch = Sketch(DIM, COUNT, 1)
     in_first_sum = sketch.bins == sketch.bins[0]
     vector = sketch.signs * in_first_sum / in_first_sum.sum() ** 0.5
-    direction = mean.rotation(0).forward(sketch.forward(vector[None]))  # type: ignore[union-attr]
+    direction = mean.transform().rotation.forward(sketch.forward(vector[None]))  # type: ignore[union-attr]
     sent = direction * (2 * x - 1)
     if is_clipped:
-        sent *= min(1.0, (mean.length or inf) / float(np.linalg.norm(sent)))
+        sent *= min(1.0, (mean.transform().length or inf) / float(np.linalg.norm(sent)))
     inputs = np.zeros((CLIENTS, draws, COUNT))
     inputs[0] = sent
     total = np.asarray(mean.mechanism.discrete.encode_sum(inputs.reshape(CLIENTS, -1), source)).reshape(draws, COUNT)

@@ -25,9 +25,9 @@ def experiments() -> Result:
 
         rqm experiments
     """
-    from rqm.plan.experiments import about, names
+    from rqm.plan.experiments import names, summary
 
-    subjects = {name: about(name) for name in names()}
+    subjects = {name: summary(name) for name in names()}
     sentence = "Shipped plans: rqm account NAME prints what each guarantees, rqm train NAME --out DIR carries it out."
     return Result({"experiments": subjects}, sentence, list(subjects.items()))
 

@@ -51,7 +51,7 @@ def slope_per_step(
     """
     pmfs, missing, negligible = [], 0.0, 1e-48
     for pmf in (mechanism.core[0], noise.units / 2.0**TABLE_BITS):
-        total, _ = summed(pmf, honest, negligible, few=2)
+        total, _ = summed(pmf, honest, negligible, max_direct_copies=2)
         pmfs.append(total / total.sum())
         missing += 4 * honest * len(pmf) * negligible
     pair = step_pmfs(pmfs[0], pmfs[1], separation, negligible)

@@ -5,7 +5,7 @@ Discrete Gaussian noise as a table of integers, drawn as every mechanism's outco
 of the table do not occur.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -25,10 +25,49 @@ NARROWEST, WIDEST = 0.5, 2.0**11
 2¹⁶ outcomes."""
 MAX_GAIN = 1024
 """How many times residual noise is added at first, at most."""
+MAX_ZEROS = 128
+"""Coordinates whose noise is zero everywhere with a probability that matters: at most .79 each, or 5e-14 for all."""
 DRAWN_AT_ONCE = 2**28
 """Coordinates of all clients whose noise is drawn at once."""
 SUM_DEVIATIONS = 6.0
 """Standard deviations of the noise of a round for which the modulus has room, to each side."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NoiseState:
+    """The noise of one participation. It is secret and single-use.
+
+    Attributes:
+        added: Integers that are added to the first message.
+        canceled: Integers that are subtracted one round later.
+    """
+
+    added: Any
+    canceled: Any
+
+
+def check_state(state: NoiseState, length: int) -> NoiseState:
+    """Refuse noise that is not of a vector of this length.
+
+    Args:
+        state: The noise.
+        length: Number of coordinates.
+
+    Returns:
+        The noise.
+
+    Raises:
+        TypeError: If it is no `NoiseState`.
+        ValueError: If it has another length or no noise at all.
+    """
+    if not isinstance(state, NoiseState):
+        raise TypeError(f"noise_state = {shown(state)}: must be what begin_noise() returned")
+    if state.added.shape != (length,) or state.canceled.shape != (length,):
+        raise ValueError(f"noise_state: has {len(state.added)} coordinates: must have {length}")
+    if length > MAX_ZEROS and not state.added.any():
+        raise ValueError("noise_state: is zero everywhere, which no draw is")
+    return state
 
 
 @final
@@ -168,115 +207,106 @@ class CorrelatedNoise:
         """
         return ceil(log2(spread + 1 + 2 * SUM_DEVIATIONS * (2 * clients * self.added_variance) ** 0.5))
 
-    # -- draws ----------------------------------------------------------------------------------
+    # -- one participation ----------------------------------------------------------------------
 
-    def draw(self, count: int, rng: object) -> IntArray:
-        """One client's integers.
+    def begin(self, secret: bytes, length: int) -> "NoiseState":
+        """The noise of one participation, which follows from a secret.
 
-        Args:
-            count: Number of coordinates.
-            rng: The source of randomness.
-
-        Returns:
-            The integers; with residual noise a row that is added and a row that is canceled.
-        """
-        drawn = kernels.encode(self.sampler, np.full(count, -1.0, np.float32), rng, None)
-        transient = np.asarray(drawn.astype(np.int64) - self.largest)
-        return np.asarray(self._rows(transient, self.residual.draw(count, rng)) if self.residual_std else transient)
-
-    def draw_from_secret(self, secret: bytes, count: int) -> IntArray:
-        """The integers that follow from a secret: anyone who is given it draws the same.
+        Store the secret before anything is sent. Use it for one participation only.
 
         Args:
-            secret: 32 bytes.
-            count: Number of coordinates.
+            secret: 32 bytes. Anyone who is given them computes the same noise.
+            length: Number of coordinates.
 
         Returns:
-            What `draw` returns.
+            The noise that `add` adds and `settle` cancels.
         """
-        words = expanded(secret, whole("count", count, 1) * (2 if self.residual_std else 1))
+        words = expanded(secret, whole("length", length, 1) * (2 if self.residual_std else 1))
         words = words >> np.uint64(64 - TABLE_BITS)
-        transient = self._looked_up(words[:count])
-        return np.asarray(
-            self._rows(transient, self.residual._looked_up(words[count:])) if self.residual_std else transient
-        )
+        return self._state(self._look_up(words[:length]), lambda: self.residual._look_up(words[length:]))
 
-    def draw_sum(self, clients: int, like: Any, rng: object) -> tuple[Any, Any]:
-        """What some clients add to a sum, and what they cancel.
+    def sample(self, length: int, source: object) -> "NoiseState":
+        """The noise of one participation, drawn at random.
+
+        Args:
+            length: Number of coordinates.
+            source: A `SecureRandom`; a `SeededRandom` in simulations.
+
+        Returns:
+            The noise.
+        """
+        drawn = kernels.encode(self.sampler, np.full(length, -1.0, np.float32), source, None)
+        transient = np.asarray(drawn.astype(np.int64) - self.largest)
+        return self._state(transient, lambda: self.residual.sample(length, source).added)
+
+    def sample_sum(self, clients: int, like: Any, source: object) -> "NoiseState":
+        """The sum of the noise of some clients, for simulations.
 
         Args:
             clients: Number of clients.
             like: A torch tensor of 32-bit integers, of the shape of the sum.
-            rng: The source of randomness.
+            source: The source of randomness.
 
         Returns:
-            Two tensors.
+            The noise, as tensors.
         """
         torch = kernels.backend(like).torch  # type: ignore[union-attr]
-        transient = torch.zeros_like(like)
-        self._add_sum(clients, transient, rng)
-        if not self.residual_std:
-            return transient, transient
-        residual = torch.zeros_like(like)
-        self.residual._add_sum(clients, residual, rng)
-        canceled = transient + (self.gain - 1) * residual
-        return canceled + residual, canceled
-
-    def added(self, drawn: Any) -> Any:
-        """The row of a draw that is added to the message."""
-        return drawn[0] if self.residual_std else drawn
-
-    def canceled(self, drawn: Any) -> Any:
-        """The row of a draw that is canceled one round later."""
-        return drawn[1] if self.residual_std else drawn
-
-    def checked(self, drawn: Any, count: int) -> IntArray:
-        """Refuse integers that `draw` cannot have returned.
-
-        Args:
-            drawn: The integers.
-            count: Number of coordinates.
-
-        Returns:
-            The same as 64-bit integers.
-
-        Raises:
-            ValueError: If their shape, type or size is wrong, or all are zero.
-        """
-        values, shape = np.asarray(drawn), (2, count) if self.residual_std else (count,)
-        if values.shape != shape or not np.issubdtype(values.dtype, np.signedinteger):
-            raise ValueError(
-                f"transient: must be integers of shape {shape}, got {values.dtype} of shape {values.shape}"
-            )
-        values = values.astype(np.int64)
-        parts = [(self, values)]
+        transient, residual = torch.zeros_like(like), torch.zeros_like(like)
+        self._add_sum(clients, transient, source)
         if self.residual_std:
-            residual = values[0] - values[1]
-            parts = [(self, values[0] - self.gain * residual), (self.residual, residual)]
-        for noise, component in parts:
-            zeros_are_rare = count * (TABLE_BITS - log2(noise.units[noise.largest])) > TABLE_BITS
-            if abs(component).max() > noise.largest or (zeros_are_rare and not component.any()):
-                raise ValueError(f"transient: must be as drawn, each within {noise.largest} of zero and not all zero")
-        return values
+            self.residual._add_sum(clients, residual, source)
+        return self._state(transient, lambda: residual)
 
-    def added_to(self, message: Any, drawn: Any) -> Any:
-        """A message with the noise that was drawn for it, in the library of the message.
+    def add(self, message: Any, state: "NoiseState", modulus: int) -> Any:
+        """The first message: a client's integers with its noise.
 
         Args:
-            message: The client's integers.
-            drawn: What `draw` returned.
+            message: The client's integers, a NumPy array or a torch tensor.
+            state: What `begin` or `sample` returned for this participation.
+            modulus: The modulus of the sum.
 
         Returns:
-            Their sum.
+            The message modulo `modulus`, in the array library of `message`.
         """
-        values = self.added(self.checked(drawn, len(message)))
-        return message + (values if kernels.backend(message) is None else message.new_tensor(values))
+        values = check_state(state, len(message)).added
+        return (message + (values if kernels.backend(message) is None else message.new_tensor(values))) % modulus
 
-    def _rows(self, transient: Any, residual: Any) -> Any:
-        canceled = transient + (self.gain - 1) * residual
-        return np.stack([canceled + residual, canceled])
+    def settle(self, state: "NoiseState", modulus: int) -> Any:
+        """The second message, for the next round. It holds no input, and is sent once or never.
 
-    def _looked_up(self, words: Any) -> IntArray:
+        Args:
+            state: What `begin` or `sample` returned for the participation that it settles.
+            modulus: The modulus of the sum.
+
+        Returns:
+            The canceled noise modulo `modulus`.
+        """
+        return -check_state(state, len(state.canceled)).canceled % modulus
+
+    def recover(self, total: Any, secrets: Iterable[bytes], modulus: int) -> Any:
+        """Cancel the noise of clients that dropped out before they settled.
+
+        Args:
+            total: The sum of the round in which they should have settled.
+            secrets: The clients' secrets, which the others' shares give.
+            modulus: The modulus of the sum.
+
+        Returns:
+            The sum modulo `modulus`.
+        """
+        for secret in secrets:
+            total = (total - self.begin(secret, len(total)).canceled) % modulus
+        return total
+
+    def _state(self, transient: Any, residual: Callable[[], Any]) -> "NoiseState":
+        """The noise that is added and canceled, from F and E."""
+        if not self.residual_std:
+            return NoiseState(transient, transient)
+        stays = residual()
+        canceled = transient + (self.gain - 1) * stays
+        return NoiseState(canceled + stays, canceled)
+
+    def _look_up(self, words: Any) -> IntArray:
         return np.asarray(np.searchsorted(np.cumsum(self.units), words.astype(np.int64), side="right") - self.largest)
 
     def _add_sum(self, clients: int, total: Any, rng: object) -> None:

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from flwr.supercore import log
 
-from rqm.encoding.private_mean import PrivateMean
+from rqm.core.base import BaseMean
 from rqm.flower.encoding import noise
 from rqm.plan.protocol import Link
 from rqm.secagg import Server, new_round
@@ -53,7 +53,7 @@ class Chain:
         self._owed = server.settlement()
         self.nodes = [nodes[number] for number in self._owed.members]
 
-    def without_lost(self, sums: torch.Tensor, server: Server, mean: PrivateMean) -> torch.Tensor:
+    def without_lost(self, sums: torch.Tensor, server: Server, mean: BaseMean) -> torch.Tensor:
         """The sum without what those added to the one before who are gone: the others have given shares of it."""
         for place, secret in server.recovered_secrets().items():
             if secret is None:

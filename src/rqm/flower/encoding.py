@@ -10,8 +10,8 @@ import torch
 from flwr.app import ArrayRecord, Context, Message
 from flwr.supercore import log
 
-from rqm.encoding.private_mean import PrivateMean
-from rqm.encoding.records import Gathered
+from rqm.core.base import BaseMean
+from rqm.core.record_mean import RecordSum
 from rqm.flower.records import RECORD, Asked
 from rqm.flower.settings import Settings
 from rqm.flower.silo import read_gathered
@@ -40,7 +40,9 @@ def levels(
         reply = call_next(msg, ctxt)
         (after,) = reply.content.array_records.values()
         if settings.plan.records is not None:
-            return _silo(read_gathered(after, asked.dim, settings.mean(asked.dim).kind), settings, ctxt, turn, seeded)
+            return _silo(
+                read_gathered(after, asked.dim, settings.mean(asked.dim).fingerprint), settings, ctxt, turn, seeded
+            )
         vector = flat(after)
         if len(vector) != asked.dim:
             raise ValueError(f"training returned {len(vector)} values: must be {asked.dim}")
@@ -51,21 +53,21 @@ def levels(
         log(WARNING, "rqm: training failed here (%s): an encoding of zero is sent", error)
         vector = torch.zeros(asked.dim)
         if settings.plan.records is not None:
-            return _silo(Gathered(vector.double(), 0), settings, ctxt, turn, seeded)
+            return _silo(RecordSum(vector.double(), 0), settings, ctxt, turn, seeded)
     mean = settings.mean(asked.dim)
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
     source = _seeded(settings, ctxt, turn) if seeded else SecureRandom()
-    if not bool(mean.add(vector[None], total, source, round_index=turn)[0]):
+    if not bool(mean.add_messages(vector[None], total, source, round_index=turn)[0]):
         log(WARNING, "rqm: what training returned here is not finite: an encoding of zero is sent")
     found = np.asarray(total)
     return found if mean.noise is None else (found + noise(mean, secret)[0]) % mean.modulus
 
 
-def _silo(found: Gathered, settings: Settings, ctxt: Context, turn: int, seeded: bool) -> Any:
+def _silo(found: RecordSum, settings: Settings, ctxt: Context, turn: int, seeded: bool) -> Any:
     """What a silo sends for the sum of its records."""
     mean = settings.mean(len(found.total))
     total = torch.zeros(mean.coordinates, dtype=torch.int32)
-    mean.add([found], total, _seeded(settings, ctxt, turn) if seeded else SecureRandom(), round_index=turn)
+    mean.add_messages([found], total, _seeded(settings, ctxt, turn) if seeded else SecureRandom(), round_index=turn)
     return np.asarray(total)
 
 
@@ -75,16 +77,16 @@ def taken_back(asked: Asked, settings: Settings, secret: bytes) -> Any:
     return -noise(mean, secret)[1] % mean.modulus  # whatever it is, even zero: who is lost must not depend on it
 
 
-def noise(mean: PrivateMean, secret: bytes) -> tuple[Any, Any]:
+def noise(mean: BaseMean, secret: bytes) -> tuple[Any, Any]:
     """What a client adds by its secret, and what it takes back; in simulations alone the secret is a seed."""
     assert mean.noise is not None
     if not secret.startswith(SEEDED):
-        drawn = mean.noise.draw_from_secret(secret, mean.coordinates)
-        return mean.noise.added(drawn), mean.noise.canceled(drawn)
+        state = mean.noise.begin(secret, mean.coordinates)
+        return state.added, state.canceled
     seed, turn, place = struct.unpack_from("<QII", secret, len(SEEDED))
     like = torch.zeros(mean.coordinates, dtype=torch.int32)
-    added, back = mean.noise.draw_sum(1, like, SeededRandom(seed, TRANSIENT, turn, place))
-    return np.asarray(added).astype(np.int64), np.asarray(back).astype(np.int64)
+    state = mean.noise.sample_sum(1, like, SeededRandom(seed, TRANSIENT, turn, place))
+    return np.asarray(state.added).astype(np.int64), np.asarray(state.canceled).astype(np.int64)
 
 
 def seeded_secret(settings: Settings, ctxt: Context, turn: int) -> bytes:

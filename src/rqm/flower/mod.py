@@ -147,7 +147,7 @@ def _held(states: Any) -> ClientSettlement | None:
 def _noise(asked: Asked, settings: Settings, ctxt: Context, seeded: bool) -> tuple[bytes, bytes]:
     """What the round that follows must be about; and for simulation, a secret that follows from the seed."""
     assert asked.link is not None
-    after = asked.link.after(settings.mean(asked.dim).kind)
+    after = asked.link.next_context(settings.mean(asked.dim).fingerprint)
     if not seeded:
         return after, b""
     from rqm.flower.encoding import seeded_secret  # noqa: PLC0415 (torch)

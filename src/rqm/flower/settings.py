@@ -13,7 +13,7 @@ from rqm.plan.sizes import OWN
 from rqm.secagg import Params, ProtocolError
 
 if TYPE_CHECKING:
-    from rqm.encoding.private_mean import PrivateMean
+    from rqm.core.base import BaseMean
 
 PREFIX = "rqm."
 KEPT = 8
@@ -118,7 +118,7 @@ class Settings:
             raise ProtocolError("a chain of rounds: must be given with correlated noise (rqm.noise), and only there")
         return _params(self, dim, round_, roster, link)
 
-    def mean(self, dim: int) -> "PrivateMean":
+    def mean(self, dim: int) -> "BaseMean":
         """What clients of a model of so many parameters send."""
         return _mean(self, dim)
 
@@ -134,5 +134,5 @@ def _params(settings: Settings, dim: int, round_: bytes, roster: bytes, link: Li
 
 
 @lru_cache(maxsize=KEPT)
-def _mean(settings: Settings, dim: int) -> "PrivateMean":
+def _mean(settings: Settings, dim: int) -> "BaseMean":
     return settings.plan.private_mean(dim)

@@ -5,7 +5,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from torch import nn
 
-from rqm.encoding.records import Gathered
+from rqm.core.record_mean import PrivateRecordMean, RecordSum
 from rqm.flower.settings import Settings
 from rqm.randomness import SecureRandom
 from rqm.secagg import ProtocolError
@@ -43,6 +43,7 @@ def gathered(
     _check_sent(message, net)
     dim = sum(one.numel() for one in net.parameters() if one.requires_grad)
     mean = settings.mean(dim)
+    assert isinstance(mean, PrivateRecordMean)
     try:
         every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
     except ValueError as error:  # a model that mixes records, tried on some that are made up: no data decide that
@@ -52,7 +53,7 @@ def gathered(
     )
     total = every.gather(inputs[some], labels[some]).total
     return Message(
-        RecordDict({"arrays": ArrayRecord({GATHERED + mean.kind: Array(total.cpu().numpy())})}), reply_to=message
+        RecordDict({"arrays": ArrayRecord({GATHERED + mean.fingerprint: Array(total.cpu().numpy())})}), reply_to=message
     )
 
 
@@ -69,7 +70,7 @@ def _check_sent(message: Message, net: nn.Module) -> None:
     raise ProtocolError(f"model: {what}; the server must send what is trained, and only that")
 
 
-def read_gathered(answer: ArrayRecord, dim: int, kind: str) -> Gathered:
+def read_gathered(answer: ArrayRecord, dim: int, kind: str) -> RecordSum:
     """The sum in an answer; ValueError if it is anything else than what ``gathered`` makes for a mean of this kind."""
     if list(answer) != [GATHERED + kind]:
         raise ValueError(
@@ -78,4 +79,4 @@ def read_gathered(answer: ArrayRecord, dim: int, kind: str) -> Gathered:
     values = np.asarray(answer[GATHERED + kind].numpy())
     if values.dtype != np.float64 or values.shape != (dim,):
         raise ValueError(f"{GATHERED}: has shape {values.shape}, {values.dtype}: must be ({dim},), float64")
-    return Gathered(torch.from_numpy(values.copy()), 0)
+    return RecordSum(torch.from_numpy(values.copy()), 0)

@@ -39,7 +39,7 @@ EXCESS_OF_STEPS, EXCESS_OF_CORRELATED_STEPS = 2.0, 5.0
 SINGLE_CLIENT_STEPS = 6.0
 """Standard deviation, in steps, of noise that must hide a single client: finer noise shows the table's rounding."""
 SUM_DEVIATIONS = 6.6
-"""Standard deviations of the noise for which a sum has room, both sides together."""
+"""Standard deviations of the noise that a sum holds, on both sides together."""
 AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 """Parameters at which an audit can measure the tails."""
 
@@ -108,7 +108,7 @@ class Additive(TableMechanism):
         """As few bits as hold the sum and its noise in steps that are fine enough. Bits and steps may be given."""
         if ask.pure:
             return
-        with suppress(ValueError):  # no grid has room
+        with suppress(ValueError):  # no grid is wide enough
             steps, bits = integer_grid(
                 ask.clients,
                 ask.clients * ask.typical,
@@ -121,7 +121,15 @@ class Additive(TableMechanism):
             yield cls.kind, {"bits": bits, "steps": steps}
 
     def mean_error(self, clients: int, typical: float) -> float:
-        """The larger mean squared error of a coordinate whose mean is 0 or `typical` clips, wrapping included."""
+        """The mean squared error of a coordinate of the mean, wrapping included, in clip².
+
+        Args:
+            clients: Number of clients.
+            typical: Size of the mean, in clips.
+
+        Returns:
+            The larger error of a mean of zero and of `typical`.
+        """
         return max(self.wrapping_error(clients, mean * self.clip)[1] for mean in (0.0, typical)) / self.clip**2
 
     # -- the noise ----------------------------------------------------------------------------
@@ -158,19 +166,19 @@ class Additive(TableMechanism):
         pmf = units[support[0] : support[-1] + 1] / 2.0**TABLE_BITS
         return pmf / pmf.sum(), int(support[0]) - self.levels // 2
 
-    def summed(self, clients: int, own: FloatArray | None = None) -> FloatArray:
+    def summed(self, clients: int, value_pmf: FloatArray | None = None) -> FloatArray:
         """The pmf of the sum of all clients' noise modulo M, at 0, 1, …, M − 1.
 
         Its relative errors are small, far out in the tails too.
 
         Args:
             clients: Number of clients.
-            own: The pmf of a value 0, 1, … that each client adds to its noise; None: no value.
+            value_pmf: The pmf of a value 0, 1, … that each client adds to its noise; None: no value.
 
         Returns:
             The pmf.
         """
-        pmf, first = self._core_sum(clients, own)
+        pmf, first = self._core_sum(clients, value_pmf)
         first %= self.levels
         cycles = np.zeros(-(-(len(pmf) + first) // self.levels) * self.levels)
         cycles[first:][: len(pmf)] = pmf
@@ -192,10 +200,10 @@ class Additive(TableMechanism):
         pmf, _ = self._core_sum(clients)
         return pmf / pmf.sum(), 4 * clients * self.levels * NEGLIGIBLE
 
-    def _core_sum(self, clients: int, own: FloatArray | None = None) -> tuple[FloatArray, int]:
-        """The pmf of a sum of cores, each with a value of `own`, and its first outcome; not modulo M."""
+    def _core_sum(self, clients: int, value_pmf: FloatArray | None = None) -> tuple[FloatArray, int]:
+        """The pmf of a sum of cores, each with a value of `value_pmf`, and its first outcome; not modulo M."""
         core, start = self.core
-        pmf, first = summed(core if own is None else np.convolve(core, own), whole("clients", clients, 1))
+        pmf, first = summed(core if value_pmf is None else np.convolve(core, value_pmf), whole("clients", clients, 1))
         return pmf, first + clients * start
 
     def wrapping_error(self, clients: int, x: float = 0.0) -> tuple[float, float]:
@@ -271,13 +279,33 @@ class Additive(TableMechanism):
     def encode_sum(
         self, x: Any, rng: object, *, out: Any = None, threads: int | None = None, check: bool = True
     ) -> Any:
-        """The sum modulo 2**bits. The number of times that it wrapped around is not accounted for."""
+        """Encode all clients' inputs and return the sum of their outcomes modulo 2**bits.
+
+        Args:
+            x: One row per client.
+            rng: See `DiscreteMechanism.encode_sum`.
+            out: See `DiscreteMechanism.encode_sum`.
+            threads: See `DiscreteMechanism.encode_sum`.
+            check: See `DiscreteMechanism.encode_sum`.
+
+        Returns:
+            The sum, as 32-bit integers.
+        """
         total = super().encode_sum(x, rng, out=out, threads=threads, check=check)
         total &= self.levels - 1
         return total
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """The mean from a sum modulo 2**bits: its representative nearest to zero."""
+        """An estimate of the mean: the representative of the sum that is nearest to zero.
+
+        Args:
+            z_sum: The sum modulo 2**bits.
+            clients: Number of clients.
+            check: Not used, since all sums are possible.
+
+        Returns:
+            The mean, in the array library of the sum.
+        """
         clients = whole("clients", clients, 1)
         total = z_sum.double() if hasattr(z_sum, "double") else inputs("z_sum", z_sum)
         half = self.levels / 2
@@ -361,7 +389,7 @@ def _recipe(mech: Additive) -> IntegerSampler:
 def integer_grid(
     clients: int,
     mean: float,
-    own: float,
+    client_std: float,
     total: float,
     max_bits: int,
     *,
@@ -379,7 +407,7 @@ def integer_grid(
     Args:
         clients: Clients of a sum.
         mean: The largest sum without noise, in clips.
-        own: Standard deviation of one client's noise, in clips.
+        client_std: Standard deviation of one client's noise, in clips.
         total: Standard deviation of the noise that hides as much in a sum, in clips.
         max_bits: Bits of a sum, at most.
         steps: The number of steps, if it is given.
@@ -392,26 +420,26 @@ def integer_grid(
         Steps and bits.
 
     Raises:
-        ValueError: If a sum and its noise have no room in so many bits.
+        ValueError: If a sum and its noise do not fit the bits.
     """
-    room = mean + SUM_DEVIATIONS * own * sqrt(clients * (1 + 2 * ratio**2))
+    half_range = mean + SUM_DEVIATIONS * client_std * sqrt(clients * (1 + 2 * ratio**2))
     candidates = []
     for sum_bits in [bits] if bits is not None else range(5, min(max_bits, 16) + 1):
-        largest = min(int((2**sum_bits - 1) / room), MAX_STEPS, 2**sum_bits - 1)
+        largest = min(int((2**sum_bits - 1) / half_range), MAX_STEPS, 2**sum_bits - 1)
         if ratio:
-            largest = min(largest, int(1.8 * widest / (ratio * own)))
+            largest = min(largest, int(1.8 * widest / (ratio * client_std)))
         if is_single:
-            largest = min(largest, int(2 * SINGLE_CLIENT_STEPS / own) | 1)
+            largest = min(largest, int(2 * SINGLE_CLIENT_STEPS / client_std) | 1)
         largest -= 1 - largest % 2
         if steps is not None:
             largest = steps if steps <= largest else 0
-        if largest > 0 and (not ratio or ratio * own * largest / 2 > 1):
-            added = (0.25 + 2.0 ** (3 * sum_bits - TABLE_BITS) / 12) / (own * largest / 2) ** 2
+        if largest > 0 and (not ratio or ratio * client_std * largest / 2 > 1):
+            added = (0.25 + 2.0 ** (3 * sum_bits - TABLE_BITS) / 12) / (client_std * largest / 2) ** 2
             excess = EXCESS_OF_CORRELATED_STEPS if ratio else EXCESS_OF_STEPS
             candidates.append((sqrt(1 + added) * (1 + excess / (total * largest / 2)), largest, sum_bits))
     if not candidates:
         raise ValueError(
-            f"a sum and its noise have no room in {max_bits if bits is None else bits} bits: must be more bits, or a "
+            f"a sum and its noise do not fit {max_bits if bits is None else bits} bits: must be more bits, or a "
             "larger ε"
         )
     best_noise = min(candidates)[0]

@@ -102,13 +102,30 @@ class VectorMechanism(Protocol):
     """A mechanism that encodes whole vectors, in units of the L2 clip."""
 
     def encode(self, row: Any, source: "SecureRandom | SeededRandom") -> Any:
-        """One client's message."""
+        """One client's message.
+
+        Args:
+            row: The vector, of length 1 at most.
+            source: The source of randomness.
+        """
 
     def encode_rows(self, rows: Any, source: "SecureRandom | SeededRandom") -> Any:
-        """The messages of clients, a row each."""
+        """The messages of clients, a row each.
+
+        Args:
+            rows: Their vectors, of length 1 at most.
+            source: The source of randomness.
+        """
 
     def encode_sum(self, rows: Any, source: "SecureRandom | SeededRandom", out: Any, threads: int | None = None) -> Any:
-        """Add the messages of clients, a row each, to a sum."""
+        """Add the messages of clients to a sum.
+
+        Args:
+            rows: Their vectors, of length 1 at most.
+            source: The source of randomness.
+            out: The sum, 32-bit integers, which is changed in place.
+            threads: CPU threads; None: all processors.
+        """
 
     def variance(self, slots: int) -> float:
         """The largest variance of a decoded value of one message with this many integers."""
@@ -218,7 +235,15 @@ class Mechanism(ABC):
         return rows
 
     def sample_messages(self, rows: Any, rng: "SecureRandom | SeededRandom") -> Any:
-        """What clients send who send floats, a row per client."""
+        """The messages of clients that send floats.
+
+        Args:
+            rows: Their vectors, a row each.
+            rng: The source of randomness; used by local mechanisms only.
+
+        Returns:
+            The messages, a row each.
+        """
         return self.clip_messages(rows)
 
     def sum_noise_std(self, clients: int) -> float:

@@ -226,7 +226,7 @@ class DiscreteMechanism(Mechanism):
             rng: A `SecureRandom` or a `SeededRandom`.
             out: An array of 32-bit integers that the sum is added to in place.
             threads: CPU threads; None: all processors.
-            check: False if all inputs are known to be finite and `out` to have room. A GPU then never waits for
+            check: False if all inputs are known to be finite and `out` to be large enough. A GPU then never waits for
                 the host.
 
         Returns:

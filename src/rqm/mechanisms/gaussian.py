@@ -34,7 +34,16 @@ class GaussianBaseline(Mechanism):
         return self.with_parameters(noise_multiplier=amount)
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """The mean. Any sum with noise is possible, so nothing is checked."""
+        """An unbiased estimate of the mean.
+
+        Args:
+            z_sum: The sum with its noise.
+            clients: Number of clients.
+            check: Not used, since all sums are possible.
+
+        Returns:
+            The mean.
+        """
         return z_sum / whole("clients", clients, 1)
 
 

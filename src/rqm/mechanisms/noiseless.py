@@ -33,7 +33,15 @@ class Noiseless(Mechanism):
         object.__setattr__(self, "clip", real("clip", self.clip, "a positive finite number", 0, np.inf))
 
     def encode(self, x: Any, rng: object = None) -> Any:
-        """The clipped input, in the array library of `x`; `rng` is not used."""
+        """The clipped input.
+
+        Args:
+            x: Inputs, a NumPy array or a torch tensor.
+            rng: Not used: there is no randomness.
+
+        Returns:
+            Floats, in the array library of `x`.
+        """
         return self.clip_messages(_finite("x", x))
 
     def clip_messages(self, rows: Any) -> Any:
@@ -41,7 +49,16 @@ class Noiseless(Mechanism):
         return rows.clip(-self.clip, self.clip)
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """The mean; with `check` the sum must be finite."""
+        """The mean of the clipped inputs.
+
+        Args:
+            z_sum: The sum.
+            clients: Number of clients.
+            check: Whether the sum must be finite.
+
+        Returns:
+            The mean, in the array library of the sum.
+        """
         total = _finite("z_sum", z_sum) if check else z_sum
         return total / whole("clients", clients, 1)
 

@@ -95,7 +95,7 @@ class PBM(DiscreteMechanism):
 
     @classmethod
     def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
-        """As many outcomes as are allowed."""
+        """One candidate: all outcomes that are allowed."""
         if ask.levels > 2 and not ask.pure:
             yield "PBM", {"levels": ask.levels}
 

@@ -67,7 +67,7 @@ class RQM(WideTableMechanism):
 
     @classmethod
     def proposals(cls, ask: ProposalRequest) -> Iterator[tuple[str, dict[str, Any]]]:
-        """As many outcomes as are allowed."""
+        """One candidate: all outcomes that are allowed."""
         if ask.levels > 2 and not ask.pure:
             yield "RQM, wide margin", {"levels": ask.levels}
 

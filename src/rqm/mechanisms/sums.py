@@ -23,16 +23,16 @@ MAX_MISMATCH = 1e-10
 
 
 def summed(
-    law: FloatArray, count: int, negligible: float = NEGLIGIBLE, *, few: int = MAX_DIRECT_COPIES
+    pmf: FloatArray, count: int, negligible: float = NEGLIGIBLE, *, max_direct_copies: int = MAX_DIRECT_COPIES
 ) -> tuple[FloatArray, int]:
     """The pmf of a sum of independent copies, without its negligible ends.
 
     Args:
-        law: The pmf of one copy at 0, 1, ….
+        pmf: The pmf of one copy at 0, 1, ….
         count: Number of copies.
         negligible: Outcomes with smaller probabilities are dropped at the ends. The dropped probability is at most
-            4 · count · len(law) · negligible.
-        few: Up to this many copies are convolved directly.
+            4 · count · len(pmf) · negligible.
+        max_direct_copies: Up to this many copies are convolved directly.
 
     Returns:
         The pmf, and the value of its first outcome.
@@ -41,12 +41,12 @@ def summed(
     >>> pmf.tolist(), first
     ([0.125, 0.375, 0.375, 0.125], 0)
     """
-    if count > few and count * (len(law) - 1) >= MAX_DIRECT_OUTCOMES:
+    if count > max_direct_copies and count * (len(pmf) - 1) >= MAX_DIRECT_OUTCOMES:
         try:
-            return _by_windows(law, count, negligible)
+            return _by_windows(pmf, count, negligible)
         except ArithmeticError:  # not unimodal enough for windows to agree
             pass
-    total, first, power, power_first = np.ones(1), 0, law, 0
+    total, first, power, power_first = np.ones(1), 0, pmf, 0
     while count:
         if count & 1:
             total, first = _trimmed(np.convolve(total, power), first + power_first, negligible)

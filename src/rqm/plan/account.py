@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rqm.accounting.participation import default_delta
 from rqm.bounds import Adversary, Neighboring
-from rqm.encoding.private_mean import PrivateMean
+from rqm.core.base import BaseMean
+from rqm.core.from_dict import mean_from_dict
 from rqm.ledger.ledger import LEDGER, read
 from rqm.ledger.signing import LedgerError
 from rqm.plan.folder import recorded_head
@@ -43,7 +44,7 @@ def account(
 
     Returns:
         The guarantee. Without an L2 clip and a rotation it is that of all coordinates at their
-        worst, and protects nobody.
+        worst, and gives no protection in practice.
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: must be a rqm.Plan (of a mechanism alone: rqm.renyi)")
@@ -86,14 +87,23 @@ def compose(*runs: "Guarantee | Plan | Path | str", delta: float | None = None) 
     return compose_guarantees(guarantees, delta)
 
 
-def per_parameter(guarantee: "Guarantee", mean: PrivateMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
-    """The same with bits for each parameter of the model, where a client sends more values than
-    there are parameters."""
+def per_parameter(guarantee: "Guarantee", mean: BaseMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
+    """A guarantee whose bits are stated for each parameter of the model.
+
+    Args:
+        guarantee: The guarantee.
+        mean: What clients send, which may be more values than there are parameters.
+        plan: The plan, if it is known.
+        dim: The number of parameters where the plan does not know it.
+
+    Returns:
+        The guarantee.
+    """
     size = None if plan is None else dim or plan.dim or parameters(plan.model, plan.data)
     return guarantee if size in (None, mean.dim) else replace(guarantee, parameters=size or mean.dim)
 
 
-def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> PrivateMean:
+def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> BaseMean:
     """The private mean of a plan, with another question asked of it: what is not None replaces what
     the plan says."""
     if dim is not None:
@@ -102,18 +112,20 @@ def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> PrivateM
     _check_population(plan.participation.population, population)
     if plan.delta is None and changes.get("delta") is None and population is not None:
         changes["delta"] = default_delta(population)
-    mean = plan.private_mean(dim).replaced(**changes)
+    mean = plan.private_mean(dim).with_values(**changes)
     check_sampler(mean.participation, mean.threat_model)
     _check_memory(plan, mean)
     return mean
 
 
-def _check_population(known: int | None, given: int | None) -> None:
-    if known is not None and given not in (None, known):
-        raise ValueError(f"population = {given}: must be {known}, the users that a round's clients are drawn from")
+def _check_population(planned: int | None, requested: int | None) -> None:
+    if planned is not None and requested not in (None, planned):
+        raise ValueError(
+            f"population = {requested}: must be {planned}, the users that a round's clients are drawn from"
+        )
 
 
-def _check_memory(plan: Plan | None, mean: PrivateMean) -> None:
+def _check_memory(plan: Plan | None, mean: BaseMean) -> None:
     """Refuse amplification by sampling where clients remember something.
 
     What they send then depends on when they took part before, which is to be a secret: later
@@ -166,7 +178,7 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     _check_population(who.population or users, changes.get("population"))
     if changes.get("adversary") == "outsider" and plan is None and ledger.subject.get("plan") is not None:
         raise LedgerError(f"{file}: its plan cannot be read, which must say that clients remember nothing")
-    mean = mean.replaced(**changes)
+    mean = mean.with_values(**changes)
     _check_memory(plan, mean)
     if plan is not None:
         check_sampler(mean.participation, mean.threat_model)
@@ -185,7 +197,7 @@ def _plan(about: dict[str, Any]) -> Plan | None:
         return None
 
 
-def charged_mean(about: dict[str, Any]) -> PrivateMean:
+def charged_mean(about: dict[str, Any]) -> BaseMean:
     """What a ledger's charges are for.
 
     Args:
@@ -198,6 +210,6 @@ def charged_mean(about: dict[str, Any]) -> PrivateMean:
         LedgerError: If the ledger does not say it.
     """
     try:
-        return PrivateMean.from_dict(about["mean"])
+        return mean_from_dict(about["mean"])
     except (KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"the ledger does not say what it charges for ({error})") from None

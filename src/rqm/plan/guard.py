@@ -13,7 +13,8 @@ from typing import Any, final
 from rqm._util.checks import real, shown
 from rqm._util.files import read_json
 from rqm.accounting.participation import charge_counts, worst_counts
-from rqm.encoding.private_mean import PrivateMean
+from rqm.core.base import BaseMean
+from rqm.core.from_dict import mean_from_dict
 from rqm.ledger.ledger import LEDGER, Ledger, read
 from rqm.ledger.signing import LedgerError, Witness, signer
 from rqm.plan.account import charged_mean
@@ -40,7 +41,7 @@ class Guard(AbstractContextManager["Guard"]):
             accountant. Without either, rounds are charged and no ε is stated.
         users: The users that a round's clients are drawn from, where the plan does not say.
         key: The file of the server's signing key; None: the one in the folder of the user's state.
-        witness: A file elsewhere, or `cmd:` and a command, that is told every charge. A file also detects a
+        witness: A file elsewhere, or `cmd:` and a command, that records every charge. A file also detects a
             ledger that was restored from a backup.
         seeded: Whether messages are encoded with seeded randomness. The ledger then says so.
 
@@ -51,7 +52,7 @@ class Guard(AbstractContextManager["Guard"]):
 
     def __init__(
         self,
-        mean: PrivateMean,
+        mean: BaseMean,
         folder: Path | str | None = None,
         *,
         plan: Plan | None = None,
@@ -145,7 +146,7 @@ class Guard(AbstractContextManager["Guard"]):
             return self.mean.is_private
         try:
             _ = self.mean.release  # needs the accountant
-            return self.mean.l2_clip is not None and self.mean.is_quick
+            return self.mean.l2_clip is not None and self.mean.is_accounted_in_seconds
         except ModuleNotFoundError:
             return False
 
@@ -175,7 +176,7 @@ class Guard(AbstractContextManager["Guard"]):
             )
 
 
-def _check_accountant(mean: PrivateMean) -> None:
+def _check_accountant(mean: BaseMean) -> None:
     """Refuse a budget that cannot be enforced without the accountant."""
     try:
         mean.account({0: 1})
@@ -188,7 +189,10 @@ def _check_accountant(mean: PrivateMean) -> None:
 
 def _is_same_release(saved: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether a ledger charges for releases with the same guarantee."""
-    return saved.get("seeded") == new.get("seeded") and charged_mean(saved).promises() == charged_mean(new).promises()
+    return (
+        saved.get("seeded") == new.get("seeded")
+        and charged_mean(saved).privacy_parameters() == charged_mean(new).privacy_parameters()
+    )
 
 
 def delta_of(folder: Path) -> float | None:
@@ -200,7 +204,7 @@ def delta_of(folder: Path) -> float | None:
 # -- certificates ---------------------------------------------------------------------------------
 
 
-def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
+def certificate(mean: BaseMean, name: str = "") -> dict[str, Any]:
     """ε for every number of releases that a run may reach, for machines without the accountant.
 
     Args:
@@ -227,7 +231,7 @@ def certificate(mean: PrivateMean, name: str = "") -> dict[str, Any]:
     }
 
 
-def certified(path: Path, mean: PrivateMean) -> list[float]:
+def certified(path: Path, mean: BaseMean) -> list[float]:
     """ε of one, two, … releases, from a file of certificates.
 
     Args:
@@ -245,7 +249,7 @@ def certified(path: Path, mean: PrivateMean) -> list[float]:
         if content["certificates_format"] != CERTIFICATE:
             raise ValueError(f"its format is {shown(content['certificates_format'])}: must be {CERTIFICATE}")
         for entry in content["certificates"]:
-            if PrivateMean.from_dict(entry["mean"]).promises() == mean.promises():
+            if mean_from_dict(entry["mean"]).privacy_parameters() == mean.privacy_parameters():
                 return _nondecreasing(entry["epsilons"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"certificate = {path}: is damaged, or no certificate ({error})") from None

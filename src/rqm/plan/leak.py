@@ -1,6 +1,6 @@
 """Rényi divergences of one coordinate in one round, for plans without an L2 clip, which have no other guarantee."""
 
-from rqm.encoding.private_mean import QUICK_CLIENTS
+from rqm.core.base import MAX_CLIENTS_WITH_INTERIOR_LEVELS
 from rqm.plan.plan import Plan
 
 ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
@@ -8,7 +8,7 @@ ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 def has_leak(plan: Plan) -> bool:
     """Whether the divergences of a coordinate are of interest for this plan, and take seconds."""
-    is_small = plan.participation.clients <= QUICK_CLIENTS
+    is_small = plan.participation.clients <= MAX_CLIENTS_WITH_INTERIOR_LEVELS
     return plan.mechanism.has_integer_messages and plan.transforms.l2_clip is None and is_small
 
 

@@ -11,9 +11,11 @@ from typing import Any, Literal, Self, final, get_args
 from rqm._util.checks import known_keys, nearest, one_of, real, shown, whole
 from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json
 from rqm.accounting.participation import Participation, ThreatModel
+from rqm.core.base import BaseMean
+from rqm.core.private_mean import PrivateMean
+from rqm.core.record_mean import PrivateRecordMean
 from rqm.correlated.factorization import Workload
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.encoding.private_mean import PrivateMean
 from rqm.mechanisms.base import Mechanism, Schedule, mechanism_of, rate_factor
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.records import Records, check_records
@@ -44,7 +46,7 @@ class ClientWork:
         epochs: Passes over the client's examples.
         batch: Examples of a local step.
         rate: Learning rate of local steps.
-        steps: Number of local steps (τ); None: as many as `epochs` hold.
+        steps: Number of local steps (τ); None: all that `epochs` hold.
         convexity: Strong convexity (μ) that FedAQ assumes.
     """
 
@@ -248,8 +250,8 @@ class Plan:
             raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
             mean = self.any_mean  # everything about privacy is validated there
-            if self.transforms.coordinates is not None and (known := self.dim or parameters(self.model, self.data)):
-                mean = self.private_mean(known)
+            if self.transforms.coordinates is not None and (size := self.dim or parameters(self.model, self.data)):
+                mean = self.private_mean(size)
         except ValueError as error:
             message = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None
@@ -298,14 +300,14 @@ class Plan:
 
     def check_size(self, dim: int) -> None:
         """Refuse a number of parameters that differs from that of a model of the package."""
-        known = parameters(self.model, self.data)
-        if known is not None and dim != known:
+        size = parameters(self.model, self.data)
+        if size is not None and dim != size:
             raise ValueError(
-                f"dim = {dim}: the model {self.model} has {known} parameters on {self.data}; for a model of your own "
+                f"dim = {dim}: the model {self.model} has {size} parameters on {self.data}; for a model of your own "
                 "give it another name (model = ...)"
             )
 
-    def private_mean(self, dim: int | None = None) -> PrivateMean:
+    def private_mean(self, dim: int | None = None) -> BaseMean:
         """What clients send and the server decodes in a run of this plan, and what that guarantees.
 
         Args:
@@ -317,33 +319,35 @@ class Plan:
         Raises:
             ValueError: If the number of parameters is not known.
         """
-        known = self.dim or parameters(self.model, self.data)
-        if dim is None and known is None:
+        size = self.dim or parameters(self.model, self.data)
+        if dim is None and size is None:
             unknown = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{unknown}: its size is not known here; give dim, the number of the model's parameters")
         participation = self.participation
         if self.lost and participation.min_survivors is None:
             participation = replace(participation, min_survivors=1)
         share = 0.0 if self.adapt is None else self.adapt.share
-        return PrivateMean(
-            dim=self.width(dim or known or 1),
-            mechanism=self.mechanism,
-            participation=participation,
-            threat_model=self.threat_model,
-            l2_clip=self.transforms.l2_clip,
-            rotate=self.transforms.rotate,
-            noise=self.noise,
-            coordinates=self.transforms.coordinates,  # type: ignore[arg-type]  # None: all
-            record_clip=None if self.records is None else self.records.clip,
-            sampling_rate=None if self.records is None else self.records.sampling_rate,
+        arguments: dict[str, Any] = {
+            "dim": self.width(dim or size or 1),
+            "mechanism": self.mechanism,
+            "participation": participation,
+            "threat_model": self.threat_model,
+            "l2_clip": self.transforms.l2_clip,
+            "rotate": self.transforms.rotate,
+            "noise": self.noise,
+            "coordinates": self.transforms.coordinates,
             # A zero update still sends its count bit, which lies twice the bit's share away from the other value.
-            zero_distance=sqrt(1 + 3 * share**2),
-            delta=self.delta,
-            seed=self.seed,
-        )
+            "zero_distance": sqrt(1 + 3 * share**2),
+            "delta": self.delta,
+            "seed": self.seed,
+        }
+        if self.records is None:
+            return PrivateMean(**arguments)
+        records = self.records
+        return PrivateRecordMean(**arguments, record_clip=records.clip, sampling_rate=records.sampling_rate)
 
     @property
-    def any_mean(self) -> PrivateMean:
+    def any_mean(self) -> BaseMean:
         """The same for a model of some size: everything that does not depend on the number of parameters."""
         return self.private_mean(self.transforms.coordinates or 1)
 
@@ -353,10 +357,10 @@ class Plan:
         momentum = self.server.momentum if self.server.optimizer == "momentum" else 0.0
         return Workload(self.participation.rounds, momentum, self.server.schedule)
 
-    def goes_on(self, other: "Plan") -> bool:
+    def can_continue(self, earlier: "Plan") -> bool:
         """Whether this plan can continue a run of another plan."""
-        values, earlier = self.to_dict(), other.to_dict()
-        return all(values[key] == earlier[key] for key in values if key not in IRRELEVANT_TO_MODEL)
+        values, earlier_values = self.to_dict(), earlier.to_dict()
+        return all(values[key] == earlier_values[key] for key in values if key not in IRRELEVANT_TO_MODEL)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, ready for TOML or JSON."""

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Self, final, get_args
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.files import lock, read_json, state_folder, sync_folder, write_atomically, write_json
 from rqm.bounds import Neighboring, Unit
-from rqm.encoding.private_mean import PrivateMean
+from rqm.core.base import BaseMean
+from rqm.core.from_dict import mean_from_dict
 from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan, read_toml
@@ -181,7 +182,7 @@ class Policy:
             return clients - int(self.honest_fraction * clients)
         return clients - min(self.honest_clients or 0, clients)
 
-    def counted(self, mean: PrivateMean) -> PrivateMean:
+    def counted(self, mean: BaseMean) -> BaseMean:
         """A round as this owner accounts for it: with the owner's δ and number of honest clients.
 
         Args:
@@ -201,13 +202,13 @@ class Policy:
             mean, participation=counted, threat_model=threat_model, delta=self.delta, coordinates=coordinates
         )
 
-    def covers(self, mean: PrivateMean) -> bool:
+    def covers(self, mean: BaseMean) -> bool:
         """Whether ε of such rounds protects what this policy protects; ε of all data covers each record."""
         threat_model = mean.threat_model
         relation = threat_model.unit, threat_model.neighboring
         return relation in ((self.unit, self.neighboring), ("user", "replace-one"))
 
-    def check(self, plan: Plan, mean: PrivateMean) -> None:
+    def check(self, plan: Plan, mean: BaseMean) -> None:
         """Refuse a round that no number of releases could make acceptable.
 
         Args:
@@ -223,7 +224,7 @@ class Policy:
         name, clip = plan.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
         for is_allowed, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
-            (mean.is_quick, f"clients = {clients}: ε of this mechanism takes too long to compute"),
+            (mean.is_accounted_in_seconds, f"clients = {clients}: ε of this mechanism takes too long to compute"),
             (mean.l2_clip is not None, "l2_clip: must be given, or nothing bounds a vector"),
             (threat_model.unit == self.unit, f"unit = {threat_model.unit}: must be {self.unit}"),
             (
@@ -342,10 +343,10 @@ class NodeGuard:
         """Check all ledgers of this node; charge one of them if a round is given."""
         self.policy.check(plan, plan.private_mean(dim))
         mean = self.policy.counted(plan.private_mean(dim))
-        _ = mean.length  # refuses what cannot be encoded before it is paid for
+        _ = mean.max_length  # refuses what cannot be encoded before it is paid for
         kind = _kind(mean)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        counts: dict[str, tuple[PrivateMean, int]] | None = None
+        counts: dict[str, tuple[BaseMean, int]] | None = None
         while True:
             with self._ledgers() as (guards, stack):
                 checked, counts = counts, {name: (open_.mean, open_.charges.total()) for name, open_ in guards.items()}
@@ -357,7 +358,9 @@ class NodeGuard:
                     guard.charge(round_index)
                     return
             with_this = counts | {kind: (mean, counts.get(kind, (mean, 0))[1] + 1)}
-            self._check_budget(mean, [(self.policy.counted(known), count) for known, count in with_this.values()])
+            self._check_budget(
+                mean, [(self.policy.counted(ledger_mean), count) for ledger_mean, count in with_this.values()]
+            )
             if round_index is None:
                 return
 
@@ -387,11 +390,11 @@ class NodeGuard:
             lock(stack.enter_context((self.folder / "lock").open("ab")).fileno(), wait=True)
             guards = {}
             for path in filter(_has_first_line, self.folder.glob(f"*/{LEDGER}")):
-                mean = PrivateMean.from_dict(read(path).subject["mean"])
+                mean = mean_from_dict(read(path).subject["mean"])
                 guards[path.parent.name] = stack.enter_context(Guard(mean, path.parent))
             yield guards, stack
 
-    def _check_budget(self, mean: PrivateMean, counts: list[tuple[PrivateMean, int]]) -> None:
+    def _check_budget(self, mean: BaseMean, counts: list[tuple[BaseMean, int]]) -> None:
         """Refuse a release of `mean` if the releases of all kinds, this one included, cost more than is allowed."""
         policy, delta = self.policy, self.policy.delta / len(counts)
         for counted in (counted for counted, count in counts if count and not policy.covers(counted)):
@@ -409,29 +412,29 @@ class NodeGuard:
             if not cost <= limit:
                 raise PolicyError(f"the policy of this node: {name} = {cost:.4g}: must be at most {limit}")
 
-    def _epsilon(self, mean: PrivateMean, releases: int, delta: float) -> float:
+    def _epsilon(self, mean: BaseMean, releases: int, delta: float) -> float:
         """ε of some releases of a kind; kept in a file, since a node starts a process for every message."""
         if not releases:
             return 0.0
         path = self.folder / EPSILONS
         stored = read_json(path, "ε") if path.exists() else {}
-        mean = mean.replaced(delta=delta)
+        mean = mean.with_values(delta=delta)
         key = _kind(mean)
         epsilons = stored.get(key)
         if not isinstance(epsilons, list):
             epsilons = []
         if len(epsilons) < releases:
             is_sampled = mean.sampling_rate is not None  # records are sampled anew in rounds of their own
-            most = max(releases, min(self.policy.max_participations, RELEASES_AHEAD))
+            end = max(releases, min(self.policy.max_participations, RELEASES_AHEAD))
             if is_sampled:
-                most = max(releases, min(most, len(epsilons) + SAMPLED_RELEASES_AHEAD))
-            epsilons = epsilons + [_cost(mean, count + 1, is_sampled) for count in range(len(epsilons), most)]
+                end = max(releases, min(end, len(epsilons) + SAMPLED_RELEASES_AHEAD))
+            epsilons = epsilons + [_cost(mean, count + 1, is_sampled) for count in range(len(epsilons), end)]
             write_json(path, dict([*stored.items(), (key, epsilons)][-MAX_KINDS:]))
         return float(epsilons[releases - 1])
 
 
 @lru_cache(maxsize=1024)
-def _cost(mean: PrivateMean, releases: int, is_sampled: bool) -> float:
+def _cost(mean: BaseMean, releases: int, is_sampled: bool) -> float:
     """ε of some releases: in rounds of their own, or of one round."""
     return mean.account(dict.fromkeys(range(releases), 1) if is_sampled else {0: releases}).epsilon
 
@@ -451,6 +454,6 @@ def _trusts_server(path: Path) -> bool:
     return values.keys() == {"trust_server"} and values["trust_server"] is True
 
 
-def _kind(mean: PrivateMean) -> str:
+def _kind(mean: BaseMean) -> str:
     """The name of a kind of rounds: those with the same guarantee for each release."""
-    return mean.kind[:32]
+    return mean.fingerprint[:32]

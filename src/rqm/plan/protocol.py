@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rqm.secagg import Params
 
 MAX_COMPLETE_CLIENTS = 128
-"""Up to so many clients, each shares masks with all others, which leaves nothing to chance."""
+"""Up to this many clients, each shares masks with all others, so no random graph is needed."""
 
 
 def corrupt(plan: Plan) -> int:
@@ -35,31 +35,33 @@ class Link:
 
     Attributes:
         chain: The name of the chain.
-        turn: The index of the round in it.
+        round_index: The round of the run.
         second: How many clients of the round only settle the noise that they added to the previous sum; they come
             last. At the beginning of a chain there are none.
         follows: The name of that sum.
     """
 
     chain: bytes
-    turn: int
+    round_index: int
     second: int = 0
     follows: bytes = b""
 
-    def about(self, kind: str) -> bytes:
+    def context(self, fingerprint: str) -> bytes:
         """A hash of the kind of round and its position, on which all of its clients agree.
 
         Args:
-            kind: The hash of what clients send (`PrivateMean.kind`).
+            fingerprint: The hash of what clients send (`BaseMean.fingerprint`).
 
         Returns:
             32 bytes.
         """
-        return sha256(b"rqm link" + bytes.fromhex(kind) + struct.pack("<Q", self.turn) + self.chain).digest()
+        return sha256(
+            b"rqm link" + bytes.fromhex(fingerprint) + struct.pack("<Q", self.round_index) + self.chain
+        ).digest()
 
-    def after(self, kind: str) -> bytes:
+    def next_context(self, fingerprint: str) -> bytes:
         """The same for the next round."""
-        return replace(self, turn=self.turn + 1).about(kind)
+        return replace(self, round_index=self.round_index + 1).context(fingerprint)
 
 
 def protocol(
@@ -76,9 +78,9 @@ def protocol(
 
     Up to 128 clients all share masks with each other. The threshold is what the plan's survivors leave, else two
     thirds. Twice the threshold exceeds the number of neighbors plus the corrupt ones, or a server could unmask a client
-    with their help; plans with too few survivors for that are refused. With more clients each draws as many neighbors
-    as `rqm.secagg.security` asks for. Where correlated noise is settled, at least `min_survivors` clients of each kind
-    must be in the sum.
+    with their help; plans with too few survivors for that are refused. With more clients each draws the number of
+    neighbors that `rqm.secagg.security` returns. Where correlated noise is settled, at least `min_survivors`
+    clients of each kind must be in the sum.
 
     Args:
         plan: The plan; all clients encode by it.
@@ -133,7 +135,7 @@ def protocol(
         bits=mean.modulus.bit_length() - 1,
         modular=plan.mechanism.discrete.is_modular or mean.noise is not None,
         roster=roster,
-        context=bytes.fromhex(mean.kind) if link is None else link.about(mean.kind),
+        context=bytes.fromhex(mean.fingerprint) if link is None else link.context(mean.fingerprint),
         settling_clients=second,
         previous_sum=b"" if link is None else link.follows,
         min_per_kind=min_of_each_kind,
@@ -148,15 +150,15 @@ def _check_threshold(clients: int, corrupt_clients: int, neighbors_at_end: int, 
         raise ValueError(
             f"min_survivors = {neighbors_at_end + 1}, threshold = {threshold or neighbors_at_end}: must be at least "
             f"{smallest + 1} and {smallest} for {clients} clients of whom {corrupt_clients} may work with the server, "
-            "or it could unmask somebody with them"
+            "or it could unmask a client with them"
         )
 
 
 def _noise_threshold(clients: int, survivors: int, corrupt_clients: int) -> int:
     """Shares that recover the noise secret of a client that is gone in the next round.
 
-    It exceeds the number of corrupt clients. If the same noise were settled in two sums, each with so many of the
-    clients that added it, an honest client would be in both.
+    It exceeds the number of corrupt clients. If the same noise were settled in two sums, each with this many of
+    the clients that added it, an honest client would be in both.
     """
     if 2 * survivors <= clients + corrupt_clients:
         raise ValueError(

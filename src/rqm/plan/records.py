@@ -18,10 +18,10 @@ class Records:
         clip: L2 clip of each record's gradient (C). A silo sends the sum, within the plan's L2 clip.
         batch: The public number by which the server divides the sum: about the records of a round.
         sampling_rate: The probability with which a silo includes a record in a round (Poisson sampling). None: with
-            the plan's `min_separation` records are taken in a fixed order of so many batches, one per round; else all
+            the plan's `min_separation` records are taken in a fixed order of that many batches, one per round; else all
             of them in every round. In add-or-remove-one each record draws its own batch, so that no record moves
             another.
-        silos: Users of the data are merged into so many silos; None: each is one.
+        silos: The number of silos that users of the data are merged into; None: each user is one.
     """
 
     clip: float
@@ -67,7 +67,9 @@ def check_records(plan: "Plan") -> None:
             "a fixed order"
         )
     if plan.noise is not None and participation.min_separation == 1:
-        raise ValueError("min_separation = 1: must be larger with correlated noise: a fixed order of so many batches")
+        raise ValueError(
+            "min_separation = 1: must be larger with correlated noise: the number of batches of a fixed order"
+        )
     if plan.client.work != "gradient":
         raise ValueError(f"client.work = {plan.client.work!r}: must be 'gradient' with [records], clipped one by one")
     if plan.noise is not None and plan.records.silos not in (None, participation.clients):

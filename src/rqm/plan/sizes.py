@@ -18,7 +18,7 @@ CLASSES = {
 
 
 def _dense(inputs: int, outputs: int) -> int:
-    """Parameters of a dense layer, or of a convolution with so many inputs per output."""
+    """Parameters of a dense layer, or of a convolution with this many inputs per output."""
     return (inputs + 1) * outputs
 
 

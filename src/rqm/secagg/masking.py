@@ -14,10 +14,10 @@ import numpy.typing as npt
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from rqm.randomness import cipher_stream
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.wire import number
 
@@ -49,23 +49,40 @@ def add_mask(total: Lanes, key: bytes, sign: int) -> None:
         key: 32 bytes.
         sign: 1 or −1.
     """
-    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    zeros, keystream = memoryview(bytes(CHUNK_BYTES)), np.empty(CHUNK_BYTES + 16, dtype=np.uint8)
-    operate = np.add if sign > 0 else np.subtract
-    step = CHUNK_BYTES // total.itemsize
-    for start in range(0, len(total), step):
-        chunk = total[start : start + step]
-        cipher.update_into(zeros[: chunk.nbytes], keystream.data)
-        operate(chunk, keystream[: chunk.nbytes].view(total.dtype), out=chunk)
+    fill, operate = cipher_stream(key), np.add if sign > 0 else np.subtract
+    mask = np.empty(CHUNK_BYTES // total.itemsize, dtype=total.dtype)
+    for start in range(0, len(total), len(mask)):
+        chunk = total[start : start + len(mask)]
+        fill(mask[: len(chunk)])
+        operate(chunk, mask[: len(chunk)], out=chunk)
 
 
 def own_mask_key(digest: bytes, seed: bytes, client: int) -> bytes:
-    """The key of a client's own mask, from its seed and the digest of the round."""
+    """The key of a client's own mask.
+
+    Args:
+        digest: The digest of the round's parameters.
+        seed: The client's secret seed, which is shared among its neighbors.
+        client: The client's number.
+
+    Returns:
+        32 bytes.
+    """
     return derive(seed, digest, b"self" + number(client))
 
 
 def pair_mask_key(digest: bytes, secret: bytes, client: int, peer: int) -> bytes:
-    """The key of the mask that two clients have in common, from their secret and the digest of the round."""
+    """The key of the mask that two clients have in common.
+
+    Args:
+        digest: The digest of the round's parameters.
+        secret: What `agree` returned for the two.
+        client: The number of one of them.
+        peer: The number of the other one.
+
+    Returns:
+        32 bytes, the same for both.
+    """
     return derive(secret, digest, b"pair" + number(min(client, peer)) + number(max(client, peer)))
 
 
@@ -78,7 +95,16 @@ def public(private: X25519PrivateKey) -> bytes:
 
 
 def derive(secret: bytes, salt: bytes, info: bytes) -> bytes:
-    """A key of 32 bytes for one use: HKDF-SHA256."""
+    """Derive a key for one use by HKDF-SHA256.
+
+    Args:
+        secret: The secret.
+        salt: The digest of the round's parameters.
+        info: The use.
+
+    Returns:
+        32 bytes.
+    """
     return HKDF(hashes.SHA256(), 32, salt, info).derive(secret)
 
 

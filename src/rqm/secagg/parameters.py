@@ -210,18 +210,42 @@ class Params:
     # -- signatures -------------------------------------------------------------------------------
 
     def keys_statement(self, client: int, keys: bytes) -> bytes:
-        """The statement that these are a client's public keys."""
+        """The text that a client signs: these are its public keys.
+
+        Args:
+            client: The client's number in the round.
+            keys: Both public keys, 64 bytes.
+
+        Returns:
+            The text, which differs between rounds.
+        """
         return b"rqm keys" + self.digest + wire.number(client) + keys
 
     def check_signature(self, client: int, advertised: bytes) -> None:
-        """In signed rounds, refuse advertised keys that are not signed by the identity after them."""
+        """In signed rounds, refuse advertised keys that are not signed by the identity after them.
+
+        Args:
+            client: The client's number in the round.
+            advertised: Both public keys, the identity and its signature.
+
+        Raises:
+            ProtocolError: If the signature is not that of the identity.
+        """
         keys, signature = advertised[: 2 * KEY_BYTES], advertised[2 * KEY_BYTES + IDENTITY_BYTES :]
         statement = self.keys_statement(client, keys)
         if self.signed and not is_signed(identity_in(advertised), signature, statement):
             raise ProtocolError(f"the keys of client {client} are not signed by client {client}")
 
     def sum_statement(self, parties_hash: bytes, survivors_hash: bytes) -> bytes:
-        """The statement that a client was told whose vectors are in the sum, and who takes part."""
+        """The text that a client signs before it helps to unmask a sum.
+
+        Args:
+            parties_hash: The hash of the clients that take part, with their keys.
+            survivors_hash: The hash of the clients whose vectors are in the sum.
+
+        Returns:
+            The text, which differs between rounds.
+        """
         return b"rqm sum" + self.digest + parties_hash + survivors_hash
 
 

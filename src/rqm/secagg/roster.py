@@ -135,7 +135,16 @@ def identity_in(advertised: bytes) -> bytes:
 
 @lru_cache(maxsize=2**14)
 def is_signed(key: bytes, signature: bytes, text: bytes) -> bool:
-    """Whether a signature is by the owner of a public key. In simulations all parties check the same ones."""
+    """Whether a signature is by the owner of a public key. Results are kept, since all clients check the same ones.
+
+    Args:
+        key: The Ed25519 public key, 32 bytes.
+        signature: The signature, 64 bytes.
+        text: What was signed.
+
+    Returns:
+        False also for malformed keys and signatures.
+    """
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, text)
     except (InvalidSignature, ValueError):

@@ -20,7 +20,16 @@ from rqm.secagg.wire import Entries
 
 
 def sum_name(digest: bytes, parties_hash: bytes, survivors_hash: bytes) -> bytes:
-    """The name of a sum: its round, who took part, and whose vectors are in it."""
+    """The name of a sum, which no other sum has.
+
+    Args:
+        digest: The digest of the round's parameters.
+        parties_hash: The hash of the clients that took part, with their keys.
+        survivors_hash: The hash of the clients whose vectors are in the sum.
+
+    Returns:
+        32 bytes.
+    """
     return sha256(b"rqm follows" + digest + parties_hash + survivors_hash).digest()
 
 
@@ -59,14 +68,30 @@ class ClientSettlement:
         return cls(**wire.load_state(data, get_type_hints(cls), "a client's saved settlement"))
 
     def check_round(self, params: Params, number: int) -> None:
-        """Refuse to settle in any round but the one that is due, under the right number."""
+        """Refuse to settle in any round but the one that follows the sum.
+
+        Args:
+            params: The parameters of the round.
+            number: The client's number in it.
+
+        Raises:
+            ProtocolError: If the round follows another sum, or the number is not this client's.
+        """
         if self.name != params.previous_sum or self.next_context != params.context:
             raise ProtocolError("a round that does not follow the sum which this client was in")
         if self.index != number - params.vector_clients or self.members != params.settling_clients:
             raise ProtocolError("this client was in that sum under another index, or among others")
 
     def check_owners(self, params: Params, parties: Entries) -> None:
-        """Refuse settling clients that were not in the sum, each under its index."""
+        """Refuse settling clients that were not in the sum under their index.
+
+        Args:
+            params: The parameters of the round.
+            parties: What each client of the round advertises, by number.
+
+        Raises:
+            ProtocolError: If an identity differs from that in the sum.
+        """
         for client, advertised in parties.items():
             index = client - params.vector_clients
             if index >= 0 and identity_in(advertised) != self.owners.get(index, b""):

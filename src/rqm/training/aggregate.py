@@ -7,8 +7,8 @@ from typing import Any, Protocol, final
 import numpy as np
 import torch
 
+from rqm.core.base import BaseMean
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.encoding.private_mean import PrivateMean
 from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
@@ -54,13 +54,13 @@ class Aggregator(ABC):
     """The last round's number, and its transient noise, summed; of silos, a row each. If it is secure, nobody can draw
     it again."""
 
-    def __init__(self, plan: Plan, mean: PrivateMean, work: Work, clock: Clock, *, secure: bool = False) -> None:
+    def __init__(self, plan: Plan, mean: BaseMean, work: Work, clock: Clock, *, secure: bool = False) -> None:
         self.plan, self.mean, self.work, self.clock, self.secure = plan, mean, work, clock, secure
         if secure and mean.is_private and not mean.has_integer_messages:
             raise ValueError(f"mechanism = {plan.mechanism.kind!r}: must be one that sends integers, or give a seed")
         if secure and mean.noise is not None and plan.secagg == "real":
             raise ValueError("secagg = 'real': must come with a seed where noise cancels")
-        self.memory = mean.memory(lambda turn: number(plan.seed, NOISE, turn))
+        self.server_noise = mean.server_noise(lambda turn: number(plan.seed, NOISE, turn))
 
     def _source(self, stream: int, turn: int, place: int) -> SecureRandom | SeededRandom:
         return SecureRandom() if self.secure else SeededRandom(self.plan.seed, stream, turn, place)
@@ -84,7 +84,7 @@ class Aggregator(ABC):
 
     def _own(self, turn: int, silo: int) -> torch.Tensor:
         """One silo's transient noise of a round."""
-        added: torch.Tensor = self._noise.draw_sum(1, self._nothing(), self._source(TRANSIENT, turn, silo))[0]
+        added: torch.Tensor = self._noise.sample_sum(1, self._nothing(), self._source(TRANSIENT, turn, silo)).added
         return added
 
     @property
@@ -95,7 +95,9 @@ class Aggregator(ABC):
     def _add(self, rows: Any, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
         """Encode and add; return which rows were finite."""
         with self.clock.timed("clip, rotate, encode", among):
-            finite: torch.Tensor = self.mean.add(rows, total, self._source(NOISE, turn, place), round_index=turn)
+            finite: torch.Tensor = self.mean.add_messages(
+                rows, total, self._source(NOISE, turn, place), round_index=turn
+            )
         return finite
 
 
@@ -119,8 +121,7 @@ class Ideal(Aggregator):
                     self._cancel(total, turn, len(staying), len(before.staying))
                 else:
                     self._replace(total, turn, staying, before.there)
-        seed = number(self.plan.seed, NOISE, turn)
-        return Collected(self.mean.revealed(total, len(staying), seed, self.memory, round_index=turn), losses)
+        return Collected(self.mean.reveal(total, len(staying), self.server_noise, round_index=turn), losses)
 
     def part(self, staying: list[int], turn: int, share: slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum over a share of those who stay, and their losses; those of the others are zero."""
@@ -170,8 +171,8 @@ class Ideal(Aggregator):
         added, back = self._nothing(), self._nothing()
         for place in range(0, clients, self.work.group):
             some = min(self.work.group, clients - place)
-            parts = self._noise.draw_sum(some, added, self._source(TRANSIENT, turn, place))
-            added, back = added + parts[0], back + parts[1]
+            state = self._noise.sample_sum(some, added, self._source(TRANSIENT, turn, place))
+            added, back = added + state.added, back + state.canceled
         return added, back
 
     def _share_out(
@@ -226,7 +227,7 @@ class Ideal(Aggregator):
         if len(rows) > 1 and self.mean.has_integer_messages and self.plan.mechanism.vector_mechanism is None:
             with self.clock.timed("clip, rotate, encode", among):
                 each = OneEach(SeededRandom(self.plan.seed, NOISE, turn, place) for place in places)
-                finite: torch.Tensor = self.mean.add(
+                finite: torch.Tensor = self.mean.add_messages(
                     rows, total, SecureRandom() if self.secure else each, round_index=turn
                 )
             return finite
@@ -287,8 +288,8 @@ class Secure(Aggregator):
 
     def _held(self, turn: int, place: int) -> list[Any]:
         """What one client of a round adds, and takes back in the next."""
-        parts = self._noise.draw_sum(1, self._nothing(), self._source(TRANSIENT, turn, place))
-        return [np.asarray(part.cpu()).astype(np.int64) for part in parts]
+        state = self._noise.sample_sum(1, self._nothing(), self._source(TRANSIENT, turn, place))
+        return [np.asarray(part.cpu()).astype(np.int64) for part in (state.added, state.canceled)]
 
 
 AGGREGATORS: dict[SecAgg, type[Aggregator]] = {"ideal": Ideal, "real": Secure}

@@ -64,7 +64,7 @@ def restore(trainer: Trainer, folder: Path) -> tuple[int, str | None]:
         size = whole(f"metrics_bytes (of {METRICS})", state["metrics_bytes"], 0, written)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: is damaged ({error}); delete it to begin again") from None
-    if not trainer.plan.goes_on(plan):
+    if not trainer.plan.can_continue(plan):
         raise ValueError(f"{path}: belongs to another plan; resume with the plan that is saved beside it")
     for name, array in arrays.items():
         shape = tuple(getattr(trainer, name).shape)

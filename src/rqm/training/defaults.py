@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 
 from rqm._util.checks import padded, real, whole
 from rqm.accounting.participation import Participation, ThreatModel, default_delta
-from rqm.encoding.private_mean import PrivateMean
+from rqm.core.private_mean import PrivateMean
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.plan.plan import Plan, ServerStep, Transforms
 from rqm.plan.sizes import OWN
@@ -67,7 +67,7 @@ def participation(wanted: Wanted, users: int) -> Participation:
 def found_mean(wanted: Wanted, users: int, dim: int) -> PrivateMean:
     """What clients send: one bit with correlated noise where that leaves less in the model, else the best without."""
     from rqm.accounting.calibration import Target, correlated_pays  # noqa: PLC0415 (takes the compiler)
-    from rqm.encoding.calibrate import private_mean  # noqa: PLC0415
+    from rqm.core.search import private_mean  # noqa: PLC0415
 
     delta = default_delta(users) if wanted.delta is None else wanted.delta
     who = participation(wanted, users)

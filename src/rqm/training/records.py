@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rqm.encoding.private_mean import PrivateMean
-from rqm.encoding.records import Gathered, joined, record_length
+from rqm.core.record_mean import PrivateRecordMean, RecordSum
 from rqm.randomness import SecureRandom
 from rqm.training.batched import Loss, conv_gradients, plain_layers
 
@@ -64,12 +63,12 @@ class PerRecord:
         self,
         model: nn.Module,
         losses: Loss,
-        mean: PrivateMean,
+        mean: PrivateRecordMean,
         like: tuple[torch.Tensor, torch.Tensor],
         *,
         alone: bool = False,
     ) -> None:
-        self.model, self.losses, self.mean, self.length = model, losses, mean, record_length(mean)
+        self.model, self.losses, self.mean, self.length = model, losses, mean, mean.record_length
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         trial = made_up(*like)
         check_apart(model, losses, *trial)
@@ -77,18 +76,18 @@ class PerRecord:
         most = RECORDS.get(self.parameters[0].device.type, RECORDS["cpu"])
         self.size = most if self.name == "layers" else max(1, min(most, FLOATS // mean.dim))
 
-    def gather(self, inputs: torch.Tensor, labels: torch.Tensor, seed: int | None = None) -> Gathered:
+    def gather(self, inputs: torch.Tensor, labels: torch.Tensor, seed: int | None = None) -> RecordSum:
         """The sum of so many records' clipped gradients. One that raises counts as zero, as one that is not finite.
 
         What the model draws itself, as dropout does, is drawn from a secret, or in simulations from a ``seed``.
         """
         device = self.parameters[0].device
-        found = Gathered(torch.zeros(self.mean.dim, dtype=torch.float64, device=device), 0)
+        found = RecordSum(torch.zeros(self.mean.dim, dtype=torch.float64, device=device), 0)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(int(SecureRandom().words(1)[0]) >> 1 if seed is None else seed)
             for some in torch.split(torch.arange(len(labels), device=labels.device), self.size):
                 if len(some):
-                    found = joined(self._sum(inputs[some], labels[some]), len(some), found)
+                    found = found.plus(self._sum(inputs[some], labels[some]), len(some))
         return found
 
     def _sum(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ def carry_out(
         plan = replace(plan, delta=delta_of(folder) or default_delta(plan.participation.population))
     trainer = make(plan, data)
     plan = trainer.plan
-    if not new and not plan.goes_on(Plan.of_run(folder)):
+    if not new and not plan.can_continue(Plan.of_run(folder)):
         raise ValueError(f"out = {folder}: holds the run of another plan")
     size, head = checkpoint.restore(trainer, folder)
     vouched = {"expect_head": expect_head, "certificate": certificate, "key": key, "witness": witness, "seeded": seeded}

@@ -67,7 +67,7 @@ def _is_of(plan: Plan, place: Path) -> bool:
     """Whether a finished run is one of this plan, promises included."""
     done = Plan.of_run(place)
     stated = all(getattr(plan, name) in (None, getattr(done, name)) for name in ("delta", "budget_epsilon"))
-    return plan.goes_on(done) and stated and plan.threat_model == done.threat_model
+    return plan.can_continue(done) and stated and plan.threat_model == done.threat_model
 
 
 def curves(sweep: Sweep, folder: Path) -> dict[str, dict[str, Any]]:

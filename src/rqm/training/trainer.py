@@ -134,7 +134,7 @@ class Trainer:
         self.plan, self.mean = plan, plan.private_mean()
         if self.mean.dim != plan.width(len(self.values)):
             raise ValueError(f"the model has {len(self.values)} parameters: {self.mean.dim} are accounted for")
-        length = self.mean.length  # or says that there is no room for the L2 clip
+        length = self.mean.max_length  # or says that there is no room for the L2 clip
         self.guard, self.observer, self.clock, self.done = Guard(self.mean), observer or Observer(), Clock(), 0
         self.participants = Participants(plan, len(data.train))
         self.work = Work(plan, self.data.train, self.worker, self.observer, loss, self.mean)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from rqm.core.base import BaseMean
+from rqm.core.record_mean import PrivateRecordMean, RecordSum
 from rqm.data.federated_data import Clients
-from rqm.encoding.private_mean import PrivateMean
-from rqm.encoding.records import Gathered
 from rqm.plan.plan import Plan
 from rqm.training.batched import Batched
 from rqm.training.methods import METHODS
@@ -52,7 +52,7 @@ class Work:
         worker: Worker,
         observer: Observer,
         loss: Loss | None = None,
-        mean: PrivateMean | None = None,
+        mean: BaseMean | None = None,
     ) -> None:
         self.plan, self.clients, self.worker, self.observer, self.own = plan, clients, worker, observer, loss
         self.device = worker.values.device
@@ -61,14 +61,14 @@ class Work:
         self.method = None if made is None else made(plan, len(clients), worker.values)
         self.batched: Batched | None = None
         self.orders: dict[int, Any] = {}
-        self.per_record = None if plan.records is None or mean is None else self._per_record(mean)
+        self.per_record = self._per_record(mean) if isinstance(mean, PrivateRecordMean) else None
         if self.per_record is not None:
             return
         if self.device.type == "cuda" and plan.client.work == "gradient" and loss is None:
             batched = Batched(worker.model, worker.values, clients, losses)
             self.batched = batched if batched.agrees() else None
 
-    def _per_record(self, mean: PrivateMean) -> PerRecord:
+    def _per_record(self, mean: PrivateRecordMean) -> PerRecord:
         """How the gradients of records are found: models and losses of ours treat every record alone."""
         if self.observer.plants:
             raise ValueError("records: audits do not plant gradients in silos; must be a plan of users")
@@ -80,7 +80,7 @@ class Work:
         alone = self.own is None and self.plan.model in MODELS
         return PerRecord(self.worker.model, each, mean, (inputs, labels), alone=alone)
 
-    def records(self, silo: int, turn: int, coins: Callable[[int], Any]) -> Gathered:
+    def records(self, silo: int, turn: int, coins: Callable[[int], Any]) -> RecordSum:
         """What a silo's records of a round come to: those that are ``taken``, clipped, and summed."""
         assert self.plan.records is not None
         assert self.per_record is not None

@@ -16,22 +16,22 @@ def names() -> list[str]:
 
 def find(name: str) -> Path:
     """The plan of a shipped experiment, or the TOML file of that path."""
-    path, own = FOLDER / f"{name}.toml", Path(name)
+    path, given_path = FOLDER / f"{name}.toml", Path(name)
     if name in names():
         return path
-    if own.suffix == ".toml" and own.is_file():
-        return own
-    if own.is_dir():
-        raise ValueError(f"EXPERIMENT = {name}: is a folder; a run in it goes on with rqm train --resume {name}")
-    near = nearest(own.stem, names())
-    if own.suffix == ".toml" or own.name != name:
-        near = near or "; rqm experiments lists the plans that come along"
-        raise FileNotFoundError(f"{name}: no such plan, ledger or folder of a run{near}")
-    near = near or "; must be a TOML file or a name"
-    raise ValueError(f"EXPERIMENT = {name}: no such experiment{near} (rqm experiments lists all)")
+    if given_path.suffix == ".toml" and given_path.is_file():
+        return given_path
+    if given_path.is_dir():
+        raise ValueError(f"EXPERIMENT = {name}: is a folder; continue a run in it with rqm train --resume {name}")
+    hint = nearest(given_path.stem, names())
+    if given_path.suffix == ".toml" or given_path.name != name:
+        hint = hint or "; rqm experiments lists the shipped plans"
+        raise FileNotFoundError(f"{name}: no such plan, ledger or folder of a run{hint}")
+    hint = hint or "; must be a TOML file or a name"
+    raise ValueError(f"EXPERIMENT = {name}: no such experiment{hint} (rqm experiments lists all)")
 
 
-def about(name: str) -> str:
-    """What an experiment is: the first sentence of the comment that its file begins with."""
+def summary(name: str) -> str:
+    """The first sentence of the comment at the top of an experiment's file."""
     lines = takewhile(lambda line: line.startswith("#"), find(name).read_text(encoding="utf-8").splitlines())
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(line.lstrip("# ") for line in lines))[0]

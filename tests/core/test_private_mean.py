@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rqm import PBM, RQM, SecureRandom, SeededRandom, StochasticRounding, private_mean
-from rqm.encoding.transforms import budget, over_budget, prepare, usable_length
+from rqm.core.transform import budget, over_budget, prepare, usable_length
 from rqm.mechanisms.additive import DiscreteGaussian
 
 WIDE = StochasticRounding(levels=2, margin=16382.0)
@@ -69,7 +69,7 @@ def test_every_vector_that_is_sent_lies_in_the_accounted_set(mech, dim, rotate, 
     given_ = torch.from_numpy(x) if kind == "torch" else x
     before = np.array(x)
     round_index = data.draw(st.integers(0, 2))
-    message = mean.simulated(given_, SeededRandom(1), round_index=round_index)
+    message = mean.encode_simulated(given_, SeededRandom(1), round_index=round_index)
     assert (np.asarray(given_) == before).all()  # inputs are left alone
     assert tuple(message.shape) == (mean.coordinates,)
     assert int(message.min()) >= 0
@@ -119,7 +119,7 @@ def test_randomness_is_one_of_two_kinds():
     mean = mean_of(StochasticRounding(levels=2, margin=3.0), 3)
     with pytest.raises(TypeError, match=r"rqm\.SecureRandom"):
         mean.encode(np.zeros(3), np.random.default_rng(0))
-    one, other = (mean.simulated(np.zeros(3), SeededRandom(2)) for _ in range(2))
+    one, other = (mean.encode_simulated(np.zeros(3), SeededRandom(2)) for _ in range(2))
     assert (one == other).all()
 
 
@@ -215,7 +215,7 @@ def test_the_decoded_mean_is_unbiased(mech):
     estimates = []
     for round_index in range(1200):
         total = sum(
-            mean.simulated(row, SeededRandom(3, round_index, client), round_index=round_index)
+            mean.encode_simulated(row, SeededRandom(3, round_index, client), round_index=round_index)
             for client, row in enumerate(x)
         )
         estimates.append(mean.decode(total % mean.modulus, survivors=3, round_index=round_index))
@@ -229,7 +229,7 @@ def test_both_libraries_mean_the_same():
     mean = private_mean(mechanism=StochasticRounding(clip=1.0, levels=65536), dim=50, clients=2, l2_clip=2.0)
     x = np.random.default_rng(0).normal(size=50) / 10
     for one in (x, torch.from_numpy(x), torch.from_numpy(x).float()):
-        message = mean.simulated(one, SeededRandom(0))
+        message = mean.encode_simulated(one, SeededRandom(0))
         estimate = mean.decode(2 * message, 2)
         assert type(message) is type(estimate)
         np.testing.assert_allclose(np.asarray(estimate), x, atol=1e-3)

@@ -19,9 +19,10 @@ from rqm import (
     private_mean,
 )
 from rqm.accounting.calibration import Target, fit
+from rqm.core.from_dict import mean_from_dict
+from rqm.core.server_noise import memory
 from rqm.correlated.factorization import Workload
 from rqm.correlated.iterates import iterate_noise
-from rqm.encoding.memory import memory
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.mechanisms.gaussian import Gaussian
 
@@ -38,12 +39,12 @@ def decode_rounds(mean, vector, seed=None):
         total, settled, pending = np.zeros(mean.coordinates, dtype=np.int64), pending, []
         for client in range(mean.participation.clients):
             if seed is None:
-                noise = mean.transient(SecureRandom())
-                message = mean.encode(vector, SecureRandom(), round_index=round_index, transient=noise)
+                noise = mean.begin_noise(SecureRandom())
+                message = mean.encode(vector, SecureRandom(), round_index=round_index, noise_state=noise)
             else:
                 noise = mean.noise.draw(mean.coordinates, SeededRandom(seed, round_index, client, 1))
                 rng = SeededRandom(seed, round_index, client)
-                message = mean.simulated(vector, rng, round_index=round_index, transient=noise)
+                message = mean.encode_simulated(vector, rng, round_index=round_index, noise_state=noise)
             pending.append(noise)
             assert message.min() >= 0
             assert message.max() < mean.modulus
@@ -87,12 +88,12 @@ def test_secure_messages_decode():
 def test_it_survives_json(noise):
     mean = replace(MEAN, noise=noise)
     values = json.loads(json.dumps(mean.to_dict()))
-    again = PrivateMean.from_dict(values)
+    again = mean_from_dict(values)
     assert again == mean
-    assert again.kind == mean.kind
+    assert again.kind == mean.fingerprint
     assert INDEPENDENT.to_dict()["noise"] is None
-    other = PrivateMean.from_dict({**values, "noise": {**values["noise"], "transient_std": 21.0}})
-    assert other.kind != mean.kind
+    other = mean_from_dict({**values, "noise": {**values["noise"], "transient_std": 21.0}})
+    assert other.kind != mean.fingerprint
 
 
 def test_a_guarantee_counts_both_messages():
@@ -128,7 +129,7 @@ def test_residual_noise_leaves_less_in_the_models():
     mean = private_mean(epsilon=1, noise="correlated", **who, **values)
     assert mean.noise.residual_std
     assert 0.98 <= mean.guarantee().epsilon <= 1
-    assert PrivateMean.from_dict(mean.to_dict()) == mean
+    assert mean_from_dict(mean.to_dict()) == mean
     noise, participation = CorrelatedNoise(iterate_noise(Workload(40)).best_ratio(40) / 2), Participation(**who)
     target = Target(1.0, 1e-6, participation, ThreatModel(), 2**16, 1.0)
     mechanism = fit(StochasticRounding(clip=4 / 2**8, levels=2), target, noise)
@@ -156,7 +157,7 @@ def test_drawn_noise_is_accepted_though_all_residual_noise_may_be_zero():
     noise, who = CorrelatedNoise(20.0, 0.5, 8), Participation(4, 4, min_separation=2)
     mean = PrivateMean(dim=8, mechanism=StochasticRounding(levels=2), participation=who, noise=noise)
     for _ in range(30):  # in about one of ten draws all residual noise is zero
-        mean.encode(np.zeros(8), SecureRandom(), transient=mean.transient(SecureRandom()))
+        mean.encode(np.zeros(8), SecureRandom(), noise_state=mean.begin_noise(SecureRandom()))
     wide = replace(mean, dim=800, coordinates=None)
     with pytest.raises(ValueError, match="as drawn"):
         wide.settle(np.zeros((2, wide.coordinates), dtype=np.int64))
@@ -191,11 +192,11 @@ def test_noise_is_given_where_it_is_correlated_and_only_there():
     with pytest.raises(ValueError, match="transient: must be given"):
         MEAN.encode(np.zeros(50), SecureRandom())
     with pytest.raises(ValueError, match="transient: must be given"):
-        INDEPENDENT.encode(np.zeros(50), SecureRandom(), transient=np.zeros(64, dtype=np.int64))
+        INDEPENDENT.encode(np.zeros(50), SecureRandom(), noise_state=np.zeros(64, dtype=np.int64))
     with pytest.raises(TypeError, match="SecureRandom"):
-        MEAN.transient(SeededRandom(1))
+        MEAN.begin_noise(SeededRandom(1))
     with pytest.raises(ValueError, match="noise is independent here"):
-        INDEPENDENT.transient(SecureRandom())
+        INDEPENDENT.begin_noise(SecureRandom())
 
 
 def test_a_trusted_server_cancels_what_it_added():
@@ -209,7 +210,7 @@ def test_a_trusted_server_cancels_what_it_added():
 
 @pytest.mark.parametrize("bad", [0, np.array([5]), np.zeros(64), np.zeros(64, dtype=np.int64), np.full(64, 10**6)])
 def test_only_what_was_drawn_is_added_and_canceled(bad):
-    for use in (lambda: MEAN.encode(np.zeros(50), SecureRandom(), transient=bad), lambda: MEAN.settle(bad)):
+    for use in (lambda: MEAN.encode(np.zeros(50), SecureRandom(), noise_state=bad), lambda: MEAN.settle(bad)):
         with pytest.raises(ValueError, match="transient"):
             use()
 

@@ -1,9 +1,8 @@
-"""`private_mean`: the one line for a user; and `calibrate`: the parameters with which a mechanism
-reaches ε."""
+"""Searches for a mechanism that reaches a given ε: `private_mean`, `private_record_mean` and `calibrate`."""
 
 from dataclasses import dataclass, replace
 from math import floor
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rqm._util.checks import real, shown
 from rqm.accounting.calibration import (
@@ -20,15 +19,18 @@ from rqm.accounting.participation import Participation, ThreatModel, default_del
 from rqm.accounting.profiles import poisson_sampled_gaussian
 from rqm.bounds import Adversary, Bound, Neighboring, PrivacyProfile, compose
 from rqm.bounds import epsilon as epsilon_of
+from rqm.core.base import BaseMean, sent_coordinates
+from rqm.core.private_mean import PrivateMean
+from rqm.core.record_mean import PrivateRecordMean
+from rqm.core.transform import second_clip
 from rqm.correlated.factorization import Workload
 from rqm.correlated.iterates import iterate_noise
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.encoding.choice import second_clip
-from rqm.encoding.private_mean import PrivateMean, sent_coordinates
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 
 Noise = Literal["independent", "correlated"] | CorrelatedNoise
+AnyMean = TypeVar("AnyMean", bound=BaseMean)
 
 
 def private_mean(  # noqa: PLR0913 (all that a run is)
@@ -98,7 +100,7 @@ def private_mean(  # noqa: PLR0913 (all that a run is)
     )
     values: dict[str, Any] = {"dim": dim, "participation": who, "threat_model": threat_model, "delta": delta}
     values |= {"l2_clip": l2_clip, "rotate": rotate, "coordinates": coordinates, "seed": seed}
-    return _private_mean(values, mechanism, epsilon, noise)
+    return _find(PrivateMean, values, mechanism, epsilon, noise)
 
 
 def private_record_mean(  # noqa: PLR0913 (all that a run is)
@@ -121,7 +123,7 @@ def private_record_mean(  # noqa: PLR0913 (all that a run is)
     noise: Noise = "independent",
     seed: int = 0,
     workload: Workload | None = None,
-) -> PrivateMean:
+) -> PrivateRecordMean:
     """Find the noise with which a mean over silos is (ε, δ)-private for every record, or take the
     given mechanism.
 
@@ -157,9 +159,8 @@ def private_record_mean(  # noqa: PLR0913 (all that a run is)
     threat_model = ThreatModel(unit="record", neighboring=neighboring, honest_clients=honest_clients)
     values: dict[str, Any] = {"dim": dim, "participation": who, "threat_model": threat_model, "delta": delta}
     values |= {"l2_clip": l2_clip, "rotate": rotate, "seed": seed}
-    return _private_mean(
-        values | {"record_clip": record_clip, "sampling_rate": sampling_rate}, mechanism, epsilon, noise, workload
-    )
+    values |= {"record_clip": record_clip, "sampling_rate": sampling_rate}
+    return _find(PrivateRecordMean, values, mechanism, epsilon, noise, workload)
 
 
 def _participation(
@@ -177,13 +178,14 @@ def _participation(
     return Participation(clients, rounds, population, sampling, max_participations, min_separation, min_survivors)
 
 
-def _private_mean(
+def _find(
+    mean_class: type[AnyMean],
     values: dict[str, Any],
     mechanism: Mechanism | None,
     epsilon: float | None,
     noise: Noise,
     workload: Workload | None = None,
-) -> PrivateMean:
+) -> AnyMean:
     """A private mean with a given mechanism, or with one that is found."""
     if not isinstance(noise, CorrelatedNoise) and noise not in ("independent", "correlated"):
         raise ValueError(f"noise = {shown(noise)}: must be 'independent', 'correlated', or rqm.CorrelatedNoise(…)")
@@ -191,7 +193,7 @@ def _private_mean(
         if noise == "correlated":
             raise ValueError("noise = 'correlated': must be rqm.CorrelatedNoise(…) where a mechanism is given")
         correlated = noise if isinstance(noise, CorrelatedNoise) else None
-        mean = PrivateMean(**values, mechanism=mechanism, noise=correlated)
+        mean = mean_class(**values, mechanism=mechanism, noise=correlated)
         if epsilon is not None:
             reached = mean.guarantee().epsilon
             if not reached <= real("epsilon", epsilon, "a positive finite number", 0, float("inf")):
@@ -204,28 +206,28 @@ def _private_mean(
     if isinstance(noise, CorrelatedNoise):
         raise ValueError(f"noise = {shown(noise)}: must be 'correlated' where no mechanism is given")
     # Everything but the mechanism is checked with a trusted server's Gaussian, which goes with all of it.
-    blank = PrivateMean(
+    baseline = mean_class(
         **values, mechanism=Gaussian(1.0), noise=CorrelatedNoise(1.0) if noise == "correlated" else None
     )
-    assert blank.delta is not None
+    assert baseline.delta is not None
     target = Target(
         epsilon,
-        blank.delta,
-        blank.participation,
-        blank.threat_model,
-        blank.coordinates,
-        blank.bound,
-        blank.record_clip,
-        blank.sampling_rate,
+        baseline.delta,
+        baseline.participation,
+        baseline.threat_model,
+        baseline.coordinates,
+        baseline.l2_bound,
+        baseline.record_clip,
+        baseline.sampling_rate,
     )
     try:
         if noise == "correlated":
             mechanism, correlated = find_correlated(target, workload)
         else:
-            mechanism, correlated = find_mechanism(target, is_subset=blank.is_subset), None
+            mechanism, correlated = find_mechanism(target, is_subset=baseline.is_subset), None
     except ValueError as error:
         raise ValueError(f"epsilon = {epsilon:g}: no mechanism reaches it here ({error})") from None
-    return replace(blank, mechanism=mechanism, noise=correlated, coordinates=values.get("coordinates"))  # type: ignore[arg-type]
+    return replace(baseline, mechanism=mechanism, noise=correlated, coordinates=values.get("coordinates"))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -329,10 +331,10 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     count = sent_coordinates(dim, True, coordinates)
     bound = l2_clip * second_clip(count) if count < sent_coordinates(dim, True, None) else l2_clip
     target = Target(epsilon, delta, who, threat_model, count, bound)
-    firsts = proposed(mechanism, options, target)
+    candidates = proposed(mechanism, options, target)
     mean = PrivateMean(
         dim=dim,
-        mechanism=best_fit(firsts, target),
+        mechanism=best_fit(candidates, target),
         participation=who,
         threat_model=threat_model,
         l2_clip=l2_clip,
@@ -360,11 +362,15 @@ def _poisson_gaussian(epsilon: float, delta: float, who: Participation) -> Calib
 
 @dataclass(frozen=True)
 class RecordOrder:
-    """How a silo should take its records: the way that reaches ε with the least noise in the model,
-    and why."""
+    """The order of a silo's records that reaches ε with the least noise in the model.
 
-    mean: PrivateMean
-    why: str
+    Attributes:
+        mean: The private mean.
+        reason: Why this order was chosen, with the noise of the others.
+    """
+
+    mean: PrivateRecordMean
+    reason: str
 
 
 def calibrate_records(
@@ -405,7 +411,7 @@ def calibrate_records(
 
     >>> silos = {"clients": 4, "dim": 50, "delta": 1e-6, "record_clip": 1.0, "l2_clip": 9.0}
     >>> order = calibrate_records(epsilon=8, sampling_rate=0.1, rounds=40, **silos)
-    >>> order.mean.participation.min_separation, order.why.split(":")[0]
+    >>> order.mean.participation.min_separation, order.reason.split(":")[0]
     (10, 'A fixed order of 10 batches with correlated noise')
     """
     rate = real("sampling_rate", sampling_rate, "above 0 and at most 1", 0, 1, closed="]")
@@ -432,9 +438,9 @@ def calibrate_records(
     others = ", ".join(
         f"{name} {value / noise[best]:.2f} times as much" for name, value in noise.items() if name != best
     )
-    why = f"{best[0].upper()}{best[1:]}: the least noise in the model; {others}."
+    reason = f"{best[0].upper()}{best[1:]}: the least noise in the model; {others}."
     if best == "Poisson sampling":
-        return RecordOrder(private_record_mean(**values, epsilon=epsilon, sampling_rate=rate), why)
+        return RecordOrder(private_record_mean(**values, epsilon=epsilon, sampling_rate=rate), reason)
     kind: Noise = "correlated" if "correlated" in best else "independent"
     mean = private_record_mean(**values, epsilon=epsilon, min_separation=batches, noise=kind, workload=workload)
-    return RecordOrder(mean, why)
+    return RecordOrder(mean, reason)

@@ -22,7 +22,8 @@ from rqm import (
     ThreatModel,
     private_mean,
 )
-from rqm.encoding.transforms import budget
+from rqm.core.from_dict import mean_from_dict
+from rqm.core.transform import budget
 from rqm.mechanisms.gaussian import Gaussian
 from tests.encoding.test_private_mean import mean_of, mechanisms, sent_rows, squares
 
@@ -200,15 +201,14 @@ def test_it_survives_json(mech, dim, clients, delta, participations, seed):
         population=5000,
         honest_fraction=0.5,
     )
-    again = PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict())))
+    again = mean_from_dict(json.loads(json.dumps(mean.to_dict())))
     assert again == mean
-    assert again.promises() == mean.promises()
+    assert again.privacy_parameters() == mean.privacy_parameters()
     x = np.linspace(-1, 1, 4)
-    small, other = (
-        PrivateMean.from_dict({**one.to_dict(), "dim": 4, "l2_clip": 3 * mech.clip}) for one in (mean, again)
-    )
+    small, other = (mean_from_dict({**one.to_dict(), "dim": 4, "l2_clip": 3 * mech.clip}) for one in (mean, again))
     assert (
-        small.simulated(x, SeededRandom(3), round_index=4) == other.simulated(x, SeededRandom(3), round_index=4)
+        small.encode_simulated(x, SeededRandom(3), round_index=4)
+        == other.encode_simulated(x, SeededRandom(3), round_index=4)
     ).all()
 
 
@@ -221,16 +221,16 @@ def test_what_does_not_describe_one_is_refused():
         ({"dim": 2.5}, "dim = 2.5"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
-            PrivateMean.from_dict({**values, **change})
+            mean_from_dict({**values, **change})
     for name in values:
         with pytest.raises(ValueError, match=f"{name}"):
-            PrivateMean.from_dict({key: value for key, value in values.items() if key != name})
+            mean_from_dict({key: value for key, value in values.items() if key != name})
 
 
 def test_promises_are_what_a_release_rests_on():
     mean = mean_of(StochasticRounding(levels=2, margin=3.0), 3, clients=10)
-    assert mean.promises() == mean.replaced(seed=3, rounds=9).promises()
-    assert mean.promises() == mean.replaced(dim=4).promises()  # both send four coordinates
+    assert mean.privacy_parameters() == mean.with_values(seed=3, rounds=9).privacy_parameters()
+    assert mean.privacy_parameters() == mean.with_values(dim=4).privacy_parameters()  # both send four coordinates
     for change in (
         {"dim": 5},
         {"clients": 9},
@@ -239,5 +239,5 @@ def test_promises_are_what_a_release_rests_on():
         {"min_survivors": 8},
         {"max_participations": 1},
     ):
-        assert mean.promises() != mean.replaced(**change).promises()
-    assert Fraction(mean.replaced(delta=None).delta) == Fraction(1e-5)
+        assert mean.privacy_parameters() != mean.with_values(**change).privacy_parameters()
+    assert Fraction(mean.with_values(delta=None).delta) == Fraction(1e-5)

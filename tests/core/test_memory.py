@@ -6,8 +6,8 @@ import torch
 from scipy.linalg import solve_triangular
 
 from rqm import private_mean
+from rqm.core.server_noise import Banded, white
 from rqm.correlated.factorization import Workload, banded
-from rqm.encoding.memory import Banded, white
 from rqm.mechanisms.banded import BandedGaussian
 
 ROUNDS, DIM = 12, 5

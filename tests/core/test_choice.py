@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import rqm
-from rqm import PBM, RQM, CorrelatedNoise, PrivateMean, SecureRandom, SeededRandom, StochasticRounding, private_mean
-from rqm.encoding.choice import chosen, clipped_away, clipped_away_at_most, second_clip
-from rqm.encoding.transforms import Rotation, budget
+from rqm import PBM, RQM, CorrelatedNoise, SecureRandom, SeededRandom, StochasticRounding, private_mean
+from rqm.core.from_dict import mean_from_dict
+from rqm.core.transform import Rotation, budget, chosen, clipped_away, clipped_away_at_most, second_clip
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.mechanisms.gaussian import Gaussian
@@ -63,28 +63,30 @@ def test_rounds_choose_anew_and_the_seed_decides():
     places = [chosen(mean.choice(round_index).seed, round_index, 64, 1024) for round_index in range(3)]
     assert not (places[0] == places[1]).all()
     x = np.linspace(-1, 1, 1000)
-    both = [PrivateMean.from_dict(json.loads(json.dumps(mean.to_dict()))), mean]
-    one, other = (m.simulated(x, SeededRandom(3), round_index=2) for m in both)
+    both = [mean_from_dict(json.loads(json.dumps(mean.to_dict()))), mean]
+    one, other = (m.encode_simulated(x, SeededRandom(3), round_index=2) for m in both)
     assert (one == other).all()
     assert both[0] == mean
     assert one.shape == (64,)
-    assert (one != mean.replaced(seed=9).simulated(x, SeededRandom(3), round_index=2)).any()
+    assert (one != mean.with_values(seed=9).encode_simulated(x, SeededRandom(3), round_index=2)).any()
 
 
 def test_libraries_agree_on_what_is_chosen():
-    mean = few(StochasticRounding, rounds=2, clients=2).replaced(mechanism=StochasticRounding(clip=1.0, levels=65536))
+    mean = few(StochasticRounding, rounds=2, clients=2).with_values(
+        mechanism=StochasticRounding(clip=1.0, levels=65536)
+    )
     x = np.random.default_rng(0).normal(size=1000) / 40
     means = []
     for vector in (x, torch.from_numpy(x).float()):
-        message = mean.simulated(vector, SeededRandom(0), round_index=1)
+        message = mean.encode_simulated(vector, SeededRandom(0), round_index=1)
         means.append(np.asarray(mean.decode(2 * message, 2, round_index=1), dtype=float))
     np.testing.assert_allclose(*means, atol=2e-3)
     rotation, choice = mean.rotation(1), mean.choice(1)
     exact = choice.inverse(choice.pick(rotation.forward(x[None])), rotation)[0]
     np.testing.assert_allclose(means[0], exact, atol=2e-3)
     total = torch.zeros(64, dtype=torch.int32)
-    assert mean.add(torch.from_numpy(x).float()[None], total, SeededRandom(0), round_index=1).all()
-    np.testing.assert_allclose(total.numpy(), mean.simulated(x, SeededRandom(0), round_index=1), atol=2)
+    assert mean.add_messages(torch.from_numpy(x).float()[None], total, SeededRandom(0), round_index=1).all()
+    np.testing.assert_allclose(total.numpy(), mean.encode_simulated(x, SeededRandom(0), round_index=1), atol=2)
 
 
 def test_all_coordinates_are_the_same_as_no_choice():
@@ -95,13 +97,15 @@ def test_all_coordinates_are_the_same_as_no_choice():
     assert plain.to_dict()["coordinates"] is None
     assert plain.kind == every.kind
     assert not plain.is_subset
-    assert plain.replaced(dim=500).coordinates == 512
-    assert (plain.simulated(np.ones(50), SeededRandom(1)) == every.simulated(np.ones(50), SeededRandom(1))).all()
-    some = plain.replaced(coordinates=16)
+    assert plain.with_values(dim=500).coordinates == 512
+    assert (
+        plain.encode_simulated(np.ones(50), SeededRandom(1)) == every.encode_simulated(np.ones(50), SeededRandom(1))
+    ).all()
+    some = plain.with_values(coordinates=16)
     assert some.is_subset
     assert some.kind != plain.kind
-    assert some.replaced(delta=1e-3).coordinates == 16
-    assert some.replaced(dim=50_000).kind == some.kind  # the promise is of what is sent
+    assert some.with_values(delta=1e-3).coordinates == 16
+    assert some.with_values(dim=50_000).kind == some.kind  # the promise is of what is sent
 
 
 @pytest.mark.parametrize(
@@ -149,12 +153,14 @@ def test_vectors_made_for_the_choice_are_within_the_second_budget(kind, count):
             ready, _ = mean._prepared(given if isinstance(given, np.ndarray) else given.clone(), round_index)
             before = np.asarray(ready, dtype=float)
             sent = np.asarray(mean._within(ready), dtype=float)
-            most = 4 * budget(mean.mechanism, mean.bound)
+            most = 4 * budget(mean.mechanism, mean.l2_bound)
             assert all(squares(mean.mechanism, row) <= most for row in sent)
             assert (np.abs(sent).max(axis=1) > 0).all()  # and none was silenced
-            assert (np.linalg.norm(before, axis=1) <= mean.bound).all()
+            assert (np.linalg.norm(before, axis=1) <= mean.l2_bound).all()
     assert (
-        squares(mean.mechanism, sent[0] * 0 + 1e9) > most or count == 1 or mean.bound > mean.mechanism.clip * count**0.5
+        squares(mean.mechanism, sent[0] * 0 + 1e9) > most
+        or count == 1
+        or mean.l2_bound > mean.mechanism.clip * count**0.5
     )
 
 
@@ -166,7 +172,7 @@ def simulated(mean, x, turns):
     found = []
     for round_index in range(turns):
         total = torch.zeros(mean.coordinates, dtype=torch.int32 if mean.has_integer_messages else torch.float64)
-        mean.add(torch.from_numpy(x).float(), total, SeededRandom(7, round_index), round_index=round_index)
+        mean.add_messages(torch.from_numpy(x).float(), total, SeededRandom(7, round_index), round_index=round_index)
         found.append(
             np.asarray(mean.decode(mean.revealed(total, len(x), round_index), len(x), round_index=round_index))
         )
@@ -199,7 +205,7 @@ def test_unbiased_and_as_wrong_as_predicted(kind, dim, count, clients):
     found = simulated(mean, x, turns)
     errors = np.square(found - middle).mean(axis=1)
     length, size = float(np.linalg.norm(middle)), float(np.sqrt(np.square(x).sum(axis=1).mean()))
-    predicted = mean.error(length, size)
+    predicted = mean.expected_error(length, size)
     noise = errors.std() / turns**0.5
     assert errors.mean() == pytest.approx(predicted, abs=5 * noise, rel=0)
     assert 5 * noise < 0.2 * predicted
@@ -222,7 +228,7 @@ def test_predicted_errors_are_within_two_per_cent(kind, dim, part, clients):
     middle = x.mean(axis=0)
     errors = np.square(simulated(mean, x, 4000) - middle).mean(axis=1)
     assert errors.std() / 4000**0.5 < 0.005 * errors.mean()  # so that two per cent are four deviations
-    assert errors.mean() == pytest.approx(mean.error(float(np.linalg.norm(middle)), 0.9), rel=0.02)
+    assert errors.mean() == pytest.approx(mean.expected_error(float(np.linalg.norm(middle)), 0.9), rel=0.02)
 
 
 @pytest.mark.statistical
@@ -287,7 +293,7 @@ def test_the_first_clip_alone_would_not_be_enough():
     unclipped = mean.choice(0).pick(mean.rotation(0).forward(x))[0]
     assert np.linalg.norm(unclipped) == pytest.approx(4.0)
     sent = mean._within(mean._prepared(x, 0)[0])[0]
-    assert np.linalg.norm(sent) <= mean.bound < 2.1
+    assert np.linalg.norm(sent) <= mean.l2_bound < 2.1
     others, epsilon = [np.full(4, 4.0)], mean.guarantee().epsilon
     assert hockey_stick(release(mean, sent, others), release(mean, -sent, others), epsilon) <= 1e-3
     assert hockey_stick(release(mean, unclipped, others), release(mean, -unclipped, others), epsilon) > 1e-3
@@ -308,7 +314,7 @@ def test_a_mechanism_is_found_for_few_coordinates():
     same = rqm.calibrate(
         "pbm", levels=5, epsilon=3, delta=1e-5, clients=200, rounds=1, dim=10_000, coordinates=512, l2_clip=2.0
     ).private_mean()
-    assert (same.coordinates, same.bound, same.mechanism.clip) == (512, mean.bound, mean.mechanism.clip)
+    assert (same.coordinates, same.bound, same.mechanism.clip) == (512, mean.l2_bound, mean.mechanism.clip)
     assert 2.9 < same.guarantee().epsilon <= 3
     message = mean.encode(np.ones(10_000), SecureRandom())
     assert message.shape == (512,)

@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rqm.encoding import tensors
 from scipy.linalg import hadamard as reference
 
 from rqm import PBM, RQM, StochasticRounding
 from rqm._util.checks import padded
-from rqm.encoding import tensors
-from rqm.encoding.tensors import l2_clip
-from rqm.encoding.tensors import signs as own_signs
-from rqm.encoding.transforms import Rotation, budget, hadamard, over_budget, prepare, usable_length
+from rqm.core.torch_transform import l2_clip
+from rqm.core.torch_transform import signs as own_signs
+from rqm.core.transform import Rotation, budget, hadamard, over_budget, prepare, usable_length
 
 
 @pytest.mark.parametrize("bits", [0, 1, 3, 5, 6, 11])

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rqm import Gaussian, SecureRandom, SeededRandom, StochasticRounding, private_mean, private_record_mean
+from rqm.core.record_mean import RecordSum, record_length
+from rqm.core.search import calibrate_records
 from rqm.correlated.factorization import Workload
-from rqm.encoding.calibrate import calibrate_records
-from rqm.encoding.records import Gathered, record_length
 
 DIM = 100
 SILOS = {"clients": 3, "delta": 1e-6, "dim": DIM, "l2_clip": 16.0, "record_clip": 1.0}
@@ -40,28 +40,28 @@ def test_one_record_moves_a_sum_by_no_more_than_its_clip(size, count):
     rows = records(count, size)
     rows[0] *= 1e6
     for kind in (np.array, lambda x: torch.tensor(x, dtype=torch.float32 if size < 1e3 else torch.float64)):
-        with_it, without = MEAN.gather(kind(rows)), MEAN.gather(kind(rows[1:]))
+        with_it, without = MEAN.sum_records(kind(rows)), MEAN.sum_records(kind(rows[1:]))
         assert distance(MEAN, with_it, without) <= 1.0
-        swapped = MEAN.gather(kind(np.vstack([-rows[:1], rows[1:]])))
+        swapped = MEAN.sum_records(kind(np.vstack([-rows[:1], rows[1:]])))
         assert distance(MEAN, with_it, swapped) <= 2.0
-    alone = MEAN.gather(rows[:1]), MEAN.gather(rows[:0])
+    alone = MEAN.sum_records(rows[:1]), MEAN.sum_records(rows[:0])
     assert distance(MEAN, *alone) == pytest.approx(min(1.0, 1e6 * np.linalg.norm(records(1, size))), rel=1e-2)
 
 
 def test_a_record_at_the_clip_moves_a_sum_by_all_of_it():
     """So that a clip that is a little too large would be noticed."""
     row = np.ones((1, DIM)) / DIM**0.5
-    assert 0.999 < distance(MEAN, MEAN.gather(5.0 * row), MEAN.gather(row[:0])) <= 1.0
+    assert 0.999 < distance(MEAN, MEAN.sum_records(5.0 * row), MEAN.sum_records(row[:0])) <= 1.0
     wider = private_record_mean(mechanism=MEAN.mechanism, **SILOS | {"record_clip": 1.01})
-    assert distance(MEAN, wider.gather(5.0 * row), MEAN.gather(row[:0])) > 1.0
+    assert distance(MEAN, wider.gather(5.0 * row), MEAN.sum_records(row[:0])) > 1.0
 
 
 def test_a_mean_over_the_true_number_of_records_or_a_clip_of_the_batch_would_move_by_more():
     rows = records(10, 1.0)
     rows[0] *= -100
-    by_count = [Gathered(16 * rows[i:].mean(axis=0), 1) for i in (0, 1)]  # no record is clipped
-    clipped = [MEAN.gather(rows[i:]) for i in (0, 1)]
-    divided = [Gathered(16 * gathered.total / gathered.records, 1) for gathered in clipped]
+    by_count = [RecordSum(16 * rows[i:].mean(axis=0), 1) for i in (0, 1)]  # no record is clipped
+    clipped = [MEAN.sum_records(rows[i:]) for i in (0, 1)]
+    divided = [RecordSum(16 * gathered.total / gathered.records, 1) for gathered in clipped]
     assert distance(MEAN, *by_count) > 2.0
     assert distance(MEAN, *divided) > 1.0
     assert distance(MEAN, *clipped) <= 1.0
@@ -71,10 +71,10 @@ def test_records_are_gathered_in_virtual_batches():
     rows = records(50, 0.3)
     gathered = None
     for batch in np.array_split(rows, 7):
-        gathered = MEAN.gather(batch, gathered)
+        gathered = MEAN.sum_records(batch, gathered)
     assert gathered.records == 50
-    np.testing.assert_allclose(gathered.total, MEAN.gather(rows).total, rtol=1e-12)
-    messages = [MEAN.simulated(x, SeededRandom(3)) for x in (gathered, rows)]
+    np.testing.assert_allclose(gathered.total, MEAN.sum_records(rows).total, rtol=1e-12)
+    messages = [MEAN.encode_simulated(x, SeededRandom(3)) for x in (gathered, rows)]
     np.testing.assert_array_equal(*messages)
 
 
@@ -91,14 +91,14 @@ def test_the_sum_of_all_records_comes_back():
 def test_what_is_not_finite_counts_as_no_record():
     rows = records(3, 0.05)
     rows[1, 4] = np.nan
-    np.testing.assert_allclose(MEAN.gather(rows).total, rows[[0, 2]].sum(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(MEAN.sum_records(rows).total, rows[[0, 2]].sum(axis=0), rtol=1e-6)
 
 
 def test_rows_are_left_as_they_are_whatever_their_kind():
     rows = torch.ones(2, DIM)
     for tensor in (rows, rows.half(), rows.int(), rows.double()):
         before = tensor.clone()
-        assert MEAN.gather(tensor).total.norm() == pytest.approx(2.0, rel=1e-3)
+        assert MEAN.sum_records(tensor).total.norm() == pytest.approx(2.0, rel=1e-3)
         assert torch.equal(tensor, before)
 
 
@@ -109,7 +109,7 @@ def test_an_empty_sample_sends_as_much_as_a_full_one():
 def test_any_shape_without_rows_is_no_record_and_ragged_rows_are_refused():
     for empty in ([], np.array([]), torch.tensor([]), np.empty((0, DIM)), torch.empty(0, DIM)):
         assert len(MEAN.encode(empty, SecureRandom())) == MEAN.coordinates
-        assert MEAN.gather(empty, MEAN.gather(records(2, 1.0))).records == 2
+        assert MEAN.sum_records(empty, MEAN.sum_records(records(2, 1.0))).records == 2
     for rows, message in (
         ([[1.0] * DIM, [1.0]], "rows: ragged; every row must have the same length"),
         ([1.0] * DIM, "rows have shape \\(100,\\): must be \\(records, 100\\)"),
@@ -132,18 +132,22 @@ def test_baselines_add_noise_in_units_of_a_records_clip():
     mean = private_record_mean(mechanism=Gaussian(2.0), **SILOS)
     assert mean.guarantee().noise_multiplier == 2.0
     total = torch.zeros(mean.coordinates, dtype=torch.float64)
-    mean.add([mean.gather(torch.zeros(2, DIM))], total, SeededRandom(0), round_index=0)
+    mean.add_messages([mean.sum_records(torch.zeros(2, DIM))], total, SeededRandom(0), round_index=0)
     noise = mean.revealed(total, 3, seed=1)
     assert float(noise.std()) == pytest.approx(2.0, rel=0.3)
 
 
 def test_what_was_not_gathered_is_refused():
     with pytest.raises(TypeError, match=r"must be what PrivateMean\.gather returned"):
-        MEAN.add(torch.zeros(1, DIM), torch.zeros(MEAN.coordinates, dtype=torch.int32), SeededRandom(0), round_index=0)
+        MEAN.add_messages(
+            torch.zeros(1, DIM), torch.zeros(MEAN.coordinates, dtype=torch.int32), SeededRandom(0), round_index=0
+        )
     with pytest.raises(ValueError, match="rows have shape \\(100,\\): must be \\(records, 100\\)"):
         MEAN.encode(np.zeros(DIM), SecureRandom())
-    assert MEAN.gather(records(1, 1.0), Gathered(np.zeros(DIM), 2**20)).records == 2**20 + 1  # no count is refused
-    assert not MEAN.gather(np.zeros((0, DIM))).total.any()
+    assert (
+        MEAN.sum_records(records(1, 1.0), RecordSum(np.zeros(DIM), 2**20)).records == 2**20 + 1
+    )  # no count is refused
+    assert not MEAN.sum_records(np.zeros((0, DIM))).total.any()
     users = private_mean(epsilon=1, clients=100, dim=DIM)
     with pytest.raises(ValueError, match="unit = 'user'"):
         users.gather(records(1, 1.0))

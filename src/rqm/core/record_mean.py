@@ -1,0 +1,242 @@
+"""`PrivateRecordMean`: the mean of silos' vectors, with a guarantee for every record of a silo.
+
+A silo sends the sum of its records' vectors, each clipped. Nothing else leaves the silo: no number
+of records, and no mean over them. The sum is scaled down to a public bound, which brings no two
+sums further apart. So the guarantee rests only on the clip of every record
+(docs/proofs/participation.md#lemma-8).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import sqrt
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from rqm._util.checks import floats, real, shown
+from rqm.accounting.participation import ThreatModel
+from rqm.core.base import BaseMean
+from rqm.core.quantizer import Quantizer, quantizer_for
+from rqm.core.transform import FLOAT_ROOM, clip_and_rotate, torch_backend
+from rqm.correlated.noise import CorrelatedNoise
+
+RECORDS_PER_BLOCK = 128
+"""Records are added up in blocks, and then the blocks, so float64 loses less than `FLOAT_ROOM` of a record."""
+MAX_CLIP_RATIO = 2**14
+"""The largest bound of a silo over a record's clip, so float64 loses less when a sum is scaled and rotated."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RecordSum:
+    """The sum of records' clipped vectors. It does not leave the silo as it is.
+
+    Attributes:
+        total: The sum, in float64.
+        records: Number of records.
+    """
+
+    total: Any
+    records: int
+
+    def plus(self, total: Any, records: int) -> "RecordSum":
+        """This sum and another one.
+
+        Args:
+            total: A sum of clipped vectors, in float64.
+            records: Number of records in it.
+
+        Returns:
+            Both together.
+        """
+        return RecordSum(self.total + total, self.records + records)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PrivateRecordMean(BaseMean):
+    """The mean of the silos' sums of records, round after round, and what it reveals about one record.
+
+    It has the interface of `PrivateMean`. The function `rqm.private_record_mean` finds a mechanism
+    for a given ε.
+
+    Attributes:
+        record_clip: L2 clip of each record's vector.
+        sampling_rate: The probability with which a silo includes a record in a round (Poisson
+            sampling); None: all.
+        l2_clip: Public L2 bound of a silo's sum.
+        noise: Correlated noise. A silo cancels it in its next message.
+        delta: δ, well below one over the number of all records.
+
+    The others are those of `PrivateMean`; `coordinates` must be None.
+
+    >>> from rqm import DiscreteGaussian, Participation, SecureRandom
+    >>> who = Participation(clients=4, rounds=10)
+    >>> mechanism = DiscreteGaussian(clip=4.0, margin=40.0)
+    >>> mean = PrivateRecordMean(
+    ...     dim=3, record_clip=1.0, l2_clip=9.0, delta=1e-6, mechanism=mechanism, participation=who
+    ... )
+    >>> message = mean.encode(np.ones((20, 3)), SecureRandom())  # a silo with 20 records
+    >>> message.shape
+    (4,)
+    """
+
+    unit: ClassVar[str] = "record"
+    sums_records: ClassVar[bool] = True
+
+    threat_model: ThreatModel = field(
+        default_factory=lambda: ThreatModel(unit="record", neighboring="add-or-remove-one")
+    )
+    record_clip: float | None = None  # type: ignore[misc]
+    sampling_rate: float | None = None  # type: ignore[misc]
+
+    def _default_delta(self) -> float:
+        raise ValueError("delta = None: must be given for records: well below one over the number of all of them")
+
+    def _check(self) -> None:
+        """Refuse what no bound is known for with records."""
+        self._set_positive("record_clip")
+        if self.sampling_rate is not None:
+            rate = real("sampling_rate", self.sampling_rate, "above 0 and at most 1", 0, 1, closed="]")
+            self._set("sampling_rate", rate)
+        for name in ("record_clip", "l2_clip"):
+            if getattr(self, name) is None:
+                raise ValueError(
+                    f"{name} = None: must be given for records: their own clip, and a public bound on a silo's sum"
+                )
+        assert self.record_clip is not None
+        assert self.l2_clip is not None
+        if not self.record_clip <= self.l2_clip <= MAX_CLIP_RATIO * self.record_clip:
+            raise ValueError(
+                f"l2_clip = {self.l2_clip:g}: must be from 1 to {MAX_CLIP_RATIO} times a record's clip "
+                f"({self.record_clip:g})"
+            )
+        if self.is_subset:
+            raise ValueError(f"coordinates = {self.coordinates}: no bound is known for records; leave it out")
+        self._check_sampling()
+        mechanism = self.mechanism
+        if (
+            mechanism.correlation is not None
+            or mechanism.vector_mechanism is not None
+            or (mechanism.has_integer_messages and not mechanism.discrete.uses_l2_norm)
+        ):
+            raise ValueError(
+                f"mechanism = {mechanism.kind!r}: no bound is known for records; must be integer noise "
+                "(discrete-gaussian, skellam, binomial), levels outside the clip, or gaussian"
+            )
+        _ = self.record_length
+
+    def _check_sampling(self) -> None:
+        """Refuse Poisson sampling with what its bound does not cover."""
+        if self.sampling_rate is None:
+            return
+        if self.noise is not None:
+            raise ValueError(
+                "sampling_rate: must not be given with correlated noise, which needs a fixed order of records"
+            )
+        if self.threat_model.neighboring != "add-or-remove-one":
+            raise ValueError(
+                f"neighboring = {shown(self.threat_model.neighboring)}: must be 'add-or-remove-one' with Poisson "
+                "sampling (sampling_rate), whose bound holds for that"
+            )
+        if self.participation.limit < self.participation.rounds:
+            raise ValueError(
+                "sampling_rate: must be given without max_participations and min_separation: each round samples anew"
+            )
+
+    def _check_noise(self, noise: CorrelatedNoise) -> None:
+        """Refuse correlated noise where the proof does not cover it."""
+        super()._check_noise(noise)
+        if noise.residual_std:
+            raise ValueError("noise.residual_std: must be 0 for records: a silo cancels all of its transient noise")
+        if self.participation.window == 1:
+            raise ValueError(
+                "min_separation = 1: must be larger with correlated noise: a record returns after so many rounds"
+            )
+        if self.has_integer_messages and self.mechanism.discrete.additive is None:
+            raise ValueError(
+                f"mechanism = {self.mechanism.kind!r}: must be integer noise of the silo's own (discrete-gaussian) "
+                "with correlated noise"
+            )
+
+    @property
+    def sensitivity_clip(self) -> float:
+        """The clip of a record's vector."""
+        assert self.record_clip is not None
+        return self.record_clip
+
+    @cached_property
+    def quantizer(self) -> Quantizer:
+        """How a silo's vector becomes a message. Its length matters to no guarantee, so none is checked."""
+        return quantizer_for(self.mechanism, self.coordinates, self.l2_bound, checks_length=False)
+
+    @property
+    def max_length(self) -> float | None:
+        """The public bound of a silo's sum."""
+        return self.l2_clip
+
+    @cached_property
+    def record_length(self) -> float:
+        """The length to which a record's vector is scaled down, below its clip, as sums are rounded to positions.
+
+        Raises:
+            ValueError: If the clip has no room for the rounding.
+        """
+        clip = self.sensitivity_clip
+        length = (1 - FLOAT_ROOM) * clip
+        if self.has_integer_messages:
+            mechanism, sampler = self.mechanism.discrete, self.mechanism.discrete.sampler
+            room = clip / mechanism.clip * (sampler.high - sampler.low) / 2 - sqrt(self.coordinates)
+            length = min(length, (1 - FLOAT_ROOM) * room / sampler.scale)
+        if not length > clip / 2:
+            raise ValueError(
+                f"record_clip = {clip:g}: is no more than some of the encoder's positions: must be larger, or the "
+                "mechanism's clip smaller"
+            )
+        return length
+
+    def sum_records(self, rows: Any, earlier: RecordSum | None = None) -> RecordSum:
+        """Clip the vectors of a silo's records and add them up, for `encode`.
+
+        Args:
+            rows: Vectors, one row for each record. A row that is not finite counts as zero.
+            earlier: A sum of other records of the silo, to which these are added.
+
+        Returns:
+            The sum.
+
+        Raises:
+            ValueError: If the rows have the wrong shape.
+        """
+        torch_transform = torch_backend(rows)
+        if torch_transform is None:
+            rows = floats("rows", rows).astype(np.float64)
+        else:
+            rows = torch_transform.copy_floats(rows).double()
+        if tuple(rows.shape) == (0,):  # no record was drawn
+            rows = rows.reshape(0, self.dim)
+        if rows.ndim != 2 or rows.shape[1] != self.dim:
+            raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {self.dim})")
+        clipped, _ = clip_and_rotate(rows, self.record_length, None)
+        for start in range(0, max(len(rows), 1), RECORDS_PER_BLOCK):
+            block = clipped[start : start + RECORDS_PER_BLOCK]
+            total = block.sum(axis=0) if torch_transform is None else torch_transform.sum_rows(block)
+            if earlier is None:
+                earlier = RecordSum(total, len(block))
+            elif len(block):
+                earlier = earlier.plus(total, len(block))
+        assert earlier is not None
+        return earlier
+
+    def _client_vector(self, vector: Any) -> Any:
+        """The sum of a silo's records."""
+        return (vector if isinstance(vector, RecordSum) else self.sum_records(vector)).total
+
+    def _client_rows(self, rows: Sequence[RecordSum]) -> Any:
+        """The sums of silos, a row each."""
+        if not all(isinstance(row, RecordSum) for row in rows):
+            raise TypeError("rows: must be what PrivateRecordMean.sum_records returned, one for each silo")
+        totals = [row.total for row in rows]
+        torch_transform = torch_backend(totals[0])
+        return np.stack(totals) if torch_transform is None else torch_transform.stack(totals)

@@ -1,0 +1,127 @@
+"""The noise that a trusted server adds to the sum of each round, for baselines in simulations."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+from rqm import kernels
+from rqm.correlated.factorization import Strategy, Workload, banded
+from rqm.correlated.noise import CorrelatedNoise
+from rqm.mechanisms.base import Mechanism
+
+Seeds = Callable[[int], int]
+"""The seed of each round's noise."""
+
+
+class ServerNoise(Protocol):
+    """Noise of unit scale for the sum of each round."""
+
+    def sample(self, round_index: int, like: Any) -> Any:
+        """The noise of a round.
+
+        Args:
+            round_index: The round.
+            like: A torch tensor of the shape of the sum.
+
+        Returns:
+            The noise, a tensor.
+        """
+
+
+def server_noise(mechanism: Mechanism, noise: CorrelatedNoise | None, rounds: int, seeds: Seeds) -> ServerNoise:
+    """The noise of a mechanism whose noise a trusted server adds.
+
+    Args:
+        mechanism: The mechanism.
+        noise: Correlated noise, or None.
+        rounds: Number of rounds.
+        seeds: The seed of each round's noise.
+
+    Returns:
+        The noise.
+    """
+    correlation = mechanism.correlation
+    if correlation is not None:
+        workload = Workload(rounds, correlation.momentum, correlation.schedule)
+        return BandedNoise(banded(workload, correlation.bands), seeds)
+    if noise is not None:
+        std = mechanism.sum_noise_std(1)
+        return TransientNoise(noise.transient_std / std, noise.residual_std / std, noise.gain, seeds)
+    return IndependentNoise(seeds)
+
+
+def _normal(like: Any, seed: int) -> Any:
+    """Standard normal noise, a torch tensor."""
+    torch = kernels.backend(like).torch  # type: ignore[union-attr]
+    generator = torch.Generator(like.device).manual_seed(seed)
+    return torch.randn(len(like), generator=generator, device=like.device, dtype=like.dtype)
+
+
+@final
+class IndependentNoise:
+    """Independent Gaussian noise."""
+
+    def __init__(self, seeds: Seeds) -> None:
+        self.seeds = seeds
+
+    def sample(self, round_index: int, like: Any) -> Any:
+        """See `ServerNoise`."""
+        return _normal(like, self.seeds(round_index))
+
+
+@final
+class BandedNoise:
+    """Noise of banded matrix factorization: the rows of C⁻¹z.
+
+    It holds as many past rows as C has bands. An earlier round is computed again from the first
+    one, so a resumed run has the same noise bit for bit, and nothing is saved.
+    """
+
+    def __init__(self, strategy: Strategy, seeds: Seeds) -> None:
+        self.coefficients, self.seeds = strategy.rows.tolist(), seeds
+        self.past: deque[Any] = deque(maxlen=max(strategy.bands - 1, 1))
+        self.next_round = 0
+
+    def sample(self, round_index: int, like: Any) -> Any:
+        """See `ServerNoise`."""
+        if round_index < self.next_round - 1:
+            self.past.clear()
+            self.next_round = 0
+        while self.next_round <= round_index:
+            diagonal, *weights = self.coefficients[self.next_round]
+            noise = _normal(like, self.seeds(self.next_round))
+            for weight, earlier in zip(weights, self.past, strict=False):
+                noise.sub_(earlier, alpha=weight)  # one at a time: the same bits on any number of threads
+            self.past.appendleft(noise.div_(diagonal))
+            self.next_round += 1
+        return self.past[0]
+
+
+@final
+class TransientNoise:
+    """Independent noise, plus transient and residual noise that the next round cancels in part.
+
+    Attributes:
+        transient_std: Standard deviation of the noise that the next round cancels.
+        residual_std: Standard deviation of the noise that is first added `gain` times.
+        gain: All but one of the residual noise is canceled.
+        seeds: The seed of each round's noise.
+    """
+
+    def __init__(self, transient_std: float, residual_std: float, gain: int, seeds: Seeds) -> None:
+        self.transient_std, self.residual_std, self.gain, self.seeds = transient_std, residual_std, gain, seeds
+
+    def sample(self, round_index: int, like: Any) -> Any:
+        """See `ServerNoise`."""
+        noise = _normal(like, self.seeds(round_index))
+        self._add(noise, round_index, 1.0, self.gain)
+        if round_index:
+            self._add(noise, round_index - 1, -1.0, self.gain - 1)
+        return noise
+
+    def _add(self, noise: Any, round_index: int, sign: float, gain: int) -> None:
+        """Add the correlated noise of a round."""
+        seed = self.seeds(round_index)
+        noise.add_(_normal(noise, seed ^ 1), alpha=sign * self.transient_std)
+        if self.residual_std:
+            noise.add_(_normal(noise, seed ^ 2), alpha=sign * gain * self.residual_std)
