@@ -189,10 +189,14 @@ class HonestAfterParticipation(Assumption):
 
     def text(self, unit: Unit) -> str:
         """The condition as a sentence."""
-        window = f"in each of the {self.rounds:,} rounds from a participation on"
-        if unit == "record":
-            return f"the number of honest silos holds {window}, and each cancels its noise in its next message"
-        return f"the number of honest clients holds {window}, and each delivers both of its messages"
+        clients, settlement = {
+            "user": ("clients", "delivers both of its messages"),
+            "record": ("silos", "cancels its noise in its next message"),
+        }[unit]
+        return (
+            f"the number of honest {clients} holds in each of the {self.rounds:,} rounds from a participation on, and "
+            f"each {settlement}"
+        )
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class PoissonSampling(Assumption):
 
     def text(self, unit: Unit) -> str:
         """The condition as a sentence."""
-        sampler = "its silo" if unit == "record" else "the server"
+        sampler = {"user": "the server", "record": "its silo"}[unit]
         return (
             f"each {unit} is included in a round independently with probability {self.rate:.10g} "
             f"(Poisson sampling), and only {sampler} knows the sample"

@@ -16,6 +16,7 @@ from rqm import RQM, CorrelatedNoise, Gaussian, Participation, StochasticRoundin
 from rqm.accounting import accountant
 from rqm.accounting.accountant import Question, account, account_together
 from rqm.accounting.calibration import Target, _estimated_noise, proposed
+from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import Bound, FixedOrder, HonestFraction, PureEpsilon, epsilon, gaussian_epsilon
 from rqm.certify.affine_rdp import affine_rdp
@@ -250,17 +251,18 @@ def test_cohorts_that_are_left_out_are_charged_also_where_one_cohort_remains(dim
 
 
 def test_a_limit_on_participations_of_a_record_assumes_a_fixed_order():
-    release = Release(Gaussian(2.0), 4, 1.0, record_clip=1.0)
+    release = RecordRelease(Gaussian(2.0), 4, 1.0, record_clip=1.0)
     threat = ThreatModel(unit="record", neighboring="add-or-remove-one")
     limited = account(release, Participation(3, 20, max_participations=3), threat, 1e-6).bound.assumptions
     assert FixedOrder() in limited
     assert FixedOrder() not in account(release, Participation(3, 20), threat, 1e-6).bound.assumptions
 
 
-@pytest.mark.parametrize("others", [{"noise": CorrelatedNoise(2.0)}, {"record_clip": 0.5}])
-def test_the_distance_from_a_zero_update_is_refused_where_no_bound_uses_it(others):
+def test_the_distance_from_a_zero_update_is_refused_where_no_bound_uses_it():
     with pytest.raises(ValueError, match=r"zero_distance = 1\.5: must be from 1 to 1"):
-        Release(Gaussian(2.0), 4, 1.0, zero_distance=1.5, **others)
+        Release(Gaussian(2.0), 4, 1.0, CorrelatedNoise(2.0), zero_distance=1.5)
+    with pytest.raises(ValueError, match=r"zero_distance = 1\.5: must be 1"):
+        RecordRelease(Gaussian(2.0), 4, 1.0, zero_distance=1.5, record_clip=0.5)
     with pytest.raises(ValueError, match=r"zero_distance = 0\.5: must be from 1 to 2"):
         Release(Gaussian(2.0), 4, 1.0, zero_distance=0.5)
 

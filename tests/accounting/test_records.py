@@ -9,6 +9,7 @@ import pytest
 from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm import private_record_mean as record_mean
 from rqm.accounting.accountant import account
+from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import gaussian_deltas, gaussian_epsilon
 from rqm.core.from_dict import mean_from_dict
@@ -52,7 +53,7 @@ def excess(exact_deltas, mu):
 
 def record_epsilon(multiplier, rate, rounds, delta, charges=None):
     """ε of a record against a trusted server's Gaussian."""
-    release = Release(Gaussian(multiplier), 1, 1.0, record_clip=1.0, sampling_rate=rate)
+    release = RecordRelease(Gaussian(multiplier), 1, 1.0, record_clip=1.0, sampling_rate=rate)
     return account(release, Participation(1, rounds), SAMPLED, delta, charges).epsilon
 
 
@@ -71,7 +72,7 @@ def test_no_inputs_of_few_silos_reveal_more_of_a_record_than_is_certified(mech):
     rng = np.random.default_rng(5)
     for silos, dim, neighboring in product((1, 2, 3), (1, 2), NEIGHBORING):
         clip = float(rng.uniform(0.1, 1.0))
-        release = Release(mech, dim, 4.0, record_clip=clip)
+        release = RecordRelease(mech, dim, 4.0, record_clip=clip)
         mu = release.mu(neighboring, silos, FAILURE)
         assert mu < inf
         for _ in range(6):
@@ -85,7 +86,7 @@ def test_no_inputs_of_few_silos_reveal_more_of_a_record_than_is_certified(mech):
 
 def attained(silos, neighboring, mech, clip):
     """μ, and δ of two vectors of one coordinate that are as far apart as a record can move one."""
-    release = Release(mech, 1, 1.0, record_clip=clip)
+    release = RecordRelease(mech, 1, 1.0, record_clip=clip)
     start = -0.6
     pair = (start, start + release.sensitivity(neighboring))
     return release.mu(neighboring, silos, FAILURE), deltas(
@@ -106,7 +107,9 @@ def test_the_certificate_is_attained_so_that_one_two_percent_smaller_is_noticed(
 def test_colluding_silos_add_no_noise():
     mech = DiscreteGaussian(scale=1.0, steps=15, bits=9)
     mu, exact = attained(2, "add-or-remove-one", mech, 0.4)
-    alone, four = (Release(mech, 1, 1.0, record_clip=0.4).mu("add-or-remove-one", honest, FAILURE) for honest in (1, 4))
+    alone, four = (
+        RecordRelease(mech, 1, 1.0, record_clip=0.4).mu("add-or-remove-one", honest, FAILURE) for honest in (1, 4)
+    )
     assert alone > mu > four
     assert excess(exact, four) > 1e-2
 
@@ -140,7 +143,7 @@ def exact_epsilon(p, q, rounds, delta):
 @pytest.mark.parametrize(("rate", "rounds"), [(0.3, 1), (0.3, 2), (0.05, 2), (1.0, 2)])
 def test_sampled_records_reveal_no_more_than_is_stated(rate, rounds):
     mech, delta, clip = DiscreteGaussian(scale=1.0, steps=15, bits=7), 1e-3, 0.4
-    release, who = Release(mech, 1, 1.0, record_clip=clip, sampling_rate=rate), Participation(2, rounds)
+    release, who = RecordRelease(mech, 1, 1.0, record_clip=clip, sampling_rate=rate), Participation(2, rounds)
     stated = account(release, who, SAMPLED, delta).epsilon
     exact = exact_epsilon(*sampled_pair(mech, clip, rate, 2), rounds, delta)
     assert exact <= stated <= 1.1 * exact + 0.02
@@ -151,7 +154,7 @@ def test_sampled_records_reveal_no_more_than_is_stated(rate, rounds):
 
 def test_a_repeated_round_is_charged_for_the_same_sample_and_for_another():
     mech, delta, clip, rate = DiscreteGaussian(scale=1.0, steps=15, bits=7), 1e-3, 0.4, 0.3
-    release = Release(mech, 1, 1.0, record_clip=clip, sampling_rate=rate)
+    release = RecordRelease(mech, 1, 1.0, record_clip=clip, sampling_rate=rate)
     stated = account(release, Participation(2), SAMPLED, delta, {0: 2}).epsilon
     plain = [release_pmf(mech, np.array([[own], [0.0]])) for own in (clip, 0.0)]
     twice = [np.multiply.outer(pmf, pmf).ravel() for pmf in plain]
@@ -279,11 +282,15 @@ def test_a_mechanism_with_levels_inside_the_clip_is_refused():
 @pytest.mark.parametrize(
     ("release", "threat_model", "message"),
     [
-        ({}, {"unit": "record"}, "record_clip = None: must be given where the unit is a record"),
-        ({"record_clip": 1.0}, {}, "record_clip = 1.0: must be given where the unit is a record, and only there"),
-        ({"record_clip": 1.0, "sampling_rate": 0.1}, {"unit": "record"}, "sampling_rate = 0.1: must be above 0"),
+        (Release(Gaussian(1.0), 1, 1.0), {"unit": "record"}, "unit = 'record': must be 'user' for a Release"),
+        (RecordRelease(Gaussian(1.0), 1, 1.0, record_clip=1.0), {}, "unit = 'user': must be 'record' for a RecordRel"),
+        (
+            RecordRelease(Gaussian(1.0), 1, 1.0, record_clip=1.0, sampling_rate=0.1),
+            {"unit": "record"},
+            "sampling_rate = 0.1: must be above 0",
+        ),
     ],
 )
 def test_the_accountant_refuses_it_by_itself(release, threat_model, message):
     with pytest.raises(ValueError, match=message):
-        account(Release(Gaussian(1.0), 1, 1.0, **release), Participation(2), ThreatModel(**threat_model), 1e-6)
+        account(release, Participation(2), ThreatModel(**threat_model), 1e-6)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rqm import CorrelatedNoise, Participation, PrivateMean, ThreatModel
-from rqm.accounting.accountant import RECORD_TAIL_FAILURE
-from rqm.accounting.release import Release
+from rqm.accounting.record_release import RecordRelease
 from rqm.bounds import gaussian_deltas, gaussian_epsilon
 from rqm.certify.gaussian_dp import BestEvents
 from rqm.correlated.fixed_order import fixed_order_gdp, step_pmfs, tail_failure
@@ -175,7 +174,7 @@ def record_epsilon(honest, separation=8, delta=1e-6):
         dim=64,
         sensitivity=0.2,
         count=2,
-        failure=RECORD_TAIL_FAILURE * delta,
+        failure=RecordRelease.tail_fraction * delta,
     )
     return mu if mu == inf else gaussian_epsilon(mu, delta - failure)
 
@@ -223,7 +222,7 @@ def test_narrow_transient_noise_costs_nothing(transient_std):
 
 
 def test_it_is_near_to_gaussian_noise_of_the_same_shape():
-    release = Release(MECHANISM, 64, 1.0, NOISE, record_clip=0.2)
+    release = RecordRelease(MECHANISM, 64, 1.0, NOISE, record_clip=0.2)
     removed, replaced = (
         release.fixed_order_mu(neighboring, 8, 8, 1, 1.0)[0] for neighboring in ("add-or-remove-one", "replace-one")
     )

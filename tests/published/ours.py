@@ -15,6 +15,7 @@ from rqm import bounds
 from rqm.accounting.accountant import account
 from rqm.accounting.participation import Participation, ThreatModel
 from rqm.accounting.profiles import renyi_without_replacement
+from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.audit.privacy import exact_epsilon
 from rqm.bounds import Bound, GdpMu, PrivacyProfile, RdpCurve, compose, epsilon, profile_of
@@ -121,7 +122,7 @@ def subsampled_gaussian_epsilon(
         theirs = dp.rdp.RdpAccountant(list(map(float, orders)))
         theirs.compose(dp.PoissonSampledDpEvent(sampling_rate, dp.GaussianDpEvent(noise_multiplier)))
         return rdp_epsilon(orders, theirs._rdp, delta, steps)
-    release = Release(Gaussian(noise_multiplier), 1, 1.0, record_clip=1.0, sampling_rate=sampling_rate)
+    release = RecordRelease(Gaussian(noise_multiplier), 1, 1.0, record_clip=1.0, sampling_rate=sampling_rate)
     threat_model = ThreatModel(unit="record", neighboring="add-or-remove-one")
     return account(release, Participation(1, steps), threat_model, delta).epsilon
 

@@ -37,9 +37,10 @@ from rqm import (
     ThreatModel,
     mechanism_from_dict,
 )
-from rqm.accounting.accountant import RECORD_TAIL_FAILURE, Question, account, account_together
+from rqm.accounting.accountant import Question, account, account_together
 from rqm.accounting.participation import charge_counts
 from rqm.accounting.profiles import renyi_without_replacement, sampled_without_replacement
+from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import Bound, GdpMu, HonestAfterParticipation, RdpCurve, epsilon, gaussian_epsilon, gaussian_mu
 from rqm.certify import affine_rdp, gaussian_dp, kinks, privacy_loss, shifts, trials
@@ -389,10 +390,7 @@ def release_mu(mean: PrivateMean, charged: dict[int, int] | None) -> Any:
     question = Question(release, who, threat, mean.delta, charge_counts(who, charged))
     if not question.counts:
         return None
-    if release.noise is not None and release.record_clip is not None and mean.mechanism.has_integer_messages:
-        mu = release.fixed_order_mu(question.neighboring, question.honest, who.window, 1, 1.0)[0]
-    else:
-        mu = release.mu(question.neighboring, question.honest, question.tail_failure, who.window)
+    mu = release.participation_mu(question.neighboring, question.honest, question.tail_failure, who.window)
     return float(mu) if isfinite(mu) else None
 
 
@@ -519,7 +517,7 @@ def fixed_order_epsilon(scenario: Scenario) -> Result:
         dim=scenario["dim"],
         sensitivity=scenario["sensitivity"],
         count=scenario["participations"],
-        failure=RECORD_TAIL_FAILURE * scenario["delta"],
+        failure=RecordRelease.tail_fraction * scenario["delta"],
     )
     return {"epsilon": number(epsilon(Bound(GdpMu(mu), failure), scenario["delta"]))}
 
@@ -527,7 +525,9 @@ def fixed_order_epsilon(scenario: Scenario) -> Result:
 def record_epsilon(scenario: Scenario) -> Result:
     """ε of a record that is drawn at random; `releases` are pairs of how often, and how many rounds."""
     times = [times for times, rounds in scenario["releases"] for _ in range(rounds)]
-    release = Release(Gaussian(1 / scenario["mu"]), 1, 1.0, record_clip=1.0, sampling_rate=scenario["sampling_rate"])
+    release = RecordRelease(
+        Gaussian(1 / scenario["mu"]), 1, 1.0, record_clip=1.0, sampling_rate=scenario["sampling_rate"]
+    )
     threat = ThreatModel(unit="record", neighboring="add-or-remove-one")
     result = account(release, Participation(1, len(times)), threat, scenario["delta"], dict(enumerate(times)))
     return {"epsilon": number(result.epsilon)}

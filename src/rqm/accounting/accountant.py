@@ -21,11 +21,11 @@ from rqm.accounting.profiles import (
     renyi_without_replacement,
     sampled_without_replacement,
 )
+from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import (
     Assumption,
     Bound,
-    FixedOrder,
     GdpMu,
     HonestAfterParticipation,
     HonestClients,
@@ -35,7 +35,6 @@ from rqm.bounds import (
     MinSurvivors,
     Neighboring,
     NothingElseReleased,
-    PoissonSampling,
     PrivacyProfile,
     PureEpsilon,
     RdpCurve,
@@ -60,9 +59,6 @@ RDP_ORDERS = (
 hold."""
 COHORT_FAILURE = 1e-3
 """The part of δ for cohorts with too few honest clients."""
-RECORD_TAIL_FAILURE = 0.02
-"""The part of δ that a Gaussian certificate of records leaves out: the noise of few silos is far from
-Gaussian in its tails."""
 
 
 class EpsilonResult(NamedTuple):
@@ -158,8 +154,7 @@ class Question:
     @property
     def tail_failure(self) -> float:
         """The probability that a Gaussian certificate may leave out of one release."""
-        fraction = 1e-3 if self.release.record_clip is None else RECORD_TAIL_FAILURE
-        return fraction * self.delta / self.releases
+        return self.release.tail_fraction * self.delta / self.releases
 
     def cohorts(self) -> tuple[list[HonestCohort], float]:
         """The possible honest cohorts of a round, and the probability of those that are left out.
@@ -207,7 +202,7 @@ def account(
         ValueError: If the participation, the threat model and the release do not go together.
     """
     threat_model.check(participation)
-    _check(release, participation, threat_model)
+    release.check(participation, threat_model)
     question = Question.of(release, participation, threat_model, delta, charges, accountant)
     if not question.counts:
         return EpsilonResult(0.0, Bound(GdpMu(0.0), 0.0, frozenset(assumptions(question))), "gaussian")
@@ -242,57 +237,25 @@ def _reduced(release: Release, threat_model: ThreatModel) -> ThreatModel:
     return threat_model
 
 
-def _check(release: Release, participation: Participation, threat_model: ThreatModel) -> None:
-    """Refuse what does not go together."""
-    is_record = threat_model.unit == "record"
-    if is_record != (release.record_clip is not None):
-        raise ValueError(
-            f"record_clip = {release.record_clip}: must be given where the unit is a record, and only there"
-        )
-    if release.sampling_rate is not None:
-        is_rate = 0 < release.sampling_rate <= 1
-        if not is_record or threat_model.neighboring != "add-or-remove-one" or not is_rate:
-            raise ValueError(
-                f"sampling_rate = {release.sampling_rate}: must be above 0 and at most 1, with unit = 'record' and "
-                "neighboring = 'add-or-remove-one', for which the bound of Poisson sampling holds"
-            )
-        if participation.limit < participation.rounds:
-            raise ValueError(
-                "sampling_rate: must be given without max_participations and min_separation; each round samples anew"
-            )
-    if release.mechanism.correlation is not None:
-        participation.check_bands(release.mechanism.correlation.bands)
-    honest = threat_model.honest_clients
-    if release.mechanism.has_integer_messages and release.mechanism.is_local and honest != 1:
-        raise ValueError(f"honest_clients = {honest}: must be 1; each client's message is accounted for alone")
-    if release.noise is not None and (threat_model.adversary != "server" or threat_model.honest_fraction is not None):
-        raise ValueError(
-            "noise = 'correlated': must come with adversary = 'server' and a number of honest clients of every round "
-            "(honest_clients); in a fixed order no round is a random sample"
-        )
-
-
 # -- candidates -----------------------------------------------------------------------------------
 
 
 def _results(question: Question) -> Iterator[EpsilonResult]:
     """Results by all bounds that may be the best, the likeliest first."""
-    release = question.release
-    if release.record_clip is not None:
-        yield from _record_results(question)
-    elif release.noise is not None:
-        yield from _correlated_results(question)
-    elif release.has_interior_levels:
-        yield from _interior_results(question)
-    elif question.accountant in _BY_ACCOUNTANT:
+    yield from _BY_KIND[question.release.bound_kind](question)
+
+
+def _independent_results(question: Question) -> Iterator[EpsilonResult]:
+    """With independent noise, and all levels outside the clip."""
+    if question.accountant in _BY_ACCOUNTANT:
         yield _BY_ACCOUNTANT[question.accountant](question)
-    else:
-        gaussian = _by_gaussian(question)
-        yield gaussian
-        if gaussian.epsilon == inf or release.dim == 1 or not _is_tight(question):
-            yield _by_profile(question)
-            yield _by_renyi(question)
-            yield from _by_pure(question)
+        return
+    gaussian = _by_gaussian(question)
+    yield gaussian
+    if gaussian.epsilon == inf or question.release.dim == 1 or not _is_tight(question):
+        yield _by_profile(question)
+        yield _by_renyi(question)
+        yield from _by_pure(question)
 
 
 def _is_tight(question: Question, factor: float = 1.01, window: int = 1) -> bool:
@@ -469,6 +432,7 @@ def _record_results(question: Question) -> Iterator[EpsilonResult]:
     See docs/proofs/participation.md#lemma-11.
     """
     release, window = question.release, question.window
+    assert isinstance(release, RecordRelease)
     is_exact = release.mechanism.gaussian_multiplier is not None
     if release.noise is not None:
         if is_exact:
@@ -477,7 +441,7 @@ def _record_results(question: Question) -> Iterator[EpsilonResult]:
             return
         # A silo that misses a round cancels nothing there, and its noise is missing in two rounds.
         honest = max(1, question.honest - question.participation.dropouts)
-        failure = RECORD_TAIL_FAILURE * question.delta
+        failure = release.tail_fraction * question.delta
         mu, left_out = release.fixed_order_mu(question.neighboring, honest, window, question.releases, failure)
         result = _result(question, Bound(GdpMu(mu), left_out), "gaussian")
         yield result
@@ -488,7 +452,7 @@ def _record_results(question: Question) -> Iterator[EpsilonResult]:
         return
     failure = 0.0 if is_exact else question.tail_failure
     mu, rate = release.mu(question.neighboring, question.honest, question.tail_failure), release.sampling_rate
-    if rate in (None, 1) or mu == inf:
+    if not release.is_sampled or mu == inf:
         yield _result(question, compose([(Bound(GdpMu(mu), failure), question.releases)]), "gaussian")
         return
     parts = []
@@ -505,6 +469,12 @@ def _sampled(mu: float, rate: float | None, failure: float) -> Bound:
 
 
 _BY_ACCOUNTANT = {"gaussian": _by_gaussian, "pld": _by_profile, "rdp": _by_renyi}
+_BY_KIND = {
+    "independent": _independent_results,
+    "interior": _interior_results,
+    "correlated": _correlated_results,
+    "record": _record_results,
+}
 
 
 # -- assumptions ----------------------------------------------------------------------------------
@@ -546,11 +516,7 @@ def assumptions(question: Question) -> Iterator[Assumption]:
     yield MaxParticipations(question.releases if question.is_server else rounds, rounds)
     if participation.min_separation > 1 and participation.limit > 1:
         yield MinSeparation(participation.min_separation)
-    if threat.unit == "record" and (participation.min_separation > 1 or participation.limit < participation.rounds):
-        yield FixedOrder()
     if release.noise is not None and mechanism.has_integer_messages:
         yield HonestAfterParticipation(question.window)
-    if release.sampling_rate not in (None, 1):
-        assert release.sampling_rate is not None
-        yield PoissonSampling(release.sampling_rate)
+    yield from release.assumptions(participation)
     yield NothingElseReleased()

@@ -12,6 +12,7 @@ from typing import Any
 from rqm._util.checks import real, whole
 from rqm.accounting.accountant import EpsilonResult, Question, account
 from rqm.accounting.participation import Participation, ThreatModel, charge_counts
+from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import gaussian_mu
 from rqm.correlated.factorization import Workload
@@ -47,8 +48,6 @@ class Target:
         threat_model: What is assumed about the adversary.
         dim: Coordinates that a client sends.
         l2_clip: L2 bound of what is encoded.
-        record_clip: L2 bound of a record's vector where the unit is a record.
-        sampling_rate: The probability with which a silo includes a record.
     """
 
     epsilon: float
@@ -57,8 +56,6 @@ class Target:
     threat_model: ThreatModel
     dim: int
     l2_clip: float
-    record_clip: float | None = None
-    sampling_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Validate ε and the dimension."""
@@ -68,8 +65,8 @@ class Target:
 
     @property
     def unit_clip(self) -> float:
-        """The clip of what is protected: of a user's vector, or of a record's."""
-        return self.record_clip or self.l2_clip
+        """The clip of what one unit of privacy contributes."""
+        return self.l2_clip
 
     @property
     def coordinate_clip(self) -> float:
@@ -86,8 +83,51 @@ class Target:
         Returns:
             The release.
         """
-        slots = mechanism.message_length(self.dim)
-        return Release(mechanism, slots, self.l2_clip, noise, self.record_clip, self.sampling_rate)
+        return Release(mechanism, mechanism.message_length(self.dim), self.l2_clip, noise)
+
+    def find_mechanism(self, *, is_subset: bool = False) -> Mechanism:
+        """The mechanism to use where the caller does not ask for one.
+
+        Args:
+            is_subset: Whether few coordinates of many are sent, so that one bit may be too coarse.
+
+        Returns:
+            One bit; where that is noticeably noisier, PBM; of few coordinates also integer noise.
+        """
+        choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", DEFAULT_LEVELS))
+        clip = self.coordinate_clip
+        firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in choices]
+        return best_fit([*firsts, *(proposed("discrete-gaussian", {}, self) if is_subset else [])], self)
+
+    def find_correlated(
+        self, workload: Workload | None = None, bits: int = MAX_SUM_BITS
+    ) -> tuple[Mechanism, CorrelatedNoise]:
+        """A mechanism and correlated noise, with the least noise in the model.
+
+        Args:
+            workload: How the server sums noise into its model; None: momentum 0.9 and a rate that
+                falls to zero.
+            bits: Bits of a sum, at most.
+
+        Returns:
+            The mechanism and the noise in steps.
+
+        Raises:
+            ValueError: If users come back in the next round, so that no noise can be canceled.
+        """
+        self._check_window()
+        workload = workload or Workload(self.participation.rounds)
+        clip = self.coordinate_clip
+        finest = self.honest * (2 * ROUNDING_MARGIN * clip / (self.gaussian_noise() * self.l2_clip)) ** 2
+        noise = best_noise(self.participation, self.honest, workload, least_squared_mu=finest, bits=bits)
+        return fit(model_mechanism("rounding", clip, {"levels": 2}), self, noise), noise
+
+    def _check_window(self) -> None:
+        if self.participation.window == 1:
+            raise ValueError(
+                "min_separation = 1: must be larger with noise = 'correlated', or max_participations = 1; no noise can "
+                "be canceled for users who may take part in the next round"
+            )
 
     def question(self, release: Release) -> Question:
         """The question of how private a run of such releases is."""
@@ -117,6 +157,75 @@ class Target:
         participation = replace(self.participation, min_survivors=None)
         trusted = replace(self, participation=participation, threat_model=threat)
         return gaussian_noise(trusted.question(trusted.release(Gaussian(1.0))), self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordTarget(Target):
+    """What is to be reached for records of silos.
+
+    Attributes:
+        record_clip: L2 bound of a record's vector.
+        sampling_rate: The probability with which a silo includes a record; None: all.
+    """
+
+    record_clip: float
+    sampling_rate: float | None = None
+
+    @property
+    def unit_clip(self) -> float:
+        """The clip of a record's vector."""
+        return self.record_clip
+
+    def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> RecordRelease:
+        """A release of this target.
+
+        Args:
+            mechanism: How each silo encodes its vector.
+            noise: Correlated noise that is added to it.
+
+        Returns:
+            The release.
+        """
+        return RecordRelease(
+            mechanism,
+            mechanism.message_length(self.dim),
+            self.l2_clip,
+            noise,
+            record_clip=self.record_clip,
+            sampling_rate=self.sampling_rate,
+        )
+
+    def find_mechanism(self, *, is_subset: bool = False) -> Mechanism:
+        """Integer noise that reaches the target.
+
+        Args:
+            is_subset: Not used, since records send all coordinates.
+
+        Returns:
+            The mechanism.
+        """
+        return fit(_record_noise(self), self)
+
+    def find_correlated(
+        self,
+        workload: Workload | None = None,
+        bits: int = MAX_SUM_BITS,
+    ) -> tuple[Mechanism, CorrelatedNoise]:
+        """Integer noise that stays and noise that is canceled, for records in a fixed order.
+
+        Args:
+            workload: How the server sums noise into its model; None: momentum 0.9 and a rate that
+                falls to zero.
+            bits: Not used.
+
+        Returns:
+            The mechanism and the noise in steps.
+
+        Raises:
+            ValueError: If records come back in the next round, so that no noise can be canceled.
+        """
+        self._check_window()
+        return _fixed_order(self, workload or Workload(self.participation.rounds))
 
 
 def coordinate_clip(l2_clip: float, dim: int) -> float:
@@ -217,11 +326,10 @@ def gaussian_noise(question: Question, epsilon: float) -> float:
     Returns:
         The standard deviation of the noise over the clip of a user or record.
     """
-    is_record, rate = question.release.record_clip is not None, question.release.sampling_rate
-    unit = Release(Gaussian(1.0), 1, 1.0, record_clip=1.0 if is_record else None, sampling_rate=rate)
+    unit = question.release.scaled(Gaussian(1.0))
     unsampled = unit.sensitivity(question.neighboring) * sqrt(question.releases) / gaussian_mu(epsilon, question.delta)
     unsampled *= 1 + 1e-9
-    if question.is_server and rate in (None, 1):
+    if question.is_server and not unit.is_sampled:
         return unsampled
 
     def epsilon_of(multiplier: float) -> float:
@@ -397,59 +505,6 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target) -> list[Mech
 
 
 # -- what private_mean(epsilon=…) uses --------------------------------------------------------------
-
-
-def find_mechanism(target: Target, *, is_subset: bool = False) -> Mechanism:
-    """The mechanism to use where the caller does not ask for one.
-
-    Args:
-        target: What is to be reached.
-        is_subset: Whether few coordinates of many are sent, so that one bit may be too coarse.
-
-    Returns:
-        One bit; where that is noticeably noisier, PBM; of few coordinates also integer noise. For
-        records, integer noise.
-    """
-    clip = target.coordinate_clip
-    if target.record_clip is not None:
-        return fit(_record_noise(target), target)
-    choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", DEFAULT_LEVELS))
-    firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in choices]
-    return best_fit([*firsts, *(proposed("discrete-gaussian", {}, target) if is_subset else [])], target)
-
-
-def find_correlated(
-    target: Target, workload: Workload | None = None, bits: int = MAX_SUM_BITS
-) -> tuple[Mechanism, CorrelatedNoise]:
-    """Rounding to two levels, or integer noise of silos, and correlated noise with the least noise
-    in the model.
-
-    Args:
-        target: What is to be reached.
-        workload: How the server sums noise into its model; None: momentum 0.9 and a rate that
-            falls to zero.
-        bits: Bits of a sum, at most.
-
-    Returns:
-        The mechanism and the correlated noise in steps.
-
-    Raises:
-        ValueError: If users come back in the next round, so that no noise can be canceled.
-    """
-    workload, window = workload or Workload(target.participation.rounds), target.participation.window
-    if window == 1:
-        raise ValueError(
-            "min_separation = 1: must be larger with noise = 'correlated', or max_participations = 1; no noise can be "
-            "canceled for users who may take part in the next round"
-        )
-    if target.record_clip is not None:
-        return _fixed_order(target, workload)
-    finest = (
-        target.honest * (2 * ROUNDING_MARGIN * target.coordinate_clip / (target.gaussian_noise() * target.l2_clip)) ** 2
-    )
-    noise = best_noise(target.participation, target.honest, workload, least_squared_mu=finest, bits=bits)
-    first = model_mechanism("rounding", target.coordinate_clip, {"levels": 2})
-    return fit(first, target, noise), noise
 
 
 def correlated_pays(target: Target) -> bool:

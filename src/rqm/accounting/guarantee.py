@@ -143,18 +143,7 @@ class Guarantee:
     @cached_property
     def per_coordinate(self) -> float | None:
         """D₂ of one coordinate in one round; None where it does not say how private a round is."""
-        release = self.release
-        if (
-            self.runs
-            or not release.mechanism.has_integer_messages
-            or release.noise is not None
-            or release.record_clip is not None
-        ):
-            return None
-        channel = release.reduced().mechanism.discrete
-        is_whole = release.mechanism.vector_mechanism is not None
-        neighboring = "replace-one" if is_whole else self.threat_model.neighboring
-        return float(Release(channel, 1, channel.clip).rdp((2.0,), neighboring, self.min_honest).values[0])
+        return None if self.runs else self.release.per_coordinate(self.threat_model.neighboring, self.min_honest)
 
     @cached_property
     def noise_multiplier(self) -> float:
@@ -169,7 +158,7 @@ class Guarantee:
         variance = float(mechanism.discrete.variance(0.0))
         if release.noise is not None:
             variance += (release.noise.residual_std * mechanism.discrete.grid.step) ** 2
-        return sqrt(clients * variance) / (release.record_clip or release.l2_clip) * second_clip
+        return sqrt(clients * variance) / release.unit_clip * second_clip
 
     @cached_property
     def noise_std_over_gaussian(self) -> float | None:
@@ -202,7 +191,7 @@ class Guarantee:
         independent = release.mechanism.sum_noise_std(clients)
         transient, residual, gain = release.noise.transient_std, release.noise.residual_std, release.noise.gain
         if release.mechanism.has_integer_messages:
-            channel, unit = release.mechanism.discrete, release.record_clip or release.l2_clip
+            channel, unit = release.mechanism.discrete, release.unit_clip
             independent, transient, residual = (
                 sqrt(clients) * std / unit
                 for std in (
@@ -509,10 +498,8 @@ def _trusted(question: Question) -> Question:
 
 def _correlated_mu(question: Question) -> float:
     """Certified μ of one participation with correlated noise."""
-    release, window, failure = question.release, question.window, question.tail_failure
-    if release.record_clip is None:
-        return release.mu(question.neighboring, question.honest, failure, window)
-    return release.fixed_order_mu(question.neighboring, question.honest, window, 1, 1.0)[0]
+    relation, honest, failure = question.neighboring, question.honest, question.tail_failure
+    return question.release.participation_mu(relation, honest, failure, question.window)
 
 
 def compose_guarantees(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guarantee:

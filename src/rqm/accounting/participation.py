@@ -139,6 +139,17 @@ class Participation:
             )
 
 
+SUPPORTED: dict[Unit, tuple[tuple[Neighboring, ...], tuple[Adversary, ...], str]] = {
+    "user": (
+        ("zero-out", "replace-one"),
+        ("server", "outsider"),
+        ": the number of clients in a round is public (the server divides by it), so no user can be hidden by leaving",
+    ),
+    "record": (("add-or-remove-one", "replace-one"), ("server",), ""),
+}
+"""The neighboring relations and adversaries that bounds for a unit of privacy cover, and why no others."""
+
+
 @dataclass(frozen=True)
 class ThreatModel:
     """What is assumed about the adversary and cannot be enforced.
@@ -174,20 +185,17 @@ class ThreatModel:
         if self.honest_fraction is not None:
             fraction = real("honest_fraction", self.honest_fraction, "above 0 and at most 1", 0, 1, closed="]")
             _set(self, "honest_fraction", fraction)
-        if self.unit == "user" and self.neighboring == "add-or-remove-one":
+        neighboring, adversaries, reason = SUPPORTED[self.unit]
+        if self.neighboring not in neighboring:
             raise ValueError(
-                "neighboring = 'add-or-remove-one': must be 'zero-out' or 'replace-one' where the unit is a user: the "
-                "number of clients in a round is public (the server divides by it), so no user can be hidden by leaving"
+                f"neighboring = {self.neighboring!r}: must be {' or '.join(map(repr, neighboring))} where the unit is "
+                f"a {self.unit}{reason}"
             )
-        if self.unit == "record" and self.neighboring == "zero-out":
+        if self.adversary not in adversaries or (self.honest_fraction is not None and "outsider" not in adversaries):
+            name = "honest_fraction" if self.adversary in adversaries else "adversary"
             raise ValueError(
-                "neighboring = 'zero-out': must be 'add-or-remove-one' or 'replace-one' where the unit is a record"
-            )
-        if self.unit == "record" and (self.adversary != "server" or self.honest_fraction is not None):
-            name = "adversary" if self.adversary != "server" else "honest_fraction"
-            raise ValueError(
-                f"{name} = {getattr(self, name)}: must not be given where the unit is a record; the bound is against "
-                "the server, for a number of honest silos (honest_clients)"
+                f"{name} = {getattr(self, name)}: must not be given where the unit is a {self.unit}; the bound is "
+                "against the server, for a number of honest silos (honest_clients)"
             )
 
     def check(self, participation: Participation) -> None:

@@ -1,15 +1,16 @@
 """One release, and the bounds that are known for it: the registry of bounds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, sqrt
-from typing import final
+from typing import ClassVar
 
 import numpy as np
 
 from rqm._util.checks import FloatArray, real, whole
-from rqm.bounds import Neighboring, RdpCurve, ReleaseProfile
+from rqm.accounting.participation import Participation, ThreatModel
+from rqm.bounds import Assumption, Neighboring, RdpCurve, ReleaseProfile, Unit
 from rqm.certify.affine_rdp import affine_rdp
 from rqm.certify.gaussian_dp import affine_gdp, affine_gdp_anywhere
 from rqm.certify.kinks import coordinate_epsilon, interior_gdp
@@ -17,16 +18,14 @@ from rqm.certify.privacy_loss import coordinates_profile
 from rqm.certify.renyi import renyi, worst_inputs
 from rqm.certify.shifts import shift_range, shifted_gdp, shifted_gdp_anywhere, shifted_rdp
 from rqm.correlated.certificate import correlated_gdp
-from rqm.correlated.fixed_order import fixed_order_gdp
 from rqm.correlated.handover import gaussian_squared_mu
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.base import Mechanism
 
 
-@final
 @dataclass(frozen=True)
 class Release:
-    """What one round reveals: the sum of the clients' vectors, encoded by a mechanism.
+    """What one round reveals about a user: the sum of the clients' vectors, encoded by a mechanism.
 
     Attributes:
         mechanism: How each client encodes its vector.
@@ -34,22 +33,22 @@ class Release:
         l2_clip: L2 bound of a client's vector.
         noise: Correlated noise, in steps of the mechanism's levels, or in L2 clips where a
             trusted server adds it; None: noise is independent.
-        record_clip: L2 bound of a record's vector where the unit is a record: it moves its silo's
-            vector by no more, wherever that lies. None: the unit is a user.
-        sampling_rate: The probability with which a silo includes a record (Poisson sampling);
-            None: no sampling.
         zero_distance: L2 distance of a user's vector from what a user with a zero update sends,
             over `l2_clip`; at least 1. It is above 1 where a zero update still sends something,
-            which goes neither with correlated noise nor with records
+            which does not go with correlated noise
             (docs/proofs/participation.md#lemma-13).
     """
+
+    unit: ClassVar[Unit] = "user"
+    tail_fraction: ClassVar[float] = 1e-3
+    """The part of δ that pays for the tails that Gaussian certificates leave out."""
+    record_clip: ClassVar[float | None] = None
+    sampling_rate: ClassVar[float | None] = None
 
     mechanism: Mechanism
     dim: int
     l2_clip: float
     noise: CorrelatedNoise | None = None
-    record_clip: float | None = None
-    sampling_rate: float | None = None
     zero_distance: float = 1.0
 
     def __post_init__(self) -> None:
@@ -57,11 +56,75 @@ class Release:
         if not self.mechanism.adds_noise:
             raise TypeError(f"{type(self.mechanism).__name__} adds no noise: there is no privacy to account for")
         whole("dim", self.dim, 1)
-        largest = 2.0 if self.noise is None and self.record_clip is None else 1.0
+        real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
+        self._check_distance()
+
+    def _check_distance(self) -> None:
+        largest = 2.0 if self.noise is None else 1.0
         real("zero_distance", self.zero_distance, f"from 1 to {largest:g}", 1, largest, closed="[]")
-        for name in ("l2_clip", "record_clip"):
-            if getattr(self, name) is not None:
-                real(name, getattr(self, name), "a positive finite number", 0, inf)
+
+    def check(self, participation: Participation, threat_model: ThreatModel) -> None:
+        """Refuse a participation or a threat model for which no bound is known.
+
+        Args:
+            participation: Who takes part.
+            threat_model: What is assumed about the adversary.
+
+        Raises:
+            ValueError: If they do not go with this release.
+        """
+        if threat_model.unit != self.unit:
+            raise ValueError(f"unit = {threat_model.unit!r}: must be {self.unit!r} for a {type(self).__name__}")
+        if self.mechanism.correlation is not None:
+            participation.check_bands(self.mechanism.correlation.bands)
+        honest = threat_model.honest_clients
+        if self.mechanism.has_integer_messages and self.mechanism.is_local and honest != 1:
+            raise ValueError(f"honest_clients = {honest}: must be 1; each client's message is accounted for alone")
+        is_fraction = threat_model.honest_fraction is not None
+        if self.noise is not None and (threat_model.adversary != "server" or is_fraction):
+            raise ValueError(
+                "noise = 'correlated': must come with adversary = 'server' and a number of honest clients of every "
+                "round (honest_clients); in a fixed order no round is a random sample"
+            )
+
+    @property
+    def bound_kind(self) -> str:
+        """Which bounds are known: "correlated" noise, "interior" levels, or "independent" noise."""
+        if self.noise is not None:
+            return "correlated"
+        return "interior" if self.has_interior_levels else "independent"
+
+    @property
+    def unit_clip(self) -> float:
+        """The L2 bound of what one unit of privacy contributes."""
+        return self.l2_clip
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether clients sample their records."""
+        return False
+
+    def scaled(self, mechanism: Mechanism) -> "Release":
+        """One coordinate of a release with a clip of one and independent noise.
+
+        Args:
+            mechanism: How the coordinate is encoded.
+
+        Returns:
+            The release.
+        """
+        return Release(mechanism, 1, 1.0)
+
+    def assumptions(self, participation: Participation) -> Iterator[Assumption]:
+        """Conditions of this kind of release alone.
+
+        Args:
+            participation: Who takes part.
+
+        Yields:
+            The assumptions.
+        """
+        yield from ()
 
     @property
     def is_by_trusted_server(self) -> bool:
@@ -98,8 +161,8 @@ class Release:
             The distance, in the units of the clips.
         """
         if neighboring == "replace-one":
-            return 2 * (self.record_clip or self.l2_clip)
-        return (self.record_clip or self.l2_clip) * self.zero_distance
+            return 2 * self.unit_clip
+        return self.unit_clip * self.zero_distance
 
     # -- Gaussian DP --------------------------------------------------------------------------
 
@@ -128,37 +191,28 @@ class Release:
                 failure=failure,
                 neighboring=neighboring,
             )
+        return self._independent_mu(neighboring, honest, failure)
+
+    def _independent_mu(self, neighboring: Neighboring, honest: int, failure: float) -> float:
+        """Certified μ with independent noise."""
+        if neighboring == "zero-out" and self.zero_distance > 1:  # no more than if the vector were replaced
+            replaced = _mu(self, "replace-one", honest, failure)
+            return min(replaced, mu_anywhere(self, self.sensitivity(neighboring), honest, failure))
         return _mu(self, neighboring, honest, failure)
 
-    def fixed_order_mu(
-        self, neighboring: Neighboring, honest: int, window: int, count: int, failure: float
-    ) -> tuple[float, float]:
-        """Certified μ of a record over all rounds that it is in, in a fixed order with correlated
-        noise.
+    def participation_mu(self, neighboring: Neighboring, honest: int, failure: float, window: int) -> float:
+        """`mu`, also of releases whose participations are accounted for together.
 
         Args:
             neighboring: The neighboring relation.
-            honest: Number of honest silos in each round and in the next.
-            window: Rounds from one participation of a record to the next.
-            count: Rounds that the record is in.
-            failure: The largest probability that may be left out.
+            honest: Number of honest clients.
+            failure: Probability of the outcomes that μ leaves out.
+            window: Rounds from a participation to the next.
 
         Returns:
-            μ, infinite if none is known, and the probability that is left out.
+            μ of a single participation.
         """
-        mechanism = self.mechanism.discrete.additive
-        assert mechanism is not None
-        assert self.noise is not None
-        return fixed_order_gdp(
-            mechanism,
-            self.noise,
-            honest=honest,
-            separation=window,
-            dim=self.dim,
-            sensitivity=self.sensitivity(neighboring),
-            count=count,
-            failure=failure,
-        )
+        return self.mu(neighboring, honest, failure, window)
 
     def estimated_mu(self, neighboring: Neighboring, honest: int, window: int = 1) -> float:
         """μ if all noise were Gaussian with the variance at zero; exact for Gaussian mechanisms,
@@ -181,7 +235,7 @@ class Release:
         )
         multiplier = self.mechanism.gaussian_multiplier
         if multiplier is not None:  # noise in units of the clip
-            unit = self.record_clip or self.l2_clip
+            unit = self.unit_clip
             independent, transient, residual = multiplier * unit, transient * unit, residual * unit
         else:
             channel = self.mechanism.discrete
@@ -190,13 +244,34 @@ class Release:
             )
             independent = sqrt(honest * variance)
             transient, residual = (sqrt(honest) * std * channel.grid.step for std in (transient, residual))
-            if self.record_clip is None:  # the clip of each coordinate may bind first
-                distance *= min(1.0, channel.clip * sqrt(self.dim) / self.l2_clip)
+            distance *= self._reached_fraction
         if not transient:
             return distance / independent
         return distance * sqrt(gaussian_squared_mu(window, residual**2, transient**2, gain, independent**2))
 
+    @property
+    def _reached_fraction(self) -> float:
+        """The part of the sensitivity that the clip of each coordinate allows."""
+        return min(1.0, self.mechanism.discrete.clip * sqrt(self.dim) / self.l2_clip)
+
     # -- other bounds -------------------------------------------------------------------------
+
+    def per_coordinate(self, neighboring: Neighboring, honest: int) -> float | None:
+        """Certified D₂ of one coordinate at its worst.
+
+        Args:
+            neighboring: The neighboring relation.
+            honest: Number of honest clients.
+
+        Returns:
+            The divergence; None where it does not say how private a round is.
+        """
+        if not self.mechanism.has_integer_messages or self.noise is not None:
+            return None
+        channel = self.reduced().mechanism.discrete
+        is_vector = self.mechanism.vector_mechanism is not None
+        relation: Neighboring = "replace-one" if is_vector else neighboring
+        return float(Release(channel, 1, channel.clip).rdp((2.0,), relation, honest).values[0])
 
     def rdp(self, orders: Sequence[float], neighboring: Neighboring, honest: int) -> RdpCurve:
         """Certified Rényi divergences, of the integers that are sampled.
@@ -213,8 +288,6 @@ class Release:
         if self.mechanism.gaussian_multiplier is not None:
             mu = self.estimated_mu(neighboring, honest)
             return RdpCurve(orders, np.array(orders) * mu**2 / 2)
-        if self.record_clip is not None:
-            raise ValueError("record_clip: Rényi divergences are not computed for records")
         return RdpCurve(orders, _rdp(self, orders, "replace-one" if self.zero_distance > 1 else neighboring, honest))
 
     def profile(self, honest: int, count: int) -> ReleaseProfile | None:
@@ -286,11 +359,6 @@ class Release:
 def _mu(release: Release, neighboring: Neighboring, honest: int, failure: float) -> float:
     """Certified μ of a release with independent noise of its clients."""
     channel, distance, dim = release.mechanism.discrete, release.sensitivity(neighboring), release.dim
-    is_anywhere = release.record_clip is not None or (neighboring == "zero-out" and release.zero_distance > 1)
-    if is_anywhere and release.record_clip is None:  # no more than if the vector were replaced
-        return min(_mu(release, "replace-one", honest, failure), _mu_anywhere(release, distance, honest, failure))
-    if is_anywhere:
-        return _mu_anywhere(release, distance, honest, failure)
     if channel.additive is not None:
         farthest, squared = shift_range(channel.additive, release.l2_clip, neighboring)
         return shifted_gdp(
@@ -317,10 +385,20 @@ def _mu(release: Release, neighboring: Neighboring, honest: int, failure: float)
     )
 
 
-def _mu_anywhere(release: Release, distance: float, honest: int, failure: float) -> float:
+@lru_cache(maxsize=256)
+def mu_anywhere(release: Release, distance: float, honest: int, failure: float) -> float:
     """Certified μ where the vector may lie anywhere and moves by at most a distance.
 
     See docs/proofs/affine.md#theorem-11.
+
+    Args:
+        release: The release; its noise is independent.
+        distance: The largest L2 distance.
+        honest: Number of honest clients.
+        failure: Probability of the outcomes that μ leaves out.
+
+    Returns:
+        μ.
     """
     channel = release.mechanism.discrete
     if channel.additive is not None:

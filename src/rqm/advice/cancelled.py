@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import ceil
 
 from rqm._util.text import many
-from rqm.accounting.calibration import best_noise, find_correlated
+from rqm.accounting.calibration import best_noise
 from rqm.advice.candidates import Candidate, Makers, Request
 from rqm.core.private_mean import PrivateMean
 from rqm.correlated.factorization import Workload
@@ -53,7 +53,7 @@ def _fitted(request: Request) -> Candidate:
     )
     if least > request.bits_of_both and who.window > 1:
         raise ValueError(f"bits = {request.bits_of_both}: must be at least {least}, for both messages")
-    mechanism, noise = find_correlated(request.target, bits=bits_per_sum)
+    mechanism, noise = request.target.find_correlated(bits=bits_per_sum)
     mean = replace(blank, mechanism=mechanism, noise=noise)
     channel, bits, found = mechanism.discrete, mean.wire_bits or 0, mean.guarantee()
     added = (noise.added_variance + noise.canceled_variance) * (channel.grid.step / channel.clip) ** 2 / who.clients

@@ -37,6 +37,7 @@ from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
 if TYPE_CHECKING:
     from rqm.accounting.accountant import EpsilonResult
+    from rqm.accounting.calibration import Target
     from rqm.accounting.guarantee import Guarantee
     from rqm.accounting.release import Release
     from rqm.correlated.factorization import Workload
@@ -463,15 +464,21 @@ class BaseMean(ABC):
 
         # A choice of coordinates scales both vectors.
         zero_distance = 2.0 if self.is_subset and self.zero_distance > 1 else self.zero_distance
-        return Release(
-            self.mechanism,
-            self.coordinates,
-            self.l2_bound,
-            self.noise,
-            self.record_clip,
-            self.sampling_rate,
-            zero_distance,
-        )
+        return Release(self.mechanism, self.coordinates, self.l2_bound, self.noise, zero_distance)
+
+    def target(self, epsilon: float) -> "Target":
+        """What a search for a mechanism has to reach.
+
+        Args:
+            epsilon: ε of all rounds together.
+
+        Returns:
+            The target, with everything but the mechanism and its noise.
+        """
+        from rqm.accounting.calibration import Target  # noqa: PLC0415 (takes the compiler)
+
+        assert self.delta is not None
+        return Target(epsilon, self.delta, self.participation, self.threat_model, self.coordinates, self.l2_bound)
 
     @property
     def is_accounted_in_seconds(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import sqrt
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from rqm.core.base import BaseMean
 from rqm.core.quantizer import Quantizer, quantizer_for
 from rqm.core.transform import FLOAT_ROOM, clip_and_rotate, torch_backend
 from rqm.correlated.noise import CorrelatedNoise
+
+if TYPE_CHECKING:
+    from rqm.accounting.calibration import RecordTarget
+    from rqm.accounting.record_release import RecordRelease
 
 RECORDS_PER_BLOCK = 128
 """Records are added up in blocks, and then the blocks, so float64 loses less than `FLOAT_ROOM` of a record."""
@@ -175,6 +179,44 @@ class PrivateRecordMean(BaseMean):
     def max_length(self) -> float | None:
         """The public bound of a silo's sum."""
         return self.l2_clip
+
+    @property
+    def release(self) -> "RecordRelease":
+        """What one round reveals about a record."""
+        from rqm.accounting.record_release import RecordRelease  # noqa: PLC0415 (takes the compiler)
+
+        return RecordRelease(
+            self.mechanism,
+            self.coordinates,
+            self.l2_bound,
+            self.noise,
+            self.zero_distance,
+            record_clip=self.sensitivity_clip,
+            sampling_rate=self.sampling_rate,
+        )
+
+    def target(self, epsilon: float) -> "RecordTarget":
+        """What a search for a mechanism has to reach.
+
+        Args:
+            epsilon: ε of all rounds together.
+
+        Returns:
+            The target, with everything but the mechanism and its noise.
+        """
+        from rqm.accounting.calibration import RecordTarget  # noqa: PLC0415 (takes the compiler)
+
+        assert self.delta is not None
+        return RecordTarget(
+            epsilon,
+            self.delta,
+            self.participation,
+            self.threat_model,
+            self.coordinates,
+            self.l2_bound,
+            record_clip=self.sensitivity_clip,
+            sampling_rate=self.sampling_rate,
+        )
 
     @cached_property
     def record_length(self) -> float:

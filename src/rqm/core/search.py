@@ -8,9 +8,6 @@ from rqm._util.checks import real, shown
 from rqm.accounting.calibration import (
     Target,
     best_fit,
-    find_correlated,
-    find_mechanism,
-    gaussian_noise,
     least_noise,
     proposed,
 )
@@ -210,21 +207,12 @@ def _find(
         **values, mechanism=Gaussian(1.0), noise=CorrelatedNoise(1.0) if noise == "correlated" else None
     )
     assert baseline.delta is not None
-    target = Target(
-        epsilon,
-        baseline.delta,
-        baseline.participation,
-        baseline.threat_model,
-        baseline.coordinates,
-        baseline.l2_bound,
-        baseline.record_clip,
-        baseline.sampling_rate,
-    )
+    target = baseline.target(epsilon)
     try:
         if noise == "correlated":
-            mechanism, correlated = find_correlated(target, workload)
+            mechanism, correlated = target.find_correlated(workload)
         else:
-            mechanism, correlated = find_mechanism(target, is_subset=baseline.is_subset), None
+            mechanism, correlated = target.find_mechanism(is_subset=baseline.is_subset), None
     except ValueError as error:
         raise ValueError(f"epsilon = {epsilon:g}: no mechanism reaches it here ({error})") from None
     return replace(baseline, mechanism=mechanism, noise=correlated, coordinates=values.get("coordinates"))  # type: ignore[arg-type]
@@ -422,11 +410,7 @@ def calibrate_records(
     ordered = private_record_mean(**values, mechanism=Gaussian(1.0), min_separation=batches)
     noise = {}
     for name, mean in (("Poisson sampling", sampled), (f"a fixed order of {batches} batches", ordered)):
-        target = Target(
-            epsilon, delta, mean.participation, ThreatModel(unit="record", neighboring="add-or-remove-one"), 1, 1.0
-        )
-        question = replace(target, record_clip=1.0, sampling_rate=mean.sampling_rate)
-        noise[name] = gaussian_noise(question.question(question.release(Gaussian(1.0))), epsilon)
+        noise[name] = mean.target(epsilon).gaussian_noise()
     window = ordered.participation.window
     if window > 1:
         iterates = iterate_noise(workload or Workload(rounds))
