@@ -12,13 +12,11 @@ from rqm._util.checks import known_keys, nearest, one_of, real, shown, whole
 from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json
 from rqm.accounting.participation import Participation, ThreatModel
 from rqm.core.base import BaseMean
-from rqm.core.private_mean import PrivateMean
-from rqm.core.record_mean import PrivateRecordMean
 from rqm.correlated.factorization import Workload
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.base import Mechanism, Schedule, mechanism_of, rate_factor
 from rqm.mechanisms.rqm import RQM
-from rqm.plan.records import Records, check_records
+from rqm.plan.records import Records, Users
 from rqm.plan.sizes import PARAMETERS, parameters
 from rqm.registry import kinds, mechanism_from_dict
 
@@ -239,7 +237,7 @@ class Plan:
             real("delta", self.delta, "above 0 and below 1", 0, 1)
         if self.budget_epsilon is not None:
             real("budget_epsilon", self.budget_epsilon, "a positive finite number", 0, inf)
-        check_records(self)
+        self.protected.check(self)
         one_of("secagg", self.secagg, get_args(SecAgg))
         if self.secagg == "real" and not self.mechanism.has_integer_messages:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
@@ -257,18 +255,8 @@ class Plan:
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None
         if self.budget_epsilon is not None and not mean.is_private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
-        self._check_order()
-
-    def _check_order(self) -> None:
-        """Refuse random samples of users whose participations must be separated."""
-        participation = self.participation
-        check_sampler(participation, self.threat_model)
-        is_separated = self.noise is not None or participation.min_separation > 1
-        if self.records is None and participation.sampling == "uniform" and is_separated:
-            raise ValueError(
-                "sampling = 'uniform': must be 'fixed-order' with min_separation and with correlated noise, for which "
-                "users take turns"
-            )
+        check_sampler(self.participation, self.threat_model)
+        self.protected.check_order(self)
 
     def _check_types(self) -> None:
         """Refuse values of the wrong type."""
@@ -277,8 +265,9 @@ class Plan:
         for name, expected in types.items():
             if not isinstance(getattr(self, name), expected):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {expected.__name__}")
-        if not isinstance(self.adapt, Adapt | None):
-            raise TypeError(f"adapt = {shown(self.adapt)}: must be {Adapt.__name__}")
+        for name, table in OPTIONAL_TABLES.items():
+            if not isinstance(getattr(self, name), table | None):
+                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {table.__name__}")
         for name in ("data", "model", "device"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a string")
@@ -293,6 +282,11 @@ class Plan:
             raise ValueError("adapt: must come with transforms.l2_clip, and with transforms.rotate for integers")
         if self.noise is not None or self.mechanism.correlation is not None:
             raise ValueError("adapt: must come without correlated noise, which is canceled in rounds of another clip")
+
+    @property
+    def protected(self) -> Records | Users:
+        """The unit of privacy."""
+        return self.records or Users()
 
     def width(self, dim: int) -> int:
         """The number of values that a client sends for a model of `dim` parameters."""
@@ -341,10 +335,7 @@ class Plan:
             "delta": self.delta,
             "seed": self.seed,
         }
-        if self.records is None:
-            return PrivateMean(**arguments)
-        records = self.records
-        return PrivateRecordMean(**arguments, record_clip=records.clip, sampling_rate=records.sampling_rate)
+        return self.protected.private_mean(arguments)
 
     @property
     def any_mean(self) -> BaseMean:
@@ -401,11 +392,10 @@ class Plan:
                 values[name] = table(**values[name])
         if values.get("noise") is not None:
             values["noise"] = CorrelatedNoise.of(values["noise"])
-        is_record = values.get("records") is not None
         participation: dict[str, Any] = {"clients": 40, "rounds": 100} | _popped(values, Participation)
         is_ordered = participation.get("min_separation", 1) != 1 or values.get("noise") is not None
-        participation.setdefault("sampling", "fixed-order" if is_ordered else "available" if is_record else "uniform")
-        threat_model: dict[str, Any] = {"unit": "record", "neighboring": "add-or-remove-one"} if is_record else {}
+        sampling, threat_model = (values.get("records") or Users()).defaults(is_ordered)
+        participation.setdefault("sampling", sampling)
         threat_model |= _popped(values, ThreatModel)
         return cls(
             **values,

@@ -1,9 +1,12 @@
-"""The `[records]` table of a plan: clients are silos, and the unit of privacy is a record."""
+"""The unit of privacy of a plan: users, or with a `[records]` table the records of silos."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from rqm._util.checks import real, shown, whole
+from rqm._util.checks import real, whole
+from rqm.accounting.participation import Sampling
+from rqm.core.private_mean import PrivateMean
+from rqm.core.record_mean import PrivateRecordMean
 
 if TYPE_CHECKING:
     from rqm.plan.plan import Plan
@@ -42,41 +45,110 @@ class Records:
         """The values that are not None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def check(self, plan: "Plan") -> None:
+        """Refuse what cannot be combined with records.
 
-def check_records(plan: "Plan") -> None:
-    """Refuse what cannot be combined with records.
+        Args:
+            plan: The plan.
 
-    Args:
-        plan: The plan.
+        Raises:
+            ValueError: If a value cannot be combined.
+        """
+        participation = plan.participation
+        for name in ("population", "max_participations"):
+            value = getattr(participation, name)
+            if value is not None:
+                raise ValueError(f"{name} = {value}: must not be given with [records]: silos are in every round")
+        if participation.min_separation > 1 and self.sampling_rate is not None:
+            raise ValueError(
+                f"min_separation = {participation.min_separation}: must come without records.sampling_rate: sampled, "
+                "or in a fixed order"
+            )
+        if plan.noise is not None and participation.min_separation == 1:
+            raise ValueError(
+                "min_separation = 1: must be larger with correlated noise: the number of batches of a fixed order"
+            )
+        if plan.client.work != "gradient":
+            raise ValueError(
+                f"client.work = {plan.client.work!r}: must be 'gradient' with [records], clipped one by one"
+            )
+        if plan.noise is not None and self.silos not in (None, participation.clients):
+            raise ValueError(f"clients = {participation.clients}: must be all {self.silos} silos with correlated noise")
+        if plan.adapt is not None:
+            raise ValueError("adapt: must not be given with [records]: the clip of a record stays")
+        if plan.delta is None:
+            raise ValueError(
+                "delta = None: must be given with [records]: well below one over the number of all records"
+            )
 
-    Raises:
-        ValueError: If a value cannot be combined. TypeError: If `records` has the wrong type.
-    """
-    if plan.records is None:
-        return
-    if not isinstance(plan.records, Records):
-        raise TypeError(f"records = {shown(plan.records)}: must be Records")
-    participation = plan.participation
-    for name in ("population", "max_participations"):
-        value = getattr(participation, name)
-        if value is not None:
-            raise ValueError(f"{name} = {value}: must not be given with [records]: silos are in every round")
-    if participation.min_separation > 1 and plan.records.sampling_rate is not None:
-        raise ValueError(
-            f"min_separation = {participation.min_separation}: must come without records.sampling_rate: sampled, or in "
-            "a fixed order"
-        )
-    if plan.noise is not None and participation.min_separation == 1:
-        raise ValueError(
-            "min_separation = 1: must be larger with correlated noise: the number of batches of a fixed order"
-        )
-    if plan.client.work != "gradient":
-        raise ValueError(f"client.work = {plan.client.work!r}: must be 'gradient' with [records], clipped one by one")
-    if plan.noise is not None and plan.records.silos not in (None, participation.clients):
-        raise ValueError(
-            f"clients = {participation.clients}: must be all {plan.records.silos} silos with correlated noise"
-        )
-    if plan.adapt is not None:
-        raise ValueError("adapt: must not be given with [records]: the clip of a record stays")
-    if plan.delta is None:
-        raise ValueError("delta = None: must be given with [records]: well below one over the number of all records")
+    def check_order(self, plan: "Plan") -> None:
+        """Silos take part in any order."""
+
+    def private_mean(self, arguments: dict[str, Any]) -> PrivateRecordMean:
+        """The private mean of a plan with records.
+
+        Args:
+            arguments: What the plan says besides.
+
+        Returns:
+            The private mean.
+        """
+        return PrivateRecordMean(**arguments, record_clip=self.clip, sampling_rate=self.sampling_rate)
+
+    def defaults(self, is_ordered: bool) -> tuple[Sampling, dict[str, Any]]:
+        """Defaults of a plan with records.
+
+        Args:
+            is_ordered: Whether participations are separated.
+
+        Returns:
+            The sampling of silos, and values of the threat model.
+        """
+        sampling: Sampling = "fixed-order" if is_ordered else "available"
+        return sampling, {"unit": "record", "neighboring": "add-or-remove-one"}
+
+
+@final
+class Users:
+    """The unit of privacy of a plan without records: a user, who is a client."""
+
+    def check(self, plan: "Plan") -> None:
+        """Users go with everything that a plan may say."""
+
+    def check_order(self, plan: "Plan") -> None:
+        """Refuse random samples of users whose participations must be separated.
+
+        Args:
+            plan: The plan.
+
+        Raises:
+            ValueError: If users are sampled although they must take turns.
+        """
+        is_separated = plan.noise is not None or plan.participation.min_separation > 1
+        if plan.participation.sampling == "uniform" and is_separated:
+            raise ValueError(
+                "sampling = 'uniform': must be 'fixed-order' with min_separation and with correlated noise, for which "
+                "users take turns"
+            )
+
+    def private_mean(self, arguments: dict[str, Any]) -> PrivateMean:
+        """The private mean of a plan.
+
+        Args:
+            arguments: What the plan says.
+
+        Returns:
+            The private mean.
+        """
+        return PrivateMean(**arguments)
+
+    def defaults(self, is_ordered: bool) -> tuple[Sampling, dict[str, Any]]:
+        """Defaults of a plan.
+
+        Args:
+            is_ordered: Whether participations are separated.
+
+        Returns:
+            The sampling of users, and values of the threat model.
+        """
+        return ("fixed-order" if is_ordered else "uniform"), {}
