@@ -539,6 +539,15 @@ class BaseMean(ABC):
 
     # -- to and from plain values ---------------------------------------------------------------
 
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any]) -> Self:
+        """Build a private mean from the fields of all classes; those of other classes must be None."""
+        names = {entry.name for entry in fields(cls)}
+        for name, value in arguments.items():
+            if name not in names and value is not None:
+                raise ValueError(f"{name} = {shown(value)}: must not be given with unit = {cls.unit!r}")
+        return cls(**{name: value for name, value in arguments.items() if name in names})
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, ready for JSON; the guarantee follows from them."""
         return {

@@ -11,6 +11,9 @@ from rqm.core.record_mean import PrivateRecordMean
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.registry import mechanism_from_dict
 
+MEANS: dict[str, type[BaseMean]] = {made.unit: made for made in (PrivateMean, PrivateRecordMean)}
+"""The classes by their unit of privacy."""
+
 
 def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
     """Build the private mean that `to_dict` described.
@@ -39,9 +42,4 @@ def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
     arguments["noise"] = None if values["noise"] is None else CorrelatedNoise.of(values["noise"])
     for name, table in (("participation", Participation), ("threat_model", ThreatModel)):
         arguments[name] = table(**{key: values[key] for key in tables[table]})
-    if arguments["threat_model"].unit == "record":
-        return PrivateRecordMean(**arguments)
-    for name in ("record_clip", "sampling_rate"):
-        if arguments.pop(name) is not None:
-            raise ValueError(f"{name} = {shown(values[name])}: must come with unit = 'record'")
-    return PrivateMean(**arguments)
+    return MEANS[arguments["threat_model"].unit].from_arguments(arguments)
