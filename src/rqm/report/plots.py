@@ -1,0 +1,367 @@
+"""Plots of results: training curves, accuracy and error against ε, and attacks.
+
+Every function returns a matplotlib figure, and `save` writes it. A saved result is drawn next to its file with
+
+    python -m rqm.report.plots curves FILE.json [BASELINE]
+    python -m rqm.report.plots tradeoff FILE.json BASELINE
+    python -m rqm.report.plots attack FILE.json
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rqm._util.checks import one_of
+from rqm._util.pictures import unpacked
+from rqm._util.stats import mean_and_interval
+from rqm.registry import mechanism_from_dict
+
+if TYPE_CHECKING:
+    from rqm.advice.candidates import Candidate
+
+Curves = dict[str, dict[str, Any]]
+"""The `curves.json` of a sweep: for each variant its rounds, and for each seed a list of losses and accuracies."""
+
+
+def style_axes(axes: Axes, x_label: str, y_label: str) -> Axes:
+    """Label axes and draw a faint grid instead of a frame."""
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def new_axes(x_label: str, y_label: str, width: float = 6.4, height: float = 4.4) -> Axes:
+    """Create a figure with one set of axes.
+
+    Args:
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        width: Width of the figure in inches.
+        height: Height of the figure in inches.
+
+    Returns:
+        The axes.
+    """
+    return style_axes(Figure(figsize=(width, height), layout="constrained").subplots(), x_label, y_label)
+
+
+def plot_band(axes: Axes, x: Any, runs: Any, **line_style: Any) -> None:
+    """Plot the mean of several runs with its 95 % confidence interval as a band.
+
+    Args:
+        axes: Where to plot.
+        x: Positions, one for each column of `runs`.
+        runs: An array with a row for each run. A single run has no band.
+        line_style: Options of `Axes.plot`.
+    """
+    mean, half_width = mean_and_interval(runs)
+    (line,) = axes.plot(x, mean, lw=1.4, **line_style)
+    if np.isfinite(half_width).all():
+        axes.fill_between(x, mean - half_width, mean + half_width, alpha=0.15, color=line.get_color(), lw=0)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure to a file.
+
+    Args:
+        figure: The figure.
+        path: The file; its suffix selects the format.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: If matplotlib cannot write this format.
+    """
+    formats = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in formats:
+        raise ValueError(f"plot = {path}: must end in .png, .pdf or .svg, or in .{', .'.join(formats)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+# -- training curves ------------------------------------------------------------------------------
+
+
+def plot_curves(curves: Curves, baseline: str | None = None) -> Figure:
+    """Plot the loss and the accuracy of a sweep's variants by round.
+
+    With several seeds a third panel shows the difference in accuracy from the baseline, seed by seed, because
+    the spread over seeds can hide a difference between variants. Another panel shows the Rényi divergences of
+    one coordinate if the file has them.
+
+    Args:
+        curves: The curves of a sweep.
+        baseline: A variant; default the first that sends floats, otherwise the first.
+
+    Returns:
+        The figure.
+    """
+    divergences = {name: entry["leak"] for name, entry in curves.items() if entry.get("leak")}
+    seeds = min(len(entry["accuracy"]) for entry in curves.values())
+    has_differences = seeds > 1 and len(curves) > 1
+    panel_count = 2 + bool(divergences) + has_differences
+    rows, columns = (2, 2) if panel_count == 4 else (1, panel_count)
+    figure = Figure(figsize=(5.6 * columns, 4.2 * rows), layout="constrained")
+    panels = iter(figure.subplots(rows, columns).flat)
+    styles = _line_styles(list(curves))
+    for key in ("loss", "accuracy"):
+        axes = style_axes(next(panels), "round", f"test {key}")
+        for name, entry in curves.items():
+            plot_band(axes, entry["round"], entry[key], label=name, **styles[name])
+    handles, labels = axes.get_legend_handles_labels()
+    if has_differences:
+        _plot_differences(next(panels), curves, baseline or _default_baseline(curves), seeds, styles)
+    if divergences:
+        _plot_divergences(next(panels), divergences, styles)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * columns + 1), frameon=False)
+    note = "one seed" if seeds == 1 else f"mean and 95 % interval over {seeds} seeds"
+    figure.suptitle(note, fontsize=9, x=0.99, ha="right")
+    return figure
+
+
+def _plot_differences(axes: Axes, curves: Curves, baseline: str, seeds: int, styles: dict[str, Any]) -> None:
+    style_axes(axes, "round", f"accuracy minus {baseline}, points")
+    reference = np.array(curves[baseline]["accuracy"])[:seeds]
+    for name, entry in curves.items():
+        if name != baseline:
+            differences = 100 * (np.array(entry["accuracy"])[:seeds] - reference)
+            plot_band(axes, entry["round"], differences, **styles[name])
+    axes.axhline(0, color="0.3", lw=0.8)
+
+
+def _plot_divergences(axes: Axes, divergences: Curves, styles: dict[str, Any]) -> None:
+    style_axes(axes, "order α", "Rényi divergence, per coordinate and round")
+    for name, entry in divergences.items():
+        color = styles[name]["color"]
+        axes.plot(entry["orders"], entry["certified"], color=color, marker="o", ms=3)
+        axes.plot(entry["orders"], entry["paper"], color=color, ls="--", lw=1)
+    axes.plot([], [], color="0.3", label="certified worst case")
+    axes.plot([], [], color="0.3", ls="--", label="the paper's: others balanced at ±c")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _line_styles(names: list[str]) -> dict[str, dict[str, str]]:
+    """The color and dashes of each variant. Variants `NAME, ε=…` of the same name share a color."""
+    families = list(dict.fromkeys(name.partition(", ε=")[0] for name in names))
+    epsilons = list(dict.fromkeys(name.partition(", ε=")[2] for name in names if ", ε=" in name))
+    styles = {}
+    for name in names:
+        family, _, epsilon = name.partition(", ε=")
+        dashes = (":", "--", "-", "-.")[epsilons.index(epsilon) % 4] if epsilon else "-"
+        styles[name] = {"color": f"C{families.index(family) % 10}", "ls": dashes}
+    return styles
+
+
+def _default_baseline(curves: Curves) -> str:
+    for name, entry in curves.items():
+        if not mechanism_from_dict(entry["plan"]["mechanism"]).has_integer_messages:
+            return name
+    return next(iter(curves))
+
+
+# -- accuracy against ε ---------------------------------------------------------------------------
+
+
+def final_accuracies(curves: Curves) -> dict[str, dict[float | None, list[float]]]:
+    """Accuracies at the end of training in percent, one for each seed, by mechanism and ε.
+
+    Args:
+        curves: The curves of a sweep. Private variants are named `MECHANISM, ε=NUMBER`.
+
+    Returns:
+        For each mechanism the accuracies by increasing ε; None stands for a variant without ε.
+    """
+    accuracies: dict[str, dict[float | None, list[float]]] = {}
+    for name, entry in curves.items():
+        match = re.fullmatch(r"(.*), ε=([\d.]+)", name)
+        mechanism, epsilon = (match[1], float(match[2])) if match else (name, None)
+        accuracies.setdefault(mechanism, {})[epsilon] = [100 * values[-1] for values in entry["accuracy"]]
+    return {
+        mechanism: dict(sorted(by_epsilon.items(), key=lambda item: item[0] or 0.0))
+        for mechanism, by_epsilon in accuracies.items()
+    }
+
+
+def plot_tradeoff(curves: Curves) -> Figure:
+    """Plot accuracy at the end of training against ε, with 95 % confidence intervals over seeds."""
+    accuracies = final_accuracies(curves)
+    axes = new_axes("a user's ε for the whole run", "test accuracy, %")
+    epsilons = sorted({epsilon for by_epsilon in accuracies.values() for epsilon in by_epsilon if epsilon is not None})
+    private = [name for name, by_epsilon in accuracies.items() if None not in by_epsilon]
+    for name, by_epsilon in accuracies.items():
+        if name not in private:
+            mean, half_width = mean_and_interval(by_epsilon[None])
+            axes.axhline(mean, color="0.4", ls="--", lw=1, label=name)
+            axes.axhspan(mean - half_width, mean + half_width, color="0.4", alpha=0.12, lw=0)
+            continue
+        offset = 0.06 * (private.index(name) - (len(private) - 1) / 2)  # so that intervals do not overlap
+        positions = [epsilons.index(epsilon) + offset for epsilon in by_epsilon if epsilon is not None]
+        means, half_widths = zip(*map(mean_and_interval, by_epsilon.values()), strict=True)
+        axes.errorbar(positions, means, half_widths, marker="o", ms=4, lw=1, capsize=3, label=name)
+    axes.set_xlim(-0.5, len(epsilons) - 0.5)
+    axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
+    axes.grid(visible=False, axis="x")
+    axes.legend(frameon=False)
+    return axes.get_figure(root=True)
+
+
+def accuracy_table(curves: Curves, baseline: str) -> str:
+    """A Markdown table of the accuracies at the end of training.
+
+    Args:
+        curves: The curves of a sweep.
+        baseline: The mechanism that others are compared with at the same ε and seed.
+
+    Returns:
+        A row for each variant: mean and 95 % interval of its accuracy and of the difference from the baseline.
+
+    Raises:
+        ValueError: If no variant is named after the baseline.
+    """
+    accuracies = final_accuracies(curves)
+    one_of("baseline", baseline, accuracies)
+    rows = [f"| | ε | seeds | test accuracy | minus {baseline}, same seed |", "|---|---|---|---|---|"]
+    for name, by_epsilon in accuracies.items():
+        for epsilon, values in by_epsilon.items():
+            mean, half_width = mean_and_interval(values)
+            difference = ""
+            seed_pairs = list(zip(values, accuracies[baseline].get(epsilon, []), strict=False))
+            if name != baseline and len(seed_pairs) > 1:
+                gap, gap_half_width = mean_and_interval([value - reference for value, reference in seed_pairs])
+                difference = f"{gap:+.2f} ± {gap_half_width:.2f} points"
+            shown_epsilon = "" if epsilon is None else f"{epsilon:g}"
+            rows.append(
+                f"| {name} | {shown_epsilon} | {len(values)} | {mean:.2f} ± {half_width:.2f} % | {difference} |"
+            )
+    return "\n".join(rows)
+
+
+# -- error against ε or bits ----------------------------------------------------------------------
+
+
+def plot_error_by_epsilon(errors: dict[str, list[list[float]]], title: str = "") -> Figure:
+    """Plot error against ε with a line for each mechanism.
+
+    Args:
+        errors: Pairs of ε and mean squared error in clip² for each mechanism, from `rqm.advice.adviser.pareto`.
+        title: The setting.
+
+    Returns:
+        The figure.
+    """
+    axes = new_axes("certified ε", "worst-case mean squared error of a coordinate, clip²")
+    for name, points in errors.items():
+        is_trusted = "trusted" in name
+        style = {"color": "0.45", "ls": "--"} if is_trusted else {}
+        axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o", ms=3.5, lw=1.4, **style)
+    axes.set_title(title, fontsize=9, loc="right")
+    return _log_log(axes)
+
+
+def plot_error_by_bits(candidates: "list[Candidate]") -> Figure:
+    """Plot the least error that fits into a number of bits per parameter, and the mechanism that reaches it.
+
+    Args:
+        candidates: The candidates that none of the others beats in both, ordered by bits.
+
+    Returns:
+        The figure.
+    """
+    axes = new_axes("bits a parameter of a masked vector", "mean squared error of a value of the mean, clip²")
+    points: dict[str, list[tuple[float, float]]] = {}
+    for candidate in candidates:
+        bits = candidate.wire_bits_per_parameter or 0.0
+        points.setdefault(candidate.mechanism.label, []).append((bits, candidate.mse))
+    steps = sorted(point for some_points in points.values() for point in some_points)
+    axes.step(*zip(*steps, strict=True), where="post", color="0.6", lw=1.2)
+    for label, some_points in points.items():
+        axes.plot(*zip(*some_points, strict=True), "o", ms=4.5, label=label)
+    return _log_log(axes)
+
+
+def _log_log(axes: Axes) -> Figure:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(alpha=0.3, which="both", lw=0.5)
+    axes.legend(frameon=False, fontsize=8)
+    return axes.get_figure(root=True)
+
+
+# -- attacks --------------------------------------------------------------------------------------
+
+
+def plot_inversion(result: dict[str, Any]) -> Figure:
+    """Plot pictures next to what gradient inversion reconstructs from each kind of message."""
+    columns = result["pictures"]
+    rows = len(columns["the picture"])
+    figure = Figure(figsize=(1.55 * len(columns), 1.3 * rows + 0.9), layout="constrained")
+    panels = figure.subplots(rows, len(columns), squeeze=False)
+    for column, (kind, pictures) in enumerate(columns.items()):
+        for axes, picture in zip(panels[:, column], pictures, strict=True):
+            axes.imshow(unpacked(picture["picture"]), cmap="gray", vmin=0, vmax=255)
+            axes.set_axis_off()
+            if "similarity" in picture:
+                box = {"facecolor": "black", "alpha": 0.75, "pad": 0.8, "linewidth": 0}
+                axes.text(27.5, 27, f"{picture['similarity']:.2f}", color="#ffd166", fontsize=7, ha="right", bbox=box)
+        scores, title = result["kinds"].get(kind), f"{kind}\n"
+        if scores:
+            half_width = scores["half_width"]
+            title += f"{scores['similarity']:.2f}" + ("" if half_width is None else f" ± {half_width:.2f}")
+        panels[0, column].set_title(title, fontsize=8)
+    return figure
+
+
+def plot_membership(result: dict[str, Any]) -> Figure:
+    """Plot the ROC curves of membership inference on logarithmic axes, which show low false positive rates."""
+    axes = new_axes("false positive rate", "true positive rate", 5.2)
+    for name, attack in result.items():
+        rates = zip(attack["false_positives"], attack["true_positives"], strict=True)
+        label = f"{name}: TPR {attack['found']:.1%} at FPR {attack['rate']:.1%}, accuracy {attack['accuracy']:.0%}"
+        axes.plot(*zip(*(point for point in rates if min(point) > 0), strict=True), label=label)
+    axes.plot([1e-4, 1], [1e-4, 1], color="0.5", ls=":", label="guessing")
+    axes.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(1e-4, 1.1))
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return axes.get_figure(root=True)
+
+
+def draw_attack(path: Path) -> Path:
+    """Draw the result of an attack next to its JSON file; return the picture's path."""
+    result = json.loads(path.read_text())
+    figure = plot_inversion(result) if "pictures" in result else plot_membership(result)
+    return save(figure, path.with_suffix(".png"))
+
+
+def main(kind: str, file: str, *baseline: str) -> None:
+    """Draw a saved result; print the table of a trade-off.
+
+    Args:
+        kind: "curves", "tradeoff" or "attack".
+        file: The JSON file.
+        baseline: The variant to compare with; required for a trade-off.
+    """
+    one_of("KIND", kind, ("curves", "tradeoff", "attack"))
+    path = Path(file)
+    if kind == "attack":
+        print(draw_attack(path))
+    elif kind == "curves":
+        print(save(plot_curves(json.loads(path.read_text()), *baseline), path.with_suffix(".png")))
+    else:
+        curves = json.loads(path.read_text())
+        print(accuracy_table(curves, *baseline))
+        print(save(plot_tradeoff(curves), path.with_name(f"{path.stem}-tradeoff.png")))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
