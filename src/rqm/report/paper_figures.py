@@ -15,7 +15,7 @@ from rqm.certify.renyi import RenyiBound, renyi
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rqm import RQM
-from rqm.report.plots import new_axes, style_axes
+from rqm.report.plots import new_figure, style_axes
 
 Rows = list[dict[str, Any]]
 
@@ -87,7 +87,9 @@ def _subsampling_rows(report_step: Callable[[], None]) -> Rows:
 
 
 def _plot_subsampling(rows: Rows) -> Figure:
-    axes = new_axes("value (shaded: the input range [-c, c]; solid: kept levels; dotted: dropped)", "", 9.0, 2.8)
+    figure, axes = new_figure(
+        "value (shaded: input range [-c, c]; solid: kept levels; dotted: dropped)", "", 9.0, 2.8
+    )
     x = rows[0]["clip"]
     for row in rows:
         value, probability = row["value"], row["probability_given_kept"]
@@ -106,7 +108,7 @@ def _plot_subsampling(rows: Rows) -> Figure:
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False)
     axes.set_title("RQM keeps some levels at random, then rounds x to one of the kept neighbors", fontsize=11)
-    return axes.get_figure(root=True)
+    return figure
 
 
 def _pmf_rows(report_step: Callable[[], None]) -> Rows:
@@ -117,12 +119,12 @@ def _pmf_rows(report_step: Callable[[], None]) -> Rows:
 
 
 def _plot_pmfs(rows: Rows) -> Figure:
-    axes = new_axes("output level z", "probability of z at x = c", 6.0, 4.2)
+    figure, axes = new_figure("output level z", "probability of z at x = c", 6.0, 4.2)
     for kind, offset in (("rqm", -0.2), ("pbm", 0.2)):
         levels = [row["level"] + offset for row in rows]
         axes.bar(levels, [row[kind] for row in rows], width=0.4, label=kind.upper())
     axes.legend(frameon=False)
-    return axes.get_figure(root=True)
+    return figure
 
 
 # -- figures 2 and 3: Rényi divergence ------------------------------------------------------------
@@ -216,10 +218,10 @@ def _plot_renyi(rows: Rows) -> Figure:
 
 
 def _plot_tradeoff(rows: Rows) -> Figure:
-    axes = new_axes("order α", r"Rényi divergence $D_\alpha$, per coordinate", 7.0, 4.8)
+    figure, axes = new_figure("order α", r"Rényi divergence $D_\alpha$, per coordinate", 7.0, 4.8)
     _plot_divergences(axes, rows, "alpha")
     axes.set_title(f"Privacy loss of one coordinate in one round of {rows[0]['clients']} clients", fontsize=11)
-    return axes.get_figure(root=True)
+    return figure
 
 
 PAPER_FIGURES = {

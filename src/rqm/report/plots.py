@@ -38,7 +38,7 @@ def style_axes(axes: Axes, x_label: str, y_label: str) -> Axes:
     return axes
 
 
-def new_axes(x_label: str, y_label: str, width: float = 6.4, height: float = 4.4) -> Axes:
+def new_figure(x_label: str, y_label: str, width: float = 6.4, height: float = 4.4) -> tuple[Figure, Axes]:
     """Create a figure with one set of axes.
 
     Args:
@@ -48,9 +48,10 @@ def new_axes(x_label: str, y_label: str, width: float = 6.4, height: float = 4.4
         height: Height of the figure in inches.
 
     Returns:
-        The axes.
+        The figure and its axes.
     """
-    return style_axes(Figure(figsize=(width, height), layout="constrained").subplots(), x_label, y_label)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, style_axes(figure.subplots(), x_label, y_label)
 
 
 def plot_band(axes: Axes, x: Any, runs: Any, **line_style: Any) -> None:
@@ -197,7 +198,7 @@ def final_accuracies(curves: Curves) -> dict[str, dict[float | None, list[float]
 def plot_tradeoff(curves: Curves) -> Figure:
     """Plot accuracy at the end of training against ε, with 95 % confidence intervals over seeds."""
     accuracies = final_accuracies(curves)
-    axes = new_axes("a user's ε for the whole run", "test accuracy, %")
+    figure, axes = new_figure("a user's ε for the whole run", "test accuracy, %")
     epsilons = sorted({epsilon for by_epsilon in accuracies.values() for epsilon in by_epsilon if epsilon is not None})
     private = [name for name, by_epsilon in accuracies.items() if None not in by_epsilon]
     for name, by_epsilon in accuracies.items():
@@ -214,7 +215,7 @@ def plot_tradeoff(curves: Curves) -> Figure:
     axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
     axes.grid(visible=False, axis="x")
     axes.legend(frameon=False)
-    return axes.get_figure(root=True)
+    return figure
 
 
 def accuracy_table(curves: Curves, baseline: str) -> str:
@@ -261,13 +262,14 @@ def plot_error_by_epsilon(errors: dict[str, list[list[float]]], title: str = "")
     Returns:
         The figure.
     """
-    axes = new_axes("certified ε", "worst-case mean squared error of a coordinate, clip²")
+    figure, axes = new_figure("certified ε", "worst-case mean squared error of a coordinate, clip²")
     for name, points in errors.items():
-        is_trusted = "trusted" in name
-        style = {"color": "0.45", "ls": "--"} if is_trusted else {}
-        axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o", ms=3.5, lw=1.4, **style)
+        (line,) = axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o", ms=3.5, lw=1.4)
+        if "trusted" in name:
+            line.set(color="0.45", ls="--")
     axes.set_title(title, fontsize=9, loc="right")
-    return _log_log(axes)
+    _use_logarithms(axes)
+    return figure
 
 
 def plot_error_by_bits(candidates: "list[Candidate]") -> Figure:
@@ -279,7 +281,7 @@ def plot_error_by_bits(candidates: "list[Candidate]") -> Figure:
     Returns:
         The figure.
     """
-    axes = new_axes("bits a parameter of a masked vector", "mean squared error of a value of the mean, clip²")
+    figure, axes = new_figure("bits a parameter of a masked vector", "mean squared error of a value of the mean, clip²")
     points: dict[str, list[tuple[float, float]]] = {}
     for candidate in candidates:
         bits = candidate.wire_bits_per_parameter or 0.0
@@ -288,15 +290,15 @@ def plot_error_by_bits(candidates: "list[Candidate]") -> Figure:
     axes.step(*zip(*steps, strict=True), where="post", color="0.6", lw=1.2)
     for label, some_points in points.items():
         axes.plot(*zip(*some_points, strict=True), "o", ms=4.5, label=label)
-    return _log_log(axes)
+    _use_logarithms(axes)
+    return figure
 
 
-def _log_log(axes: Axes) -> Figure:
+def _use_logarithms(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(alpha=0.3, which="both", lw=0.5)
     axes.legend(frameon=False, fontsize=8)
-    return axes.get_figure(root=True)
 
 
 # -- attacks --------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def plot_inversion(result: dict[str, Any]) -> Figure:
 
 def plot_membership(result: dict[str, Any]) -> Figure:
     """Plot the ROC curves of membership inference on logarithmic axes, which show low false positive rates."""
-    axes = new_axes("false positive rate", "true positive rate", 5.2)
+    figure, axes = new_figure("false positive rate", "true positive rate", 5.2)
     for name, attack in result.items():
         rates = zip(attack["false_positives"], attack["true_positives"], strict=True)
         label = f"{name}: TPR {attack['found']:.1%} at FPR {attack['rate']:.1%}, accuracy {attack['accuracy']:.0%}"
@@ -333,7 +335,7 @@ def plot_membership(result: dict[str, Any]) -> Figure:
     axes.plot([1e-4, 1], [1e-4, 1], color="0.5", ls=":", label="guessing")
     axes.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(1e-4, 1.1))
     axes.legend(frameon=False, fontsize=8, loc="lower right")
-    return axes.get_figure(root=True)
+    return figure
 
 
 def draw_attack(path: Path) -> Path:

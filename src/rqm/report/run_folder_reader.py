@@ -1,0 +1,109 @@
+"""Reads the folders of runs: plan, metrics, summary and findings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from rqm._util.files import read_json
+from rqm.plan.folder import SUMMARY, finished, read_metrics
+from rqm.plan.plan import PLAN, Plan
+from rqm.training.findings import findings
+
+
+@final
+@dataclass(frozen=True)
+class RunFolder:
+    """The contents of a run's folder.
+
+    Attributes:
+        path: The folder.
+        variant: Name of the variant in a sweep, otherwise of the folder.
+        plan: The plan.
+        metrics: One entry for each round.
+        summary: The end of the run; None if it is unfinished.
+        findings: Privacy, pmf and evaluated model, see `rqm.training.findings`.
+    """
+
+    path: Path
+    variant: str
+    plan: Plan
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+    findings: dict[str, Any]
+
+    @property
+    def guarantee(self) -> dict[str, Any] | None:
+        """The guarantee as `rqm account --json` prints it, with its trade-off curve; None if there is none."""
+        guarantee: dict[str, Any] | None = self.findings["privacy"].get("guarantee")
+        return guarantee
+
+    @property
+    def completed_rounds(self) -> int:
+        """The number of the last round."""
+        return int(self.metrics[-1]["round"]) if self.metrics else 0
+
+    def evaluations(self, key: str) -> tuple[Any, Any]:
+        """Rounds in which the server evaluated "loss" or "accuracy", and the values."""
+        points = [(line["round"], line[key]) for line in self.metrics if np.isfinite(line.get(key, np.nan))]
+        rounds, values = np.array(points, dtype=float).reshape(-1, 2).T
+        return rounds, values
+
+    def total(self, key: str) -> float:
+        """The sum of a metric over all rounds."""
+        return float(sum(line.get(key, 0) or 0 for line in self.metrics))
+
+    @property
+    def accuracy(self) -> float | None:
+        """The final accuracy, or the latest of an unfinished run."""
+        if self.summary:
+            accuracy: float | None = self.summary["accuracy"]
+            return accuracy
+        _, values = self.evaluations("accuracy")
+        return float(values[-1]) if len(values) else None
+
+
+def read_run(path: Path, variant: str = "", data: Path | None = None) -> RunFolder:
+    """Read the folder of a run, finished or not.
+
+    Args:
+        path: The folder.
+        variant: Name of the variant; default the name of the folder.
+        data: The folder of the data; default $RQM_DATA, else the user's cache.
+
+    Returns:
+        The contents. A line of metrics that was cut off by a crash is left out.
+
+    Raises:
+        ValueError: If a file is damaged.
+    """
+    summary = read_json(path / SUMMARY, "a summary") if finished(path) else None
+    plan = Plan.of_run(path)
+    return RunFolder(path, variant or path.name, plan, read_metrics(path), summary, findings(path, data))
+
+
+def read_runs(folders: list[Path], data: Path | None = None) -> list[RunFolder]:
+    """Read all runs in some folders.
+
+    Args:
+        folders: Folders of runs, or of sweeps, where runs are in `VARIANT/seed-NUMBER`.
+        data: The folder of the data; default $RQM_DATA, else the user's cache.
+
+    Returns:
+        The runs.
+
+    Raises:
+        FileNotFoundError: If a folder has no run.
+        ValueError: If a file is damaged.
+    """
+    runs = []
+    for folder in folders:
+        if (folder / PLAN).exists():
+            runs.append(read_run(folder, data=data))
+            continue
+        plans = sorted(folder.glob(f"*/*/{PLAN}"))
+        if not plans:
+            raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({PLAN} is missing), and no sweep")
+        runs += [read_run(plan.parent, plan.parent.parent.name, data) for plan in plans]
+    return runs
