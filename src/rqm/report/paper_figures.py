@@ -87,9 +87,7 @@ def _subsampling_rows(report_step: Callable[[], None]) -> Rows:
 
 
 def _plot_subsampling(rows: Rows) -> Figure:
-    figure, axes = new_figure(
-        "value (shaded: input range [-c, c]; solid: kept levels; dotted: dropped)", "", 9.0, 2.8
-    )
+    figure, axes = new_figure("value (shaded: input range [-c, c]; solid: kept levels; dotted: dropped)", "", 9.0, 2.8)
     x = rows[0]["clip"]
     for row in rows:
         value, probability = row["value"], row["probability_given_kept"]
