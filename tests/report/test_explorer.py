@@ -211,7 +211,7 @@ def test_sliders_choose_the_table(page):
     for index, mechanism in enumerate(mechanism_tables()["mechanisms"]):
         page.select_option("#mechanism", str(index))
         position = 0
-        for number, (_, values) in enumerate(mechanism["parameters"]):
+        for number, values in enumerate(mechanism["parameters"].values()):
             page.fill(f"#parameter-{number}", str(len(values) - 2))
             position = position * len(values) + len(values) - 2
         for x in (-7, 4):

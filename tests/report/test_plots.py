@@ -68,8 +68,8 @@ def test_curves_without_saved_divergences_are_plotted():
 
 
 def test_final_accuracies_are_grouped_by_mechanism_and_epsilon():
-    assert final_accuracies(ACCURACIES)["one"] == {3.0: [50, 60], 0.5: [30, 30]}
-    assert final_accuracies(ACCURACIES)["no noise"] == {None: [90, 80]}
+    assert final_accuracies(ACCURACIES)["one"] == {"3": [50, 60], "0.5": [30, 30]}
+    assert final_accuracies(ACCURACIES)["no noise"] == {"": [90, 80]}
 
 
 def test_accuracy_table_compares_seed_by_seed():

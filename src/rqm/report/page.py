@@ -115,59 +115,44 @@ def _learning(groups: dict[str, list[RunFolder]]) -> str:
 
 def _privacy(run: RunFolder, title: str) -> str:
     """The guarantee with all of its assumptions, its trade-off curve, and the ledger."""
-    guarantee, coordinate = run.guarantee, run.findings["coordinate"]
+    privacy, guarantee, coordinate = run.findings["privacy"], run.guarantee, run.findings["coordinate"]
     content, rows, is_useful = "", list[tuple[str, str]](), False
     if guarantee is None:
-        content += f'<p class="warn">{escape(run.findings["privacy"]["why"])}</p>'
+        content += f'<p class="warn">{escape(privacy["why"])}</p>'
     else:
         is_useful = guarantee["epsilon"] <= USELESS_EPSILON
-        content += f"<p>Deployed with secure randomness: <b>{escape(guarantee['headline'])}</b>.</p>"
-        if not is_useful:
-            content += '<p class="warn">An ε of this size protects nobody.</p>'
         assumptions = "".join(f"<li>{escape(assumption['text'])}</li>" for assumption in guarantee["assumptions"])
+        content += f"<p>Deployed with secure randomness: <b>{escape(guarantee['headline'])}</b>.</p>"
+        content += "" if is_useful else '<p class="warn">An ε of this size protects nobody.</p>'
         content += f"<p>It assumes that:</p><ul>{assumptions}</ul>"
-        rows += _guarantee_rows(guarantee, has_coordinate=coordinate is not None)
+        content += f"<h3>Attacks that infer whether a user took part</h3>{trade_off_chart(guarantee['trade_off'])}"
+        ratio = guarantee["noise_std_over_gaussian"]
+        if ratio is not None:
+            rows.append(("noise", f"{ratio:.4f} × a trusted server's Gaussian at this ε"))
     if coordinate is not None:
         attained, certified = coordinate["attained"][0], coordinate["certified"][0]
         rows.append(("one coordinate, one round", f"D₂ attained {attained:.4g}, certified ≤ {certified:.4g}"))
-    charged = run.findings["privacy"].get("charged")
-    if charged:
-        rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head_hash']}</code>"))
+    if "charged" in privacy:
+        charges, head = privacy["charged"]["charges"], privacy["charged"]["head_hash"]
+        rows.append(("ledger", f"{charges} charges, ends with <code>{head}</code>"))
     rows.append(("randomness", "seeded, because this is a simulation: <b>not private</b>, the seed repeats it"))
-    content += html_table(rows)
-    if guarantee is not None:
-        content += f"<h3>Attacks that infer whether a user took part</h3>{trade_off_chart(guarantee['trade_off'])}"
     css_class = "privacy" if is_useful else "privacy none"
-    return f'<section class="{css_class}"><h2>{escape(title)}</h2>{content}</section>'
-
-
-def _guarantee_rows(guarantee: dict[str, Any], *, has_coordinate: bool) -> list[tuple[str, str]]:
-    participations = f"at most {guarantee['max_participations']:,} of {many(guarantee['rounds'], 'round')}"
-    rows = [(f"participations of one {guarantee['unit']}", participations)]
-    if guarantee["per_coordinate"] is not None and not has_coordinate:
-        rows.append(("one coordinate, one round", f"D₂ ≤ {guarantee['per_coordinate']:.4g}, certified"))
-    if guarantee["noise_std_over_gaussian"] is not None:
-        ratio = guarantee["noise_std_over_gaussian"]
-        rows.append(("noise", f"{ratio:.4f} × a trusted server's Gaussian at this ε"))
-    return rows
+    return f'<section class="{css_class}"><h2>{escape(title)}</h2>{content}{html_table(rows)}</section>'
 
 
 def _messages(run: RunFolder) -> str:
     """Bits and bytes that the clients sent."""
-    total_bytes, plan, summary = run.total("bits_up") / 8, run.plan, run.summary
+    sent, plan = run.total("bits_up") / 8, run.plan
     rows = [("bits per coordinate", str(plan.mechanism.bits))]
     if plan.mechanism.has_integer_messages:
         clients = many(plan.participation.clients, "client")
         rows.append(("bits per coordinate under secure aggregation", f"{plan.any_mean.wire_bits} ({clients})"))
-    if plan.transforms.coordinates is not None:
-        rows.append(("coordinates, a public choice for each round", f"{plan.transforms.coordinates:,}"))
-    rows.append(("all clients, all rounds", _bytes(total_bytes)))
-    messages = run.total("survivors")
-    if messages:
-        rows.append(("one client, one round", _bytes(total_bytes / messages)))
-    if summary and total_bytes:
-        float_bytes = summary["float32_bits_up"] / 8
-        rows.append(("as float32", f"{_bytes(float_bytes)}, {float_bytes / total_bytes:.3g} times as much"))
+    rows.append(("all clients, all rounds", _bytes(sent)))
+    if run.total("survivors"):
+        rows.append(("one client, one round", _bytes(sent / run.total("survivors"))))
+    if run.summary and sent:
+        float_bytes = run.summary["float32_bits_up"] / 8
+        rows.append(("as float32", f"{_bytes(float_bytes)}, {float_bytes / sent:.3g} times as much"))
     if run.total("secagg_bytes_up"):
         rows.append(("with the protocol's keys and shares", _bytes(run.total("secagg_bytes_up"))))
     if run.total("discarded"):
@@ -176,18 +161,15 @@ def _messages(run: RunFolder) -> str:
 
 
 def _time(run: RunFolder) -> str:
+    """Seconds for each part of the rounds."""
     seconds: dict[str, float] = {}
     for line in run.metrics:
         for name, value in (line.get("parts") or {}).items():
             seconds[name] = seconds.get(name, 0.0) + value
-    if not seconds:
-        return ""
     total = run.total("seconds")
-    seconds["other"] = max(0.0, total - sum(seconds.values()))
     rows = [(name, f"{value:.3g} s, {value / total:.0%}") for name, value in seconds.items()]
-    rows.append(("median round", f"{np.median([line['seconds'] for line in run.metrics]):.3g} s"))
     note = "On a GPU these are the times to launch the work."
-    return f"<section><h2>Time</h2>{html_table(rows)}<p><small>{note}</small></p></section>"
+    return f"<section><h2>Time</h2>{html_table(rows)}<p><small>{note}</small></p></section>" if rows else ""
 
 
 def _mechanism(run: RunFolder) -> str:

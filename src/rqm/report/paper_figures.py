@@ -67,45 +67,36 @@ def save_csv(rows: Rows, path: Path) -> Path:
 def _subsampling_rows(report_step: Callable[[], None]) -> Rows:
     """One draw of the kept levels, and the probabilities of the two that x = c can be rounded to."""
     mechanism = RQM(clip=1.5)
-    values = mechanism.grid.values.tolist()
-    x = mechanism.clip
+    x, values = mechanism.clip, mechanism.grid.values.tolist()
     lower = max(level for level in PAPER_KEPT_LEVELS if values[level] <= x)
     upper = min(level for level in PAPER_KEPT_LEVELS if values[level] > x)
-    up = (x - values[lower]) / (values[upper] - values[lower])
-    probabilities = {lower: 1 - up, upper: up}
+    probability_up = (x - values[lower]) / (values[upper] - values[lower])
+    rows = []
+    for level, value in enumerate(values):
+        probability = {lower: 1 - probability_up, upper: probability_up}.get(level, 0.0)
+        is_kept = level in PAPER_KEPT_LEVELS
+        rows.append({"level": level, "value": value, "kept": is_kept, "probability_given_kept": probability, "clip": x})
     report_step()
-    return [
-        {
-            "level": level,
-            "value": value,
-            "kept": level in PAPER_KEPT_LEVELS,
-            "probability_given_kept": probabilities.get(level, 0.0),
-            "clip": x,
-        }
-        for level, value in enumerate(values)
-    ]
+    return rows
 
 
 def _plot_subsampling(rows: Rows) -> Figure:
-    figure, axes = new_figure("value (shaded: input range [-c, c]; solid: kept levels; dotted: dropped)", "", 9.0, 2.8)
+    label = "value (shaded: input range [-c, c]; solid: kept levels; dotted: dropped; dot: x = c)"
+    figure, axes = new_figure(label, "", 9.0, 2.8)
     x = rows[0]["clip"]
     for row in rows:
         value, probability = row["value"], row["probability_given_kept"]
         color = "C3" if probability else "black" if row["kept"] else "0.6"
-        axes.plot([value, value], [0, 1], color=color, lw=2 if row["kept"] else 1.4, ls="-" if row["kept"] else ":")
-        axes.text(value, -0.09, f"{row['level']}", ha="center", va="top", color=color)
-        if probability:
-            arrow = {"arrowstyle": "->", "color": color, "connectionstyle": "arc3,rad=-0.25"}
-            axes.annotate("", (value, 1.0), (x, 0.55), arrowprops=arrow)
-            axes.text(value, 1.04, f"{probability:.3f}", ha="center", color=color)
+        axes.axvline(value, color=color, lw=2 if row["kept"] else 1.4, ls="-" if row["kept"] else ":")
+        text = f"{row['level']}\n{probability:.3f}" if probability else f"{row['level']}"
+        axes.text(value, 1.0, text, ha="center", va="bottom", color=color)
     axes.plot([x], [0.5], "o", color="C0", ms=9, zorder=3)
-    axes.text(x + 0.06, 0.4, "x = c", color="C0", va="top", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     axes.axvspan(-x, x, color="C0", alpha=0.07, lw=0)
-    axes.set_ylim(-0.3, 1.25)
-    axes.set_yticks([])
+    axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
+    axes.set_ylim(0, 1)
     axes.grid(visible=False)
-    axes.set_title("RQM keeps some levels at random, then rounds x to one of the kept neighbors", fontsize=11)
+    axes.set_title("RQM keeps some levels at random, then rounds x to one of the kept neighbors", fontsize=11, pad=30)
     return figure
 
 

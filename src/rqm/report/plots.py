@@ -8,7 +8,6 @@ Every function returns a matplotlib figure, and `save` writes it. A saved result
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,13 +154,12 @@ def _plot_divergences(axes: Axes, divergences: Curves, styles: dict[str, Any]) -
 
 def _line_styles(names: list[str]) -> dict[str, dict[str, str]]:
     """The color and dashes of each variant. Variants `NAME, ε=…` of the same name share a color."""
-    families = list(dict.fromkeys(name.partition(", ε=")[0] for name in names))
-    epsilons = list(dict.fromkeys(name.partition(", ε=")[2] for name in names if ", ε=" in name))
+    colors, dashes = dict[str, str](), dict[str, str]()
     styles = {}
     for name in names:
         family, _, epsilon = name.partition(", ε=")
-        dashes = (":", "--", "-", "-.")[epsilons.index(epsilon) % 4] if epsilon else "-"
-        styles[name] = {"color": f"C{families.index(family) % 10}", "ls": dashes}
+        color = colors.setdefault(family, f"C{len(colors) % 10}")
+        styles[name] = {"color": color, "ls": dashes.setdefault(epsilon, ("-", "--", ":", "-.")[len(dashes) % 4])}
     return styles
 
 
@@ -175,44 +173,40 @@ def _default_baseline(curves: Curves) -> str:
 # -- accuracy against ε ---------------------------------------------------------------------------
 
 
-def final_accuracies(curves: Curves) -> dict[str, dict[float | None, list[float]]]:
+def final_accuracies(curves: Curves) -> dict[str, dict[str, list[float]]]:
     """Accuracies at the end of training in percent, one for each seed, by mechanism and ε.
 
     Args:
         curves: The curves of a sweep. Private variants are named `MECHANISM, ε=NUMBER`.
 
     Returns:
-        For each mechanism the accuracies by increasing ε; None stands for a variant without ε.
+        For each mechanism the accuracies by ε as it is written, which is empty for a variant without ε.
     """
-    accuracies: dict[str, dict[float | None, list[float]]] = {}
+    accuracies: dict[str, dict[str, list[float]]] = {}
     for name, entry in curves.items():
-        match = re.fullmatch(r"(.*), ε=([\d.]+)", name)
-        mechanism, epsilon = (match[1], float(match[2])) if match else (name, None)
+        mechanism, _, epsilon = name.partition(", ε=")
         accuracies.setdefault(mechanism, {})[epsilon] = [100 * values[-1] for values in entry["accuracy"]]
-    return {
-        mechanism: dict(sorted(by_epsilon.items(), key=lambda item: item[0] or 0.0))
-        for mechanism, by_epsilon in accuracies.items()
-    }
+    return accuracies
 
 
 def plot_tradeoff(curves: Curves) -> Figure:
     """Plot accuracy at the end of training against ε, with 95 % confidence intervals over seeds."""
     accuracies = final_accuracies(curves)
     figure, axes = new_figure("a user's ε for the whole run", "test accuracy, %")
-    epsilons = sorted({epsilon for by_epsilon in accuracies.values() for epsilon in by_epsilon if epsilon is not None})
-    private = [name for name, by_epsilon in accuracies.items() if None not in by_epsilon]
-    for name, by_epsilon in accuracies.items():
-        if name not in private:
-            mean, half_width = mean_and_interval(by_epsilon[None])
+    epsilons = sorted({epsilon for by_epsilon in accuracies.values() for epsilon in by_epsilon if epsilon}, key=float)
+    for index, (name, by_epsilon) in enumerate(accuracies.items()):
+        if "" in by_epsilon:
+            mean, half_width = mean_and_interval(by_epsilon[""])
             axes.axhline(mean, color="0.4", ls="--", lw=1, label=name)
             axes.axhspan(mean - half_width, mean + half_width, color="0.4", alpha=0.12, lw=0)
             continue
-        offset = 0.06 * (private.index(name) - (len(private) - 1) / 2)  # so that intervals do not overlap
-        positions = [epsilons.index(epsilon) + offset for epsilon in by_epsilon if epsilon is not None]
-        means, half_widths = zip(*map(mean_and_interval, by_epsilon.values()), strict=True)
+        tried = [epsilon for epsilon in epsilons if epsilon in by_epsilon]
+        offset = 0.06 * (index - len(accuracies) / 2)  # so that intervals do not overlap
+        positions = [epsilons.index(epsilon) + offset for epsilon in tried]
+        means, half_widths = zip(*(mean_and_interval(by_epsilon[epsilon]) for epsilon in tried), strict=True)
         axes.errorbar(positions, means, half_widths, marker="o", ms=4, lw=1, capsize=3, label=name)
+    axes.set_xticks(range(len(epsilons)), epsilons)
     axes.set_xlim(-0.5, len(epsilons) - 0.5)
-    axes.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
     axes.grid(visible=False, axis="x")
     axes.legend(frameon=False)
     return figure
@@ -242,10 +236,8 @@ def accuracy_table(curves: Curves, baseline: str) -> str:
             if name != baseline and len(seed_pairs) > 1:
                 gap, gap_half_width = mean_and_interval([value - reference for value, reference in seed_pairs])
                 difference = f"{gap:+.2f} ± {gap_half_width:.2f} points"
-            shown_epsilon = "" if epsilon is None else f"{epsilon:g}"
-            rows.append(
-                f"| {name} | {shown_epsilon} | {len(values)} | {mean:.2f} ± {half_width:.2f} % | {difference} |"
-            )
+            accuracy = f"{mean:.2f} ± {half_width:.2f} %"
+            rows.append(f"| {name} | {epsilon} | {len(values)} | {accuracy} | {difference} |")
     return "\n".join(rows)
 
 
@@ -315,8 +307,9 @@ def plot_inversion(result: dict[str, Any]) -> Figure:
             axes.imshow(unpacked(picture["picture"]), cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
             if "similarity" in picture:
-                box = {"facecolor": "black", "alpha": 0.75, "pad": 0.8, "linewidth": 0}
-                axes.text(27.5, 27, f"{picture['similarity']:.2f}", color="#ffd166", fontsize=7, ha="right", bbox=box)
+                axes.text(
+                    27, 27, f"{picture['similarity']:.2f}", fontsize=7, ha="right", color="black", backgroundcolor="w"
+                )
         scores, title = result["kinds"].get(kind), f"{kind}\n"
         if scores:
             half_width = scores["half_width"]

@@ -19,7 +19,6 @@ class RunFolder:
 
     Attributes:
         path: The folder.
-        variant: Name of the variant in a sweep, otherwise of the folder.
         plan: The plan.
         metrics: One entry for each round.
         summary: The end of the run; None if it is unfinished.
@@ -27,11 +26,15 @@ class RunFolder:
     """
 
     path: Path
-    variant: str
     plan: Plan
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
     findings: dict[str, Any]
+
+    @property
+    def variant(self) -> str:
+        """The variant in a sweep, where the folder is `VARIANT/seed-NUMBER`, otherwise the name of the folder."""
+        return self.path.parent.name if self.path.name.startswith("seed-") else self.path.name
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
@@ -64,12 +67,11 @@ class RunFolder:
         return float(values[-1]) if len(values) else None
 
 
-def read_run(path: Path, variant: str = "", data: Path | None = None) -> RunFolder:
+def read_run(path: Path, data: Path | None = None) -> RunFolder:
     """Read the folder of a run, finished or not.
 
     Args:
         path: The folder.
-        variant: Name of the variant; default the name of the folder.
         data: The folder of the data; default $RQM_DATA, else the user's cache.
 
     Returns:
@@ -79,8 +81,7 @@ def read_run(path: Path, variant: str = "", data: Path | None = None) -> RunFold
         ValueError: If a file is damaged.
     """
     summary = read_json(path / SUMMARY, "a summary") if finished(path) else None
-    plan = Plan.of_run(path)
-    return RunFolder(path, variant or path.name, plan, read_metrics(path), summary, findings(path, data))
+    return RunFolder(path, Plan.of_run(path), read_metrics(path), summary, findings(path, data))
 
 
 def read_runs(folders: list[Path], data: Path | None = None) -> list[RunFolder]:
@@ -99,11 +100,8 @@ def read_runs(folders: list[Path], data: Path | None = None) -> list[RunFolder]:
     """
     runs = []
     for folder in folders:
-        if (folder / PLAN).exists():
-            runs.append(read_run(folder, data=data))
-            continue
-        plans = sorted(folder.glob(f"*/*/{PLAN}"))
+        plans = [folder / PLAN] if (folder / PLAN).exists() else sorted(folder.glob(f"*/*/{PLAN}"))
         if not plans:
             raise FileNotFoundError(f"RUN_DIR = {folder}: holds no run ({PLAN} is missing), and no sweep")
-        runs += [read_run(plan.parent, plan.parent.parent.name, data) for plan in plans]
+        runs += [read_run(plan.parent, data) for plan in plans]
     return runs

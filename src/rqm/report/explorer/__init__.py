@@ -4,7 +4,10 @@ The script of the page computes Gaussian noise. Pmfs and Rényi divergences are 
 """
 
 import json
+from collections.abc import Callable
+from functools import partial
 from importlib import resources
+from itertools import product
 from math import ceil, floor, inf, log10
 from typing import Any
 
@@ -20,6 +23,23 @@ from rqm.report.html_document import html_document
 ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, inf)
 INPUTS = np.linspace(0, 1, 11)
 """In clips. The pmf of −x is that of x in reverse."""
+MECHANISMS: tuple[tuple[str, Callable[..., DiscreteMechanism], dict[str, tuple[float, ...]]], ...] = (
+    (
+        "RQM, 16 levels",
+        RQM,
+        {
+            "margin": (0.25, 0.429, 0.66, 1.0, 2.0, 2.33, 4.0),
+            "keep": (0.1, 0.23, 0.33, 0.37, 0.42, 0.49, 0.57, 0.65, 0.9),
+        },
+    ),
+    ("PBM, 16 levels", PBM, {"theta": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)}),
+    (
+        "stochastic rounding, 1 bit",
+        partial(StochasticRounding, levels=2),
+        {"margin": (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)},
+    ),
+)
+"""Name, class and values of the parameters. Those of the paper are among them."""
 
 
 def build_explorer() -> str:
@@ -37,33 +57,15 @@ def mechanism_tables() -> dict[str, Any]:
     """Tables of all mechanisms that the page shows.
 
     Returns:
-        Rényi orders (∞ is null), inputs, and for each mechanism its name, the values of its parameters, and a table for
-        each combination of them, the last parameter varying fastest.
+        Rényi orders (∞ is null), and for each mechanism its name, the values of its parameters, and a table for each
+        combination of them. The last parameter varies fastest.
     """
-    margins, keeps = (0.25, 0.429, 0.66, 1.0, 2.0, 2.33, 4.0), (0.1, 0.23, 0.33, 0.37, 0.42, 0.49, 0.57, 0.65, 0.9)
-    thetas = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
-    rounding_margins = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-    return {
-        "orders": [None if alpha == inf else alpha for alpha in ORDERS],
-        "inputs": INPUTS.round(1).tolist(),
-        "mechanisms": [
-            {
-                "name": "RQM, 16 levels",
-                "parameters": [["margin Δ in clips", margins], ["probability q of keeping a level", keeps]],
-                "tables": [mechanism_table(RQM(margin=margin, keep=keep)) for margin in margins for keep in keeps],
-            },
-            {
-                "name": "PBM, 16 levels",
-                "parameters": [["θ", thetas]],
-                "tables": [mechanism_table(PBM(theta=theta)) for theta in thetas],
-            },
-            {
-                "name": "stochastic rounding, 1 bit",
-                "parameters": [["margin Δ in clips", rounding_margins]],
-                "tables": [mechanism_table(StochasticRounding(margin=margin, levels=2)) for margin in rounding_margins],
-            },
-        ],
-    }
+    mechanisms = []
+    for name, make, parameters in MECHANISMS:
+        settings = product(*parameters.values())
+        tables = [mechanism_table(make(**dict(zip(parameters, values, strict=True)))) for values in settings]
+        mechanisms.append({"name": name, "parameters": parameters, "tables": tables})
+    return {"orders": [None if alpha == inf else alpha for alpha in ORDERS], "mechanisms": mechanisms}
 
 
 def mechanism_table(mechanism: DiscreteMechanism) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 
 // -- one mechanism ------------------------------------------------------------------------------
 
+const NAMES = { margin: 'margin Δ in clips', keep: 'probability q of keeping a level', theta: 'θ' };
 const tables = JSON.parse(element('tables').textContent);
 
 /** A chart of values at labeled positions: bars, or a line with dots. */
@@ -33,14 +34,14 @@ function chartSvg(labels, values, kind, description) {
 /** A slider for each parameter of the chosen mechanism, in the middle of its values. */
 function makeSliders() {
   const { parameters } = tables.mechanisms[element('mechanism').value];
-  element('parameters').innerHTML = parameters.map(([name, values], index) => `<label>${name}
+  element('parameters').innerHTML = Object.entries(parameters).map(([name, values], index) => `<label>${NAMES[name]}
     <input type="range" id="parameter-${index}" max="${values.length - 1}" value="${Math.floor(values.length / 2)}"><output></output></label>`).join('');
 }
 
 function updateMechanism() {
   const mechanism = tables.mechanisms[element('mechanism').value];
   let position = 0;
-  mechanism.parameters.forEach(([, values], index) => {
+  Object.values(mechanism.parameters).forEach((values, index) => {
     const slider = element(`parameter-${index}`);
     position = position * values.length + Number(slider.value);
     slider.nextElementSibling.textContent = values[slider.value];
