@@ -1,17 +1,16 @@
 """The paper's privacy figures: their numbers, with attained and certified worst cases, and their drawing."""
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rqm.certify.renyi import RenyiBound, renyi
+from rqm.certify.renyi import renyi
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.pbm import PBM
 from rqm.mechanisms.rqm import RQM
@@ -29,9 +28,8 @@ PAPER_KEPT_LEVELS = (0, 3, 4, 7, 9, 10, 14, 15)
 """The example of Fig. 1a."""
 PAPER_CLIENTS = 40
 """Clients of a round in the figures of D_α."""
-CERTIFIED_CLIENTS = (1, 2, 3, 5, 8, 12, 16, 20, 25, 30, 40, 50)
-CERTIFIED_ORDERS = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 300, 1000)
-"""Points with a certified worst case. The paper's curves, which take less time, have more points."""
+PLOTTED_CLIENTS = (1, 2, 3, 5, 8, 12, 16, 20, 25, 30, 40, 50)
+PLOTTED_ORDERS = (1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 300, 1000)
 
 
 @dataclass(frozen=True)
@@ -125,71 +123,61 @@ def _paper_mechanisms(theta: str, rqm_count: int) -> list[DiscreteMechanism]:
     return [*rqms, PBM(clip=1.5, theta=pbm_theta)]
 
 
-def _divergence_row(
-    mechanism: DiscreteMechanism, axis: str, paper: RenyiBound, worst: RenyiBound | None = None
-) -> dict[str, Any]:
-    """One point of a curve over "clients" or "alpha"."""
-    return {
-        "over": axis,
-        "mechanism": mechanism.label,
-        "alpha": paper.alpha,
-        "clients": paper.clients,
-        "paper_random": paper.lower,
-        "paper_balanced": renyi(mechanism, worst.alpha, worst.clients, "balanced").lower if worst else None,
-        "attained": worst.lower if worst else None,
-        "certified": worst.upper if worst else None,
-        "per": "coordinate and round",
-    }
-
-
-def _by_clients(mechanism: DiscreteMechanism, report_step: Callable[[], None]) -> Iterator[dict[str, Any]]:
-    for clients in range(1, max(CERTIFIED_CLIENTS) + 1):
-        paper = renyi(mechanism, 2, clients, "random", seed=0)
-        if clients in CERTIFIED_CLIENTS:
-            yield _divergence_row(mechanism, "clients", paper, renyi(mechanism, 2, clients))
-            report_step()
-        else:
-            yield _divergence_row(mechanism, "clients", paper)
-
-
-def _by_order(mechanism: DiscreteMechanism, clients: int, report_step: Callable[[], None]) -> Iterator[dict[str, Any]]:
-    paper = renyi(mechanism, CERTIFIED_ORDERS, clients, "random", seed=0)
-    for paper_bound, worst in zip(paper, renyi(mechanism, CERTIFIED_ORDERS, clients), strict=True):
-        yield _divergence_row(mechanism, "alpha", paper_bound, worst)
-    report_step()
-    for paper_bound in renyi(mechanism, np.geomspace(1.1, 1000, 60).tolist(), clients, "random", seed=0):
-        yield _divergence_row(mechanism, "alpha", paper_bound)
+def _divergence_rows(mechanism: DiscreteMechanism, axis: str, orders: Sequence[float], clients: int) -> Rows:
+    """Points of a curve over "clients" or "alpha": the paper's values, and the attained and certified worst case."""
+    random = renyi(mechanism, orders, clients, "random", seed=0)
+    balanced = renyi(mechanism, orders, clients, "balanced")
+    return [
+        {
+            "over": axis,
+            "mechanism": mechanism.label,
+            "alpha": worst.alpha,
+            "clients": clients,
+            "paper_random": random_bound.lower,
+            "paper_balanced": balanced_bound.lower,
+            "attained": worst.lower,
+            "certified": worst.upper,
+            "per": "coordinate and round",
+        }
+        for random_bound, balanced_bound, worst in zip(random, balanced, renyi(mechanism, orders, clients), strict=True)
+    ]
 
 
 def _renyi_rows(theta: str, report_step: Callable[[], None]) -> Rows:
     """D₂ against the number of clients, and D_α for many clients and for one."""
     rows: Rows = []
     for mechanism in _paper_mechanisms(theta, 1):
-        rows += _by_clients(mechanism, report_step)
-        rows += _by_order(mechanism, PAPER_CLIENTS, report_step)
-        rows += _by_order(mechanism, 1, report_step)
+        for clients in PLOTTED_CLIENTS:
+            rows += _divergence_rows(mechanism, "clients", [2], clients)
+            report_step()
+        for clients in (PAPER_CLIENTS, 1):
+            rows += _divergence_rows(mechanism, "alpha", PLOTTED_ORDERS, clients)
+            report_step()
     return rows
 
 
 def _tradeoff_rows(theta: str, report_step: Callable[[], None]) -> Rows:
     """D_α of all mechanisms."""
-    mechanisms = _paper_mechanisms(theta, 3)
-    return [row for mechanism in mechanisms for row in _by_order(mechanism, PAPER_CLIENTS, report_step)]
+    rows: Rows = []
+    for mechanism in _paper_mechanisms(theta, 3):
+        rows += _divergence_rows(mechanism, "alpha", PLOTTED_ORDERS, PAPER_CLIENTS)
+        report_step()
+    return rows
 
 
 def _plot_divergences(axes: Axes, rows: Rows, axis: str) -> None:
     """Plot the paper's curves, and the worst case as a band from attained to certified."""
     curves: dict[str, Rows] = {}
-    for row in sorted(rows, key=lambda row: row[axis]):
+    for row in rows:
         name = row["mechanism"] if axis == "clients" else f"{row['mechanism']}, n={row['clients']}"
         if row["over"] == axis:
             curves.setdefault(name, []).append(row)
+    keys = (axis, "paper_random", "attained", "certified")
     for name, points in curves.items():
-        (line,) = axes.plot([row[axis] for row in points], [row["paper_random"] for row in points], lw=1.2, ls="--")
-        certified = [row for row in points if row["certified"] is not None]
-        x, lower, upper = ([row[key] for row in certified] for key in (axis, "attained", "certified"))
-        axes.plot(x, upper, color=line.get_color(), lw=1.6, marker="o", ms=3, label=name)
-        axes.fill_between(x, lower, upper, color=line.get_color(), alpha=0.35, lw=0)
+        x, paper, attained, certified = ([row[key] for row in points] for key in keys)
+        (line,) = axes.plot(x, certified, lw=1.6, marker="o", ms=3, label=name)
+        axes.fill_between(x, attained, certified, color=line.get_color(), alpha=0.35, lw=0)
+        axes.plot(x, paper, color=line.get_color(), lw=1.2, ls="--")
     axes.plot([], [], color="0.3", lw=1.2, ls="--", label="paper: others random at ±c")
     axes.plot([], [], color="0.3", lw=1.6, marker="o", ms=3, label="certified worst case (band: down to attained)")
     axes.set_xscale("log" if axis == "alpha" else "linear")
@@ -222,7 +210,7 @@ PAPER_FIGURES = {
 for _theta in PAPER_SETTINGS:
     PAPER_FIGURES[f"renyi-theta{_theta}"] = PaperFigure(
         f"{'Fig. 2' if _theta == '25' else 'appendix'}: D₂ against n, D_α against α, θ = 0.{_theta}",
-        2 * (len(CERTIFIED_CLIENTS) + 2),
+        2 * (len(PLOTTED_CLIENTS) + 2),
         partial(_renyi_rows, _theta),
         _plot_renyi,
     )
