@@ -52,6 +52,20 @@ def html_document(title: str, body: str, script: str = "") -> str:
 """
 
 
+def html_section(title: str, *content: str, css_class: str = "") -> str:
+    """A section of a document.
+
+    Args:
+        title: The heading, as plain text.
+        content: HTML below the heading.
+        css_class: Class of the element in style.css.
+
+    Returns:
+        HTML.
+    """
+    return f'<section class="{css_class}"><h2>{escape(title)}</h2>{"".join(content)}</section>'
+
+
 def html_table(rows: list[tuple[str, str]]) -> str:
     """A table of names and values. Names are plain text, values are HTML."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{value}</td></tr>" for name, value in rows)

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable
 from html import escape
 from math import inf
@@ -18,7 +19,7 @@ from rqm._util.words import many
 from rqm.accounting.guarantee import USELESS_EPSILON
 from rqm.data.class_names import class_names
 from rqm.report.charts import learning_chart, pmf_chart, trade_off_chart
-from rqm.report.html_document import html_document, html_table
+from rqm.report.html_document import html_document, html_section, html_table
 from rqm.report.run_folder_reader import RunFolder, read_runs
 
 
@@ -37,29 +38,32 @@ def build_page(folders: Iterable[Path], data: Path | None = None) -> str:
         ValueError: If a file is damaged.
     """
     groups = group_runs(read_runs(list(folders), data))
-    learning, plans = _learning(groups), _plans(groups)
     runs = [run for group in groups.values() for run in group]
     if len(runs) > 1:
-        # The seed with the largest ε stands for all.
-        privacy = [_privacy(max(group, key=_epsilon), f"Privacy: {name}") for name, group in groups.items()]
-        return html_document("Runs compared", "".join([_table_of_runs(groups), learning, *privacy, plans]))
-    run = runs[0]
-    sections = [_tiles(runs), _privacy(run, "Privacy"), learning, _messages(run), _time(run), _mechanism(run)]
-    return html_document(f"Run {run.path.name}", "".join([*sections, _model(run), plans]))
+        sections = [_table_of_runs(groups), _learning(groups)]
+        for name, group in groups.items():
+            largest = max(group, key=_epsilon)  # stands for all seeds
+            sections.append(_privacy(largest, f"Privacy: {name}"))
+        return html_document("Runs compared", "".join([*sections, _plans(groups)]))
+    (run,) = runs
+    sections = [_tiles(runs), _privacy(run, "Privacy"), _learning(groups), _messages(run), _time(run)]
+    sections += [_mechanism(run), _model(run), _plans(groups)]
+    return html_document(f"Run {run.path.name}", "".join(sections))
 
 
 def group_runs(runs: list[RunFolder]) -> dict[str, list[RunFolder]]:
     """Group runs that differ only in their seed, each group under a name of its own."""
     groups: dict[str, list[RunFolder]] = {}
     for run in runs:
-        plan_without_seed = json.dumps({**run.plan.to_dict(), "seed": 0}, sort_keys=True)
-        groups.setdefault(plan_without_seed, []).append(run)
+        plan_without_seed = {**run.plan.to_dict(), "seed": 0}
+        groups.setdefault(json.dumps(plan_without_seed, sort_keys=True), []).append(run)
     named: dict[str, list[RunFolder]] = {}
     for group in groups.values():
-        name, count = group[0].variant, 1
+        variant = group[0].variant
+        name, count = variant, 1
         while name in named:
             count += 1
-            name = f"{group[0].variant} ({count})"
+            name = f"{variant} ({count})"
         named[name] = group
     return named
 
@@ -70,16 +74,24 @@ def group_runs(runs: list[RunFolder]) -> dict[str, list[RunFolder]]:
 def _main_figures(runs: list[RunFolder]) -> dict[str, str]:
     """The main figures of runs that differ only in their seed."""
     accuracies = [run.accuracy for run in runs if run.accuracy is not None]
-    mean, half_width = mean_and_interval(accuracies) if accuracies else (np.nan, np.nan)
+    accuracy = "–"
+    if accuracies:
+        mean, half_width = mean_and_interval(accuracies)
+        accuracy = f"{mean:.2%}" if np.isnan(half_width) else f"{mean:.2%} ± {half_width:.2%}"
     epsilon = max(map(_epsilon, runs))
-    rounds, planned = min(run.completed_rounds for run in runs), runs[0].plan.participation.rounds
+    plan = runs[0].plan
+    rounds = str(min(len(run.metrics) for run in runs))
+    if not all(run.summary for run in runs):
+        rounds += f" of {plan.participation.rounds}, unfinished"
+    sent = np.mean([run.total("bits_up") for run in runs]) / 8
+    seconds = np.mean([run.total("seconds") for run in runs])
     return {
-        "accuracy on the test set": f"{mean:.2%}" + (f" ± {half_width:.2%}" if np.isfinite(half_width) else ""),
+        "accuracy on the test set": accuracy,
         "a user's ε, certified": "none" if epsilon == inf else f"{epsilon:.3g}",
-        "bits per coordinate": str(runs[0].plan.mechanism.bits),
-        "sent by all clients": _bytes(float(np.mean([run.total("bits_up") for run in runs])) / 8),
-        "rounds": f"{rounds:,}" if all(run.summary for run in runs) else f"{rounds:,} of {planned:,}, unfinished",
-        "in total": f"{np.mean([run.total('seconds') for run in runs]):.3g} s",
+        "bits per coordinate": str(plan.mechanism.bits),
+        "sent by all clients": _bytes(float(sent)),
+        "rounds": rounds,
+        "in total": f"{seconds:.3g} s",
     }
 
 
@@ -88,56 +100,63 @@ def _epsilon(run: RunFolder) -> float:
 
 
 def _tiles(runs: list[RunFolder]) -> str:
-    tiles = [
-        f'<div class="tile"><b>{value}</b><span>{name}</span></div>' for name, value in _main_figures(runs).items()
-    ]
-    return f'<div class="tiles">{"".join(tiles)}</div>'
+    tiles = ""
+    for name, value in _main_figures(runs).items():
+        tiles += f'<div class="tile"><b>{value}</b><span>{name}</span></div>'
+    return f'<div class="tiles">{tiles}</div>'
 
 
 def _table_of_runs(groups: dict[str, list[RunFolder]]) -> str:
-    rows = []
+    rows = ""
     for name, runs in groups.items():
-        values = [escape(name), str(len(runs)), *_main_figures(runs).values()]
-        rows.append(f"<tr><td>{'</td><td>'.join(values)}</td></tr>")
-    heads = "</th><th>".join(["runs", *_main_figures(runs)])
-    note = "Accuracy: mean and 95 % interval over seeds. The full guarantees are below."
-    return f"""<section class="wide"><h2>Runs</h2><table><tr><td></td><th>{heads}</th></tr>{"".join(rows)}</table>
-<p><small>{note}</small></p></section>"""
+        figures = _main_figures(runs)
+        cells = "</td><td>".join([escape(name), str(len(runs)), *figures.values()])
+        rows += f"<tr><td>{cells}</td></tr>"
+    heads = "</th><th>".join(["runs", *figures])
+    note = "<p><small>Accuracy: mean and 95 % interval over seeds. The full guarantees are below.</small></p>"
+    table = f"<table><tr><td></td><th>{heads}</th></tr>{rows}</table>"
+    return html_section("Runs", table, note, css_class="wide")
 
 
 def _learning(groups: dict[str, list[RunFolder]]) -> str:
-    charts = {key: learning_chart(groups, key) for key in ("accuracy", "loss")}
-    panels = [f"<div><h3>{key} on the test set</h3>{chart}</div>" for key, chart in charts.items() if chart]
-    seeds = max(len(runs) for runs in groups.values())
-    note = f"<p><small>Mean and 95 % interval over {seeds} seeds.</small></p>" if seeds > 1 else ""
-    return f'<section><h2>Learning</h2><div class="two">{"".join(panels)}</div>{note}</section>' if panels else ""
+    panels = ""
+    for key in ("accuracy", "loss"):
+        chart = learning_chart(groups, key)
+        if chart is not None:
+            panels += f"<div><h3>{key} on the test set</h3>{chart}</div>"
+    note = "<p><small>Bands: 95 % interval of the mean over seeds.</small></p>"
+    return html_section("Learning", f'<div class="two">{panels}</div>{note}') if panels else ""
 
 
 def _privacy(run: RunFolder, title: str) -> str:
     """The guarantee with all of its assumptions, its trade-off curve, and the ledger."""
-    privacy, guarantee, coordinate = run.findings["privacy"], run.guarantee, run.findings["coordinate"]
-    content, rows, is_useful = "", list[tuple[str, str]](), False
-    if guarantee is None:
-        content += f'<p class="warn">{escape(privacy["why"])}</p>'
-    else:
-        is_useful = guarantee["epsilon"] <= USELESS_EPSILON
-        assumptions = "".join(f"<li>{escape(assumption['text'])}</li>" for assumption in guarantee["assumptions"])
-        content += f"<p>Deployed with secure randomness: <b>{escape(guarantee['headline'])}</b>.</p>"
-        content += "" if is_useful else '<p class="warn">An ε of this size protects nobody.</p>'
-        content += f"<p>It assumes that:</p><ul>{assumptions}</ul>"
-        content += f"<h3>Attacks that infer whether a user took part</h3>{trade_off_chart(guarantee['trade_off'])}"
-        ratio = guarantee["noise_std_over_gaussian"]
-        if ratio is not None:
-            rows.append(("noise", f"{ratio:.4f} × a trusted server's Gaussian at this ε"))
+    privacy, coordinate = run.findings["privacy"], run.findings["coordinate"]
+    content = _guarantee(run.guarantee) if run.guarantee else f'<p class="warn">{escape(privacy["why"])}</p>'
+    rows = []
     if coordinate is not None:
         attained, certified = coordinate["attained"][0], coordinate["certified"][0]
         rows.append(("one coordinate, one round", f"D₂ attained {attained:.4g}, certified ≤ {certified:.4g}"))
     if "charged" in privacy:
-        charges, head = privacy["charged"]["charges"], privacy["charged"]["head_hash"]
-        rows.append(("ledger", f"{charges} charges, ends with <code>{head}</code>"))
+        charged = privacy["charged"]
+        rows.append(("ledger", f"{charged['charges']} charges, ends with <code>{charged['head_hash']}</code>"))
     rows.append(("randomness", "seeded, because this is a simulation: <b>not private</b>, the seed repeats it"))
-    css_class = "privacy" if is_useful else "privacy none"
-    return f'<section class="{css_class}"><h2>{escape(title)}</h2>{content}{html_table(rows)}</section>'
+    css_class = "privacy" if _epsilon(run) <= USELESS_EPSILON else "privacy none"
+    return html_section(title, content, html_table(rows), css_class=css_class)
+
+
+def _guarantee(guarantee: dict[str, Any]) -> str:
+    content = f"<p>Deployed with secure randomness: <b>{escape(guarantee['headline'])}</b>.</p>"
+    if guarantee["epsilon"] > USELESS_EPSILON:
+        content += '<p class="warn">An ε of this size gives no protection.</p>'
+    content += "<p>It assumes that:</p><ul>"
+    for assumption in guarantee["assumptions"]:
+        content += f"<li>{escape(assumption['text'])}</li>"
+    content += "</ul>"
+    ratio = guarantee["noise_std_over_gaussian"]
+    if ratio is not None:
+        content += f"<p>Its noise is {ratio:.4f} × that of a trusted server's Gaussian at this ε.</p>"
+    chart = trade_off_chart(guarantee["trade_off"])
+    return f"{content}<h3>Attacks that infer whether a user took part</h3>{chart}"
 
 
 def _messages(run: RunFolder) -> str:
@@ -148,28 +167,30 @@ def _messages(run: RunFolder) -> str:
         clients = many(plan.participation.clients, "client")
         rows.append(("bits per coordinate under secure aggregation", f"{plan.any_mean.wire_bits} ({clients})"))
     rows.append(("all clients, all rounds", _bytes(sent)))
-    if run.total("survivors"):
-        rows.append(("one client, one round", _bytes(sent / run.total("survivors"))))
+    messages = run.total("survivors")
+    if messages:
+        rows.append(("one client, one round", _bytes(sent / messages)))
     if run.summary and sent:
-        float_bytes = run.summary["float32_bits_up"] / 8
-        rows.append(("as float32", f"{_bytes(float_bytes)}, {float_bytes / sent:.3g} times as much"))
-    if run.total("secagg_bytes_up"):
-        rows.append(("with the protocol's keys and shares", _bytes(run.total("secagg_bytes_up"))))
-    if run.total("discarded"):
-        rows.append(("discarded rounds", f"{run.total('discarded'):.0f}, with too few clients"))
-    return f"<section><h2>Bits and bytes</h2>{html_table(rows)}</section>"
+        as_floats = run.summary["float32_bits_up"] / 8
+        rows.append(("as float32", f"{_bytes(as_floats)}, {as_floats / sent:.3g} times as much"))
+    with_protocol = run.total("secagg_bytes_up")
+    if with_protocol:
+        rows.append(("with the protocol's keys and shares", _bytes(with_protocol)))
+    discarded = run.total("discarded")
+    if discarded:
+        rows.append(("discarded rounds", f"{discarded:.0f}, with too few clients"))
+    return html_section("Bits and bytes", html_table(rows))
 
 
 def _time(run: RunFolder) -> str:
     """Seconds for each part of the rounds."""
-    seconds: dict[str, float] = {}
+    seconds: Counter[str] = Counter()
     for line in run.metrics:
-        for name, value in (line.get("parts") or {}).items():
-            seconds[name] = seconds.get(name, 0.0) + value
+        seconds.update(line.get("parts") or {})
     total = run.total("seconds")
     rows = [(name, f"{value:.3g} s, {value / total:.0%}") for name, value in seconds.items()]
-    note = "On a GPU these are the times to launch the work."
-    return f"<section><h2>Time</h2>{html_table(rows)}<p><small>{note}</small></p></section>" if rows else ""
+    note = "<p><small>On a GPU these are the times to launch the work.</small></p>"
+    return html_section("Time", html_table(rows), note) if rows else ""
 
 
 def _mechanism(run: RunFolder) -> str:
@@ -177,60 +198,60 @@ def _mechanism(run: RunFolder) -> str:
     pmf = run.findings["law"]
     if pmf is None:
         return ""
-    parameters = run.plan.mechanism.to_dict().items()
-    rows = [(name, escape(str(value))) for name, value in parameters if not isinstance(value, (list, tuple))]
+    rows = []
+    for name, value in run.plan.mechanism.to_dict().items():
+        if not isinstance(value, (list, tuple)):
+            rows.append((name, escape(str(value))))
     rows.append(("largest variance", f"{pmf['variance_max']:.4g} clip² per client and coordinate"))
     chart = pmf_chart(pmf["outcomes"], pmf["laws"])
-    return f'<section><h2>The mechanism</h2><div class="two"><div>{chart}</div>{html_table(rows)}</div></section>'
+    return html_section("The mechanism", f'<div class="two"><div>{chart}</div>{html_table(rows)}</div>')
 
 
 def _model(run: RunFolder) -> str:
     """The confusion matrix of the test set, and test pictures with the model's predictions."""
     evaluation = run.findings["model"]
     if "why" in evaluation:
-        return f"<section><h2>The model</h2><p>Not shown: {escape(evaluation['why'])}.</p></section>"
+        return html_section("The model", f"<p>Not shown: {escape(evaluation['why'])}.</p>")
     confusion = np.array(evaluation["confusion"])
     names, totals = class_names(run.plan.data, len(confusion)), confusion.sum(axis=1)
     mistakes = confusion - np.diag(np.diag(confusion))
     rows = []
-    for label, prediction in zip(*np.unravel_index(np.argsort(-mistakes, axis=None)[:8], mistakes.shape), strict=True):
-        count = mistakes[label, prediction]
-        if count:
-            rows.append((f"{names[label]} taken for {names[prediction]}", f"{count} of {totals[label]}"))
+    for position in np.argsort(-mistakes, axis=None)[:8]:
+        label, prediction = divmod(int(position), len(confusion))
+        if mistakes[label, prediction]:
+            count = f"{mistakes[label, prediction]} of {totals[label]}"
+            rows.append((f"{names[label]} taken for {names[prediction]}", count))
     fractions = confusion / np.maximum(1, totals[:, None])
     matrix = _png(np.kron(fractions**0.5, np.ones((6, 6))), "magma")
-    classes = escape(f"{' '.join(names[:3])} … {names[-1]}")
-    return f"""<section><h2>The model</h2>
-<div class="two"><div><h3>Confusion matrix: rows are labels, columns are predictions</h3>
+    classes = escape(" ".join(names))
+    content = f"""<div class="two"><div><h3>Confusion matrix: rows are labels, columns are predictions</h3>
 <img class="matrix" alt="confusion matrix" src="{matrix}">
-<p><small>Brightness is the square root of the fraction of a row; classes in the order {classes}.</small></p></div>
-<div><h3>Most frequent mistakes</h3>{html_table(rows)}</div></div>
+<p><small>Brightness is the square root of the fraction of a row. Classes in order: {classes}.</small></p>
+</div><div><h3>Most frequent mistakes</h3>{html_table(rows)}</div></div>
 <h3>Random test pictures</h3>{_samples(evaluation["some"], names)}
-<h3>Mistakes with the highest confidence</h3>{_samples(evaluation["mistaken"], names)}</section>"""
+<h3>Mistakes with the highest confidence</h3>{_samples(evaluation["mistaken"], names)}"""
+    return html_section("The model", content)
 
 
 def _samples(samples: list[dict[str, Any]], names: list[str]) -> str:
-    figures = []
+    figures = ""
     for sample in samples:
-        label, is_right = escape(names[sample["label"]]), sample["said"] == sample["label"]
-        caption = f"<b>{escape(names[sample['said']])}</b> {sample['sure']:.0%}" + (
-            "" if is_right else f"<br>is {label}"
-        )
+        label, prediction = escape(names[sample["label"]]), escape(names[sample["said"]])
+        css_class, caption = "right", f"<b>{prediction}</b> {sample['sure']:.0%}"
+        if label != prediction:
+            css_class, caption = "wrong", f"{caption}<br>is {label}"
         picture = _png(unpacked(sample["picture"]) / 255, "gray")
-        figures.append(
-            f'<figure class="{"right" if is_right else "wrong"}"><img alt="{label}" src="{picture}">'
-            f"<figcaption>{caption}</figcaption></figure>"
-        )
-    return f'<div class="samples">{"".join(figures)}</div>' if figures else "<p>None.</p>"
+        image = f'<img alt="{label}" src="{picture}">'
+        figures += f'<figure class="{css_class}">{image}<figcaption>{caption}</figcaption></figure>'
+    return f'<div class="samples">{figures}</div>' if figures else "<p>None.</p>"
 
 
 def _plans(groups: dict[str, list[RunFolder]]) -> str:
-    plans = [
-        f"<details><summary>{escape(name)}</summary><pre>{escape(to_toml(runs[0].plan.to_dict()))}</pre></details>"
-        for name, runs in groups.items()
-    ]
-    return f"""<section><h2>Repeat it</h2><p>Save the plan as <code>plan.toml</code>, then:</p>
-<pre>rqm train plan.toml --out runs/again</pre>{"".join(plans)}</section>"""
+    content = "<p>Save the plan as <code>plan.toml</code>, then:</p><pre>rqm train plan.toml --out runs/again</pre>"
+    for name, runs in groups.items():
+        plan = to_toml(runs[0].plan.to_dict())
+        content += f"<details><summary>{escape(name)}</summary><pre>{escape(plan)}</pre></details>"
+    return html_section("Repeat it", content)
 
 
 def to_toml(values: dict[str, Any]) -> str:

@@ -50,7 +50,15 @@ class PaperFigure:
 
 
 def save_csv(rows: Rows, path: Path) -> Path:
-    """Write the numbers of a figure as CSV; return the path."""
+    """Write the numbers of a figure as CSV.
+
+    Args:
+        rows: Rows with the same keys, which become the header.
+        path: The file. Its folder is created.
+
+    Returns:
+        The file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

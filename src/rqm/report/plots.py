@@ -23,7 +23,16 @@ Curves = dict[str, dict[str, Any]]
 
 
 def style_axes(axes: Axes, x_label: str, y_label: str) -> Axes:
-    """Label axes and draw a faint grid instead of a frame."""
+    """Label axes and draw a faint grid instead of a frame.
+
+    Args:
+        axes: The axes to change.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+
+    Returns:
+        The same axes.
+    """
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)
@@ -197,14 +206,12 @@ def plot_error_by_bits(candidates: "list[Candidate]") -> Figure:
         The figure.
     """
     figure, axes = new_figure("bits a parameter of a masked vector", "mean squared error of a value of the mean, clip²")
-    points: dict[str, list[tuple[float, float]]] = {}
-    for candidate in candidates:
-        bits = candidate.wire_bits_per_parameter or 0.0
-        points.setdefault(candidate.mechanism.label, []).append((bits, candidate.mse))
-    steps = sorted(point for some_points in points.values() for point in some_points)
-    axes.step(*zip(*steps, strict=True), where="post", color="0.6", lw=1.2)
-    for label, some_points in points.items():
-        axes.plot(*zip(*some_points, strict=True), "o", ms=4.5, label=label)
+    bits = [candidate.wire_bits_per_parameter or 0.0 for candidate in candidates]
+    errors = [candidate.mse for candidate in candidates]
+    labels = np.array([candidate.mechanism.label for candidate in candidates])
+    axes.step(bits, errors, where="post", color="0.6", lw=1.2)
+    for label in dict.fromkeys(labels):
+        axes.plot(np.array(bits)[labels == label], np.array(errors)[labels == label], "o", ms=4.5, label=label)
     _use_logarithms(axes)
     return figure
 
@@ -230,9 +237,7 @@ def plot_inversion(result: dict[str, Any]) -> Figure:
             axes.imshow(unpacked(picture["picture"]), cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
             if "similarity" in picture:
-                axes.text(
-                    27, 27, f"{picture['similarity']:.2f}", fontsize=7, ha="right", color="black", backgroundcolor="w"
-                )
+                axes.text(27, 27, f"{picture['similarity']:.2f}", fontsize=7, ha="right", backgroundcolor="w")
         scores, title = result["kinds"].get(kind), f"{kind}\n"
         if scores:
             half_width = scores["half_width"]

@@ -42,11 +42,6 @@ class RunFolder:
         guarantee: dict[str, Any] | None = self.findings["privacy"].get("guarantee")
         return guarantee
 
-    @property
-    def completed_rounds(self) -> int:
-        """The number of the last round."""
-        return int(self.metrics[-1]["round"]) if self.metrics else 0
-
     def evaluations(self, key: str) -> tuple[Any, Any]:
         """Rounds in which the server evaluated "loss" or "accuracy", and the values."""
         points = [(line["round"], line[key]) for line in self.metrics if np.isfinite(line.get(key, np.nan))]
