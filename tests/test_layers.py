@@ -185,8 +185,8 @@ def test_the_core_the_plan_the_account_and_reports_need_no_torch(tmp_path):
         ["torch", "flwr"],
         f"""
 import json, pathlib
-import rqm, rqm.plan.guard, rqm.secagg, rqm.advice.adviser, rqm.report.page, rqm.report.curves, rqm.report.figures
-from rqm.report import curves
+import rqm, rqm.plan.guard, rqm.secagg, rqm.advice.adviser, rqm.report.page, rqm.report.paper_figures
+from rqm.report import plots
 from rqm.plan.sweep import Sweep
 from rqm.plan.experiments import find
 from rqm.plan.leak import leak
@@ -195,7 +195,7 @@ lines = {{
     name: {{"round": [1], "loss": [[2.0]], "accuracy": [[0.1]], "plan": plan.to_dict(), "leak": leak(plan)}}
     for name, plan in plans.items()
 }}
-print(curves.draw(lines, pathlib.Path({str(tmp_path)!r}) / "curves.png").stat().st_size > 10_000)
+print(plots.save(plots.plot_curves(lines), pathlib.Path({str(tmp_path)!r}) / "curves.png").stat().st_size > 10_000)
 from rqm.cli import app
 app(["account", "glyphs", "--set", "clients=2", "--json"], standalone_mode=False)
 """,

@@ -15,7 +15,7 @@ from typing import Any
 from rqm import PBM, RQM, renyi
 from rqm._util.files import write_json
 from rqm.mechanisms.discrete import DiscreteMechanism
-from rqm.report.paper import PAPER
+from rqm.report.paper_figures import PAPER_SETTINGS
 
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 CLIENTS = (1, 40)
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     asked = parser.parse_args()
-    settings = [(theta, *one) for theta, every in PAPER.values() for one in every]
+    settings = [(theta, *one) for theta, every in PAPER_SETTINGS.values() for one in every]
     with ProcessPoolExecutor(asked.workers) as pool:
         cells = list(pool.map(claim, [(*one, clients) for clients in CLIENTS for one in settings]))
     theorems = [theorem(margin, keep) for _, margin, keep in settings]

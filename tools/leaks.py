@@ -7,7 +7,7 @@ from pathlib import Path
 from rqm._util.files import write_json
 from rqm.plan.leak import leak
 from rqm.plan.plan import Plan
-from rqm.report.curves import draw
+from rqm.report.plots import plot_curves, save
 
 if __name__ == "__main__":
     for _name in sys.argv[1:]:
@@ -16,4 +16,4 @@ if __name__ == "__main__":
         for _entry in _curves.values():
             _entry["leak"] = leak(Plan.from_dict(_entry["plan"]))
         write_json(_path, _curves)
-        print(draw(_curves, _path.with_suffix(".png")))
+        print(save(plot_curves(_curves), _path.with_suffix(".png")))

@@ -16,7 +16,7 @@ from rqm.advice.candidates import Request
 from rqm.advice.design import known_mechanisms, level_keeps, single_keep
 from rqm.advice.lattice import summed_table
 from rqm.mechanisms.discrete import DiscreteMechanism
-from rqm.report.pareto import draw
+from rqm.report.plots import plot_error_by_epsilon, save
 from tools.tables import ALONE
 
 
@@ -27,7 +27,7 @@ def alone(out: Path) -> None:
     )
     lines = pareto(request, list(ALONE))
     _save(out / "mechanisms-alone.json", lines)
-    draw(lines, out / "mechanisms-alone.png", "one client alone, 4 bits, pure ε")
+    save(plot_error_by_epsilon(lines, "one client alone, 4 bits, pure ε"), out / "mechanisms-alone.png")
 
 
 def forty(out: Path) -> None:

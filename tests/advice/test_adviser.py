@@ -14,7 +14,7 @@ from rqm.accounting.release import Release
 from rqm.advice.adviser import pareto
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.discrete import DiscreteMechanism
-from rqm.report.pareto import draw
+from rqm.report.plots import plot_error_by_epsilon, save
 
 MANY_BITS = {"clients": 30, "epsilon": 6, "delta": 1e-5, "dim": 256, "bits": 32}
 MODEL = {"dim": 2**20, "population": 10**6, "rounds": 250}
@@ -172,4 +172,4 @@ def test_lines_of_epsilon_against_error(tmp_path):
     for points in lines.values():
         errors = [error for _, error in sorted(points)]
         assert errors == sorted(errors, reverse=True)
-    assert draw(lines, tmp_path / "pareto.png").stat().st_size > 10_000
+    assert save(plot_error_by_epsilon(lines), tmp_path / "pareto.png").stat().st_size > 10_000

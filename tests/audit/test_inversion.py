@@ -18,7 +18,7 @@ from rqm.audit.inversion import (
     victim_model,
 )
 from rqm.data import load
-from rqm.report.attacks import draw
+from rqm.report.plots import draw_attack
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_a_plain_gradient_reveals_its_picture_and_a_noisy_sum_does_not(tmp_path)
     row = [{"picture": picture_to_text(attacks[0].truth), "similarity": 1.0}]
     assert np.abs(text_to_picture(row[0]["picture"]) / 255 - attacks[0].truth).max() <= 0.5 / 255 + 1e-12
     write_json(tmp_path / "i.json", {"kinds": scores, "pictures": dict.fromkeys(["the picture", *OBSERVATIONS], row)})
-    assert draw(tmp_path / "i.json").stat().st_size > 10_000
+    assert draw_attack(tmp_path / "i.json").stat().st_size > 10_000
 
 
 def test_similarity_is_one_for_equal_pictures_and_low_for_noise():

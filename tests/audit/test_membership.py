@@ -10,7 +10,7 @@ from rqm._util.files import write_json
 from rqm.audit import suite
 from rqm.audit.membership import audit_membership, likelihood_ratios, roc_curve
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.report.attacks import draw
+from rqm.report.plots import draw_attack
 
 
 def area(confidences, is_member):
@@ -32,7 +32,7 @@ def test_members_are_detected_without_noise_and_not_with_it(tmp_path):
     assert private["area_low"] < 0.5 < private["area_high"]
     assert private["found_low"] <= 0.05
     write_json(tmp_path / "membership.json", audits)
-    assert draw(tmp_path / "membership.json").stat().st_size > 10_000
+    assert draw_attack(tmp_path / "membership.json").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("models", [4, 8, 12])

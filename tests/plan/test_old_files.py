@@ -10,7 +10,7 @@ from rqm import Plan
 from rqm.ledger.ledger import LEDGER, Ledger, LedgerError, read
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import PLAN
-from rqm.report.page import build
+from rqm.report.page import build_page
 from tests.commands import rqm
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
@@ -51,7 +51,7 @@ def test_the_plan_of_an_old_run_is_refused_with_the_remedy(old):
         Plan.of_run(old / "private")
     assert str(error.value).startswith(str(old / "private" / PLAN))
     with pytest.raises(ValueError, match=REMEDY):
-        build([old / "private"])
+        build_page([old / "private"])
 
 
 @pytest.mark.parametrize("command", [("train", "--resume"), ("account",), ("report",)])

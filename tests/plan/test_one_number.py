@@ -20,8 +20,8 @@ from rqm.mechanisms.table import Table
 from rqm.plan.guard import Guard
 from rqm.plan.plan import PLAN, Transforms
 from rqm.related.randomized_response import RandomizedResponse
-from rqm.report.page import build, to_toml
-from rqm.report.page.facts import read
+from rqm.report.page import build_page, to_toml
+from rqm.report.run_folder_reader import read_run
 from rqm.training.findings import described
 from tests.commands import rqm
 from tests.plans import change_plan, make_plan
@@ -107,10 +107,10 @@ def all_say_one_number(plan, options):
         for one in (of_plan, of_run):
             for key, value in wanted.to_dict().items():
                 assert one[key] == ("inf" if value == inf else value), key
-        shown = read(folder)
+        shown = read_run(folder)
         assert shown.guarantee == described(wanted)
-        assert shown.found["privacy"]["charged"]["head_hash"] == of_run["head_hash"]
-        page = build([folder])
+        assert shown.findings["privacy"]["charged"]["head_hash"] == of_run["head_hash"]
+        page = build_page([folder])
         assert escape(wanted.headline) in page
         for name, value in options.items():
             check_option(plan, file, folder, name, value, wanted)

@@ -1,44 +1,62 @@
 """The explorer: the committed page is the built one, its numbers are Python's, and it works in a browser."""
 
-import json
 import re
-from math import inf
+from math import exp, inf, sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rqm import PBM, RQM, StochasticRounding, renyi
-from rqm.related.randomized_response import RandomizedResponse
-from rqm.report import explorer
+from rqm import PBM, RQM, Gaussian, Participation, StochasticRounding, ThreatModel, renyi
+from rqm._util.checks import padded
+from rqm.accounting.accountant import Question
+from rqm.accounting.calibration import coordinate_clip, gaussian_noise
+from rqm.accounting.participation import charge_counts
+from rqm.accounting.release import Release
+from rqm.bounds import gaussian_deltas, gaussian_mu
+from rqm.report.explorer import INPUTS, ORDERS, build_explorer, mechanism_table, mechanism_tables
+from tests.browser import chromium
 from tests.commands import rqm
-from tools import explorer as grids
 
 ROOT = Path(__file__).parents[2]
-KINDS = {one.kind: one for one in (RQM, PBM, StochasticRounding, RandomizedResponse)}
-GRID = json.loads((ROOT / "src/rqm/report/explorer/grid.json").read_text())
+FIELDS = ("epsilon", "delta", "dim", "rounds", "participations", "clients", "honest", "bits")
+REQUESTS = [
+    dict(zip(FIELDS, values, strict=True))
+    for values in (
+        (3, 1e-6, 10**6, 250, 1, 1000, 1000, 1),
+        (8, 1e-5, 48_670, 54, 1, 400, 400, 1),
+        (10, 1e-5, 10**5, 340, 10, 100, 80, 4),
+        (0.1, 1e-9, 1, 20, 5, 7, 3, 2),
+        (50, 1e-3, 3, 2, 1, 1, 1, 1),
+        (1, 1e-6, 10**4, 100, 100, 2**53 - 1, 2**40, 1),
+        (1, 1e-6, 10**4, 100, 100, 2**49 - 1, 2**40, 1),
+    )
+]
+
+
+def random_request(seed):
+    rng = np.random.default_rng(seed)
+    rounds, clients = int(rng.integers(1, 200)), int(10 ** rng.uniform(0, 9))
+    participations, honest = int(rng.integers(1, rounds + 1)), int(rng.integers(1, clients + 1))
+    epsilon, delta, dim = 10 ** rng.uniform(-2, 1.5), 10 ** rng.uniform(-12, -2), int(10 ** rng.uniform(0, 7))
+    bits = int(rng.integers(1, 17))
+    return dict(zip(FIELDS, (epsilon, delta, dim, rounds, participations, clients, honest, bits), strict=True))
+
+
+REQUESTS += [random_request(seed) for seed in range(30)]
 
 # -- without a browser ----------------------------------------------------------------------------
 
 
 def test_committed_page_is_the_built_one():
-    assert (ROOT / "docs/explorer.html").read_text(encoding="utf-8") == explorer.build(), (
-        "run: python -m tools.explorer page docs/explorer.html"
-    )
+    committed = (ROOT / "docs/explorer.html").read_text(encoding="utf-8")
+    assert committed == build_explorer(), "run: rqm explore --no-open --out docs/explorer.html"
 
 
 def test_page_is_one_small_file_that_loads_nothing():
-    page = explorer.build()
-    assert len(page.encode()) < 400_000
+    page = build_explorer()
+    assert len(page.encode()) < 200_000
     assert not re.findall(r"https?://|@import|\burl\(|\bfetch\(|XMLHttpRequest|importScripts|<script[^>]*\bsrc=", page)
-    assert "/*{" not in page
-
-
-def test_module_writes_the_page(tmp_path):
-    from tools.explorer import main
-
-    main(["page", str(tmp_path / "page.html")])
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == explorer.build()
 
 
 def test_command_writes_and_opens(tmp_path, monkeypatch):
@@ -48,174 +66,175 @@ def test_command_writes_and_opens(tmp_path, monkeypatch):
     printed = rqm("explore", "--out", tmp_path / "new" / "page.html", "--no-open").stdout + rqm("explore").stdout
     paths = [Path(line) for line in printed.split()]
     assert paths == [tmp_path / "new" / "page.html", tmp_path / "cache" / "rqm" / "explorer.html"]
-    assert all(path.read_text(encoding="utf-8") == explorer.build() for path in paths)
+    assert all(path.read_text(encoding="utf-8") == build_explorer() for path in paths)
     assert opened == [paths[1].as_uri()]
 
 
-def test_grid_holds_the_settings_it_should():
-    listed = [(grids.parameters(mech), [str(n) for n in counts]) for mech, counts in grids.settings()]
-    stored = [({k: v for k, v in one.items() if k != "bounds"}, list(one["bounds"])) for one in GRID["settings"]]
-    assert stored == listed
-    assert grids.format_grid(GRID) == (ROOT / "src/rqm/report/explorer/grid.json").read_text()
-    assert GRID["orders"] == ["inf" if alpha == inf else alpha for alpha in grids.ORDERS]
+@pytest.mark.parametrize(
+    "mechanism", [RQM(margin=0.66, keep=0.33), PBM(theta=0.35), StochasticRounding(margin=2.0, levels=2)]
+)
+def test_tables_have_the_pmf_and_certified_divergences(mechanism):
+    table = mechanism_table(mechanism)
+    np.testing.assert_allclose(table["pmfs"], mechanism.pmf(INPUTS), rtol=1e-3)
+    np.testing.assert_allclose(mechanism.pmf(-INPUTS), mechanism.pmf(INPUTS)[:, ::-1], atol=1e-12)
+    certified = np.array([bound.upper for bound in renyi(mechanism, ORDERS, 1)])
+    assert (table["renyi"] >= certified * (1 - 1e-8)).all()
+    assert (table["renyi"] <= certified * 1.001).all()
 
 
-@pytest.mark.parametrize(("place", "clients"), [(0, 2), (1, 5), (8, 10), (11, 100), (14, 2)])
-def test_grid_is_what_renyi_says(place, clients):
-    setting = GRID["settings"][place]
-    bounds = renyi(made(setting), grids.ORDERS, clients)
-    for entry, bound in zip(setting["bounds"][str(clients)], bounds, strict=True):
-        assert entry[:2] == pytest.approx([bound.lower, bound.upper], rel=1e-9)
+# -- in a browser ---------------------------------------------------------------------------------
 
 
-# -- the laws in the page are the laws in Python -----------------------------------------------------
-
-
-def made(fields):
-    fields = {name: value for name, value in fields.items() if name != "bounds"}
-    return KINDS[fields.pop("mechanism")](**fields)
-
-
-def case(p, xs=(-1.0, -0.37, 0.0, 0.3, 1.0), runs=((1.1, 1), (2, 1), (64, 1), (inf, 1))):
-    return {"p": p, "xs": list(xs), "runs": [list(run) for run in runs]}
-
-
-def few(*counts):
-    return [(alpha, n) for n in counts for alpha in (1.1, 2, 7.5, inf)]
-
-
-def cases():
-    """A seeded sweep over all mechanisms, and the corners."""
-    rng = np.random.default_rng(7)
-    out = []
-    for _ in range(14):
-        m = int(rng.integers(2, 33))
-        margin, q = round(rng.uniform(0.05, 4), 2), round(rng.uniform(0.02, 0.98), 2)
-        xs = rng.uniform(-1, 1, 3).tolist()
-        each = rng.uniform(0.02, 0.98, m - 2).round(2).tolist()
-        out += [
-            case({"mechanism": "rqm", "levels": m, "margin": margin, "keep": q}, xs),
-            case({"mechanism": "rqm", "levels": m, "margin": margin, "keep": each}, xs),
-            case({"mechanism": "pbm", "levels": m, "theta": round(rng.uniform(0.01, 0.49), 2)}, xs),
-            case({"mechanism": "rounding", "levels": m, "margin": margin}, xs),
-            case({"mechanism": "randomized-response", "levels": m, "epsilon": round(rng.uniform(0.1, 12), 1)}, xs),
-        ]
-    for q in (0.02, 0.98):
-        out += [case({"mechanism": "rqm", "levels": 32, "margin": margin, "keep": q}) for margin in (0.05, 4.0)]
-    out += [
-        case({"mechanism": "rounding", "levels": m, "margin": g}) for m, g in ((2, 0.0), (4, 2.0), (4, 2.5), (23, 0.1))
-    ]
-    out += [
-        case({"mechanism": "rqm", "levels": 16, "margin": 1.0, "keep": 0.42}, runs=few(2, 3)),
-        case({"mechanism": "rqm", "levels": 5, "margin": 1.0, "keep": [0.2, 0.5, 0.9]}, runs=few(2, 4)),
-        case({"mechanism": "rqm", "levels": 8, "margin": 0.3, "keep": 0.98}, runs=few(2, 3)),
-        case({"mechanism": "rqm", "levels": 32, "margin": 3.5, "keep": 0.9}, runs=few(2)),
-        case({"mechanism": "rqm", "levels": 3, "margin": 0.5, "keep": 0.5}, runs=few(2, 20)),
-        case({"mechanism": "pbm", "levels": 16, "theta": 0.25}, runs=few(2, 9)),
-        case({"mechanism": "pbm", "levels": 32, "theta": 0.49}, runs=few(2, 12)),
-        case({"mechanism": "rounding", "levels": 2, "margin": 0.05}, runs=few(2, 100)),
-        case({"mechanism": "rounding", "levels": 2, "margin": 20.0}, runs=few(2, 100)),
-        case({"mechanism": "rounding", "levels": 5, "margin": 1.0}, runs=few(2, 100)),
-        case({"mechanism": "randomized-response", "levels": 6, "epsilon": 3.0}, runs=few(2, 4)),
-    ]
-    return out
-
-
-EVALUATE = """cases => cases.map(({p, xs, runs}) => {
-  const mech = rqm.mechanism(p);
-  const bounds = runs.map(([alpha, n]) => rqm.renyi(p, alpha, n));
-  return {
-    pmf: xs.flatMap((x) => Array.from(rqm.pmf(mech, x))), variance: xs.map((x) => rqm.variance(mech, x)),
-    variance_max: [rqm.varianceMax(mech).value], breakpoints: rqm.breakpoints(mech).map((point) => point.x),
-    renyi: bounds.flatMap((one) => [one.lower, one.upper]), bits: [rqm.bits(mech), rqm.sumBits(mech, 7)],
-    theorem: p.mechanism === 'rqm' ? [rqm.theoremBound(mech)] : [],
-  };
-})"""
-
-
-def reference(one):
-    mech = made(one["p"])
-    bounds = [renyi(mech, alpha, n) for alpha, n in one["runs"]]
-    return {
-        "pmf": mech.pmf(one["xs"]).ravel(),
-        "variance": mech.variance(one["xs"]),
-        "variance_max": [mech.variance_max],
-        "breakpoints": mech.breakpoints,
-        "renyi": [value for bound in bounds for value in (bound.lower, bound.upper)],
-        "bits": [mech.bits, mech.sum_bits(7)],
-        "theorem": [mech.theorem_bound] if isinstance(mech, RQM) else [],
-    }
-
-
-def assert_same(found, expected, name):
-    """Equal, but for certified bounds (every other value of `renyi`): the page enumerates, Python may be 1 % above."""
-    found, expected = np.array(found[name]), np.array(expected[name])
-    if name == "renyi":
-        assert (found[1::2] <= expected[1::2] * (1 + 1e-9)).all()
-        np.testing.assert_allclose(found[1::2], expected[1::2], rtol=1e-2, err_msg=name)
-        found, expected = found[::2], expected[::2]
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11, err_msg=name)
+@pytest.fixture(scope="module")
+def started():
+    with chromium() as watched:
+        yield watched
 
 
 @pytest.fixture
-def calculator(browser, address):
-    """One page that is only asked for numbers."""
-    return browser.open(f"{address}#mechanism=rounding&n=1")
+def browser(started):
+    yield started
+    started.close_pages()
+    started.assert_clean()
 
 
-def test_numbers_are_pythons(calculator):
-    todo = cases()
-    for one, found in zip(todo, calculator.evaluate(EVALUATE, todo), strict=True):
-        expected = reference(one)
-        for name in expected:
-            assert_same(found, expected, name)
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    path = tmp_path_factory.mktemp("explorer") / "explorer.html"
+    path.write_text(build_explorer(), encoding="utf-8")
+    return path.as_uri()
 
 
-@pytest.mark.parametrize("name", ["pmf", "variance", "variance_max", "renyi"])
-def test_a_wrong_law_would_be_noticed(calculator, name):
-    """The comparison has the power to see a keep, a lean or an ε that is off by 1 %."""
-    for p, wrong in (
-        ({"mechanism": "rqm", "levels": 16, "margin": 1.0, "keep": 0.42}, {"keep": 0.4242}),
-        ({"mechanism": "pbm", "levels": 16, "theta": 0.25}, {"theta": 0.2525}),
-        ({"mechanism": "randomized-response", "levels": 6, "epsilon": 3.0}, {"epsilon": 3.03}),
-    ):
-        right, off = case(p, runs=few(2)), case({**p, **wrong}, runs=few(2))
-        found_right, found_off = calculator.evaluate(EVALUATE, [right, off])
-        assert_same(found_right, reference(right), name)
-        with pytest.raises(AssertionError):
-            assert_same(found_off, reference(right), name)
+@pytest.fixture
+def page(browser, address):
+    return browser.open(address)
 
 
-def test_exact_values_lie_within_the_grids(calculator):
-    for setting in GRID["settings"]:
-        p = {name: value for name, value in setting.items() if name != "bounds"}
-        for n in (2,) if p["mechanism"] == "rqm" else (2, 5) if p["mechanism"] != "randomized-response" else ():
-            orders = list(grids.ORDERS)
-            found = calculator.evaluate("([p, n, a]) => rqm.exact(rqm.mechanism(p), n, a)", [p, n, orders])
-            for one, (lower, upper, *_) in zip(found, setting["bounds"][str(n)], strict=True):
-                assert lower * (1 - 1e-9) <= one["lower"] <= one["upper"] <= upper * (1 + 1e-9)
+def expected_noise(request):
+    participation = Participation(request["honest"], request["rounds"], max_participations=request["participations"])
+    question = Question(
+        Release(Gaussian(1.0), 1, 1.0),
+        participation,
+        ThreatModel(),
+        request["delta"],
+        charge_counts(participation, None),
+    )
+    honest_std, coordinates = gaussian_noise(question, request["epsilon"]), padded(request["dim"])
+    std = honest_std * sqrt(request["clients"] / request["honest"])
+    return {
+        "honestStd": honest_std,
+        "std": std,
+        "meanNorm": std * sqrt(coordinates) / request["clients"],
+        "coordinateStd": std / request["clients"],
+        "margin": honest_std / sqrt(request["honest"]) / coordinate_clip(1.0, coordinates) - 1,
+        "coordinates": coordinates,
+        "sumBits": PBM(levels=2 ** request["bits"]).sum_bits(request["clients"]),
+    }
 
 
-def test_searches_attain_what_they_say(calculator):
-    """Python computes the divergence for the very inputs that the page names."""
-    p = {"mechanism": "rqm", "levels": 16, "margin": 0.8, "keep": 0.35}
-    for depth in (0, 1):
-        for alpha in (2, 20):
-            found = calculator.evaluate("([p, a, d]) => rqm.search(rqm.mechanism(p), 12, [a], d)[0]", [p, alpha, depth])
-            others = [x for x, count in found["others"] for _ in range(count)]
-            assert found["lower"] == pytest.approx(renyi(made(p), alpha, 12, others).lower, rel=1e-9)
+def test_noise_is_pythons(page):
+    computed = page.evaluate("(requests) => requests.map(noiseFor)", REQUESTS)
+    for request, noise in zip(REQUESTS, computed, strict=True):
+        for name, value in expected_noise(request).items():
+            assert noise[name] == pytest.approx(value, rel=1e-6), (request, name)
+            assert noise[name] != pytest.approx(value * 1.0001 + 1e-12, rel=1e-6)  # an error would be detected
 
 
-def test_certificates_between_precomputed_values_hold(calculator):
-    """Between orders, and for more clients, the page's bound is above what is certified there, and not far above."""
-    p = {"mechanism": "pbm", "levels": 16, "theta": 0.25}
-    for alpha, n in ((1.2, 10), (3, 10), (11, 12), (100, 25)):
-        found = calculator.evaluate(
-            "([p, n, a, g]) => rqm.gridCertificate(g, rqm.mechanism(p), n, a)", [p, n, alpha, GRID]
-        )
-        true = renyi(made(p), alpha, n).upper
-        assert true <= found["upper"] <= 2 * true
-        assert found["upperClients"] <= n
+def test_margin_has_the_noise_that_is_needed(page):
+    request = REQUESTS[1]
+    margin = page.evaluate("(request) => noiseFor(request).margin", request)
+    mechanism = StochasticRounding(clip=coordinate_clip(1.0, padded(request["dim"])), levels=2, margin=margin)
+    noise = sqrt(request["honest"] * mechanism.variance(0.0))
+    assert noise == pytest.approx(expected_noise(request)["honestStd"], rel=1e-6)
 
 
-# -- the page as its readers use it ------------------------------------------------------------------
+def test_gaussian_privacy_profile_is_pythons(page):
+    mus, epsilons = [1e-3, 0.1, 0.6477, 1, 5, 30], [0, 0.01, 1, 8, 100]
+    computed = page.evaluate(
+        "([mus, epsilons]) => mus.map((mu) => epsilons.map((e) => gaussianDelta(mu, e)))", [mus, epsilons]
+    )
+    expected, shifted = (
+        np.array([gaussian_deltas(factor * mu, np.array(epsilons)) for mu in mus]) for factor in (1, 1.01)
+    )
+    np.testing.assert_allclose(computed, expected, rtol=1e-7, atol=1e-15)
+    assert not np.allclose(computed, shifted, rtol=1e-7, atol=1e-15)
+    for epsilon, delta in ((0.1, 1e-5), (3, 1e-6), (40, 1e-12)):
+        computed = page.evaluate("(request) => gaussianMu(...request)", [epsilon, delta])
+        assert computed == pytest.approx(gaussian_mu(epsilon, delta), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("clients", "0", "clients per round: "),
+        ("clients", "2.5", "clients per round: "),
+        ("clients", "1e300", "clients per round: "),
+        ("clients", "", "clients per round: "),
+        ("clients", "999", "honest clients per round, at least: must be at most the clients per round"),
+        ("epsilon", "0", "ε: "),
+        ("delta", "1", "δ: "),
+        ("participations", "251", "rounds of one user, at most: must be at most the rounds"),
+        ("bits", "17", "bits per coordinate that a client sends: "),
+    ],
+)
+def test_invalid_values_are_refused(page, field, text, message):
+    page.fill(f"#{field}", text)
+    assert page.inner_text("#refusal").startswith(message)
+    assert page.is_hidden("#answer")
+    page.click("text=keyboard")
+    assert page.is_visible("#answer")
+    assert page.is_hidden("#refusal")
+
+
+def test_presets_have_an_answer_and_links_restore_it(browser, page):
+    for label in page.locator("[data-preset]").all_inner_texts():
+        page.click(f"text={label}")
+        assert page.is_visible("#answer"), label
+    page.fill("#epsilon", "2.5")
+    page.select_option("#mechanism", label="PBM, 16 levels")
+    page.fill("#x", "-4")
+    restored = browser.open(page.url)
+    assert restored.inner_text("main") == page.inner_text("main")
+    assert f"{exp(2.5):.2f} times" in restored.inner_text("#odds")
+
+
+@pytest.mark.parametrize(
+    "damaged", ["#%%%&&==&m", "#mechanism=__proto__&x=<b>", "#mechanism=7&parameter-0=1e9&epsilon=abc"]
+)
+def test_a_damaged_link_shows_a_page(browser, address, damaged):
+    damaged_page = browser.open(address + damaged)
+    assert "≤" in damaged_page.inner_text("#mechanism-table")
+    assert "NaN" not in damaged_page.inner_text("body")
+
+
+def test_sliders_choose_the_table(page):
+    for index, mechanism in enumerate(mechanism_tables()["mechanisms"]):
+        page.select_option("#mechanism", str(index))
+        position = 0
+        for number, values in enumerate(mechanism["parameters"].values()):
+            page.fill(f"#parameter-{number}", str(len(values) - 2))
+            position = position * len(values) + len(values) - 2
+        for x in (-7, 4):
+            page.fill("#x", str(x))
+            table = mechanism["tables"][position]
+            assert f"≤ {table['renyi'][ORDERS.index(inf)]}" in page.inner_text("#mechanism-table")
+            titles = page.locator("#pmf-chart title").all_text_contents()
+            shown = [float(title.split(": ")[1]) for title in titles]
+            assert shown == table["pmfs"][abs(x)][:: 1 if x > 0 else -1]
+
+
+def test_it_opens_with_the_papers_mechanism(page):
+    bound = renyi(RQM(), 2, 1).upper
+    assert f"≤ {mechanism_table(RQM())['renyi'][ORDERS.index(2)]}" in page.inner_text("#mechanism-table")
+    assert mechanism_table(RQM())["renyi"][ORDERS.index(2)] == pytest.approx(bound, rel=1e-3)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_follows_the_theme(browser, address, scheme):
+    opened = browser.open(address, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+    assert opened.evaluate("document.documentElement.dataset.theme") == scheme
+    opened.click("#theme")
+    assert opened.evaluate("document.documentElement.dataset.theme") != scheme
+    labeled = "(one) => one.labels?.length || one.textContent.trim()"
+    assert opened.evaluate(f"[...document.querySelectorAll('input, select, button')].every({labeled})")

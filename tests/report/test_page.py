@@ -1,4 +1,4 @@
-"""Reports of real runs, in a real browser: they load alone, say what is so, and read well anywhere."""
+"""Reports of real runs, read as text and in a browser."""
 
 import json
 import shutil
@@ -15,9 +15,8 @@ from rqm.plan.experiments import find
 from rqm.plan.plan import PLAN as PLAN_FILE
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
-from rqm.report.page import build, grouped, to_toml
-from rqm.report.page.facts import find as find_runs
-from rqm.report.page.facts import read
+from rqm.report.page import build_page, group_runs, to_toml
+from rqm.report.run_folder_reader import read_run, read_runs
 from rqm.training import run
 from tests.browser import chromium
 from tests.plans import change_plan
@@ -34,9 +33,9 @@ PLAN = change_plan(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A private run of four rounds, with a ledger."""
-    place = tmp_path_factory.mktemp("runs") / "first"
-    run.carry_out(PLAN, load("glyphs"), place)
-    return place
+    path = tmp_path_factory.mktemp("runs") / "first"
+    run.carry_out(PLAN, load("glyphs"), path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +49,10 @@ def browser():
         yield watched
 
 
-def test_the_report_says_what_is_so(folder, page):
+def test_a_report_has_the_guarantee_its_assumptions_and_the_ledger(folder, page):
     text = page.read_text()
     summary = json.loads((folder / run.SUMMARY).read_text())
-    assert f"{summary['accuracy']:.1%}" in text
+    assert f"{summary['accuracy']:.2%}" in text
     guarantee = account(PLAN)
     assert f"ε = {guarantee.epsilon:.4g}, δ = 1e-05" in text.replace("\n", "")
     assert all(assumption.text("user") in unescape(text) for assumption in guarantee.assumptions)
@@ -63,34 +62,34 @@ def test_the_report_says_what_is_so(folder, page):
     assert page.stat().st_size < 5e6
 
 
-def test_the_plan_in_it_repeats_the_run(folder, page):
+def test_the_plan_in_a_report_is_the_plan_of_the_run(folder, page):
     text = page.read_text()
-    toml = text.split("<h3>plan.toml</h3><pre>")[1].split("</pre>")[0].replace("&quot;", '"')
+    toml = text.split("<summary>first</summary><pre>")[1].split("</pre>")[0].replace("&quot;", '"')
     assert Plan.from_dict(tomllib.loads(toml)) == change_plan(PLAN, delta=1e-5)
 
 
 def test_the_confusion_matrix_has_the_accuracy_on_its_diagonal(folder):
-    confusion = np.array(read(folder).found["model"]["confusion"])
+    confusion = np.array(read_run(folder).findings["model"]["confusion"])
     summary = json.loads((folder / run.SUMMARY).read_text())
     assert np.diag(confusion).sum() / confusion.sum() == pytest.approx(summary["accuracy"], abs=1e-9)
     labels = load("glyphs").test_labels.numpy()
     assert (np.bincount(labels, minlength=62) == confusion.sum(axis=1)).all()
 
 
-def test_seconds_are_broken_down(folder):
-    lines = read(folder).lines
+def test_metrics_have_the_seconds_of_each_part(folder):
+    lines = read_run(folder).metrics
     for line in lines:
         assert {"gradients", "clip, rotate, encode", "server"} <= line["parts"].keys()
         assert 0 < sum(line["parts"].values()) <= line["seconds"] * 1.001
 
 
-def test_it_loads_alone_in_a_browser_and_fits_a_phone(browser, page):
+def test_a_report_loads_nothing_and_fits_a_phone(browser, page):
     for width in (1200, 390):
         for scheme in ("light", "dark"):
             opened = browser.open(page.as_uri(), viewport={"width": width, "height": 800}, color_scheme=scheme)
             assert opened.evaluate("document.documentElement.scrollWidth") <= width
             assert opened.evaluate("document.documentElement.dataset.theme") == scheme
-            assert opened.locator("svg polyline.line").count() == 4  # accuracy, loss, the trade-off curve and guessing
+            assert opened.locator("svg[role=img]").count() == 4  # trade-off curve, accuracy, loss, pmfs
             assert opened.locator(".samples img").count() >= 20
             assert opened.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
             opened.locator("header button").click()
@@ -100,28 +99,28 @@ def test_it_loads_alone_in_a_browser_and_fits_a_phone(browser, page):
 
 
 def test_several_runs_are_compared(folder, tmp_path, browser):
-    other = tmp_path / "sweep" / "noise-free" / "seed-0"
-    free = Sweep.from_toml(find("audit"), ["clients=5", "rounds=4", "evaluate_every=2"]).variants["noise-free"]
-    run.carry_out(free, load("glyphs"), other)
-    text = build([folder, tmp_path / "sweep"])
+    noise_free = tmp_path / "sweep" / "noise-free" / "seed-0"
+    plan = Sweep.from_toml(find("audit"), ["clients=5", "rounds=4", "evaluate_every=2"]).variants["noise-free"]
+    run.carry_out(plan, load("glyphs"), noise_free)
+    text = build_page([folder, tmp_path / "sweep"])
     assert "Runs compared" in text
     assert "there is no differential privacy at all" in text
     (tmp_path / "both.html").write_text(text)
     opened = browser.open((tmp_path / "both.html").as_uri())
-    assert opened.locator("svg polyline.line").count() == 6  # two curves a run, the trade-off curve and guessing
-    assert opened.locator("tr td:first-child").first.inner_text() == "first"
+    assert opened.locator("svg[role=img]").count() == 3  # accuracy, loss, and the trade-off curve of the private run
+    assert opened.locator("tr td:first-child").nth(1).inner_text() == "first"
     browser.assert_clean()
     browser.close_pages()
 
 
-def test_runs_of_other_plans_are_never_taken_together(folder, tmp_path):
+def test_runs_are_grouped_by_plan_not_by_name(folder, tmp_path):
     """Two folders of one name: the noise-free run must not borrow the other's ε."""
-    one, other = tmp_path / "a" / "0", tmp_path / "b" / "0"
-    shutil.copytree(folder, one)
-    shutil.copytree(folder, other)
-    plan = json.loads((other / PLAN_FILE).read_text()) | {"mechanism": {"mechanism": "noiseless", "clip": 1.0}}
-    (other / PLAN_FILE).write_text(json.dumps(plan))
-    text = build([one, other])
+    private, noise_free = tmp_path / "a" / "0", tmp_path / "b" / "0"
+    shutil.copytree(folder, private)
+    shutil.copytree(folder, noise_free)
+    plan = json.loads((noise_free / PLAN_FILE).read_text()) | {"mechanism": {"mechanism": "noiseless", "clip": 1.0}}
+    (noise_free / PLAN_FILE).write_text(json.dumps(plan))
+    text = build_page([private, noise_free])
     assert "<td>0</td>" in text
     assert "<td>0 (2)</td>" in text
     assert "there is no differential privacy at all" in text
@@ -129,36 +128,36 @@ def test_runs_of_other_plans_are_never_taken_together(folder, tmp_path):
     for seed in (0, 1):
         shutil.copytree(folder, seeds / "v" / f"seed-{seed}")
         (seeds / "v" / f"seed-{seed}" / PLAN_FILE).write_text(json.dumps(PLAN.to_dict() | {"seed": seed}))
-    assert {name: len(group) for name, group in grouped(find_runs([seeds])).items()} == {"v": 2}
+    assert {name: len(group) for name, group in group_runs(read_runs([seeds])).items()} == {"v": 2}
 
 
-def test_an_unfinished_and_a_cut_off_run_are_reported(folder, tmp_path):
-    place = tmp_path / "cut"
-    shutil.copytree(folder, place)
-    (place / run.SUMMARY).unlink()
-    (place / "checkpoint.safetensors").unlink()
-    lines = (place / run.METRICS).read_text().splitlines()
-    (place / run.METRICS).write_text("\n".join([*lines[:2], lines[2][:20]]))
-    text = build([place])
-    assert "Unfinished: 2 of 4 rounds" in text
+def test_an_unfinished_run_with_cut_off_metrics_is_reported(folder, tmp_path):
+    copy = tmp_path / "cut"
+    shutil.copytree(folder, copy)
+    (copy / run.SUMMARY).unlink()
+    (copy / "checkpoint.safetensors").unlink()
+    lines = (copy / run.METRICS).read_text().splitlines()
+    (copy / run.METRICS).write_text("\n".join([*lines[:2], lines[2][:20]]))
+    text = build_page([copy])
+    assert "2 of 4, unfinished" in text
     assert "there is no checkpoint" in text
 
 
 def test_names_in_a_plan_cannot_inject_markup(folder, tmp_path):
-    place = tmp_path / "<img src=x onerror=alert(1)>"
-    shutil.copytree(folder, place)
-    text = build([place])
+    copy = tmp_path / "<img src=x onerror=alert(1)>"
+    shutil.copytree(folder, copy)
+    text = build_page([copy])
     assert "<img src=x" not in text
 
 
-def test_folders_without_a_run_are_named(tmp_path):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"RUN_DIR = .*nothing: holds no run"):
-        build([tmp_path / "nothing"])
+        build_page([tmp_path / "nothing"])
     (tmp_path / PLAN_FILE).write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
-        find_runs([tmp_path])
+        read_runs([tmp_path])
 
 
-def test_toml_is_read_back():
+def test_to_toml_is_read_back():
     values = {"a": 1, "b": 'x"y', "c": [0.5, 2], "none": None, "table": {"d": True, "e": None}}
     assert tomllib.loads(to_toml(values)) == {"a": 1, "b": 'x"y', "c": [0.5, 2], "table": {"d": True}}

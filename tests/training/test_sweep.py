@@ -9,7 +9,7 @@ from rqm import RQM, Noiseless, account
 from rqm._util.numeric import mean_and_interval
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.sweep import Sweep
-from rqm.report.curves import draw
+from rqm.report.plots import plot_curves, save
 from rqm.training import run, sweep
 from tests.commands import rqm
 from tests.plans import change_plan
@@ -66,7 +66,7 @@ def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
     assert (tmp_path / "one" / "rqm-c" / "seed-1" / run.SUMMARY).exists()
     saved = json.loads(sweep.save_curves(plans, tmp_path / "one").read_text())
     assert saved["plain"]["accuracy"] == one["plain"]["accuracy"]
-    assert draw(saved, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert save(plot_curves(saved), tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_private_run_of_a_sweep_charges_a_ledger_and_account_reads_it(experiment, tmp_path):

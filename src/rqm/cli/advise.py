@@ -109,16 +109,17 @@ def _plot(advice: "Advice", plot: Path) -> None:
     """Draw error against ε, or against bits if only some coordinates are sent."""
     from rqm.advice.adviser import pareto
     from rqm.advice.few import front
-    from rqm.report.pareto import draw, draw_front
+    from rqm.report.plots import plot_error_by_bits, plot_error_by_epsilon, save
 
     with progress("comparing mechanisms") as bar:
         if advice.best.coordinates is not None:
             limits = [0.01 * 2**k for k in range(11)] + [32.0]  # bits per parameter
-            draw_front(front(advice.request, limits, bar.update), plot)
+            save(plot_error_by_bits(front(advice.request, limits, bar.update)), plot)
             return
         center = advice.request.epsilon or advice.best.epsilon
         request = replace(advice.request, epsilon=center, noise=None)
-        draw(pareto(request, [center * 2**k for k in range(-3, 3)], bar.update), plot)
+        errors = pareto(request, [center * 2**k for k in range(-3, 3)], bar.update)
+        save(plot_error_by_epsilon(errors), plot)
 
 
 def _result(advice: "Advice", plot: Path | None) -> Result:

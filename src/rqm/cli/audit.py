@@ -31,9 +31,9 @@ def _save(file: Path | None, facts: dict[str, Any]) -> list[str]:
 
     write_json(file, facts)
     if file.stem in ("inversion", "membership"):
-        from rqm.report.attacks import draw
+        from rqm.report.plots import draw_attack
 
-        draw(file)
+        draw_attack(file)
     return [f"written to {file.parent}"]
 
 
@@ -341,13 +341,13 @@ def everything(out: Path = Path("out/audit")) -> Result:
         out: Folder for tables and pictures.
     """
     from rqm.audit.suite import audit_everything, markdown
-    from rqm.report.attacks import draw
+    from rqm.report.plots import draw_attack
 
     out.mkdir(parents=True, exist_ok=True)
     with progress("auditing") as bar:
         results = audit_everything(out, bar.begin)
         for name in ("inversion", "membership"):
-            draw(out / f"{name}.json")
+            draw_attack(out / f"{name}.json")
     text = markdown(results)
     (out / "audit.md").write_text(text, encoding="utf-8")
     sentence = "All claims hold" if results["good"] else "SOMETHING IS WRONG"

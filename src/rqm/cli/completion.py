@@ -38,9 +38,9 @@ def mechanisms() -> Iterable[str]:
 @completion
 def figures() -> Iterable[str]:
     """The paper's figures."""
-    from rqm.report.paper import FIGURES
+    from rqm.report.paper_figures import PAPER_FIGURES
 
-    return FIGURES
+    return PAPER_FIGURES
 
 
 @completion

@@ -28,12 +28,12 @@ def command(
         out: The file to write; default in the user's cache.
         is_opened: Show the page in the default browser.
     """
-    from rqm.report.explorer import build
+    from rqm.report.explorer import build_explorer
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = (out or cache / "rqm" / "explorer.html").resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(build(), encoding="utf-8")
+    path.write_text(build_explorer(), encoding="utf-8")
     if is_opened and not webbrowser.open(path.as_uri()):
         typer.echo("rqm: no browser could be started; open the file yourself", err=True)
     return Result({"page": str(path)}, lines=[str(path)])

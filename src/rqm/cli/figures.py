@@ -32,18 +32,19 @@ def command(
         is_list: Print the names and stop.
     """
     start_lean()
-    from rqm.report.figures import draw, save
-    from rqm.report.paper import FIGURES
+    from rqm.report.paper_figures import PAPER_FIGURES, save_csv
+    from rqm.report.plots import save
 
     if is_list:
-        subjects = {name: figure.shows for name, figure in FIGURES.items()}
+        subjects = {name: figure.description for name, figure in PAPER_FIGURES.items()}
         return Result({"figures": subjects}, rows=list(subjects.items()))
-    names = names or list(FIGURES)
+    names = names or list(PAPER_FIGURES)
     for name in names:
-        one_of("NAME", name, FIGURES)
+        one_of("NAME", name, PAPER_FIGURES)
     files: list[str] = []
-    with progress("figures", sum(FIGURES[name].steps for name in names)) as bar:
+    with progress("figures", sum(PAPER_FIGURES[name].steps for name in names)) as bar:
         for name in names:
-            numbers = save(FIGURES[name].numbers(partial(bar.end, name)), out / f"{name}.csv")
-            files += [str(draw(numbers)), str(numbers)]
+            rows = PAPER_FIGURES[name].compute(partial(bar.end, name))
+            files.append(str(save(PAPER_FIGURES[name].plot(rows), out / f"{name}.png")))
+            files.append(str(save_csv(rows, out / f"{name}.csv")))
     return Result({"files": files}, lines=files)

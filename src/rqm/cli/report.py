@@ -43,10 +43,10 @@ def write(folders: list[Path], out: Path | None = None, data: Path | None = None
         The file.
     """
     from rqm._util.files import write_atomically
-    from rqm.report.page import build
+    from rqm.report.page import build_page
 
     with progress("writing the report"):
-        text = build(folders, data)
+        text = build_page(folders, data)
     path = out or folders[0] / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.encode())

@@ -201,7 +201,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     from rqm.data import load
     from rqm.plan.experiments import find
     from rqm.plan.sweep import Sweep
-    from rqm.report.curves import draw
+    from rqm.report.plots import plot_curves, save
     from rqm.training import sweep as sweeps
     from rqm.training.engine import joined
 
@@ -231,7 +231,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     curves = json.loads(saved.read_text())
     if not curves:
         raise typer.Exit(3)
-    picture = str(draw(curves, saved.with_suffix(".png")))
+    picture = str(save(plot_curves(curves), saved.with_suffix(".png")))
     report = _write_report(out, data)
     facts = {
         "summary": sweeps.save_summary(plans, out, perf_counter() - start),

@@ -1,1 +1,1 @@
-"""What people look at: figures and pages."""
+"""Reports of runs, plots of results, the paper's figures, and the explorer."""
