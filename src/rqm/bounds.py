@@ -477,7 +477,8 @@ def epsilon(bound: Bound, delta: float) -> float:
         The smallest ε that follows from the claim, rounded up; infinite if δ is not larger than
         the bound's failure.
     """
-    delta, claim = real("delta", delta, "above 0 and below 1", 0, 1), bound.claim
+    delta = real("delta", delta, "above 0 and below 1", 0, 1)
+    claim = bound.claim
     if isinstance(claim, PureEpsilon):
         return claim.epsilon if bound.failure < delta else inf
     left = delta - bound.failure
@@ -565,7 +566,8 @@ def loss_distribution(claim: PrivacyProfile, delta: float) -> Any:
     Returns:
         A `PrivacyLossDistribution` of dp_accounting, or None if the losses are too large for one.
     """
-    count, truncated = sum(count_of_part for _, count_of_part in claim.parts), 1e-4 * delta
+    count = sum(count_of_part for _, count_of_part in claim.parts)
+    truncated = 1e-4 * delta
     ends = [_last_loss(profile.delta, truncated / count) for profile, _ in claim.parts]
     if not isfinite(max(ends)):
         return None
@@ -617,7 +619,7 @@ def from_pld(loss: Any) -> Bound:
     def discretized(interval: float) -> Any:
         half = ceil(_last_loss(delta, FFT_ERROR) / interval)
         grid = np.arange(-half, half + 1, dtype=np.float64) * interval
-        return PrivacyLossDistribution(*(_pmf_of_deltas(of_direction(pmf, grid), interval, half) for pmf in pmfs))
+        return PrivacyLossDistribution(*(_pmf_of_deltas(of_direction(pmf, grid), interval) for pmf in pmfs))
 
     return Bound(PrivacyProfile(((ReleaseProfile(delta, discretized), 1),)), failure)
 
@@ -627,18 +629,32 @@ def _loss_of_profile(delta_at: Callable[[FloatArray], FloatArray], interval: flo
 
     See docs/proofs/composition.md#lemma-5.
     """
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415 (takes a second)
-
     grid: FloatArray = np.arange(half + 1, dtype=np.float64) * interval
     above = delta_at(grid)
     below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]  # the same tests, in the other direction
-    return PrivacyLossDistribution(_pmf_of_deltas(np.concatenate([below, above]), interval, half))
+    return symmetric_loss(np.concatenate([below, above]), interval)
 
 
-def _pmf_of_deltas(deltas: FloatArray, interval: float, half: int) -> Any:
-    """The pmf of losses between −half and half intervals, of a pair with these δ, rounded up."""
+def symmetric_loss(deltas: FloatArray, interval: float) -> Any:
+    """The privacy loss distribution that dominates both directions of a pair, rounded up on a grid.
+
+    Args:
+        deltas: δ at every ε of the grid, which is symmetric around 0; the larger of both directions.
+        interval: The distance of neighboring values of ε.
+
+    Returns:
+        A `PrivacyLossDistribution` of dp_accounting.
+    """
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415 (takes a second)
+
+    return PrivacyLossDistribution(_pmf_of_deltas(deltas, interval))
+
+
+def _pmf_of_deltas(deltas: FloatArray, interval: float) -> Any:
+    """The pmf of losses on a symmetric grid, of a pair with these δ, rounded up."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
 
+    half = len(deltas) // 2
     falling = np.maximum.accumulate(np.nan_to_num(deltas, nan=1.0)[::-1])[::-1]  # rounding errors aside it falls anyway
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -half, half, np.minimum(falling, 1))
 
@@ -704,7 +720,8 @@ def gaussian_mu(eps: float, delta: float) -> float:
         μ.
     """
     eps = real("epsilon", eps, "a positive finite number", 0, inf)
-    delta, at = real("delta", delta, "above 0 and below 1", 0, 1), np.array([eps])
+    delta = real("delta", delta, "above 0 and below 1", 0, 1)
+    at = np.array([eps])
     high = 1.0
     while gaussian_deltas(high, at)[0] <= delta:
         high *= 2

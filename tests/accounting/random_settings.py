@@ -197,21 +197,21 @@ def random_setting(rng):
 
 def other_values(rng, mean, name):
     """Other values of one field, some of which may not go with the rest."""
-    who, threat = mean.participation, mean.threat_model
+    participation, threat = mean.participation, mean.threat_model
     return {
-        "clients": [who.clients + 1, 2 * who.clients],
-        "rounds": [who.rounds + 1, 2 * who.rounds],
-        "population": [2 * (who.population or who.clients * 20), None],
+        "clients": [participation.clients + 1, 2 * participation.clients],
+        "rounds": [participation.rounds + 1, 2 * participation.rounds],
+        "population": [2 * (participation.population or participation.clients * 20), None],
         "sampling": ["uniform", "fixed-order", "available"],
-        "max_participations": [1, 2, int(rng.integers(1, who.rounds + 1)), None],
-        "min_separation": [1, 2, who.min_separation + 1, 2 * who.min_separation],
-        "min_survivors": [1, max(1, who.clients - 1), None],
+        "max_participations": [1, 2, int(rng.integers(1, participation.rounds + 1)), None],
+        "min_separation": [1, 2, participation.min_separation + 1, 2 * participation.min_separation],
+        "min_survivors": [1, max(1, participation.clients - 1), None],
         "adversary": ["server", "outsider"],
         "neighboring": ["replace-one", "zero-out", "add-or-remove-one"],
         "unit": ["user", "record"],
-        "honest_clients": [1, max(1, who.clients // 2), who.clients, None],
+        "honest_clients": [1, max(1, participation.clients // 2), participation.clients, None],
         "honest_fraction": [0.5, 0.9, 1.0, None],
-    }[name] + [getattr(who if name in PARTICIPATION else threat, name)]
+    }[name] + [getattr(participation if name in PARTICIPATION else threat, name)]
 
 
 def changed(mean, name, value):

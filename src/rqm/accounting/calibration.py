@@ -182,7 +182,9 @@ def least_noise(epsilon_of: Callable[[float], float], target: float, start: floa
             return high
         if not low or high == inf:
             step = max(factor, 1) * _first_steps((x, reached), previous, aim)
-            previous, x, factor = (x, reached), x * exp(step if reached > target else -step), factor * 2
+            previous = (x, reached)
+            x = x * exp(step if reached > target else -step)
+            factor = factor * 2
         elif abs(side) >= 3 or at_low == inf or at_high <= 0:  # a line may be far off
             x = sqrt(low * high)
         else:
@@ -217,7 +219,8 @@ def gaussian_noise(question: Question, epsilon: float) -> float:
     Returns:
         The standard deviation of the noise over the clip of a user or record.
     """
-    is_record, rate = question.release.record_clip is not None, question.release.sampling_rate
+    is_record = question.release.record_clip is not None
+    rate = question.release.sampling_rate
     unit = Release(Gaussian(1.0), 1, 1.0, record_clip=1.0 if is_record else None, sampling_rate=rate)
     unsampled = unit.sensitivity(question.neighboring) * sqrt(question.releases) / gaussian_mu(epsilon, question.delta)
     unsampled *= 1 + 1e-9
@@ -225,7 +228,8 @@ def gaussian_noise(question: Question, epsilon: float) -> float:
         return unsampled
 
     def epsilon_of(multiplier: float) -> float:
-        release, threat = replace(unit, mechanism=Gaussian(multiplier)), question.threat_model
+        release = replace(unit, mechanism=Gaussian(multiplier))
+        threat = question.threat_model
         charges = dict(
             enumerate(charges_per_round for charges_per_round, rounds in question.counts.items() for _ in range(rounds))
         )
@@ -255,7 +259,8 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
     multiplier = target.gaussian_noise()
     if first.gaussian_multiplier is not None:
         return first.with_noise(multiplier)
-    start, release = _estimated_noise(first, minimum, target, noise), target.release
+    start = _estimated_noise(first, minimum, target, noise)
+    release = target.release
     kind: str | None = None
     reached: dict[float, float] = {}
 
@@ -436,7 +441,8 @@ def find_correlated(
     Raises:
         ValueError: If users come back in the next round, so that no noise can be canceled.
     """
-    workload, window = workload or Workload(target.participation.rounds), target.participation.window
+    workload = workload or Workload(target.participation.rounds)
+    window = target.participation.window
     if window == 1:
         raise ValueError(
             "min_separation = 1: must be larger with noise = 'correlated', or max_participations = 1; no noise can be "
@@ -491,7 +497,9 @@ def best_noise(
     Returns:
         The noise.
     """
-    noise, window, clients = iterate_noise(workload), participation.window, participation.clients
+    noise = iterate_noise(workload)
+    window = participation.window
+    clients = participation.clients
     simple = CorrelatedNoise(max(noise.best_ratio(window) / 2, MIN_TRANSIENT_STD))
     residuals = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)  # standard deviations, in steps
     with_residual = [_best_residual(window, clients, honest, noise, residual, bits) for residual in residuals]

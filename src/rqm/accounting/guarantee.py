@@ -161,7 +161,8 @@ class Guarantee:
         """Standard deviation of the noise of the sum over the clip of a user (or record). The L2
         sensitivity is twice the clip where one is replaced."""
         release, clients = self.release, self.participation.clients
-        mechanism, second_clip = release.mechanism, 1.0 if self.subset is None else self.subset.second_clip
+        mechanism = release.mechanism
+        second_clip = 1.0 if self.subset is None else self.subset.second_clip
         if mechanism.gaussian_multiplier is not None:
             return mechanism.sum_noise_std(clients) * second_clip
         if mechanism.vector_mechanism is not None:
@@ -175,7 +176,8 @@ class Guarantee:
     def noise_std_over_gaussian(self) -> float | None:
         """The noise of the sum over that of a trusted server's Gaussian with the same ε by its exact
         account."""
-        mechanism, second_clip = self.release.mechanism, 1.0 if self.subset is None else self.subset.second_clip
+        mechanism = self.release.mechanism
+        second_clip = 1.0 if self.subset is None else self.subset.second_clip
         if self.runs:
             return None
         if mechanism.gaussian_multiplier is not None:
@@ -193,7 +195,8 @@ class Guarantee:
         """The noise of the models over that of a trusted server's independent Gaussian noise with the
         same ε."""
         release, clients, rounds = self.release, self.participation.clients, self.participation.rounds
-        shape, workload = release.mechanism.correlation, self.workload or Workload(rounds)
+        shape = release.mechanism.correlation
+        workload = self.workload or Workload(rounds)
         if shape is not None:
             workload = Workload(rounds, shape.momentum, shape.schedule)
             return banded(workload, shape.bands).over_independent(workload)
@@ -211,7 +214,8 @@ class Guarantee:
                     residual * channel.grid.step,
                 )
             )
-        noise, gaussian = iterate_noise(workload), gaussian_noise(_trusted(self._question), self.epsilon)
+        noise = iterate_noise(workload)
+        gaussian = gaussian_noise(_trusted(self._question), self.epsilon)
         return noise.rms(independent, transient, residual, gain) / noise.rms(gaussian, 0.0)
 
     @property
@@ -289,11 +293,13 @@ class Guarantee:
         Returns:
             True positive rates.
         """
-        fpr, claim = np.asarray(false_positive_rates, dtype=np.float64), self.bound.claim
+        fpr = np.asarray(false_positive_rates, dtype=np.float64)
+        claim = self.bound.claim
         if isinstance(claim, GdpMu):
             best = ndtr(ndtri(fpr) + claim.mu)
         else:
-            profile, best = profile_of(claim).delta, np.ones_like(fpr)
+            profile = profile_of(claim).delta
+            best = np.ones_like(fpr)
             for eps in np.linspace(0, max(1.0, min(2 * self.epsilon, 200)), 200):
                 delta = float(profile(np.array([eps]))[0])
                 best = np.minimum(best, np.minimum(exp(eps) * fpr + delta, 1 - np.exp(-eps) * (1 - fpr - delta)))

@@ -315,7 +315,8 @@ def hypergeometric_pmf(population: int, marked: int, draws: int) -> FloatArray:
     >>> hypergeometric_pmf(10, 4, 2).round(6).tolist()
     [0.333333, 0.533333, 0.133333]
     """
-    lowest, highest = max(0, draws + marked - population), min(draws, marked)
+    lowest = max(0, draws + marked - population)
+    highest = min(draws, marked)
     h = np.arange(lowest, highest, dtype=np.float64)
     with np.errstate(divide="ignore"):
         steps = np.log(marked - h) + np.log(draws - h) - np.log(h + 1) - np.log(population - marked - draws + h + 1)

@@ -79,7 +79,8 @@ def audit_mutants(names: Sequence[str] | None = None) -> Iterator[Verdict]:
     """
     for mutant in MUTANTS:
         if not names or mutant.name in names:
-            broken, sound = mutant.test(True), mutant.test(False)
+            broken = mutant.test(True)
+            sound = mutant.test(False)
             is_caught = broken.is_alarm and not sound.is_alarm
             yield Verdict(mutant.name, mutant.mistake, mutant.audit, is_caught, broken.evidence, sound.evidence)
 
@@ -245,7 +246,8 @@ def _masks(is_broken: bool, **mutations: Any) -> Finding:
     from rqm.secagg import masking  # noqa: PLC0415
 
     with patch.multiple(masking, **mutations) if is_broken else nullcontext():
-        first, second = _masked_vector(0), _masked_vector(1)
+        first = _masked_vector(0)
+        second = _masked_vector(1)
     modulus = 2**6
     problems = {
         "what is masked is not uniform": first,

@@ -51,7 +51,9 @@ def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
     Returns:
         The three audits. The first two claims are false.
     """
-    draws, source, confidence = whole("draws", draws, 1000), SeededRandom(0x5CE7), 0.999
+    draws = whole("draws", draws, 1000)
+    source = SeededRandom(0x5CE7)
+    confidence = 0.999
     clip = second_clip(COUNT)
     mean = PrivateMean(
         dim=COUNT,
