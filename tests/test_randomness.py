@@ -7,7 +7,7 @@ import pytest
 
 from rqm import SecureRandom, SeededRandom
 from rqm.kernels import cpu
-from rqm.randomness import CHUNK, require_secure, threefry
+from rqm.randomness import SEED_CHUNK, require_secure, threefry
 
 # Random123's published answers (kat_vectors): counter, key, output of Threefry-2×64 with 13 rounds.
 KNOWN = [
@@ -29,9 +29,9 @@ def test_threefry_gives_the_known_answers(counter, key, answer):
 
 def test_compiled_words_are_those_of_numpy():
     rng, again = SeededRandom(5, 1, 2), SeededRandom(5, 1, 2)
-    words = rng.words(3 * CHUNK - 7)
+    words = rng.words(3 * SEED_CHUNK - 7)
     (k0, k1), first = again.reserve(3)
-    compiled = np.empty(3 * CHUNK, dtype=np.uint64)
+    compiled = np.empty(3 * SEED_CHUNK, dtype=np.uint64)
     cpu.fill_seeded(compiled, k0, k1, np.uint64(first))
     assert (compiled[: len(words)] == words).all()
 

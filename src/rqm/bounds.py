@@ -26,9 +26,9 @@ Unit = Literal["user", "record"]
 PLD_GRID_SIZE = 2**13
 """Values of ε at which a privacy profile is evaluated; in between it is bounded (Doroshenko et al.
 2022)."""
-MAX_EPSILON = 1e6
+MAX_FINITE_EPSILON = 1e6
 """A larger ε, or privacy loss, counts as infinite."""
-FFT_ERROR = 1e-13
+COMPOSITION_ERROR = 1e-13
 """Above the error of δ by Fourier transforms, for a hundred releases."""
 MU_FAILURE = 1e-12
 """The failure probability of the smallest μ of a privacy profile."""
@@ -448,7 +448,7 @@ def profile_of(claim: Claim) -> ReleaseProfile:
 
 def _fft_error(releases: int) -> float:
     """An upper bound on the error of δ of composed releases."""
-    return FFT_ERROR * (1 + releases / 100)
+    return COMPOSITION_ERROR * (1 + releases / 100)
 
 
 def profile_at(eps: float, delta: float) -> PrivacyProfile:
@@ -548,7 +548,7 @@ def _profile_epsilon(delta_at: Callable[[FloatArray], FloatArray], delta: float)
     high = 1.0
     while excess(high) > 0:
         high *= 2
-        if high > MAX_EPSILON:
+        if high > MAX_FINITE_EPSILON:
             return inf
     return find_root(excess, 0, high, xtol=1e-12) * (1 + 1e-10) + 1e-11
 
@@ -617,7 +617,7 @@ def from_pld(loss: Any) -> Bound:
         return np.maximum(*(of_direction(pmf, eps) for pmf in pmfs))
 
     def discretized(interval: float) -> Any:
-        half = ceil(_last_loss(delta, FFT_ERROR) / interval)
+        half = ceil(_last_loss(delta, COMPOSITION_ERROR) / interval)
         grid = np.arange(-half, half + 1, dtype=np.float64) * interval
         return PrivacyLossDistribution(*(_pmf_of_deltas(of_direction(pmf, grid), interval) for pmf in pmfs))
 
@@ -664,7 +664,7 @@ def _last_loss(delta_at: Callable[[FloatArray], FloatArray], remaining: float) -
     last = 1e-9
     while float(delta_at(np.array([last]))[0]) > remaining:
         last *= 1.25
-        if last > MAX_EPSILON:
+        if last > MAX_FINITE_EPSILON:
             return inf
     return last
 

@@ -19,19 +19,19 @@ from tests.kernels import oracle
 
 MANY = 10_000_000
 LEVEL = 1e-6
-MIN_COORDINATES = 64 * cpu.CHUNK  # of a thread
+MIN_COORDINATES = 64 * cpu.SEED_CHUNK  # of a thread
 
 
 def chunks_of(count):
     """The number of chunks with this number of words."""
-    return -(-count // cpu.CHUNK)
+    return -(-count // cpu.SEED_CHUNK)
 
 
 def from_words(sampler, x, words):
     """Encode with words that are given, and those of a last chunk that is not full made up."""
     x, words = np.asarray(x), np.asarray(words, dtype=np.uint64)
-    words = np.pad(words, (0, cpu.CHUNK * chunks_of(len(x)) * sampler.words_per_coordinate - len(words)))
-    out, buffer = np.empty(len(x), dtype=sampler.dtype), np.empty(cpu.CHUNK, dtype=np.uint64)
+    words = np.pad(words, (0, cpu.SEED_CHUNK * chunks_of(len(x)) * sampler.words_per_coordinate - len(words)))
+    out, buffer = np.empty(len(x), dtype=sampler.dtype), np.empty(cpu.SEED_CHUNK, dtype=np.uint64)
     assert not cpu.encode_words(x, out, cpu.compiled_sampler(sampler), False, words, buffer)
     return out
 
@@ -54,14 +54,14 @@ def test_each_word_gives_the_outcome_that_the_proof_says(sampler, dtype):
 def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
     mech = PBM(theta=0.3, levels=levels)
     x = np.random.default_rng(1).uniform(-1.2, 1.2, 2500).astype(np.float32)
-    words = SeededRandom(2).words(mech.sampler.words_per_coordinate * cpu.CHUNK * chunks_of(len(x)))
+    words = SeededRandom(2).words(mech.sampler.words_per_coordinate * cpu.SEED_CHUNK * chunks_of(len(x)))
     position, expected = mech.position(x), np.zeros(len(x), dtype=int)
     start = 0
-    for first in range(0, len(x), cpu.CHUNK):
-        chunk_positions = position[first : first + cpu.CHUNK]
+    for first in range(0, len(x), cpu.SEED_CHUNK):
+        chunk_positions = position[first : first + cpu.SEED_CHUNK]
         for group in range((mech.bernoulli_trials + 7) // 8):
             planes = words[start : start + 3 * len(chunk_positions)].reshape(3, -1)
-            start += 3 * cpu.CHUNK
+            start += 3 * cpu.SEED_CHUNK
             for j, triple in enumerate(planes.T.tolist()):
                 bits = triple[0] << 128 | triple[1] << 64 | triple[2]  # 192 bits: eight trials, first ones high
                 for trial in range(min(8, mech.bernoulli_trials - 8 * group)):
@@ -151,7 +151,7 @@ def test_threads_do_not_change_seeded_output(mech, dtype):
 
 @pytest.mark.parametrize("mech", [RQM(), PBM(), StochasticRounding(levels=3)], ids=repr)
 def test_a_fused_sum_is_the_sum_of_the_levels(mech):
-    x = np.random.default_rng(0).normal(size=(7, 4 * cpu.CHUNK)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(7, 4 * cpu.SEED_CHUNK)).astype(np.float32)
     levels = mech.encode(x, SeededRandom(9))
     total = mech.encode_sum(x, SeededRandom(9))
     assert total.dtype == np.int32
@@ -306,7 +306,14 @@ def test_coordinates_are_independent(rng):
     mech, x = RQM(), 0.3
     z = mech.encode(np.full(MANY, x), rng).astype(np.int64)
     pmf = mech.sampled_pmf(x)
-    for lag in (1, 2, 8, cpu.CHUNK // 2, cpu.CHUNK, 32 * cpu.CHUNK):  # 512 apart: two halves of one Threefry block
+    for lag in (
+        1,
+        2,
+        8,
+        cpu.SEED_CHUNK // 2,
+        cpu.SEED_CHUNK,
+        32 * cpu.SEED_CHUNK,
+    ):  # 512 apart: two halves of one Threefry block
         assert joint_p_value(z[:-lag], z[lag:], pmf) > LEVEL
     assert joint_p_value(z[:-1], planted(z[:-1], z[1:]), pmf) < LEVEL
 

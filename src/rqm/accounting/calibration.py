@@ -163,7 +163,10 @@ def least_noise(epsilon_of: Callable[[float], float], target: float, start: floa
         UnreachableError: If no possible amount reaches the target.
     """
     low, at_low, high, at_high = 0.0, inf, inf, 0.0
-    aim, x, factor, side = sqrt(tolerance) * target, start, 0.5, 0
+    aim = sqrt(tolerance) * target
+    x = start
+    factor = 0.5
+    side = 0
     previous = (0.0, 0.0)
     for _ in range(80):  # three to six are usual
         try:
@@ -173,9 +176,13 @@ def least_noise(epsilon_of: Callable[[float], float], target: float, start: floa
         if tolerance * target <= reached <= target:
             return x
         if reached <= target:
-            high, at_high, side = x, reached, max(side, 0) + 1
+            high = x
+            at_high = reached
+            side = max(side, 0) + 1
         else:
-            low, at_low, side = x, reached, min(side, 0) - 1
+            low = x
+            at_low = reached
+            side = min(side, 0) - 1
         if low and high / low <= 1 + 1e-4:
             if at_high < 0:
                 raise UnreachableError(at_low)
@@ -547,7 +554,8 @@ def _best_residual(
         if not choices:
             return best
         best = min(choices, key=lambda candidate: _predicted(candidate, window, honest, iterates))
-        ratio, middle = best.transient_std / best.gain, best.gain
+        ratio = best.transient_std / best.gain
+        middle = best.gain
         tried = [(by * ratio, gain) for by in (0.9, 1.0, 1.1) for gain in range(max(2, middle - 7), middle + 8)]
     return best
 

@@ -16,7 +16,7 @@ from rqm.accounting.calibration import gaussian_noise
 from rqm.accounting.participation import Charges, Participation, ThreatModel
 from rqm.accounting.release import Release
 from rqm.bounds import (
-    MAX_EPSILON,
+    MAX_FINITE_EPSILON,
     Assumption,
     Bound,
     GdpMu,
@@ -32,17 +32,17 @@ from rqm.correlated.iterates import iterate_noise
 
 USELESS_EPSILON = 100
 """An ε beyond this is no meaningful protection."""
-ADVERSARIES = {
+ADVERSARY_TEXTS = {
     ("server", "user"): "the server",
     ("server", "record"): "the server and other silos",
     ("outsider", "user"): "an outsider who sees every model but not who takes part",
 }
-NEIGHBORS = {
+NEIGHBOR_TEXTS = {
     "replace-one": "another {unit}'s data in their place",
     "zero-out": "zeros in their place",
     "add-or-remove-one": "the {unit} left out",
 }
-ACCOUNTANTS = {
+ACCOUNTANT_TEXTS = {
     "gaussian": "Gaussian DP certificate",
     "pld": "privacy loss distributions",
     "rdp": "Rényi divergences",
@@ -186,7 +186,7 @@ class Guarantee:
             window, clients = self._question.window, self.participation.clients
             estimate = self.release.estimated_mu(self._question.neighboring, clients, window)
             return _correlated_mu(self._question) / estimate * second_clip
-        if not 0 < self.epsilon < MAX_EPSILON:
+        if not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return None
         return self.noise_multiplier / gaussian_noise(_trusted(self._question), self.epsilon)
 
@@ -200,7 +200,7 @@ class Guarantee:
         if shape is not None:
             workload = Workload(rounds, shape.momentum, shape.schedule)
             return banded(workload, shape.bands).over_independent(workload)
-        if release.noise is None or not 0 < self.epsilon < MAX_EPSILON:
+        if release.noise is None or not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return 1.0
         independent = release.mechanism.sum_noise_std(clients)
         transient, residual, gain = release.noise.transient_std, release.noise.residual_std, release.noise.gain
@@ -346,7 +346,7 @@ class Guarantee:
         """Against whom the guarantee holds."""
         if self.is_by_trusted_server:
             return "anyone who sees only what the server releases"
-        return ADVERSARIES[self.threat_model.adversary, self.threat_model.unit]
+        return ADVERSARY_TEXTS[self.threat_model.adversary, self.threat_model.unit]
 
     @property
     def headline(self) -> str:
@@ -362,7 +362,7 @@ class Guarantee:
         if self.epsilon > USELESS_EPSILON:
             return f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: this is no meaningful protection"
         unit = self.threat_model.unit
-        alternative = NEIGHBORS[self.threat_model.neighboring].format(unit=unit)
+        alternative = NEIGHBOR_TEXTS[self.threat_model.neighboring].format(unit=unit)
         conditions = "; ".join(assumption.text(unit) for assumption in self.assumptions)
         return (
             f"Certified for every {unit} (ε = {self.epsilon:.4g}, δ = {self.delta:.3g}): whatever "
@@ -396,7 +396,7 @@ class Guarantee:
         lines += [f"- {assumption.text(unit)}" for assumption in self.assumptions]
         lines += [
             "",
-            f"Bound: {ACCOUNTANTS[self.accountant]}" + ("" if self.order is None else f", order {self.order:g}"),
+            f"Bound: {ACCOUNTANT_TEXTS[self.accountant]}" + ("" if self.order is None else f", order {self.order:g}"),
         ]
         lines.append(
             f"Releases: {many(self.participations, 'participation')} of a {unit} in {many(self.charges, 'round')}"

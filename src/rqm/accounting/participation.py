@@ -287,7 +287,8 @@ def honest_cohorts(
     users = max(1, int(threat_model.honest_fraction * participation.population))
     certain = int(is_server)  # the server knows that the user takes part
     weights = hypergeometric_pmf(participation.population - certain, users - certain, clients - certain)
-    left_out, groups = 0.0, list[tuple[float, int, int]]()
+    left_out = 0.0
+    groups = list[tuple[float, int, int]]()
     for honest, weight in enumerate(weights.tolist(), start=certain):
         if honest == 0 or left_out + weight <= failure:  # a sum without honest clients reveals nothing of them
             left_out += weight if honest else 0.0
@@ -360,7 +361,8 @@ def worst_counts(participation: Participation, counts: Mapping[int, int]) -> dic
     Returns:
         The same for one user.
     """
-    left, taken = participation.limit, dict[int, int]()
+    left = participation.limit
+    taken = dict[int, int]()
     for charges_per_round in sorted(counts, reverse=True):
         rounds = min(left, counts[charges_per_round])
         if rounds:

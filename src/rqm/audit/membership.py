@@ -99,7 +99,8 @@ def audit_membership(
     # Exactly half of the users of each model. If each user were in exactly half of the models, the comparison with the
     # other models would be biased against the truth.
     is_member = rng.permuted(np.tile(np.arange(users) < users // 2, (models, 1)), axis=1)
-    confidences, accuracies = np.empty((models, users)), []
+    confidences = np.empty((models, users))
+    accuracies = []
     for model in range(models):
         members = replace(data, train=_subset(everyone, np.flatnonzero(is_member[model]), plan.examples))
         trainer = Trainer(replace(plan, seed=plan.seed + 1 + model), members)

@@ -118,7 +118,8 @@ def audit_vector(
         ),
         key=lambda attack: attack.expected,
     )
-    pair, rng = attack.pair, rng or SecureRandom()
+    pair = attack.pair
+    rng = rng or SecureRandom()
     hits, false_hits = (_count(attack, mechanism, is_high, rng) for is_high in (attack.is_high, not attack.is_high))
     lower, upper = event_bounds(hits, false_hits, attack.rounds, error)
     return VectorAudit(

@@ -396,7 +396,8 @@ def common_shape(pmfs: FloatArray, clients: int) -> CommonShape:
     """
     if len(pmfs) == 1:
         return CommonShape(repeated(pmfs[0], clients).pmf, 1.0)
-    rows, mirrored = _key(pmfs), _key(pmfs[::-1, ::-1])
+    rows = _key(pmfs)
+    mirrored = _key(pmfs[::-1, ::-1])
     shape, weight = _common_shape(min(rows, mirrored), clients)
     return CommonShape(shape if rows <= mirrored else shape[::-1], weight)
 
@@ -440,7 +441,8 @@ def _common_shape(rows: tuple[tuple[float, ...], ...], clients: int) -> CommonSh
 
 def _alternating(sums: FloatArray, unit: float) -> CommonShape:
     """The best shape of some sums, found in turn with what is added to it to make up each sum."""
-    width, index = sums.shape[1], np.arange(len(sums))
+    width = sums.shape[1]
+    index = np.arange(len(sums))
     means = sums @ np.arange(width)
     low = np.floor(means + 1e-9).astype(np.int64)
     fraction = np.clip(means - low, 0, 1)
@@ -473,7 +475,8 @@ def _heaviest_shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatAr
 
     width = sums.shape[1]
     offsets = np.arange(-width + 1, width)
-    rows, is_impossible = [], np.zeros(len(offsets), dtype=np.bool_)
+    rows = []
+    is_impossible = np.zeros(len(offsets), dtype=np.bool_)
     for pmf, more in zip(sums, added, strict=True):
         matrix = np.zeros((width, len(offsets)))
         for outcome in np.flatnonzero(more):

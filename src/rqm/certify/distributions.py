@@ -76,7 +76,8 @@ def repeated(pmf: FloatArray, count: int, tail: float = SMALLEST_ENTRY) -> Parti
     Returns:
         The sum; of no integers, `EMPTY_SUM`.
     """
-    total, square = EMPTY_SUM, PartialSum(np.trim_zeros(pmf), 0.0)
+    total = EMPTY_SUM
+    square = PartialSum(np.trim_zeros(pmf), 0.0)
     while count:
         if count & 1:
             total = (total + square).trimmed(tail)
@@ -165,7 +166,9 @@ def _power_sum(q: FloatArray, ratio: FloatArray, alpha: float, power: FloatArray
             total += q[z] * ratio[z] ** alpha
         return total
     # Repeated squaring needs no logarithms.
-    result, square, exponent = power[0], power[1], int(alpha)
+    result = power[0]
+    square = power[1]
+    exponent = int(alpha)
     for z in range(size):
         result[z] = q[z]
         square[z] = ratio[z]

@@ -459,7 +459,8 @@ def _shortfall(x: FloatArray, needed: FloatArray, deviations: FloatArray, weight
     """
     value = np.array([deviation * _stop_loss(x / deviation) for deviation in deviations]).T @ weights
     slope = -np.array([ndtr(-x / deviation) for deviation in deviations]).T @ weights
-    gap, rise = np.diff(x), slope[1:] - slope[:-1]
+    gap = np.diff(x)
+    rise = slope[1:] - slope[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         step = np.where(rise > 0, (value[:-1] - value[1:] + slope[1:] * gap) / rise, 0.0)
         step = np.clip(np.nan_to_num(step), 0, gap)

@@ -237,7 +237,8 @@ def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) 
         start = first - line - shift
         stop = last + line - shift
         core = np.zeros(stop - start)
-        low, high = max(start, 0), min(stop, len(noise))
+        low = max(start, 0)
+        high = min(stop, len(noise))
         core[low - start : high - start] = noise[low:high]
         return np.concatenate([[noise[:low].sum()], core, [noise[high:].sum()]])
 

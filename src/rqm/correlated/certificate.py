@@ -103,7 +103,8 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
 
     See docs/proofs/correlated.md#lemma-7.
     """
-    fraction, best = 1.0, _by_paths(coordinate, 1.0)
+    fraction = 1.0
+    best = _by_paths(coordinate, 1.0)
     # The rounding of few clients may be far from Gaussian. Then paths may be best that are longer than for Gaussians.
     while not coordinate.noise.residual_std and coordinate.honest <= 200 and best.per_square < inf:
         by_paths = _by_paths(coordinate, fraction / 2)

@@ -211,7 +211,8 @@ def ratio_above(pmfs: list[FloatArray], variance: float, points: int = 16, rare:
         The ratio.
     """
     q = _curve_points(min(1 / sqrt(variance), 1.0) / points if variance else 1 / points, points)
-    puts, calls = np.zeros(len(q)), np.zeros(len(q))
+    puts = np.zeros(len(q))
+    calls = np.zeros(len(q))
     for pmf in pmfs:
         noise = np.append(pmf, 0.0)
         shifted = np.append(0.0, pmf)
@@ -360,7 +361,8 @@ class _GridPmf(NamedTuple):
             The pmf on whole numbers.
         """
         left = np.floor(values).astype(np.int64)
-        first, fraction = int(left.min()), values - left
+        first = int(left.min())
+        fraction = values - left
         masses = np.bincount(left - first, probabilities * (1 - fraction), int(left.max()) - first + 2)
         masses[1:] += np.bincount(left - first, probabilities * fraction)
         return cls(first, masses.astype(np.float64))
@@ -452,7 +454,8 @@ def path_ratio(
     later = inf
     for _ in range(rounds):
         e, c, onward, later = best_step(variances[0], variances[1], gain, variances[2], later)
-        previous_step, step = step, min(sqrt(later), 1 / 3) / points
+        previous_step = step
+        step = min(sqrt(later), 1 / 3) / points
         lowest = max(1, round(1 / step) - 12 * points)
         highest = round(1 / step) + 80 * points
         product = np.zeros(highest + 1)
@@ -505,7 +508,10 @@ def _add_products(ups, downs, weights, handed, probabilities, ended, others, out
 
     Returns the probability of what lies beyond the last point, and its mean times that.
     """
-    beyond, beyond_mean, top, k = 0.0, 0.0, len(out) - 1, 0
+    beyond = 0.0
+    beyond_mean = 0.0
+    top = len(out) - 1
+    k = 0
     total = np.zeros(2 * top + 12)
     index = np.arange(2 * top + 12)
     while k < len(ups):
@@ -531,7 +537,8 @@ def _add_products(ups, downs, weights, handed, probabilities, ended, others, out
         stop = int(min(down * ended[-1], top)) + 5
         padded = residual_part[start : stop + 3]
         for i in range(0, top + 2, 4):  # four at a time, so that sums stay in registers
-            first, second = transient_part[i], transient_part[i + 1]
+            first = transient_part[i]
+            second = transient_part[i + 1]
             third = transient_part[i + 2]
             fourth = transient_part[i + 3]
             if first + second + third + fourth == 0.0:  # between 0 and the next value
@@ -550,7 +557,9 @@ def _split_to_grid(scale, values, probabilities, weight, masses):  # type: ignor
 
     Returns the probability of those beyond the last but one, and their mean times that.
     """
-    beyond, beyond_mean, top = 0.0, 0.0, len(masses) - 2
+    beyond = 0.0
+    beyond_mean = 0.0
+    top = len(masses) - 2
     for i in range(len(values)):
         value = scale * values[i]
         if value > top:

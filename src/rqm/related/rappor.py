@@ -99,7 +99,8 @@ class Rappor:
         if not reports:
             return 0.0
         unset, set_ = self._count_log_pmfs(whole("reports", reports, 0))
-        keep, flip = log(1 - self.f / 2), log(self.f / 2)
+        keep = log(1 - self.f / 2)
+        flip = log(self.f / 2)
         losses = np.logaddexp(keep + set_, flip + unset) - np.logaddexp(flip + set_, keep + unset)
         losses = losses[np.isfinite(losses)]
         epsilon = self.hashes * float(losses.max() - losses.min())

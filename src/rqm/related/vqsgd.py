@@ -267,7 +267,8 @@ class VQSGD(Mechanism):
         Returns:
             d numbers.
         """
-        clients, slots = whole("clients", clients, 1), z_sum.shape[0]
+        clients = whole("clients", clients, 1)
+        slots = z_sum.shape[0]
         half = slots // 2
         if check and slots and not (z_sum.min() >= 0 and z_sum.max() <= clients):
             raise kernels.sum_range_error(clients, clients, z_sum.min() if z_sum.min() < 0 else z_sum.max())
