@@ -393,8 +393,7 @@ def _by_renyi(question: Question) -> EpsilonResult:
     else:
         # The bound of sampling needs all whole orders below each. With interior levels each order takes seconds.
         orders = tuple(map(float, range(2, 5 if release.has_interior_levels else 129)))
-        curve = release.rdp(orders, "replace-one", question.honest)
-        rate = max(cohort.rate for cohort in cohorts)
+        curve, rate = release.rdp(orders, "replace-one", question.honest), max(cohort.rate for cohort in cohorts)
         parts = []
         for charges_per_round, rounds in question.counts.items():
             amplified = renyi_without_replacement(RdpCurve(curve.orders, charges_per_round * curve.values), rate)
@@ -488,8 +487,7 @@ def _record_results(question: Question) -> Iterator[EpsilonResult]:
             yield from _record_results(independent)
         return
     failure = 0.0 if is_exact else question.tail_failure
-    mu = release.mu(question.neighboring, question.honest, question.tail_failure)
-    rate = release.sampling_rate
+    mu, rate = release.mu(question.neighboring, question.honest, question.tail_failure), release.sampling_rate
     if rate in (None, 1) or mu == inf:
         yield _result(question, compose([(Bound(GdpMu(mu), failure), question.releases)]), "gaussian")
         return

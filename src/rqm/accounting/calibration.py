@@ -163,10 +163,7 @@ def least_noise(epsilon_of: Callable[[float], float], target: float, start: floa
         UnreachableError: If no possible amount reaches the target.
     """
     low, at_low, high, at_high = 0.0, inf, inf, 0.0
-    aim = sqrt(tolerance) * target
-    x = start
-    factor = 0.5
-    side = 0
+    aim, x, factor, side = sqrt(tolerance) * target, start, 0.5, 0
     previous = (0.0, 0.0)
     for _ in range(80):  # three to six are usual
         try:
@@ -176,22 +173,16 @@ def least_noise(epsilon_of: Callable[[float], float], target: float, start: floa
         if tolerance * target <= reached <= target:
             return x
         if reached <= target:
-            high = x
-            at_high = reached
-            side = max(side, 0) + 1
+            high, at_high, side = x, reached, max(side, 0) + 1
         else:
-            low = x
-            at_low = reached
-            side = min(side, 0) - 1
+            low, at_low, side = x, reached, min(side, 0) - 1
         if low and high / low <= 1 + 1e-4:
             if at_high < 0:
                 raise UnreachableError(at_low)
             return high
         if not low or high == inf:
             step = max(factor, 1) * _first_steps((x, reached), previous, aim)
-            previous = (x, reached)
-            x = x * exp(step if reached > target else -step)
-            factor = factor * 2
+            previous, x, factor = (x, reached), x * exp(step if reached > target else -step), factor * 2
         elif abs(side) >= 3 or at_low == inf or at_high <= 0:  # a line may be far off
             x = sqrt(low * high)
         else:
@@ -226,8 +217,7 @@ def gaussian_noise(question: Question, epsilon: float) -> float:
     Returns:
         The standard deviation of the noise over the clip of a user or record.
     """
-    is_record = question.release.record_clip is not None
-    rate = question.release.sampling_rate
+    is_record, rate = question.release.record_clip is not None, question.release.sampling_rate
     unit = Release(Gaussian(1.0), 1, 1.0, record_clip=1.0 if is_record else None, sampling_rate=rate)
     unsampled = unit.sensitivity(question.neighboring) * sqrt(question.releases) / gaussian_mu(epsilon, question.delta)
     unsampled *= 1 + 1e-9
@@ -235,8 +225,7 @@ def gaussian_noise(question: Question, epsilon: float) -> float:
         return unsampled
 
     def epsilon_of(multiplier: float) -> float:
-        release = replace(unit, mechanism=Gaussian(multiplier))
-        threat = question.threat_model
+        release, threat = replace(unit, mechanism=Gaussian(multiplier)), question.threat_model
         charges = dict(
             enumerate(charges_per_round for charges_per_round, rounds in question.counts.items() for _ in range(rounds))
         )
@@ -266,8 +255,7 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
     multiplier = target.gaussian_noise()
     if first.gaussian_multiplier is not None:
         return first.with_noise(multiplier)
-    start = _estimated_noise(first, minimum, target, noise)
-    release = target.release
+    start, release = _estimated_noise(first, minimum, target, noise), target.release
     kind: str | None = None
     reached: dict[float, float] = {}
 
@@ -448,8 +436,7 @@ def find_correlated(
     Raises:
         ValueError: If users come back in the next round, so that no noise can be canceled.
     """
-    workload = workload or Workload(target.participation.rounds)
-    window = target.participation.window
+    workload, window = workload or Workload(target.participation.rounds), target.participation.window
     if window == 1:
         raise ValueError(
             "min_separation = 1: must be larger with noise = 'correlated', or max_participations = 1; no noise can be "
@@ -504,9 +491,7 @@ def best_noise(
     Returns:
         The noise.
     """
-    noise = iterate_noise(workload)
-    window = participation.window
-    clients = participation.clients
+    noise, window, clients = iterate_noise(workload), participation.window, participation.clients
     simple = CorrelatedNoise(max(noise.best_ratio(window) / 2, MIN_TRANSIENT_STD))
     residuals = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)  # standard deviations, in steps
     with_residual = [_best_residual(window, clients, honest, noise, residual, bits) for residual in residuals]
@@ -554,8 +539,7 @@ def _best_residual(
         if not choices:
             return best
         best = min(choices, key=lambda candidate: _predicted(candidate, window, honest, iterates))
-        ratio = best.transient_std / best.gain
-        middle = best.gain
+        ratio, middle = best.transient_std / best.gain, best.gain
         tried = [(by * ratio, gain) for by in (0.9, 1.0, 1.1) for gain in range(max(2, middle - 7), middle + 8)]
     return best
 

@@ -287,8 +287,7 @@ def honest_cohorts(
     users = max(1, int(threat_model.honest_fraction * participation.population))
     certain = int(is_server)  # the server knows that the user takes part
     weights = hypergeometric_pmf(participation.population - certain, users - certain, clients - certain)
-    left_out = 0.0
-    groups = list[tuple[float, int, int]]()
+    left_out, groups = 0.0, list[tuple[float, int, int]]()
     for honest, weight in enumerate(weights.tolist(), start=certain):
         if honest == 0 or left_out + weight <= failure:  # a sum without honest clients reveals nothing of them
             left_out += weight if honest else 0.0
@@ -316,8 +315,7 @@ def hypergeometric_pmf(population: int, marked: int, draws: int) -> FloatArray:
     >>> hypergeometric_pmf(10, 4, 2).round(6).tolist()
     [0.333333, 0.533333, 0.133333]
     """
-    lowest = max(0, draws + marked - population)
-    highest = min(draws, marked)
+    lowest, highest = max(0, draws + marked - population), min(draws, marked)
     h = np.arange(lowest, highest, dtype=np.float64)
     with np.errstate(divide="ignore"):
         steps = np.log(marked - h) + np.log(draws - h) - np.log(h + 1) - np.log(population - marked - draws + h + 1)
@@ -361,8 +359,7 @@ def worst_counts(participation: Participation, counts: Mapping[int, int]) -> dic
     Returns:
         The same for one user.
     """
-    left = participation.limit
-    taken = dict[int, int]()
+    left, taken = participation.limit, dict[int, int]()
     for charges_per_round in sorted(counts, reverse=True):
         rounds = min(left, counts[charges_per_round])
         if rounds:

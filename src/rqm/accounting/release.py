@@ -182,9 +182,7 @@ class Release:
         multiplier = self.mechanism.gaussian_multiplier
         if multiplier is not None:  # noise in units of the clip
             unit = self.record_clip or self.l2_clip
-            independent = multiplier * unit
-            transient = transient * unit
-            residual = residual * unit
+            independent, transient, residual = multiplier * unit, transient * unit, residual * unit
         else:
             channel = self.mechanism.discrete
             variance = (
@@ -287,9 +285,7 @@ class Release:
 @lru_cache(maxsize=256)
 def _mu(release: Release, neighboring: Neighboring, honest: int, failure: float) -> float:
     """Certified μ of a release with independent noise of its clients."""
-    channel = release.mechanism.discrete
-    distance = release.sensitivity(neighboring)
-    dim = release.dim
+    channel, distance, dim = release.mechanism.discrete, release.sensitivity(neighboring), release.dim
     is_anywhere = release.record_clip is not None or (neighboring == "zero-out" and release.zero_distance > 1)
     if is_anywhere and release.record_clip is None:  # no more than if the vector were replaced
         return min(_mu(release, "replace-one", honest, failure), _mu_anywhere(release, distance, honest, failure))

@@ -72,8 +72,7 @@ def audit_training(
     Returns:
         The claimed and the measured ε.
     """
-    count = whole("canaries", canaries, 10)
-    delta = plan.any_mean.replaced(delta=delta).delta
+    count, delta = whole("canaries", canaries, 10), plan.any_mean.replaced(delta=delta).delta
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
     assert delta is not None
     if not claimed >= 0:
