@@ -105,9 +105,8 @@ def test_the_certificate_is_attained_so_that_one_two_percent_smaller_is_noticed(
 def test_colluding_silos_add_no_noise():
     mech = DiscreteGaussian(scale=1.0, steps=15, bits=9)
     mu, exact = attained(2, "add-or-remove-one", mech, 0.4)
-    release = Release(mech, 1, 1.0, record_clip=0.4)
-    single, four = (release.mu("add-or-remove-one", honest, FAILURE) for honest in (1, 4))
-    assert single > mu > four
+    alone, four = (Release(mech, 1, 1.0, record_clip=0.4).mu("add-or-remove-one", honest, FAILURE) for honest in (1, 4))
+    assert alone > mu > four
     assert excess(exact, four) > 1e-2
 
 
@@ -118,15 +117,15 @@ def sampled_pair(mech, clip, rate, silos):
         total = 0.0
         for drawn in product((0, 1), repeat=len(records)):
             weight = np.prod([rate if is_drawn else 1 - rate for is_drawn in drawn])
-            user_input = float(np.clip(np.dot(drawn, records) if records else 0.0, -1, 1))
-            total = total + weight * release_pmf(mech, np.array([[user_input], *[[0.0]] * (silos - 1)]))
+            own = float(np.clip(np.dot(drawn, records) if records else 0.0, -1, 1))
+            total = total + weight * release_pmf(mech, np.array([[own], *[[0.0]] * (silos - 1)]))
         return total
 
     return mixture([clip, -clip / 2]), mixture([-clip / 2])
 
 
 def exact_epsilon(p, q, rounds, delta):
-    """The smallest ε of some rounds, by enumeration of all their outcomes."""
+    """The smallest ε of so many rounds, by enumeration of all their outcomes."""
     single = p, q
     for _ in range(rounds - 1):
         p, q = (np.multiply.outer(pmf, last).ravel() for pmf, last in zip((p, q), single, strict=True))
@@ -140,8 +139,8 @@ def exact_epsilon(p, q, rounds, delta):
 @pytest.mark.parametrize(("rate", "rounds"), [(0.3, 1), (0.3, 2), (0.05, 2), (1.0, 2)])
 def test_sampled_records_reveal_no_more_than_is_stated(rate, rounds):
     mech, delta, clip = DiscreteGaussian(scale=1.0, steps=15, bits=7), 1e-3, 0.4
-    release, participation = Release(mech, 1, 1.0, record_clip=clip, sampling_rate=rate), Participation(2, rounds)
-    stated = account(release, participation, SAMPLED, delta).epsilon
+    release, who = Release(mech, 1, 1.0, record_clip=clip, sampling_rate=rate), Participation(2, rounds)
+    stated = account(release, who, SAMPLED, delta).epsilon
     exact = exact_epsilon(*sampled_pair(mech, clip, rate, 2), rounds, delta)
     assert exact <= stated <= 1.1 * exact + 0.02
     mu = release.mu("add-or-remove-one", 2, FAILURE)
@@ -153,7 +152,7 @@ def test_a_repeated_round_is_charged_for_the_same_sample_and_for_another():
     mech, delta, clip, rate = DiscreteGaussian(scale=1.0, steps=15, bits=7), 1e-3, 0.4, 0.3
     release = Release(mech, 1, 1.0, record_clip=clip, sampling_rate=rate)
     stated = account(release, Participation(2), SAMPLED, delta, {0: 2}).epsilon
-    plain = [release_pmf(mech, np.array([[user_input], [0.0]])) for user_input in (clip, 0.0)]
+    plain = [release_pmf(mech, np.array([[own], [0.0]])) for own in (clip, 0.0)]
     twice = [np.multiply.outer(pmf, pmf).ravel() for pmf in plain]
     same = exact_epsilon(rate * twice[0] + (1 - rate) * twice[1], twice[1], 1, delta)
     fresh = exact_epsilon(rate * plain[0] + (1 - rate) * plain[1], plain[1], 2, delta)
@@ -194,9 +193,9 @@ def test_a_private_mean_of_silos_is_about_as_noisy_as_a_trusted_server(neighbori
     assert 1 <= stated.noise_std_over_gaussian < 1.03
     assert stated.bits_under_secagg <= 16
     values = {"mechanism": mean.mechanism, "neighboring": neighboring, "rounds": 2}
-    single = record_mean(**values, honest_clients=1, **SILOS).guarantee()
-    assert single.epsilon > 1.5 * stated.epsilon
-    assert "the record's own silo is honest" in single.sentence
+    alone = record_mean(**values, honest_clients=1, **SILOS).guarantee()
+    assert alone.epsilon > 1.5 * stated.epsilon
+    assert "the record's own silo is honest" in alone.sentence
     assert PrivateMean.from_dict(mean.to_dict()) == mean
 
 

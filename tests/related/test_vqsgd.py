@@ -185,8 +185,8 @@ def test_a_private_mean_of_vectors_in_both_libraries():
     clipped = x * min(1, 2 / np.linalg.norm(x))
     error = 5 * 2 * sqrt(mean.mechanism.variance(16) / 1000)
     assert abs(mean.decode(total, 1000).numpy() - clipped).max() < error
-    for entry in (x, torch.from_numpy(x)):
-        message = mean.simulated(entry, SeededRandom(2))
+    for one in (x, torch.from_numpy(x)):
+        message = mean.simulated(one, SeededRandom(2))
         assert message.shape == (16,)
         assert 0 <= message.min() <= message.max() <= 1
     with pytest.raises(ValueError, match="must come without correlated noise"):

@@ -24,7 +24,7 @@ from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.randomness import SeededRandom
 from rqm.related.count_sketch import Sketch
 
-VECTOR_DIM, SKETCH_DIM, SUM_CLIENTS, CLAIM_DELTA = 1024, 16, 10, 1e-3
+DIM, COUNT, CLIENTS, DELTA = 1024, 16, 10, 1e-3
 """Length of the vectors and of their sketches, clients in a sum, and δ of our claim. They are small to be fast."""
 
 
@@ -54,20 +54,20 @@ def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
     draws = whole("draws", draws, 1000)
     source = SeededRandom(0x5CE7)
     confidence = 0.999
-    clip = second_clip(SKETCH_DIM)
+    clip = second_clip(COUNT)
     mean = PrivateMean(
-        dim=SKETCH_DIM,
+        dim=COUNT,
         l2_clip=clip,
         mechanism=StochasticRounding(clip=clip, levels=2, margin=0.7),
-        participation=Participation(clients=SUM_CLIENTS),
-        delta=CLAIM_DELTA,
+        participation=Participation(clients=CLIENTS),
+        delta=DELTA,
     )
     private_epsilon = mean.guarantee().epsilon
     audits = []
     for name, count, claimed, delta, number in (
         ("without noise", _count_nonzero, 1.0, 0.0, draws // 40),  # ε of their examples; all sketches show the vector
-        ("noise, clipped before", partial(_count_sums, mean, False), private_epsilon, CLAIM_DELTA, draws),
-        ("noise, clipped after", partial(_count_sums, mean, True), private_epsilon, CLAIM_DELTA, draws),
+        ("noise, clipped before", partial(_count_sums, mean, False), private_epsilon, DELTA, draws),
+        ("noise, clipped after", partial(_count_sums, mean, True), private_epsilon, DELTA, draws),
     ):
         audit = measure_epsilon(
             partial(count, source), [0, 1], [np.empty(0)], claimed, draws=number, confidence=confidence, delta=delta
@@ -88,8 +88,8 @@ def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
 def _count_nonzero(source: Source, x: float, others: FloatArray, draws: int) -> IntArray:
     """How many sketches of zero (0) or of a unit vector (1) are zero or not, each with secret hashes of its own."""
     seeds = source.words(draws) >> np.uint64(1)
-    vector = x * np.eye(1, VECTOR_DIM)
-    sketches = (Sketch(VECTOR_DIM, SKETCH_DIM, int(seed)).forward(vector) for seed in seeds)
+    vector = x * np.eye(1, DIM)
+    sketches = (Sketch(DIM, COUNT, int(seed)).forward(vector) for seed in seeds)
     return np.bincount([sketch.any() for sketch in sketches], minlength=2)
 
 
@@ -101,16 +101,16 @@ def _count_sums(
     All coordinates of the vector lie in one sum of a sketch whose hashes are public. The other
     clients hold zero. `is_clipped` says whether there is a clip after the sketch.
     """
-    sketch = Sketch(VECTOR_DIM, SKETCH_DIM, 1)
+    sketch = Sketch(DIM, COUNT, 1)
     in_first_sum = sketch.bins == sketch.bins[0]
     vector = sketch.signs * in_first_sum / in_first_sum.sum() ** 0.5
     direction = mean.rotation(0).forward(sketch.forward(vector[None]))  # type: ignore[union-attr]
     sent = direction * (2 * x - 1)
     if is_clipped:
         sent *= min(1.0, (mean.length or inf) / float(np.linalg.norm(sent)))
-    inputs = np.zeros((SUM_CLIENTS, draws, SKETCH_DIM))
+    inputs = np.zeros((CLIENTS, draws, COUNT))
     inputs[0] = sent
-    total = np.asarray(mean.mechanism.discrete.encode_sum(inputs.reshape(SUM_CLIENTS, -1), source))
-    total = total.reshape(draws, SKETCH_DIM)
-    aligned = np.where(direction[0] > 0, total, SUM_CLIENTS - total).sum(axis=1)
-    return np.bincount(aligned, minlength=SUM_CLIENTS * SKETCH_DIM + 1)
+    total = np.asarray(mean.mechanism.discrete.encode_sum(inputs.reshape(CLIENTS, -1), source))
+    total = total.reshape(draws, COUNT)
+    aligned = np.where(direction[0] > 0, total, CLIENTS - total).sum(axis=1)
+    return np.bincount(aligned, minlength=CLIENTS * COUNT + 1)
