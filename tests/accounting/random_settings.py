@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import EpsilonResult
-from rqm.accounting.guarantee import ADVERSARIES
+from rqm.accounting.guarantee import ADVERSARY_TEXTS
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
 from tests.accounting.random_mechanisms import log_uniform
@@ -29,7 +29,7 @@ def printed(mean: PrivateMean, result: EpsilonResult) -> Printed:
     """The words of the headline, and the texts of all assumptions."""
     threat = mean.threat_model
     is_trusted = mean.release.is_by_trusted_server
-    adversary = "anyone" if is_trusted else ADVERSARIES[threat.adversary, threat.unit]
+    adversary = "anyone" if is_trusted else ADVERSARY_TEXTS[threat.adversary, threat.unit]
     texts = frozenset(assumption.text(threat.unit) for assumption in result.bound.assumptions)
     return Printed(threat.unit, threat.neighboring, adversary, texts)
 
