@@ -123,9 +123,9 @@ def test_gaussians_compose_exactly(multiplier, releases):
 
 
 def test_mixed_claims_compose_by_their_losses():
-    both = epsilon(compose([(gaussian(2.0), 3), (laplace(5.0), 4)]), 1e-5)
-    alone = epsilon(compose([(gaussian(2.0), 3)]), 1e-5), epsilon(compose([(laplace(5.0), 4)]), 1e-5)
-    assert max(alone) < both < sum(alone)
+    together = epsilon(compose([(gaussian(2.0), 3), (laplace(5.0), 4)]), 1e-5)
+    separate = epsilon(compose([(gaussian(2.0), 3)]), 1e-5), epsilon(compose([(laplace(5.0), 4)]), 1e-5)
+    assert max(separate) < together < sum(separate)
     pure = epsilon(compose([(gaussian(2.0), 1), (Bound(PureEpsilon(0.4)), 1)]), 1e-5)
     assert gaussian_epsilon(0.5, 1e-5) < pure <= gaussian_epsilon(0.5, 1e-5) + 0.4
 
@@ -147,12 +147,12 @@ def test_curves_compose_with_curves_at_the_same_orders_to_a_curve():
 def test_curves_among_other_claims_count_by_the_profiles_that_they_imply():
     """No composition may be smaller than that of the Gaussians that the curves belong to."""
     curve, two = Bound(gaussian_curve(1.0)), epsilon(compose([(gaussian(1.0), 2)]), 1e-5)
-    for other in (gaussian(1.0), Bound(gaussian_curve(1.0, RDP_ORDERS[1:]))):
-        composed = compose([(curve, 1), (other, 1)])
+    for other_bound in (gaussian(1.0), Bound(gaussian_curve(1.0, RDP_ORDERS[1:]))):
+        composed = compose([(curve, 1), (other_bound, 1)])
         assert not isinstance(composed.claim, RdpCurve)
         assert two <= epsilon(composed, 1e-5) < 1.3 * two
-    for other in (Bound(PureEpsilon(1.0)), laplace(1.0)):
-        assert epsilon(compose([(curve, 1), (other, 1)]), 1e-5) >= epsilon(gaussian(1.0), 1e-5)
+    for other_bound in (Bound(PureEpsilon(1.0)), laplace(1.0)):
+        assert epsilon(compose([(curve, 1), (other_bound, 1)]), 1e-5) >= epsilon(gaussian(1.0), 1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -183,10 +183,10 @@ def test_the_smallest_mu_covers_a_profile(mu, eps):
         return np.maximum(gaussian_deltas(mu, at), profile_of(PureEpsilon(eps)).delta(at))
 
     profile = PrivacyProfile(((ReleaseProfile(larger), 1),))
-    found = smallest_mu(Bound(profile))
+    smallest = smallest_mu(Bound(profile))
     grid = np.linspace(0, 10, 2001)
-    assert (gaussian_deltas(found, grid) >= larger(grid) - 1e-12).all()
-    assert (gaussian_deltas(0.97 * found, grid) < larger(grid) - 1e-12).any()
+    assert (gaussian_deltas(smallest, grid) >= larger(grid) - 1e-12).all()
+    assert (gaussian_deltas(0.97 * smallest, grid) < larger(grid) - 1e-12).any()
     assert smallest_mu(Bound(gaussian_curve(1.0))) is None
     assert smallest_mu(Bound(GdpMu(inf))) is None
     assert smallest_mu(Bound(PureEpsilon(inf))) is None

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from rqm import SecureRandom, SeededRandom
 from rqm.kernels import cpu
-from rqm.randomness import CHUNK, cipher_stream, require_secure, threefry
+from rqm.randomness import SEED_CHUNK, cipher_stream, require_secure, threefry
 
 # Random123's published answers (kat_vectors): counter, key, output of Threefry-2×64 with 13 rounds.
 KNOWN = [
@@ -24,15 +24,15 @@ KNOWN = [
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
 def test_threefry_gives_the_known_answers(counter, key, answer):
-    words = threefry(*(np.array([part], dtype=np.uint64) for part in (*counter, *key)))
+    words = threefry(*(np.array([number], dtype=np.uint64) for number in (*counter, *key)))
     assert tuple(int(word[0]) for word in words) == answer
 
 
 def test_compiled_words_are_those_of_numpy():
     rng, again = SeededRandom(5, 1, 2), SeededRandom(5, 1, 2)
-    words = rng.words(3 * CHUNK - 7)
+    words = rng.words(3 * SEED_CHUNK - 7)
     (k0, k1), first = again.reserve(3)
-    compiled = np.empty(3 * CHUNK, dtype=np.uint64)
+    compiled = np.empty(3 * SEED_CHUNK, dtype=np.uint64)
     cpu.fill_seeded(compiled, k0, k1, np.uint64(first))
     assert (compiled[: len(words)] == words).all()
 
@@ -47,9 +47,9 @@ def test_seeded_words_repeat_and_go_on():
 
 def test_streams_do_not_meet():
     root = SeededRandom(1)
-    seen = [root.words(1000), *(root.stream(c, r).words(1000) for c in range(4) for r in range(4))]
-    seen += [SeededRandom(11).words(1000), SeededRandom(1, 1).stream(1).words(1000), SeededRandom(0).words(1000)]
-    assert len(np.unique(np.concatenate(seen))) == 19 * 1000  # (1, 1, 1) is stream (1, 1) of 1 once more
+    sequences = [root.words(1000), *(root.stream(c, r).words(1000) for c in range(4) for r in range(4))]
+    sequences += [SeededRandom(11).words(1000), SeededRandom(1, 1).stream(1).words(1000), SeededRandom(0).words(1000)]
+    assert len(np.unique(np.concatenate(sequences))) == 19 * 1000  # (1, 1, 1) is stream (1, 1) of 1 once more
     assert (SeededRandom(1, 1).stream(1).words(9) == root.stream(1, 1).words(9)).all()
 
 
@@ -60,7 +60,7 @@ def test_calls_of_other_generators_never_share_key_and_counter():
     late = SeededRandom(1)
     late._call = 2**32  # the 32-bit counter has run out: another key
     assert late.reserve_call()[:2] != SeededRandom(1).reserve_call()[:2]
-    assert all(0 <= part < 2**32 for call in calls for part in call)
+    assert all(0 <= number < 2**32 for call in calls for number in call)
 
 
 def test_secure_words_never_repeat():
@@ -98,8 +98,8 @@ def test_words_have_fair_and_independent_bits():
         limit = 6.5 / 2 * np.sqrt(len(bits))  # 2 · 64² comparisons at once: about 1e-6 together
         assert abs(bits.sum(axis=0, dtype=int) - len(bits) / 2).max() < limit
         together = bits[:20_000].astype(np.int32)
-        both = together.T @ together
-        off = both[~np.eye(64, dtype=bool)]
+        product = together.T @ together
+        off = product[~np.eye(64, dtype=bool)]
         assert abs(off - len(together) / 4).max() < 6.5 * np.sqrt(len(together) * 3 / 16)
     biased = bits[:, 0] | (bits[:, 1] & bits[:, 2] & (np.arange(len(bits)) % 25 == 0))
     assert abs(int(biased.sum()) - len(bits) / 2) > limit  # half a per cent is found

@@ -1,4 +1,4 @@
-"""A mechanism from elsewhere, in this one file: every room takes it, the command line and Flower's processes too."""
+"""A mechanism from elsewhere, in this one file: every package uses it, the command line and Flower's processes too."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def known():
+def registered_kinds():
     """Registered for this module alone: other tests of the process must not see it."""
     rqm.register(Lazy)
     yield
@@ -35,15 +35,15 @@ def known():
 def package(tmp_path_factory):
     """What pip would install of a package that brings this mechanism: found by every process with this path."""
     folder = tmp_path_factory.mktemp("package")
-    about = folder / "lazy-0.1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lazy\nVersion: 0.1\n")
-    (about / "entry_points.txt").write_text(f"[rqm.mechanisms]\nlazy = {Lazy.__module__}:Lazy\n")
+    info = folder / "lazy-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lazy\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[rqm.mechanisms]\nlazy = {Lazy.__module__}:Lazy\n")
     return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
 
 def command(package, *args):
-    """The command line in a process of its own, where only the entry point tells of the mechanism."""
+    """The command line in a process of its own, where only the entry point names the mechanism."""
     done = subprocess.run(
         [sys.executable, "-m", "rqm", *map(str, args)], env=package, capture_output=True, text=True, check=False
     )
@@ -53,10 +53,10 @@ def command(package, *args):
 
 def test_privacy_is_that_of_the_coin(package):
     """One bit that is right with probability 3/4 + …: ε is the logarithm of the odds at the ends of the clip."""
-    found = json.loads(command(package, "privacy", "--mechanism", "lazy", "--lazy", 0.5, "--alpha", "inf", "--json"))
+    result = json.loads(command(package, "privacy", "--mechanism", "lazy", "--lazy", 0.5, "--alpha", "inf", "--json"))
     right = 0.5 * (0.5 + 0.5 / 2) + 0.25
-    assert found["upper"] == pytest.approx(np.log(right / (1 - right)))
-    assert found["mechanism"] == {"mechanism": "lazy", "clip": 1.0, "margin": 1.0, "lazy": 0.5}
+    assert result["upper"] == pytest.approx(np.log(right / (1 - right)))
+    assert result["mechanism"] == {"mechanism": "lazy", "clip": 1.0, "margin": 1.0, "lazy": 0.5}
     assert "--lazy" in command(package, "privacy", "--help")
 
 
@@ -71,11 +71,11 @@ def test_it_is_unbiased_and_audited(package):
 
 def test_calibrated_accounted_and_advised():
     target = {"clients": 100, "epsilon": 3, "delta": 1e-6, "dim": 2**12}
-    found = rqm.calibrate("lazy", rounds=4, lazy=0.5, **target)
-    assert 0.996 * 3 <= found.epsilon <= 3
-    assert found.mechanism.lazy == 0.5
+    result = rqm.calibrate("lazy", rounds=4, lazy=0.5, **target)
+    assert 0.996 * 3 <= result.epsilon <= 3
+    assert result.mechanism.lazy == 0.5
     plan = make_plan(
-        mechanism=found.mechanism,
+        mechanism=result.mechanism,
         clients=100,
         rounds=4,
         max_participations=1,
@@ -84,11 +84,11 @@ def test_calibrated_accounted_and_advised():
         transforms=Transforms(l2_clip=1.0, rotate=True),
         delta=1e-6,
     )
-    assert rqm.account(plan).epsilon == found.epsilon
-    names = [one.name for one in rqm.advise(**target).candidates]
+    assert rqm.account(plan).epsilon == result.epsilon
+    names = [entry.name for entry in rqm.advise(**target).candidates]
     assert "lazy rounding" in names
-    alone = {one.name: one for one in rqm.advise(clients=1, epsilon=1.0, levels=2).candidates}
-    assert alone["lazy rounding"].mse == pytest.approx(alone["1 bit"].mse, rel=1e-2)  # no better, and found to be so
+    local = {entry.name: entry for entry in rqm.advise(clients=1, epsilon=1.0, levels=2).candidates}
+    assert local["lazy rounding"].mse == pytest.approx(local["1 bit"].mse, rel=1e-2)  # no better, and found to be so
 
 
 def test_a_private_mean_of_it_survives_json():
@@ -105,8 +105,8 @@ def test_it_trains_and_is_accounted_in_a_process_of_its_own(package, tmp_path):
         'mechanism = {mechanism = "lazy"}\n'
     )
     command(package, "train", plan, *settings, "--out", tmp_path / "run")
-    found = json.loads(command(package, "account", tmp_path / "run", "--json"))
-    assert found["rounds"] == 2
+    result = json.loads(command(package, "account", tmp_path / "run", "--json"))
+    assert result["rounds"] == 2
     assert (tmp_path / "run" / "report.html").exists()
 
 
@@ -128,9 +128,9 @@ def test_it_goes_through_flowers_messages(tmp_path):
     config = {**CONFIG, "rqm.clients": 6, "rqm.rounds": 2, "rqm.sends": "gradient"}
     strategy = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
     strategy.start(LocalGrid(gradient_app(private_mod), 6, config), arrays(model()))
-    (found, charged) = account_ledger(tmp_path)
+    (result, charged) = account_ledger(tmp_path)
     assert charged["charges"] == 2
-    assert found.epsilon > 0
+    assert result.epsilon > 0
 
 
 @pytest.mark.slow
@@ -143,16 +143,16 @@ def test_it_runs_in_flowers_own_processes(package, tmp_path):
 
     app = written(tmp_path / "app")
     (app / "policy.toml").write_text(POLICY.replace("= 4", "= 3").replace('["rqm"]', '["lazy"]'))
-    known = app / "pyproject.toml"  # a run's configuration can change the app's values, not take any away
-    own = {key.removeprefix("rqm.mechanism."): value for key, value in config.items() if "rqm.mechanism." in key}
-    lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in own.items())
-    known.write_text(re.sub(r"(?<=rqm\.mechanism\]\n)(.+\n)+", lines, known.read_text()))
+    registered_kinds = app / "pyproject.toml"  # a run's configuration can change the app's values, not take any away
+    options = {key.removeprefix("rqm.mechanism."): value for key, value in config.items() if "rqm.mechanism." in key}
+    lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
+    registered_kinds.write_text(re.sub(r"(?<=rqm\.mechanism\]\n)(.+\n)+", lines, registered_kinds.read_text()))
     program = [sys.executable, str(app / "federation.py"), "--nodes", "3", "--ledger", str(tmp_path)]
     done = subprocess.run([*program, "--set", text], env=package, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "'survivors': 3" in done.stdout
-    about = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])["about"]
-    assert about["mean"]["mechanism"]["mechanism"] == "lazy"
+    info = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])["about"]
+    assert info["mean"]["mechanism"]["mechanism"] == "lazy"
 
 
 def test_the_registry_refuses_what_is_not_a_mechanism():
@@ -181,12 +181,12 @@ def test_every_mechanism_tells_about_itself():
         assert mechanism_from_dict(mech.to_dict()) == mech
         assert mech.bits >= 1
         assert mech.label
-        assert all(one.help.endswith((".", "…")) for one in made.options().values()), name
+        assert all(entry.help.endswith((".", "…")) for entry in made.options().values()), name
         if mech.has_integer_messages:
             assert mech.discrete is mech or mech.vector_mechanism is mech
-            law = mech.discrete
-            for x in law.breakpoints[[0, len(law.breakpoints) // 2, -1]]:
-                assert np.abs(law.pmf(x) - law.sampled_pmf(x).astype(float)).sum() < 1e-5
+            channel = mech.discrete
+            for x in channel.breakpoints[[0, len(channel.breakpoints) // 2, -1]]:
+                assert np.abs(channel.pmf(x) - channel.sampled_pmf(x).astype(float)).sum() < 1e-5
         else:
             with pytest.raises(TypeError, match="sends floats"):
                 _ = mech.discrete
@@ -196,15 +196,16 @@ def test_every_mechanism_tells_about_itself():
         else:
             quiet, loud = (mech.with_noise(mech.min_noise + amount) for amount in (1.0, 9.0))
             spread = [
-                one.discrete.variance_max if one.has_integer_messages else one.sum_noise_std(1) for one in (quiet, loud)
+                noisy.discrete.variance_max if noisy.has_integer_messages else noisy.sum_noise_std(1)
+                for noisy in (quiet, loud)
             ]
             assert spread[0] < spread[1]
 
 
 def test_what_cannot_be_described_is_refused():
-    for bad, words in (({"mechanism": ["rqm"]}, "must be one of"), (5, "must be a table"), ({}, "must be one of")):
+    for value, words in (({"mechanism": ["rqm"]}, "must be one of"), (5, "must be a table"), ({}, "must be one of")):
         with pytest.raises((ValueError, TypeError), match=words):
-            mechanism_from_dict(bad)
+            mechanism_from_dict(value)
     with pytest.raises(ValueError, match=r"mechanism\.sigma: unknown key"):
         mechanism_from_dict({"mechanism": "gaussian", "sigma": 1.0})
     with pytest.raises(ValueError, match="'rqm': must be 'gaussian' here"):

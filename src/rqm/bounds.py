@@ -26,9 +26,9 @@ Unit = Literal["user", "record"]
 PLD_GRID_SIZE = 2**13
 """Values of ε at which a privacy profile is evaluated; in between it is bounded (Doroshenko et al.
 2022)."""
-MAX_EPSILON = 1e6
+MAX_FINITE_EPSILON = 1e6
 """A larger ε, or privacy loss, counts as infinite."""
-FFT_ERROR = 1e-13
+COMPOSITION_ERROR = 1e-13
 """Above the error of δ by Fourier transforms, for a hundred releases."""
 MU_FAILURE = 1e-12
 """The failure probability of the smallest μ of a privacy profile."""
@@ -452,7 +452,7 @@ def profile_of(claim: Claim) -> ReleaseProfile:
 
 def _fft_error(releases: int) -> float:
     """An upper bound on the error of δ of composed releases."""
-    return FFT_ERROR * (1 + releases / 100)
+    return COMPOSITION_ERROR * (1 + releases / 100)
 
 
 def profile_at(eps: float, delta: float) -> PrivacyProfile:
@@ -481,7 +481,8 @@ def epsilon(bound: Bound, delta: float) -> float:
         The smallest ε that follows from the claim, rounded up; infinite if δ is not larger than
         the bound's failure.
     """
-    delta, claim = real("delta", delta, "above 0 and below 1", 0, 1), bound.claim
+    delta = real("delta", delta, "above 0 and below 1", 0, 1)
+    claim = bound.claim
     if isinstance(claim, PureEpsilon):
         return claim.epsilon if bound.failure < delta else inf
     left = delta - bound.failure
@@ -551,7 +552,7 @@ def _profile_epsilon(delta_at: Callable[[FloatArray], FloatArray], delta: float)
     high = 1.0
     while excess(high) > 0:
         high *= 2
-        if high > MAX_EPSILON:
+        if high > MAX_FINITE_EPSILON:
             return inf
     return find_root(excess, 0, high, xtol=1e-12) * (1 + 1e-10) + 1e-11
 
@@ -569,7 +570,8 @@ def loss_distribution(claim: PrivacyProfile, delta: float) -> Any:
     Returns:
         A `PrivacyLossDistribution` of dp_accounting, or None if the losses are too large for one.
     """
-    count, truncated = sum(count_of_part for _, count_of_part in claim.parts), 1e-4 * delta
+    count = sum(count_of_part for _, count_of_part in claim.parts)
+    truncated = 1e-4 * delta
     ends = [_last_loss(profile.delta, truncated / count) for profile, _ in claim.parts]
     if not isfinite(max(ends)):
         return None
@@ -619,9 +621,9 @@ def from_pld(loss: Any) -> Bound:
         return np.maximum(*(of_direction(pmf, eps) for pmf in pmfs))
 
     def discretized(interval: float) -> Any:
-        half = ceil(_last_loss(delta, FFT_ERROR) / interval)
+        half = ceil(_last_loss(delta, COMPOSITION_ERROR) / interval)
         grid = np.arange(-half, half + 1, dtype=np.float64) * interval
-        return PrivacyLossDistribution(*(_pmf_of_deltas(of_direction(pmf, grid), interval, half) for pmf in pmfs))
+        return PrivacyLossDistribution(*(_pmf_of_deltas(of_direction(pmf, grid), interval) for pmf in pmfs))
 
     return Bound(PrivacyProfile(((ReleaseProfile(delta, discretized), 1),)), failure)
 
@@ -631,18 +633,32 @@ def _loss_of_profile(delta_at: Callable[[FloatArray], FloatArray], interval: flo
 
     See docs/proofs/composition.md#lemma-5.
     """
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415 (takes a second)
-
     grid: FloatArray = np.arange(half + 1, dtype=np.float64) * interval
     above = delta_at(grid)
     below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]  # the same tests, in the other direction
-    return PrivacyLossDistribution(_pmf_of_deltas(np.concatenate([below, above]), interval, half))
+    return symmetric_loss(np.concatenate([below, above]), interval)
 
 
-def _pmf_of_deltas(deltas: FloatArray, interval: float, half: int) -> Any:
-    """The pmf of losses between −half and half intervals, of a pair with these δ, rounded up."""
+def symmetric_loss(deltas: FloatArray, interval: float) -> Any:
+    """The privacy loss distribution that dominates both directions of a pair, rounded up on a grid.
+
+    Args:
+        deltas: δ at every ε of the grid, which is symmetric around 0; the larger of both directions.
+        interval: The distance of neighboring values of ε.
+
+    Returns:
+        A `PrivacyLossDistribution` of dp_accounting.
+    """
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415 (takes a second)
+
+    return PrivacyLossDistribution(_pmf_of_deltas(deltas, interval))
+
+
+def _pmf_of_deltas(deltas: FloatArray, interval: float) -> Any:
+    """The pmf of losses on a symmetric grid, of a pair with these δ, rounded up."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
 
+    half = len(deltas) // 2
     falling = np.maximum.accumulate(np.nan_to_num(deltas, nan=1.0)[::-1])[::-1]  # rounding errors aside it falls anyway
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -half, half, np.minimum(falling, 1))
 
@@ -652,7 +668,7 @@ def _last_loss(delta_at: Callable[[FloatArray], FloatArray], remaining: float) -
     last = 1e-9
     while float(delta_at(np.array([last]))[0]) > remaining:
         last *= 1.25
-        if last > MAX_EPSILON:
+        if last > MAX_FINITE_EPSILON:
             return inf
     return last
 
@@ -708,7 +724,8 @@ def gaussian_mu(eps: float, delta: float) -> float:
         μ.
     """
     eps = real("epsilon", eps, "a positive finite number", 0, inf)
-    delta, at = real("delta", delta, "above 0 and below 1", 0, 1), np.array([eps])
+    delta = real("delta", delta, "above 0 and below 1", 0, 1)
+    at = np.array([eps])
     high = 1.0
     while gaussian_deltas(high, at)[0] <= delta:
         high *= 2

@@ -17,11 +17,11 @@ from rqm._util.checks import whole
 Words = npt.NDArray[np.uint64]
 KeyWords = npt.NDArray[np.uint32]
 
-SECRET_BYTES = 32
+AES_KEY_BYTES = 32
 """Bytes of a key of AES-256."""
-CHUNK = 1024
-"""Words of a chunk. Seeded words are made in chunks: its first half has the first words of CHUNK / 2 consecutive
-Threefry blocks, its second half their second words, so that the loop over blocks runs in vector registers."""
+SEED_CHUNK = 1024
+"""Words of a chunk. The first half of a chunk of seeded words has the first words of SEED_CHUNK / 2 consecutive
+Threefry blocks, the second half their second words, so that the loop over blocks runs in vector registers."""
 
 
 def cipher_stream(key: bytes, nonce: bytes = bytes(12)) -> Callable[[npt.NDArray[Any]], None]:
@@ -83,7 +83,7 @@ class SecureRandom:
     def keystream(self) -> Callable[[Words], None]:
         """A function that overwrites arrays with unpredictable uniform 64-bit words."""
         try:
-            return cipher_stream(os.urandom(SECRET_BYTES))
+            return cipher_stream(os.urandom(AES_KEY_BYTES))
         except ModuleNotFoundError:  # a bare GPU machine
             return _fill_from_system
 
@@ -113,8 +113,8 @@ def expanded(secret: bytes, size: int) -> Words:
     >>> int(expanded(bytes(32), 2)[0]) == int(expanded(bytes(32), 3)[0])
     True
     """
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"secret has {len(secret)} bytes: must be {SECRET_BYTES}")
+    if len(secret) != AES_KEY_BYTES:
+        raise ValueError(f"secret has {len(secret)} bytes: must be {AES_KEY_BYTES}")
     words = np.empty(size, dtype=np.uint64)
     cipher_stream(secret)(words)
     return words
@@ -154,9 +154,9 @@ class SeededRandom:
     def words(self, count: int) -> Words:
         """Return the next `count` words of this sequence. The remainder of the last chunk is skipped."""
         count = whole("count", count, 0)
-        chunks = -(-count // CHUNK)
+        chunks = -(-count // SEED_CHUNK)
         key, first = self.reserve(chunks)
-        half = CHUNK // 2
+        half = SEED_CHUNK // 2
         blocks = np.arange(first * half, (first + chunks) * half, dtype=np.uint64).reshape(chunks, half)
         zero = np.zeros(1, dtype=np.uint64)
         return np.stack(threefry(blocks, zero, key[:1], key[1:]), axis=1).reshape(-1)[:count]

@@ -11,6 +11,6 @@ def test_one_is_one_of_them():
 
 
 def test_commands_say_one_bit_and_one_report():
-    said = rqm("privacy", "--mechanism", "rounding", "--levels", "2", "--margin", "20").stdout
-    assert "clip² a client, 1 bit " in said
+    output = rqm("privacy", "--mechanism", "rounding", "--levels", "2", "--margin", "20").stdout
+    assert "clip² a client, 1 bit " in output
     assert rqm("privacy", "--mechanism", "rappor").stdout.startswith("1 report of one value")

@@ -2,7 +2,7 @@
 
     python -m tests.accounting.adversary 5000 [seed] [assembled]
 
-draws so many statements of all kinds (`statements.py`, and with the last argument `assembled.py`). For each,
+draws statements of all kinds (`statements.py`, and with the last argument `assembled.py`). For each,
 `attacks.py` computes what is attained over random and extreme inputs, each release chosen after seeing the
 ones before. What is stated must not be below. The table says how near they are, and so which mistake of the library
 would be noticed: the power of a kind is the smallest fraction by which all of its statements must shrink so that a
@@ -28,7 +28,7 @@ Statements = dict[str, list[Statement]]
 
 
 def attack(count: int, seed: int = 0, kinds: Kinds = KINDS) -> Statements:
-    """So many statements of all kinds, by kind; each has its own seed."""
+    """Statements of all kinds, by kind; each has its own seed."""
     statements = {}
     for number, (kind, (draw, fraction)) in enumerate(kinds.items()):
         seeds = ([seed, number, index] for index in range(max(1, round(fraction * count))))
@@ -58,16 +58,16 @@ def table(by_kind: Statements) -> str:
     rows = [*by_kind.items(), ("all", [statement for statements in by_kind.values() for statement in statements])]
     for kind, statements in rows:
         ratios = [statement.attained / statement.stated for statement in finite(statements)]
-        near = len(broken(statements, PLANTED)) / len(statements)
+        caught_fraction = len(broken(statements, PLANTED)) / len(statements)
         lines.append(
-            f"{kind:32}{len(ratios):8,}{len(broken(statements)):8}{max(ratios, default=0):10.6f}{near:12.1%}"
+            f"{kind:32}{len(ratios):8,}{len(broken(statements)):8}{max(ratios, default=0):10.6f}{caught_fraction:12.1%}"
             f"{power(statements):9.2%}"
         )
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Print the table of so many statements, and what is broken."""
+    """Print the table of some statements, and which are broken."""
     from tests.accounting.assembled import KINDS as ASSEMBLED
 
     numbers = [int(value) for value in sys.argv[1:] if value.isdigit()]

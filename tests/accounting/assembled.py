@@ -29,30 +29,30 @@ MAX_VIEWS = 3e5
 
 def random_shape(rng, mech):
     """Dimension, rotation, choice of coordinates and clip; more coordinates where a coordinate has few outcomes."""
-    most = 4 if mech.levels == 2 else 2
+    max_clients = 4 if mech.levels == 2 else 2
     kind = int(rng.integers(4))
     if kind == 0 or mech.levels > 16:
         dim, rotate, coordinates = 1, bool(rng.random() < 0.5), None
     elif kind == 1:
         dim, rotate, coordinates = 2, False, None
     elif kind == 2:
-        dim, rotate, coordinates = int(rng.integers(2, most + 1)), True, None
+        dim, rotate, coordinates = int(rng.integers(2, max_clients + 1)), True, None
     else:
-        dim, rotate, coordinates = int(rng.integers(2, 9)), True, int(rng.integers(1, min(most, 2) + 1))
+        dim, rotate, coordinates = int(rng.integers(2, 9)), True, int(rng.integers(1, min(max_clients, 2) + 1))
     budget = float(rng.choice([1.0, (coordinates or dim) ** 0.5, rng.uniform(0.3, 1.5)]))
     return {"dim": dim, "rotate": rotate, "coordinates": coordinates, "l2_clip": budget * mech.clip}
 
 
 def random_turns(rng, rounds):
-    """How often a user takes part in so many rounds."""
+    """How often a user takes part in a run."""
     if rounds > 1 and rng.random() < 0.5:
         return {"max_participations": int(rng.integers(1, rounds + 1))}
     return {"min_separation": 2} if rounds > 1 and rng.random() < 0.3 else {}
 
 
-def participations(who):
+def participations(participation):
     """Rounds of a user who takes part as often as possible."""
-    return list(range(0, who.rounds, who.min_separation))[: who.limit]
+    return list(range(0, participation.rounds, participation.min_separation))[: participation.limit]
 
 
 def maybe(rng, probability, value):
@@ -69,7 +69,7 @@ def encoded(mean, x, round_index):
 
 
 def directions(rng, mean, round_index):
-    """Vectors at the L2 clip: along an axis, what is sent as a corner, and at random."""
+    """Vectors at the L2 clip: along an axis, what is encoded as a corner, and at random."""
     corner = np.ones(mean.coordinates)
     rotation = mean.rotation(round_index)
     if mean.is_subset:
@@ -84,13 +84,13 @@ def directions(rng, mean, round_index):
 def neighbors(rng, mean, round_index):
     """Pairs of the user's vectors, each with two vectors of other users, as they are encoded."""
     for x in directions(rng, mean, round_index):
-        other = np.zeros(mean.dim) if mean.threat_model.neighboring == "zero-out" else -x
-        u, low, v = (encoded(mean, one, round_index) for one in (x, -x, other))
+        neighbor = np.zeros(mean.dim) if mean.threat_model.neighboring == "zero-out" else -x
+        u, low, v = (encoded(mean, vector, round_index) for vector in (x, -x, neighbor))
         yield (u, v), (low, u)
 
 
 def pairs_among(rng, mean, client, honest, round_index):
-    """Both pmfs of a round's release, of so many honest clients."""
+    """Both pmfs of a round's release by some honest clients."""
     pairs = []
     for (u, v), ends in neighbors(rng, mean, round_index):
         for high in {0, (honest - 1) // 2, honest - 1}:
@@ -123,14 +123,15 @@ def server(rng):
     if mech.levels > 8 or shape["dim"] > 1:
         rounds = min(rounds, 2)
     survivors = maybe(rng, 0.4, int(rng.integers(1, clients + 1)))
-    who = Participation(clients, rounds, min_survivors=survivors, **random_turns(rng, rounds))
+    participation = Participation(clients, rounds, min_survivors=survivors, **random_turns(rng, rounds))
     threat = ThreatModel(
         neighboring=str(rng.choice(["replace-one", "zero-out"])),
         honest_clients=maybe(rng, 0.5, int(rng.integers(1, clients + 1))),
     )
-    mean = PrivateMean(mechanism=mech, participation=who, threat_model=threat, seed=int(rng.integers(100)), **shape)
-    client, honest = Client(mech), max(1, (threat.honest_clients or clients) - who.dropouts)
-    stages = [[(1.0, pairs_among(rng, mean, client, honest, index))] for index in participations(who)]
+    seed = int(rng.integers(100))
+    mean = PrivateMean(mechanism=mech, participation=participation, threat_model=threat, seed=seed, **shape)
+    client, honest = Client(mech), max(1, (threat.honest_clients or clients) - participation.dropouts)
+    stages = [[(1.0, pairs_among(rng, mean, client, honest, index))] for index in participations(participation)]
     charges = None
     if len(stages) == 1 and rng.random() < 0.3 and len(stages[0][0][1][0][0]) <= FEW_OUTCOMES:  # one round, done again
         stages, charges = stages * 2, {0: 2}
@@ -144,11 +145,11 @@ def honest_fraction(rng):
     population = int(rng.integers(clients, 30))
     survivors = maybe(rng, 0.3, int(rng.integers(1, clients + 1)))
     turns = {} if rounds == 1 else {"max_participations": int(rng.integers(1, rounds + 1))}
-    who = Participation(clients, rounds, population, "uniform", min_survivors=survivors, **turns)
+    participation = Participation(clients, rounds, population, "uniform", min_survivors=survivors, **turns)
     neighboring, honest = str(rng.choice(["replace-one", "zero-out"])), float(rng.uniform(0.1, 1))
     mean = PrivateMean(
         mechanism=mech,
-        participation=who,
+        participation=participation,
         threat_model=ThreatModel(neighboring=neighboring, honest_fraction=honest),
         seed=int(rng.integers(100)),
         **random_shape(rng, mech),
@@ -156,8 +157,8 @@ def honest_fraction(rng):
     client, users = Client(mech), max(1, int(honest * population))
     counts = attacks.honest_counts(population, users, clients, is_user_in=True)
     stages = [
-        [(weight, pairs_among(rng, mean, client, max(1, k - who.dropouts), index)) for weight, k in counts]
-        for index in participations(who)
+        [(weight, pairs_among(rng, mean, client, max(1, k - participation.dropouts), index)) for weight, k in counts]
+        for index in participations(participation)
     ]
     return enumerated(mean, stages, random_delta(rng))
 
@@ -169,11 +170,11 @@ def outsider(rng, is_fraction=False):
     clients, rounds = int(rng.integers(1, min(population, 3) + 1)), int(rng.choice([1, 1, 2]))
     honest = float(rng.uniform(0.2, 1)) if is_fraction else None
     survivors = maybe(rng, 0.3, int(rng.integers(1, clients + 1)))
-    who = Participation(clients, rounds, population, "uniform", min_survivors=survivors)
+    participation = Participation(clients, rounds, population, "uniform", min_survivors=survivors)
     neighboring = str(rng.choice(["replace-one", "zero-out"]))
     mean = PrivateMean(
         mechanism=mech,
-        participation=who,
+        participation=participation,
         threat_model=ThreatModel("outsider", neighboring, honest_fraction=honest),
         seed=int(rng.integers(100)),
         **random_shape(rng, mech),
@@ -181,11 +182,12 @@ def outsider(rng, is_fraction=False):
     client, users = Client(mech), population if honest is None else max(1, int(honest * population))
     stages = []
     for index in range(rounds):
-        if who.dropouts:  # that nobody drops out shows that the user takes part
+        if participation.dropouts:  # that nobody drops out shows that the user takes part
             rate = clients / population
             counts = attacks.honest_counts(population, users, clients, is_user_in=True)
             cohorts = [
-                (rate * weight, pairs_among(rng, mean, client, max(1, k - who.dropouts), index)) for weight, k in counts
+                (rate * weight, pairs_among(rng, mean, client, max(1, k - participation.dropouts), index))
+                for weight, k in counts
             ]
             stages.append([*cohorts, (1 - rate, [(np.ones(1), np.ones(1))])])
             continue
@@ -209,7 +211,7 @@ def correlated(rng):
     with_residual = rounds == 2 and rng.random() < 0.3
     noise = CorrelatedNoise(0.5, 0.5, 2) if with_residual else CorrelatedNoise(float(rng.uniform(0.5, 1.2)))
     turns = {"max_participations": 1} if rng.random() < 0.5 else {"min_separation": int(rng.integers(2, rounds + 1))}
-    who = Participation(
+    participation = Participation(
         clients,
         rounds,
         sampling="fixed-order",
@@ -226,7 +228,7 @@ def correlated(rng):
         rotate=bool(rng.random() < 0.5),
         l2_clip=float(rng.choice([1.0, dim**0.5, 0.6])),
         mechanism=mech,
-        participation=who,
+        participation=participation,
         threat_model=threat,
         noise=noise,
         seed=int(rng.integers(100)),
@@ -234,7 +236,7 @@ def correlated(rng):
     if mean.modulus ** (rounds * dim) > MAX_VIEWS:
         return correlated(rng)
     delta = random_delta(rng)
-    stated, honest = state(mean, delta), max(1, (threat.honest_clients or clients) - who.dropouts)
+    stated, honest = state(mean, delta), max(1, (threat.honest_clients or clients) - participation.dropouts)
     return Statement(stated, of_whole_runs(rng, mean, honest, honest, delta), f"{mean}, {delta}")
 
 
@@ -255,16 +257,16 @@ def of_whole_runs(rng, mean, honest, canceling, delta, pairs_of_round=None):
     for (u, v), ends in own_pairs:
         for high in {0, honest // 2, honest}:
             worlds = []
-            for own in (u, v):
+            for message in (u, v):
                 joint = np.ones(1)
                 for j in range(mean.coordinates):
                     others = [ends[1][j]] * high + [ends[0][j]] * (honest - high)
                     sums = [
-                        np.convolve(client.summed([own[j], *others[1:]] if index in taken else others), staying)
+                        np.convolve(client.summed([message[j], *others[1:]] if index in taken else others), staying)
                         for index in range(mean.participation.rounds)
                     ]
-                    seen = attacks.seen_of_correlated(sums, noise, mean.modulus)
-                    joint = np.multiply.outer(joint, seen).ravel()
+                    views = attacks.seen_of_correlated(sums, noise, mean.modulus)
+                    joint = np.multiply.outer(joint, views).ravel()
                 worlds.append(joint)
             largest = max(largest, attained([[(1.0, [worlds])]], 1.0, delta))
     return largest
@@ -280,21 +282,21 @@ def record_pairs(rng, mean, round_index):
         is_replaced = mean.threat_model.neighboring == "replace-one"
         start = -record if is_replaced else -record * float(rng.choice([0.0, 0.5]))
         end = record if is_replaced else start + record
-        u, v, low, high = (encoded(mean, one, round_index) for one in (end, start, -x, x))
+        u, v, low, high = (encoded(mean, vector, round_index) for vector in (end, start, -x, x))
         yield (u, v), (low, high)
 
 
-def record_mean(rng, mech, who, **values):
+def record_mean(rng, mech, participation, **values):
     """A private mean of silos."""
     shape = random_shape(rng, mech) | {"coordinates": None}
     shape["dim"] = min(shape["dim"], 2)
     clip = float(rng.uniform(0.2, 1.0)) * mech.clip
     shape["l2_clip"] = max(shape["l2_clip"], 2 * clip)
-    honest = maybe(rng, 0.5, int(rng.integers(1, who.clients + 1)))
+    honest = maybe(rng, 0.5, int(rng.integers(1, participation.clients + 1)))
     neighboring = values.pop("neighboring", None) or str(rng.choice(["replace-one", "add-or-remove-one"]))
     return PrivateMean(
         mechanism=mech,
-        participation=who,
+        participation=participation,
         threat_model=ThreatModel(neighboring=neighboring, unit="record", honest_clients=honest),
         record_clip=clip,
         delta=1e-5,
@@ -309,21 +311,22 @@ def records(rng, is_sampled=False):
     mech = one_of(rng, bit, lambda rng: additive(rng, (3, 6), 1.0), lambda rng: additive(rng, (3, 6), 1.0))
     clients, rounds = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2]))
     turns = {} if is_sampled else random_turns(rng, rounds)
-    who = Participation(clients, rounds, min_survivors=maybe(rng, 0.3, int(rng.integers(1, clients + 1))), **turns)
+    survivors = maybe(rng, 0.3, int(rng.integers(1, clients + 1)))
+    participation = Participation(clients, rounds, min_survivors=survivors, **turns)
     rate = float(rng.choice([0.02, 0.3, 0.9])) if is_sampled else None
     sampled = {"sampling_rate": rate, "neighboring": "add-or-remove-one"} if is_sampled else {}
     try:
-        mean = record_mean(rng, mech, who, **sampled)
+        mean = record_mean(rng, mech, participation, **sampled)
     except ValueError:  # a record's clip is less than a step of the mechanism
         return records(rng, is_sampled)
-    client, honest = Client(mech), max(1, (mean.threat_model.honest_clients or clients) - who.dropouts)
+    client, honest = Client(mech), max(1, (mean.threat_model.honest_clients or clients) - participation.dropouts)
     stages = []
-    for index in participations(who):
+    for index in participations(participation):
         pairs = []
         for (u, v), ends in record_pairs(rng, mean, index):
             for high in {0, honest - 1}:
                 others = [ends[1]] * high + [ends[0]] * (honest - 1 - high)
-                with_record, without = (client.release([own, *others]) for own in (u, v))
+                with_record, without = (client.release([message, *others]) for message in (u, v))
                 if rate is not None:
                     with_record = rate * with_record + (1 - rate) * without
                 pairs.append((with_record, without))
@@ -340,7 +343,7 @@ def correlated_records(rng):
     """A record in a fixed order of batches with correlated noise: everything that the server sees of a run."""
     mech = DiscreteGaussian(scale=log_uniform(rng, 1.0, 4.0), steps=int(rng.choice([1, 3])), bits=4)
     clients, rounds = int(rng.integers(1, 4)), int(rng.choice([2, 3]))
-    who = Participation(
+    participation = Participation(
         clients,
         rounds,
         sampling="fixed-order",
@@ -349,14 +352,14 @@ def correlated_records(rng):
     )
     noise = CorrelatedNoise(float(rng.uniform(0.5, 2.0)))
     try:
-        mean = record_mean(rng, mech, who, noise=noise)
+        mean = record_mean(rng, mech, participation, noise=noise)
     except ValueError:
         return correlated_records(rng)
     if mean.coordinates > 1 or mean.modulus**rounds > MAX_VIEWS:
         return correlated_records(rng)
     delta = log_uniform(rng, 1e-8, 0.1)
     honest = mean.threat_model.honest_clients or clients
-    present, canceling = max(1, honest - who.dropouts), max(1, honest - 2 * who.dropouts)
+    present, canceling = max(1, honest - participation.dropouts), max(1, honest - 2 * participation.dropouts)
     pairs = list(record_pairs(rng, mean, 0))
     largest = of_whole_runs(rng, mean, present, canceling, delta, pairs)
     return Statement(state(mean, delta), largest, f"{mean}, {delta}")

@@ -88,9 +88,9 @@ class Choice:
 
     def __init__(self, pairs):
         self.p = np.array([pmf for p, q in pairs for pmf in (p, q)])
-        other = np.array([pmf for p, q in pairs for pmf in (q, p)])
+        swapped = np.array([pmf for p, q in pairs for pmf in (q, p)])
         with np.errstate(divide="ignore", invalid="ignore"):
-            self.loss = np.where(self.p > 0, np.log(self.p) - np.log(other), 0.0)
+            self.loss = np.where(self.p > 0, np.log(self.p) - np.log(swapped), 0.0)
 
     def ranked(self, epsilon):
         """Indices of pairs and directions, those with the largest δ at ε first."""
@@ -100,9 +100,9 @@ class Choice:
     def best(self, epsilons, count):
         """The `count` of them that give the largest δ at some ε."""
         rankings = np.array([self.ranked(epsilon) for epsilon in epsilons])
-        kept = list(dict.fromkeys(rankings.T.ravel().tolist()))[:count]
+        rankings_used = list(dict.fromkeys(rankings.T.ravel().tolist()))[:count]
         subset = Choice.__new__(Choice)
-        subset.p, subset.loss = self.p[kept], self.loss[kept]
+        subset.p, subset.loss = self.p[rankings_used], self.loss[rankings_used]
         return subset
 
 
@@ -154,15 +154,15 @@ def honest_counts(population, users, clients, is_user_in):
     return [(weight, k + is_user_in) for weight, k in counts if k + is_user_in]
 
 
-def repeated(pmf, times):
-    """The pmf of so many independent copies, side by side."""
+def repeated(pmf, copies):
+    """The joint pmf of independent copies."""
     joint = np.ones(1)
-    for _ in range(times):
+    for _ in range(copies):
         joint = np.multiply.outer(joint, pmf).ravel()
     return joint
 
 
-def seen_by_outsider(client, pair, ends, high, users, population, clients, times=1):
+def seen_by_outsider(client, pair, ends, high, users, population, clients, copies=1):
     """Both pmfs of all that models and colluders show: the number of honest clients (1, 2, …) and their sum.
 
     Args:
@@ -176,16 +176,16 @@ def seen_by_outsider(client, pair, ends, high, users, population, clients, times
         times: How often the round was released, with the same clients.
     """
     worlds = []
-    for own in pair:
-        seen = []
+    for user_pmf in pair:
+        views = []
         for weight, k in honest_counts(population, users, clients, is_user_in=False):
             total = 0.0
-            for part, there in ((k / users, 1), (1 - k / users, 0)):
-                for mix, h in marked_counts(users - 1, high, k - there) if k - there < users else ():
-                    crowd = [own] * there + [ends[1]] * h + [ends[0]] * (k - there - h)
-                    total = total + part * mix * repeated(client.release(crowd), times)
-            seen.append(weight * total)
-        worlds.append(np.concatenate(seen))
+            for fraction, takes_part in ((k / users, 1), (1 - k / users, 0)):
+                for mix, h in marked_counts(users - 1, high, k - takes_part) if k - takes_part < users else ():
+                    crowd = [user_pmf] * takes_part + [ends[1]] * h + [ends[0]] * (k - takes_part - h)
+                    total = total + fraction * mix * repeated(client.release(crowd), copies)
+            views.append(weight * total)
+        worlds.append(np.concatenate(views))
     return worlds
 
 
@@ -206,8 +206,8 @@ def joint_noise(noise, clients):
     single: dict[tuple[int, int], float] = {}
     for residual, q in table(noise.residual.units) if noise.residual_std else [(0, 1.0)]:
         for transient, p in table(noise.units):
-            both = transient + noise.gain * residual, transient + (noise.gain - 1) * residual
-            single[both] = single.get(both, 0.0) + p * q
+            shifted = transient + noise.gain * residual, transient + (noise.gain - 1) * residual
+            single[shifted] = single.get(shifted, 0.0) + p * q
     total = {(0, 0): 1.0}
     for _ in range(clients):
         longer: dict[tuple[int, int], float] = {}
@@ -242,12 +242,12 @@ def seen_of_correlated(rounding, noise, modulus):
     canceled = sorted({b for _, b in noise})
     states, pending = np.ones((1, 1)), [0]  # views, noise that is still to be canceled
     for pmf in rounding[:-1]:
-        after = np.zeros((len(states), modulus, len(canceled)))
+        updated = np.zeros((len(states), modulus, len(canceled)))
         for i, earlier in enumerate(pending):
             for (added, later), probability in noise.items():
                 shown = folded(pmf, modulus, added - earlier)
-                after[:, :, canceled.index(later)] += (probability * states[:, i])[:, None] * shown
-        states, pending = after.reshape(-1, len(canceled)), canceled
+                updated[:, :, canceled.index(later)] += (probability * states[:, i])[:, None] * shown
+        states, pending = updated.reshape(-1, len(canceled)), canceled
     shown = np.zeros((len(pending), modulus))  # the noise of the last round is never canceled
     for i, earlier in enumerate(pending):
         for (added, _), probability in noise.items():

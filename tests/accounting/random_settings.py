@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import EpsilonResult
-from rqm.accounting.guarantee import ADVERSARIES
+from rqm.accounting.guarantee import ADVERSARY_TEXTS
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
 from tests.accounting.random_mechanisms import log_uniform
@@ -29,7 +29,7 @@ def printed(mean: PrivateMean, result: EpsilonResult) -> Printed:
     """The words of the headline, and the texts of all assumptions."""
     threat = mean.threat_model
     is_trusted = mean.release.is_by_trusted_server
-    adversary = "anyone" if is_trusted else ADVERSARIES[threat.adversary, threat.unit]
+    adversary = "anyone" if is_trusted else ADVERSARY_TEXTS[threat.adversary, threat.unit]
     texts = frozenset(assumption.text(threat.unit) for assumption in result.bound.assumptions)
     return Printed(threat.unit, threat.neighboring, adversary, texts)
 
@@ -197,21 +197,21 @@ def random_setting(rng):
 
 def other_values(rng, mean, name):
     """Other values of one field, some of which may not go with the rest."""
-    who, threat = mean.participation, mean.threat_model
+    participation, threat = mean.participation, mean.threat_model
     return {
-        "clients": [who.clients + 1, 2 * who.clients],
-        "rounds": [who.rounds + 1, 2 * who.rounds],
-        "population": [2 * (who.population or who.clients * 20), None],
+        "clients": [participation.clients + 1, 2 * participation.clients],
+        "rounds": [participation.rounds + 1, 2 * participation.rounds],
+        "population": [2 * (participation.population or participation.clients * 20), None],
         "sampling": ["uniform", "fixed-order", "available"],
-        "max_participations": [1, 2, int(rng.integers(1, who.rounds + 1)), None],
-        "min_separation": [1, 2, who.min_separation + 1, 2 * who.min_separation],
-        "min_survivors": [1, max(1, who.clients - 1), None],
+        "max_participations": [1, 2, int(rng.integers(1, participation.rounds + 1)), None],
+        "min_separation": [1, 2, participation.min_separation + 1, 2 * participation.min_separation],
+        "min_survivors": [1, max(1, participation.clients - 1), None],
         "adversary": ["server", "outsider"],
         "neighboring": ["replace-one", "zero-out", "add-or-remove-one"],
         "unit": ["user", "record"],
-        "honest_clients": [1, max(1, who.clients // 2), who.clients, None],
+        "honest_clients": [1, max(1, participation.clients // 2), participation.clients, None],
         "honest_fraction": [0.5, 0.9, 1.0, None],
-    }[name] + [getattr(who if name in PARTICIPATION else threat, name)]
+    }[name] + [getattr(participation if name in PARTICIPATION else threat, name)]
 
 
 def changed(mean, name, value):

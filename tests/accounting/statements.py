@@ -78,20 +78,20 @@ def climbed(rng, score, start, project, steps=12, size=0.2):
 
 
 def random_delta(rng):
-    """δ, from what nobody would notice to what everybody would."""
+    """δ, from negligible to large."""
     return log_uniform(rng, 1e-12, 0.1)
 
 
 def attained(stages, eps, limit, profile=attacks.delta):
     """ε of releases with these probabilities and pairs of pmfs: the most telling ones if many are combined."""
     count, choices = len(stages), []
-    near = [eps, eps / max(count, 1), 0.0] if isfinite(eps) else [1.0, 5.0]
+    candidates = [eps, eps / max(count, 1), 0.0] if isfinite(eps) else [1.0, 5.0]
     for cohorts in stages:
         parts = [(weight, Choice(pairs)) for weight, pairs in cohorts]
         if count > 1:
             outcomes = sum(choice.p.shape[1] for _, choice in parts)
-            most = int(np.clip(MAX_OUTCOMES ** (1 / count) / outcomes, 2, 6))
-            parts = [(weight, choice.best(near, most)) for weight, choice in parts]
+            max_coordinates = int(np.clip(MAX_OUTCOMES ** (1 / count) / outcomes, 2, 6))
+            parts = [(weight, choice.best(candidates, max_coordinates)) for weight, choice in parts]
         choices.append(parts)
     return attacks.smallest_epsilon(lambda at: profile(choices, at), limit)
 
@@ -183,9 +183,10 @@ def many_coordinates(rng):
         count = min(dim, int(budget**2 / u**2 * (1 + 1e-12)))
         for base, x in product(sums, (u, -u)):
             p, q = (client.plus(client.pmf(w), base) for w in (x, -x if neighboring == "replace-one" else 0.0))
-            seen = (p > 0) & (q > 0)
-            far = float(abs(np.log(p[seen]) - np.log(q[seen])).max())
-            entropy = count * float(attacks.renyi(p[seen], q[seen], 1)) - 4 * failure * (1 + count * far)
+            is_possible = (p > 0) & (q > 0)
+            largest_loss = float(abs(np.log(p[is_possible]) - np.log(q[is_possible])).max())
+            divergence = float(attacks.renyi(p[is_possible], q[is_possible], 1))
+            entropy = count * divergence - 4 * failure * (1 + count * largest_loss)
             largest = max(largest, entropy)
     return Statement(stated, (2 * largest) ** 0.5, f"{release}.mu({neighboring}, {honest}, {failure})")
 
@@ -206,16 +207,17 @@ def server(rng, mech=None, dims=(1, 1, 1, 2)):
     charges = None
     if is_small and rng.random() < 0.3:
         charges = {index: int(rng.integers(0, 3)) for index in range(rounds)}
-    who = Participation(clients, rounds, max_participations=participations, min_survivors=survivors)
+    participation = Participation(clients, rounds, max_participations=participations, min_survivors=survivors)
     threat, limit = ThreatModel(neighboring=neighboring, honest_clients=honest), random_delta(rng)
     budget = float(rng.choice([dim**0.5, dim**0.5, 1.0, 0.5]))
     counts = sorted((charges or dict.fromkeys(range(rounds), 1)).values(), reverse=True)
-    times = sum(counts[:participations])  # the user was in those rounds that were charged most often
+    repetitions = sum(counts[:participations])  # the user was in those rounds that were charged most often
     left = max(1, (honest or clients) - (0 if survivors is None else clients - survivors))
-    stated = account(Release(mech, dim, budget * mech.clip), who, threat, limit, charges).epsilon
+    stated = account(Release(mech, dim, budget * mech.clip), participation, threat, limit, charges).epsilon
     pairs = pairs_of_pmfs(rng, Client(mech), left, dim, budget, neighboring, 4)
-    found = attained([[(1.0, pairs)]] * times, stated, limit)
-    return Statement(stated, found, f"{mech}, {dim}, {budget}, {who}, {threat}, {limit}, {charges}")
+    attained_epsilon = attained([[(1.0, pairs)]] * repetitions, stated, limit)
+    words = f"{mech}, {dim}, {budget}, {participation}, {threat}, {limit}, {charges}"
+    return Statement(stated, attained_epsilon, words)
 
 
 def noisy(rng):
@@ -230,8 +232,8 @@ def coordinates(rng):
     profile = coordinates_profile(mech, honest=honest, coordinates=count, distribution="sampled")
     stated = inf if profile is None else epsilon(Bound(PrivacyProfile(((profile, 1),))), limit)
     pairs = pairs_of_pmfs(rng, Client(mech), honest, 1, 1.0, "replace-one", 3)
-    found = attained([[(1.0, pairs)]] * count, stated, limit)
-    return Statement(stated, found, f"coordinates_profile({mech}, {honest}, {count}), {limit}")
+    attained_epsilon = attained([[(1.0, pairs)]] * count, stated, limit)
+    return Statement(stated, attained_epsilon, f"coordinates_profile({mech}, {honest}, {count}), {limit}")
 
 
 def fraction(rng, is_repeated=False):
@@ -241,22 +243,22 @@ def fraction(rng, is_repeated=False):
     population = 2 * 10**8 if rng.random() < 0.05 else int(rng.integers(clients, 40))
     honest = float(rng.choice([rng.uniform(0.1, 1), 1.0], p=[0.95, 0.05]))
     survivors = int(rng.integers(1, clients + 1)) if rng.random() < 0.2 else None
-    who = Participation(clients, 1 if is_repeated else rounds, population, "uniform", min_survivors=survivors)
+    participation = Participation(clients, 1 if is_repeated else rounds, population, "uniform", min_survivors=survivors)
     threat, limit = ThreatModel(honest_fraction=honest), random_delta(rng)
     charges = {1: rounds} if is_repeated else None
-    stated = account(Release(mech, 1, mech.clip), who, threat, limit, charges).epsilon
+    stated = account(Release(mech, 1, mech.clip), participation, threat, limit, charges).epsilon
     client, dropouts = Client(mech), 0 if survivors is None else clients - survivors
     cohorts = [
         (weight, pairs_of_pmfs(rng, client, max(1, k - dropouts), 1, 1.0, "replace-one", 1))
         for weight, k in attacks.honest_counts(population, max(1, int(honest * population)), clients, is_user_in=True)
     ]
     profile = attacks.delta_of_repeated_round if is_repeated else attacks.delta
-    found = attained([cohorts] * rounds, stated, limit, profile)
-    return Statement(stated, found, f"{mech}, {who}, {threat}, {limit}, charges {charges}")
+    attained_epsilon = attained([cohorts] * rounds, stated, limit, profile)
+    return Statement(stated, attained_epsilon, f"{mech}, {participation}, {threat}, {limit}, charges {charges}")
 
 
 def repeated_round(rng):
-    """The same where a round was repeated with the same clients."""
+    """Against an outsider, where a round was repeated with the same clients."""
     return fraction(rng, is_repeated=True)
 
 
@@ -268,21 +270,22 @@ def outsider(rng):
     honest = float(rng.uniform(0.2, 1)) if rng.random() < 0.5 else None
     users = population if honest is None else max(1, int(honest * population))
     neighboring = str(rng.choice(["replace-one", "zero-out"]))
-    who = Participation(clients, rounds, population, "uniform")
+    participation = Participation(clients, rounds, population, "uniform")
     threat, limit = ThreatModel("outsider", neighboring, honest_fraction=honest), random_delta(rng)
     charges = {1: 1, 2: int(rng.integers(0, 3))} if mech.levels == 2 and rng.random() < 0.3 else None
-    stated = account(Release(mech, 1, mech.clip), who, threat, limit, charges).epsilon
+    stated = account(Release(mech, 1, mech.clip), participation, threat, limit, charges).epsilon
     client, stages = Client(mech), []
     ends = [(1.0, -1.0)] if neighboring == "replace-one" else [(1.0, 0.0), (-1.0, 0.0)]
-    for times in [1] * rounds if charges is None else filter(None, charges.values()):
+    for repetitions in [1] * rounds if charges is None else filter(None, charges.values()):
         pairs = []
         for pair, high in product(ends, range(users) if rounds == 1 else {0, (users - 1) // 2, users - 1}):
-            own = [np.array([u]) for u in pair]
+            user_vectors = [np.array([u]) for u in pair]
             others = [np.array([-1.0]), np.array([1.0])]
-            pairs.append(attacks.seen_by_outsider(client, own, others, high, users, population, clients, times))
+            arguments = user_vectors, others, high, users, population, clients, repetitions
+            pairs.append(attacks.seen_by_outsider(client, *arguments))
         stages.append([(1.0, pairs)])
-    found = attained(stages, stated, limit)
-    return Statement(stated, found, f"{mech}, {who}, {threat}, {limit}, {charges}")
+    attained_epsilon = attained(stages, stated, limit)
+    return Statement(stated, attained_epsilon, f"{mech}, {participation}, {threat}, {limit}, {charges}")
 
 
 def gaussian(rng):
@@ -293,19 +296,19 @@ def gaussian(rng):
     kind = rng.integers(3)
     if kind < 2:  # how many clients are honest changes nothing
         threat = ThreatModel(neighboring=neighboring, honest_fraction=None if kind == 0 else 0.5)
-        who = Participation(8, rounds) if kind == 0 else Participation(8, rounds, 40, "uniform")
-        found = attacks.gaussian_epsilon(mu * rounds**0.5, limit)
+        participation = Participation(8, rounds) if kind == 0 else Participation(8, rounds, 40, "uniform")
+        attained_epsilon = attacks.gaussian_epsilon(mu * rounds**0.5, limit)
     else:
         clients, population, rounds = int(rng.integers(1, 5)), int(rng.integers(5, 50)), int(rng.choice([1, 2]))
-        who, threat = Participation(clients, rounds, population, "uniform"), ThreatModel("outsider")
+        participation, threat = Participation(clients, rounds, population, "uniform"), ThreatModel("outsider")
         rate = clients / population
         if rounds == 1:
-            found = attacks.gaussian_epsilon(2 / mech.noise_multiplier, limit, rate)
+            attained_epsilon = attacks.gaussian_epsilon(2 / mech.noise_multiplier, limit, rate)
         else:
             q, p = attacks.in_bins(2 / mech.noise_multiplier, 200)
-            found = attained([[(1.0, [(rate * p + (1 - rate) * q, q)])]] * 2, 1.0, limit)
-    stated = account(Release(mech, 1, 1.0), who, threat, limit).epsilon
-    return Statement(stated, found, f"{mech}, {who}, {threat}, {limit}")
+            attained_epsilon = attained([[(1.0, [(rate * p + (1 - rate) * q, q)])]] * 2, 1.0, limit)
+    stated = account(Release(mech, 1, 1.0), participation, threat, limit).epsilon
+    return Statement(stated, attained_epsilon, f"{mech}, {participation}, {threat}, {limit}")
 
 
 def calibrated(rng):
@@ -322,12 +325,12 @@ def calibrated(rng):
     values = {"epsilon": target, "delta": limit, "clients": clients, "rounds": rounds, "dim": dim}
     values |= {"honest_clients": honest, "max_participations": rounds}
     try:
-        found = rqm.calibrate(kind, **values, **options)
+        result = rqm.calibrate(kind, **values, **options)
     except ValueError:  # this mechanism does not reach it
         return calibrated(rng)
-    pairs = pairs_of_pmfs(rng, Client(found.mechanism), honest or clients, 1, 1.0, "replace-one", 2)
-    true = attained([[(1.0, pairs)]] * rounds, found.epsilon, limit)
-    return Statement(min(found.epsilon, target), true, f"{found.mechanism}: {values}")
+    pairs = pairs_of_pmfs(rng, Client(result.mechanism), honest or clients, 1, 1.0, "replace-one", 2)
+    true = attained([[(1.0, pairs)]] * rounds, result.epsilon, limit)
+    return Statement(min(result.epsilon, target), true, f"{result.mechanism}: {values}")
 
 
 KINDS: dict[str, tuple[Callable[[np.random.Generator], Statement], float]] = {

@@ -38,8 +38,8 @@ ORDERS = (2.0, 32.0, 256.0)
 
 
 def targets(clients, dim, epsilon, neighboring):
-    who = Participation(clients, 1, max(10**6, clients))
-    return Target(epsilon, 1e-6, who, ThreatModel(neighboring=neighboring), dim, 1.0)
+    participation = Participation(clients, 1, max(10**6, clients))
+    return Target(epsilon, 1e-6, participation, ThreatModel(neighboring=neighboring), dim, 1.0)
 
 
 def releases(kind, target):
@@ -167,8 +167,8 @@ def test_zero_out_neighbors_with_adaptive_clipping_are_enumerated(fraction):
 # -- several kinds of releases to users of whom a fraction is honest -------------------------------
 
 
-def together(mechanisms, who, threat_model, delta):
-    return account_together([(Release(mech, 1, mech.clip), who, threat_model) for mech in mechanisms], delta)
+def together(mechanisms, participation, threat_model, delta):
+    return account_together([(Release(mech, 1, mech.clip), participation, threat_model) for mech in mechanisms], delta)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -177,7 +177,8 @@ def test_kinds_of_releases_together_cover_all_cohorts(seed):
     rng = np.random.default_rng(seed)
     clients, population = int(rng.integers(2, 5)), int(rng.integers(6, 30))
     fraction, delta = float(rng.uniform(0.1, 0.9)), log_uniform(rng, 1e-9, 1e-2)
-    who, threat_model = Participation(clients, 1, population, "uniform"), ThreatModel(honest_fraction=fraction)
+    participation = Participation(clients, 1, population, "uniform")
+    threat_model = ThreatModel(honest_fraction=fraction)
     mechanisms = [StochasticRounding(levels=2, margin=log_uniform(rng, 0.1, 20)) for _ in range(2)]
     counts = attacks.honest_counts(population, max(1, int(fraction * population)), clients, is_user_in=True)
     stages = []
@@ -191,7 +192,7 @@ def test_kinds_of_releases_together_cover_all_cohorts(seed):
             cohorts.append((weight, Choice(pairs)))
         stages.append(cohorts)
     exact = attacks.smallest_epsilon(lambda at: attacks.delta(stages, at), delta)
-    result = together(mechanisms, who, threat_model, delta)
+    result = together(mechanisms, participation, threat_model, delta)
     assert exact <= result.epsilon * (1 + 1e-9)
     if result.epsilon < inf:
         assert result.bound.failure < delta
@@ -201,12 +202,12 @@ def test_kinds_of_releases_together_cover_all_cohorts(seed):
 
 def test_a_fraction_that_leaves_a_client_alone_is_paid_for():
     """Four honest users of 200 in rounds of 100: one of them is alone too often for a small δ."""
-    who, threat_model = Participation(100, 1, 200, "uniform"), ThreatModel(honest_fraction=0.02)
+    participation, threat_model = Participation(100, 1, 200, "uniform"), ThreatModel(honest_fraction=0.02)
     mech = StochasticRounding(levels=2, margin=0.01)
-    single = account(Release(mech, 1, 1.0), who, threat_model, 1e-5).epsilon
-    two = together([mech, StochasticRounding(levels=2, margin=0.02)], who, threat_model, 1e-5).epsilon
+    single = account(Release(mech, 1, 1.0), participation, threat_model, 1e-5).epsilon
+    two = together([mech, StochasticRounding(levels=2, margin=0.02)], participation, threat_model, 1e-5).epsilon
     assert two > single > 4
-    parts = [(Release(mech, 1, 1.0), who, threat_model)]
+    parts = [(Release(mech, 1, 1.0), participation, threat_model)]
     assert account_together(parts, 1e-5).epsilon == single
     assert account_together([], 1e-5).epsilon == 0
 
@@ -239,14 +240,14 @@ def test_the_papers_mechanism_at_a_small_delta():
 @pytest.mark.parametrize("dim", [1, 64])
 def test_cohorts_that_are_left_out_are_charged_also_where_one_cohort_remains(dim):
     """An honest fraction near one leaves a single cohort, and a few too small ones that are left out."""
-    who = Participation(1000, 10, 10**6, "uniform", 10)
+    participation = Participation(1000, 10, 10**6, "uniform", 10)
     release = Release(StochasticRounding(clip=0.5, levels=2, margin=20.0), dim, 1.0)
-    question = Question.of(release, who, ThreatModel(honest_fraction=0.9999), 1e-6)
+    question = Question.of(release, participation, ThreatModel(honest_fraction=0.9999), 1e-6)
     cohorts, left_out = question.cohorts()
     assert len(cohorts) == 1
     assert left_out > 0
     for kind in ("gaussian", "pld"):
-        bound = account(release, who, question.threat_model, 1e-6, accountant=kind).bound
+        bound = account(release, participation, question.threat_model, 1e-6, accountant=kind).bound
         assert bound.failure >= left_out * question.releases or bound.claim == PureEpsilon(inf)
 
 

@@ -42,8 +42,8 @@ def test_a_statement_is_broken_by_what_is_above_it():
 
 def test_a_repeated_round_has_the_same_clients():
     mech = DiscreteGaussian(scale=5.25, steps=1, bits=6)
-    who, threat = Participation(8, 1, 188, "uniform"), ThreatModel(honest_fraction=0.5)
-    stated, client = account(Release(mech, 1, 1.0), who, threat, 1e-6, {1: 2}).epsilon, attacks.Client(mech)
+    participation, threat = Participation(8, 1, 188, "uniform"), ThreatModel(honest_fraction=0.5)
+    stated, client = account(Release(mech, 1, 1.0), participation, threat, 1e-6, {1: 2}).epsilon, attacks.Client(mech)
     cohorts = []
     for weight, k in attacks.honest_counts(188, 94, 8, is_user_in=True):
         p, q = (client.summed([u] + [1.0] * (k - 1)) for u in (1.0, -1.0))
@@ -59,5 +59,5 @@ def test_many_releases_at_a_small_delta(delta, releases, mu):
 
 
 def test_little_noise_has_a_large_epsilon():
-    who, threat = Participation(8, 8, 40, "uniform"), ThreatModel(honest_fraction=0.5)
-    assert account(Release(Gaussian(0.19), 1, 1.0), who, threat, 1e-4).epsilon > 100
+    participation, threat = Participation(8, 8, 40, "uniform"), ThreatModel(honest_fraction=0.5)
+    assert account(Release(Gaussian(0.19), 1, 1.0), participation, threat, 1e-4).epsilon > 100

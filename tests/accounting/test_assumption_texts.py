@@ -43,30 +43,31 @@ def silent_changes(number, draw=random_setting, names=FIELDS, seed=0):
             break
         except ValueError:  # values that do not go together
             continue
-    before, text, silent, counted = mean.account(), None, [], Counter()
+    result, text, silent, counted = mean.account(), None, [], Counter()
     for name in names:
         values = other_values(rng, mean, name)
         try:
-            other = changed(mean, name, values[rng.integers(len(values))])
+            changed_mean = changed(mean, name, values[rng.integers(len(values))])
         except ValueError:  # no guarantee is known
             continue
-        after = other.account()
-        if isclose(before.epsilon, after.epsilon, rel_tol=1e-9) or before.epsilon == after.epsilon == inf:
+        changed_result = changed_mean.account()
+        epsilons = result.epsilon, changed_result.epsilon
+        if isclose(*epsilons, rel_tol=1e-9) or epsilons == (inf, inf):
             continue
         counted[name] += 1
-        text = text or printed(mean, before)
-        if text == printed(other, after):
-            silent.append(f"{name}: ε = {before.epsilon} and {after.epsilon} of {mean} and {other}: {text}")
+        text = text or printed(mean, result)
+        if text == printed(changed_mean, changed_result):
+            silent.append(f"{name}: ε = {epsilons} of {mean} and {changed_mean}: {text}")
     return silent, counted
 
 
 def check(count):
-    """All changes of so many settings are printed, and all fields that can change ε did so."""
+    """All changes of some settings are printed, and all fields that can change ε did so."""
     counted = Counter()
     for number in range(count):
-        silent, some = silent_changes(number)
+        silent, changes = silent_changes(number)
         assert silent == []
-        counted += some
+        counted += changes
     can_change = set(FIELDS) - {"unit", "sampling"}  # these two change what is allowed, and never ε alone
     assert set(counted) == can_change, counted
 
@@ -103,7 +104,7 @@ def without(kind):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_assumption_that_is_forgotten_is_noticed(kind, draw, names, monkeypatch):
-    """Power: within as many settings as the ordinary run has."""
+    """Power: within the number of settings of the ordinary run."""
     also = () if kind is not MinSeparation else (HonestAfterParticipation,)  # which names the same window
     monkeypatch.setattr(accountant, "assumptions", without((kind, *also)))
     assert any(silent_changes(number, draw, names)[0] for number in range(SAMPLE))
@@ -136,11 +137,11 @@ def test_the_minimum_separation_is_stated(mechanism, noise):
 
 
 def test_rounds_in_a_row_would_cost_much_more():
-    """What the text allowed without the separation: as many participations, one after the other."""
+    """What the text allowed without the separation: participations one after the other."""
     mean = PrivateMean(dim=64, mechanism=BandedGaussian(5.0, bands=20), participation=SPACED)
     strategy = banded(Workload(400), 20)
-    apart, in_a_row = (strategy.sensitivity(20, separation) for separation in (20, 1))
-    assert mean.guarantee().epsilon == pytest.approx(gaussian_epsilon(2 / 5 * apart, 1e-5), rel=1e-6)
+    separated, in_a_row = (strategy.sensitivity(20, separation) for separation in (20, 1))
+    assert mean.guarantee().epsilon == pytest.approx(gaussian_epsilon(2 / 5 * separated, 1e-5), rel=1e-6)
     assert gaussian_epsilon(2 / 5 * in_a_row, 1e-5) > 2 * mean.guarantee().epsilon
 
 
@@ -187,9 +188,9 @@ def test_the_shipped_outsider_experiment_is_accounted_for_the_outsider():
     ("fraction", "text"), [(0.8, "0.8 of the 3,400 users are honest"), (1.0, "all 3,400 users are honest")]
 )
 def test_a_fraction_is_not_printed_as_a_number_of_clients(fraction, text):
-    who = Participation(100, 10, 3400, "uniform")
+    participation = Participation(100, 10, 3400, "uniform")
     release = Release(StochasticRounding(levels=2, margin=20.0), 1, 1.0)
-    stated = guarantee(release, who, ThreatModel(honest_fraction=fraction), 1e-5)
+    stated = guarantee(release, participation, ThreatModel(honest_fraction=fraction), 1e-5)
     assert text in str(stated)
     assert "1 of the" not in str(stated)
     assert "1 are honest" not in str(stated)
@@ -197,11 +198,12 @@ def test_a_fraction_is_not_printed_as_a_number_of_clients(fraction, text):
 
 def test_what_colluders_know_of_the_sample_is_stated_for_a_trusted_server():
     """They know when they took part, so ε depends on the honest fraction though none of them adds noise."""
-    release, who = Release(Gaussian(2.0), 1, 1.0), Participation(20, 10, 1000, "uniform")
-    alone, colluding = (
-        guarantee(release, who, ThreatModel("outsider", honest_fraction=fraction), 1e-5) for fraction in (None, 0.5)
+    release, participation = Release(Gaussian(2.0), 1, 1.0), Participation(20, 10, 1000, "uniform")
+    honest, colluding = (
+        guarantee(release, participation, ThreatModel("outsider", honest_fraction=fraction), 1e-5)
+        for fraction in (None, 0.5)
     )
-    assert colluding.epsilon > 1.05 * alone.epsilon
+    assert colluding.epsilon > 1.05 * honest.epsilon
     assert "0.5 of the 1,000 users are honest" in str(colluding)
 
 

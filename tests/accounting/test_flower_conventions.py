@@ -35,9 +35,9 @@ def test_the_accountant_takes_every_mechanism_with_a_certificate(mechanism, conf
     accountant = DiscreteAccountant(config)
     accountant.compose(DiscreteEvent(mechanism, 100, 64, 1.0, 100, 10_000), 3)
     is_sampled = config is SAMPLED
-    who = Participation(100, 3, 10_000, "uniform")
+    participation = Participation(100, 3, 10_000, "uniform")
     threat_model = ThreatModel("outsider", "replace-one") if is_sampled else ThreatModel("server", "zero-out")
-    ours = account(Release(mechanism, 64, 1.0), who, threat_model, 1e-5).epsilon
+    ours = account(Release(mechanism, 64, 1.0), participation, threat_model, 1e-5).epsilon
     assert accountant.get_epsilon(1e-5) == pytest.approx(ours, rel=1e-9)
     assert 0 < ours < 100
 
@@ -54,13 +54,14 @@ def flowers_epsilon(multiplier, releases, delta):
 
 def test_a_noise_multiplier_is_over_the_clip_and_a_replaced_vector_moves_by_two():
     """ε of 2/z-GDP where a vector is replaced, of 1/z-GDP where it is zeroed out."""
-    release, who = Release(Gaussian(8.0), 10, 1.0), Participation(100)
-    replaced = account(release, who, ThreatModel(), 1e-5).epsilon
-    zeroed = account(release, who, ThreatModel(neighboring="zero-out"), 1e-5).epsilon
+    release, participation = Release(Gaussian(8.0), 10, 1.0), Participation(100)
+    replaced = account(release, participation, ThreatModel(), 1e-5).epsilon
+    zeroed = account(release, participation, ThreatModel(neighboring="zero-out"), 1e-5).epsilon
     assert replaced == pytest.approx(epsilon_of_gaussian(4.0, 1e-5))
     assert zeroed == pytest.approx(epsilon_of_gaussian(8.0, 1e-5))
     values = {"epsilon": 3, "delta": 1e-5, "clients": 100, "rounds": 1, "dim": 10}
-    ours = [calibrate("gaussian", **values, neighboring=way).noise_multiplier for way in ("replace-one", "zero-out")]
+    relations = "replace-one", "zero-out"
+    ours = [calibrate("gaussian", **values, neighboring=relation).noise_multiplier for relation in relations]
     assert ours[0] == pytest.approx(2 * ours[1], rel=1e-6)
 
 

@@ -59,16 +59,16 @@ def test_with_four_fifths_honest_it_costs_what_it_must(mechanism, levels):
 
 
 def test_epsilon_moves_in_the_right_direction():
-    who = Participation(clients=50, population=1000, rounds=20, max_participations=2)
+    participation = Participation(clients=50, population=1000, rounds=20, max_participations=2)
     release = Release(StochasticRounding(clip=0.01, levels=2, margin=100.0), 10_000, 0.5)
 
-    def stated(release=release, who=who, threat_model=SERVER):
-        return guarantee(release, who, threat_model, 1e-5).epsilon
+    def stated(release=release, participation=participation, threat_model=SERVER):
+        return guarantee(release, participation, threat_model, 1e-5).epsilon
 
     for better in (
         stated(replace(release, mechanism=StochasticRounding(clip=0.01, levels=2, margin=120.0))),
-        stated(who=replace(who, clients=60)),
-        stated(who=replace(who, max_participations=1)),
+        stated(participation=replace(participation, clients=60)),
+        stated(participation=replace(participation, max_participations=1)),
         stated(threat_model=ThreatModel(neighboring="zero-out")),
         stated(replace(release, l2_clip=0.4)),
     ):
@@ -78,8 +78,8 @@ def test_epsilon_moves_in_the_right_direction():
 
 @pytest.mark.parametrize(("clients", "divergence"), [(5, 2.995), pytest.param(40, 0.5137, marks=pytest.mark.slow)])
 def test_the_papers_setting_protects_nobody(clients, divergence):
-    who = Participation(clients=clients, population=3400, rounds=2000)
-    useless = guarantee(Release(RQM(clip=2.9731e-5), 1_018_174, 0.03), who, SERVER, 1e-5)
+    participation = Participation(clients=clients, population=3400, rounds=2000)
+    useless = guarantee(Release(RQM(clip=2.9731e-5), 1_018_174, 0.03), participation, SERVER, 1e-5)
     assert useless.epsilon > 1e8
     assert useless.per_coordinate == pytest.approx(divergence, abs=1e-3 if clients == 5 else 0.07 * divergence)
     assert useless.noise_std_over_gaussian is None
@@ -87,10 +87,11 @@ def test_the_papers_setting_protects_nobody(clients, divergence):
 
 
 def test_a_gaussian_is_its_own_measure():
-    who = Participation(clients=100, population=3400, rounds=1500, sampling="uniform")
+    participation = Participation(clients=100, population=3400, rounds=1500, sampling="uniform")
     threat_model, delta = ThreatModel("outsider"), 1 / 3400
-    z = Target(10, delta, who, threat_model, 10, 1.0).gaussian_noise()
-    assert guarantee(Release(Gaussian(z), 10, 1.0), who, threat_model, delta).epsilon == pytest.approx(10, rel=1e-3)
+    z = Target(10, delta, participation, threat_model, 10, 1.0).gaussian_noise()
+    epsilon = guarantee(Release(Gaussian(z), 10, 1.0), participation, threat_model, delta).epsilon
+    assert epsilon == pytest.approx(10, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +174,10 @@ def test_the_trade_off_of_a_gaussian_is_exact():
 def test_the_trade_off_of_one_bit_is_that_of_its_best_test():
     """One client and one bit: randomized response, whose trade-off function is two lines."""
     release = Release(StochasticRounding(levels=2, margin=1.0), 1, 1.0)
-    alone = guarantee(release, Participation(1), SERVER, 1e-5)
+    single = guarantee(release, Participation(1), SERVER, 1e-5)
     rates = np.linspace(0, 1, 41)
     exact = np.minimum(3 * rates, 1 - (1 - rates) / 3)  # the pmf is 1/4, 3/4
-    reached = alone.trade_off(rates)
+    reached = single.trade_off(rates)
     assert (reached >= exact - 1e-9).all()
     assert reached == pytest.approx(exact, abs=0.02)
 
@@ -230,13 +231,13 @@ def test_a_bound_without_mu_has_no_event():
 def test_a_privacy_loss_distribution_and_back(run):
     loss = run.to_pld()
     assert isinstance(loss, dp.pld.privacy_loss_distribution.PrivacyLossDistribution)
-    back = from_pld(loss).assuming(*run.bound.assumptions)
+    converted = from_pld(loss).assuming(*run.bound.assumptions)
     for delta in (1e-6, 1e-5, 1e-3):
         stated = run.epsilon_at(delta + run.bound.failure)
         assert loss.get_epsilon_for_delta(delta) == pytest.approx(stated, rel=2e-3)
-        assert epsilon(back, delta) == pytest.approx(loss.get_epsilon_for_delta(delta), rel=1e-6)
-        assert stated <= epsilon(back, delta) * (1 + 1e-6)
-    assert back.assumptions == run.bound.assumptions
+        assert epsilon(converted, delta) == pytest.approx(loss.get_epsilon_for_delta(delta), rel=1e-6)
+        assert stated <= epsilon(converted, delta) * (1 + 1e-6)
+    assert converted.assumptions == run.bound.assumptions
 
 
 def test_bounds_of_dp_accounting_compose_with_ours():
@@ -328,8 +329,8 @@ def test_runs_of_different_kinds_are_refused():
 
 
 def test_against_an_outsider_the_sampling_is_an_assumption_of_the_run():
-    who = Participation(clients=20, rounds=12, population=1000, sampling="uniform")
-    run = guarantee(RELEASES["gaussian"], who, ThreatModel("outsider"), 1e-5)
+    participation = Participation(clients=20, rounds=12, population=1000, sampling="uniform")
+    run = guarantee(RELEASES["gaussian"], participation, ThreatModel("outsider"), 1e-5)
     assert UniformSampling(20, 1000) in run.assumptions
     assert run.delta_at(run.epsilon) <= 1e-5 * 1.01
     assert float(gaussian_deltas(2 / 8 * sqrt(12), np.array([run.epsilon]))[0]) > 1e-5  # without sampling

@@ -32,14 +32,14 @@ def test_the_default_delta_is_one_rule():
 # -- honest clients --------------------------------------------------------------------------------
 
 
-def min_honest(who, threat_model):
-    return Question.of(RELEASE, who, threat_model, 1e-5).honest
+def min_honest(participation, threat_model):
+    return Question.of(RELEASE, participation, threat_model, 1e-5).honest
 
 
 def test_a_number_of_honest_clients_is_taken_as_it_is():
-    who = Participation(100, 1500, 3400)
-    assert min_honest(who, ThreatModel(honest_clients=80)) == 80
-    assert min_honest(who, ThreatModel()) == 100
+    participation = Participation(100, 1500, 3400)
+    assert min_honest(participation, ThreatModel(honest_clients=80)) == 80
+    assert min_honest(participation, ThreatModel()) == 100
     fewer = Participation(100, 1500, 3400, min_survivors=90)
     assert min_honest(fewer, ThreatModel(honest_clients=80)) == 70
     assert min_honest(fewer, ThreatModel(honest_clients=5)) == 1  # one's own noise is left
@@ -56,19 +56,19 @@ def test_a_number_of_honest_clients_is_taken_as_it_is():
 def test_cohorts_of_a_fraction_cover_all_samples_but_rare_ones(clients, more, fraction, failure, adversary):
     """Their weights are those of all samples, what is left out is paid for, and each cohort is its worst sample."""
     population = clients + more
-    who, threat_model = (
+    participation, threat_model = (
         Participation(clients, 1, population, "uniform"),
         ThreatModel(adversary, honest_fraction=fraction),
     )
-    cohorts, left_out = honest_cohorts(who, threat_model, failure)
+    cohorts, left_out = honest_cohorts(participation, threat_model, failure)
     users, certain = max(1, int(fraction * population)), int(adversary == "server")
     samples = hypergeom(population - certain, users - certain, clients - certain)
-    alone = 0.0 if certain else float(samples.pmf(0))  # without honest clients a sum reveals nothing of them
+    missing = 0.0 if certain else float(samples.pmf(0))  # without honest clients a sum reveals nothing of them
     assert left_out <= failure * (1 + 1e-9)
-    assert sum(cohort.weight for cohort in cohorts) + left_out + alone == pytest.approx(1, abs=1e-8)
-    assert sum(cohort.weight for cohort in cohorts) + left_out + alone >= 1
+    assert sum(cohort.weight for cohort in cohorts) + left_out + missing == pytest.approx(1, abs=1e-8)
+    assert sum(cohort.weight for cohort in cohorts) + left_out + missing >= 1
     for honest in range(1, clients + 1):  # at least as many samples count with so few honest clients, or fewer
-        exact = float(samples.cdf(honest - certain)) - alone
+        exact = float(samples.cdf(honest - certain)) - missing
         counted = sum(cohort.weight for cohort in cohorts if cohort.honest <= honest) + left_out
         assert counted >= exact - 1e-12
     for cohort in cohorts:
@@ -177,16 +177,16 @@ def seen_by_the_server(mech, clients, population, users, delta):
 )
 def test_a_fraction_is_never_below_the_exact_mixture(clients, population, fraction, margin, delta):
     mech = StochasticRounding(levels=2, margin=margin)
-    who = Participation(clients, 1, population, "uniform", max_participations=1)
+    participation = Participation(clients, 1, population, "uniform", max_participations=1)
     values = {"mechanism": mech, "dim": 1, "delta": delta}
-    mean = PrivateMean(**values, participation=who, threat_model=ThreatModel(honest_fraction=fraction))
+    mean = PrivateMean(**values, participation=participation, threat_model=ThreatModel(honest_fraction=fraction))
     exact = seen_by_the_server(mech, clients, population, int(fraction * population), delta)
     stated = mean.guarantee()
     assert stated.epsilon >= exact > 0
     assert stated.to_dict()["honest_fraction"] == fraction
     if clients >= 20 and fraction <= 0.5:  # as if a sample always held its part, as was once assumed: below the truth
         certain = PrivateMean(
-            **values, participation=who, threat_model=ThreatModel(honest_clients=round(fraction * clients))
+            **values, participation=participation, threat_model=ThreatModel(honest_clients=round(fraction * clients))
         )
         assert certain.guarantee().epsilon < exact
     assert "drawn uniformly at random" in str(stated)
@@ -202,8 +202,8 @@ def seen_by_an_outsider(mech, clients, population, users, delta, others):
     for sample in combinations(range(population), clients):
         colluders = tuple(user for user in sample if user >= users)
         honest = [user for user in sample if user < users]
-        for world, own in enumerate((1, 0)):
-            ones = sum(own if user == 0 else others[user - 1] for user in honest)
+        for world, weight in enumerate((1, 0)):
+            ones = sum(weight if user == 0 else others[user - 1] for user in honest)
             for total, probability in enumerate(sum_of_bits(mech, ones, len(honest))):
                 key = colluders, total
                 views[world][key] = views[world].get(key, 0.0) + probability / comb(population, clients)
@@ -249,8 +249,8 @@ def test_a_known_trap():
         delta=1e-9,
     )
     assert mean.guarantee().epsilon >= 3.044
-    alone = np.log(2.1 / 0.1)  # with probability 1/90,000 all four honest users are drawn …
-    assert alone == pytest.approx(3.0445, abs=1e-4)  # … and with 1/10 one of them is alone in a sum
+    missing = np.log(2.1 / 0.1)  # with probability 1/90,000 all four honest users are drawn …
+    assert missing == pytest.approx(3.0445, abs=1e-4)  # … and with 1/10 one of them is alone in a sum
 
 
 # -- a fixed order ---------------------------------------------------------------------------------
@@ -273,11 +273,11 @@ def test_the_window_is_from_one_participation_to_the_next():
 
 
 def test_a_fixed_order_is_no_random_sample():
-    who = Participation(10, 60, 100, "fixed-order", min_separation=10)
+    participation = Participation(10, 60, 100, "fixed-order", min_separation=10)
     with pytest.raises(ValueError, match="sampling = 'fixed-order': must be a number of users and 'uniform'"):
-        ThreatModel("outsider").check(who)
+        ThreatModel("outsider").check(participation)
     with pytest.raises(ValueError, match=r"honest_fraction = 0\.5: must come with a population and with sampling"):
-        ThreatModel(honest_fraction=0.5).check(who)
+        ThreatModel(honest_fraction=0.5).check(participation)
     with pytest.raises(ValueError, match="min_separation = 10: must be 1 with honest_fraction"):
         ThreatModel(honest_fraction=0.5).check(Participation(10, 60, 100, "uniform", min_separation=10))
     with pytest.raises(ValueError, match="min_separation = 11: must be at most 10"):

@@ -60,7 +60,7 @@ def exact_epsilon(pairs, delta):
 def one_release(mech, clients):
     """The exact profile of a sum, a vector replaced: over all other inputs at the ends."""
     rests = product((-1.0, 1.0), repeat=clients - 1)
-    pairs = [(sum_pmf(mech, [1, *rest]), sum_pmf(mech, [-1, *rest])) for rest in rests]
+    pairs = [(sum_pmf(mech, [1, *other_inputs]), sum_pmf(mech, [-1, *other_inputs])) for other_inputs in rests]
     return ReleaseProfile(lambda eps: np.max([hockey_stick(p, q, eps) for p, q in pairs], axis=0))
 
 
@@ -82,10 +82,10 @@ def test_sampling_is_never_below_the_enumeration_and_close(mech, users, clients)
     """All samples, all users' inputs at the ends, one replaced; one round, or two with any inputs in each."""
     profile, pairs_of_one = sampled_without_replacement(one_release(mech, clients), clients / users), []
     for high in range(users):
-        rest = [1.0] * high + [-1.0] * (users - 1 - high)
+        other_inputs = [1.0] * high + [-1.0] * (users - 1 - high)
         pmfs = [
-            np.mean([sum_pmf(mech, sample) for sample in combinations([own, *rest], clients)], axis=0)
-            for own in (1.0, -1.0)
+            np.mean([sum_pmf(mech, sample) for sample in combinations([user_input, *other_inputs], clients)], axis=0)
+            for user_input in (1.0, -1.0)
         ]
         pairs_of_one += [pmfs, pmfs[::-1]]
     pairs_of_two = [
@@ -107,10 +107,12 @@ def test_a_random_number_of_honest_clients_is_a_mixture(mech):
     parts = [(float(others.pmf(k)), one_release(mech, k + 1)) for k in range(4)]
     for releases, delta in product((1, 2), (1e-2, 1e-4)):
         pairs = []
-        for rest in product((-1.0, 1.0), repeat=3):  # inputs of the honest clients
+        for other_inputs in product((-1.0, 1.0), repeat=3):  # inputs of the honest clients
             pmfs = [
-                np.concatenate([weight * sum_pmf(mech, [own, *rest[:k]]) for k, (weight, _) in enumerate(parts)])
-                for own in (1.0, -1.0)
+                np.concatenate(
+                    [weight * sum_pmf(mech, [user_input, *other_inputs[:k]]) for k, (weight, _) in enumerate(parts)]
+                )
+                for user_input in (1.0, -1.0)
             ]
             pairs.append([pmf if releases == 1 else np.multiply.outer(pmf, pmf).ravel() for pmf in pmfs])
         exact, stated = exact_epsilon(pairs, delta), composed_epsilon([(mixed(parts), releases)], delta)

@@ -34,11 +34,12 @@ def influence(mean):
 
 def test_one_clients_integers_decode_to_many_clips():
     """An encoder that ignores the clip is not noticed: its integers are in range."""
-    who = Participation(2)
-    mean = PrivateMean(dim=64, mechanism=StochasticRounding(clip=0.5, margin=20.0, levels=2), participation=who)
+    participation = Participation(2)
+    mechanism = StochasticRounding(clip=0.5, margin=20.0, levels=2)
+    mean = PrivateMean(dim=64, mechanism=mechanism, participation=participation)
     honest = np.zeros(64, dtype=np.int64)
-    moved = mean.decode(honest + 1, 2) - mean.decode(honest, 2)
-    assert 2 * np.linalg.norm(moved) == pytest.approx(2 * influence(mean))
+    difference = mean.decode(honest + 1, 2) - mean.decode(honest, 2)
+    assert 2 * np.linalg.norm(difference) == pytest.approx(2 * influence(mean))
     assert influence(mean) == pytest.approx(0.5 * 21 * sqrt(64))
 
 

@@ -74,26 +74,26 @@ def plain_divergence(pmfs, pair, others, alpha):
     return float(plain_divergences(p, q, alpha))
 
 
-def all_sums(own, others, count) -> Iterator[np.ndarray]:
+def all_sums(own_pmfs, others, count) -> Iterator[np.ndarray]:
     """For every multiset of pmfs of the other clients: the sums with each of a client's own pmfs, one row each."""
     for choice in combinations_with_replacement(range(len(others)), count):
         base = plain_sum(others[v] for v in choice)
-        yield np.array([np.convolve(np.asarray(pmf, np.longdouble), base) for pmf in own])
+        yield np.array([np.convolve(np.asarray(pmf, np.longdouble), base) for pmf in own_pmfs])
 
 
-def largest_divergences(own, others, count, orders):
+def largest_divergences(own_pmfs, others, count, orders):
     """For each order, the largest D_α over all pairs of a client's own pmfs and all placements of the other clients."""
     largest = np.zeros(len(orders))
-    for sums in all_sums(own, others, count):
+    for sums in all_sums(own_pmfs, others, count):
         table = [plain_divergences(sums[:, None], sums[None], alpha).max() for alpha in orders]
         largest = np.maximum(largest, table)
     return largest
 
 
-def largest_deltas(own, others, count, epsilons):
+def largest_deltas(own_pmfs, others, count, epsilons):
     """For each ε, the largest hockey-stick divergence over all pairs of pmfs and all placements of the others."""
     largest = np.zeros(len(epsilons))
-    for sums in all_sums(own, others, count):
+    for sums in all_sums(own_pmfs, others, count):
         table = [
             np.maximum(sums[:, None] - np.exp(np.longdouble(e)) * sums[None], 0).sum(axis=-1).max() for e in epsilons
         ]
@@ -101,16 +101,16 @@ def largest_deltas(own, others, count, epsilons):
     return largest
 
 
-def largest_epsilon(own, others, count, delta):
+def largest_epsilon(own_pmfs, others, count, delta):
     """The smallest ε at which no pair and no placement has a larger δ than this, by bisection."""
     low, high = 0.0, 1.0
-    while largest_deltas(own, others, count, [high])[0] > delta:
+    while largest_deltas(own_pmfs, others, count, [high])[0] > delta:
         low, high = high, 2 * high
-    if low == 0 and largest_deltas(own, others, count, [0.0])[0] <= delta:
+    if low == 0 and largest_deltas(own_pmfs, others, count, [0.0])[0] <= delta:
         return 0.0
     for _ in range(50):
         middle = (low + high) / 2
-        if largest_deltas(own, others, count, [middle])[0] > delta:
+        if largest_deltas(own_pmfs, others, count, [middle])[0] > delta:
             low = middle
         else:
             high = middle
@@ -125,10 +125,10 @@ def sum_pmf(mechanism, inputs):
     return reduce(np.convolve, [mechanism.pmf(x) for x in inputs], np.ones(1))
 
 
-def release_pmf(mechanism, own, others):
+def release_pmf(mechanism, own_pmfs, others):
     """The pmf of a whole release: a product over coordinates; others' vectors are rows."""
     pmf = np.ones(1)
-    for j, x in enumerate(own):
+    for j, x in enumerate(own_pmfs):
         pmf = np.multiply.outer(pmf, sum_pmf(mechanism, [x, *others[:, j]])).ravel()
     return pmf
 

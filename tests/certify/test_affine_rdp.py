@@ -98,8 +98,8 @@ def test_never_below_the_exhaustive_maximum(mechanism, dim, neighboring):
             if neighboring == "replace-one"
             else [pair for x in vectors for pair in ((x, zero), (zero, x))]
         )
-        near = {u: min(grid, key=lambda g: abs(g - u)) for u in (*grid, 0.0)}
-        worst = max(sum(table[near[u], near[v]] for u, v in zip(x, y, strict=True)) for x, y in pairs)
+        nearest = {u: min(grid, key=lambda g: abs(g - u)) for u in (*grid, 0.0)}
+        worst = max(sum(table[nearest[u], nearest[v]] for u, v in zip(x, y, strict=True)) for x, y in pairs)
         (bound,) = affine_rdp(mechanism, [alpha], honest=clients, dim=dim, l2_clip=budget, neighboring=neighboring)
         assert worst <= bound * (1 + 1e-9)
 

@@ -90,9 +90,9 @@ def test_every_pmf_of_some_breakpoints_contains_the_common_shape(mechanism, data
 
 def test_larger_blocks_have_more_in_common():
     pmfs, mechanism = pmfs_of(RQM())[5:], RQM()
-    least = min(float(mechanism.variance(x)) for x in mechanism.breakpoints) / mechanism.grid.step**2
+    smallest_variance = min(float(mechanism.variance(x)) for x in mechanism.breakpoints) / mechanism.grid.step**2
     shapes = [(size, common_shape(pmfs, size)) for size in (1, 2, 3)]
-    fractions = [shape.weight * variance(shape.pmf) / (size * least) for size, shape in shapes]
+    fractions = [shape.weight * variance(shape.pmf) / (size * smallest_variance) for size, shape in shapes]
     assert fractions == sorted(fractions)
     assert fractions[0] < 0.8
     assert fractions[2] > 0.93
@@ -129,17 +129,19 @@ def counted_by_hand(pmfs, size, several, count, alpha):
     """For each pair the largest mean over all ways to divide the others between the halves; none is left out."""
     middle = len(pmfs) // 2
     halves = pmfs[:middle], pmfs[middle:]
-    shapes = {(k, few): common_shape(half, few) for k, half in enumerate(halves) for few in range(1, size + 1)}
+    shapes = {
+        (k, members): common_shape(half, members) for k, half in enumerate(halves) for members in range(1, size + 1)
+    }
     full, values = several * size, {}
 
-    def value(counts, rest):
-        """exp((α−1) D_α) of all pairs beside so many blocks' shapes of each half, and some smaller ones."""
-        if (counts, rest) not in values:
+    def value(counts, remainder):
+        """exp((α−1) D_α) of all pairs with numbers of blocks' shapes of each half, and some smaller ones."""
+        if (counts, remainder) not in values:
             added = [shapes[k, size].pmf for k in (0, 1) for _ in range(several * counts[k])]
-            base = plain_sum([*added, *(shapes[key].pmf for key in rest)])
+            base = plain_sum([*added, *(shapes[key].pmf for key in remainder)])
             sums = np.array([np.convolve(pmf, base) for pmf in pmfs.astype(np.longdouble)])
-            values[counts, rest] = np.exp((alpha - 1) * plain_divergences(sums[:, None], sums[None], alpha))
-        return values[counts, rest]
+            values[counts, remainder] = np.exp((alpha - 1) * plain_divergences(sums[:, None], sums[None], alpha))
+        return values[counts, remainder]
 
     def chances(k, number):
         weight, many = shapes[k, size].weight, several * number
@@ -158,8 +160,8 @@ def counted_by_hand(pmfs, size, several, count, alpha):
                 for key, is_present in zip(rests, present, strict=True):
                     chance *= shapes[key].weight if is_present else 1 - shapes[key].weight
                 if chance > 0:
-                    rest = tuple(key for key, is_present in zip(rests, present, strict=True) if is_present)
-                    mean += chance * value(counts, rest)
+                    remainder = tuple(key for key, is_present in zip(rests, present, strict=True) if is_present)
+                    mean += chance * value(counts, remainder)
         best = np.maximum(best, mean)
     return np.log(best) / (alpha - 1)
 
@@ -169,7 +171,7 @@ def counted_by_hand(pmfs, size, several, count, alpha):
     ("size", "several", "count"), [(1, 1, 4), (2, 1, 5), (2, 1, 6), (3, 1, 7), (2, 2, 17), (1, 3, 11)]
 )
 def test_a_family_of_blocks_is_what_is_counted_by_hand(mechanism, size, several, count, monkeypatch):
-    """All residues, all divisions between the halves: no less, and no more where blocks are counted one by one."""
+    """All residues, all divisions between the halves: exact where blocks are counted one by one."""
     pmfs = pmfs_of(mechanism)
     monkeypatch.setattr(blocks, "MAX_COUNTED_BLOCKS", -(-count // (size * several)))
     monkeypatch.setattr(blocks, "MAX_PLACEMENTS", 0)
@@ -187,7 +189,7 @@ def test_a_family_of_blocks_is_what_is_counted_by_hand(mechanism, size, several,
 @SMALL
 @pytest.mark.parametrize(("size", "several"), [(1, 1), (2, 1), (3, 1), (5, 1), (1, 3), (2, 2)])
 def test_every_division_of_the_others_is_covered(mechanism, size, several, monkeypatch):
-    """Some clients may be left out, but nobody may be counted twice, or on the wrong side."""
+    """Some clients may be left out, but none may be counted twice, or on the wrong side."""
     calls = []
     monkeypatch.setattr(blocks, "MAX_PLACEMENTS", 0)
     monkeypatch.setattr(blocks, "_counted", lambda *values: calls.append(values[1:5]))
@@ -342,9 +344,9 @@ def climb(pmfs, count, alpha, rng, starts=3):
         while True:
             moves = []
             for index, v in product(range(len(state)), range(len(pmfs))):
-                moved = [*state[:index], v, *state[index + 1 :]]
-                if moved[0] != moved[1]:
-                    moves.append((plain_divergence(pmfs, moved[:2], moved[2:], alpha), moved))
+                neighbor = [*state[:index], v, *state[index + 1 :]]
+                if neighbor[0] != neighbor[1]:
+                    moves.append((plain_divergence(pmfs, neighbor[:2], neighbor[2:], alpha), neighbor))
             top, move = max(moves)
             if top <= value * (1 + 1e-12):
                 break
@@ -464,11 +466,11 @@ def test_clients_who_do_not_fill_a_block_count(monkeypatch):
 
 
 def check_falling(mechanism, counts, alphas, tolerance):
-    before = np.full(len(alphas), np.inf)
+    previous = np.full(len(alphas), np.inf)
     for clients in counts:
         now = np.array([bound.upper for bound in renyi(mechanism, alphas, clients)])
-        assert (now <= before * (1 + tolerance)).all(), (clients, now / before)
-        before = now
+        assert (now <= previous * (1 + tolerance)).all(), (clients, now / previous)
+        previous = now
 
 
 FALLING = [
@@ -493,15 +495,15 @@ def test_never_larger_with_more_clients_at_full_size(mechanism):
 
 
 def test_where_there_are_too_many_placements_fewer_clients_bound_the_sum(monkeypatch):
-    """With so many breakpoints that nothing is known of blocks, the bound is that of fewer clients, or of one."""
+    """With too many breakpoints for blocks, the bound is that of fewer clients, or of one."""
     pmfs = np.exp(RandomizedResponse(levels=6).breakpoint_log_pmfs())
-    alone, three, many = (certified_renyi(pmfs, pmfs, count, 2.0, 0.0) for count in (0, 2, 9))
-    assert many < three < alone
+    without_others, three, many = (certified_renyi(pmfs, pmfs, count, 2.0, 0.0) for count in (0, 2, 9))
+    assert many < three < without_others
     monkeypatch.setattr(blocks, "MAX_BREAKPOINTS", 5)
     bounds = []
     for placements in (1, 10, 100, 1000, 10_000):
         monkeypatch.setattr(blocks, "MAX_PLACEMENTS", placements)
         bounds.append(certified_renyi(pmfs, pmfs, 9, 2.0, 0.0))
     assert sorted(bounds, reverse=True) == bounds
-    assert bounds[0] == pytest.approx(alone, rel=1e-12)
+    assert bounds[0] == pytest.approx(without_others, rel=1e-12)
     assert bounds[-1] == pytest.approx(many, rel=1e-12)

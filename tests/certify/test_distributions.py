@@ -40,11 +40,11 @@ GRID = np.array([[i, j] for i in range(4) for j in range(4)])
 NO_OTHERS = np.zeros((1, 2), np.int64)
 
 
-def table_of(first, second, own, parameters, measure="renyi", cells=GRID, **options):
+def table_of(first, second, own_pmfs, parameters, measure="renyi", cells=GRID, **options):
     """Divergences of all pairs of pmfs, each at all parameters."""
-    pairs = all_pairs(len(own))
+    pairs = all_pairs(len(own_pmfs))
     rows = np.tile(np.asarray(parameters, dtype=float), (len(pairs), 1))
-    return divergence_table(first, second, cells, own, pairs, rows, measure, **options)
+    return divergence_table(first, second, cells, own_pmfs, pairs, rows, measure, **options)
 
 
 def single(p, q, orders):
@@ -97,12 +97,12 @@ def test_tails_keep_their_precision_down_to_the_smallest_float_and_are_charged_b
 def test_a_table_agrees_with_long_doubles(outcomes):
     rng = np.random.default_rng(outcomes)
     first, second = ([repeated(pmf, n) for n, pmf in enumerate(random_pmfs(rng, 4, outcomes))] for _ in range(2))
-    own = random_pmfs(rng, 3, outcomes)
-    by_order, _ = table_of(first, second, own, ORDERS)
-    by_epsilon, _ = table_of(first, second, own, EPSILONS, "hockey-stick")
+    own_pmfs = random_pmfs(rng, 3, outcomes)
+    by_order, _ = table_of(first, second, own_pmfs, ORDERS)
+    by_epsilon, _ = table_of(first, second, own_pmfs, EPSILONS, "hockey-stick")
     for cell, (i, j) in enumerate(GRID):
         base = plain_sum([first[i].pmf, second[j].pmf])
-        sums = np.array([np.convolve(pmf, base) for pmf in own.astype(np.longdouble)])
+        sums = np.array([np.convolve(pmf, base) for pmf in own_pmfs.astype(np.longdouble)])
         p, q = sums[all_pairs(3).T]
         for k, alpha in enumerate(ORDERS):
             np.testing.assert_allclose(by_order[cell, :, k], plain_divergences(p, q, alpha), rtol=1e-11, atol=1e-11)
@@ -145,12 +145,12 @@ def test_what_is_trimmed_is_charged(tail):
     assert whole.pmf.sum() - trimmed.pmf.sum() <= trimmed.missing + 1e-12
 
 
-def exact_tables(own, pmf, counts, orders, eps):
-    """D_α of all pairs (sums, pairs, orders) beside so many other clients, and hockey-stick divergences."""
-    pairs, renyi_table, delta_table = all_pairs(len(own)), [], []
+def exact_tables(own_pmfs, pmf, counts, orders, eps):
+    """D_α of all pairs (sums, pairs, orders) with numbers of other clients, and hockey-stick divergences."""
+    pairs, renyi_table, delta_table = all_pairs(len(own_pmfs)), [], []
     for n in counts:
         base = plain_sum([pmf] * n)
-        sums = np.array([np.convolve(row, base) for row in own.astype(np.longdouble)])
+        sums = np.array([np.convolve(row, base) for row in own_pmfs.astype(np.longdouble)])
         p, q = sums[pairs[:, 0]], sums[pairs[:, 1]]
         renyi_table.append(np.array([plain_divergences(p, q, alpha) for alpha in orders]).T)
         delta_table.append(np.maximum(p - np.exp(np.longdouble(eps)) * q, 0).sum(axis=1))
@@ -162,21 +162,21 @@ def exact_tables(own, pmf, counts, orders, eps):
 def test_a_cut_sum_with_its_charge_is_above_the_whole_sum(tail, smallest):
     """With tails cut far too early the bound may be loose, but never falls below the truth."""
     rng, orders, counts, eps = np.random.default_rng(1), [1.5, 2.0, 1000.0], (8, 11, 20, 40), 0.02
-    own, pmf = random_pmfs(rng, 3, 5), random_pmfs(rng, 1, 5)[0]
-    truth, deltas = exact_tables(own, pmf, counts, orders, eps)
+    own_pmfs, pmf = random_pmfs(rng, 3, 5), random_pmfs(rng, 1, 5)[0]
+    truth, deltas = exact_tables(own_pmfs, pmf, counts, orders, eps)
     cells, rise = np.stack([np.arange(4), np.zeros(4, np.int64)], axis=1), np.array(orders) - 1
     cut = [repeated(pmf, n, tail) for n in counts]
-    alone = table_of([EMPTY_SUM], [EMPTY_SUM], own, orders, cells=NO_OTHERS)[0]
-    table, missing = table_of(cut, [EMPTY_SUM], own, orders, cells=cells, smallest=smallest)
+    single_client = table_of([EMPTY_SUM], [EMPTY_SUM], own_pmfs, orders, cells=NO_OTHERS)[0]
+    table, missing = table_of(cut, [EMPTY_SUM], own_pmfs, orders, cells=cells, smallest=smallest)
     assert (missing > 0).any()
     with np.errstate(divide="ignore"):
-        charge = np.log(missing)[:, None, None] + rise * alone
+        charge = np.log(missing)[:, None, None] + rise * single_client
     assert (np.logaddexp(rise * table, charge) / rise >= truth * (1 - 1e-9)).all()
-    sticks, missing = table_of(cut, [EMPTY_SUM], own, [eps], "hockey-stick", cells=cells, smallest=smallest)
+    sticks, missing = table_of(cut, [EMPTY_SUM], own_pmfs, [eps], "hockey-stick", cells=cells, smallest=smallest)
     assert (sticks[..., 0] + missing[:, None] >= deltas).all()
     assert (sticks[..., 0] < deltas).any() or tail != 1e-6  # without the charge it would be too small
     cut = [repeated(pmf, n).trimmed(tail) for n in counts]
-    attained, _ = table_of(cut, [EMPTY_SUM], own, orders[2:], cells=cells, smallest=smallest, is_attained=True)
+    attained, _ = table_of(cut, [EMPTY_SUM], own_pmfs, orders[2:], cells=cells, smallest=smallest, is_attained=True)
     assert (attained[..., 0] <= truth[..., 2] * (1 + 1e-9)).all()
 
 
@@ -188,10 +188,10 @@ def test_a_cut_sum_with_its_charge_is_above_the_whole_sum(tail, smallest):
     ],
 )
 def test_a_tail_that_floats_lose_is_charged(first, second):
-    """The last outcomes of the sum are zero as floats, or nearly: they count as if nobody else were there."""
-    own = random_pmfs(np.random.default_rng(1), 2, 5)
-    parts = [PartialSum(part / part.sum(), 0.0) for part in (first, second)]
-    _, missing = table_of(parts[:1], parts[1:], own, [2.0], cells=NO_OTHERS)
+    """The last outcomes of the sum are zero as floats, or nearly: they count as if there were no other clients."""
+    own_pmfs = random_pmfs(np.random.default_rng(1), 2, 5)
+    parts = [PartialSum(pmf / pmf.sum(), 0.0) for pmf in (first, second)]
+    _, missing = table_of(parts[:1], parts[1:], own_pmfs, [2.0], cells=NO_OTHERS)
     assert 0 < missing[0] < 1e-270
 
 
@@ -245,11 +245,11 @@ def test_fewer_splits_make_a_larger_divergence(monkeypatch):
 
 
 def test_all_pairs_of_randomized_response_are_alike_and_of_other_tables_are_not():
-    own = RandomizedResponse(levels=7).breakpoint_log_pmfs()
-    every, _ = table_of([EMPTY_SUM], [EMPTY_SUM], np.exp(own), [1.0, 2.0, 7.5, np.inf], cells=NO_OTHERS)
+    own_pmfs = RandomizedResponse(levels=7).breakpoint_log_pmfs()
+    every, _ = table_of([EMPTY_SUM], [EMPTY_SUM], np.exp(own_pmfs), [1.0, 2.0, 7.5, np.inf], cells=NO_OTHERS)
     assert np.ptp(every[0], axis=0).max() < 1e-13
-    assert different_pairs(own).tolist() == [[6, 0]]
-    other = own.copy()
-    other[3, 2] += 1e-9
-    assert len(different_pairs(other)) == len(different_pairs(own[:6])) + 12 == 42
-    assert different_pairs(own[:1]).shape == (0, 2)
+    assert different_pairs(own_pmfs).tolist() == [[6, 0]]
+    permuted = own_pmfs.copy()
+    permuted[3, 2] += 1e-9
+    assert len(different_pairs(permuted)) == len(different_pairs(own_pmfs[:6])) + 12 == 42
+    assert different_pairs(own_pmfs[:1]).shape == (0, 2)

@@ -36,9 +36,9 @@ def test_conversions_of_a_gaussian_are_exact(mu, delta):
         assert exact_delta(mu, epsilon) <= delta
         if epsilon > 1e-3:
             assert exact_delta(mu, epsilon * (1 - 1e-6)) > delta
-            back = gaussian_mu(epsilon, delta)
-            assert exact_delta(back, epsilon) <= delta
-            assert back == pytest.approx(mu, rel=1e-5)
+            converted = gaussian_mu(epsilon, delta)
+            assert exact_delta(converted, epsilon) <= delta
+            assert converted == pytest.approx(mu, rel=1e-5)
 
 
 @pytest.mark.parametrize("mechanism", AFFINE, ids=repr)
@@ -67,7 +67,7 @@ def test_a_certificate_that_is_two_percent_too_small_would_be_noticed(mechanism)
         bound = affine_gdp(mechanism, honest=honest, dim=1, l2_clip=1.0, failure=1e-12)
         ends = product((-1.0, 1.0), repeat=honest - 1)
         exact = max(
-            largest_normal_gap(sum_pmf(mechanism, [1, *rest]), sum_pmf(mechanism, [-1, *rest])) for rest in ends
+            largest_normal_gap(*(sum_pmf(mechanism, [x, *other_inputs]) for x in (1, -1))) for other_inputs in ends
         )
         assert 0.98 * bound < exact <= bound * (1 + 1e-9)
 
@@ -79,13 +79,13 @@ def test_the_failure_probability_is_charged():
         mechanism = StochasticRounding(clip=1.0, levels=2, margin=margin)
         bound = affine_gdp(mechanism, honest=40, dim=1, l2_clip=1.0, failure=failure)
         for high in (0, 10, 39):
-            rest = [1.0] * high + [-1.0] * (39 - high)
-            p, q = (sum_pmf(mechanism, [x, *rest]) for x in (1, -1))
+            other_inputs = [1.0] * high + [-1.0] * (39 - high)
+            p, q = (sum_pmf(mechanism, [x, *other_inputs]) for x in (1, -1))
             for epsilon in np.linspace(0, 3, 31):
                 delta = max(np.maximum(a - np.exp(epsilon) * b, 0).sum() for a, b in ((p, q), (q, p)))
-                alone = gaussian_deltas(bound, np.array([epsilon]))[0]
-                assert delta <= alone + failure
-                exceeded += delta > alone
+                by_mu = gaussian_deltas(bound, np.array([epsilon]))[0]
+                assert delta <= by_mu + failure
+                exceeded += delta > by_mu
     assert exceeded
 
 

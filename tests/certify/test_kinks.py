@@ -194,7 +194,7 @@ def test_a_thousand_coordinates_are_bounded_near_what_is_attained(margin, keep, 
 
 
 def repeated_sum(pmf, count):
-    """The pmf of the sum of so many copies of a symmetric pmf, with its values."""
+    """The pmf of the sum of copies of a symmetric pmf, with its values."""
     total = plain_sum([pmf / pmf.sum()] * count).astype(float)
     return np.arange(len(total)) - len(total) // 2, total / total.sum()
 
@@ -230,9 +230,9 @@ def test_a_mixture_is_above_the_scores_in_convex_order(name):
     values, pmf, mixture = mixture_above(name)
     narrower = replace(mixture, variances=0.9 * mixture.variances)
     grid = np.linspace(0, values[-1], 97)
-    moved = mixture.farthest_mass * mixture.farthest
-    assert all(stop_loss_of(values, pmf, tau) <= stop_loss_of_mixture(mixture, tau) + moved for tau in grid)
-    assert any(stop_loss_of(values, pmf, tau) > stop_loss_of_mixture(narrower, tau) + moved for tau in grid)
+    farthest_excess = mixture.farthest_mass * mixture.farthest
+    assert all(stop_loss_of(values, pmf, tau) <= stop_loss_of_mixture(mixture, tau) + farthest_excess for tau in grid)
+    assert any(stop_loss_of(values, pmf, tau) > stop_loss_of_mixture(narrower, tau) + farthest_excess for tau in grid)
     variance = float(pmf @ values**2)
     assert variance <= mixture.mean <= 1.6 * variance
 
@@ -240,7 +240,7 @@ def test_a_mixture_is_above_the_scores_in_convex_order(name):
 @pytest.mark.parametrize("count", [1, 4, 16])
 @pytest.mark.parametrize("name", SCORES)
 def test_sums_of_scores_are_below_the_factor(name, count):
-    """E[S; its best p] over φ(Φ⁻¹(p)) of a sum of so many scores, computed."""
+    """E[S; its best p] over φ(Φ⁻¹(p)) of a sum of scores, computed."""
     _, pmf, mixture = mixture_above(name)
     values, total = repeated_sum(pmf, count)
     probability, mean = np.cumsum(total[::-1]), np.cumsum((total * values)[::-1])

@@ -23,7 +23,8 @@ def profile(mechanism, others):
     """A grid of ε and the largest δ of one coordinate of an affine mechanism at each."""
     low, high = mechanism.pmf(ENDS)
     pairs = [privacy_loss._with_others(base, low, high) for base in privacy_loss.splits(low, high, others)]
-    return privacy_loss._largest_profile(pairs, float(abs(np.log(high / low)).max()) * (1 + 1e-9))
+    deltas, interval = privacy_loss._largest_profile(pairs, float(abs(np.log(high / low)).max()) * (1 + 1e-9))
+    return (np.arange(len(deltas)) - len(deltas) // 2) * interval, deltas
 
 
 def composed_epsilon(mechanism, *, honest, coordinates, delta, distribution="paper"):
@@ -89,13 +90,13 @@ def test_the_composition_of_one_client_is_that_of_dp_accounting():
 )
 def test_the_better_bound_is_reported_and_named(mechanism):
     participation = Participation(10, 5, 100, max_participations=2)
-    few, many = (account(Release(mechanism, dim, dim**0.5), participation, ThreatModel(), 1e-5) for dim in (4, 4000))
-    assert few.accountant == "pld"
-    assert many.accountant in ("rdp", "gaussian")
+    small, large = (account(Release(mechanism, dim, dim**0.5), participation, ThreatModel(), 1e-5) for dim in (4, 4000))
+    assert small.accountant == "pld"
+    assert large.accountant in ("rdp", "gaussian")
     by_renyi = min(
         8 * bound.upper + np.log(1e5) / (bound.alpha - 1) for bound in renyi(mechanism, [2.0, 4.0, 8.0, 16.0, 32.0], 10)
     )
-    assert 0 < few.epsilon < by_renyi
+    assert 0 < small.epsilon < by_renyi
 
 
 @pytest.mark.parametrize(
@@ -116,9 +117,9 @@ def test_additive_noise_is_above_every_pair_and_attained(mechanism, honest):
 
     closest = 0.0
     for draw in range(60):
-        x, y, *rest = rng.uniform(-1, 1, honest + 1)
-        x, y, rest = (x, y, rest) if draw else (-1.0, 1.0, [1.0] * (honest - 1))
-        p, q = pmf([x, *rest]), pmf([y, *rest])
+        x, y, *other_inputs = rng.uniform(-1, 1, honest + 1)
+        x, y, other_inputs = (x, y, other_inputs) if draw else (-1.0, 1.0, [1.0] * (honest - 1))
+        p, q = pmf([x, *other_inputs]), pmf([y, *other_inputs])
         for eps in epsilons:
             exact, delta = hockey_stick(p, q, eps), float(bound.delta(np.array([eps]))[0])
             assert exact <= delta + 1e-12
@@ -143,8 +144,8 @@ def test_a_coordinate_with_additive_noise_is_accounted_for_by_its_losses():
 def test_a_coordinate_of_several_trials_is_above_every_pair(mechanism, others, x, y):
     bound = coordinates_profile(mechanism, honest=len(others) + 1, coordinates=1)
     base = np.ones(1)
-    for other in others:
-        base = np.convolve(base, mechanism.pmf(other))
+    for input_ in others:
+        base = np.convolve(base, mechanism.pmf(input_))
     p, q = (np.convolve(mechanism.pmf(v), base) for v in (x, y))
     for eps in (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0):
         assert hockey_stick(p, q, eps) <= bound.delta(np.array([eps]))[0] + 1e-12

@@ -172,11 +172,11 @@ def test_rounding_to_many_levels_needs_no_table():
 def test_randomized_response_among_1024_values_is_bounded_by_one_pair():
     """All pairs are alike: a million of them, each a million terms, would take hours."""
     mechanism = RandomizedResponse(levels=1024)
-    true, other = (units / 2**TABLE_BITS for units in mechanism.units)
+    true, false = (units / 2**TABLE_BITS for units in mechanism.units)
     for bound in renyi(mechanism, [2, 8, INF]):
         a = bound.alpha
-        terms = true**a * other ** (1 - a) + other**a * true ** (1 - a) + 1022 * other if a < INF else 0
-        exact = np.log(terms) / (a - 1) if a < INF else np.log(true / other)
+        terms = true**a * false ** (1 - a) + false**a * true ** (1 - a) + 1022 * false if a < INF else 0
+        exact = np.log(terms) / (a - 1) if a < INF else np.log(true / false)
         assert bound.lower <= bound.upper
         assert bound.upper == pytest.approx(exact, rel=1e-9)
         assert {bound.witness.x, bound.witness.x_prime} == {-1.0, 1.0}
@@ -189,9 +189,9 @@ def test_of_very_many_breakpoints_those_that_leak_most_are_searched(monkeypatch)
     monkeypatch.setattr(renyi_module, "SEARCHED_PAIRS", 8)
     renyi_module._worst_case.cache_clear()
     renyi_module.worst_inputs.cache_clear()
-    for some, every in zip(renyi(mechanism, orders, 5), everything, strict=True):
-        assert some.lower == pytest.approx(every.lower, rel=1e-3)
-        assert some.upper == pytest.approx(every.upper, rel=1e-6)
+    for partial_bound, every in zip(renyi(mechanism, orders, 5), everything, strict=True):
+        assert partial_bound.lower == pytest.approx(every.lower, rel=1e-3)
+        assert partial_bound.upper == pytest.approx(every.upper, rel=1e-6)
 
 
 AFFINE = [StochasticRounding(levels=2, margin=1.0), StochasticRounding(levels=2, margin=20.0), RQM(margin=20.0), PBM()]
@@ -221,11 +221,11 @@ def test_bounds_of_one_release_agree(mechanism, clients):
 
 @pytest.mark.parametrize("mechanism", [StochasticRounding(levels=2, margin=1.0), PBM(levels=4)], ids=repr)
 def test_many_more_clients_never_leak_more(mechanism):
-    before = np.full(2, np.inf)
+    previous = np.full(2, np.inf)
     for clients in (1, 100, 3684, 3700, 4097, 5000, 20_000):
         now = np.array([bound.upper for bound in renyi(mechanism, [2.0, 256.0], clients)])
-        assert (now <= before * (1 + 1e-9)).all()
-        before = now
+        assert (now <= previous * (1 + 1e-9)).all()
+        previous = now
 
 
 def test_what_a_bound_says_about_itself():

@@ -63,10 +63,10 @@ def test_one_distribution_is_above_every_score_in_convex_order(mechanism, honest
         for u in rng.uniform(-1, 1, honest - 1):
             base = np.convolve(base, (pmfs[0] * (1 - u) + pmfs[1] * (1 + u)) / 2)
         low, high = (np.convolve(end, base) for end in pmfs)
-        here = (low * (1 - v) + high * (1 + v)) / 2
+        pmf = (low * (1 - v) + high * (1 + v)) / 2
         for tau in rng.uniform(-1.2, 1.2, 40) * values[-1]:
             for sign in (1, -1):
-                score = (here * np.maximum(sign * (high - low) / 2 / here - tau, 0)).sum()
+                score = (pmf * np.maximum(sign * (high - low) / 2 / pmf - tau, 0)).sum()
                 assert score <= upper @ np.maximum(values - tau, 0) * (1 + 1e-9)
 
 
@@ -112,7 +112,7 @@ def test_few_coordinates_gain_nothing_and_lose_nothing():
     [(40, 0.8, 85.35, 5.0), (20, 0.5, 153.46, 6.2), (40, 0.2, 171.69, 8.5)],
 )
 def test_a_fraction_of_honest_clients_costs_what_the_mixture_does(clients, honest_fraction, margin, largest):
-    """Noise to which Rényi divergences gave ε = 5 for exactly so many honest clients; here their number is random."""
+    """Noise to which Rényi divergences gave ε = 5 for exactly this number of honest clients; here it is random."""
     release = Release(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), 2**20, 1.0)
     participation = Participation(clients, population=3400, sampling="uniform", max_participations=1)
     threat_model = ThreatModel(honest_fraction=honest_fraction)

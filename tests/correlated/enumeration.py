@@ -26,7 +26,7 @@ def discrete_gaussian(largest, deviation):
 
 
 def sum_pmf(pmf, count):
-    """The pmf of the sum of so many independent draws."""
+    """The pmf of the sum of independent draws."""
     total = np.ones(1)
     for _ in range(count):
         total = np.convolve(total, pmf)
@@ -56,7 +56,7 @@ def transient_only(pmf, lowest=None):
 
 
 def joint_sum(noise, count):
-    """The pmf of the sum of so many clients' pairs of numbers, as {(added, canceled): probability}."""
+    """The pmf of the sum of clients' pairs of numbers, as {(added, canceled): probability}."""
     total = {(0, 0): 1.0}
     for _ in range(count):
         longer: dict[tuple[int, int], float] = {}
@@ -107,28 +107,28 @@ def joint_pmf(scheme: Scheme, worlds: Sequence[dict[int, Choice]]) -> np.ndarray
         noise = joint_sum(scheme.noise, honest)
         picks = scheme.choose(round_index, past)
         later = {t for rounds in scheme.canceled[round_index + 1 :] for t in rounds}
-        both = [_round(scheme, worlds, round_index, state[j], pending, noise, picks, past, j) for j in range(d)]
-        state, outcomes = [after for after, _ in both], [seen for _, seen in both]
+        updates = [_round(scheme, worlds, round_index, state[j], pending, noise, picks, past, j) for j in range(d)]
+        state, outcomes = [table for table, _ in updates], [view for _, view in updates]
         pending = [*pending, round_index]
         keep = [t for t in pending if t in later]
-        gone = tuple(3 + pending.index(t) for t in pending if t not in later)
-        state, pending = [after.sum(axis=gone) for after in state], keep
+        finished_axes = tuple(3 + pending.index(t) for t in pending if t not in later)
+        state, pending = [table.sum(axis=finished_axes) for table in state], keep
         # Every view goes on in as many ways as there are outcomes of all coordinates.
-        views, counts = len(past), [len(seen) for seen in outcomes]
+        views, counts = len(past), [len(view) for view in outcomes]
         grids = np.stack([g.ravel() for g in np.meshgrid(*outcomes, indexing="ij")], axis=1)
         past = np.concatenate([np.repeat(past, len(grids), axis=0), np.tile(grids, (views, 1))[:, None]], axis=1)
         indices = [g.ravel() for g in np.meshgrid(*[np.arange(m) for m in counts], indexing="ij")]
         state = [
-            after[:, :, index].reshape(len(worlds), -1, *after.shape[3:])
-            for after, index in zip(state, indices, strict=True)
+            table[:, :, index].reshape(len(worlds), -1, *table.shape[3:])
+            for table, index in zip(state, indices, strict=True)
         ]
         is_possible = _total(state, len(worlds), len(past)).max(axis=0) > 0
-        past, state = past[is_possible], [after[:, is_possible] for after in state]
+        past, state = past[is_possible], [table[:, is_possible] for table in state]
     return np.asarray(_total(state, len(worlds), len(past)))
 
 
 def _total(state, worlds, views):
-    return prod(after.reshape(worlds, views, -1).sum(axis=2) for after in state)
+    return prod(table.reshape(worlds, views, -1).sum(axis=2) for table in state)
 
 
 def _round(scheme, worlds, round_index, state, pending, noise, picks, past, j):
@@ -141,20 +141,20 @@ def _round(scheme, worlds, round_index, state, pending, noise, picks, past, j):
     rounded = np.array([(1 - v) * table + v * shifted for v in up])  # worlds, views, outcomes
     spans = [_span(joint_sum(scheme.noise, scheme.honest[t])) for t in pending]
     canceled = _span(noise)
-    times = [scheme.canceled[round_index].count(t) for t in pending]
+    multiplicities = [scheme.canceled[round_index].count(t) for t in pending]
     ends = [
-        [-m * s[0] for m, s in zip(times, spans, strict=True)],
-        [-m * s[-1] for m, s in zip(times, spans, strict=True)],
+        [-m * s[0] for m, s in zip(multiplicities, spans, strict=True)],
+        [-m * s[-1] for m, s in zip(multiplicities, spans, strict=True)],
     ]
     start = min(a for a, _ in noise) + sum(min(x) for x in zip(*ends, strict=True))
     stop = max(a for a, _ in noise) + sum(max(x) for x in zip(*ends, strict=True)) + size
     out = np.zeros((len(worlds), len(past), stop - start, *[len(s) for s in spans], len(canceled)))
     for where in np.ndindex(*[len(s) for s in spans]):
-        minus = sum(m * s[i] for m, s, i in zip(times, spans, where, strict=True))
-        part = state[(slice(None), slice(None), *where)][:, :, None] * rounded
+        minus = sum(m * s[i] for m, s, i in zip(multiplicities, spans, where, strict=True))
+        weight = state[(slice(None), slice(None), *where)][:, :, None] * rounded
         for (a, b), p in noise.items():
             first = a - minus - start
-            out[(slice(None), slice(None), slice(first, first + size), *where, b - canceled[0])] += p * part
+            out[(slice(None), slice(None), slice(first, first + size), *where, b - canceled[0])] += p * weight
     return out, np.arange(start, stop)
 
 
@@ -224,8 +224,8 @@ def ratio_pmf(pairs: Sequence[tuple[np.ndarray, np.ndarray]], grid: np.ndarray =
     E min(ratio, q) of a pair is a concave function of q; their minimum is one, and lines between its points lie
     below.
     """
-    least = np.min([np.minimum(w, grid[:, None] * n).sum(axis=1) for n, w in pairs], axis=0)
-    slopes = np.concatenate([[1.0], np.diff(least) / np.diff(grid), [0.0]])
+    overlap = np.min([np.minimum(w, grid[:, None] * n).sum(axis=1) for n, w in pairs], axis=0)
+    slopes = np.concatenate([[1.0], np.diff(overlap) / np.diff(grid), [0.0]])
     return np.maximum(-np.diff(slopes), 0)
 
 
@@ -254,8 +254,8 @@ def dominating_pair(transient: np.ndarray, splits: Sequence[np.ndarray], path: S
     for probability in path[-2::-1]:
         product = _on_grid(RATIO_GRID, np.outer(RATIO_GRID, RATIO_GRID), np.outer(a, pmf))
         reached = reached + probability
-        part = probability / reached if reached else 1.0
-        pmf = _on_grid(RATIO_GRID, part * RATIO_GRID[:, None] + (1 - part) * RATIO_GRID, np.outer(b, product))
+        weight = probability / reached if reached else 1.0
+        pmf = _on_grid(RATIO_GRID, weight * RATIO_GRID[:, None] + (1 - weight) * RATIO_GRID, np.outer(b, product))
     return np.append(pmf, 0.0), np.append(pmf * RATIO_GRID, 1 - (pmf * RATIO_GRID).sum())
 
 

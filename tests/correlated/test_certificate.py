@@ -24,11 +24,11 @@ SERVER = ThreatModel()
 
 
 @pytest.mark.parametrize(
-    ("release", "clients", "window", "most"), [(WIDE, 1000, 64, 1.01), (FEW_CLIENTS, 100, 34, 1.025)]
+    ("release", "clients", "window", "max_ratio"), [(WIDE, 1000, 64, 1.01), (FEW_CLIENTS, 100, 34, 1.025)]
 )
-def test_where_noise_is_wide_it_is_the_gaussian_value(release, clients, window, most):
+def test_where_noise_is_wide_it_is_the_gaussian_value(release, clients, window, max_ratio):
     ratio = release.mu("replace-one", clients, 1e-9, window) / release.estimated_mu("replace-one", clients, window)
-    assert 1 <= ratio <= most
+    assert 1 <= ratio <= max_ratio
 
 
 def test_correlated_noise_hides_what_rounding_alone_does_not():
@@ -41,9 +41,9 @@ def test_correlated_noise_hides_what_rounding_alone_does_not():
 def test_with_a_window_of_one_round_it_is_the_certificate_of_rounding():
     mech = StochasticRounding(clip=0.25, levels=2, margin=3.0)
     values = {"honest": 30, "dim": 64, "l2_clip": 1.0, "failure": 1e-9}
-    alone = affine_gdp(mech, **values, distribution="sampled")
+    independent = affine_gdp(mech, **values, distribution="sampled")
     mu = correlated_gdp(mech, CorrelatedNoise(5.0), separation=1, **values)
-    assert alone * (1 - 1e-6) <= mu <= 1.02 * alone  # the others' worst is the worst of all curves here, not of each
+    assert independent * (1 - 1e-6) <= mu <= 1.02 * independent  # by the worst of all curves of the others
 
 
 @pytest.mark.parametrize("noise", [CorrelatedNoise(8.0), CorrelatedNoise(8.0, 1.0, 8)])
@@ -74,16 +74,16 @@ def test_where_rounding_is_not_random_transient_noise_protects_nobody():
 
 
 def test_participations_add_up_and_their_separation_is_counted_on():
-    who = Participation(100, 340, sampling="fixed-order", max_participations=10, min_separation=34)
-    result_of = partial(account, FEW_CLIENTS, who, SERVER, 1e-4)
+    participation = Participation(100, 340, sampling="fixed-order", max_participations=10, min_separation=34)
+    result_of = partial(account, FEW_CLIENTS, participation, SERVER, 1e-4)
     failure = 1e-3 * 1e-4 / 10
     mu = FEW_CLIENTS.mu("replace-one", 100, failure, 34)
     result = result_of()
     assert result.epsilon == pytest.approx(gaussian_epsilon(mu * sqrt(10), 1e-4 - 10 * failure))
     assert result.accountant == "gaussian"
     assert result_of({0: 2}).epsilon > result_of({0: 1}).epsilon  # a repeated round counts twice
-    assert who.window == 34
-    assert replace(who, max_participations=1).window == 340
+    assert participation.window == 34
+    assert replace(participation, max_participations=1).window == 340
 
 
 def test_correlated_noise_of_a_trusted_server_is_accounted_for_exactly():
@@ -109,7 +109,7 @@ def test_participations_follow_from_the_rounds_that_were_charged():
 
 
 def test_correlated_noise_costs_no_more_than_rounding_alone():
-    who = Participation(100, 60, sampling="fixed-order", max_participations=2, min_separation=30)
+    participation = Participation(100, 60, sampling="fixed-order", max_participations=2, min_separation=30)
     release = Release(StochasticRounding(clip=0.125, levels=2, margin=0.2), 1024, 1.0, CorrelatedNoise(8.0))
-    alone = account(release.independent(), who, SERVER, 1e-6)
-    assert account(release, who, SERVER, 1e-6).epsilon <= alone.epsilon
+    independent = account(release.independent(), participation, SERVER, 1e-6)
+    assert account(release, participation, SERVER, 1e-6).epsilon <= independent.epsilon

@@ -46,8 +46,8 @@ def test_two_rounds_in_fractions():
     exact: list[dict[tuple[int, int], Fraction]] = [{}, {}]
     for world, v in enumerate(ups):
         noise = product(pmf.items(), repeat=4)  # of the user and one more, then of two others
-        for ((a, p), (b, q), (c, r), (d, s)), rounded, other in product(noise, (0, 1), (0, 1)):
-            first, probability = rounded + other + a + b, p * q * r * s * (v if rounded else 1 - v) * Fraction(1, 2)
+        for ((a, p), (b, q), (c, r), (d, s)), rounded, coin in product(noise, (0, 1), (0, 1)):
+            first, probability = rounded + coin + a + b, p * q * r * s * (v if rounded else 1 - v) * Fraction(1, 2)
             up = ups[first > 0]
             for later in (0, 1):
                 view = first, later + c + d - a - b
@@ -74,8 +74,8 @@ def test_noise_that_is_never_canceled_gives_a_product_of_rounds():
     enumerated = joint_pmf(scheme, worlds)
     for row, v in zip(enumerated, (LOW, HIGH), strict=True):
         rounds = [
-            np.convolve(sum_pmf(pmf, n), bernoulli_sum([LOW, HIGH, *own]))
-            for n, own in zip((1, 2, 3), ([v], [], [v]), strict=True)
+            np.convolve(sum_pmf(pmf, n), bernoulli_sum([LOW, HIGH, *user_inputs]))
+            for n, user_inputs in zip((1, 2, 3), ([v], [], [v]), strict=True)
         ]
         direct = np.multiply.outer(np.multiply.outer(rounds[0], rounds[1]), rounds[2]).ravel()
         assert sorted(direct[direct > 0]) == pytest.approx(sorted(row[row > 0]), abs=1e-15)
@@ -83,13 +83,13 @@ def test_noise_that_is_never_canceled_gives_a_product_of_rounds():
 
 def test_two_independent_coordinates_are_a_product():
     pmf = discrete_gaussian(1, 0.8)
-    one = Scheme(transient_only(pmf), [1, 1], [splits(1)[:1]] * 2)
+    first = Scheme(transient_only(pmf), [1, 1], [splits(1)[:1]] * 2)
     two = Scheme(transient_only(pmf), [1, 1], [splits(1)[:1]] * 2, dim=2)
-    single = [joint_pmf(one, [{0: always(v)} for v in pair]) for pair in ((LOW, HIGH), (0.4, 0.6))]
-    both = joint_pmf(two, [{0: always(v, w)} for v, w in ((LOW, 0.4), (HIGH, 0.6))])
+    single = [joint_pmf(first, [{0: always(v)} for v in pair]) for pair in ((LOW, HIGH), (0.4, 0.6))]
+    joint = joint_pmf(two, [{0: always(v, w)} for v, w in ((LOW, 0.4), (HIGH, 0.6))])
     for row in range(2):
         direct = np.multiply.outer(single[0][row], single[1][row]).ravel()
-        assert sorted(direct) == pytest.approx(sorted(both[row]), abs=1e-15)
+        assert sorted(direct) == pytest.approx(sorted(joint[row]), abs=1e-15)
 
 
 @pytest.mark.parametrize("failure", [0.0, 1e-3, 0.05])
@@ -239,11 +239,11 @@ def largest_fraction(seed, count, dim, participations):
 
 
 @pytest.mark.parametrize(
-    ("dim", "participations", "count", "near"),
+    ("dim", "participations", "count", "min_ratio"),
     [(1, 1, 120, 0.85), (1, 2, 60, 0.8), (2, 1, 40, 0.75), (2, 2, 20, 0.6)],
 )
-def test_no_run_reveals_more_than_the_certificate(dim, participations, count, near):
-    assert near < largest_fraction(5, count, dim, participations) < 1 + 1e-9
+def test_no_run_reveals_more_than_the_certificate(dim, participations, count, min_ratio):
+    assert min_ratio < largest_fraction(5, count, dim, participations) < 1 + 1e-9
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_a_server_that_chooses_whose_noise_is_revealed_learns_no_more(rule):
                 view = first, revealed, y + c - canceled
                 exact[world][view] = exact[world].get(view, 0.0) + p * q * r * f * g * (v if rounded else 1 - v)
     views = sorted(exact[0] | exact[1])
-    p, q = (np.array([one.get(view, 0.0) for view in views]) for one in exact)
+    p, q = (np.array([pmf.get(view, 0.0) for view in views]) for pmf in exact)
     assert p.sum() == pytest.approx(1)
     pair = dominating_pair(np.array(list(pmf.values())), splits(2), [0.4, 0.6])
     for epsilon in (0.0, 0.05, 0.2, 0.5, 1.0):

@@ -144,14 +144,14 @@ def test_errors_are_those_of_simulated_noise(kind):
     workload = Workload(40)
     strategy = banded(workload, 8) if kind == "banded" else toeplitz(root_coefficients(8), 40)
     assert spread(strategy, workload) == pytest.approx(simulated_spread(strategy, workload), rel=0.015)
-    other = Strategy(strategy.rows * np.where(np.arange(strategy.bands), 0.9, 1.0))
-    assert spread(strategy, workload) != pytest.approx(simulated_spread(other, workload), rel=0.03)
+    perturbed = Strategy(strategy.rows * np.where(np.arange(strategy.bands), 0.9, 1.0))
+    assert spread(strategy, workload) != pytest.approx(simulated_spread(perturbed, workload), rel=0.03)
     assert strategy.error(workload, 2, 20) == pytest.approx(spread(strategy, workload) * strategy.sensitivity(2, 20))
 
 
 @pytest.mark.parametrize(("bands", "optimum"), [(4, 0.5067), (8, 0.3652), (34, 0.2052), (64, 0.1765), (250, 0.1619)])
 def test_the_same_bands_in_all_columns_are_nearly_optimal(bands, optimum):
-    """The optima optimize every column by itself; jax_privacy's optimizer reaches no better."""
+    """The optima optimize every column separately; jax_privacy's optimizer reaches no better."""
     ratio = banded(LINEAR, bands).over_independent(LINEAR)
     assert optimum * 0.9995 <= ratio <= 1.015 * optimum
 

@@ -41,15 +41,15 @@ def view_pmf(inputs, *, fraction=1, reveals_last=False, residual=RESIDUAL, trans
         choices = [np.convolve(pmf, residual) for pmf in (pmfs if isinstance(pmfs, tuple) else (pmfs, pmfs))]
         table = np.stack(choices)[(first > 0).astype(int)]
         largest, width = (fraction + 1) * half, fraction * (table.shape[1] - 1) + 1
-        after = np.zeros((len(first), 2 * largest + width, len(a)))
+        updated = np.zeros((len(first), 2 * largest + width, len(a)))
         for previous in range(state.shape[1]):
             for current, probability in enumerate(transient):
                 start = largest + fraction * a[current] - (a[previous] if round_index else 0)
-                seen = slice(start, start + width, fraction)
-                after[:, seen, current] += probability * state[:, previous, None] * table
-        outcomes = np.arange(after.shape[1]) - largest - fraction * (len(residual) // 2)
+                window = slice(start, start + width, fraction)
+                updated[:, window, current] += probability * state[:, previous, None] * table
+        outcomes = np.arange(updated.shape[1]) - largest - fraction * (len(residual) // 2)
         first = np.repeat(first, len(outcomes)) if round_index else outcomes.astype(float)
-        state = after.reshape(-1, len(a))
+        state = updated.reshape(-1, len(a))
     return state.ravel() if reveals_last else state.sum(axis=1)
 
 
@@ -64,7 +64,7 @@ GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 1000)])
 
 
 def composed(pair, count):
-    """A pair of pmfs composed so many times, each first put on a grid of ratios, which only reveals more."""
+    """A pair of pmfs, composed several times, each first put on a grid of ratios, which only reveals more."""
     pmf = ratio_pmf([pair], GRID)
     pmfs = list(pair) if count == 1 else [np.append(pmf, 0.0), np.append(pmf * GRID, max(0.0, 1 - pmf @ GRID))]
     for _ in range(count - 1):
@@ -104,7 +104,7 @@ def test_no_run_reveals_more_of_a_step_than_the_certificates_pair(rounds):
 def test_participations_compose_whatever_was_seen():
     """Two participations, two rounds apart; in the second the record moves up or down as the first sum says."""
     noise = {"residual": silos_noise(2, 0.7), "transient": silos_noise(2, 1.0)}
-    inputs = [[at(float(own)), ZERO, (at(float(own)), at(1.0 - own)), ZERO] for own in (0, 1)]
+    inputs = [[at(float(bit)), ZERO, (at(float(bit)), at(1.0 - bit)), ZERO] for bit in (0, 1)]
     pair = step_pmfs(noise["residual"], noise["transient"], 2)
     bound, exact = deltas(*composed(pair, 2)), deltas(*(view_pmf(rows, **noise, reveals_last=True) for rows in inputs))
     assert (exact <= bound + 1e-12).all()
@@ -114,20 +114,20 @@ def test_participations_compose_whatever_was_seen():
 
 def test_a_separation_that_is_not_kept_would_be_caught():
     """Two rounds in succession, each counted as if it had the noise of two rounds for itself."""
-    exact = deltas(*(view_pmf([at(float(own))] * 2, reveals_last=True) for own in (0, 1)))
+    exact = deltas(*(view_pmf([at(float(bit))] * 2, reveals_last=True) for bit in (0, 1)))
     assert (exact > certified_deltas(2, count=2) + 0.01).any()
     assert (exact <= certified_deltas(1, count=2) + 1e-12).all()  # two participations with paths of a single round
 
 
 def test_noise_of_which_only_a_part_is_canceled_would_be_caught():
     """A ninth of it: the next sum reveals the remainder of the division by nine."""
-    exact = deltas(*(view_pmf([at(float(own)), ZERO], fraction=9) for own in (0, 1)))
+    exact = deltas(*(view_pmf([at(float(bit)), ZERO], fraction=9) for bit in (0, 1)))
     assert (exact > certified_deltas(2) + 0.01).any()
 
 
 def test_the_transient_noise_of_the_last_round_must_remain():
     revealed, hidden = (
-        deltas(*(view_pmf([at(float(own))], reveals_last=is_revealed) for own in (0, 1)))
+        deltas(*(view_pmf([at(float(bit))], reveals_last=is_revealed) for bit in (0, 1)))
         for is_revealed in (True, False)
     )
     assert (revealed > certified_deltas(2) + 0.01).any()
@@ -137,7 +137,7 @@ def test_the_transient_noise_of_the_last_round_must_remain():
 def test_a_silo_that_misses_a_round_leaves_its_noise():
     """Of two silos one is absent in the second round: what it added first is never canceled, and hides more."""
     noise = discrete_gaussian(9, 2.5)
-    views = [view_pmf([np.convolve(at(float(own)), noise), ZERO], transient=noise, reveals_last=True) for own in (0, 1)]
+    views = [view_pmf([np.convolve(at(float(bit)), noise), ZERO], transient=noise, reveals_last=True) for bit in (0, 1)]
     assert (deltas(*views) <= deltas(*step_pmfs(RESIDUAL, noise, 2)) + 1e-12).all()
 
 

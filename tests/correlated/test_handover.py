@@ -43,8 +43,8 @@ def test_the_path_is_the_best_for_gaussians(rounds, transient, rounding):
     assert best == pytest.approx(gaussian_squared_mu(rounds, 0.0, transient, 1, rounding))
     rng = np.random.default_rng(0)
     for _ in range(20):
-        other = np.abs(path + 0.01 * rng.normal(size=rounds))
-        assert path_cost(other / other.sum(), transient, rounding) >= best * (1 - 1e-9)
+        alternative = np.abs(path + 0.01 * rng.normal(size=rounds))
+        assert path_cost(alternative / alternative.sum(), transient, rounding) >= best * (1 - 1e-9)
 
 
 @settings(max_examples=50)
@@ -130,8 +130,8 @@ def enumerated_views(residual, transient, gain, rounding, user):
     ]
     for rounds in product(draws, repeat=len(user)):
         canceled, probability, view = 0, 1.0, []
-        for own, (e, f, r, draw_probability) in zip(user, rounds, strict=True):
-            view.append(gain * e + f + r - canceled + own)
+        for bit, (e, f, r, draw_probability) in zip(user, rounds, strict=True):
+            view.append(gain * e + f + r - canceled + bit)
             canceled, probability = (gain - 1) * e + f, probability * draw_probability
         views[tuple(view)] = views.get(tuple(view), 0.0) + probability
     return views
@@ -139,7 +139,7 @@ def enumerated_views(residual, transient, gain, rounding, user):
 
 def exact_curve(residual, transient, gain, rounding, user, points):
     """sup W(E) − q N(E) for the pmfs of what is seen with this user and with a user of zeros."""
-    pmfs = [enumerated_views(residual, transient, gain, rounding, own) for own in (tuple(0 for _ in user), user)]
+    pmfs = [enumerated_views(residual, transient, gain, rounding, bit) for bit in (tuple(0 for _ in user), user)]
     views = sorted(set(pmfs[0]) | set(pmfs[1]))
     noise, shifted = (np.array([pmf.get(view, 0.0) for view in views]) for pmf in pmfs)
     return np.array([curve(noise, shifted, q) for q in points])
@@ -242,7 +242,7 @@ def view_pmf(residual, transient, gain, rounding, user, *, remaining=1, reveals_
     narrow, wide = len(residual) // 2, len(transient) // 2
     largest, largest_canceled = gain * narrow + wide, (gain - remaining) * narrow + wide
     later = np.ones(1) if reveals_last else np.ones(())
-    for own in reversed(user):
+    for bit in reversed(user):
         size = later.shape[0] + 2 * largest_canceled if later.ndim else 1
         joint = np.zeros((2 * largest + 1, size, *later.shape[1:]))
         for (e, p), (f, q) in product(enumerate(residual), enumerate(transient)):
@@ -251,13 +251,13 @@ def view_pmf(residual, transient, gain, rounding, user, *, remaining=1, reveals_
             joint[largest + added, slice(start, start + later.shape[0]) if later.ndim else 0] += p * q * later
         later = np.zeros((2 * largest + 1 + len(rounding), *joint.shape[1:]))
         for r, probability in enumerate(rounding):
-            later[r + own : r + own + 2 * largest + 1] += probability * joint
+            later[r + bit : r + bit + 2 * largest + 1] += probability * joint
     return later.ravel()
 
 
 def two_round_curve(residual, transient, gain, **options):
     """The exact curve of a single client's two rounds, with what the second one would have canceled."""
-    views = [view_pmf(residual, transient, gain, NO_OTHERS, (own, 0), reveals_last=True, **options) for own in (0, 1)]
+    views = [view_pmf(residual, transient, gain, NO_OTHERS, (bit, 0), reveals_last=True, **options) for bit in (0, 1)]
     return np.array([curve(*views, q) for q in POINTS])
 
 
@@ -265,13 +265,13 @@ def two_round_curve(residual, transient, gain, **options):
 def test_two_rounds_of_wide_noise_are_near_the_certificate_and_a_broken_scheme_exceeds_it():
     residual, transient = gaussian_pmf(2.0, 8), gaussian_pmf(8.0, 32)
     exact, bound = two_round_curve(residual, transient, 4), certified_curve(residual, transient, 4, 2, POINTS)
-    near = (POINTS > 0.94) & (POINTS < 1.01)
+    is_near_one = (POINTS > 0.94) & (POINTS < 1.01)
     assert (exact <= bound + 1e-9).all()
-    assert (exact[near] > 0.9 * bound[near]).all()
+    assert (exact[is_near_one] > 0.9 * bound[is_near_one]).all()
     narrower = two_round_curve(gaussian_pmf(1.75, 8), gaussian_pmf(7.0, 32), 4)  # an eighth less noise
-    assert (narrower[near] > bound[near]).all()
+    assert (narrower[is_near_one] > bound[is_near_one]).all()
     all_canceled = two_round_curve(residual, transient, 4, remaining=0)  # there is no residual noise
-    assert (all_canceled[near] > 5 * bound[near]).all()
+    assert (all_canceled[is_near_one] > 5 * bound[is_near_one]).all()
 
 
 @pytest.mark.parametrize(("clients", "noise"), [(100, (64.0, 2.0, 16)), (1000, (27.0, 1.0, 50))])

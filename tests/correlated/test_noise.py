@@ -86,9 +86,9 @@ def test_draws_follow_the_table_and_a_pmf_slightly_off_is_noticed():
     drawn = noise.draw(400_000, SeededRandom(5))
     counts = np.bincount(drawn + noise.largest, minlength=len(noise.units))
     assert p_value(counts, noise.units / 2.0**TABLE_BITS) > 1e-6
-    other = CorrelatedNoise(3.03)
-    excess = other.largest - noise.largest
-    pmf = (other.units[excess : len(other.units) - excess] if excess else other.units).astype(float)
+    different = CorrelatedNoise(3.03)
+    excess = different.largest - noise.largest
+    pmf = (different.units[excess : len(different.units) - excess] if excess else different.units).astype(float)
     assert p_value(counts, pmf / pmf.sum()) < 1e-6
 
 

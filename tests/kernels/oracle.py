@@ -9,16 +9,16 @@ from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, TABLE_BITS, g
 
 def outcomes(sampler, position, rounding, table_bits):
     """The outcome for each position, 24 bits that round and 40 bits that draw."""
-    position, rounding, table_bits = (np.asarray(part).astype(object) for part in (position, rounding, table_bits))
+    position, rounding, table_bits = (np.asarray(values).astype(object) for values in (position, rounding, table_bits))
     out = np.empty(position.shape, dtype=np.int64)
-    rest = TABLE_BITS - sampler.column_bits
+    low_bits = TABLE_BITS - sampler.column_bits
     for index in np.ndindex(position.shape):
-        level, part = divmod(int(position[index]), 2**POSITION_BITS)
-        level += int(rounding[index]) >= 2**POSITION_BITS - part
-        column = int(table_bits[index]) >> rest
+        level, fraction = divmod(int(position[index]), 2**POSITION_BITS)
+        level += int(rounding[index]) >= 2**POSITION_BITS - fraction
+        column = int(table_bits[index]) >> low_bits
         entry = int(sampler.entries[(level << sampler.column_bits | column) if sampler.has_row_per_level else column])
-        own = int(table_bits[index]) % 2**rest < entry >> ALIAS_BITS
-        drawn = column if own else entry % 2**ALIAS_BITS
+        is_column = int(table_bits[index]) % 2**low_bits < entry >> ALIAS_BITS
+        drawn = column if is_column else entry % 2**ALIAS_BITS
         out[index] = drawn if sampler.has_row_per_level else (level + drawn) % sampler.modulus
     return out
 
@@ -33,12 +33,12 @@ def additive(levels=9, modulus=64, reach=Fraction(3, 2), clip=1.0, columns=None)
 
 def additive_law(sampler, position):
     """The law of an additive sampler at one position."""
-    rest = TABLE_BITS - sampler.column_bits
+    low_bits = TABLE_BITS - sampler.column_bits
     noise = np.zeros(max(sampler.modulus, 1 << sampler.column_bits))
     for column, entry in enumerate(sampler.entries.tolist()):
         noise[column] += entry >> ALIAS_BITS
-        noise[entry % 2**ALIAS_BITS] += 2**rest - (entry >> ALIAS_BITS)
+        noise[entry % 2**ALIAS_BITS] += 2**low_bits - (entry >> ALIAS_BITS)
     noise = noise[: sampler.modulus] / 2**TABLE_BITS
-    level, part = divmod(position, 2**POSITION_BITS)
-    part /= 2**POSITION_BITS
-    return (1 - part) * np.roll(noise, level) + part * np.roll(noise, level + 1)
+    level, fraction = divmod(position, 2**POSITION_BITS)
+    fraction /= 2**POSITION_BITS
+    return (1 - fraction) * np.roll(noise, level) + fraction * np.roll(noise, level + 1)

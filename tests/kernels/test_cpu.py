@@ -19,19 +19,19 @@ from tests.kernels import oracle
 
 MANY = 10_000_000
 LEVEL = 1e-6
-MIN_COORDINATES = 64 * cpu.CHUNK  # of a thread
+MIN_COORDINATES = 64 * cpu.SEED_CHUNK  # of a thread
 
 
 def chunks_of(count):
-    """Chunks that hold so many words."""
-    return -(-count // cpu.CHUNK)
+    """The number of chunks with this number of words."""
+    return -(-count // cpu.SEED_CHUNK)
 
 
 def from_words(sampler, x, words):
     """Encode with words that are given, and those of a last chunk that is not full made up."""
     x, words = np.asarray(x), np.asarray(words, dtype=np.uint64)
-    words = np.pad(words, (0, cpu.CHUNK * chunks_of(len(x)) * sampler.words_per_coordinate - len(words)))
-    out, buffer = np.empty(len(x), dtype=sampler.dtype), np.empty(cpu.CHUNK, dtype=np.uint64)
+    words = np.pad(words, (0, cpu.SEED_CHUNK * chunks_of(len(x)) * sampler.words_per_coordinate - len(words)))
+    out, buffer = np.empty(len(x), dtype=sampler.dtype), np.empty(cpu.SEED_CHUNK, dtype=np.uint64)
     assert not cpu.encode_words(x, out, cpu.compiled_sampler(sampler), False, words, buffer)
     return out
 
@@ -54,19 +54,19 @@ def test_each_word_gives_the_outcome_that_the_proof_says(sampler, dtype):
 def test_pbm_counts_trials_of_24_bits_that_do_not_overlap(levels):
     mech = PBM(theta=0.3, levels=levels)
     x = np.random.default_rng(1).uniform(-1.2, 1.2, 2500).astype(np.float32)
-    words = SeededRandom(2).words(mech.sampler.words_per_coordinate * cpu.CHUNK * chunks_of(len(x)))
+    words = SeededRandom(2).words(mech.sampler.words_per_coordinate * cpu.SEED_CHUNK * chunks_of(len(x)))
     position, expected = mech.position(x), np.zeros(len(x), dtype=int)
     start = 0
-    for first in range(0, len(x), cpu.CHUNK):
-        place = position[first : first + cpu.CHUNK]
+    for first in range(0, len(x), cpu.SEED_CHUNK):
+        chunk_positions = position[first : first + cpu.SEED_CHUNK]
         for group in range((mech.bernoulli_trials + 7) // 8):
-            planes = words[start : start + 3 * len(place)].reshape(3, -1)
-            start += 3 * cpu.CHUNK
+            planes = words[start : start + 3 * len(chunk_positions)].reshape(3, -1)
+            start += 3 * cpu.SEED_CHUNK
             for j, triple in enumerate(planes.T.tolist()):
                 bits = triple[0] << 128 | triple[1] << 64 | triple[2]  # 192 bits: eight trials, first ones high
                 for trial in range(min(8, mech.bernoulli_trials - 8 * group)):
                     drawn = bits >> 24 * (7 - trial) & 0xFFFFFF
-                    expected[first + j] += drawn < place[j]
+                    expected[first + j] += drawn < chunk_positions[j]
     assert (from_words(mech.sampler, x, words) == expected).all()
 
 
@@ -89,7 +89,7 @@ def realised_positions(sampler, x):
     return (base.astype(np.int64) << POSITION_BITS) + (2**24 - low.astype(np.int64))
 
 
-def near(values):
+def neighbors(values):
     """All float32 bit patterns: anywhere, or within a few ulps of the given values."""
     bits = st.sampled_from([int(np.float32(v).view(np.uint32)) for v in values])
     close = st.builds(lambda base, ulps: (base + ulps) % 2**32, bits, st.integers(-40, 40))
@@ -110,7 +110,7 @@ SPECIAL = [0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x0080000
 @given(data=st.data())
 def test_every_float32_has_an_accounted_rounding_probability(mech, data):
     grid = mech.unit if isinstance(mech, PBM) else mech
-    patterns = data.draw(st.lists(near([*grid.breakpoints, *grid.grid.values, 0.0]), min_size=1, max_size=60))
+    patterns = data.draw(st.lists(neighbors([*grid.breakpoints, *grid.grid.values, 0.0]), min_size=1, max_size=60))
     x = np.array([*patterns, *SPECIAL], dtype=np.uint32).view(np.float32)
     realised = realised_positions(replace(mech.sampler, trials=0), x)
     low, high = (int(mech.position(end)) for end in (-mech.clip, mech.clip))
@@ -141,9 +141,9 @@ def test_the_probe_reads_a_position_that_is_off_by_one_unit():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_threads_do_not_change_seeded_output(mech, dtype):
     x = np.random.default_rng(0).normal(size=(3, 70_001)).astype(dtype)
-    one, two, five = (mech.encode(x, SeededRandom(4), threads=n) for n in (1, 2, 5))
-    assert (one == two).all()
-    assert (one == five).all()
+    first, two, five = (mech.encode(x, SeededRandom(4), threads=n) for n in (1, 2, 5))
+    assert (first == two).all()
+    assert (first == five).all()
     sums = [mech.encode_sum(x, SeededRandom(4), threads=n) for n in (1, 2, 5)]
     assert (sums[0] == sums[1]).all()
     assert (sums[0] == sums[2]).all()
@@ -151,7 +151,7 @@ def test_threads_do_not_change_seeded_output(mech, dtype):
 
 @pytest.mark.parametrize("mech", [RQM(), PBM(), StochasticRounding(levels=3)], ids=repr)
 def test_a_fused_sum_is_the_sum_of_the_levels(mech):
-    x = np.random.default_rng(0).normal(size=(7, 4 * cpu.CHUNK)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(7, 4 * cpu.SEED_CHUNK)).astype(np.float32)
     levels = mech.encode(x, SeededRandom(9))
     total = mech.encode_sum(x, SeededRandom(9))
     assert total.dtype == np.int32
@@ -163,24 +163,24 @@ def test_a_fused_sum_is_the_sum_of_the_levels(mech):
 def test_additive_tables_wrap_around():
     sampler = oracle.additive(levels=9, modulus=64)
     z = encode(sampler, np.full(MANY // 10, 0.9), SeededRandom(3), None)
-    law = oracle.additive_law(sampler, int(sampler.position(np.array([0.9]))[0]))
-    assert p_value(np.bincount(z, minlength=64), law) > LEVEL
-    assert p_value(np.bincount((z + 1) % 64, minlength=64), law) < LEVEL
+    pmf = oracle.additive_law(sampler, int(sampler.position(np.array([0.9]))[0]))
+    assert p_value(np.bincount(z, minlength=64), pmf) > LEVEL
+    assert p_value(np.bincount((z + 1) % 64, minlength=64), pmf) < LEVEL
     total = encode_sum(sampler, np.full((50, 1000), 0.9), SeededRandom(3), None, None)
     assert total.max() <= 50 * 63
 
 
 def test_bad_inputs_are_refused_and_sums_stay_as_they_were():
     mech, rng = RQM(), SeededRandom(1)
-    for bad in (np.nan, np.inf, -np.inf):
+    for value in (np.nan, np.inf, -np.inf):
         for size in (1, 1023, 200_000):
             for dtype in (np.float32, np.float64):
                 x = np.zeros((2, size), dtype=dtype)
-                x[1, size // 2] = bad
-                with pytest.raises(ValueError, match=f"x contains {bad}"):
+                x[1, size // 2] = value
+                with pytest.raises(ValueError, match=f"x contains {value}"):
                     mech.encode(x, rng)
                 total = np.arange(size, dtype=np.int32)
-                with pytest.raises(ValueError, match=f"x contains {bad}"):
+                with pytest.raises(ValueError, match=f"x contains {value}"):
                     mech.encode_sum(x, rng, out=total)
                 assert (total == np.arange(size)).all()
     full = np.full(3, 2**31 - 20, dtype=np.int32)
@@ -305,35 +305,42 @@ def planted(first, second, share=0.01):
 def test_coordinates_are_independent(rng):
     mech, x = RQM(), 0.3
     z = mech.encode(np.full(MANY, x), rng).astype(np.int64)
-    law = mech.sampled_pmf(x)
-    for lag in (1, 2, 8, cpu.CHUNK // 2, cpu.CHUNK, 32 * cpu.CHUNK):  # 512 apart: two halves of one Threefry block
-        assert joint_p_value(z[:-lag], z[lag:], law) > LEVEL
-    assert joint_p_value(z[:-1], planted(z[:-1], z[1:]), law) < LEVEL
+    pmf = mech.sampled_pmf(x)
+    for lag in (
+        1,
+        2,
+        8,
+        cpu.SEED_CHUNK // 2,
+        cpu.SEED_CHUNK,
+        32 * cpu.SEED_CHUNK,
+    ):  # 512 apart: two halves of one Threefry block
+        assert joint_p_value(z[:-lag], z[lag:], pmf) > LEVEL
+    assert joint_p_value(z[:-1], planted(z[:-1], z[1:]), pmf) < LEVEL
 
 
 @pytest.mark.statistical
 def test_clients_and_rounds_are_independent():
     mech, x, root = RQM(), -0.2, SeededRandom(6)
-    law, size = mech.sampled_pmf(x), MANY // 4
+    pmf, size = mech.sampled_pmf(x), MANY // 4
     z = {
-        (client, turn): mech.encode(np.full(size, x), root.stream(client, turn)).astype(np.int64)
+        (client, draw_index): mech.encode(np.full(size, x), root.stream(client, draw_index)).astype(np.int64)
         for client in range(3)
-        for turn in range(2)
+        for draw_index in range(2)
     }
     names = list(z)
-    for i, one in enumerate(names):
-        for other in names[i + 1 :]:
-            assert joint_p_value(z[one], z[other], law) > LEVEL
-            assert joint_p_value(z[one][:-1], z[other][1:], law) > LEVEL
-    assert joint_p_value(z[names[0]], planted(z[names[0]], z[names[1]]), law) < LEVEL
+    for i, first in enumerate(names):
+        for variant in names[i + 1 :]:
+            assert joint_p_value(z[first], z[variant], pmf) > LEVEL
+            assert joint_p_value(z[first][:-1], z[variant][1:], pmf) > LEVEL
+    assert joint_p_value(z[names[0]], planted(z[names[0]], z[names[1]]), pmf) < LEVEL
 
 
 @pytest.mark.statistical
 def test_calls_of_one_source_are_independent():
-    mech, x, law = RQM(), 0.0, RQM().sampled_pmf(0.0)
+    mech, x, pmf = RQM(), 0.0, RQM().sampled_pmf(0.0)
     for rng in (SeededRandom(7), SecureRandom()):
         first, second = (mech.encode(np.full(MANY // 4, x), rng).astype(np.int64) for _ in range(2))
-        assert joint_p_value(first, second, law) > LEVEL
+        assert joint_p_value(first, second, pmf) > LEVEL
 
 
 def test_after_an_error_no_thread_goes_on_writing():
@@ -350,10 +357,10 @@ def test_after_an_error_no_thread_goes_on_writing():
     size = 400 * MIN_COORDINATES
     with pytest.raises(KeyboardInterrupt):
         cpu.run_in_blocks(task, size, 2)
-    before = len(done)
+    finished = len(done)
     threading.Event().wait(0.05)
-    assert len(done) == before  # all had stopped when the error came out
-    assert before < size // MIN_COORDINATES
+    assert len(done) == finished  # all had stopped when the error came out
+    assert finished < size // MIN_COORDINATES
 
 
 def test_a_pool_that_is_shut_down_leaves_the_work_to_the_caller(monkeypatch):
@@ -383,25 +390,25 @@ def test_big_endian_and_read_only_inputs_give_the_same_levels():
     expected = RQM().encode(x, SeededRandom(1))
     frozen = x.copy()
     frozen.setflags(write=False)
-    for other in (x.astype(">f4"), frozen):
-        assert (RQM().encode(other, SeededRandom(1)) == expected).all()
+    for variant in (x.astype(">f4"), frozen):
+        assert (RQM().encode(variant, SeededRandom(1)) == expected).all()
 
 
 def test_rows_with_a_source_each_draw_what_they_draw_alone():
     x = np.random.default_rng(0).normal(size=(5, 3000)).astype(np.float32)
     for mech in (RQM(), PBM()):
-        each = OneEach(SeededRandom(3, place) for place in range(5))
-        alone = sum(mech.encode(row, SeededRandom(3, place)).astype(np.int64) for place, row in enumerate(x))
-        assert (mech.encode_sum(x, each) == alone).all()
+        sources = OneEach(SeededRandom(3, client) for client in range(5))
+        expected = sum(mech.encode(row, SeededRandom(3, client)).astype(np.int64) for client, row in enumerate(x))
+        assert (mech.encode_sum(x, sources) == expected).all()
         with pytest.raises(ValueError, match="5 sources: must have one for each of 4 rows"):
-            mech.encode_sum(x[:4], each)
+            mech.encode_sum(x[:4], sources)
 
 
 @pytest.mark.parametrize("mech", [RQM(), PBM(), StochasticRounding()])
 def test_long_levels_are_written_over_the_inputs_unless_they_are_to_be_kept(mech):
     x = mech.clip * np.sin(np.arange(200_000.0))
     levels, taken = encode(mech.sampler, x, SeededRandom(1), None), x.copy()
-    found = [encode_long(mech.sampler, given, SeededRandom(1), keep=x) for given in (x, taken)]
-    assert [one.dtype for one in found] == [np.int64] * 2
-    assert (np.stack(found) == levels).all()
-    assert np.shares_memory(found[1], taken)
+    outcomes = [encode_long(mech.sampler, array, SeededRandom(1), keep=x) for array in (x, taken)]
+    assert [first.dtype for first in outcomes] == [np.int64] * 2
+    assert (np.stack(outcomes) == levels).all()
+    assert np.shares_memory(outcomes[1], taken)

@@ -27,7 +27,7 @@ needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 
 def philox(counter, key, rounds=7):
     """Philox-4×32 in NumPy: an array of counters, one row each."""
-    c0, c1, c2, c3 = (np.asarray(part, dtype=np.uint64) for part in counter)
+    c0, c1, c2, c3 = (np.asarray(word, dtype=np.uint64) for word in counter)
     k0, k1 = key
     for _ in range(rounds):
         left, right = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
@@ -62,16 +62,16 @@ def chacha(counter, key):
     """ChaCha20 in NumPy: an array of counters, four numbers of 32 bits each; sixteen words."""
     ones = np.zeros_like(np.asarray(counter[0], dtype=np.uint32))
     first = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574, *key, *counter]
-    first = [ones + np.asarray(part).astype(np.uint32) for part in first]
-    x = [part.copy() for part in first]
+    first = [ones + np.asarray(word).astype(np.uint32) for word in first]
+    x = [word.copy() for word in first]
     columns = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
     diagonals = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
     for a, b, c, d in 10 * (columns + diagonals):
-        for one, other, mixed, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            x[one] = x[one] + x[other]
-            turned = x[mixed] ^ x[one]
+        for i, outcomes, mixed, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            x[i] = x[i] + x[outcomes]
+            turned = x[mixed] ^ x[i]
             x[mixed] = (turned << np.uint32(by)) | (turned >> np.uint32(32 - by))
-    return [(one + other).astype(np.uint64) for one, other in zip(x, first, strict=True)]
+    return [(i + outcomes).astype(np.uint64) for i, outcomes in zip(x, first, strict=True)]
 
 
 def test_the_oracle_of_secure_words_gives_the_standards_answer():
@@ -119,22 +119,22 @@ def encode_sum(sampler, x, rng):
 def expected_rows(sampler, x, rng):
     """What the kernel must give for the rows of ``x``, bit for bit, from the oracle's words."""
     if rng.private:
-        (*key, start, _), generator, each = rng.key(), chacha, 16
+        (*key, start, _), generator, words_per_call = rng.key(), chacha, 16
     else:
-        (*key, start), generator, each = rng.reserve_call(), philox, 4
+        (*key, start), generator, words_per_call = rng.reserve_call(), philox, 4
     out = np.empty(x.shape, dtype=np.int64)
     offsets = np.arange(x.shape[1])
     for row, values in enumerate(x):
         position = sampler.position(values.astype(np.float64))
         if sampler.trials:
             out[row] = 0
-            groups = -(-sampler.trials // each)
+            groups = -(-sampler.trials // words_per_call)
             for trial in range(sampler.trials):
-                turn = row * groups + trial // each
-                words = generator((offsets, 0 * offsets, 0 * offsets + turn, 0 * offsets + start), key)
-                out[row] += (words[trial % each] >> np.uint64(8)) < position
+                counter = row * groups + trial // words_per_call
+                words = generator((offsets, 0 * offsets, 0 * offsets + counter, 0 * offsets + start), key)
+                out[row] += (words[trial % words_per_call] >> np.uint64(8)) < position
         else:
-            draws = each // 2
+            draws = words_per_call // 2
             words = generator((offsets, 0 * offsets, 0 * offsets + row // draws, 0 * offsets + start), key)
             w0, w1 = words[2 * (row % draws)], words[2 * (row % draws) + 1]
             bits = (w1 << np.uint64(8)) | (w0 & np.uint64(0xFF))
@@ -213,8 +213,8 @@ def _positions(x_ptr, out_ptr, numbers_ptr, low, high, count, WIDE: tl.constexpr
     inside = offsets < count
     x = tl.load(x_ptr + offsets, mask=inside, other=0.0)
     clip = tl.load(numbers_ptr + 2).to(x_ptr.dtype.element_ty)
-    place = cuda.position_of(x, clip, tl.load(numbers_ptr), tl.load(numbers_ptr + 1), low, high, WIDE)
-    tl.store(out_ptr + offsets, place.to(tl.int64), mask=inside)
+    position = cuda.position_of(x, clip, tl.load(numbers_ptr), tl.load(numbers_ptr + 1), low, high, WIDE)
+    tl.store(out_ptr + offsets, position.to(tl.int64), mask=inside)
 
 
 EDGES = [
@@ -255,10 +255,10 @@ def test_every_float32_has_an_accounted_position(mech):
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # in the interpreter they are NumPy's
 def test_inputs_that_are_not_finite_raise_the_flag():
-    for bad in (np.nan, np.inf, -np.inf):
+    for value in (np.nan, np.inf, -np.inf):
         for where in (0, 700, 1399):
             x = torch.zeros(2, 700, device=DEVICE)
-            x.view(-1)[where] = bad
+            x.view(-1)[where] = value
             total = torch.zeros(700, dtype=torch.int32, device=DEVICE)
             assert cuda.encode_sum(RQM().sampler, x, SeededRandom(1), total)
             assert cuda.encode(RQM().sampler, x, SeededRandom(1), torch.empty_like(x, dtype=torch.uint8))
@@ -281,9 +281,9 @@ def test_inputs_that_are_not_finite_raise_the_flag():
 def test_forty_million_draws_follow_the_sampled_law(mech, x, rng):
     inputs = torch.full((40, 1_000_003), x, device=DEVICE)
     z = mech.encode(inputs, rng).flatten()
-    law = mech.sampled_pmf(np.float32(x))
+    pmf = mech.sampled_pmf(np.float32(x))
     counts = torch.bincount(z.int(), minlength=mech.levels).cpu().numpy()
-    assert p_value(counts, law) > LEVEL
+    assert p_value(counts, pmf) > LEVEL
     total = mech.encode_sum(inputs, rng).double()
     error = float(mech.grid.step * total.std() / 40 / 1000)
     assert abs(float(mech.decode(total, 40).mean()) - np.float32(x)) < 6 * error
@@ -298,16 +298,16 @@ def test_forty_million_draws_follow_the_sampled_law(mech, x, rng):
 @pytest.mark.parametrize("rng", [SeededRandom(8), SecureRandom()], ids=repr)
 def test_coordinates_clients_and_rounds_are_independent(rng):
     mech, x = RQM(), 0.3
-    law, size = mech.sampled_pmf(np.float32(x)), 10_000_000
+    pmf, size = mech.sampled_pmf(np.float32(x)), 10_000_000
     first, second = (mech.encode(torch.full((size,), x, device=DEVICE), rng).cpu().numpy() for _ in range(2))
     source = rng if rng.private else rng.stream(1)
-    other = mech.encode(torch.full((size,), x, device=DEVICE), source).cpu().numpy()
+    outcomes = mech.encode(torch.full((size,), x, device=DEVICE), source).cpu().numpy()
     for lag in (1, 32, 256, size // 8, size // 2):  # the halves, or eighths, share calls of the generator
-        assert joint_p_value(first[:-lag], first[lag:], law) > LEVEL
-    assert joint_p_value(first, second, law) > LEVEL
-    assert joint_p_value(first, other, law) > LEVEL
+        assert joint_p_value(first[:-lag], first[lag:], pmf) > LEVEL
+    assert joint_p_value(first, second, pmf) > LEVEL
+    assert joint_p_value(first, outcomes, pmf) > LEVEL
     mixed = np.where(np.random.default_rng(0).random(size) < 0.01, first, second)
-    assert joint_p_value(first, mixed, law) < LEVEL
+    assert joint_p_value(first, mixed, pmf) < LEVEL
 
 
 @needs_gpu

@@ -27,16 +27,16 @@ LAYERS = {
 def test_gradients_are_those_of_backward_passes(layer, shape, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
-    layer, given = layer.to(DEVICE), torch.randn(shape, device=DEVICE)
-    error = torch.randn_like(layer(given))
+    layer, inputs = layer.to(DEVICE), torch.randn(shape, device=DEVICE)
+    error = torch.randn_like(layer(inputs))
     runs = [(0, 3), (3, 5), (8, 1), (0, 0)]
-    first, count = (torch.tensor(part, dtype=torch.int32, device=DEVICE) for part in zip(*runs, strict=True))
+    first, count = (torch.tensor(column, dtype=torch.int32, device=DEVICE) for column in zip(*runs, strict=True))
     size = sum(p.numel() for p in layer.parameters())
     out = torch.full((4, size + 2), 7.0, device=DEVICE)
-    cuda_layers.gradients(layer, given, error, first, count, out[:, 1:-1])
+    cuda_layers.gradients(layer, inputs, error, first, count, out[:, 1:-1])
     for row, (start, many) in zip(out, runs, strict=True):
         layer.zero_grad()
-        layer(given[start : start + many]).backward(error[start : start + many])
+        layer(inputs[start : start + many]).backward(error[start : start + many])
         expected = torch.cat([p.grad.reshape(-1) for p in layer.parameters()])
         torch.testing.assert_close(row[1:-1], expected, rtol=1e-4, atol=1e-5)
         assert row[0] == row[-1] == 7.0

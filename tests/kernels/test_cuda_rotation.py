@@ -61,25 +61,25 @@ def test_squared_positions_are_exact(mech, shift):
         twice = (abs(twice) >> shift) + 1
     expected = (twice**2).sum(axis=1)
     assert max(expected) < 2**63
-    found = cuda_rotation.squares(sampler, torch.from_numpy(x).to(DEVICE), shift)
-    assert found.tolist() == expected.tolist()
+    sums = cuda_rotation.squares(sampler, torch.from_numpy(x).to(DEVICE), shift)
+    assert sums.tolist() == expected.tolist()
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_the_public_names_use_the_kernels():
     x = torch.randn(5, 100_000, generator=torch.Generator().manual_seed(0))
     rotation = Rotation(x.shape[1], 3)
-    there = rotation.forward(x.to(DEVICE))
-    torch.testing.assert_close(there.cpu(), rotation.forward(x), atol=1e-5, rtol=0)
-    torch.testing.assert_close(rotation.inverse(there).cpu(), x, atol=1e-5, rtol=0)
+    on_device = rotation.forward(x.to(DEVICE))
+    torch.testing.assert_close(on_device.cpu(), rotation.forward(x), atol=1e-5, rtol=0)
+    torch.testing.assert_close(rotation.inverse(on_device).cpu(), x, atol=1e-5, rtol=0)
     broken = x.clone()
     broken[2, 5] = torch.inf
-    here, which = prepare(broken.clone(), 3.0, rotation)
-    there, same = prepare(broken.to(DEVICE), 3.0, rotation)
+    on_cpu, which = prepare(broken.clone(), 3.0, rotation)
+    on_device, same = prepare(broken.to(DEVICE), 3.0, rotation)
     assert which.tolist() == same.tolist() == [True, True, False, True, True]
-    torch.testing.assert_close(there.cpu(), here, atol=1e-5, rtol=0)
+    torch.testing.assert_close(on_device.cpu(), on_cpu, atol=1e-5, rtol=0)
     y = torch.randn(200, 3000, generator=torch.Generator().manual_seed(1)) * torch.linspace(0.5, 1.5, 200)[:, None]
     mech = StochasticRounding(clip=4.0, levels=2, margin=20.0)
-    here = over_budget(mech, y, 3000**0.5)
-    assert 50 < here.sum() < 150
-    assert (over_budget(mech, y.to(DEVICE), 3000**0.5).cpu() == here).all()
+    on_cpu = over_budget(mech, y, 3000**0.5)
+    assert 50 < on_cpu.sum() < 150
+    assert (over_budget(mech, y.to(DEVICE), 3000**0.5).cpu() == on_cpu).all()

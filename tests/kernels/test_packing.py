@@ -39,9 +39,9 @@ def test_every_width_comes_back(bits, size):
         top = min(2**bits - 1, np.iinfo(dtype).max)
         values = rng.integers(0, top, size=size, endpoint=True, dtype=np.uint64).astype(dtype)
         values[[0, -1]] = top
-        back = unpack(pack(values, bits).tobytes(), bits, size)
-        assert back.dtype.itemsize == (1 if bits <= 8 else 2 if bits <= 16 else 4)
-        assert (back == values).all()
+        unpacked = unpack(pack(values, bits).tobytes(), bits, size)
+        assert unpacked.dtype.itemsize == (1 if bits <= 8 else 2 if bits <= 16 else 4)
+        assert (unpacked == values).all()
 
 
 def test_what_does_not_fit_is_refused():

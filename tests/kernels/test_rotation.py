@@ -9,14 +9,14 @@ from rqm.core.transform import sign_bits as bits_of
 from rqm.kernels import rotation
 
 
-def plainly(x, before=1.0, after=1.0):
+def plainly(x, first_factor=1.0, last_factor=1.0):
     """Level after level, the nearest numbers first."""
-    x, apart = (x * before).astype(x.dtype), 1
-    while apart < x.shape[1]:
-        pairs = x.reshape(len(x), -1, 2, apart)
+    x, stride = (x * first_factor).astype(x.dtype), 1
+    while stride < x.shape[1]:
+        pairs = x.reshape(len(x), -1, 2, stride)
         x = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(len(x), -1)
-        apart *= 2
-    return x * after
+        stride *= 2
+    return x * last_factor
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -36,15 +36,15 @@ def test_it_is_sums_and_differences_in_their_order_on_any_number_of_threads(bits
     ("dim", "bits"), [(1, 0), (3, 2), (50, 6), (64, 6), (1000, 10), (40_000, 16), (200_001, 18), (300_000, 19)]
 )
 def test_signs_go_before_or_after_it_and_the_rest_is_padded(dim, bits):
-    x, own = np.random.default_rng(dim).normal(size=(2, dim)), signs(7, 1 << bits)
-    held = np.zeros((2, 1 << bits))
-    held[:, :dim] = x
+    x, sign_words = np.random.default_rng(dim).normal(size=(2, dim)), signs(7, 1 << bits)
+    padded_rows = np.zeros((2, 1 << bits))
+    padded_rows[:, :dim] = x
     factors, scale = np.array([0.25, 3.0]), 1 / np.sqrt(1 << bits)
-    out = np.empty_like(held)
+    out = np.empty_like(padded_rows)
     rotation.rotate(x, out, factors=factors, signs=bits_of(7, 1 << bits))
-    assert (out == plainly(held, (factors * scale)[:, None] * own)).all()
-    rotation.rotate(held, out, signs=bits_of(7, 1 << bits), signs_last=True)
-    assert (out == plainly(held, scale, own)).all()
+    assert (out == plainly(padded_rows, (factors * scale)[:, None] * sign_words)).all()
+    rotation.rotate(padded_rows, out, signs=bits_of(7, 1 << bits), signs_last=True)
+    assert (out == plainly(padded_rows, scale, sign_words)).all()
 
 
 def test_floats_of_32_bits_are_widened_where_the_result_is():
@@ -77,9 +77,9 @@ def test_twelve_columns_are_refused():
 @pytest.mark.parametrize("dim", [0, 1, 1000, 100_000])
 def test_squares_are_summed_up(dim, kind):
     x = np.random.default_rng(0).normal(size=(3, dim)).astype(kind)
-    found = [rotation.square_sums(x, threads) for threads in (1, 2)]
-    np.testing.assert_allclose(found[0], (x.astype(float) ** 2).sum(axis=1), rtol=1e-12)
-    assert (found[0] == found[1]).all()
+    sums = [rotation.square_sums(x, threads) for threads in (1, 2)]
+    np.testing.assert_allclose(sums[0], (x.astype(float) ** 2).sum(axis=1), rtol=1e-12)
+    assert (sums[0] == sums[1]).all()
     if dim:
         x[1, -1] = np.nan
         assert np.isfinite(rotation.square_sums(x)).tolist() == [True, False, True]
@@ -90,6 +90,6 @@ def test_squares_of_positions_are_those_of_whole_numbers_of_any_size(dim):
     mech = StochasticRounding(clip=1.0, levels=2, margin=0.5)
     x = np.random.default_rng(dim).uniform(-1.5, 1.5, size=(2, dim))
     shift, sampler = coarseness(mech.sampler, dim), mech.sampler
-    for row, found in zip(x, rotation.squares(sampler, x, shift), strict=True):
+    for row, sums in zip(x, rotation.squares(sampler, x, shift), strict=True):
         twice = [abs(2 * int(p) - sampler.low - sampler.high) for p in sampler.position(row)]
-        assert int(found) == sum(((t >> shift) + 1 if shift else t) ** 2 for t in twice)
+        assert int(sums) == sum(((t >> shift) + 1 if shift else t) ** 2 for t in twice)

@@ -28,9 +28,9 @@ def test_a_cpu_tensor_gives_what_its_array_gives(mech, dtype):
     total = mech.encode_sum(x, SeededRandom(2))
     assert total.dtype == torch.int32
     assert (total.numpy() == mech.encode_sum(array, SeededRandom(2))).all()
-    held = total.clone()
-    assert mech.encode_sum(x, SeededRandom(2), out=held).data_ptr() == held.data_ptr()
-    assert (held == 2 * total).all()
+    unchanged = total.clone()
+    assert mech.encode_sum(x, SeededRandom(2), out=unchanged).data_ptr() == unchanged.data_ptr()
+    assert (unchanged == 2 * total).all()
     mean = mech.decode(total, 5)
     assert mean.dtype == torch.float64
     assert (mean.numpy() == mech.decode(total.numpy(), 5)).all()
@@ -58,8 +58,8 @@ def test_torch_operations_follow_the_sampled_law(mech, rng):
     x = torch.full((200_000,), 0.37)
     z = mech.encode(x, rng)
     assert z.dtype == (torch.uint8 if mech.levels <= 256 else torch.uint16)
-    law = mech.sampled_pmf(np.float32(0.37))
-    assert p_value(np.bincount(z.numpy(), minlength=mech.levels), law) > 1e-6
+    pmf = mech.sampled_pmf(np.float32(0.37))
+    assert p_value(np.bincount(z.numpy(), minlength=mech.levels), pmf) > 1e-6
     sums = mech.decode(mech.encode_sum(x.view(200, 1000), rng), 200).numpy()
     error = np.sqrt(mech.variance(0.37) / 200_000)
     assert abs(sums.mean() - np.float32(0.37)) < 5.5 * error
@@ -76,9 +76,9 @@ def test_torch_operations_make_of_each_word_what_the_proof_says(sampler):
 
 @pytest.mark.usefixtures("no_compiler")
 def test_rows_with_a_source_each_draw_what_they_draw_alone():
-    x, each = torch.linspace(-1.3, 1.3, 3000).view(3, 1000), OneEach(SeededRandom(3, place) for place in range(3))
-    alone = sum(RQM().encode(row, SeededRandom(3, place)).long() for place, row in enumerate(x))
-    assert (RQM().encode_sum(x, each) == alone).all()
+    x, sources = torch.linspace(-1.3, 1.3, 3000).view(3, 1000), OneEach(SeededRandom(3, client) for client in range(3))
+    expected = sum(RQM().encode(row, SeededRandom(3, client)).long() for client, row in enumerate(x))
+    assert (RQM().encode_sum(x, sources) == expected).all()
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -43,9 +43,9 @@ def test_charges_are_kept_and_counted(path):
 
 def test_a_round_that_cannot_be_is_not_charged(path):
     with Ledger(path, ABOUT) as ledger:
-        for bad in (-1, 10**18, 1.5, "x"):
+        for value in (-1, 10**18, 1.5, "x"):
             with pytest.raises((ValueError, TypeError), match="round"):
-                ledger.charge(bad)
+                ledger.charge(value)
     assert read(path).charges == Counter()
 
 
@@ -146,11 +146,11 @@ def test_two_processes_cannot_charge_at_once(path):
 
 def test_a_full_disk_charges_nothing_that_could_be_released(path, monkeypatch):
     with Ledger(path, ABOUT) as ledger:
-        before = ledger.head
+        previous = ledger.head
         monkeypatch.setattr("os.write", lambda *_: 3)
         with pytest.raises(OSError, match="disk is full"):
             ledger.charge(0)
-        assert ledger.head == before
+        assert ledger.head == previous
 
 
 CHILD = """
@@ -174,8 +174,8 @@ def kill_at_random(path, kills):
         first = child.stdout.readline()
         time.sleep(rng.uniform(0, 0.02))
         child.kill()
-        rest, _ = child.communicate()
-        released += len((first + rest).split())
+        output, _ = child.communicate()
+        released += len((first + output).split())
         charged = count_charges(path)
         assert charged >= released  # never less than what was released
         assert charged <= released + kills  # and at most one charge a kill that was not

@@ -22,12 +22,12 @@ def path(tmp_path):
 
 
 def test_a_ledger_is_signed_and_continued_only_with_its_key(path, tmp_path):
-    own, other = Signer(tmp_path / "mine"), Signer(tmp_path / "other")
-    with Ledger(path, ABOUT, key=own) as ledger:
+    signer, second = Signer(tmp_path / "mine"), Signer(tmp_path / "other")
+    with Ledger(path, ABOUT, key=signer) as ledger:
         ledger.charge(0)
     with Ledger(path, ABOUT, key=Signer(tmp_path / "mine")) as ledger:
         ledger.charge(1)
-    for wrong in (other, None):
+    for wrong in (second, None):
         with pytest.raises(LedgerError, match="is signed by the key"):
             Ledger(path, ABOUT, key=wrong)
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o600
@@ -51,8 +51,8 @@ def test_an_unsigned_ledger_is_refused_where_there_is_a_key(path, tmp_path):
 
 
 def test_six_charges_rewritten_as_three_are_refused(path, tmp_path):
-    own = Signer(tmp_path / "mine")
-    with Ledger(path, ABOUT, key=own) as ledger:
+    signer = Signer(tmp_path / "mine")
+    with Ledger(path, ABOUT, key=signer) as ledger:
         for round_index in range(6):
             ledger.charge(round_index)
     forger = tmp_path / "forged.jsonl"
@@ -62,11 +62,11 @@ def test_six_charges_rewritten_as_three_are_refused(path, tmp_path):
     lines = [json.loads(line) for line in forger.read_text().splitlines()]
     path.write_bytes(forger.read_bytes())
     with pytest.raises(LedgerError, match="is not signed"):
-        Ledger(path, ABOUT, key=own)
-    lines[0]["key"] = own.public  # so it must claim the key, and cannot sign
+        Ledger(path, ABOUT, key=signer)
+    lines[0]["key"] = signer.public  # so it must claim the key, and cannot sign
     path.write_text("".join(json.dumps({**line, "signature": "00" * 64}) + "\n" for line in lines))
     with pytest.raises(LedgerError, match="line 1 was changed"):  # the key is part of what is hashed
-        Ledger(path, ABOUT, key=own)
+        Ledger(path, ABOUT, key=signer)
     previous = "0" * 64
     for line in lines:
         body = {**{name: value for name, value in line.items() if name != "hash"}, "previous": previous}
@@ -74,7 +74,7 @@ def test_six_charges_rewritten_as_three_are_refused(path, tmp_path):
         line.update(body, hash=previous, signature="00" * 64)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(LedgerError, match="line 1 is not signed by its key"):
-        Ledger(path, ABOUT, key=own)
+        Ledger(path, ABOUT, key=signer)
 
 
 # -- the witness --------------------------------------------------------------------------------
@@ -135,12 +135,12 @@ def test_a_witness_that_cannot_be_reached_stops_releases_not_charges(path, tmp_p
 def test_no_two_ledgers_are_alike_and_a_charge_done_again_is_another(path, tmp_path):
     """Else one of two runs with the same plan looks like an older copy of the other, and two releases like one."""
     witness = Witness(tmp_path / "book")
-    other = tmp_path / "other.jsonl"
-    for file, rounds in ((path, 3), (other, 1)):
+    second = tmp_path / "other.jsonl"
+    for file, rounds in ((path, 3), (second, 1)):
         with Ledger(file, ABOUT, witness=witness) as ledger:
             for round_index in range(rounds):
                 ledger.charge(round_index)
-    with Ledger(other, ABOUT, witness=witness):
+    with Ledger(second, ABOUT, witness=witness):
         pass  # not an older copy of the first
     old = path.read_bytes()
     heads = fill(path, [3])

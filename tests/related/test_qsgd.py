@@ -18,29 +18,29 @@ from tests.training.small import federation, model
 V = np.array([0.5, -1.2, 0.0])
 
 
-def law(v, s):
+def message_pmf(v, s):
     """Of all levels of a vector, by their definition."""
-    norm, found = np.linalg.norm(v), {}
+    norm, pmf = np.linalg.norm(v), {}
     for ups in product((0, 1), repeat=len(v)):
-        place = np.abs(v) / norm * s
-        chance = np.prod(np.where(ups, place % 1, 1 - place % 1))
+        position = np.abs(v) / norm * s
+        chance = np.prod(np.where(ups, position % 1, 1 - position % 1))
         if chance:
-            found[tuple((np.sign(v) * (np.floor(place) + ups)).astype(int))] = chance
-    return found
+            pmf[tuple((np.sign(v) * (np.floor(position) + ups)).astype(int))] = chance
+    return pmf
 
 
 def test_levels_have_the_law_that_was_enumerated():
     mech, source = QSGD(levels=3), SeededRandom(2)
-    known = law(V, 3)
-    outcomes = list(known)
+    expected = message_pmf(V, 3)
+    outcomes = list(expected)
     drawn = [outcomes.index(tuple(mech.quantized(V, source)[1].tolist())) for _ in range(20_000)]
     observed = np.bincount(drawn, minlength=len(outcomes))
-    assert p_value(observed, list(known.values())) > 1e-6
-    other = law(V + np.array([0.04, 0, 0]), 3)
-    assert p_value(observed, [other[one] for one in outcomes]) < 1e-6  # another vector is seen
-    mean = sum(p * np.linalg.norm(V) / 3 * np.array(one) for one, p in known.items())
+    assert p_value(observed, list(expected.values())) > 1e-6
+    different = message_pmf(V + np.array([0.04, 0, 0]), 3)
+    assert p_value(observed, [different[message] for message in outcomes]) < 1e-6  # another vector is seen
+    mean = sum(p * np.linalg.norm(V) / 3 * np.array(message) for message, p in expected.items())
     assert mean == pytest.approx(V)
-    spread = sum(p * ((np.linalg.norm(V) / 3 * np.array(one) - V) ** 2).sum() for one, p in known.items())
+    spread = sum(p * ((np.linalg.norm(V) / 3 * np.array(message) - V) ** 2).sum() for message, p in expected.items())
     assert mech.variance(V) == pytest.approx(spread)
 
 
@@ -49,16 +49,16 @@ def test_the_published_bounds(d, s):
     """Lemma 3.1 and Theorem 3.2: variance, how many levels are not zero, and bits; within Monte Carlo error."""
     mech, source, draws = QSGD(levels=s), SeededRandom(d, s), 200
     v = np.random.default_rng(s).normal(size=d)
-    found = [mech.quantized(v, source) for _ in range(draws)]
-    errors = np.array([((mech.value(*one) - v) ** 2).sum() for one in found])
+    messages = [mech.quantized(v, source) for _ in range(draws)]
+    errors = np.array([((mech.value(*message) - v) ** 2).sum() for message in messages])
     deviation = errors.std() / sqrt(draws)
     assert abs(errors.mean() - mech.variance(v)) < 5 * deviation
     assert abs(errors.mean() - 1.2 * mech.variance(v)) > 5 * deviation
     assert mech.variance(v) <= min(d / s**2, sqrt(d) / s) * (v @ v)
-    filled = np.mean([np.count_nonzero(levels) for _, levels in found])
+    filled = np.mean([np.count_nonzero(levels) for _, levels in messages])
     assert filled <= min(d, s * (s + sqrt(d))) * 1.02
     if s * s + s * sqrt(d) < d / 2:  # where the code of gaps is the published one
-        bits = np.mean([8 * len(packed(*one)) for one in found])  # up to 7 more than the code
+        bits = np.mean([8 * len(packed(*message)) for message in messages])  # up to 7 more than the code
         sparse = s * (s + sqrt(d))
         bound = (3 + 1.5 * log2(2 * (s**2 + d) / sparse)) * sparse + 32
         assert 0.6 * bound < bits <= bound
@@ -94,7 +94,7 @@ def test_it_trains_as_a_baseline():
     error = 5 * sqrt(QSGD(levels=4).variance(V) / 500)
     assert np.linalg.norm(mean.decode(total, 500).numpy() - V) < error
     plan = make_plan(mechanism=QSGD(levels=4), clients=6, rounds=10, evaluate_every=10)
-    runs = [[one.loss for one in simulate(plan, model(), federation())][-1] for _ in range(2)]
+    runs = [[message.loss for message in simulate(plan, model(), federation())][-1] for _ in range(2)]
     assert runs[0] == runs[1]  # by the seed
     assert runs[0] < 0.9
 

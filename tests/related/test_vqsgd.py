@@ -42,12 +42,12 @@ def corners(d):
 def one_hot_law(mech, shares):
     """Of all 2^(2d) messages, by their definition."""
     flip = 1 / (1 + exp(mech.epsilon / 2))
-    found = np.zeros(len(BITS))
+    result = np.zeros(len(BITS))
     for vertex, share in enumerate(shares):
         for k, bits in enumerate(BITS):
             wrong = (bits != np.eye(4)[vertex]).sum()
-            found[k] += share * flip**wrong * (1 - flip) ** (4 - wrong)
-    return found
+            result[k] += share * flip**wrong * (1 - flip) ** (4 - wrong)
+    return result
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
@@ -71,10 +71,10 @@ def test_messages_have_the_law_that_was_enumerated():
     observed = np.zeros(16, dtype=np.int64)
     for row in rows:
         observed[int(mech.encode(row, source) @ (8, 4, 2, 1))] += 1
-    law = one_hot_law(mech, mech.shares(V))
-    assert p_value(observed, law) > 1e-6
+    sum_pmf = one_hot_law(mech, mech.shares(V))
+    assert p_value(observed, sum_pmf) > 1e-6
     assert p_value(observed, one_hot_law(mech, mech.shares(0.75 * V))) < 1e-6  # another norm is seen
-    assert [law[[bits[slot] == 1 for bits in BITS]].sum() for slot in range(4)] == pytest.approx(
+    assert [sum_pmf[[bits[slot] == 1 for bits in BITS]].sum() for slot in range(4)] == pytest.approx(
         mech.response_pmf(V), abs=1e-9
     )
 
@@ -83,22 +83,22 @@ def test_indices_have_the_law_that_was_enumerated():
     mech, source = VQSGD(epsilon=2.0, local=True), SeededRandom(3)
     observed = mech.encode_sum(np.tile(V, (100_000, 1)), source, np.zeros(4, dtype=np.int64))
     keep = exp(2) / (exp(2) + 3)
-    law = keep * mech.shares(V) + (1 - keep) / 3 * (1 - mech.shares(V))
-    assert p_value(observed, law) > 1e-6
+    sum_pmf = keep * mech.shares(V) + (1 - keep) / 3 * (1 - mech.shares(V))
+    assert p_value(observed, sum_pmf) > 1e-6
     assert p_value(observed, VQSGD(epsilon=2.1, local=True).response_pmf(V)) < 1e-6
 
 
 def test_epsilon_of_a_message_is_exact():
     mech = VQSGD(epsilon=2.0)
-    laws = [one_hot_law(mech, np.eye(4)[vertex]) for vertex in range(4)]
-    worst = max(log((p / q).max()) for p in laws for q in laws)
+    pmfs = [one_hot_law(mech, np.eye(4)[vertex]) for vertex in range(4)]
+    worst = max(log((p / q).max()) for p in pmfs for q in pmfs)
     assert worst == pytest.approx(2.0, abs=1e-12)
-    true, other = mech.discrete.units
-    assert 2 * log(true / other) <= worst
+    true, false_units = mech.discrete.units
+    assert 2 * log(true / false_units) <= worst
     local = VQSGD(epsilon=2.0, local=True)
-    true, other = local.units(64)
-    assert true + 63 * other == 2**40
-    assert 2.0 - 1e-9 < log(true / other) <= 2.0
+    true, false_units = local.units(64)
+    assert true + 63 * false_units == 2**40
+    assert 2.0 - 1e-9 < log(true / false_units) <= 2.0
 
 
 def test_epsilon_of_a_sum_is_that_of_the_worst_others():
@@ -107,19 +107,19 @@ def test_epsilon_of_a_sum_is_that_of_the_worst_others():
     mean = private_mean(mechanism=mech, dim=2, clients=3, delta=delta)
     flip = 1 / (1 + exp(1.5))
 
-    def law(held):
-        each = []
+    def sum_pmf(vertices):
+        pmfs = []
         for slot in range(4):
             sums = np.ones(1)
-            for vertex in held:
+            for vertex in vertices:
                 on = 1 - flip if vertex == slot else flip
                 sums = np.convolve(sums, (1 - on, on))
-            each.append(sums)
-        return np.einsum("a,b,c,d->abcd", *each).ravel()
+            pmfs.append(sums)
+        return np.einsum("a,b,c,d->abcd", *pmfs).ravel()
 
     def spare(epsilon):
         others = product(range(4), repeat=2)
-        pairs = ((law((0, *rest)), law((vertex, *rest))) for rest in others for vertex in (1, 2))
+        pairs = ((sum_pmf((0, *vertices)), sum_pmf((vertex, *vertices))) for vertices in others for vertex in (1, 2))
         return max(np.maximum(p - exp(epsilon) * q, 0).sum() for p, q in pairs)
 
     assert spare(mean.guarantee().epsilon) <= delta
@@ -130,10 +130,10 @@ def test_an_index_is_accounted_for_by_itself():
     mech = VQSGD(epsilon=3.0, local=True)
     mean = private_mean(mechanism=mech, dim=4, clients=100, delta=1e-3, honest_clients=1, rounds=3)
     p, q = (units / 2**40 for units in mech.units(8))
-    one = np.array([p, 1 - p - q, q])
+    entry = np.array([p, 1 - p - q, q])
     first, second = np.ones(1), np.ones(1)
     for _ in range(3):
-        first, second = np.outer(first, one).ravel(), np.outer(second, one[::-1]).ravel()
+        first, second = np.outer(first, entry).ravel(), np.outer(second, entry[::-1]).ravel()
 
     def spare(epsilon):
         return np.maximum(first - exp(epsilon) * second, 0).sum()
@@ -150,8 +150,8 @@ def test_the_published_variance(local):
     d, draws, mech = 8, 3000, VQSGD(epsilon=3.0, local=local)
     v = np.linspace(-0.3, 0.4, d)
     source = SeededRandom(5)
-    found = np.array([mech.decode(mech.encode(v, source), 1) for _ in range(draws)])
-    squares = ((found - v) ** 2).sum(axis=1)
+    result = np.array([mech.decode(mech.encode(v, source), 1) for _ in range(draws)])
+    squares = ((result - v) ** 2).sum(axis=1)
 
     def expected(epsilon):
         if local:
@@ -163,16 +163,16 @@ def test_the_published_variance(local):
     assert abs(squares.mean() - expected(3.0)) < 5 * error
     assert abs(squares.mean() - expected(3.5)) > 5 * error  # another ε is seen
     assert d * mech.variance(2 * d) - v @ v == pytest.approx(expected(3.0), rel=1e-6)
-    assert abs(found.mean(axis=0) - v).max() < 5 * found.std() / sqrt(draws)
+    assert abs(result.mean(axis=0) - v).max() < 5 * result.std() / sqrt(draws)
 
 
 def test_it_needs_the_square_root_of_d_more_noise():
-    found = [
+    result = [
         private_mean(mechanism=VQSGD(epsilon=0.3), dim=d, clients=1000, delta=1e-5).guarantee().noise_std_over_gaussian
         for d in (16, 1024)
     ]
-    assert found[0] == pytest.approx(sqrt(16), rel=0.05)
-    assert found[1] == pytest.approx(sqrt(1024), rel=0.05)
+    assert result[0] == pytest.approx(sqrt(16), rel=0.05)
+    assert result[1] == pytest.approx(sqrt(1024), rel=0.05)
 
 
 def test_a_private_mean_of_vectors_in_both_libraries():
@@ -213,17 +213,17 @@ def test_it_trains_and_is_charged_for(secagg):
 @pytest.mark.slow
 def test_the_adviser_knows_it():
     advice = advise(clients=20, dim=16, epsilon=8, bits=2)
-    found = next(one for one in advice.candidates if one.name == "vqSGD")
-    assert found.epsilon <= 8
-    assert found.mse > advice.best.mse
-    assert found.bits_per_coordinate == 2
+    result = next(entry for entry in advice.candidates if entry.name == "vqSGD")
+    assert result.epsilon <= 8
+    assert result.mse > advice.best.mse
+    assert result.bits_per_coordinate == 2
 
 
 def epsilon_of_zero(mech, d):
     """The true ε of one message between a certain vertex and the vector of zeros, a vertex at random; in fractions."""
     slots = 2 * d
-    true, other = mech.units(slots) if mech.local else mech.discrete.units
-    odds = Fraction(true, other) if mech.local else Fraction(true, other) ** 2  # of a vertex against another
+    odds = Fraction(*(mech.units(slots) if mech.local else mech.discrete.units))  # of a vertex against another
+    odds = odds if mech.local else odds**2
     return log(1 / (Fraction(1, slots) + (1 - Fraction(1, slots)) / odds))
 
 
@@ -238,10 +238,10 @@ def test_a_user_who_is_zeroed_out_is_hidden_as_well_as_is_said(local):
 
 def test_indices_are_not_hidden_by_others():
     mech = VQSGD(epsilon=4.0, local=True)
-    release, alone = Release(mech, 16, 1.0), ThreatModel(honest_clients=1)
-    expected = account(release, Participation(clients=1), alone, 1e-5).epsilon
+    release, single_honest = Release(mech, 16, 1.0), ThreatModel(honest_clients=1)
+    expected = account(release, Participation(clients=1), single_honest, 1e-5).epsilon
     assert 3.9 < expected <= 4.0
-    result = account(release, Participation(clients=100), alone, 1e-5)
+    result = account(release, Participation(clients=100), single_honest, 1e-5)
     assert result.epsilon == expected
     assert HonestClients(1, 100) in result.bound.assumptions
     for honest in (50, None):
@@ -256,31 +256,31 @@ def test_records_of_a_silo_are_refused():
         private_record_mean(mechanism=VQSGD(), dim=16, clients=4, record_clip=0.1, l2_clip=1.0, delta=1e-6)
 
 
-@pytest.mark.parametrize(("options", "wanted"), [((), 4.0), (("--local",), 4.0)])
-def test_the_command_tells_of_the_whole_message(options, wanted):
+@pytest.mark.parametrize(("options", "expected"), [((), 4.0), (("--local",), 4.0)])
+def test_the_command_tells_of_the_whole_message(options, expected):
     done = rqm("privacy", "--mechanism", "vqsgd", "--epsilon", 4, "--alpha", "inf", *options, "--json")
-    found = json.loads(done.stdout)
-    assert found["upper"] == pytest.approx(wanted, abs=1e-6)
-    assert found["lower"] == pytest.approx(wanted, abs=1e-6)
-    assert found["mechanism"]["mechanism"] == "vqsgd"
-    assert found["per"] == "message and round"
+    result = json.loads(done.stdout)
+    assert result["upper"] == pytest.approx(expected, abs=1e-6)
+    assert result["lower"] == pytest.approx(expected, abs=1e-6)
+    assert result["mechanism"]["mechanism"] == "vqsgd"
+    assert result["per"] == "message and round"
     assert "Of a whole message" in rqm("privacy", "--mechanism", "vqsgd", *options).stdout
 
 
 @pytest.mark.parametrize("local", [False, True])
 def test_an_audit_measures_the_message_by_its_own_encoder(local):
     mech = VQSGD(epsilon=2.0, local=local)
-    found = audit_privacy(mech, draws=100_000, rng=SeededRandom(1))
-    assert found.claimed == pytest.approx(2.0, abs=1e-6)
-    assert 1.9 < found.measured < 2.0
+    result = audit_privacy(mech, draws=100_000, rng=SeededRandom(1))
+    assert result.claimed == pytest.approx(2.0, abs=1e-6)
+    assert 1.9 < result.measured < 2.0
     careless = audit_privacy(VQSGD(epsilon=2.2, local=local), draws=100_000, rng=SeededRandom(1))
-    assert careless.measured > found.claimed  # an encoder that tells more is seen
+    assert careless.measured > result.claimed  # an encoder that tells more is seen
 
 
 def test_an_audit_of_sums():
-    found = audit_privacy(VQSGD(epsilon=4.0), 3, draws=100_000, rng=SeededRandom(1))
-    assert not found.contradicted
-    assert found.measured > 0.6 * found.claimed
+    result = audit_privacy(VQSGD(epsilon=4.0), 3, draws=100_000, rng=SeededRandom(1))
+    assert not result.contradicted
+    assert result.measured > 0.6 * result.claimed
     with pytest.raises(ValueError, match="must be audited as certified"):
         audit_privacy(VQSGD(), claim="paper")
 
@@ -291,7 +291,7 @@ def test_a_law_that_no_integers_have_is_refused_before_anything_is_sent():
 
 
 def test_indices_are_calibrated_for_their_vertices():
-    found = calibrate(
+    result = calibrate(
         "vqsgd",
         epsilon=2.0,
         delta=1e-5,
@@ -302,8 +302,8 @@ def test_indices_are_calibrated_for_their_vertices():
         dim=500,
         local=True,
     )
-    assert 1.95 < found.epsilon <= 2.0
-    assert found.guarantee.wire_bits_per_parameter == pytest.approx(10 / 500)
+    assert 1.95 < result.epsilon <= 2.0
+    assert result.guarantee.wire_bits_per_parameter == pytest.approx(10 / 500)
 
 
 def test_an_index_is_a_few_bits():
@@ -316,9 +316,9 @@ def test_an_index_is_a_few_bits():
         rounds=1,
         transforms=Transforms(l2_clip=1.0, rotate=True),
     )
-    found = plan.private_mean().guarantee()
-    assert found.wire_bits_per_parameter == pytest.approx(8 / 100)  # one of 2 · 128
-    assert "the user's own device is honest" in found.sentence
+    result = plan.private_mean().guarantee()
+    assert result.wire_bits_per_parameter == pytest.approx(8 / 100)  # one of 2 · 128
+    assert "the user's own device is honest" in result.sentence
 
 
 def test_vertices_of_many_rows_are_those_of_each():
@@ -326,11 +326,11 @@ def test_vertices_of_many_rows_are_those_of_each():
     rows = rng.normal(size=(200, 7))
     rows /= 1.1 * np.linalg.norm(rows, axis=1)[:, None]
     mech = VQSGD()
-    found = mech.vertices(rows, SeededRandom(3))
+    result = mech.vertices(rows, SeededRandom(3))
     words = SeededRandom(3).words(400).tolist()
-    for row, vertex, first, second in zip(rows, found, words[::2], words[1::2], strict=True):
-        place, below = first / 2**64 * 7**0.5, 0
+    for row, vertex, first, second in zip(rows, result, words[::2], words[1::2], strict=True):
+        position, below = first / 2**64 * 7**0.5, 0
         sums = np.cumsum(np.abs(row))
-        below = int((sums <= place).sum())
-        wanted = second * 14 >> 64 if below == 7 else below if row[below] > 0 else 7 + below
-        assert vertex == wanted
+        below = int((sums <= position).sum())
+        expected = second * 14 >> 64 if below == 7 else below if row[below] > 0 else 7 + below
+        assert vertex == expected

@@ -19,7 +19,8 @@ def state_folder() -> Path:
 
     It is `$RQM_STATE`, or else `rqm` in `$XDG_STATE_HOME`, by default `~/.local/state`.
     """
-    state, base = os.environ.get("RQM_STATE"), os.environ.get("XDG_STATE_HOME")
+    state = os.environ.get("RQM_STATE")
+    base = os.environ.get("XDG_STATE_HOME")
     folder = Path(state) if state else (Path(base) if base else Path.home() / ".local" / "state") / "rqm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

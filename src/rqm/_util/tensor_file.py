@@ -58,7 +58,8 @@ def parse(data: bytes) -> tuple[Arrays, dict[str, str]]:
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
         raise ValueError(f"it has {len(data)} bytes: its header alone has {start}")
-    header, body = parse_table(data[8:start]), memoryview(data)[start:]
+    header = parse_table(data[8:start])
+    body = memoryview(data)[start:]
     texts = header.pop("__metadata__", None)
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise ValueError(f"its metadata are {shown(texts)}: must be texts by name")

@@ -16,7 +16,7 @@ from rqm.accounting.calibration import gaussian_noise
 from rqm.accounting.participation import Charges, Participation, ThreatModel
 from rqm.accounting.release import Release
 from rqm.bounds import (
-    MAX_EPSILON,
+    MAX_FINITE_EPSILON,
     Assumption,
     Bound,
     GdpMu,
@@ -32,17 +32,17 @@ from rqm.correlated.iterates import iterate_noise
 
 USELESS_EPSILON = 100
 """An ε beyond this is no meaningful protection."""
-ADVERSARIES = {
+ADVERSARY_TEXTS = {
     ("server", "user"): "the server",
     ("server", "record"): "the server and other silos",
     ("outsider", "user"): "an outsider who sees every model but not who takes part",
 }
-NEIGHBORS = {
+NEIGHBOR_TEXTS = {
     "replace-one": "another {unit}'s data in their place",
     "zero-out": "zeros in their place",
     "add-or-remove-one": "the {unit} left out",
 }
-ACCOUNTANTS = {
+ACCOUNTANT_TEXTS = {
     "gaussian": "Gaussian DP certificate",
     "pld": "privacy loss distributions",
     "rdp": "Rényi divergences",
@@ -150,7 +150,8 @@ class Guarantee:
         """Standard deviation of the noise of the sum over the clip of a user (or record). The L2
         sensitivity is twice the clip where one is replaced."""
         release, clients = self.release, self.participation.clients
-        mechanism, second_clip = release.mechanism, 1.0 if self.subset is None else self.subset.second_clip
+        mechanism = release.mechanism
+        second_clip = 1.0 if self.subset is None else self.subset.second_clip
         if mechanism.gaussian_multiplier is not None:
             return mechanism.sum_noise_std(clients) * second_clip
         if mechanism.vector_mechanism is not None:
@@ -164,7 +165,8 @@ class Guarantee:
     def noise_std_over_gaussian(self) -> float | None:
         """The noise of the sum over that of a trusted server's Gaussian with the same ε by its exact
         account."""
-        mechanism, second_clip = self.release.mechanism, 1.0 if self.subset is None else self.subset.second_clip
+        mechanism = self.release.mechanism
+        second_clip = 1.0 if self.subset is None else self.subset.second_clip
         if self.runs:
             return None
         if mechanism.gaussian_multiplier is not None:
@@ -173,7 +175,7 @@ class Guarantee:
             window, clients = self._question.window, self.participation.clients
             estimate = self.release.estimated_mu(self._question.neighboring, clients, window)
             return _correlated_mu(self._question) / estimate * second_clip
-        if not 0 < self.epsilon < MAX_EPSILON:
+        if not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return None
         return self.noise_multiplier / gaussian_noise(_trusted(self._question), self.epsilon)
 
@@ -182,11 +184,12 @@ class Guarantee:
         """The noise of the models over that of a trusted server's independent Gaussian noise with the
         same ε."""
         release, clients, rounds = self.release, self.participation.clients, self.participation.rounds
-        shape, workload = release.mechanism.correlation, self.workload or Workload(rounds)
+        shape = release.mechanism.correlation
+        workload = self.workload or Workload(rounds)
         if shape is not None:
             workload = Workload(rounds, shape.momentum, shape.schedule)
             return banded(workload, shape.bands).over_independent(workload)
-        if release.noise is None or not 0 < self.epsilon < MAX_EPSILON:
+        if release.noise is None or not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return 1.0
         independent = release.mechanism.sum_noise_std(clients)
         transient, residual, gain = release.noise.transient_std, release.noise.residual_std, release.noise.gain
@@ -200,7 +203,8 @@ class Guarantee:
                     residual * channel.grid.step,
                 )
             )
-        noise, gaussian = iterate_noise(workload), gaussian_noise(_trusted(self._question), self.epsilon)
+        noise = iterate_noise(workload)
+        gaussian = gaussian_noise(_trusted(self._question), self.epsilon)
         return noise.rms(independent, transient, residual, gain) / noise.rms(gaussian, 0.0)
 
     @property
@@ -278,11 +282,13 @@ class Guarantee:
         Returns:
             True positive rates.
         """
-        fpr, claim = np.asarray(false_positive_rates, dtype=np.float64), self.bound.claim
+        fpr = np.asarray(false_positive_rates, dtype=np.float64)
+        claim = self.bound.claim
         if isinstance(claim, GdpMu):
             best = ndtr(ndtri(fpr) + claim.mu)
         else:
-            profile, best = profile_of(claim).delta, np.ones_like(fpr)
+            profile = profile_of(claim).delta
+            best = np.ones_like(fpr)
             for eps in np.linspace(0, max(1.0, min(2 * self.epsilon, 200)), 200):
                 delta = float(profile(np.array([eps]))[0])
                 best = np.minimum(best, np.minimum(exp(eps) * fpr + delta, 1 - np.exp(-eps) * (1 - fpr - delta)))
@@ -329,7 +335,7 @@ class Guarantee:
         """Against whom the guarantee holds."""
         if self.is_by_trusted_server:
             return "anyone who sees only what the server releases"
-        return ADVERSARIES[self.threat_model.adversary, self.threat_model.unit]
+        return ADVERSARY_TEXTS[self.threat_model.adversary, self.threat_model.unit]
 
     @property
     def headline(self) -> str:
@@ -345,7 +351,7 @@ class Guarantee:
         if self.epsilon > USELESS_EPSILON:
             return f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: this is no meaningful protection"
         unit = self.threat_model.unit
-        alternative = NEIGHBORS[self.threat_model.neighboring].format(unit=unit)
+        alternative = NEIGHBOR_TEXTS[self.threat_model.neighboring].format(unit=unit)
         conditions = "; ".join(assumption.text(unit) for assumption in self.assumptions)
         return (
             f"Certified for every {unit} (ε = {self.epsilon:.4g}, δ = {self.delta:.3g}): whatever "
@@ -379,7 +385,7 @@ class Guarantee:
         lines += [f"- {assumption.text(unit)}" for assumption in self.assumptions]
         lines += [
             "",
-            f"Bound: {ACCOUNTANTS[self.accountant]}" + ("" if self.order is None else f", order {self.order:g}"),
+            f"Bound: {ACCOUNTANT_TEXTS[self.accountant]}" + ("" if self.order is None else f", order {self.order:g}"),
         ]
         lines.append(
             f"Releases: {many(self.participations, 'participation')} of a {unit} in {many(self.charges, 'round')}"

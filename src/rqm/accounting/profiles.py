@@ -116,7 +116,8 @@ def renyi_without_replacement(curve: RdpCurve, rate: float) -> RdpCurve:
     """
     if curve.orders != tuple(map(float, range(2, len(curve.orders) + 2))):
         raise ValueError("orders: must be all whole numbers from 2 on")
-    orders, values = np.array(curve.orders), curve.values
+    orders = np.array(curve.orders)
+    values = curve.values
     first = float(values[0])
     log_expm1 = first + log(-expm1(-first)) if first > 0 else -np.inf
     second = min(log(4) + log_expm1, log(2) + first)

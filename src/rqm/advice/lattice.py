@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 
 from rqm._util.checks import FloatArray, order, real, whole
-from rqm.certify.distributions import EMPTY_SUM, all_pairs, divergence_table, repeated
+from rqm.certify.distributions import all_pairs, divergences, repeated
 from rqm.certify.renyi import renyi
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.table import Table
@@ -178,6 +178,4 @@ def attained(mech: DiscreteMechanism, alpha: float, clients: int) -> float:
     pmfs = np.exp(mech.breakpoint_log_pmfs())
     pairs = all_pairs(len(pmfs))
     others = [repeated(pmf, clients - 1) for pmf in pmfs[: (len(pmfs) + 1) // 2]]  # mirror images are alike
-    cells = np.array([[index, 0] for index in range(len(others))])
-    orders = np.full((len(pairs), 1), order(alpha))
-    return float(divergence_table(others, [EMPTY_SUM], cells, pmfs, pairs, orders, "renyi")[0].max())
+    return float(divergences(others, pmfs, pairs, [order(alpha)], "renyi")[0].max())

@@ -101,8 +101,10 @@ def _additive_pair(mechanism: Additive, honest: int, size: float, count: int) ->
     """A pair of a mechanism whose noise does not depend on the inputs: the other clients hold −clip."""
     distance = round(size * mechanism.steps)
     level = (mechanism.steps - distance) // 2
-    noise, shift = mechanism.summed(honest), honest * mechanism.offset
-    low, high = np.roll(noise, shift + level), np.roll(noise, shift + level + distance)
+    noise = mechanism.summed(honest)
+    shift = honest * mechanism.offset
+    low = np.roll(noise, shift + level)
+    high = np.roll(noise, shift + level + distance)
     others = np.eye(1, mechanism.levels)[0]
     if honest > 1:
         others = np.roll(mechanism.summed(honest - 1), shift - mechanism.offset)

@@ -125,7 +125,9 @@ def audit_inversion(
     Yields:
         Each attack when it is done, and for each picture another one of its class for comparison.
     """
-    pictures, seeds, clients = whole("pictures", pictures, 1), whole("seeds", seeds, 1), whole("clients", clients, 2)
+    pictures = whole("pictures", pictures, 1)
+    seeds = whole("seeds", seeds, 1)
+    clients = whole("clients", clients, 2)
     order = np.random.default_rng(0).permutation(len(data.test_labels))
     if pictures * clients > len(order):
         raise ValueError(f"pictures = {pictures}: {data.name} has only {len(order)} to choose from")
@@ -137,7 +139,8 @@ def audit_inversion(
         for number in range(pictures):
             first = pictures + number * (clients - 1)
             cohort = [number, *range(first, first + clients - 1)]
-            truth, lookalikes = x[number, 0].cpu().numpy(), _lookalikes(data, int(chosen[number]))
+            truth = x[number, 0].cpu().numpy()
+            lookalikes = _lookalikes(data, int(chosen[number]))
             for kind in OBSERVATIONS:
                 senders = cohort if kind.startswith("sum") else [number]
                 rebuilt = _attack(victim, x[senders], y[senders], kind, SeededRandom(seed, number), iterations)
@@ -200,7 +203,8 @@ def similarity(a: FloatArray, b: FloatArray) -> float:
     mean_a, mean_b, mean_ab, mean_aa, mean_bb = (
         ndimage.uniform_filter(x, 7)[3:-3, 3:-3] for x in (a, b, a * b, a * a, b * b)
     )
-    covariance, variances = mean_ab - mean_a * mean_b, mean_aa - mean_a**2 + mean_bb - mean_b**2
+    covariance = mean_ab - mean_a * mean_b
+    variances = mean_aa - mean_a**2 + mean_bb - mean_b**2
     c1, c2 = 0.01**2, 0.03**2
     structure = (2 * covariance + c2) / (variances + c2)
     return float(np.mean((2 * mean_a * mean_b + c1) / (mean_a**2 + mean_b**2 + c1) * structure))

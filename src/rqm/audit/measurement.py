@@ -115,6 +115,7 @@ def choose_event(
 
 def _wilson_bounds(probabilities: FloatArray, draws: int, z: float) -> FloatArray:
     """About the confidence bounds, `z` standard deviations away, of events that are counted (Wilson 1927)."""
-    p, ratio = np.clip(probabilities, 0, 1), z * z / draws
+    p = np.clip(probabilities, 0, 1)
+    ratio = z * z / draws
     deviation = np.sqrt(p * (1 - p) / draws + ratio / draws / 4)
     return np.asarray(np.clip((p + ratio / 2 + z * deviation) / (1 + ratio), 0, 1))

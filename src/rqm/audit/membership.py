@@ -86,18 +86,21 @@ def audit_membership(
     Returns:
         The success of the attack, with bootstrap intervals over users and models.
     """
-    models, rate = whole("models", models, 4), real("rate", rate, "strictly between 0 and 1", 0, 1)
+    models = whole("models", models, 4)
+    rate = real("rate", rate, "strictly between 0 and 1", 0, 1)
     if plan.participation.population is not None:
         everyone = data.train.resample(plan.participation.population, plan.examples, plan.seed)
     else:
         users = len(data.train) if users is None else whole("users", users, 4, len(data.train))
         everyone = _subset(data.train, np.arange(users), plan.examples)
-    plan, users = replace(plan, participation=replace(plan.participation, population=None)), len(everyone)
+    plan = replace(plan, participation=replace(plan.participation, population=None))
+    users = len(everyone)
     rng = np.random.default_rng([plan.seed, 0x3E3])
     # Exactly half of the users of each model. If each user were in exactly half of the models, the comparison with the
     # other models would be biased against the truth.
     is_member = rng.permuted(np.tile(np.arange(users) < users // 2, (models, 1)), axis=1)
-    confidences, accuracies = np.empty((models, users)), []
+    confidences = np.empty((models, users))
+    accuracies = []
     for model in range(models):
         members = replace(data, train=_subset(everyone, np.flatnonzero(is_member[model]), plan.examples))
         trainer = Trainer(replace(plan, seed=plan.seed + 1 + model), members)
@@ -137,7 +140,8 @@ def likelihood_ratios(confidences: FloatArray, is_member: BoolArray) -> FloatArr
     """
     ratios = np.zeros_like(confidences)
     for model, confidence in enumerate(confidences):
-        inside, x = np.delete(is_member, model, axis=0), np.delete(confidences, model, axis=0)
+        inside = np.delete(is_member, model, axis=0)
+        x = np.delete(confidences, model, axis=0)
         mean_in, mean_out = (np.where(mask, x, 0).sum(0) / np.maximum(1, mask.sum(0)) for mask in (inside, ~inside))
         deviation = np.where(inside, x - mean_in, x - mean_out).std(axis=0) + 1e-3
         ratio = ((confidence - mean_out) ** 2 - (confidence - mean_in) ** 2) / (2 * deviation**2)
@@ -181,7 +185,8 @@ def _user_confidences(trainer: Trainer, users: Clients) -> FloatArray:
 def _subset(clients: Clients, chosen: npt.NDArray[np.int64], max_examples: int) -> Clients:
     """Some of the clients, each with its first examples."""
     clients.prepare_clients(chosen.tolist())
-    starts, sizes = clients.offsets[chosen], np.minimum(clients.sizes[chosen], max_examples)
+    starts = clients.offsets[chosen]
+    sizes = np.minimum(clients.sizes[chosen], max_examples)
     rows = np.concatenate([np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)])
     rows = rows if clients.rows is None else clients.rows[rows]
     return Clients(clients.inputs, clients.labels, np.append(0, np.cumsum(sizes)), rows=rows)

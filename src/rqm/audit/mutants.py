@@ -25,7 +25,7 @@ from rqm.kernels.integer_sampler import TABLE_BITS, grid_sampler
 from rqm.kernels.packing import unpack
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.rqm import RQM
-from rqm.randomness import SECRET_BYTES, SecureRandom, SeededRandom, Words, cipher_stream
+from rqm.randomness import AES_KEY_BYTES, SecureRandom, SeededRandom, Words, cipher_stream
 
 
 class Finding(NamedTuple):
@@ -79,7 +79,8 @@ def audit_mutants(names: Sequence[str] | None = None) -> Iterator[Verdict]:
     """
     for mutant in MUTANTS:
         if not names or mutant.name in names:
-            broken, sound = mutant.test(True), mutant.test(False)
+            broken = mutant.test(True)
+            sound = mutant.test(False)
             is_caught = broken.is_alarm and not sound.is_alarm
             yield Verdict(mutant.name, mutant.mistake, mutant.audit, is_caught, broken.evidence, sound.evidence)
 
@@ -124,14 +125,14 @@ class SameKey(SecureRandom):  # type: ignore[misc]
 
     def keystream(self) -> Callable[[Words], None]:
         """The one keystream."""
-        return cipher_stream(bytes(SECRET_BYTES))
+        return cipher_stream(bytes(AES_KEY_BYTES))
 
 
 class CountedNonce(SecureRandom):  # type: ignore[misc]
     """One key for the life of a process, and a nonce that counts on. A fork copies both."""
 
     def __init__(self) -> None:
-        self._secret, self._nonces = os.urandom(SECRET_BYTES), count()
+        self._secret, self._nonces = os.urandom(AES_KEY_BYTES), count()
 
     def keystream(self) -> Callable[[Words], None]:
         """The same key with the next nonce."""
@@ -195,7 +196,8 @@ def _late_charge(is_broken: bool) -> Finding:
     from rqm.training.observer import Observer  # noqa: PLC0415
     from rqm.training.trainer import Trainer  # noqa: PLC0415
 
-    plan, unpaid = _plan(clients=5, rounds=2), list[int]()
+    plan = _plan(clients=5, rounds=2)
+    unpaid = list[int]()
 
     class Auditor(Observer):
         def learns(self, round_index: int, mean: Any) -> None:
@@ -245,7 +247,8 @@ def _masks(is_broken: bool, **mutations: Any) -> Finding:
     from rqm.secagg import masking  # noqa: PLC0415
 
     with patch.multiple(masking, **mutations) if is_broken else nullcontext():
-        first, second = _masked_vector(0), _masked_vector(1)
+        first = _masked_vector(0)
+        second = _masked_vector(1)
     modulus = 2**6
     problems = {
         "what is masked is not uniform": first,

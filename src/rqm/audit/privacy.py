@@ -78,9 +78,11 @@ def audit_privacy(
     Raises:
         ValueError: If a value is out of range, or `delta` or `claim` do not suit the mechanism.
     """
-    draws, clients = whole("draws", draws, 10_000), whole("clients", clients, 1)
+    draws = whole("draws", draws, 10_000)
+    clients = whole("clients", clients, 1)
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
-    delta, rng = real("delta", delta, "at least 0 and below 1", 0, 1, closed="["), rng or SecureRandom()
+    delta = real("delta", delta, "at least 0 and below 1", 0, 1, closed="[")
+    rng = rng or SecureRandom()
     if mechanism.vector_mechanism is not None:
         if claim == "paper" or delta:
             raise ValueError(
@@ -159,7 +161,8 @@ def measure_epsilon(
     Returns:
         The claimed and the measured ε.
     """
-    error, show = (1 - confidence) / 2, partial(event_epsilons, delta=delta)
+    error = (1 - confidence) / 2
+    show = partial(event_epsilons, delta=delta)
     search_draws = draws if not len(other_inputs[0]) else max(10_000, draws // 10)
     best = -inf
     for others in other_inputs:
@@ -170,7 +173,10 @@ def measure_epsilon(
             p, q = (np.cumsum(counts[x][order]) / search_draws for x in pair)
             last, value = choose_event(p, q, search_draws, error, show)
             if value >= best:
-                best, chosen_pair, chosen_others, event = value, pair, others, order[: last + 1]
+                best = value
+                chosen_pair = pair
+                chosen_others = others
+                event = order[: last + 1]
     hits, false_hits = (int(count(x, chosen_others, draws)[event].sum()) for x in chosen_pair)
     return PrivacyAudit(
         claimed=claimed,
@@ -258,7 +264,8 @@ def audit_reports(
     Returns:
         The claimed and the measured ε. Its inputs are 0 and 1, for the two values.
     """
-    draws, reports = min(whole("draws", draws, 10_000), MAX_SLOW_DRAWS), whole("reports", reports, 1)
+    draws = min(whole("draws", draws, 10_000), MAX_SLOW_DRAWS)
+    reports = whole("reports", reports, 1)
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
     source = rng or SecureRandom()
     blooms = np.array([rappor.bloom(str(value), 0) for value in range(200)])

@@ -92,7 +92,9 @@ def audit_sampler(
         from rqm.training.trainer import pick_device  # noqa: PLC0415 (takes torch)
 
         pick_device("cuda")  # raises an error if there is no GPU
-    rng, claimed, encode = rng or SecureRandom(), claimed or mechanism, partial(_encode, mechanism, backend)
+    rng = rng or SecureRandom()
+    claimed = claimed or mechanism
+    encode = partial(_encode, mechanism, backend)
     frequencies = list(_test_frequencies(mechanism, claimed, encode, draws, rng))
     results = [
         *frequencies,

@@ -51,7 +51,9 @@ def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
     Returns:
         The three audits. The first two claims are false.
     """
-    draws, source, confidence = whole("draws", draws, 1000), SeededRandom(0x5CE7), 0.999
+    draws = whole("draws", draws, 1000)
+    source = SeededRandom(0x5CE7)
+    confidence = 0.999
     clip = second_clip(COUNT)
     mean = PrivateMean(
         dim=COUNT,
@@ -87,7 +89,8 @@ def _count_nonzero(source: Source, x: float, others: FloatArray, draws: int) -> 
     """How many sketches of zero (0) or of a unit vector (1) are zero or not, each with secret hashes of its own."""
     seeds = source.words(draws) >> np.uint64(1)
     vector = x * np.eye(1, DIM)
-    return np.bincount([Sketch(DIM, COUNT, int(seed)).forward(vector).any() for seed in seeds], minlength=2)
+    sketches = (Sketch(DIM, COUNT, int(seed)).forward(vector) for seed in seeds)
+    return np.bincount([sketch.any() for sketch in sketches], minlength=2)
 
 
 def _count_sums(
@@ -107,6 +110,7 @@ def _count_sums(
         sent *= min(1.0, (mean.transform().length or inf) / float(np.linalg.norm(sent)))
     inputs = np.zeros((CLIENTS, draws, COUNT))
     inputs[0] = sent
-    total = np.asarray(mean.mechanism.discrete.encode_sum(inputs.reshape(CLIENTS, -1), source)).reshape(draws, COUNT)
+    total = np.asarray(mean.mechanism.discrete.encode_sum(inputs.reshape(CLIENTS, -1), source))
+    total = total.reshape(draws, COUNT)
     aligned = np.where(direction[0] > 0, total, CLIENTS - total).sum(axis=1)
     return np.bincount(aligned, minlength=CLIENTS * COUNT + 1)

@@ -111,7 +111,8 @@ def invert_gradients(data: FederatedData, *, watch: Watch = lambda kind: None, *
     Returns:
         The scores of each kind of observation, and up to eight pictures of each.
     """
-    attacks, pictures = [], dict[str, list[Row]]({"the picture": []})
+    attacks = []
+    pictures = dict[str, list[Row]]({"the picture": []})
     for attack in audit_inversion(data, **options):
         attacks.append(attack)
         watch(attack.kind)

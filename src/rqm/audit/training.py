@@ -119,7 +119,8 @@ class Canaries(Observer):
 
     def vector(self, client: int) -> torch.Tensor:
         """The direction of a canary: random signs times the largest value that is not clipped."""
-        dim, transforms = len(self.template), self.plan.transforms
+        dim = len(self.template)
+        transforms = self.plan.transforms
         size = inf if transforms.l2_clip is None else transforms.l2_clip / dim**0.5
         if not transforms.rotate:
             size = min(size, getattr(self.plan.mechanism, "clip", inf))

@@ -100,10 +100,12 @@ def audit_vector(
     >>> audit.measure, audit.coordinates, audit.contradicted
     ('mu', 4, False)
     """
-    clients, dim = whole("clients", clients, 1), whole("dim", dim, 1)
+    clients = whole("clients", clients, 1)
+    dim = whole("dim", dim, 1)
     delta = real("delta", delta, "strictly between 0 and 1", 0, 1)
     confidence = real("confidence", confidence, "between 0 and 1", 0, 1)
-    effort, error = whole("effort", effort, 100_000), (1 - confidence) / 2
+    effort = whole("effort", effort, 100_000)
+    error = (1 - confidence) / 2
     candidates = list(pairs(mechanism, clients, dim, l2_clip))
     max_count = max(2 * effort // MIN_VECTOR_DRAWS, min(pair.count for pair in candidates))
     attack = max(
@@ -116,7 +118,8 @@ def audit_vector(
         ),
         key=lambda attack: attack.expected,
     )
-    pair, rng = attack.pair, rng or SecureRandom()
+    pair = attack.pair
+    rng = rng or SecureRandom()
     hits, false_hits = (_count(attack, mechanism, is_high, rng) for is_high in (attack.is_high, not attack.is_high))
     lower, upper = event_bounds(hits, false_hits, attack.rounds, error)
     return VectorAudit(

@@ -107,7 +107,8 @@ def affine_rdp(
     if ((alphas == 1) | (alphas > 2) & (alphas < 3) | np.isinf(alphas)).any():
         raise ValueError(f"orders = {list(orders)}: must lie in (1, 2] or [3, ∞)")
     one_of("neighboring", neighboring, CLIENT_RELATIONS)
-    honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
+    honest = whole("honest", honest, 1)
+    dim = whole("dim", dim, 1)
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
     leakage = affine_leakage(end_pmfs(mechanism, distribution), tuple(alphas.tolist()), honest - 1, neighboring)
     distance = squared_distance(mechanism, l2_clip, neighboring)
@@ -141,7 +142,8 @@ def affine_leakage(
         farthest = alphas * np.log1p(steepest) + (1 - alphas) * np.log1p(-steepest)
         nearest = np.log(alphas * (alphas - 1) / 2 * steepest**2 / (1 - steepest))
         tail = float(np.clip(np.exp(-80 - farthest.max()), 1e-280, 1e-40))
-        log_kappa, largest = np.full(len(alphas), -inf), np.zeros(len(alphas))
+        log_kappa = np.full(len(alphas), -inf)
+        largest = np.zeros(len(alphas))
         for base in splits(low, high, others, tail):
             kappa, leakage_at_distance = _leakage_with_others(
                 base, low, high, alphas, steepest, farthest, nearest, neighboring
@@ -168,11 +170,13 @@ def _leakage_with_others(
 
     See docs/proofs/affine.md#lemma-2.
     """
-    at_low, at_high = np.convolve(base.pmf, low), np.convolve(base.pmf, high)
+    at_low = np.convolve(base.pmf, low)
+    at_high = np.convolve(base.pmf, high)
     is_seen = at_low + at_high > 0
     mass = ((at_low + at_high) / 2)[is_seen]
     ratio = np.clip(((at_high - at_low) / (at_high + at_low))[is_seen], -steepest, steepest)
-    log_mass, missing = np.log(mass), np.log(base.missing + 1e-290)
+    log_mass = np.log(mass)
+    missing = np.log(base.missing + 1e-290)
     logs = {sign: np.log1p(sign * ratio) for sign in (1, -1, 0)}
     is_moderate = farthest < 500.0  # no outcome counts for more than exp(500): no logarithms are needed
     large_exponent = 40.0  # from here on exp(x) − 1 equals exp(x) as a float, and linear terms do not matter

@@ -36,6 +36,7 @@ from rqm.certify.distributions import (
     all_pairs,
     different_pairs,
     divergence_table,
+    divergences,
     repeated,
     splits,
 )
@@ -152,10 +153,8 @@ def _counted(
     """
     sums, chances, rest_chances = [], [], []
     for half, remainder in zip(halves, remainders, strict=True):
-        shape, smaller = (
-            common_shape(half, size),
-            common_shape(half, remainder) if remainder else CommonShape(np.ones(1), 1.0),
-        )
+        shape = common_shape(half, size)
+        smaller = common_shape(half, remainder) if remainder else CommonShape(np.ones(1), 1.0)
         block = repeated(shape.pmf, several)
         powers = [EMPTY_SUM]
         for _ in range(steps):
@@ -177,7 +176,8 @@ def _full_blocks(steps: int, weight: float, several: int) -> FloatArray:
     contain their shape."""
     from scipy.stats import binom  # noqa: PLC0415 (takes half a second)
 
-    blocks, counts = several * np.arange(steps + 1)[:, None], several * np.arange(steps + 2)
+    blocks = several * np.arange(steps + 1)[:, None]
+    counts = several * np.arange(steps + 2)
     return np.asarray(np.diff(binom.cdf(counts - 1, blocks, weight), axis=1))
 
 
@@ -210,7 +210,9 @@ def largest_means(
     """
     best = np.zeros(parameters.shape)
     for family in mixtures:
-        cells, weights, unweighted = family.cells, family.weights, np.zeros(1)
+        cells = family.cells
+        weights = family.weights
+        unweighted = np.zeros(1)
         if weights is not None:
             matters = weights.max(axis=0) > negligible / len(cells)
             cells, weights, unweighted = cells[matters], weights[:, matters], weights[:, ~matters].sum(axis=1)
@@ -244,7 +246,8 @@ def certified_renyi(own_pmfs: FloatArray, others: FloatArray, count: int, alpha:
     Returns:
         The bound, at least `attained`.
     """
-    pairs, rise = pairs_of_client(own_pmfs, count), 1.0 if np.isinf(alpha) else alpha - 1
+    pairs = pairs_of_client(own_pmfs, count)
+    rise = 1.0 if np.isinf(alpha) else alpha - 1
     if len(pairs) > 1 and len(others) > 2 and _is_mirrored(own_pmfs) and _is_mirrored(others):
         pairs = pairs[2 * pairs @ [len(own_pmfs), 1] < len(own_pmfs) ** 2]  # one of each two that mirror each other
     bounds = _single_client(own_pmfs, pairs, alpha)
@@ -315,8 +318,7 @@ def _is_mirrored(pmfs: FloatArray) -> bool:
 
 def _single_client(own_pmfs: FloatArray, pairs: IntArray, alpha: float) -> FloatArray:
     """D_α of one client for each pair."""
-    cell, parameters = np.zeros((1, 2), np.int64), np.full((len(pairs), 1), alpha)
-    return divergence_table([EMPTY_SUM], [EMPTY_SUM], cell, own_pmfs, pairs, parameters, "renyi")[0][0, :, 0]
+    return divergences([EMPTY_SUM], own_pmfs, pairs, [alpha], "renyi")[0][0, :, 0]
 
 
 def _with_equal_inputs(
@@ -324,11 +326,7 @@ def _with_equal_inputs(
 ) -> FloatArray:
     """For each pair the largest D_α if all other clients have the same input, a lower bound."""
     sums = [repeated(pmf, count) for pmf in others]
-    cells, parameters = (
-        np.stack([np.arange(len(sums)), np.zeros(len(sums), np.int64)], axis=1),
-        np.full((len(pairs), 1), alpha),
-    )
-    table, _ = divergence_table(sums, [EMPTY_SUM], cells, own_pmfs, pairs, parameters, "renyi", is_attained=True)
+    table, _ = divergences(sums, own_pmfs, pairs, [alpha], "renyi", is_attained=True)
     return np.asarray(table[:, :, 0].max(axis=0))
 
 
@@ -398,7 +396,8 @@ def common_shape(pmfs: FloatArray, clients: int) -> CommonShape:
     """
     if len(pmfs) == 1:
         return CommonShape(repeated(pmfs[0], clients).pmf, 1.0)
-    rows, mirrored = _key(pmfs), _key(pmfs[::-1, ::-1])
+    rows = _key(pmfs)
+    mirrored = _key(pmfs[::-1, ::-1])
     shape, weight = _common_shape(min(rows, mirrored), clients)
     return CommonShape(shape if rows <= mirrored else shape[::-1], weight)
 
@@ -426,7 +425,8 @@ def _common_shape(rows: tuple[tuple[float, ...], ...], clients: int) -> CommonSh
     sums = np.array([_convolved(pmfs[list(choice)]) for choice in choices])
     unit = clients * min(map(variance, pmfs))
     considered = [k for k, choice in enumerate(choices) if choice[0] == choice[-1]]
-    best, sufficient_part = CommonShape(np.ones(1), 0.0), 0.985  # of the weight in the sums that were considered
+    best = CommonShape(np.ones(1), 0.0)
+    sufficient_part = 0.985  # of the weight in the sums that were considered
     for _ in range(3):
         shape, proposed = _alternating(sums[considered], unit)
         weights = np.array([_complement(pmf, shape).sum() for pmf in sums])
@@ -441,7 +441,8 @@ def _common_shape(rows: tuple[tuple[float, ...], ...], clients: int) -> CommonSh
 
 def _alternating(sums: FloatArray, unit: float) -> CommonShape:
     """The best shape of some sums, found in turn with what is added to it to make up each sum."""
-    width, index = sums.shape[1], np.arange(len(sums))
+    width = sums.shape[1]
+    index = np.arange(len(sums))
     means = sums @ np.arange(width)
     low = np.floor(means + 1e-9).astype(np.int64)
     fraction = np.clip(means - low, 0, 1)
@@ -474,7 +475,8 @@ def _heaviest_shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatAr
 
     width = sums.shape[1]
     offsets = np.arange(-width + 1, width)
-    rows, is_impossible = [], np.zeros(len(offsets), dtype=np.bool_)
+    rows = []
+    is_impossible = np.zeros(len(offsets), dtype=np.bool_)
     for pmf, more in zip(sums, added, strict=True):
         matrix = np.zeros((width, len(offsets)))
         for outcome in np.flatnonzero(more):

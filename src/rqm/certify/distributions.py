@@ -76,7 +76,8 @@ def repeated(pmf: FloatArray, count: int, tail: float = SMALLEST_ENTRY) -> Parti
     Returns:
         The sum; of no integers, `EMPTY_SUM`.
     """
-    total, square = EMPTY_SUM, PartialSum(np.trim_zeros(pmf), 0.0)
+    total = EMPTY_SUM
+    square = PartialSum(np.trim_zeros(pmf), 0.0)
     while count:
         if count & 1:
             total = (total + square).trimmed(tail)
@@ -165,7 +166,9 @@ def _power_sum(q: FloatArray, ratio: FloatArray, alpha: float, power: FloatArray
             total += q[z] * ratio[z] ** alpha
         return total
     # Repeated squaring needs no logarithms.
-    result, square, exponent = power[0], power[1], int(alpha)
+    result = power[0]
+    square = power[1]
+    exponent = int(alpha)
     for z in range(size):
         result[z] = q[z]
         square[z] = ratio[z]
@@ -220,7 +223,9 @@ def _renyi(
 def _hockey_stick(p: FloatArray, q: FloatArray, epsilon: float) -> float:  # pragma: no cover (compiled)
     """Σ max(p − e^ε q, 0), rounded up. See docs/proofs/interior-levels.md#lemma-9."""
     error = 1e-8  # above the relative error of a probability of a sum of up to 10⁵ clients
-    more, less, total = 1.0 + error, np.exp(epsilon) * (1.0 - error), 0.0
+    more = 1.0 + error
+    less = np.exp(epsilon) * (1.0 - error)
+    total = 0.0
     for z in range(p.shape[0]):
         total += max(more * p[z] - less * q[z], 0.0)
     return total
@@ -244,7 +249,9 @@ def _fill(
     `divergence_table`."""
     width = own_pmfs.shape[1]
     longest = first[0].shape[1] + second[0].shape[1] + width
-    base, sums, scratch = np.empty(longest), np.empty((own_pmfs.shape[0], longest)), np.empty((3, longest))
+    base = np.empty(longest)
+    sums = np.empty((own_pmfs.shape[0], longest))
+    scratch = np.empty((3, longest))
     for cell in range(cells.shape[0]):
         i, j = cells[cell]
         x, y = first[0][i, : first[1][i]], second[0][j, : second[1][j]]
@@ -328,6 +335,32 @@ def divergence_table(
     fill_in_parallel(fill, len(cells), min_cells=4)
     longest = len(halves[0][0][0]) + len(halves[1][0][0])
     return table, cut + longest * smallest * (cut_ends > 0)
+
+
+def divergences(
+    others: Sequence[PartialSum],
+    own_pmfs: FloatArray,
+    pairs: IntArray,
+    parameters: npt.ArrayLike,
+    measure: Measure,
+    is_attained: bool = False,
+) -> tuple[FloatArray, FloatArray]:
+    """Divergences between sums that differ in one client, one cell for each sum of the other clients.
+
+    Args:
+        others: Sums of the other clients.
+        own_pmfs: The pmfs of the client whose input differs, one row each.
+        pairs: Rows (v, w): the client has the pmf `own_pmfs[v]` or `own_pmfs[w]`.
+        parameters: The parameters of `divergence_table`, for each pair or for all.
+        measure: "renyi" or "hockey-stick".
+        is_attained: Whether divergences must be no larger than those of the whole sums.
+
+    Returns:
+        What `divergence_table` returns.
+    """
+    cells = np.stack([np.arange(len(others)), np.zeros(len(others), np.int64)], axis=1)
+    rows = np.array(np.broadcast_to(np.asarray(parameters, dtype=np.float64), (len(pairs), np.shape(parameters)[-1])))
+    return divergence_table(others, [EMPTY_SUM], cells, own_pmfs, pairs, rows, measure, is_attained=is_attained)
 
 
 def _stacked(sums: Sequence[PartialSum]) -> tuple[FloatArray, IntArray]:

@@ -62,10 +62,12 @@ def affine_gdp(
     >>> round(affine_gdp(mechanism, honest=100, dim=2**20, l2_clip=1.0, failure=1e-9), 3)
     2.375
     """
-    honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
+    honest = whole("honest", honest, 1)
+    dim = whole("dim", dim, 1)
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
     one_of("neighboring", neighboring, CLIENT_RELATIONS)
-    ends, trials = end_pmfs(mechanism, distribution), mechanism.bernoulli_trials
+    ends = end_pmfs(mechanism, distribution)
+    trials = mechanism.bernoulli_trials
     tail = _tail(failure, dim * trials)
     coordinate = coordinate_gdp(ends, honest - 1, neighboring, tail)
     distance = squared_distance(mechanism, l2_clip, neighboring)
@@ -104,8 +106,10 @@ def affine_gdp_anywhere(
     Returns:
         μ, infinite if none is known.
     """
-    ends, trials = end_pmfs(mechanism, distribution), mechanism.bernoulli_trials
-    distance, tail = (sensitivity / mechanism.clip) ** 2, _tail(failure, dim * trials)
+    ends = end_pmfs(mechanism, distribution)
+    trials = mechanism.bernoulli_trials
+    distance = (sensitivity / mechanism.clip) ** 2
+    tail = _tail(failure, dim * trials)
     longest = trials * min(distance, 4 * dim)
     rate = min(steepest_slope(ends, honest - 1, tail) ** 2, summed_rate(ends, honest - 1, longest / min(4.0, distance)))
     largest_slope = coordinate_gdp(ends, honest - 1, "replace-one", tail).largest
@@ -207,9 +211,11 @@ class BestEvents:
         low, high = low[is_seen], high[is_seen]
         by_ratio = np.argsort((low - high) / (low + high), kind="stable")
         pmfs = np.array([low, (low + high) / 2, high])[:, by_ratio]
-        inside, outside = np.cumsum(pmfs, axis=1)[:, :-1], np.cumsum(pmfs[:, ::-1], axis=1)[:, -2::-1]
+        inside = np.cumsum(pmfs, axis=1)[:, :-1]
+        outside = np.cumsum(pmfs[:, ::-1], axis=1)[:, -2::-1]
         change = (pmfs[2] - pmfs[0]) / 2
-        up, down = np.cumsum(change)[:-1], -np.cumsum(change[::-1])[-2::-1]
+        up = np.cumsum(change)[:-1]
+        down = -np.cumsum(change[::-1])[-2::-1]
         rise = np.where(inside[1] < outside[1], up, down)
         first = int(np.searchsorted(inside[[0, 2]].max(axis=0), tail, side="right")) - 1
         last = inside.shape[1] - int(np.searchsorted(outside[[0, 2]].max(axis=0)[::-1], tail, side="right"))
@@ -294,7 +300,9 @@ class BestEvents:
             farthest = np.maximum(*rises)
             return bounds.maximum(CoordinateGdp(np.maximum(slope, farthest).max() ** 2, farthest.max() ** 2))
         crude = sum((np.maximum(slope, rise) ** 2 for rise in rises), start=np.zeros(len(slope))) / 2
-        per_square, by_bound, batch_size = bounds.per_square, np.argsort(-crude), 256
+        per_square = bounds.per_square
+        by_bound = np.argsort(-crude)
+        batch_size = 256
         for start in range(0, len(by_bound), batch_size):
             events = by_bound[start : start + batch_size]
             if crude[events[0]] <= per_square:
@@ -312,7 +320,8 @@ class BestEvents:
         largest = slopes[0][0] ** 2
         edges = (np.arange(SLOPE_INTERVALS + 1) / SLOPE_INTERVALS)[:, None]
         for mean, opposite in (slopes, slopes[::-1]):
-            steep, end = np.maximum(mean[:-1], mean[1:]), opposite[-1]
+            steep = np.maximum(mean[:-1], mean[1:])
+            end = opposite[-1]
             with np.errstate(divide="ignore", invalid="ignore"):
                 x = np.clip(np.nan_to_num(steep / end, nan=1.0, posinf=1.0), edges[:-1], edges[1:])
             largest = np.maximum(largest, ((x * steep + end) ** 2 / (2 * (x * x + 1))).max(axis=0))

@@ -23,7 +23,7 @@ from scipy.special import erfcx, ndtr, ndtri, ndtri_exp
 
 from rqm._util.checks import FloatArray
 from rqm.certify.blocks import NEGLIGIBLE_PART, largest_means, other_clients, pairs_of_client
-from rqm.certify.distributions import EMPTY_SUM, SMALLEST_ENTRY, IntArray, divergence_table, repeated
+from rqm.certify.distributions import EMPTY_SUM, SMALLEST_ENTRY, IntArray, divergences, repeated
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 SUM_TAIL = 1e-100
@@ -37,8 +37,7 @@ def _attained(
     one breakpoint."""
     own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     bases = [repeated(pmf, honest - 1, SUM_TAIL) for pmf in own_pmfs]
-    cells = np.stack([np.arange(len(bases)), np.zeros(len(bases), np.int64)], axis=1)
-    table, _ = divergence_table(bases, [EMPTY_SUM], cells, own_pmfs, pairs, epsilons, "hockey-stick")
+    table, _ = divergences(bases, own_pmfs, pairs, epsilons, "hockey-stick")
     return np.asarray(table.max(axis=0))
 
 
@@ -68,8 +67,7 @@ def _certified(
         if is_close(best):
             break
     if not np.isfinite(best).all():  # so many breakpoints that only one client is accounted for
-        cell = np.zeros((1, 2), np.int64)
-        single_client, _ = divergence_table([EMPTY_SUM], [EMPTY_SUM], cell, own_pmfs, pairs, epsilons, "hockey-stick")
+        single_client, _ = divergences([EMPTY_SUM], own_pmfs, pairs, epsilons, "hockey-stick")
         best = np.minimum(best, single_client[0])
     return best
 
@@ -146,7 +144,8 @@ def attained_epsilon(mechanism: DiscreteMechanism, delta: float, honest: int, di
         grid = np.linspace(low, high, 10)
         above = np.flatnonzero(is_attained(grid))
         last = int(above[-1]) if len(above) else 0
-        low, high = float(grid[last]), float(grid[last + 1])
+        low = float(grid[last])
+        high = float(grid[last + 1])
     return high
 
 
@@ -188,7 +187,8 @@ def interior_gdp(
     scores = _scores(mechanism, honest, distribution)
     if scores is None:
         return inf
-    count, smallest = max(1, int(squared / farthest * (1 + 1e-9))), 0.0
+    count = max(1, int(squared / farthest * (1 + 1e-9)))
+    smallest = 0.0
     for _ in range(40):  # the tail is left out at both ends of the line between the two vectors
         tail = float(ndtr(ndtri(failure / 2) - smallest))
         mu = sqrt(squared * scores.factor(count, dim, max(tail, 1e-300)))
@@ -214,11 +214,9 @@ def score_variance(mechanism: DiscreteMechanism, honest: int, distribution: PmfK
     Returns:
         The variance, per clip².
     """
-    own_pmfs, widths, largest = (
-        np.exp(mechanism.breakpoint_log_pmfs(distribution)),
-        _cell_widths(mechanism, distribution),
-        0.0,
-    )
+    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
+    widths = _cell_widths(mechanism, distribution)
+    largest = 0.0
     for pmf in own_pmfs:
         base = repeated(pmf, honest - 1, SUM_TAIL).pmf
         sums = np.array([np.convolve(pmf, base) for pmf in own_pmfs])
@@ -245,7 +243,8 @@ def _cell_widths(mechanism: DiscreteMechanism, distribution: PmfKind) -> FloatAr
 @lru_cache(maxsize=64)
 def _scores(mechanism: DiscreteMechanism, honest: int, distribution: PmfKind) -> "GaussianMixture | None":
     """A distribution above every score of a coordinate in convex order; None if none is known."""
-    own_pmfs, widths = np.exp(mechanism.breakpoint_log_pmfs(distribution)), _cell_widths(mechanism, distribution)
+    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
+    widths = _cell_widths(mechanism, distribution)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.concatenate([own_pmfs[1:] / own_pmfs[:-1], own_pmfs[:-1] / own_pmfs[1:]])
         largest = float(np.nanmax((ratios - 1) / np.concatenate([widths, widths])[:, None])) * (1 + 1e-9)
@@ -297,11 +296,13 @@ def _stop_loss_terms(widths: FloatArray, tau: FloatArray) -> tuple[IntArray, Flo
     Returns:
         Pairs of breakpoints (rows), and for each pair and τ the ε and the weight of a divergence.
     """
-    low, step = np.arange(len(widths)), widths[:, None] * tau
+    low = np.arange(len(widths))
+    step = widths[:, None] * tau
     steep = np.maximum(1 - step, 1e-300)
     under_p = np.log1p(step), np.broadcast_to(1 / widths[:, None], step.shape)
     under_q = -np.log(steep), np.where(step < 1, steep, 0.0) / widths[:, None]
-    up, down = np.stack([low + 1, low], axis=1), np.stack([low, low + 1], axis=1)
+    up = np.stack([low + 1, low], axis=1)
+    down = np.stack([low, low + 1], axis=1)
     terms = [(pairs, *end) for pairs in (up, down) for end in (under_p, under_q)]
     pairs, epsilons, weights = (np.concatenate(parts) for parts in zip(*terms, strict=True))
     return pairs, epsilons, weights
@@ -398,7 +399,8 @@ class GaussianMixture:
         while left:
             if left & 1:
                 pmf = _without_rare_end(np.convolve(pmf, square))
-            square, left = _without_rare_end(np.convolve(square, square)), left >> 1
+            square = _without_rare_end(np.convolve(square, square))
+            left = left >> 1
         return np.arange(len(pmf)) * step / count, pmf
 
     def factor(self, count: int, dim: int, tail: float) -> float:
@@ -416,7 +418,8 @@ class GaussianMixture:
         """
         m, pmf = self._mean_of(min(count, 64))  # fewer and farther coordinates only loosen the bound
         mean = float(pmf @ m)
-        spread, last = float(pmf @ (m - mean) ** 2), float(-ndtri_exp(log(tail)))
+        spread = float(pmf @ (m - mean) ** 2)
+        last = float(-ndtri_exp(log(tail)))
         step = 0.02  # of the thresholds, in standard deviations
         t = np.arange(step, last * 2.0, step)[:, None]
         m, pmf = m[pmf > 0], pmf[pmf > 0]
@@ -456,7 +459,8 @@ def _shortfall(x: FloatArray, needed: FloatArray, deviations: FloatArray, weight
     """
     value = np.array([deviation * _stop_loss(x / deviation) for deviation in deviations]).T @ weights
     slope = -np.array([ndtr(-x / deviation) for deviation in deviations]).T @ weights
-    gap, rise = np.diff(x), slope[1:] - slope[:-1]
+    gap = np.diff(x)
+    rise = slope[1:] - slope[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         step = np.where(rise > 0, (value[:-1] - value[1:] + slope[1:] * gap) / rise, 0.0)
         step = np.clip(np.nan_to_num(step), 0, gap)

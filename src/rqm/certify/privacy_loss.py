@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rqm._util.checks import FloatArray
-from rqm.bounds import ReleaseProfile
+from rqm.bounds import ReleaseProfile, symmetric_loss
 from rqm.certify.affine_rdp import end_pmfs
 from rqm.certify.distributions import PartialSum, splits
 from rqm.mechanisms.additive import Additive
@@ -71,7 +71,7 @@ def coordinates_profile(
 @lru_cache(maxsize=256)
 def _composed(mechanism: DiscreteMechanism, honest: int, coordinates: int, distribution: PmfKind) -> Any:
     if mechanism.additive is not None:
-        single = _loss_distribution(*_additive_profile(mechanism.additive, honest))
+        single = symmetric_loss(*_additive_profile(mechanism.additive, honest))
     else:
         ends = end_pmfs(mechanism, distribution)
         single = _affine_loss(ends, mechanism.bernoulli_trials, honest - 1)
@@ -95,21 +95,11 @@ def _affine_loss(ends: tuple[tuple[float, ...], ...], trials: int, others: int) 
         last = float(abs(np.log(high[is_seen] / low[is_seen])).max()) * (1 + 1e-9)
     else:
         last = max(max(_last_loss(first, second), _last_loss(second, first)) for first, second, _ in pairs)
-    return _loss_distribution(*_largest_profile(pairs, last))
+    return symmetric_loss(*_largest_profile(pairs, last))
 
 
 def _with_others(base: PartialSum, low: FloatArray, high: FloatArray) -> Pair:
     return np.convolve(low, base.pmf), np.convolve(high, base.pmf), base.missing
-
-
-def _loss_distribution(grid: FloatArray, deltas: FloatArray) -> Any:
-    """The privacy loss distribution of a pair with this profile."""
-    from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415
-
-    interval = grid[1] - grid[0]
-    half = round(grid[-1] / interval)
-    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -half, half, deltas))
 
 
 def _epsilon_grid(last: float) -> FloatArray:
@@ -117,8 +107,8 @@ def _epsilon_grid(last: float) -> FloatArray:
     return np.asarray(np.arange(-half, half + 1, dtype=np.float64) * (last / half))
 
 
-def _largest_profile(pairs: Iterable[Pair], last: float) -> tuple[FloatArray, FloatArray]:
-    """A grid of ε from −last to last and the largest δ of some pairs at each, in both directions.
+def _largest_profile(pairs: Iterable[Pair], last: float) -> tuple[FloatArray, float]:
+    """The largest δ of some pairs, in both directions, on a grid of ε from −last to last, and the grid's interval.
 
     See docs/proofs/composition.md#lemma-8.
     """
@@ -132,7 +122,7 @@ def _largest_profile(pairs: Iterable[Pair], last: float) -> tuple[FloatArray, Fl
             above = np.searchsorted(-loss[by_loss], -grid, side="left")  # outcomes whose loss exceeds ε
             mass_p, mass_q = (np.concatenate([[0.0], np.cumsum(pmf[is_seen][by_loss])]) for pmf in (p, q))
             largest = np.maximum(largest, mass_p[above] - np.exp(grid) * mass_q[above] + missing)
-    return grid, _as_profile(grid, largest)
+    return _as_profile(grid, largest), float(grid[1] - grid[0])
 
 
 def _as_profile(grid: FloatArray, deltas: FloatArray) -> FloatArray:
@@ -147,9 +137,9 @@ def _as_profile(grid: FloatArray, deltas: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=64)
-def _additive_profile(mechanism: Additive, honest: int) -> tuple[FloatArray, FloatArray]:
-    """A grid of ε and the largest δ of a coordinate with additive noise; losses that are too rare
-    are infinite.
+def _additive_profile(mechanism: Additive, honest: int) -> tuple[FloatArray, float]:
+    """The largest δ of a coordinate with additive noise on a grid of ε, and the grid's interval. Losses
+    that are too rare are infinite.
 
     See docs/proofs/composition.md#lemma-9.
     """
@@ -159,7 +149,8 @@ def _additive_profile(mechanism: Additive, honest: int) -> tuple[FloatArray, Flo
         shifted = np.roll(noise, k)
         pairs += [(noise, shifted), (shifted, noise)]
     last = max(_last_loss(p, q) for p, q in pairs)
-    grid, unit = _epsilon_grid(last), last / (LOSS_GRID_SIZE // 2)
+    grid = _epsilon_grid(last)
+    unit = last / (LOSS_GRID_SIZE // 2)
     largest = np.zeros(len(grid))
     sum_error = 1e-9  # above the relative errors of pmfs of summed noise
     for p, q in pairs:
@@ -167,7 +158,7 @@ def _additive_profile(mechanism: Additive, honest: int) -> tuple[FloatArray, Flo
         cell = np.clip(cell, 0, len(grid)).astype(np.int64)
         above_p, above_q = (np.cumsum(np.bincount(cell, pmf, len(grid) + 1)[:0:-1])[::-1] for pmf in (p, q))
         largest = np.maximum(largest, (1 + sum_error) * above_p - (1 - sum_error) * np.exp(grid) * above_q)
-    return grid, _as_profile(grid, largest)
+    return _as_profile(grid, largest), float(grid[1] - grid[0])
 
 
 def _last_loss(p: FloatArray, q: FloatArray) -> float:

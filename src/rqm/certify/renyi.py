@@ -20,6 +20,7 @@ from rqm.certify.distributions import (
     PartialSum,
     all_pairs,
     divergence_table,
+    divergences,
     repeated,
 )
 from rqm.certify.shifts import shift_divergences
@@ -134,7 +135,8 @@ def renyi(
     >>> round(bound.lower, 4), round(bound.upper, 4), round(bound.witness.x, 4), bound.witness.x_prime
     (5.3684, 5.3684, 0.9333, -1.0)
     """
-    mechanism, clients = mechanism_of(mechanism).discrete, whole("clients", clients, 1)
+    mechanism = mechanism_of(mechanism).discrete
+    clients = whole("clients", clients, 1)
     orders = [order(single_order) for single_order in np.atleast_1d(np.asarray(alpha, dtype=object))]
     if not orders:
         raise ValueError("alpha is empty: give at least one order")
@@ -165,9 +167,11 @@ def _for_given_inputs(
         is_high = np.arange(clients - 1) >= (clients - 1) // 2
         if others == "random":
             is_high = np.random.default_rng(whole("seed", seed, 0)).choice([False, True], size=clients - 1)
-        values, own_inputs = ends[is_high.astype(int)], ends  # the paper's pair
+        values = ends[is_high.astype(int)]
+        own_inputs = ends  # the paper's pair
     else:
-        values, own_inputs = inputs("others", others).ravel(), mechanism.breakpoints
+        values = inputs("others", others).ravel()
+        own_inputs = mechanism.breakpoints
         if len(values) != clients - 1:
             raise ValueError(f"others has {len(values)} inputs: must be clients - 1 = {clients - 1}")
         if len(values) and abs(values).max() > mechanism.clip:
@@ -177,12 +181,11 @@ def _for_given_inputs(
     for value, count in zip(*np.unique(values, return_counts=True), strict=True):
         counts[float(value)] = int(count)
         total += repeated(_pmfs(mechanism, mechanism.log_pmf_at(value, distribution)), int(count))
-    own_pmfs, pairs = _pmfs(mechanism, mechanism.log_pmf_at(own_inputs, distribution)), all_pairs(len(own_inputs))
-    cell, parameters = np.zeros((1, 2), np.int64), np.tile(orders, (len(pairs), 1))
-    arguments = [EMPTY_SUM], cell, own_pmfs, pairs, parameters
-    attained = divergence_table([total], *arguments, "renyi", is_attained=True)[0][0]
-    table, missing = divergence_table([total], *arguments, "renyi")
-    single_client = divergence_table([EMPTY_SUM], *arguments, "renyi")[0][0]
+    own_pmfs = _pmfs(mechanism, mechanism.log_pmf_at(own_inputs, distribution))
+    pairs = all_pairs(len(own_inputs))
+    attained = divergences([total], own_pmfs, pairs, orders, "renyi", is_attained=True)[0][0]
+    table, missing = divergences([total], own_pmfs, pairs, orders, "renyi")
+    single_client = divergences([EMPTY_SUM], own_pmfs, pairs, orders, "renyi")[0][0]
     bounds = []
     for k, alpha in enumerate(orders.tolist()):
         i, j = pairs[_last_largest(attained[:, k])]
@@ -193,19 +196,19 @@ def _for_given_inputs(
     return bounds
 
 
-def _with_tails(divergences: FloatArray, missing: float, single_client: FloatArray, alpha: float) -> FloatArray:
+def _with_tails(values: FloatArray, missing: float, single_client: FloatArray, alpha: float) -> FloatArray:
     """Divergences beside the whole sum of the other clients, of which some probability is missing.
 
     That part counts as if there were no other clients.
     """
     if missing == 0:
-        return divergences
+        return values
     if np.isinf(alpha):
         return single_client
     if alpha == 1:
-        return divergences + missing * single_client
+        return values + missing * single_client
     rise = alpha - 1
-    return np.asarray(np.logaddexp(rise * divergences, np.log(missing) + rise * single_client) / rise)
+    return np.asarray(np.logaddexp(rise * values, np.log(missing) + rise * single_client) / rise)
 
 
 def _pmfs(mechanism: DiscreteMechanism, logs: FloatArray) -> FloatArray:
@@ -237,11 +240,12 @@ def _worst_case(mechanism: DiscreteMechanism, alpha: float, clients: int, distri
         witness = Witness(mechanism.clip, -mechanism.clip, {float(breakpoints[1]): clients - 1})
         return RenyiBound(inf, inf, alpha, clients, True, distribution, witness)
     if mechanism.additive is not None:  # the noise does not depend on any input
-        divergences = shift_divergences(mechanism.additive, (alpha,), clients)[:, 0]
-        shift = int(np.argmax(divergences >= divergences[-1] * (1 - 1e-6)))
+        by_shift = shift_divergences(mechanism.additive, (alpha,), clients)[:, 0]
+        shift = int(np.argmax(by_shift >= by_shift[-1] * (1 - 1e-6)))
         witness = Witness(float(breakpoints[shift]), float(breakpoints[0]), {0.0: clients - 1} if clients > 1 else {})
-        return RenyiBound(divergences[-1], divergences[-1], alpha, clients, True, "sampled", witness)
-    own_pmfs, trials = _pmfs(mechanism, mechanism.breakpoint_log_pmfs(distribution)), mechanism.bernoulli_trials
+        return RenyiBound(by_shift[-1], by_shift[-1], alpha, clients, True, "sampled", witness)
+    own_pmfs = _pmfs(mechanism, mechanism.breakpoint_log_pmfs(distribution))
+    trials = mechanism.bernoulli_trials
     attained = worst_inputs(mechanism, alpha, clients, distribution)
     upper = inf
     if mechanism.is_affine and 1 < alpha < inf and clients > 1:
@@ -328,7 +332,8 @@ def worst_inputs(
     """
     pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     many_clients = 256  # from here on few splits are tried, and several clients move at a time
-    search, count = _Search(pmfs, alpha, clients - 1), clients - 1
+    search = _Search(pmfs, alpha, clients - 1)
+    count = clients - 1
     if count == 0:
         return search.best
     breakpoints = len(pmfs)
@@ -425,7 +430,8 @@ def _moves(counts: tuple[int, ...], breakpoints: Sequence[int], size: int) -> It
     for u in (u for u, count in enumerate(counts) if count):
         for v in breakpoints:
             if u != v:
-                candidate, step = list(counts), min(size, counts[u])
+                candidate = list(counts)
+                step = min(size, counts[u])
                 candidate[u] -= step
                 candidate[v] += step
                 yield tuple(candidate)

@@ -98,7 +98,9 @@ def _doubled_sums(score: FloatArray, unit: float, max_count: int) -> Iterator[tu
     count, total_shift = 1, 0.0
     while len(score) and count <= max_count:
         yield count, (unit * _gaussian_factor(score, total_shift, SCORE_CELLS * count)) ** 2 / count
-        score, total_shift, count = np.convolve(score, score), 2 * total_shift, 2 * count
+        score = np.convolve(score, score)
+        total_shift = 2 * total_shift
+        count = 2 * count
         likely = np.flatnonzero(score > 1e-200)
         first = min(int(likely[0]), len(score) - 1 - int(likely[-1]))
         total_shift += 2 * float(score[:first].sum()) + len(score) * 1e-300

@@ -62,9 +62,11 @@ def shift_divergences(mechanism: Additive, orders: tuple[float, ...], honest: in
         An array of shape (steps + 1, orders).
     """
     noise = mechanism.summed(honest)
-    logs, divergences = np.log(noise), np.zeros((mechanism.steps + 1, len(orders)))
+    logs = np.log(noise)
+    divergences = np.zeros((mechanism.steps + 1, len(orders)))
     for k in range(1, mechanism.steps + 1):
-        shifted, log_ratio = np.roll(noise, k), logs - np.roll(logs, k)
+        shifted = np.roll(noise, k)
+        log_ratio = logs - np.roll(logs, k)
         for pmf, ratio in ((shifted, log_ratio), (noise, -log_ratio)):  # the noise is symmetric but for one outcome
             divergences[k] = np.maximum(divergences[k], [_divergence(pmf, ratio, alpha) for alpha in orders])
     return np.maximum.accumulate(divergences, axis=0) * NOISE_ROUND_UP  # a larger shift counts for at least as much
@@ -115,12 +117,14 @@ def shifted_rdp(
     low = (
         np.minimum(shift[1:].astype(int), mechanism.steps - 1) if mechanism.steps > 1 else np.zeros(len(shift) - 1, int)
     )
-    fraction, power = (shift[1:] - low)[:, None], (alphas - 1) * table
+    fraction = (shift[1:] - low)[:, None]
+    power = (alphas - 1) * table
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         small = np.log1p((1 - fraction) * np.expm1(power[low]) + fraction * np.expm1(power[low + 1]))
         large = np.logaddexp(np.log1p(-fraction) + power[low], np.log(fraction) + power[low + 1])
     g = np.where(power[low + 1] < 500, small, large) / (alphas - 1)
-    squares, mean = shift[:-1] ** 2, squared / dim  # g at the end of an interval is paid for at its beginning
+    squares = shift[:-1] ** 2
+    mean = squared / dim  # g at the end of an interval is paid for at its beginning
     bounds = []
     for gains, upper in zip(g.T, table[-1].tolist(), strict=True):
         start = gains[-1] / max(squares[-1], 1e-12)
@@ -230,13 +234,16 @@ def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) 
 
     def merged(shift: int, line: int) -> FloatArray:
         """The shifted noise, with all outcomes before the line's first and after its last merged."""
-        start, stop = first - line - shift, last + line - shift
+        start = first - line - shift
+        stop = last + line - shift
         core = np.zeros(stop - start)
-        low, high = max(start, 0), min(stop, len(noise))
+        low = max(start, 0)
+        high = min(stop, len(noise))
         core[low - start : high - start] = noise[low:high]
         return np.concatenate([[noise[:low].sum()], core, [noise[high:].sum()]])
 
-    mu, slope = np.zeros(max_shift + 1), np.zeros(max_shift)
+    mu = np.zeros(max_shift + 1)
+    slope = np.zeros(max_shift)
     for k in range(max_shift + 1):
         if k:
             events = BestEvents.between(merged(0, k + 2), merged(k, k + 2), 0.0)
@@ -256,7 +263,9 @@ def _under_budget(mu: FloatArray, slope: FloatArray, dim: int, farthest: float, 
     See docs/proofs/additive.md#theorem-6.
     """
     max_shift = len(slope)
-    k, base, width = np.arange(max_shift), mu[:-1], np.full(max_shift, 1.0)
+    k = np.arange(max_shift)
+    base = mu[:-1]
+    width = np.full(max_shift, 1.0)
     width[-1] = min(1.0, farthest - (max_shift - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         width = np.minimum(width, np.nan_to_num(np.maximum(mu[1:] - base, 0) / slope, nan=0.0))

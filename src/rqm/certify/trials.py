@@ -135,7 +135,9 @@ class _OwnTrials:
             per_square = max(float(values.max()) for values in mean_slopes.values()) ** 2
             return bounds.maximum(CoordinateGdp(per_square, max(float(rise[-1].max()) for rise in rises.values()) ** 2))
         crude = (mean_slopes[1].max(axis=0) ** 2 + mean_slopes[-1].max(axis=0) ** 2) / 2
-        per_square, by_bound, batch_size = bounds.per_square, np.argsort(-crude), 16
+        per_square = bounds.per_square
+        by_bound = np.argsort(-crude)
+        batch_size = 16
         for start in range(0, len(by_bound), batch_size):
             batch = by_bound[start : start + batch_size]
             if crude[batch[0]] <= per_square:
@@ -203,7 +205,8 @@ def _per_square(mean: FloatArray, opposite: FloatArray) -> float:
     """
     a, b = mean[:, None], opposite[None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        smallest, largest = (INPUTS[:-1] / INPUTS[1:, None])[..., None], (INPUTS[1:] / INPUTS[:-1, None])[..., None]
+        smallest = (INPUTS[:-1] / INPUTS[1:, None])[..., None]
+        largest = (INPUTS[1:] / INPUTS[:-1, None])[..., None]
         ratio = np.clip(b / a, smallest, largest)
         squares = (a + b * ratio) ** 2 / (2 * (1 + ratio**2))
     return float(np.nan_to_num(squares, nan=inf, posinf=inf).max())

@@ -83,8 +83,10 @@ def correlated_gdp(
     >>> round(correlated_gdp(mechanism, CorrelatedNoise(26.0), **who), 3)
     0.612
     """
-    honest, dim = whole("honest", honest, 1), whole("dim", dim, 1)
-    separation, failure = whole("separation", separation, 1), real("failure", failure, "above 0 and below 1", 0, 1)
+    honest = whole("honest", honest, 1)
+    dim = whole("dim", dim, 1)
+    separation = whole("separation", separation, 1)
+    failure = real("failure", failure, "above 0 and below 1", 0, 1)
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
     if not mechanism.is_affine or mechanism.levels != 2:
         raise ValueError("noise: correlated noise must come with two levels outside the clip (mechanism 'rounding')")
@@ -101,7 +103,8 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
 
     See docs/proofs/correlated.md#lemma-7.
     """
-    fraction, best = 1.0, _by_paths(coordinate, 1.0)
+    fraction = 1.0
+    best = _by_paths(coordinate, 1.0)
     # The rounding of few clients may be far from Gaussian. Then paths may be best that are longer than for Gaussians.
     while not coordinate.noise.residual_std and coordinate.honest <= 200 and best.per_square < inf:
         by_paths = _by_paths(coordinate, fraction / 2)
@@ -113,17 +116,21 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
 
 def _by_paths(coordinate: _Coordinate, fraction: float) -> CoordinateGdp:
     """μ² by the paths that suit Gaussian noise, with `fraction` of the rounding's variance."""
-    ends, noise, honest = np.array(coordinate.ends), coordinate.noise, coordinate.honest
+    ends = np.array(coordinate.ends)
+    noise = coordinate.noise
+    honest = coordinate.honest
     rounding, rounding_variance, missing = _others_rounding(coordinate.ends, honest - 1)
     transient, missing_transient = noise.summed(honest)
     missing += missing_transient
     if noise.residual_std:
         left, missing_left = noise.residual.summed(honest)
         missing += missing_left
-        residual, ratios = ratio_above([left], pmf_variance(left), points=8), shift_ratios(transient, noise.gain)
+        residual = ratio_above([left], pmf_variance(left), points=8)
+        ratios = shift_ratios(transient, noise.gain)
         variances = pmf_variance(left), pmf_variance(transient), fraction * rounding_variance
     else:
-        residual, ratios = None, one_shift(ratio_above([transient], pmf_variance(transient)))
+        residual = None
+        ratios = one_shift(ratio_above([transient], pmf_variance(transient)))
         variances = 0.0, pmf_variance(transient), fraction * rounding_variance
     rounds, _ = path_length(coordinate.separation, variances[0], variances[1], noise.gain, variances[2])
     ratio = path_ratio(ratios, residual, rounding, variances, noise.gain, rounds)

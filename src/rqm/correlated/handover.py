@@ -83,7 +83,9 @@ def best_step(residual: float, transient: float, gain: int, rounding: float, lat
             return step(0.0, 1.0)
         ahead = 1 / transient + later
         return step(0.0, ahead / (ahead + by_rounding)) if rounding else step(0.0, 0.0)
-    own_weight, across, only = 1 / residual + gain**2 / transient, gain / transient + later, 1 / transient + later
+    own_weight = 1 / residual + gain**2 / transient
+    across = gain / transient + later
+    only = 1 / transient + later
 
     def last_step() -> PathStep:
         e = 1.0 if not rounding else by_rounding / (1 / residual + (gain - 1) ** 2 / transient + by_rounding)
@@ -96,7 +98,8 @@ def best_step(residual: float, transient: float, gain: int, rounding: float, lat
         return without_rounding
     slope = only + by_rounding
     determinant = (own_weight + later) * slope - across**2
-    e, c = (across * slope - across * only) / determinant, ((own_weight + later) * only - across**2) / determinant
+    e = (across * slope - across * only) / determinant
+    c = ((own_weight + later) * only - across**2) / determinant
     if c <= 0:
         return without_rounding
     return step(e, c) if e + c <= 1 else last_step()
@@ -208,16 +211,19 @@ def ratio_above(pmfs: list[FloatArray], variance: float, points: int = 16, rare:
         The ratio.
     """
     q = _curve_points(min(1 / sqrt(variance), 1.0) / points if variance else 1 / points, points)
-    puts, calls = np.zeros(len(q)), np.zeros(len(q))
+    puts = np.zeros(len(q))
+    calls = np.zeros(len(q))
     for pmf in pmfs:
-        noise, shifted = np.append(pmf, 0.0), np.append(0.0, pmf)
+        noise = np.append(pmf, 0.0)
+        shifted = np.append(0.0, pmf)
         values = np.divide(shifted, noise, out=np.full(len(noise), inf), where=noise > 0)
         by_value = np.argsort(values, kind="stable")
         noise, shifted = noise[by_value], shifted[by_value]
         at = np.searchsorted(values[by_value], q, side="right")
         below = [np.append(0.0, np.cumsum(pmf_part))[at] for pmf_part in (noise, shifted)]
         above = [np.append(np.cumsum(pmf_part[::-1])[::-1], 0.0)[at] for pmf_part in (noise, shifted)]
-        puts, calls = np.maximum(puts, q * below[0] - below[1]), np.maximum(calls, above[1] - q * above[0])
+        puts = np.maximum(puts, q * below[0] - below[1])
+        calls = np.maximum(calls, above[1] - q * above[0])
     return _ratio_of_curve(q, puts, calls, rare)
 
 
@@ -266,13 +272,15 @@ def shift_ratios(pmf: FloatArray, gain: int) -> ShiftRatios:
         The points and their probabilities.
     """
     pmf, z = pmf / pmf.sum(), np.arange(len(pmf))
-    deviation, mean = sqrt(pmf_variance(pmf)), float(pmf @ z)
+    deviation = sqrt(pmf_variance(pmf))
+    mean = float(pmf @ z)
     first = max(1, int(mean - 10 * deviation))
     last = min(len(pmf) - gain, int(mean + 10 * deviation) + 1)
     if last - first < 2:
         return ShiftRatios(np.zeros(1), np.zeros(1), np.ones(1), 1.0, 1.0)
     noise = pmf[first : last + 1]
-    up, down = pmf[first - 1 : last] / noise, pmf[first + gain - 1 : last + gain] / noise
+    up = pmf[first - 1 : last] / noise
+    down = pmf[first + gain - 1 : last + gain] / noise
     outside = float(pmf[:first].sum() + pmf[last + 1 :].sum())
     singular_up = float(pmf[: first - 1].sum() + pmf[last:].sum())
     singular_down = float(pmf[: first + gain - 1].sum() + pmf[last + gain :].sum())
@@ -297,15 +305,18 @@ def _corner_weights(
 ) -> FloatArray | None:
     """The weights of a piece's outcomes at its ends and at the corner below; None if they are not
     within these."""
-    width, height = ends[1] - ends[0], heights[0] - heights[1]
+    width = ends[1] - ends[0]
+    height = heights[0] - heights[1]
     if not (0 < width < inf and 0 < height < inf):
         return None
-    second, first = (x - ends[0]) / width, (y - heights[1]) / height
+    second = (x - ends[0]) / width
+    first = (y - heights[1]) / height
     third = 1 - first - second
     off = max(-width * float(second.min()) / ends[1], -height * float(min(first.min(), third.min())) / heights[0])
     if not off <= 1e-12:  # less than is charged for rounding errors of a round
         return None
-    second, third = np.clip(second, 0.0, 1.0), np.clip(third, 0.0, 1.0)
+    second = np.clip(second, 0.0, 1.0)
+    third = np.clip(third, 0.0, 1.0)
     third = np.minimum(third, 1 - second)
     return np.stack([1 - second - third, second, third])
 
@@ -350,7 +361,8 @@ class _GridPmf(NamedTuple):
             The pmf on whole numbers.
         """
         left = np.floor(values).astype(np.int64)
-        first, fraction = int(left.min()), values - left
+        first = int(left.min())
+        fraction = values - left
         masses = np.bincount(left - first, probabilities * (1 - fraction), int(left.max()) - first + 2)
         masses[1:] += np.bincount(left - first, probabilities * fraction)
         return cls(first, masses.astype(np.float64))
@@ -385,7 +397,8 @@ class _GridPmf(NamedTuple):
         Returns:
             The part, the probability outside it, and that times the mean outside it.
         """
-        a, b = max(lowest - self.first, 0), max(highest + 1 - self.first, 0)
+        a = max(lowest - self.first, 0)
+        b = max(highest + 1 - self.first, 0)
         probability = mean = 0.0
         for start, outside in ((0, self.probabilities[:a]), (b, self.probabilities[b:])):
             mass = float(outside.sum())
@@ -432,14 +445,22 @@ def path_ratio(
         float(transient.probabilities[~is_used] @ values[~is_used])
         for values in (np.ones(len(is_used)), transient.up, transient.down)
     )
-    singular_up, singular_down = transient.singular_up + dropped_up, transient.singular_down + dropped_down
-    grid, step, zero, singular_mass, later = _GridPmf(1, np.ones(1)), 1.0, 0.0, 0.0, inf
+    singular_up = transient.singular_up + dropped_up
+    singular_down = transient.singular_down + dropped_down
+    grid = _GridPmf(1, np.ones(1))
+    step = 1.0
+    zero = 0.0
+    singular_mass = 0.0
+    later = inf
     for _ in range(rounds):
         e, c, onward, later = best_step(variances[0], variances[1], gain, variances[2], later)
-        previous_step, step = step, min(sqrt(later), 1 / 3) / points
-        lowest, highest = max(1, round(1 / step) - 12 * points), round(1 / step) + 80 * points
+        previous_step = step
+        step = min(sqrt(later), 1 / 3) / points
+        lowest = max(1, round(1 / step) - 12 * points)
+        highest = round(1 / step) + 80 * points
         product = np.zeros(highest + 1)
-        handed, ended = np.append(0.0, onward * previous_step / step * grid.values), e / step * residual.values
+        handed = np.append(0.0, onward * previous_step / step * grid.values)
+        ended = e / step * residual.values
         probabilities = np.append(zero, grid.probabilities)
         beyond, beyond_mean = _add_products(
             up, down, weights, handed, probabilities, ended, residual.probabilities, product
@@ -487,10 +508,16 @@ def _add_products(ups, downs, weights, handed, probabilities, ended, others, out
 
     Returns the probability of what lies beyond the last point, and its mean times that.
     """
-    beyond, beyond_mean, top, k = 0.0, 0.0, len(out) - 1, 0
-    total, index = np.zeros(2 * top + 12), np.arange(2 * top + 12)
+    beyond = 0.0
+    beyond_mean = 0.0
+    top = len(out) - 1
+    k = 0
+    total = np.zeros(2 * top + 12)
+    index = np.arange(2 * top + 12)
     while k < len(ups):
-        transient_part, residual_part, down = np.zeros(top + 8), np.zeros(top + 8), downs[k]
+        transient_part = np.zeros(top + 8)
+        residual_part = np.zeros(top + 8)
+        down = downs[k]
         near_beyond, near_rest = _split_to_grid(down, ended, others, 1.0, residual_part[3 : top + 5])
         far_beyond, far_rest = 0.0, 0.0
         while k < len(ups) and downs[k] == down:
@@ -499,16 +526,21 @@ def _add_products(ups, downs, weights, handed, probabilities, ended, others, out
             far_rest += outside_mean
             k += 1
         if near_beyond + far_beyond > 0.0:
-            mass, mean = transient_part.sum(), (transient_part * index[: top + 8]).sum()
-            near_mass, near_mean = residual_part.sum(), (residual_part[3:] * index[: top + 5]).sum()
+            mass = transient_part.sum()
+            mean = (transient_part * index[: top + 8]).sum()
+            near_mass = residual_part.sum()
+            near_mean = (residual_part[3:] * index[: top + 5]).sum()
             beyond += mass * near_beyond + far_beyond * (near_mass + near_beyond)
             beyond_mean += mass * near_rest + near_beyond * (mean + far_rest) + far_beyond * (near_mean + near_rest)
             beyond_mean += far_rest * near_mass
-        start, stop = int(min(down * ended[0], top)), int(min(down * ended[-1], top)) + 5
+        start = int(min(down * ended[0], top))
+        stop = int(min(down * ended[-1], top)) + 5
         padded = residual_part[start : stop + 3]
         for i in range(0, top + 2, 4):  # four at a time, so that sums stay in registers
-            first, second = transient_part[i], transient_part[i + 1]
-            third, fourth = transient_part[i + 2], transient_part[i + 3]
+            first = transient_part[i]
+            second = transient_part[i + 1]
+            third = transient_part[i + 2]
+            fourth = transient_part[i + 3]
             if first + second + third + fourth == 0.0:  # between 0 and the next value
                 continue
             window = total[i + start : i + stop]
@@ -525,7 +557,9 @@ def _split_to_grid(scale, values, probabilities, weight, masses):  # type: ignor
 
     Returns the probability of those beyond the last but one, and their mean times that.
     """
-    beyond, beyond_mean, top = 0.0, 0.0, len(masses) - 2
+    beyond = 0.0
+    beyond_mean = 0.0
+    top = len(masses) - 2
     for i in range(len(values)):
         value = scale * values[i]
         if value > top:

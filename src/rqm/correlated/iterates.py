@@ -87,7 +87,8 @@ def iterate_noise(workload: Workload) -> IterateNoise:
     >>> iterate_noise(Workload(2, momentum=0.0, schedule="constant"))  # after one round and after two
     IterateNoise(residual=1.5, transient=1.0, common=1.0)
     """
-    rounds, powers = workload.rounds, workload.momentum ** np.arange(workload.rounds)
+    rounds = workload.rounds
+    powers = workload.momentum ** np.arange(workload.rounds)
     residual = transient = common = 0.0
     following = np.zeros(0)
     for index in range(rounds - 1, -1, -1):  # one column at a time: of many rounds the matrix is large

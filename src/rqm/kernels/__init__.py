@@ -40,7 +40,8 @@ def encode(sampler: IntegerSampler, x: Any, rng: object, threads: int | None) ->
         ValueError: If an input is not finite.
         TypeError: If `x` does not hold numbers, or `rng` is not a source of randomness.
     """
-    source, threads = require(rng), _check_threads(threads)
+    source = require(rng)
+    threads = _check_threads(threads)
     torch_backend = backend(x)
     if torch_backend is not None:
         return torch_backend.encode(sampler, x, source, threads)
@@ -98,7 +99,8 @@ def encode_sum(sampler: IntegerSampler, x: Any, rng: object, out: Any, threads: 
         ValueError: If an input is not finite, the sum could overflow, or `out` has the wrong shape or memory.
         TypeError: If `x`, `out` or `rng` has the wrong type.
     """
-    source, threads = rng if isinstance(rng, OneEach) else require(rng), _check_threads(threads)
+    source = rng if isinstance(rng, OneEach) else require(rng)
+    threads = _check_threads(threads)
     torch_backend = backend(x)
     if torch_backend is not None:
         return torch_backend.encode_sum(sampler, x, source, out, threads, check)

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from rqm._util.threads import usable_cores
 from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, POSITION_SHIFT, TABLE_BITS, IntegerSampler
-from rqm.randomness import CHUNK, OneEach, SecureRandom, SeededRandom, Words, threefry
+from rqm.randomness import SEED_CHUNK, OneEach, SecureRandom, SeededRandom, Words, threefry
 
 Array = npt.NDArray[Any]
 
@@ -135,9 +135,9 @@ def fill_seeded(words: Words, k0: np.uint64, k1: np.uint64, chunk: np.uint64) ->
         chunk: The number of the first chunk.
     """
     _use_wide_vectors()
-    half = _U(CHUNK // 2)
-    for start in range(0, len(words), CHUNK):
-        block = words[start : start + CHUNK]
+    half = _U(SEED_CHUNK // 2)
+    for start in range(0, len(words), SEED_CHUNK):
+        block = words[start : start + SEED_CHUNK]
         for j in range(half):
             first, second = _threefry(chunk * half + j, _U(0), k0, k1)
             block[j] = first
@@ -190,13 +190,21 @@ def draw(
     column_mask = (_U(1) << column_bits) - _U(1)
     if trials > _U(0):
         left = trials - _U(8) * group
-        m0, m1, m2, m3 = _trial_mask(left, 0), _trial_mask(left, 1), _trial_mask(left, 2), _trial_mask(left, 3)
-        m4, m5, m6, m7 = _trial_mask(left, 4), _trial_mask(left, 5), _trial_mask(left, 6), _trial_mask(left, 7)
+        m0 = _trial_mask(left, 0)
+        m1 = _trial_mask(left, 1)
+        m2 = _trial_mask(left, 2)
+        m3 = _trial_mask(left, 3)
+        m4 = _trial_mask(left, 4)
+        m5 = _trial_mask(left, 5)
+        m6 = _trial_mask(left, 6)
+        m7 = _trial_mask(left, 7)
         for j in range(size):
             value = np.float64(x[j])
             largest = max(largest, value.view(np.uint64) & _MAGNITUDE)
             position = _position(value, scale, center, low, high)
-            a, b, c = words[j], words[j + size], words[j + _U(2) * size]
+            a = words[j]
+            b = words[j + size]
+            c = words[j + _U(2) * size]
             successes = _U((a >> _U(40)) < (position & m0))
             successes += _U(((a >> _U(16)) & _TRIAL_MASK) < (position & m1))
             successes += _U((((a << _U(8)) & _TRIAL_MASK) | (b >> _U(56))) < (position & m2))
@@ -248,12 +256,13 @@ def encode_words(
     """
     is_bad = False
     is_direct = not add and sampler.trials == _U(0) and out.itemsize < x.itemsize
-    words_per_chunk = sampler.words_per_coordinate * CHUNK
+    words_per_chunk = sampler.words_per_coordinate * SEED_CHUNK
     groups = max(1, sampler.words_per_coordinate // 3)
     words_per_group = words_per_chunk // groups
-    for start in range(0, len(x), CHUNK):
-        inputs, outputs = x[start : start + CHUNK], out[start : start + CHUNK]
-        chunk_words = words[start // CHUNK * words_per_chunk :]
+    for start in range(0, len(x), SEED_CHUNK):
+        inputs = x[start : start + SEED_CHUNK]
+        outputs = out[start : start + SEED_CHUNK]
+        chunk_words = words[start // SEED_CHUNK * words_per_chunk :]
         if is_direct:
             is_bad |= draw(inputs, chunk_words, outputs, sampler, _U(0))
             continue
@@ -289,12 +298,12 @@ def encode_seeded(
         Whether an input is not finite.
     """
     is_bad = False
-    words = np.empty(sampler.words_per_coordinate * CHUNK, dtype=np.uint64)
-    buffer = np.empty(CHUNK, dtype=np.uint64)
+    words = np.empty(sampler.words_per_coordinate * SEED_CHUNK, dtype=np.uint64)
+    buffer = np.empty(SEED_CHUNK, dtype=np.uint64)
     for row in range(len(x)):
         chunk = chunks[row]
-        for first in range(start, stop, CHUNK):
-            last = min(first + CHUNK, stop)
+        for first in range(start, stop, SEED_CHUNK):
+            last = min(first + SEED_CHUNK, stop)
             fill_seeded(words, keys[row, 0], keys[row, 1], chunk)
             chunk += _U(sampler.words_per_coordinate)
             is_bad |= encode_words(x[row, first:last], out[first:last], sampler, add, words, buffer)
@@ -334,7 +343,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_in_blocks(
-    task: Callable[[int, int], bool], size: int, threads: int | None, min_block: int = 64 * CHUNK, unit: int = 1
+    task: Callable[[int, int], bool],
+    size: int,
+    threads: int | None,
+    min_block: int = 64 * SEED_CHUNK,
+    unit: int = 1,
 ) -> bool:
     """Run a task over all of `range(size)` on several threads.
 
@@ -354,7 +367,8 @@ def run_in_blocks(
     """
     workers = max(1, min(usable_cores() if threads is None else threads, size // min_block))
     step = size if workers == 1 else unit * -(-max(min_block, size // (16 * workers)) // unit)
-    starts, lock = iter(range(0, size, max(step, 1))), Lock()
+    starts = iter(range(0, size, max(step, 1)))
+    lock = Lock()
     is_stopped = False
 
     def work() -> bool:
@@ -407,31 +421,32 @@ def encode_rows(
     Returns:
         Whether an input was not finite.
     """
-    spec, words_per_coordinate = compiled_sampler(sampler), sampler.words_per_coordinate
+    spec = compiled_sampler(sampler)
+    words_per_coordinate = sampler.words_per_coordinate
     if isinstance(rng, SecureRandom):
 
         def task(start: int, stop: int) -> bool:
             # 2**17 words stay in the cache until they are used.
-            piece = CHUNK * max(1, 2**17 // (CHUNK * words_per_coordinate))
+            piece = SEED_CHUNK * max(1, 2**17 // (SEED_CHUNK * words_per_coordinate))
             words = np.empty(words_per_coordinate * piece, dtype=np.uint64)
-            buffer = np.empty(CHUNK, dtype=np.uint64)
+            buffer = np.empty(SEED_CHUNK, dtype=np.uint64)
             fill = rng.keystream()
             is_bad = False
             for row in x:
                 for first in range(start, stop, piece):
                     last = min(first + piece, stop)
-                    piece_words = words[: words_per_coordinate * CHUNK * -(-(last - first) // CHUNK)]
+                    piece_words = words[: words_per_coordinate * SEED_CHUNK * -(-(last - first) // SEED_CHUNK)]
                     fill(piece_words)
                     is_bad |= bool(encode_words(row[first:last], out[first:last], spec, add, piece_words, buffer))
             return is_bad
     else:
-        keys, first_chunks = _reserve(rng, len(x), -(-x.shape[1] // CHUNK) * words_per_coordinate)
+        keys, first_chunks = _reserve(rng, len(x), -(-x.shape[1] // SEED_CHUNK) * words_per_coordinate)
 
         def task(start: int, stop: int) -> bool:
-            chunks = first_chunks + _U(start // CHUNK * words_per_coordinate)
+            chunks = first_chunks + _U(start // SEED_CHUNK * words_per_coordinate)
             return bool(encode_seeded(x, out, spec, add, keys, chunks, start, stop))
 
-    return run_in_blocks(task, x.shape[1], threads, unit=CHUNK)
+    return run_in_blocks(task, x.shape[1], threads, unit=SEED_CHUNK)
 
 
 def _reserve(rng: SeededRandom | OneEach, rows: int, chunks: int) -> tuple[Words, Words]:

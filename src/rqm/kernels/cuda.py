@@ -23,8 +23,6 @@ import triton.language as tl
 from rqm.kernels.integer_sampler import ALIAS_BITS, POSITION_BITS, TABLE_BITS, IntegerSampler
 from rqm.randomness import SecureRandom, SeededRandom
 
-BLOCK = 256
-"""Coordinates that a program encodes at a time; measured on an H200, as are the other sizes here."""
 TABLE_DRAWS_PER_CALL = {False: 2, True: 8}
 """Draws from a table for which one call of Philox (False) or ChaCha20 (True) has enough words."""
 
@@ -460,11 +458,12 @@ def launch(
     flag = torch.zeros(1, dtype=torch.int32, device=x.device)
     rows = triton.cdiv(x.numel(), width)
     draws = TABLE_DRAWS_PER_CALL[secure]
+    block = 256  # coordinates that a program encodes at a time; measured on an H200, as the next sizes
     max_grid = 65_535  # CUDA's limit on programs along the second axis
     # A multiple of the draws per call. With many more rows, all programs wait for the last ones.
     rows_per_program = max(40 if secure else 20, draws * triton.cdiv(rows, draws * max_grid))
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
-        _encode_kernel[(triton.cdiv(width, BLOCK), triton.cdiv(rows, rows_per_program))](
+        _encode_kernel[(triton.cdiv(width, block), triton.cdiv(rows, rows_per_program))](
             x,
             out,
             flag,
@@ -485,7 +484,7 @@ def launch(
             WIDE=is_wide(sampler),
             SUM=sum_rows,
             RAGGED=x.numel() % (draws * width) > 0,
-            BLOCK=BLOCK,
+            BLOCK=block,
             SECURE=secure,
             num_warps=4,
             maxnreg=128 if secure else 64,

@@ -19,8 +19,6 @@ from rqm.kernels.integer_sampler import IntegerSampler
 
 SUPPORTED_BITS = range(16, 21)
 """Base-2 logarithms of the lengths that the kernel transforms."""
-BLOCK, BLOCKS = 1024, 16
-"""Coordinates of a block, and blocks that a program handles."""
 
 
 @triton.jit
@@ -164,9 +162,8 @@ def zero_rows(x: torch.Tensor, rows: torch.Tensor) -> None:
         rows: A number for each row; rows where it is not 0 are set to zero.
     """
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
-        _zero_rows[(triton.cdiv(x.shape[1], BLOCK * BLOCKS), len(x))](
-            x, rows.to(torch.int32), x.shape[1], BLOCK=BLOCK * BLOCKS
-        )
+        block = 2**14
+        _zero_rows[(triton.cdiv(x.shape[1], block), len(x))](x, rows.to(torch.int32), x.shape[1], BLOCK=block)
 
 
 def squares(sampler: IntegerSampler, x: torch.Tensor, shift: int) -> torch.Tensor:
@@ -183,7 +180,8 @@ def squares(sampler: IntegerSampler, x: torch.Tensor, shift: int) -> torch.Tenso
     out = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     _, numbers = constants(sampler, x.device, x.dtype)
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
-        _square_distances[(triton.cdiv(x.shape[1], BLOCK * BLOCKS), len(x))](
+        block, blocks = 1024, 16  # coordinates of a block, and blocks that a program handles
+        _square_distances[(triton.cdiv(x.shape[1], block * blocks), len(x))](
             x,
             out,
             numbers,
@@ -192,8 +190,8 @@ def squares(sampler: IntegerSampler, x: torch.Tensor, shift: int) -> torch.Tenso
             shift,
             x.shape[1],
             WIDE=is_wide(sampler),
-            BLOCK=BLOCK,
-            BLOCKS=BLOCKS,
+            BLOCK=block,
+            BLOCKS=blocks,
             enable_fp_fusion=False,
         )
     return out

@@ -169,7 +169,8 @@ def alias_table(table: IntArray) -> tuple[Words, int]:
         underfull = [i for i, count in enumerate(units) if count < capacity]
         overfull = [i for i, count in enumerate(units) if count > capacity]
         while underfull:  # an overfull outcome fills up an underfull column, and may become underfull itself
-            column, donor = underfull.pop(), overfull[-1]
+            column = underfull.pop()
+            donor = overfull[-1]
             alias[column] = donor
             units[donor] -= capacity - units[column]
             if units[donor] <= capacity:

@@ -38,7 +38,8 @@ def packed_size(count: int, bits: int) -> int:
     >>> packed_size(1_018_174, 4)
     509088
     """
-    bits, count = _check_bits(bits), whole("count", count, 0)
+    bits = _check_bits(bits)
+    count = whole("count", count, 0)
     word_bytes = _word_type(bits).itemsize
     return word_bytes * bits * -(-count // (8 * word_bytes))
 
@@ -69,7 +70,8 @@ def pack(values: npt.ArrayLike, bits: int) -> Bytes:
     >>> unpack(pack(z, 4), 4, count=4)
     array([ 3,  0, 15,  7], dtype=uint8)
     """
-    bits, array = _check_bits(bits), np.ascontiguousarray(values)
+    bits = _check_bits(bits)
+    array = np.ascontiguousarray(values)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"values have dtype {array.dtype}: must be integers")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -96,7 +98,8 @@ def unpack(data: Any, bits: int, count: int) -> npt.NDArray[np.unsignedinteger]:
     Raises:
         ValueError: If the number of bytes is wrong.
     """
-    bits, count = _check_bits(bits), whole("count", count, 0)
+    bits = _check_bits(bits)
+    count = whole("count", count, 0)
     size = packed_size(count, bits)
     raw = np.frombuffer(data, dtype=np.uint8)
     if raw.size != size:
@@ -122,7 +125,9 @@ def _narrow_operation(method: str) -> Any:
     return intrinsic(_operate)
 
 
-_shift_left, _shift_right, _or = _narrow_operation("shl"), _narrow_operation("lshr"), _narrow_operation("or_")
+_shift_left = _narrow_operation("shl")
+_shift_right = _narrow_operation("lshr")
+_or = _narrow_operation("or_")
 
 
 @compiled

@@ -48,7 +48,8 @@ def _levels_intrinsic(levels: int) -> Any:
             array_type, (array, offset, stride) = signature.args[0], args
             number_bytes = array_type.dtype.bitwidth // 8
             vector = ir.VectorType(context.get_value_type(array_type.dtype), VECTOR_BYTES // number_bytes)
-            data, pointers = context.make_array(array_type)(context, builder, array).data, []
+            data = context.make_array(array_type)(context, builder, array).data
+            pointers = []
             for _ in range(1 << levels):
                 pointers.append(builder.bitcast(builder.gep(data, [offset]), vector.as_pointer()))
                 offset = builder.add(offset, stride)
@@ -163,7 +164,8 @@ def transform_blocks(
     tile_bits = min(11, bits)  # a tile stays in the first cache
     tile_size = 1 << tile_bits
     for index in range(start, stop):
-        row, first = index // blocks_per_row, index % blocks_per_row << bits
+        row = index // blocks_per_row
+        first = index % blocks_per_row << bits
         block = out[row, first : first + (1 << bits)]
         for offset in range(0, len(block), tile_size):
             tile = block[offset : offset + tile_size]
@@ -189,7 +191,8 @@ def transform_far(out: Array, stride: int, levels: int, start: int, stop: int) -
     Returns:
         False, for `run_in_blocks`.
     """
-    chunks, groups = stride // ADJACENT_COLUMNS, out.shape[1] // (stride << levels)
+    chunks = stride // ADJACENT_COLUMNS
+    groups = out.shape[1] // (stride << levels)
     for index in range(start, stop):
         first = index // chunks % groups * (stride << levels) + index % chunks * ADJACENT_COLUMNS
         _adjacent_columns(out[index // (groups * chunks)], first, ADJACENT_COLUMNS, stride, levels)
@@ -218,7 +221,8 @@ def multiply_signs(out: Array, signs: Words, start: int, stop: int) -> bool:  # 
 def _square_sums(x: Array, out: Array, start: int, stop: int) -> bool:  # pragma: no cover (compiled)
     """The sums of the squares of chunks of the rows."""
     for index in range(start, stop):
-        row, chunk = index // out.shape[1], index % out.shape[1]
+        row = index // out.shape[1]
+        chunk = index % out.shape[1]
         values = x[row, chunk * SQUARES_PER_SUM : (chunk + 1) * SQUARES_PER_SUM]
         total = 0.0
         for i in range(_U(len(values))):
@@ -232,9 +236,12 @@ def _square_distances(
     x: Array, out: Array, scale: float, center: float, low: int, high: int, shift: int, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
     """The sums that `squares` returns, of chunks of the rows."""
-    twice_middle, lowest, highest = np.int64(low + high), low + POSITION_SHIFT, high + POSITION_SHIFT
+    twice_middle = np.int64(low + high)
+    lowest = low + POSITION_SHIFT
+    highest = high + POSITION_SHIFT
     for index in range(start, stop):
-        row, chunk = index // out.shape[1], index % out.shape[1]
+        row = index // out.shape[1]
+        chunk = index % out.shape[1]
         values = x[row, chunk * SQUARES_PER_SUM : (chunk + 1) * SQUARES_PER_SUM]
         total = np.int64(0)
         for i in range(_U(len(values))):

@@ -42,7 +42,9 @@ def encode(sampler: IntegerSampler, x: torch.Tensor, rng: Source, threads: int |
         if cuda.encode(sampler, x, rng, out):
             _check_finite(x)
     else:
-        flat_x, flat_out, piece = x.reshape(-1), out.view(-1), max(1, MAX_TORCH_WORDS // sampler.words_per_coordinate)
+        flat_x = x.reshape(-1)
+        flat_out = out.view(-1)
+        piece = max(1, MAX_TORCH_WORDS // sampler.words_per_coordinate)
         for start in range(0, x.numel(), piece):
             flat_out[start : start + piece] = draw(sampler, flat_x[start : start + piece], rng)
     return out
@@ -99,7 +101,8 @@ def _add_rows(sampler: IntegerSampler, x: torch.Tensor, rng: Source, total: torc
         if cuda.encode_sum(sampler, x, rng, total, check):
             _check_finite(x)
         return
-    flat_total, piece = total.view(-1), max(1, MAX_TORCH_WORDS // sampler.words_per_coordinate)
+    flat_total = total.view(-1)
+    piece = max(1, MAX_TORCH_WORDS // sampler.words_per_coordinate)
     for row in x.reshape(x.shape[0], -1):
         for start in range(0, len(row), piece):
             flat_total[start : start + piece] += draw(sampler, row[start : start + piece], rng)
@@ -120,7 +123,8 @@ def decode(z_sum: torch.Tensor, extent: float, max_sum: int, clients: int, check
     """
     total = finite("z_sum", z_sum) if check else z_sum.double()
     if check and total.numel():
-        smallest, largest = float(total.min()), float(total.max())
+        smallest = float(total.min())
+        largest = float(total.max())
         if smallest < 0 or largest > max_sum:
             raise kernels.sum_range_error(clients, max_sum, smallest if smallest < 0 else largest)
     return extent * (2 * total / max_sum - 1)
@@ -201,7 +205,8 @@ def draw(sampler: IntegerSampler, x: torch.Tensor, rng: Source) -> torch.Tensor:
         successes = torch.zeros_like(position)
         for trial in range(sampler.trials):
             a, b, c = triples[trial // 8]
-            a_and_b, b_and_c = (a << 8) | ((b >> 56) & 0xFF), (b << 16) | ((c >> 48) & 0xFFFF)
+            a_and_b = (a << 8) | ((b >> 56) & 0xFF)
+            b_and_c = (b << 16) | ((c >> 48) & 0xFFFF)
             bits = (a >> 40, a >> 16, a_and_b, b >> 32, b >> 8, b_and_c, c >> 24, c)[trial % 8]
             successes += (bits & _FRACTION_MASK) < position
         return successes

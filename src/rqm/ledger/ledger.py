@@ -269,7 +269,8 @@ def _read(path: Path) -> _Content:
                 f"{path}: line {len(lines) + 1} was changed, or a line before it is missing{_hint(raw, lines)}"
             )
         lines.append(line)
-        head, size = line["hash"], size + len(raw) + 1
+        head = line["hash"]
+        size = size + len(raw) + 1
     last = _parsed(tail, head, lines) if tail else None
     if last is not None:
         return _Content([*lines, last], last["hash"], size + len(tail), lacks_newline=True)
@@ -301,7 +302,8 @@ def _is_own_beginning(data: bytes, subject: dict[str, Any], key: Signer | None) 
     fields = {"nonce": "?" * 16, "previous": START_HASH, "hash": "?" * 64}
     if key is not None:
         fields["signature"] = "?" * 128
-    remainder, digits = data.removeprefix(start), b"0123456789abcdef"
+    remainder = data.removeprefix(start)
+    digits = b"0123456789abcdef"
     end = b", " + json.dumps(fields)[1:].encode() + b"\n"
     return len(remainder) < min(len(data), len(end)) and all(
         byte == due or (due == ord("?") and byte in digits) for byte, due in zip(remainder, end, strict=False)

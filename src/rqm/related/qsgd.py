@@ -123,7 +123,8 @@ def omega(number: int) -> str:
     code = "0"
     while number > 1:
         digits = f"{number:b}"
-        code, number = digits + code, len(digits) - 1
+        code = digits + code
+        number = len(digits) - 1
     return code
 
 

@@ -99,7 +99,8 @@ class Rappor:
         if not reports:
             return 0.0
         unset, set_ = self._count_log_pmfs(whole("reports", reports, 0))
-        keep, flip = log(1 - self.f / 2), log(self.f / 2)
+        keep = log(1 - self.f / 2)
+        flip = log(self.f / 2)
         losses = np.logaddexp(keep + set_, flip + unset) - np.logaddexp(flip + set_, keep + unset)
         losses = losses[np.isfinite(losses)]
         epsilon = self.hashes * float(losses.max() - losses.min())
@@ -118,7 +119,8 @@ class Rappor:
             ε.
         """
         unset, set_ = self._count_log_pmfs(whole("reports", reports, 0, 1000))
-        flipped, unflipped = log(self.f / 2), log(1 - self.f / 2)
+        flipped = log(self.f / 2)
+        unflipped = log(1 - self.f / 2)
         with np.errstate(invalid="ignore"):
 
             def max_losses(sets_before: bool, sets_after: bool) -> tuple[float, float]:
@@ -190,7 +192,8 @@ class Rappor:
             The bits; of several users one row each.
         """
         shape = (self.bits,) if users is None else (users, self.bits)
-        uniform, half = _uniform_units(shape, rng), int(self.f * RAPPOR_UNITS / 2)
+        uniform = _uniform_units(shape, rng)
+        half = int(self.f * RAPPOR_UNITS / 2)
         return np.where(uniform < half, True, np.where(uniform < 2 * half, False, self.bloom(value, cohort)))
 
     def report(self, permanent: Bits, rng: object) -> Bits:

@@ -121,7 +121,8 @@ class VQSGD(Mechanism):
         true_units, false_units = self.units(slots)
         if not true_units > false_units > spare_units:
             raise ValueError(f"epsilon = {self.epsilon:g}: must be larger for {slots} vertices")
-        p, q = (true_units + spare_units) / 2**TABLE_BITS, (false_units - spare_units) / 2**TABLE_BITS
+        p = (true_units + spare_units) / 2**TABLE_BITS
+        q = (false_units - spare_units) / 2**TABLE_BITS
         pair = Table(margin=1 / (p - q) - 1, rows=((p, 1 - p - q, q), (q, 1 - p - q, p)))
         if (
             min(pair.table[0, 0], pair.table[1, 2]) <= true_units
@@ -202,7 +203,8 @@ class VQSGD(Mechanism):
         Returns:
             One row of 2d integers per client.
         """
-        vertices, slots = self.vertices(rows, source), 2 * rows.shape[1]
+        vertices = self.vertices(rows, source)
+        slots = 2 * rows.shape[1]
         if self.local:
             return np.asarray(np.eye(slots, dtype=np.int64)[self._randomized(vertices, slots, source)])
         return np.asarray(self.discrete.encode(2.0 * np.eye(slots)[vertices] - 1, source)).astype(np.int64)
@@ -265,7 +267,8 @@ class VQSGD(Mechanism):
         Returns:
             d numbers.
         """
-        clients, slots = whole("clients", clients, 1), z_sum.shape[0]
+        clients = whole("clients", clients, 1)
+        slots = z_sum.shape[0]
         half = slots // 2
         if check and slots and not (z_sum.min() >= 0 and z_sum.max() <= clients):
             raise kernels.sum_range_error(clients, clients, z_sum.min() if z_sum.min() < 0 else z_sum.max())
@@ -276,6 +279,7 @@ class VQSGD(Mechanism):
 
 def _scaled(words: Any, count: int) -> IntArray:
     """⌊word · count / 2⁶⁴⌋ of words of 64 bits, exactly, for a count of at most 32 bits."""
-    low, high = words & np.uint64(2**32 - 1), words >> np.uint64(32)
+    low = words & np.uint64(2**32 - 1)
+    high = words >> np.uint64(32)
     factor = np.uint64(count)
     return np.asarray((high * factor + (low * factor >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
