@@ -31,7 +31,7 @@ from rqm.core.transform import (
     rotation_seed,
     second_clip,
 )
-from rqm.correlated.noise import CorrelatedNoise, NoiseState
+from rqm.correlated.noise import CorrelatedNoise, NoiseState, check_state
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
@@ -280,11 +280,14 @@ class BaseMean(ABC):
         Returns:
             Integers below `modulus`.
         """
-        return self._correlated_noise().settle(noise_state, self.modulus)
+        noise = self._correlated_noise()
+        return noise.settle(check_state(noise_state, self.coordinates), self.modulus)
 
     def _correlated_noise(self) -> CorrelatedNoise:
         if self.noise is None:
-            raise ValueError("noise = None: noise is independent here, and nothing is canceled")
+            raise ValueError(
+                "noise = None: must be rqm.CorrelatedNoise(…) for begin_noise and settle; independent noise has no state"
+            )
         return self.noise
 
     def encode(
@@ -330,7 +333,10 @@ class BaseMean(ABC):
         _ = self.mechanism.discrete  # only integers may leave a client
         index = whole("round_index", round_index, 0, self.participation.rounds - 1)
         if (noise_state is None) != (self.noise is None):
-            raise ValueError("noise_state: must be given with correlated noise, and only there")
+            raise ValueError(
+                f"noise_state = {shown(noise_state)}: must be what begin_noise() returned with correlated noise, and "
+                "None without"
+            )
         vector = self._client_vector(vector)
         backend = kernels.backend(vector)
         row = floats("x", vector) if backend is None else backend.finite_floats("x", vector).clone()
@@ -382,9 +388,9 @@ class BaseMean(ABC):
             seeds: The seed of each round's noise.
 
         Returns:
-            The noise; None if clients send integers, or vectors are not clipped.
+            The noise; None if clients send integers.
         """
-        if self.has_integer_messages or self.l2_clip is None:
+        if self.has_integer_messages:
             return None
         return server_noise(self.mechanism, self.noise, self.participation.rounds, seeds)
 
@@ -402,9 +408,15 @@ class BaseMean(ABC):
         """
         if self.has_integer_messages:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        std = self.mechanism.sum_noise_std(clients) * self.sensitivity_clip
-        if noise is not None and std:
-            total += std * noise.sample(round_index, total)
+        std = self.mechanism.sum_noise_std(clients)
+        if not std:
+            return total
+        if noise is None:
+            raise ValueError(
+                f"noise = None: must be what server_noise() returned, as the mechanism {self.mechanism.kind} leaves its "
+                "noise to the server"
+            )
+        total += std * self.sensitivity_clip * noise.sample(round_index, total)
         return total
 
     def decode(self, total: Any, survivors: int, *, round_index: int = 0, check: bool = True) -> Any:
@@ -447,7 +459,10 @@ class BaseMean(ABC):
             The error.
         """
         if self.l2_clip is None or not self.rotate:
-            raise ValueError("error: needs vectors that are clipped in L2 and rotated")
+            raise ValueError(
+                f"expected_error: is not known for l2_clip = {self.l2_clip} and rotate = {self.rotate}: vectors must "
+                "be clipped in L2 and rotated"
+            )
         mechanism, clients = self.mechanism, self.participation.clients
         choice = choice_error(self.coordinates, padded(self.dim), length)
         if not mechanism.has_integer_messages:

@@ -126,8 +126,8 @@ class CoordinateQuantizer:
             squares = rotation.squares(self.mechanism.sampler, floats("x", rows), self.dropped_bits)
         return squares > self.max_squares
 
-    def _within_bound(self, rows: Any) -> Any:
-        """The rows; one that breaks the budget becomes zero. None should."""
+    def enforce_bound(self, rows: Any) -> Any:
+        """The rows, changed in place: one that exceeds the L2 bound becomes zero. After a transform none does."""
         if not self.checks_length:
             return rows
         exceeds, torch_transform = self.exceeds_bound(rows), torch_backend(rows)
@@ -139,12 +139,12 @@ class CoordinateQuantizer:
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom, *, keep: Any) -> Any:
         """See `Quantizer`."""
-        return kernels.encode_long(self.mechanism.sampler, self._within_bound(row)[0], source, keep=keep)
+        return kernels.encode_long(self.mechanism.sampler, self.enforce_bound(row)[0], source, keep=keep)
 
     def add_messages(self, rows: Any, total: Any, source: object) -> None:
         """See `Quantizer`."""
         # With one thread, so that torch's own threads stay ready.
-        self.mechanism.encode_sum(self._within_bound(rows), source, out=total, check=False, threads=1)
+        self.mechanism.encode_sum(self.enforce_bound(rows), source, out=total, check=False, threads=1)
 
     def decode(self, total: Any, survivors: int, *, check: bool) -> Any:
         """See `Quantizer`."""

@@ -73,7 +73,7 @@ class PrivateRecordMean(BaseMean):
 
     >>> from rqm import DiscreteGaussian, Participation, SecureRandom
     >>> who = Participation(clients=4, rounds=10)
-    >>> mechanism = DiscreteGaussian(clip=4.0, margin=40.0)
+    >>> mechanism = DiscreteGaussian(clip=9.0, scale=0.2, steps=1001, bits=13)
     >>> mean = PrivateRecordMean(
     ...     dim=3, record_clip=1.0, l2_clip=9.0, delta=1e-6, mechanism=mechanism, participation=who
     ... )
@@ -236,7 +236,10 @@ class PrivateRecordMean(BaseMean):
     def _client_rows(self, rows: Sequence[RecordSum]) -> Any:
         """The sums of silos, a row each."""
         if not all(isinstance(row, RecordSum) for row in rows):
-            raise TypeError("rows: must be what PrivateRecordMean.sum_records returned, one for each silo")
+            raise TypeError(
+                "rows: contains what is no RecordSum: must be what PrivateRecordMean.sum_records() returned, one for "
+                "each silo"
+            )
         totals = [row.total for row in rows]
         torch_transform = torch_backend(totals[0])
         return np.stack(totals) if torch_transform is None else torch_transform.stack(totals)

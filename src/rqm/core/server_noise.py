@@ -10,7 +10,7 @@ from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.base import Mechanism
 
 Seeds = Callable[[int], int]
-"""The seed of each round's noise."""
+"""The seed of each round's noise, pseudorandom, as its two lowest bits name the parts of the noise."""
 
 
 class ServerNoise(Protocol):

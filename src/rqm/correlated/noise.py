@@ -47,26 +47,30 @@ class NoiseState:
     canceled: Any
 
 
-def check_state(state: NoiseState, length: int) -> NoiseState:
-    """Refuse noise that is not of a vector of this length.
+def check_state(state: object, length: int | None = None) -> NoiseState:
+    """Refuse what is not the noise of a vector of this length.
 
     Args:
         state: The noise.
-        length: Number of coordinates.
+        length: Number of coordinates; None: any.
 
     Returns:
         The noise.
 
     Raises:
         TypeError: If it is no `NoiseState`.
-        ValueError: If it has another length or no noise at all.
+        ValueError: If it has another length, or is zero everywhere.
     """
     if not isinstance(state, NoiseState):
-        raise TypeError(f"noise_state = {shown(state)}: must be what begin_noise() returned")
+        raise TypeError(f"noise_state = {shown(state)}: must be what begin_noise() returned for this participation")
+    length = len(state.added) if length is None else length
     if state.added.shape != (length,) or state.canceled.shape != (length,):
-        raise ValueError(f"noise_state: has {len(state.added)} coordinates: must have {length}")
+        raise ValueError(
+            f"noise_state: has {len(state.added)} coordinates: must have {length}, as begin_noise() of the same mean "
+            "returns"
+        )
     if length > MAX_ZEROS and not state.added.any():
-        raise ValueError("noise_state: is zero everywhere, which no draw is")
+        raise ValueError("noise_state: is zero everywhere, which noise never is: must be what begin_noise() returned")
     return state
 
 
@@ -281,7 +285,7 @@ class CorrelatedNoise:
         Returns:
             The canceled noise modulo `modulus`.
         """
-        return -check_state(state, len(state.canceled)).canceled % modulus
+        return -check_state(state).canceled % modulus
 
     def recover(self, total: Any, secrets: Iterable[bytes], modulus: int) -> Any:
         """Cancel the noise of clients that dropped out before they settled.
@@ -302,9 +306,9 @@ class CorrelatedNoise:
         """The noise that is added and canceled, from F and E."""
         if not self.residual_std:
             return NoiseState(transient, transient)
-        stays = residual()
-        canceled = transient + (self.gain - 1) * stays
-        return NoiseState(canceled + stays, canceled)
+        residual_noise = residual()
+        canceled = transient + (self.gain - 1) * residual_noise
+        return NoiseState(canceled + residual_noise, canceled)
 
     def _look_up(self, words: Any) -> IntArray:
         return np.asarray(np.searchsorted(np.cumsum(self.units), words.astype(np.int64), side="right") - self.largest)
