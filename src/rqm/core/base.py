@@ -286,7 +286,7 @@ class BaseMean(ABC):
     def _correlated_noise(self) -> CorrelatedNoise:
         if self.noise is None:
             raise ValueError(
-                "noise = None: must be rqm.CorrelatedNoise(…) for begin_noise and settle; independent noise has no state"
+                "noise = None: must be rqm.CorrelatedNoise(…) to begin and settle noise; independent noise has no state"
             )
         return self.noise
 
@@ -413,8 +413,8 @@ class BaseMean(ABC):
             return total
         if noise is None:
             raise ValueError(
-                f"noise = None: must be what server_noise() returned, as the mechanism {self.mechanism.kind} leaves its "
-                "noise to the server"
+                f"noise = None: must be what server_noise() returned, as {self.mechanism.kind} leaves its noise "
+                "to the server"
             )
         total += std * self.sensitivity_clip * noise.sample(round_index, total)
         return total

@@ -30,8 +30,8 @@ def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
     values = dict(values)
     if (version := values.pop("private_mean", None)) != FORMAT_VERSION:
         raise ValueError(
-            f"private_mean = {shown(version)}: must be {FORMAT_VERSION}, the format of this version of rqm; describe the "
-            "mean again with to_dict()"
+            f"private_mean = {shown(version)}: must be {FORMAT_VERSION}, the format of this version of rqm; describe "
+            "the mean again with to_dict()"
         )
     names = [*PLAIN_FIELDS, "coordinates", "noise", "mechanism"]
     tables = {table: list(table.__dataclass_fields__) for table in (Participation, ThreatModel)}
