@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from rqm import (
+    RQM,
     CorrelatedNoise,
     DiscreteGaussian,
     Gaussian,
@@ -22,6 +23,7 @@ from tests.core.exact import encoded_rows
 DIM = 100
 SILOS = {"clients": 3, "delta": 1e-6, "dim": DIM, "l2_clip": 16.0, "record_clip": 1.0}
 MEAN = private_record_mean(epsilon=5, **SILOS)
+MECHANISM = DiscreteGaussian(clip=12.8, scale=0.1, steps=401, bits=16)
 
 
 def distance(mean, first, second):
@@ -181,14 +183,23 @@ def test_a_silo_cancels_its_noise_in_its_next_message():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"threat_model": ThreatModel()}, "unit = 'user': must be 'record' for a PrivateRecordMean"),
-        ({"record_clip": None}, r"record_clip = None: must be given for records"),
-        ({"l2_clip": None}, r"l2_clip = None: must be given for records"),
+        ({"record_clip": None}, "record_clip = None: must be given for records"),
+        ({"l2_clip": None}, "l2_clip = None: must be given for records"),
         ({"l2_clip": 0.5}, r"l2_clip = 0\.5: must be from 1 to 16384 times a record's clip"),
+        ({"l2_clip": 1e6}, r"l2_clip = 1e\+06: must be from 1 to 16384"),
         ({"delta": None}, "delta = None: must be given for records"),
-        ({"coordinates": 64}, "coordinates = 64: no bound is known for records"),
-        ({"mechanism": Gaussian(local=True), "noise": CorrelatedNoise(3.0)}, "noise"),
+        ({"neighboring": "zero-out"}, "neighboring = 'zero-out': must be 'add-or-remove-one' or 'replace-one'"),
+        (
+            {"sampling_rate": 0.1, "neighboring": "replace-one"},
+            "neighboring = 'replace-one': must be 'add-or-remove-one'",
+        ),
+        ({"sampling_rate": 0.1, "rounds": 2, "max_participations": 1}, "sampling_rate: must be given without"),
         ({"sampling_rate": 1.5}, r"sampling_rate = 1\.5: must be above 0 and at most 1"),
+        ({"noise": CorrelatedNoise(2.0), "sampling_rate": 0.5, "rounds": 5}, "sampling_rate: must not be given with"),
+        ({"noise": CorrelatedNoise(2.0), "rounds": 5}, "min_separation = 1: must be larger with correlated noise"),
+        ({"noise": "correlated", "rounds": 5, "mechanism": None, "epsilon": 3}, "min_separation = 1: must be larger"),
+        ({"noise": CorrelatedNoise(9.0, 2.0, 5), "rounds": 5, "min_separation": 5}, "noise.residual_std: must be 0"),
+        ({"mechanism": RQM(margin=1.0)}, "mechanism = 'rqm': no bound is known for records"),
         (
             {"mechanism": StochasticRounding(clip=1000.0, levels=2, margin=1e4), "l2_clip": 16000.0},
             "some of the encoder's positions",
@@ -196,6 +207,27 @@ def test_a_silo_cancels_its_noise_in_its_next_message():
     ],
 )
 def test_values_without_a_bound_for_records_are_refused(change, message):
-    values = {name: value for name, value in SILOS.items() if name != "clients"} | {"mechanism": MEAN.mechanism}
-    with pytest.raises((ValueError, TypeError), match=message):
-        PrivateRecordMean(participation=Participation(3), **values | change)
+    with pytest.raises(ValueError, match=message):
+        private_record_mean(**{"mechanism": MECHANISM} | SILOS | change)
+
+
+@pytest.mark.parametrize(
+    ("threat_model", "change", "message"),
+    [
+        ({"adversary": "outsider"}, {}, "adversary = outsider: must not be given where the unit is a record"),
+        ({"honest_fraction": 0.5}, {}, "honest_fraction = 0.5: must not be given where the unit is a record"),
+        ({}, {"coordinates": 64}, "coordinates = 64: no bound is known for records"),
+        ({"unit": "user"}, {}, "unit = 'user': must be 'record' for a PrivateRecordMean"),
+        ({"unit": "user", "neighboring": "add-or-remove-one"}, {}, "neighboring = 'add-or-remove-one': must be"),
+        ({"unit": "patient"}, {}, "unit = 'patient': must be one of user, record"),
+    ],
+)
+def test_a_threat_model_that_is_not_for_records_is_refused(threat_model, change, message):
+    silos = {name: value for name, value in SILOS.items() if name != "clients"}
+    with pytest.raises(ValueError, match=message):
+        PrivateRecordMean(
+            mechanism=MECHANISM,
+            participation=Participation(4, 1, 10, "uniform"),
+            threat_model=ThreatModel(**{"unit": "record"} | threat_model),
+            **silos | change,
+        )
