@@ -45,8 +45,8 @@ def pmf_of_sum(mean, row, other_rows):
     joint = np.ones(1)
     for coordinate in range(mean.coordinates):
         pmf = mean.mechanism.sampled_pmf(row[coordinate]).astype(float)
-        for other in other_rows:
-            pmf = np.convolve(pmf, mean.mechanism.sampled_pmf(other[coordinate]).astype(float))
+        for other_row in other_rows:
+            pmf = np.convolve(pmf, mean.mechanism.sampled_pmf(other_row[coordinate]).astype(float))
         joint = np.multiply.outer(joint, pmf).ravel()
     return joint
 

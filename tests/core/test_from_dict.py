@@ -41,8 +41,8 @@ def test_a_mean_of_users_survives_json(mechanism, dim, clients, delta, max_parti
     assert again.privacy_parameters() == mean.privacy_parameters()
     small = mean.with_values(dim=4, l2_clip=3 * mechanism.clip)
     messages = [
-        each.encode_simulated(np.linspace(-1, 1, 4), SeededRandom(3), round_index=4)
-        for each in (small, read_again(small))
+        described.encode_simulated(np.linspace(-1, 1, 4), SeededRandom(3), round_index=4)
+        for described in (small, read_again(small))
     ]
     assert (messages[0] == messages[1]).all()
 
@@ -52,8 +52,8 @@ def test_correlated_noise_survives_json(noise):
     mean = mean_of(ONE_BIT, 50, clients=20, rounds=6, max_participations=1, noise=noise)
     assert read_again(mean) == mean
     assert read_again(mean).fingerprint == mean.fingerprint
-    other = mean_from_dict(mean.to_dict() | {"noise": noise.to_dict() | {"transient_std": 21.0}})
-    assert other.fingerprint != mean.fingerprint
+    changed = mean_from_dict(mean.to_dict() | {"noise": noise.to_dict() | {"transient_std": 21.0}})
+    assert changed.fingerprint != mean.fingerprint
 
 
 def test_a_choice_of_coordinates_survives_json():

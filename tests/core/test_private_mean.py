@@ -30,8 +30,10 @@ from rqm.mechanisms.banded import BandedGaussian
 from tests.core.exact import ONE_BIT, encoded_rows, hockey_stick, mean_of, mechanisms, pmf_of_sum, squared_distance
 
 RESIDUAL = CorrelatedNoise(20.0, 2.0, 5)
-WHO = Participation(clients=20, rounds=6, population=200, max_participations=1)
-CORRELATED = PrivateMean(dim=50, mechanism=replace(ONE_BIT, clip=0.5), noise=CorrelatedNoise(20.0), participation=WHO)
+PARTICIPATION = Participation(clients=20, rounds=6, population=200, max_participations=1)
+CORRELATED = PrivateMean(
+    dim=50, mechanism=replace(ONE_BIT, clip=0.5), noise=CorrelatedNoise(20.0), participation=PARTICIPATION
+)
 INDEPENDENT = PrivateMean(dim=50, mechanism=CORRELATED.mechanism, participation=Participation(20, 6))
 
 
@@ -317,8 +319,8 @@ def test_without_noise_there_is_no_guarantee():
 def test_rounds_choose_other_coordinates_and_the_seed_decides():
     mean, x = subset_mean(StochasticRounding, 1000, 64, rounds=3), np.linspace(-1, 1, 1000)
     messages = [
-        each.encode_simulated(x, SeededRandom(3), round_index=round_index).tolist()
-        for each, round_index in ((mean, 2), (replace(mean), 2), (mean, 1), (mean.with_values(seed=9), 2))
+        each_mean.encode_simulated(x, SeededRandom(3), round_index=round_index).tolist()
+        for each_mean, round_index in ((mean, 2), (replace(mean), 2), (mean, 1), (mean.with_values(seed=9), 2))
     ]
     assert len(messages[0]) == 64
     assert messages[0] == messages[1]
@@ -506,9 +508,9 @@ def test_a_guarantee_counts_both_messages():
 
 @pytest.mark.slow
 def test_sampled_noise_is_accepted_though_all_residual_noise_may_be_zero():
-    who = Participation(4, 4, min_separation=2)
+    participation = Participation(4, 4, min_separation=2)
     mean = PrivateMean(
-        dim=8, mechanism=StochasticRounding(levels=2), participation=who, noise=CorrelatedNoise(20.0, 0.5, 8)
+        dim=8, mechanism=StochasticRounding(levels=2), participation=participation, noise=CorrelatedNoise(20.0, 0.5, 8)
     )
     for _ in range(30):  # in about one of ten draws all residual noise is zero
         mean.encode(np.zeros(8), SecureRandom(), noise_state=mean.begin_noise(SecureRandom()))
@@ -556,7 +558,10 @@ def test_other_descriptions_of_noise_are_refused(noise):
         ({"noise": CorrelatedNoise(5.0, 0.1, 2)}, "noise.residual_std = 0.1: must be from 0.5"),
         ({"threat_model": ThreatModel("outsider"), "participation": Participation(20, 6, 200, "uniform")}, "adversary"),
         (
-            {"threat_model": ThreatModel(honest_fraction=0.5), "participation": replace(WHO, sampling="uniform")},
+            {
+                "threat_model": ThreatModel(honest_fraction=0.5),
+                "participation": replace(PARTICIPATION, sampling="uniform"),
+            },
             "honest_fraction = 0.5: must be a number",
         ),
     ],

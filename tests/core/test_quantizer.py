@@ -93,7 +93,7 @@ def test_no_clipped_vector_of_up_to_a_million_coordinates_becomes_zero(bits):
 
 
 def test_vectors_scaled_to_the_clip_itself_exceed_the_bound():
-    """The room that `max_length` leaves for the rounding is needed."""
+    """The slack of `max_length` for the rounding is needed."""
     mean = mean_of(FEW_POSITIONS, 4)
     x = np.random.default_rng(0).normal(size=(2000, 4)) * 100
     rows, _ = Transform(mean.l2_clip * (1 - 2.0**-15), mean.transform().rotation).forward(x)
@@ -101,7 +101,7 @@ def test_vectors_scaled_to_the_clip_itself_exceed_the_bound():
 
 
 @given(mechanisms, st.integers(1, 2**20), st.floats(0.3, 300))
-def test_the_room_for_the_rounding_is_enough_and_not_more(mechanism, count, ratio):
+def test_the_slack_for_the_rounding_is_enough_and_not_more(mechanism, count, ratio):
     """A vector of the largest length whose every position is rounded outwards is within the budget."""
     bound, sampler = ratio * mechanism.clip, mechanism.sampler
     quantizer = CoordinateQuantizer(mechanism, count, bound)
@@ -118,6 +118,6 @@ def test_the_room_for_the_rounding_is_enough_and_not_more(mechanism, count, rati
         assert length > (1 - 1e-4) * bound
 
 
-def test_a_clip_without_room_for_the_rounding_is_refused():
-    with pytest.raises(ValueError, match=r"l2_clip = 0\.001: has room for"):
+def test_a_clip_that_is_too_small_for_the_rounding_is_refused():
+    with pytest.raises(ValueError, match=r"l2_clip = 0\.001: allows .* positions of the encoder, too few"):
         _ = CoordinateQuantizer(FEW_POSITIONS, 1024, 1e-3).max_length

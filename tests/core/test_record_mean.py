@@ -72,7 +72,7 @@ def test_a_mean_over_the_number_of_records_or_without_their_clip_would_change_by
     rows[0] *= -100
     clipped = [MEAN.sum_records(rows[start:]) for start in (0, 1)]
     assert distance(MEAN, *clipped) <= 1.0
-    divided = [RecordSum(16 * each.total / each.records, 1) for each in clipped]
+    divided = [RecordSum(16 * total.total / total.records, 1) for total in clipped]
     assert distance(MEAN, *divided) > 1.0
     unclipped = [RecordSum(16 * rows[start:].mean(axis=0), 1) for start in (0, 1)]
     assert distance(MEAN, *unclipped) > 2.0
@@ -159,9 +159,9 @@ def test_a_trusted_server_adds_noise_in_units_of_the_record_clip():
 
 
 def test_a_silo_cancels_its_noise_in_its_next_message():
-    noise, who = CorrelatedNoise(50.0), {"rounds": 4, "min_separation": 4}
+    noise, order = CorrelatedNoise(50.0), {"rounds": 4, "min_separation": 4}
     mechanism = DiscreteGaussian(clip=16.0, scale=0.002, steps=1001, bits=14)  # a step or two
-    mean = private_record_mean(mechanism=mechanism, noise=noise, **SILOS, **who)
+    mean = private_record_mean(mechanism=mechanism, noise=noise, **SILOS, **order)
     assert not mean.has_second_message
     assert mean.wire_bits == mean.modulus.bit_length() - 1
     rows, state, total = records(20, 0.02), None, 0
@@ -171,7 +171,7 @@ def test_a_silo_cancels_its_noise_in_its_next_message():
         if pending is not None:
             total = total + mean.settle(pending)
     exact = noise.settle(state, mean.modulus)
-    independent = private_record_mean(mechanism=mechanism, **SILOS, **who)
+    independent = private_record_mean(mechanism=mechanism, **SILOS, **order)
     plain = sum(independent.encode_simulated(rows, SeededRandom(9, index)) for index in range(2))
     centered = (total + exact - plain + mean.modulus // 2) % mean.modulus - mean.modulus // 2
     assert np.abs(centered).max() < 15 < noise.transient_std

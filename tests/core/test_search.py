@@ -95,15 +95,15 @@ def test_a_calibration_clips_vectors():
 
 
 def test_a_trusted_server_with_poisson_sampling_has_no_private_mean():
-    who = {"clients": 10, "population": 100, "rounds": 5, "dim": 4}
-    poisson = calibrate("gaussian", epsilon=3, neighboring="add-or-remove-one", adversary="outsider", **who)
+    users = {"clients": 10, "population": 100, "rounds": 5, "dim": 4}
+    poisson = calibrate("gaussian", epsilon=3, neighboring="add-or-remove-one", adversary="outsider", **users)
     assert 2.99 < poisson.epsilon <= 3
     with pytest.raises(TypeError, match="trusted server"):
         poisson.private_mean()
     for change in ({"adversary": "server"}, {"mechanism": "rounding"}):
         with pytest.raises(ValueError, match="must come with the mechanism gaussian and the adversary outsider"):
             calibrate(
-                **{"mechanism": "gaussian", "adversary": "outsider", **who} | change,
+                **{"mechanism": "gaussian", "adversary": "outsider", **users} | change,
                 epsilon=3,
                 neighboring="add-or-remove-one",
             )
@@ -196,13 +196,14 @@ def test_correlated_noise_is_found_for_an_epsilon():
 
 @pytest.mark.slow
 def test_residual_noise_leaves_less_in_the_models():
-    who = {"clients": 1000, "population": 10**6, "max_participations": 1, "rounds": 40}
+    users = {"clients": 1000, "population": 10**6, "max_participations": 1, "rounds": 40}
     values = {"delta": 1e-6, "dim": 2**16}
-    mean = private_mean(epsilon=1, noise="correlated", **who, **values)
+    mean = private_mean(epsilon=1, noise="correlated", **users, **values)
     assert mean.noise.residual_std
     assert 0.98 <= mean.guarantee().epsilon <= 1
     assert mean_from_dict(mean.to_dict()) == mean
-    noise, participation = CorrelatedNoise(iterate_noise(Workload(40)).best_ratio(40) / 2), Participation(**who)
+    noise = CorrelatedNoise(iterate_noise(Workload(40)).best_ratio(40) / 2)
+    participation = Participation(**users)
     target = Target(1.0, 1e-6, participation, ThreatModel(), 2**16, 1.0)
     mechanism = fit(StochasticRounding(clip=4 / 2**8, levels=2), target, noise)
     transient = PrivateMean(mechanism=mechanism, noise=noise, participation=participation, l2_clip=1.0, **values)
@@ -261,8 +262,8 @@ def test_the_order_of_records_with_the_least_noise_in_the_models_is_chosen():
     assert orders["all"].mean.noise is None
     for name, order in orders.items():
         assert 0.95 < order.mean.guarantee().epsilon / questions[name]["epsilon"] <= 1
-    other = calibrate_records(**questions["often"], **silos, workload=Workload(40, 0.0, "constant"))
-    assert other.mean.noise != often.noise  # the best noise depends on how the server steps
+    constant_rate = calibrate_records(**questions["often"], **silos, workload=Workload(40, 0.0, "constant"))
+    assert constant_rate.mean.noise != often.noise  # the best noise depends on how the server steps
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "silos.md"

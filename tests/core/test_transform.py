@@ -63,9 +63,9 @@ def test_arrays_and_tensors_with_and_without_the_compiler_agree(dim, monkeypatch
 
     compiled, arrays = outputs(x.clone()), outputs(x.numpy().copy())
     monkeypatch.setattr(torch_transform, "_has_numba", lambda: False)
-    for expected, *others in zip(outputs(x.clone()), compiled, arrays, strict=True):
-        for other in others:
-            np.testing.assert_allclose(other, expected, atol=1e-13)
+    for expected, *other_outputs in zip(outputs(x.clone()), compiled, arrays, strict=True):
+        for output in other_outputs:
+            np.testing.assert_allclose(output, expected, atol=1e-13)
     assert compiled[1].tolist() == [True, False, True]
 
 

@@ -114,23 +114,23 @@ def test_residual_noise_is_what_remains_of_both_messages(from_secret):
 
 @pytest.mark.parametrize("noise", [CorrelatedNoise(3.0), CorrelatedNoise(20.0, 2.0, 8)])
 def test_the_noise_of_a_sum_has_the_variance_of_its_clients(noise):
-    like = torch.zeros(50_000, dtype=torch.int32)
-    state = noise.sample_sum(7, like, SeededRandom(5))
-    assert state.added.dtype == like.dtype
-    assert not like.any()
+    zeros = torch.zeros(50_000, dtype=torch.int32)
+    state = noise.sample_sum(7, zeros, SeededRandom(5))
+    assert state.added.dtype == zeros.dtype
+    assert not zeros.any()
     for values, variance in ((state.added, noise.added_variance), (state.canceled, noise.canceled_variance)):
         assert values.double().var().item() == pytest.approx(7 * variance, rel=0.03)
-        assert abs(values.double().mean().item()) < 5 * (7 * variance / len(like)) ** 0.5
+        assert abs(values.double().mean().item()) < 5 * (7 * variance / len(zeros)) ** 0.5
 
 
 def test_secure_noise_never_repeats_and_that_of_a_secret_does():
     noise = CorrelatedNoise(25.0, 2.0, 5)
     first, second = (noise.sample(1000, SecureRandom()) for _ in range(2))
     assert (first.added != second.added).any()
-    first, second, other = (noise.begin(secret, 1000) for secret in (bytes(32), bytes(32), bytes(range(32))))
+    first, second, third = (noise.begin(secret, 1000) for secret in (bytes(32), bytes(32), bytes(range(32))))
     assert (first.added == second.added).all()
     assert (first.canceled == second.canceled).all()
-    assert (first.added != other.added).any()
+    assert (first.added != third.added).any()
 
 
 @pytest.mark.parametrize("noise", [CorrelatedNoise(20.0), CorrelatedNoise(20.0, 2.0, 8)])

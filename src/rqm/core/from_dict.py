@@ -35,8 +35,8 @@ def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
         )
     names = [*PLAIN_FIELDS, "coordinates", "noise", "mechanism"]
     tables = {table: list(table.__dataclass_fields__) for table in (Participation, ThreatModel)}
-    known = [*names, *tables[Participation], *tables[ThreatModel]]
-    known_keys(values, known, needed=known)
+    all_names = [*names, *tables[Participation], *tables[ThreatModel]]
+    known_keys(values, all_names, needed=all_names)
     arguments = {name: values[name] for name in names}
     arguments["mechanism"] = mechanism_from_dict(values["mechanism"])
     arguments["noise"] = None if values["noise"] is None else CorrelatedNoise.of(values["noise"])

@@ -1,8 +1,8 @@
 """`PrivateRecordMean`: the mean of silos' vectors, with a guarantee for every record of a silo.
 
 A silo sends the sum of its records' vectors, each clipped. Nothing else leaves the silo: no number
-of records, and no mean over them. The sum is scaled down to a public bound, which brings no two
-sums further apart. So the guarantee rests only on the clip of every record
+of records, and no mean over them. The sum is scaled down to a public bound, which never increases
+the distance of two sums. So the guarantee depends only on the clip of every record
 (docs/proofs/participation.md#lemma-8).
 """
 
@@ -22,9 +22,9 @@ from rqm.core.transform import FLOAT_ROOM, clip_and_rotate, torch_backend
 from rqm.correlated.noise import CorrelatedNoise
 
 RECORDS_PER_BLOCK = 128
-"""Records are added up in blocks, and then the blocks, so float64 loses less than `FLOAT_ROOM` of a record."""
+"""Records are added up in blocks, and then the blocks, so that float errors stay below `FLOAT_ROOM` of a record."""
 MAX_CLIP_RATIO = 2**14
-"""The largest bound of a silo over a record's clip, so float64 loses less when a sum is scaled and rotated."""
+"""The largest bound of a silo over a record's clip, so that float errors of scaling and rotating stay small."""
 
 
 @final
@@ -103,7 +103,8 @@ class PrivateRecordMean(BaseMean):
         for name in ("record_clip", "l2_clip"):
             if getattr(self, name) is None:
                 raise ValueError(
-                    f"{name} = None: must be given for records: their own clip, and a public bound on a silo's sum"
+                    f"{name} = None: must be given for records: record_clip is the L2 clip of each record's vector, "
+                    "l2_clip a public bound on a silo's sum"
                 )
         assert self.record_clip is not None
         assert self.l2_clip is not None
@@ -152,7 +153,8 @@ class PrivateRecordMean(BaseMean):
             raise ValueError("noise.residual_std: must be 0 for records: a silo cancels all of its transient noise")
         if self.participation.window == 1:
             raise ValueError(
-                "min_separation = 1: must be larger with correlated noise: a record returns after so many rounds"
+                "min_separation = 1: must be larger with correlated noise: it is the number of rounds "
+                "after which a record returns"
             )
         if self.has_integer_messages and self.mechanism.discrete.additive is None:
             raise ValueError(
@@ -168,7 +170,7 @@ class PrivateRecordMean(BaseMean):
 
     @cached_property
     def quantizer(self) -> Quantizer:
-        """How a silo's vector becomes a message. Its length matters to no guarantee, so none is checked."""
+        """How a silo's vector becomes a message. No guarantee depends on its norm, so it is not checked."""
         return quantizer_for(self.mechanism, self.coordinates, self.l2_bound, checks_length=False)
 
     @property
@@ -178,21 +180,21 @@ class PrivateRecordMean(BaseMean):
 
     @cached_property
     def record_length(self) -> float:
-        """The length to which a record's vector is scaled down, below its clip, as sums are rounded to positions.
+        """The L2 norm to which a record's vector is scaled down, below its clip, as sums are rounded to positions.
 
         Raises:
-            ValueError: If the clip has no room for the rounding.
+            ValueError: If the clip is too small for the rounding.
         """
         clip = self.sensitivity_clip
         length = (1 - FLOAT_ROOM) * clip
         if self.has_integer_messages:
             mechanism, sampler = self.mechanism.discrete, self.mechanism.discrete.sampler
-            room = clip / mechanism.clip * (sampler.high - sampler.low) / 2 - sqrt(self.coordinates)
-            length = min(length, (1 - FLOAT_ROOM) * room / sampler.scale)
+            positions = clip / mechanism.clip * (sampler.high - sampler.low) / 2 - sqrt(self.coordinates)
+            length = min(length, (1 - FLOAT_ROOM) * positions / sampler.scale)
         if not length > clip / 2:
             raise ValueError(
-                f"record_clip = {clip:g}: is no more than some of the encoder's positions: must be larger, or the "
-                "mechanism's clip smaller"
+                f"record_clip = {clip:g}: is only some of the encoder's positions wide: must be larger, or the "
+                f"mechanism's clip ({self.mechanism.clip:g}) smaller"
             )
         return length
 
