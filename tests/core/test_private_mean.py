@@ -45,10 +45,8 @@ def subset_mean(kind, dim, count, clients=20, rounds=1):
         RQM: {"margin": 30.0},
         DiscreteGaussian: {"steps": 15, "bits": 12, "scale": 2.0},
     }
-    if kind is Gaussian:
-        mechanism = Gaussian(5.0)
-    else:
-        mechanism = kind(clip=min(4, count**0.5) * second_clip(count) / count**0.5, **options[kind])
+    clip = min(4, count**0.5) * second_clip(count) / count**0.5
+    mechanism = Gaussian(5.0) if kind is Gaussian else kind(clip=clip, **options[kind])
     return private_mean(mechanism=mechanism, dim=dim, coordinates=count, clients=clients, rounds=rounds)
 
 
@@ -325,8 +323,6 @@ def test_rounds_choose_other_coordinates_and_the_seed_decides():
     assert len(messages[0]) == 64
     assert messages[0] == messages[1]
     assert messages[0] not in messages[2:]
-    choices = [choose_indices(mean.seed, round_index, 64, 1024).tolist() for round_index in range(3)]
-    assert choices[0] != choices[1]
 
 
 def test_all_coordinates_are_the_same_as_no_choice():
@@ -458,14 +454,10 @@ def decode_rounds(mean, vector, seed=None):
         settled, states = states, []
         total = sum((mean.settle(state) for state in settled), np.zeros(mean.coordinates, dtype=np.int64))
         for client in range(mean.participation.clients):
-            if seed is None:
-                state, source = mean.begin_noise(SecureRandom()), SecureRandom()
-                message = mean.encode(vector, source, round_index=round_index, noise_state=state)
-            else:
-                state = mean.noise.sample(mean.coordinates, SeededRandom(seed, round_index, client, 1))
-                source = SeededRandom(seed, round_index, client)
-                message = mean.encode_simulated(vector, source, round_index=round_index, noise_state=state)
-            states.append(state)
+            path = seed, round_index, client
+            sources = [SecureRandom() if seed is None else SeededRandom(*path, stream) for stream in (0, 1)]
+            states.append(mean.noise.sample(mean.coordinates, sources[0]))
+            message = mean.encode_simulated(vector, sources[1], round_index=round_index, noise_state=states[-1])
             assert 0 <= message.min() <= message.max() < mean.modulus
             total += message
         estimates.append(mean.decode(total % mean.modulus, mean.participation.clients, round_index=round_index))
@@ -506,16 +498,6 @@ def test_a_guarantee_counts_both_messages():
     assert "both of its messages" in str(guarantee)
 
 
-@pytest.mark.slow
-def test_sampled_noise_is_accepted_though_all_residual_noise_may_be_zero():
-    participation = Participation(4, 4, min_separation=2)
-    mean = PrivateMean(
-        dim=8, mechanism=StochasticRounding(levels=2), participation=participation, noise=CorrelatedNoise(20.0, 0.5, 8)
-    )
-    for _ in range(30):  # in about one of ten draws all residual noise is zero
-        mean.encode(np.zeros(8), SecureRandom(), noise_state=mean.begin_noise(SecureRandom()))
-
-
 def test_noise_is_given_where_it_is_correlated_and_only_there():
     state = CORRELATED.begin_noise(SecureRandom())
     for mean, noise_state in ((CORRELATED, None), (INDEPENDENT, state)):
@@ -539,16 +521,10 @@ def test_other_noise_is_neither_added_nor_canceled(state):
 
 
 @pytest.mark.parametrize(
-    "noise", [(30.0, 2.0, 5), (3.0, 1.0), True, "correlated", {"transient_std": 3.0, "goes": 1}, {"gain": 5}]
-)
-def test_other_descriptions_of_noise_are_refused(noise):
-    with pytest.raises((ValueError, TypeError), match="noise"):
-        replace(CORRELATED, noise=noise)
-
-
-@pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"noise": True}, "noise = True: must be 'independent', 'correlated', or a table"),
+        ({"noise": {"gain": 5}}, "noise"),
         ({"mechanism": RQM()}, "two levels"),
         ({"mechanism": PBM()}, "two levels"),
         ({"mechanism": StochasticRounding(levels=4, margin=5.0)}, "two levels"),

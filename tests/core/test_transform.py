@@ -146,21 +146,21 @@ def test_all_sets_of_indices_are_equally_likely(count):
 
 
 def test_arrays_and_tensors_choose_the_same_coordinates():
-    transform = Transform(1.0, Rotation(1000, 4), CoordinateChoice(1000, 64, seed=3, round_index=1), 0.8)
-    x = np.random.default_rng(0).normal(size=(1, 1000))
+    rotation, choice = Rotation(1000, 4), CoordinateChoice(1000, 64, seed=3, round_index=1)
+    transform, x = Transform(1.0, rotation, choice, 0.8), np.random.default_rng(0).normal(size=(1, 1000))
     rows, tensors = transform.forward(x.copy())[0], transform.forward(torch.from_numpy(x))[0]
     assert rows.shape == (1, 64)
     assert np.linalg.norm(rows) == pytest.approx(0.8)  # the second clip
     np.testing.assert_allclose(tensors.numpy(), rows, atol=1e-13)
-    inverse, rotated = transform.inverse(rows[0].copy()), transform.rotation.forward(x)
-    np.testing.assert_allclose(transform.inverse(tensors[0]).numpy(), inverse, atol=1e-13)
-    expected = np.zeros((1, 1024))
-    indices = choose_indices(3, 1, 64, 1024)
-    expected[:, indices] = 16 * rotated[:, indices]  # (√(1024/64))², or E[MᵀM] would not be I
-    direction = transform.rotation.inverse(expected)[0]
-    np.testing.assert_allclose(inverse / np.linalg.norm(inverse), direction / np.linalg.norm(direction), atol=1e-12)
-    unclipped = Transform(None, transform.rotation, transform.choice)
-    np.testing.assert_allclose(unclipped.inverse(unclipped.forward(x)[0][0]), direction, atol=1e-12)
+    np.testing.assert_allclose(transform.inverse(tensors[0]).numpy(), transform.inverse(rows[0].copy()), atol=1e-13)
+    unclipped, expected, indices = (
+        Transform(None, rotation, choice),
+        np.zeros((1, 1024)),
+        choose_indices(3, 1, 64, 1024),
+    )
+    expected[:, indices] = 16 * rotation.forward(x)[:, indices]  # (√(1024/64))², or E[MᵀM] would not be I
+    inverse = unclipped.inverse(unclipped.forward(x)[0][0])
+    np.testing.assert_allclose(inverse, rotation.inverse(expected)[0], atol=1e-12)
 
 
 @pytest.mark.statistical
