@@ -194,7 +194,7 @@ class PrivateRecordMean(BaseMean):
         if not length > clip / 2:
             raise ValueError(
                 f"record_clip = {clip:g}: is only some of the encoder's positions wide: must be larger, or the "
-                f"mechanism's clip ({self.mechanism.clip:g}) smaller"
+                f"mechanism's clip ({self.mechanism.discrete.clip:g}) smaller"
             )
         return length
 
