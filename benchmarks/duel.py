@@ -40,7 +40,11 @@ from itertools import count as counter
 from pathlib import Path
 import numpy as np, torch
 import rqm
-from rqm import RQM, Plan, PrivateMean, StochasticRounding, SecureRandom, SeededRandom, renyi
+from rqm import RQM, Plan, PrivateMean, SecureRandom, SeededRandom, renyi
+try:
+    from rqm import StochasticRounding
+except ImportError:
+    from rqm import Rounding as StochasticRounding
 try:
     from rqm.data.federated_data import Clients, FederatedData
 except ImportError:

@@ -10,12 +10,13 @@ from math import isfinite
 
 import numpy as np
 
-from rqm import CorrelatedNoise, Participation, PrivateMean, StochasticRounding, ThreatModel
+from rqm import CorrelatedNoise, Participation, PrivateMean, PrivateRecordMean, StochasticRounding, ThreatModel
 from rqm.mechanisms.additive import DiscreteGaussian
 from tests.accounting import attacks
 from tests.accounting.attacks import Client
 from tests.accounting.random_mechanisms import additive, bit, levelled, log_uniform, one_of, trials, wide
 from tests.accounting.statements import Statement, attained, random_delta
+from tests.core.exact import encoded_rows
 
 EASY = (bit, bit, wide, trials, lambda rng: additive(rng, (3, 5), 1.0))
 FEW_OUTCOMES = 600
@@ -64,19 +65,14 @@ def maybe(rng, probability, value):
 
 def encoded(mean, x, round_index):
     """The coordinates that are sent for a vector, in units of their clip."""
-    rows, _ = mean._prepared(np.array([x], dtype=np.float64), round_index)
-    return np.clip(np.asarray(mean._within(rows)[0], dtype=float) / mean.mechanism.clip, -1, 1)
+    row = encoded_rows(mean, np.array([x], dtype=np.float64), round_index)[0]
+    return np.clip(row / mean.mechanism.clip, -1, 1)
 
 
 def directions(rng, mean, round_index):
-    """Vectors at the L2 clip: along an axis, what is encoded as a corner, and at random."""
-    corner = np.ones(mean.coordinates)
-    rotation = mean.rotation(round_index)
-    if mean.is_subset:
-        corner = mean.choice(round_index).inverse(corner[None], rotation)[0]
-    elif rotation is not None:
-        corner = rotation.inverse(corner[None])[0]
-    for x in (np.eye(mean.dim)[0], np.asarray(corner, dtype=float), rng.normal(size=mean.dim)):
+    """Vectors at the L2 clip: along an axis, what is sent as a corner, and at random."""
+    corner = mean.transform(round_index).inverse(np.ones(mean.coordinates))
+    for x in (np.eye(mean.dim)[0], corner, rng.normal(size=mean.dim)):
         if (length := np.linalg.norm(x)) > 1e-9:
             yield x / length * mean.l2_clip
 
@@ -294,7 +290,7 @@ def record_mean(rng, mech, participation, **values):
     shape["l2_clip"] = max(shape["l2_clip"], 2 * clip)
     honest = maybe(rng, 0.5, int(rng.integers(1, participation.clients + 1)))
     neighboring = values.pop("neighboring", None) or str(rng.choice(["replace-one", "add-or-remove-one"]))
-    return PrivateMean(
+    return PrivateRecordMean(
         mechanism=mech,
         participation=participation,
         threat_model=ThreatModel(neighboring=neighboring, unit="record", honest_clients=honest),

@@ -3,9 +3,20 @@
 from dataclasses import fields, replace
 from typing import NamedTuple
 
-from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, StochasticRounding, ThreatModel
+from rqm import (
+    PBM,
+    RQM,
+    CorrelatedNoise,
+    Gaussian,
+    Participation,
+    PrivateMean,
+    PrivateRecordMean,
+    StochasticRounding,
+    ThreatModel,
+)
 from rqm.accounting.accountant import EpsilonResult
 from rqm.accounting.guarantee import ADVERSARY_TEXTS
+from rqm.core.base import BaseMean
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
 from tests.accounting.random_mechanisms import log_uniform
@@ -25,7 +36,7 @@ class Printed(NamedTuple):
     assumptions: frozenset[str]
 
 
-def printed(mean: PrivateMean, result: EpsilonResult) -> Printed:
+def printed(mean: BaseMean, result: EpsilonResult) -> Printed:
     """The words of the headline, and the texts of all assumptions."""
     threat = mean.threat_model
     is_trusted = mean.release.is_by_trusted_server
@@ -162,7 +173,7 @@ def record_setting(rng):
     if isinstance(mechanism, Gaussian):
         mechanism = replace(mechanism, local=False)
     separation = int(rng.integers(2, 8)) if kind == 1 else 1
-    return PrivateMean(
+    return PrivateRecordMean(
         dim=dim,
         mechanism=mechanism,
         delta=DELTA,

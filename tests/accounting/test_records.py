@@ -1,12 +1,12 @@
 """ε of a record against enumerations: sums of few silos, samples of records, and rounds."""
 
 from itertools import product
-from math import exp, inf, log, sqrt
+from math import exp, inf, sqrt
 
 import numpy as np
 import pytest
 
-from rqm import PBM, RQM, CorrelatedNoise, Gaussian, Participation, PrivateMean, StochasticRounding, ThreatModel
+from rqm import PBM, Gaussian, Participation, StochasticRounding, ThreatModel
 from rqm import private_record_mean as record_mean
 from rqm.accounting.accountant import account
 from rqm.accounting.record_release import RecordRelease
@@ -220,63 +220,10 @@ def test_secret_sampling_saves_much_of_the_noise():
     assert "(Poisson sampling), and only its silo knows the sample" in sampled.sentence
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"record_clip": None}, "record_clip = None: must be given for records"),
-        ({"l2_clip": None}, "l2_clip = None: must be given for records"),
-        ({"l2_clip": 0.5}, "l2_clip = 0.5: must be from 1 to 16384 times a record's clip"),
-        ({"l2_clip": 1e6}, "l2_clip = 1e\\+06: must be from 1 to 16384"),
-        ({"delta": None}, "delta = None: must be given for records"),
-        ({"neighboring": "zero-out"}, "neighboring = 'zero-out': must be 'add-or-remove-one' or 'replace-one'"),
-        (
-            {"sampling_rate": 0.1, "neighboring": "replace-one"},
-            "neighboring = 'replace-one': must be 'add-or-remove-one'",
-        ),
-        ({"sampling_rate": 0.1, "rounds": 2, "max_participations": 1}, "sampling_rate: must be given without"),
-        ({"sampling_rate": 1.5}, "sampling_rate = 1.5"),
-        ({"noise": CorrelatedNoise(2.0), "sampling_rate": 0.5, "rounds": 5}, "sampling_rate: must not be given with"),
-        ({"noise": CorrelatedNoise(2.0), "rounds": 5}, "min_separation = 1: must be larger with correlated noise"),
-        ({"noise": "correlated", "rounds": 5, "mechanism": None, "epsilon": 3}, "min_separation = 1: must be larger"),
-    ],
-)
-def test_what_no_bound_is_known_for_is_refused(changes, message):
-    mech = DiscreteGaussian(clip=12.8, scale=0.1, steps=401, bits=16)
-    with pytest.raises(ValueError, match=message):
-        record_mean(**{"mechanism": mech, **SILOS, **changes})
-
-
-@pytest.mark.parametrize(
-    ("threat_model", "changes", "message"),
-    [
-        ({"adversary": "outsider"}, {}, "adversary = outsider: must not be given where the unit is a record"),
-        ({"honest_fraction": 0.5}, {}, "honest_fraction = 0.5: must not be given where the unit is a record"),
-        ({}, {"coordinates": 64}, "coordinates = 64: no bound is known for records"),
-        ({"unit": "user"}, {}, "record_clip = 1.0: must come with unit = 'record'"),
-        ({"unit": "user", "neighboring": "add-or-remove-one"}, {}, "neighboring = 'add-or-remove-one': must be"),
-        ({"unit": "user"}, {"record_clip": None, "sampling_rate": 0.1}, "sampling_rate = 0.1: must come with"),
-        ({"unit": "patient"}, {}, "unit = 'patient': must be one of user, record"),
-    ],
-)
-def test_what_does_not_go_with_records_is_refused(threat_model, changes, message):
-    values = {"unit": "record", **threat_model}
-    silos = {name: value for name, value in SILOS.items() if name != "clients"}
-    with pytest.raises(ValueError, match=message):
-        PrivateMean(
-            mechanism=DiscreteGaussian(clip=12.8, scale=0.1, steps=401, bits=16),
-            participation=Participation(4, 1, 10, "uniform"),
-            threat_model=ThreatModel(**values),
-            **silos | changes,
-        )
-
-
-def test_a_mechanism_with_levels_inside_the_clip_is_refused():
-    with pytest.raises(ValueError, match="mechanism = 'rqm': no bound is known for records"):
-        record_mean(mechanism=RQM(margin=1.0), **SILOS)
-    mean = record_mean(
-        mechanism=StochasticRounding(levels=2, margin=50.0, clip=8.0), neighboring="replace-one", **SILOS
-    )
-    assert log(mean.guarantee().epsilon) < 3
+def test_levels_outside_the_clip_have_a_bound_for_records():
+    mechanism = StochasticRounding(levels=2, margin=50.0, clip=8.0)
+    mean = record_mean(mechanism=mechanism, neighboring="replace-one", **SILOS)
+    assert mean.guarantee().epsilon < 20
 
 
 @pytest.mark.parametrize(

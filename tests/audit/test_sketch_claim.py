@@ -7,6 +7,7 @@ from rqm import Participation, PrivateMean, SeededRandom, StochasticRounding
 from rqm.audit.sketch_claim import audit_sketch
 from rqm.core.transform import second_clip
 from rqm.related.count_sketch import Sketch
+from tests.core.exact import encoded_rows
 
 
 @pytest.mark.statistical
@@ -41,7 +42,7 @@ def test_a_private_mean_clips_what_is_sent_of_a_sketch():
     in_one_sum = sketch.signs * (sketch.bins == sketch.bins[0])
     y = sketch.forward(in_one_sum[None] / np.linalg.norm(in_one_sum))[0]
     assert np.linalg.norm(y) > 2 * mean.l2_clip
-    assert np.linalg.norm(mean._prepared(y[None], 0)[0]) < mean.l2_clip
+    assert np.linalg.norm(encoded_rows(mean, y[None])) < mean.l2_clip
     assert mean.encode_simulated(y, SeededRandom(1)).shape == (16,)
 
 

@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from rqm import CorrelatedNoise, Participation, PrivateMean, ThreatModel
+from rqm import CorrelatedNoise, Participation, PrivateRecordMean, ThreatModel
 from rqm.accounting.record_release import RecordRelease
 from rqm.bounds import gaussian_deltas, gaussian_epsilon
 from rqm.certify.gaussian_dp import BestEvents
@@ -189,7 +189,7 @@ def test_more_honest_silos_and_longer_separations_reveal_less_and_few_silos_have
 def record_mean(mechanism, noise, *, honest=None, **values):
     """A private mean of silos whose records come in a fixed order."""
     participation = {name: values.pop(name) for name in ("clients", "rounds", "min_separation")}
-    return PrivateMean(
+    return PrivateRecordMean(
         mechanism=mechanism,
         participation=Participation(sampling="fixed-order", **participation),
         threat_model=ThreatModel(unit="record", neighboring="add-or-remove-one", honest_clients=honest),

@@ -4,10 +4,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rqm import CorrelatedNoise, SecureRandom, SeededRandom
+from rqm.correlated.noise import NoiseState
 from rqm.kernels.integer_sampler import TABLE_BITS
 from tests.goodness import p_value
 
@@ -81,41 +83,85 @@ def test_the_pmf_of_a_sum_is_that_of_its_integers():
         assert probability == pytest.approx(float(exact[middle + outcome]), rel=1e-10)
 
 
-def test_draws_follow_the_table_and_a_pmf_slightly_off_is_noticed():
+def fit(noise, values):
+    """The p-value of integers as outcomes of F."""
+    counts = np.bincount(values + noise.largest, minlength=len(noise.units))
+    return p_value(counts, noise.units / 2.0**TABLE_BITS)
+
+
+def drawn(noise, count, from_secret):
+    return noise.begin(bytes(range(32)), count) if from_secret else noise.sample(count, SeededRandom(5))
+
+
+@pytest.mark.parametrize("from_secret", [False, True])
+def test_transient_noise_follows_the_table(from_secret):
     noise = CorrelatedNoise(3.0)
-    drawn = noise.draw(400_000, SeededRandom(5))
-    counts = np.bincount(drawn + noise.largest, minlength=len(noise.units))
-    assert p_value(counts, noise.units / 2.0**TABLE_BITS) > 1e-6
-    different = CorrelatedNoise(3.03)
-    excess = different.largest - noise.largest
-    pmf = (different.units[excess : len(different.units) - excess] if excess else different.units).astype(float)
-    assert p_value(counts, pmf / pmf.sum()) < 1e-6
-
-
-def test_draws_from_a_secret_follow_the_table_and_are_reproducible():
-    noise, secret = CorrelatedNoise(3.0), bytes(range(32))
-    drawn = noise.draw_from_secret(secret, 200_000)
-    assert (drawn == noise.draw_from_secret(secret, 200_000)).all()
-    assert (drawn != noise.draw_from_secret(bytes(32), 200_000)).any()
-    counts = np.bincount(drawn + noise.largest, minlength=len(noise.units))
-    assert p_value(counts, noise.units / 2.0**TABLE_BITS) > 1e-6
+    state = drawn(noise, 400_000, from_secret)
+    assert (state.added == state.canceled).all()
+    assert fit(noise, state.added) > 1e-6
+    assert fit(CorrelatedNoise(3.03), state.added) < 1e-6  # so a slightly different pmf would be noticed
 
 
 @pytest.mark.parametrize("from_secret", [False, True])
 def test_residual_noise_is_what_remains_of_both_messages(from_secret):
-    noise, count = CorrelatedNoise(20.0, 2.0, 8), 100_000
-    drawn = noise.draw_from_secret(bytes(32), count) if from_secret else noise.draw(count, SeededRandom(6))
-    residual = noise.added(drawn) - noise.canceled(drawn)
-    counts = np.bincount(residual + noise.residual.largest, minlength=len(noise.residual.units))
-    assert p_value(counts, noise.residual.units / 2.0**TABLE_BITS) > 1e-6
-    transient = noise.added(drawn) - 8 * residual
-    counts = np.bincount(transient + noise.largest, minlength=len(noise.units))
-    assert p_value(counts, noise.units / 2.0**TABLE_BITS) > 1e-6
-    assert (noise.checked(drawn, count) == drawn).all()
+    noise = CorrelatedNoise(20.0, 2.0, 8)
+    state = drawn(noise, 100_000, from_secret)
+    residual = state.added - state.canceled
+    assert fit(noise.residual, residual) > 1e-6
+    assert fit(noise, state.added - 8 * residual) > 1e-6
+    assert abs(np.corrcoef(residual, state.added - 8 * residual)[0, 1]) < 0.02
 
 
-def test_secure_draws_never_repeat():
-    noise = CorrelatedNoise(25.0)
-    first, second = (noise.draw(1000, SecureRandom()) for _ in range(2))
-    assert (first != second).any()
-    assert abs(first).max() <= noise.largest
+@pytest.mark.parametrize("noise", [CorrelatedNoise(3.0), CorrelatedNoise(20.0, 2.0, 8)])
+def test_the_noise_of_a_sum_has_the_variance_of_its_clients(noise):
+    zeros = torch.zeros(50_000, dtype=torch.int32)
+    state = noise.sample_sum(7, zeros, SeededRandom(5))
+    assert state.added.dtype == zeros.dtype
+    assert not zeros.any()
+    for values, variance in ((state.added, noise.added_variance), (state.canceled, noise.canceled_variance)):
+        assert values.double().var().item() == pytest.approx(7 * variance, rel=0.03)
+        assert abs(values.double().mean().item()) < 5 * (7 * variance / len(zeros)) ** 0.5
+
+
+def test_secure_noise_never_repeats_and_that_of_a_secret_does():
+    noise = CorrelatedNoise(25.0, 2.0, 5)
+    first, second = (noise.sample(1000, SecureRandom()) for _ in range(2))
+    assert (first.added != second.added).any()
+    first, second, third = (noise.begin(secret, 1000) for secret in (bytes(32), bytes(32), bytes(range(32))))
+    assert (first.added == second.added).all()
+    assert (first.canceled == second.canceled).all()
+    assert (first.added != third.added).any()
+
+
+@pytest.mark.parametrize("noise", [CorrelatedNoise(20.0), CorrelatedNoise(20.0, 2.0, 8)])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_settling_and_recovering_cancel_what_begin_added(noise, kind):
+    """All of it, but for residual noise. Recovery needs only the secrets of clients that dropped out."""
+    secrets, modulus = [bytes([index]) * 32 for index in range(3)], 2**16
+    messages = [kind(np.random.default_rng(index).integers(0, modulus, 200)) for index in range(3)]
+    states = [noise.begin(secret, 200) for secret in secrets]
+    noisy = sum(noise.add(message, state, modulus) for message, state in zip(messages, states, strict=True)) % modulus
+    settled = (np.asarray(noisy) + noise.settle(states[0], modulus)) % modulus
+    recovered = noise.recover(settled, secrets[1:], modulus)
+    residual = sum(state.added - state.canceled for state in states)
+    assert residual.any() == bool(noise.residual_std)
+    assert (recovered == (np.asarray(sum(messages)) + residual) % modulus).all()
+    assert (recovered != np.asarray(noisy)).any()
+
+
+@pytest.mark.parametrize("state", [None, np.zeros(64, dtype=np.int64), 3])
+def test_only_a_noise_state_is_added_and_settled(state):
+    noise = CorrelatedNoise(8.0)
+    for use in (lambda: noise.add(np.zeros(64, dtype=np.int64), state, 2**12), lambda: noise.settle(state, 2**12)):
+        with pytest.raises(TypeError, match=r"noise_state = [^:]*: must be what begin_noise\(\) returned"):
+            use()
+
+
+def test_noise_of_another_length_or_zero_everywhere_is_refused():
+    noise, zeros = CorrelatedNoise(8.0), np.zeros(200, dtype=np.int64)
+    with pytest.raises(ValueError, match="noise_state: has 63 coordinates: must have 200"):
+        noise.add(zeros, noise.sample(63, SecureRandom()), 2**12)
+    for use in (lambda state: noise.add(zeros, state, 2**12), lambda state: noise.settle(state, 2**12)):
+        with pytest.raises(ValueError, match="zero everywhere"):
+            use(NoiseState(zeros, zeros))
+    assert not noise.settle(NoiseState(zeros[:1], zeros[:1]), 2**12).any()  # a single zero is not rare

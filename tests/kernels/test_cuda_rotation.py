@@ -11,10 +11,10 @@ if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
-from rqm.encoding import transforms  # noqa: E402
-
 from rqm import PBM, RQM, StochasticRounding  # noqa: E402
-from rqm.core.transform import Rotation, hadamard, over_budget, prepare  # noqa: E402
+from rqm.core.quantizer import CoordinateQuantizer  # noqa: E402
+from rqm.core.transform import Rotation, clip_and_rotate, hadamard  # noqa: E402
+from rqm.core.transform import signs as public_signs  # noqa: E402
 from rqm.kernels import cuda_rotation  # noqa: E402
 
 DEVICE = "cuda" if GPU else "cpu"
@@ -34,7 +34,7 @@ def test_rotation_scales_pads_and_silences():
     x = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
     rotation, factors = Rotation(x.shape[1], 5), torch.tensor([0.5, 0.0, 1.0])
     x[1, 7] = torch.nan
-    signs = torch.from_numpy(transforms.signs(rotation.seed, rotation.padded)).float()
+    signs = torch.from_numpy(public_signs(rotation.seed, rotation.padded)).float()
     y = cuda_rotation.rotate(x.to(DEVICE), signs.to(DEVICE), factors.to(DEVICE)).cpu()
     x[1] = 0
     torch.testing.assert_close(y, rotation.forward(x * factors[:, None]), atol=1e-5, rtol=0)
@@ -74,12 +74,12 @@ def test_the_public_names_use_the_kernels():
     torch.testing.assert_close(rotation.inverse(on_device).cpu(), x, atol=1e-5, rtol=0)
     broken = x.clone()
     broken[2, 5] = torch.inf
-    on_cpu, which = prepare(broken.clone(), 3.0, rotation)
-    on_device, same = prepare(broken.to(DEVICE), 3.0, rotation)
-    assert which.tolist() == same.tolist() == [True, True, False, True, True]
-    torch.testing.assert_close(on_device.cpu(), on_cpu, atol=1e-5, rtol=0)
+    expected, finite = clip_and_rotate(broken.clone(), 3.0, rotation)
+    rows, finite_on_device = clip_and_rotate(broken.to(DEVICE), 3.0, rotation)
+    assert finite.tolist() == finite_on_device.tolist() == [True, True, False, True, True]
+    torch.testing.assert_close(rows.cpu(), expected, atol=1e-5, rtol=0)
     y = torch.randn(200, 3000, generator=torch.Generator().manual_seed(1)) * torch.linspace(0.5, 1.5, 200)[:, None]
-    mech = StochasticRounding(clip=4.0, levels=2, margin=20.0)
-    on_cpu = over_budget(mech, y, 3000**0.5)
-    assert 50 < on_cpu.sum() < 150
-    assert (over_budget(mech, y.to(DEVICE), 3000**0.5).cpu() == on_cpu).all()
+    quantizer = CoordinateQuantizer(StochasticRounding(clip=4.0, levels=2, margin=20.0), 3000, 3000**0.5)
+    exceeds = quantizer.exceeds_bound(y)
+    assert 50 < exceeds.sum() < 150
+    assert (quantizer.exceeds_bound(y.to(DEVICE)).cpu() == exceeds).all()

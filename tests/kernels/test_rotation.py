@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rqm import StochasticRounding
-from rqm.core.transform import coarseness, signs
-from rqm.core.transform import sign_bits as bits_of
+from rqm.core.quantizer import CoordinateQuantizer
+from rqm.core.transform import sign_bits, signs
 from rqm.kernels import rotation
 
 
@@ -41,9 +41,9 @@ def test_signs_go_before_or_after_it_and_the_rest_is_padded(dim, bits):
     padded_rows[:, :dim] = x
     factors, scale = np.array([0.25, 3.0]), 1 / np.sqrt(1 << bits)
     out = np.empty_like(padded_rows)
-    rotation.rotate(x, out, factors=factors, signs=bits_of(7, 1 << bits))
+    rotation.rotate(x, out, factors=factors, signs=sign_bits(7, 1 << bits))
     assert (out == plainly(padded_rows, (factors * scale)[:, None] * sign_words)).all()
-    rotation.rotate(padded_rows, out, signs=bits_of(7, 1 << bits), signs_last=True)
+    rotation.rotate(padded_rows, out, signs=sign_bits(7, 1 << bits), signs_last=True)
     assert (out == plainly(padded_rows, scale, sign_words)).all()
 
 
@@ -89,7 +89,7 @@ def test_squares_are_summed_up(dim, kind):
 def test_squares_of_positions_are_those_of_whole_numbers_of_any_size(dim):
     mech = StochasticRounding(clip=1.0, levels=2, margin=0.5)
     x = np.random.default_rng(dim).uniform(-1.5, 1.5, size=(2, dim))
-    shift, sampler = coarseness(mech.sampler, dim), mech.sampler
+    shift, sampler = CoordinateQuantizer(mech, dim, 1.0).dropped_bits, mech.sampler
     for row, sums in zip(x, rotation.squares(sampler, x, shift), strict=True):
         twice = [abs(2 * int(p) - sampler.low - sampler.high) for p in sampler.position(row)]
         assert int(sums) == sum(((t >> shift) + 1 if shift else t) ** 2 for t in twice)

@@ -88,8 +88,8 @@ def test_it_survives_a_dictionary():
 def test_noise_is_canceled_in_the_coordinates_it_was_added_to():
     """Noise is correlated coordinate by coordinate, so the rotation stays the same; otherwise it changes."""
     correlated, independent = mean_of(BandedGaussian(bands=8), **ONCE), mean_of(Gaussian(1.0))
-    assert correlated.rotation(0) == correlated.rotation(7)
-    assert independent.rotation(0) != independent.rotation(7)
+    assert correlated.transform(0) == correlated.transform(7)
+    assert independent.transform(0) != independent.transform(7)
 
 
 @pytest.mark.parametrize(

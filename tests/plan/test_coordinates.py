@@ -99,7 +99,7 @@ def test_a_certificate_is_of_one_number_of_coordinates(tmp_path):
 def test_the_protocol_and_flower_carry_the_number_of_coordinates():
     params = protocol(PLAN, DIM, b"1")
     assert params.count == FEW
-    assert params.context == bytes.fromhex(PLAN.private_mean().kind)
+    assert params.context == bytes.fromhex(PLAN.private_mean().fingerprint)
     assert params.context != protocol(replace(PLAN, transforms=Transforms(1.0, True)), DIM, b"1").context
     config = {f"rqm.{key}": value for key, value in {"clients": 40, "rounds": 6, "delta": 1e-6}.items()}
     config |= {"rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True, "rqm.transforms.coordinates": FEW}

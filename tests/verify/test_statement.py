@@ -214,7 +214,7 @@ def test_without_charges_there_are_no_assumptions(verify_bytes):
 
 
 def test_adversaries_are_those_of_the_accountant():
-    assert statement.ADVERSARIES == accounting_guarantee.ADVERSARIES
+    assert statement.ADVERSARIES == accounting_guarantee.ADVERSARY_TEXTS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rqm.bounds import gaussian_mu
 from rqm.correlated.factorization import Workload
 from rqm.correlated.handover import gaussian_squared_mu
 from rqm.correlated.iterates import IterateNoise, iterate_noise
-from rqm.correlated.noise import WIDEST, CorrelatedNoise
+from rqm.correlated.noise import MAX_STD, CorrelatedNoise
 from rqm.mechanisms.additive import integer_grid
 from rqm.mechanisms.base import Mechanism, ProposalRequest
 from rqm.mechanisms.gaussian import Gaussian
@@ -611,7 +611,7 @@ def _record_noise(target: Target, ratio: float = 0.0) -> Mechanism:
     if ratio:
         client_std *= sqrt(gaussian_squared_mu(target.participation.window, 0.0, ratio**2, 1, 1.0))
     steps, bits = integer_grid(
-        clients, clients, client_std, total_std, MAX_SUM_BITS, ratio=ratio, widest=WIDEST, is_single=target.honest == 1
+        clients, clients, client_std, total_std, MAX_SUM_BITS, ratio=ratio, widest=MAX_STD, is_single=target.honest == 1
     )
     return model_mechanism("discrete-gaussian", clip, {"steps": steps, "bits": bits, "scale": client_std})
 

@@ -1,7 +1,7 @@
 """What `PrivateMean` and `PrivateRecordMean` share: a transform, a quantizer, and a guarantee.
 
-One object defines both the messages and the guarantee. The simulator, Flower, a user's
-own loop, the ledger and the reports all use it. Encoding and decoding need only NumPy (or torch);
+The same object defines the messages and states their guarantee. The simulator, Flower, a user's own
+loop, the ledger and the reports all use it. Encoding and decoding need only NumPy (or torch);
 only `guarantee` needs the accountant.
 """
 
@@ -31,7 +31,7 @@ from rqm.core.transform import (
     rotation_seed,
     second_clip,
 )
-from rqm.correlated.noise import CorrelatedNoise, NoiseState
+from rqm.correlated.noise import CorrelatedNoise, NoiseState, check_state
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 """The version of `BaseMean.to_dict`."""
 PUBLIC_FIELDS = ("seed", "rounds")
-"""Values that may differ between two private means with the same guarantee for each release."""
+"""Fields that change no guarantee of a single release."""
 PLAIN_FIELDS = ("dim", "l2_clip", "rotate", "record_clip", "sampling_rate", "zero_distance", "delta", "seed")
 """Fields that are numbers or flags."""
 MAX_CLIENTS_WITH_INTERIOR_LEVELS = 200
-"""Clients up to which an ε takes seconds where levels lie inside the clip."""
+"""The most clients for which ε takes seconds if levels lie inside the clip."""
 MAX_MODULUS = 2**31
-"""Sums are 32-bit integers."""
+"""Sums are signed 32-bit integers."""
 NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((index + 0.5) / 1000) for index in range(1000)])
 """A thousand rotated coordinates, in units of their root mean square."""
 
@@ -129,17 +129,18 @@ class BaseMean(ABC):
             self._check_noise(self.noise)
         if self.is_subset and (self.l2_clip is None or not self.rotate):
             raise ValueError(
-                f"coordinates = {self.coordinates}: must come with an L2 clip and a rotation, after which all are alike"
+                f"coordinates = {self.coordinates}: must come with an L2 clip and a rotation, so that all "
+                "coordinates are alike"
             )
         if self.is_subset and (self.noise is not None or mechanism.correlation is not None):
             raise ValueError(
-                f"coordinates = {self.coordinates}: must not be given with correlated noise, as each round chooses "
-                "others"
+                f"coordinates = {self.coordinates}: must not be given with correlated noise, as every round "
+                "chooses other coordinates"
             )
         if mechanism.has_integer_messages and self.modulus > MAX_MODULUS:
             raise ValueError(
                 f"clients = {self.participation.clients}: a sum of messages of {mechanism.discrete.levels} levels "
-                "does not fit 31 bits"
+                "does not fit 31 bits: must be fewer clients, or fewer levels"
             )
         if mechanism.vector_mechanism is not None and (self.is_subset or self.noise is not None):
             raise ValueError(
@@ -147,8 +148,8 @@ class BaseMean(ABC):
             )
         if mechanism.is_local and mechanism.has_integer_messages and self.threat_model.honest_clients != 1:
             raise ValueError(
-                f"honest_clients = {self.threat_model.honest_clients}: must be 1, since each client's message is "
-                "accounted for alone"
+                f"honest_clients = {self.threat_model.honest_clients}: must be 1 with {mechanism.kind}, a local "
+                "mechanism whose messages are accounted for one by one"
             )
         if mechanism.needs_l2_clip and self.l2_clip is None:
             raise ValueError(f"l2_clip = None: must be given for the mechanism {mechanism.kind}, whose noise it scales")
@@ -160,21 +161,21 @@ class BaseMean(ABC):
         mechanism, threat_model = self.mechanism, self.threat_model
         if threat_model.adversary != "server":
             raise ValueError(
-                "noise: correlated noise must come with adversary = 'server'; an outsider sees no more than it does"
+                f"noise = {noise}: must come with adversary = 'server', whose guarantee covers outsiders too"
             )
         if threat_model.honest_fraction is not None:
             raise ValueError(
-                f"honest_fraction = {threat_model.honest_fraction}: must be a number of clients of every round "
-                "(honest_clients) with correlated noise"
+                f"honest_fraction = {threat_model.honest_fraction}: must be a number of clients of every round with "
+                "correlated noise; give honest_clients instead"
             )
         if mechanism.has_integer_messages:
             noise.check_integers()
         elif mechanism.gaussian_multiplier is None or not mechanism.trusted_server or mechanism.correlation is not None:
             raise ValueError(
-                f"noise: must come with two levels, or a trusted server's Gaussian; not with {mechanism.kind}"
+                f"noise = {noise}: must come with two levels, or a trusted server's Gaussian; not with {mechanism.kind}"
             )
 
-    # -- what is sent -------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------
 
     @property
     def is_private(self) -> bool:
@@ -214,7 +215,7 @@ class BaseMean(ABC):
 
     @property
     def l2_bound(self) -> float:
-        """The L2 bound of what is encoded: C, after a choice of coordinates the second clip, or what c implies."""
+        """The L2 bound of what is encoded: C, the second clip after a choice of coordinates, or c√k without C."""
         if self.l2_clip is None:
             return float(self.mechanism.discrete.clip * sqrt(self.coordinates))
         return self.l2_clip * (second_clip(self.coordinates) if self.is_subset else 1)
@@ -233,7 +234,7 @@ class BaseMean(ABC):
 
     @property
     def max_length(self) -> float | None:
-        """The length that vectors are scaled down to before they are rotated; None: they are not."""
+        """The L2 norm that vectors are scaled down to before they are rotated; None: they are not clipped."""
         if self.l2_clip is None:
             return None
         length = self.quantizer.max_length
@@ -242,7 +243,7 @@ class BaseMean(ABC):
     def transform(self, round_index: int = 0) -> Transform:
         """The public transform of a round.
 
-        With correlated noise it is the same in all rounds, or noise would not cancel.
+        With correlated noise all rounds have the same rotation, or noise would not cancel.
 
         Args:
             round_index: The round, from 0.
@@ -262,7 +263,7 @@ class BaseMean(ABC):
     # -- the client ---------------------------------------------------------------------------
 
     def begin_noise(self, source: object) -> NoiseState:
-        """Draw the correlated noise of one participation. It is the client's secret, and single-use.
+        """Draw the correlated noise of one participation. It is the client's secret and single-use.
 
         Args:
             source: A `SecureRandom`.
@@ -281,11 +282,14 @@ class BaseMean(ABC):
         Returns:
             Integers below `modulus`.
         """
-        return self._correlated_noise().settle(noise_state, self.modulus)
+        noise = self._correlated_noise()
+        return noise.settle(check_state(noise_state, self.coordinates), self.modulus)
 
     def _correlated_noise(self) -> CorrelatedNoise:
         if self.noise is None:
-            raise ValueError("noise = None: noise is independent here, and nothing is canceled")
+            raise ValueError(
+                "noise = None: must be rqm.CorrelatedNoise(…) to begin and settle noise; independent noise has no state"
+            )
         return self.noise
 
     def encode(
@@ -304,7 +308,7 @@ class BaseMean(ABC):
             `coordinates` integers below `modulus`, in the array library of `vector`.
 
         Raises:
-            TypeError: If the randomness is not secure.
+            TypeError: If the randomness is not secure, or the mechanism sends floats.
             ValueError: If the vector has the wrong shape or is not finite.
         """
         return self._encode(vector, require_secure(source), round_index, noise_state)
@@ -331,7 +335,10 @@ class BaseMean(ABC):
         _ = self.mechanism.discrete  # only integers may leave a client
         index = whole("round_index", round_index, 0, self.participation.rounds - 1)
         if (noise_state is None) != (self.noise is None):
-            raise ValueError("noise_state: must be given with correlated noise, and only there")
+            raise ValueError(
+                f"noise_state = {shown(noise_state)}: must be what begin_noise() returned with correlated noise, and "
+                "None without"
+            )
         vector = self._client_vector(vector)
         backend = kernels.backend(vector)
         row = floats("x", vector) if backend is None else backend.finite_floats("x", vector).clone()
@@ -383,9 +390,9 @@ class BaseMean(ABC):
             seeds: The seed of each round's noise.
 
         Returns:
-            The noise; None if clients send integers, or vectors are not clipped.
+            The noise; None if clients send integers.
         """
-        if self.has_integer_messages or self.l2_clip is None:
+        if self.has_integer_messages:
             return None
         return server_noise(self.mechanism, self.noise, self.participation.rounds, seeds)
 
@@ -403,8 +410,15 @@ class BaseMean(ABC):
         """
         if self.has_integer_messages:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        if noise is not None and (std := self.mechanism.sum_noise_std(clients)):
-            total += std * self.sensitivity_clip * noise.sample(round_index, total)
+        std = self.mechanism.sum_noise_std(clients)
+        if not std:
+            return total
+        if noise is None:
+            raise ValueError(
+                f"noise = None: must be what server_noise() returned, as {self.mechanism.kind} leaves its noise "
+                "to the server"
+            )
+        total += std * self.sensitivity_clip * noise.sample(round_index, total)
         return total
 
     def decode(self, total: Any, survivors: int, *, round_index: int = 0, check: bool = True) -> Any:
@@ -422,8 +436,10 @@ class BaseMean(ABC):
         Raises:
             ValueError: If the sum has the wrong shape or too few clients, or cannot have been sent.
         """
-        index, who = whole("round_index", round_index, 0, self.participation.rounds - 1), self.participation
-        survivors = whole("survivors", survivors, who.min_survivors or who.clients, who.clients)
+        participation = self.participation
+        index = whole("round_index", round_index, 0, participation.rounds - 1)
+        min_survivors = participation.min_survivors or participation.clients
+        survivors = whole("survivors", survivors, min_survivors, participation.clients)
         total = sums("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
@@ -434,20 +450,24 @@ class BaseMean(ABC):
         return self.transform(index).inverse(mean if isinstance(mean, np.ndarray) else mean.float())
 
     def expected_error(self, length: float, client_length: float | None = None) -> float:
-        """The expected squared error of each value that `decode` returns, by the choice of coordinates and the noise.
+        """The expected squared error of each value that `decode` returns.
 
-        Rotated coordinates are taken for Gaussian. Errors of clipping, and of sums that wrap
-        around, are left out.
+        It adds up the error of the choice of coordinates and that of the noise. Rotated
+        coordinates are assumed to be Gaussian. Errors of clipping, and of sums that wrap around,
+        are left out.
 
         Args:
-            length: The length of the mean.
-            client_length: The root mean square length of the clients' vectors; None: C.
+            length: The L2 norm of the mean.
+            client_length: The root mean square of the L2 norms of the clients' vectors; None: C.
 
         Returns:
             The error.
         """
         if self.l2_clip is None or not self.rotate:
-            raise ValueError("error: needs vectors that are clipped in L2 and rotated")
+            raise ValueError(
+                f"expected_error: is not known for l2_clip = {self.l2_clip} and rotate = {self.rotate}: vectors must "
+                "be clipped in L2 and rotated"
+            )
         mechanism, clients = self.mechanism, self.participation.clients
         choice = choice_error(self.coordinates, padded(self.dim), length)
         if not mechanism.has_integer_messages:
@@ -497,7 +517,8 @@ class BaseMean(ABC):
         Args:
             delta: δ; None: the one of this object.
             charges: How often each round was charged; None: every round once, as planned.
-            workload: How the server sums noise into its model, for the noise that is left in it.
+            workload: How the server sums noise into its model. With it, the guarantee states the
+                noise that is left in the model.
 
         Returns:
             The guarantee.
@@ -561,7 +582,7 @@ class BaseMean(ABC):
         }
 
     def privacy_parameters(self) -> dict[str, Any]:
-        """All that the guarantee of one release rests on: what both sides, or a run and its ledger, must agree on."""
+        """The values that the guarantee of one release depends on. Client, server and ledger must agree on them."""
         values = self.to_dict()
         return {name: value for name, value in values.items() if name not in PUBLIC_FIELDS} | {"dim": self.coordinates}
 
@@ -606,12 +627,12 @@ def sent_coordinates(dim: int, rotate: bool, coordinates: int | None) -> int:
 
 
 def choice_error(count: int, total: int, length: float) -> float:
-    """What a choice of coordinates adds to the mean squared error of each value of a decoded mean.
+    """The mean squared error that a choice of coordinates adds to each value of a decoded mean.
 
     Args:
         count: Coordinates that are chosen.
         total: Coordinates of a rotated vector.
-        length: The length of the mean.
+        length: The L2 norm of the mean.
 
     Returns:
         The added error.

@@ -31,12 +31,15 @@ def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
     if not isinstance(values, Mapping):
         raise TypeError(f"private_mean = {shown(values)}: must be a table of names and values")
     values = dict(values)
-    if values.pop("private_mean", None) != FORMAT_VERSION:
-        raise ValueError(f"private_mean: must be {FORMAT_VERSION}, the format that this version reads")
+    if (version := values.pop("private_mean", None)) != FORMAT_VERSION:
+        raise ValueError(
+            f"private_mean = {shown(version)}: must be {FORMAT_VERSION}, the format of this version of rqm; describe "
+            "the mean again with to_dict()"
+        )
     names = [*PLAIN_FIELDS, "coordinates", "noise", "mechanism"]
     tables = {table: list(table.__dataclass_fields__) for table in (Participation, ThreatModel)}
-    known = [*names, *tables[Participation], *tables[ThreatModel]]
-    known_keys(values, known, needed=known)
+    all_names = [*names, *tables[Participation], *tables[ThreatModel]]
+    known_keys(values, all_names, needed=all_names)
     arguments = {name: values[name] for name in names}
     arguments["mechanism"] = mechanism_from_dict(values["mechanism"])
     arguments["noise"] = None if values["noise"] is None else CorrelatedNoise.of(values["noise"])

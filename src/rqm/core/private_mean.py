@@ -30,8 +30,9 @@ class PrivateMean(BaseMean):
             is independent.
         coordinates: How many of the rotated coordinates are sent, a public choice for each round
             (docs/few-coordinates.md); None: all.
-        zero_distance: L2 distance of a vector from that of a zero update, over C, where a zero
-            update sends something.
+        zero_distance: The largest L2 distance of a vector from the vector that a zeroed-out user
+            sends, over C. It is above 1 only if that user's vector is not zero
+            (docs/proofs/participation.md#lemma-13).
         delta: The δ of `guarantee` if none is given; None: 10⁻⁵, or one over the population if
             that is less.
         seed: Seed of the public rotation and of the choice of coordinates.
@@ -57,7 +58,10 @@ class PrivateMean(BaseMean):
     def _check_noise(self, noise: CorrelatedNoise) -> None:
         """Refuse correlated noise where the proof does not cover it."""
         if self.has_integer_messages and (self.mechanism.discrete.levels != 2 or not self.mechanism.discrete.is_affine):
-            raise ValueError("noise: must come with two levels outside the clip (mechanism rounding, levels = 2)")
+            raise ValueError(
+                f"noise = {noise}: must come with two levels outside the clip, those of StochasticRounding(levels=2); "
+                f"not with {self.mechanism.kind}"
+            )
         super()._check_noise(noise)
 
     @property

@@ -18,7 +18,7 @@ from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SecureRandom, SeededRandom, require
 
 FLOAT_ERROR = 2.0**-16
-"""Scaling and rotating in float32 stretch a vector by no more than this factor, less one."""
+"""Scaling and rotating in float32 lengthen a vector by no more than this fraction."""
 
 
 class Quantizer(Protocol):
@@ -26,7 +26,7 @@ class Quantizer(Protocol):
 
     @property
     def max_length(self) -> float:
-        """The length to which vectors are scaled down before they are encoded, below the L2 bound."""
+        """The L2 norm to which vectors are scaled down before they are encoded, below the L2 bound."""
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom, *, keep: Any) -> Any:
         """The message of one client.
@@ -65,7 +65,7 @@ class CoordinateQuantizer:
         mechanism: The mechanism of a coordinate.
         coordinates: Number of coordinates.
         l2_bound: The L2 bound C of a vector.
-        checks_length: Whether a vector that breaks the bound, as the encoder sees it, becomes zero.
+        checks_length: Whether a vector whose positions exceed the bound becomes zero.
     """
 
     mechanism: DiscreteMechanism
@@ -94,29 +94,31 @@ class CoordinateQuantizer:
 
     @cached_property
     def max_length(self) -> float:
-        """The length to which vectors are scaled down, below C, so that none breaks the budget.
+        """The L2 norm to which vectors are scaled down, below C, so that none exceeds the budget.
 
-        Rounding to positions moves each coordinate by up to half a position. Squares are rounded
-        up, and floats err. This matters only where [-c, c] has few positions.
+        It is below C, because each coordinate is rounded by up to half a position, squares are
+        rounded up, and floats err. This matters only if [-c, c] has few positions.
 
         Raises:
-            ValueError: If the budget has no room for the rounding.
+            ValueError: If the budget is too small for the rounding.
         """
         if self.l2_bound >= self.mechanism.clip * sqrt(self.coordinates):  # the clip of each coordinate is enough
             return (1 - FLOAT_ROOM) * self.l2_bound
-        room = sqrt(self.max_squares) - (sqrt(self.coordinates) if self.dropped_bits else 0.0)
-        room = 2.0**self.dropped_bits * room - sqrt(self.coordinates)  # in half positions
-        length = min((1 - FLOAT_ROOM) * self.l2_bound, (1 - FLOAT_ERROR) * room / (2 * self.mechanism.sampler.scale))
+        half_positions = sqrt(self.max_squares) - (sqrt(self.coordinates) if self.dropped_bits else 0.0)
+        half_positions = 2.0**self.dropped_bits * half_positions - sqrt(self.coordinates)
+        length = min(
+            (1 - FLOAT_ROOM) * self.l2_bound, (1 - FLOAT_ERROR) * half_positions / (2 * self.mechanism.sampler.scale)
+        )
         if not length > self.l2_bound / 2:
             raise ValueError(
-                f"l2_clip = {self.l2_bound:g}: has room for {max(0.0, room) / 2:.3g} positions of the encoder, but "
-                f"{self.coordinates} coordinates are rounded: must be larger, or the mechanism's clip "
+                f"l2_clip = {self.l2_bound:g}: allows {max(0.0, half_positions) / 2:.3g} positions of the encoder, too "
+                f"few to round {self.coordinates} coordinates: must be larger, or the mechanism's clip "
                 f"({self.mechanism.clip:g}) or margin smaller"
             )
         return length
 
     def exceeds_bound(self, rows: Any) -> Any:
-        """Which rows break the L2 budget as the encoder sees them: in integers, after its clamp."""
+        """Which rows exceed the L2 budget, in integers, after they are clamped and rounded to positions."""
         torch_transform = torch_backend(rows)
         if torch_transform is not None:
             squares = torch_transform.squared_distances(self.mechanism.sampler, rows, self.dropped_bits)
@@ -126,8 +128,8 @@ class CoordinateQuantizer:
             squares = rotation.squares(self.mechanism.sampler, floats("x", rows), self.dropped_bits)
         return squares > self.max_squares
 
-    def _within_bound(self, rows: Any) -> Any:
-        """The rows; one that breaks the budget becomes zero. None should."""
+    def enforce_bound(self, rows: Any) -> Any:
+        """Set rows that exceed the L2 bound to zero, in place. No transformed row does."""
         if not self.checks_length:
             return rows
         exceeds, torch_transform = self.exceeds_bound(rows), torch_backend(rows)
@@ -139,12 +141,12 @@ class CoordinateQuantizer:
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom, *, keep: Any) -> Any:
         """See `Quantizer`."""
-        return kernels.encode_long(self.mechanism.sampler, self._within_bound(row)[0], source, keep=keep)
+        return kernels.encode_long(self.mechanism.sampler, self.enforce_bound(row)[0], source, keep=keep)
 
     def add_messages(self, rows: Any, total: Any, source: object) -> None:
         """See `Quantizer`."""
         # With one thread, so that torch's own threads stay ready.
-        self.mechanism.encode_sum(self._within_bound(rows), source, out=total, check=False, threads=1)
+        self.mechanism.encode_sum(self.enforce_bound(rows), source, out=total, check=False, threads=1)
 
     def decode(self, total: Any, survivors: int, *, check: bool) -> Any:
         """See `Quantizer`."""

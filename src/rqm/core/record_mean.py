@@ -1,8 +1,8 @@
 """`PrivateRecordMean`: the mean of silos' vectors, with a guarantee for every record of a silo.
 
 A silo sends the sum of its records' vectors, each clipped. Nothing else leaves the silo: no number
-of records, and no mean over them. The sum is scaled down to a public bound, which brings no two
-sums further apart. So the guarantee rests only on the clip of every record
+of records, and no mean over them. The sum is scaled down to a public bound, which never increases
+the distance of two sums. So the guarantee depends only on the clip of every record
 (docs/proofs/participation.md#lemma-8).
 """
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rqm.accounting.record_release import RecordRelease
 
 RECORDS_PER_BLOCK = 128
-"""Records are added up in blocks, and then the blocks, so float64 loses less than `FLOAT_ROOM` of a record."""
+"""Records are added up in blocks, and then the blocks, so that float errors stay below `FLOAT_ROOM` of a record."""
 MAX_CLIP_RATIO = 2**14
-"""The largest bound of a silo over a record's clip, so float64 loses less when a sum is scaled and rotated."""
+"""The largest bound of a silo over a record's clip, so that float errors of scaling and rotating stay small."""
 
 
 @final
@@ -77,7 +77,7 @@ class PrivateRecordMean(BaseMean):
 
     >>> from rqm import DiscreteGaussian, Participation, SecureRandom
     >>> who = Participation(clients=4, rounds=10)
-    >>> mechanism = DiscreteGaussian(clip=4.0, margin=40.0)
+    >>> mechanism = DiscreteGaussian(clip=9.0, scale=0.2, steps=1001, bits=13)
     >>> mean = PrivateRecordMean(
     ...     dim=3, record_clip=1.0, l2_clip=9.0, delta=1e-6, mechanism=mechanism, participation=who
     ... )
@@ -107,7 +107,8 @@ class PrivateRecordMean(BaseMean):
         for name in ("record_clip", "l2_clip"):
             if getattr(self, name) is None:
                 raise ValueError(
-                    f"{name} = None: must be given for records: their own clip, and a public bound on a silo's sum"
+                    f"{name} = None: must be given for records: record_clip is the L2 clip of each record's vector, "
+                    "l2_clip a public bound on a silo's sum"
                 )
         assert self.record_clip is not None
         assert self.l2_clip is not None
@@ -156,7 +157,8 @@ class PrivateRecordMean(BaseMean):
             raise ValueError("noise.residual_std: must be 0 for records: a silo cancels all of its transient noise")
         if self.participation.window == 1:
             raise ValueError(
-                "min_separation = 1: must be larger with correlated noise: a record returns after so many rounds"
+                "min_separation = 1: must be larger with correlated noise: it is the number of rounds "
+                "after which a record returns"
             )
         if self.has_integer_messages and self.mechanism.discrete.additive is None:
             raise ValueError(
@@ -172,7 +174,7 @@ class PrivateRecordMean(BaseMean):
 
     @cached_property
     def quantizer(self) -> Quantizer:
-        """How a silo's vector becomes a message. Its length matters to no guarantee, so none is checked."""
+        """How a silo's vector becomes a message. No guarantee depends on its norm, so it is not checked."""
         return quantizer_for(self.mechanism, self.coordinates, self.l2_bound, checks_length=False)
 
     @property
@@ -220,21 +222,21 @@ class PrivateRecordMean(BaseMean):
 
     @cached_property
     def record_length(self) -> float:
-        """The length to which a record's vector is scaled down, below its clip, as sums are rounded to positions.
+        """The L2 norm to which a record's vector is scaled down, below its clip, as sums are rounded to positions.
 
         Raises:
-            ValueError: If the clip has no room for the rounding.
+            ValueError: If the clip is too small for the rounding.
         """
         clip = self.sensitivity_clip
         length = (1 - FLOAT_ROOM) * clip
         if self.has_integer_messages:
             mechanism, sampler = self.mechanism.discrete, self.mechanism.discrete.sampler
-            room = clip / mechanism.clip * (sampler.high - sampler.low) / 2 - sqrt(self.coordinates)
-            length = min(length, (1 - FLOAT_ROOM) * room / sampler.scale)
+            positions = clip / mechanism.clip * (sampler.high - sampler.low) / 2 - sqrt(self.coordinates)
+            length = min(length, (1 - FLOAT_ROOM) * positions / sampler.scale)
         if not length > clip / 2:
             raise ValueError(
-                f"record_clip = {clip:g}: is no more than some of the encoder's positions: must be larger, or the "
-                "mechanism's clip smaller"
+                f"record_clip = {clip:g}: is only some of the encoder's positions wide: must be larger, or the "
+                f"mechanism's clip ({self.mechanism.discrete.clip:g}) smaller"
             )
         return length
 
@@ -278,7 +280,10 @@ class PrivateRecordMean(BaseMean):
     def _client_rows(self, rows: Sequence[RecordSum]) -> Any:
         """The sums of silos, a row each."""
         if not all(isinstance(row, RecordSum) for row in rows):
-            raise TypeError("rows: must be what PrivateRecordMean.sum_records returned, one for each silo")
+            raise TypeError(
+                "rows: contains what is no RecordSum: must be what PrivateRecordMean.sum_records() returned, one for "
+                "each silo"
+            )
         totals = [row.total for row in rows]
         torch_transform = torch_backend(totals[0])
         return np.stack(totals) if torch_transform is None else torch_transform.stack(totals)

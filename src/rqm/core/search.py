@@ -89,13 +89,13 @@ def private_mean(  # noqa: PLR0913 (all that a run is)
     >>> mean.mechanism.bits, mean.guarantee().epsilon <= 1
     (1, True)
     """
-    who = _participation(
+    participation = _participation(
         clients, rounds, population, max_participations, min_separation, min_survivors, adversary, honest_fraction
     )
     threat_model = ThreatModel(
         adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
     )
-    values: dict[str, Any] = {"dim": dim, "participation": who, "threat_model": threat_model, "delta": delta}
+    values: dict[str, Any] = {"dim": dim, "participation": participation, "threat_model": threat_model, "delta": delta}
     values |= {"l2_clip": l2_clip, "rotate": rotate, "coordinates": coordinates, "seed": seed}
     return _find(PrivateMean, values, mechanism, epsilon, noise)
 
@@ -152,9 +152,11 @@ def private_record_mean(  # noqa: PLR0913 (all that a run is)
     Raises:
         ValueError: If no noise reaches ε, or the given mechanism has a larger ε.
     """
-    who = _participation(clients, rounds, None, max_participations, min_separation, min_survivors, "server", None)
+    participation = _participation(
+        clients, rounds, None, max_participations, min_separation, min_survivors, "server", None
+    )
     threat_model = ThreatModel(unit="record", neighboring=neighboring, honest_clients=honest_clients)
-    values: dict[str, Any] = {"dim": dim, "participation": who, "threat_model": threat_model, "delta": delta}
+    values: dict[str, Any] = {"dim": dim, "participation": participation, "threat_model": threat_model, "delta": delta}
     values |= {"l2_clip": l2_clip, "rotate": rotate, "seed": seed}
     values |= {"record_clip": record_clip, "sampling_rate": sampling_rate}
     return _find(PrivateRecordMean, values, mechanism, epsilon, noise, workload)
@@ -194,15 +196,22 @@ def _find(
         if epsilon is not None:
             reached = mean.guarantee().epsilon
             if not reached <= real("epsilon", epsilon, "a positive finite number", 0, float("inf")):
-                raise ValueError(f"epsilon = {epsilon:g}: the mechanism gives {reached:.4g}, which is more")
+                raise ValueError(
+                    f"epsilon = {epsilon:g}: the mechanism gives {reached:.4g}: must be at least that, or without a "
+                    "mechanism, which is then searched for"
+                )
         return mean
     if epsilon is None:
         raise ValueError("epsilon = None: must be given, or else a mechanism")
     if values["l2_clip"] is None or not values["rotate"]:
-        raise ValueError("mechanism = None: must be given where vectors are not clipped in L2 and rotated")
+        raise ValueError(
+            "mechanism = None: must be given unless vectors are clipped in L2 (l2_clip) and rotated (rotate)"
+        )
     if isinstance(noise, CorrelatedNoise):
-        raise ValueError(f"noise = {shown(noise)}: must be 'correlated' where no mechanism is given")
-    # Everything but the mechanism is checked with a trusted server's Gaussian, which goes with all of it.
+        raise ValueError(
+            f"noise = {shown(noise)}: must be 'correlated' where no mechanism is given, as both are searched for"
+        )
+    # Check all values but the mechanism with a trusted server's Gaussian, which is allowed with all of them.
     baseline = mean_class(
         **values, mechanism=Gaussian(1.0), noise=CorrelatedNoise(1.0) if noise == "correlated" else None
     )
@@ -241,7 +250,8 @@ class Calibration:
         """The object that encodes and decodes with this mechanism, and carries the guarantee."""
         if self.mean is None:
             raise TypeError(
-                "neighboring = 'add-or-remove-one' with Poisson sampling is a trusted server's: no secure sum has it"
+                "neighboring = 'add-or-remove-one': Poisson sampling of users needs a trusted server, so there is no "
+                "private mean for a secure sum; must be 'replace-one' or 'zero-out'"
             )
         return self.mean
 
@@ -298,32 +308,36 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     Raises:
         ValueError: If no noise reaches ε; the message says which ε is possible.
 
-    >>> found = calibrate("gaussian", epsilon=10, delta=1 / 3400, clients=100, population=3400, rounds=1500, dim=1,
-    ...                   neighboring="add-or-remove-one", adversary="outsider")
-    >>> round(found.noise_multiplier, 3)
+    >>> calibration = calibrate(
+    ...     "gaussian", epsilon=10, delta=1 / 3400, clients=100, population=3400, rounds=1500, dim=1,
+    ...     neighboring="add-or-remove-one", adversary="outsider",
+    ... )
+    >>> round(calibration.noise_multiplier, 3)
     0.791
     """
     real("epsilon", epsilon, "a positive finite number", 0, float("inf"))
     limit = max_participations if adversary == "server" else None
-    who = _participation(clients, rounds, population, limit, min_separation, min_survivors, adversary, honest_fraction)
+    participation = _participation(
+        clients, rounds, population, limit, min_separation, min_survivors, adversary, honest_fraction
+    )
     delta = default_delta(population) if delta is None else delta
     if neighboring == "add-or-remove-one":
         if mechanism != Gaussian.kind or adversary != "outsider":
             raise ValueError(
                 "neighboring = 'add-or-remove-one': must come with the mechanism gaussian and the adversary outsider"
             )
-        return _poisson_gaussian(epsilon, delta, who)
+        return _poisson_gaussian(epsilon, delta, participation)
     threat_model = ThreatModel(
         adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
     )
     count = sent_coordinates(dim, True, coordinates)
     bound = l2_clip * second_clip(count) if count < sent_coordinates(dim, True, None) else l2_clip
-    target = Target(epsilon, delta, who, threat_model, count, bound)
+    target = Target(epsilon, delta, participation, threat_model, count, bound)
     candidates = proposed(mechanism, options, target)
     mean = PrivateMean(
         dim=dim,
         mechanism=best_fit(candidates, target),
-        participation=who,
+        participation=participation,
         threat_model=threat_model,
         l2_clip=l2_clip,
         coordinates=count,
@@ -333,16 +347,16 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     return Calibration(mean.mechanism, reached.noise_multiplier, reached.epsilon, reached, mean)
 
 
-def _poisson_gaussian(epsilon: float, delta: float, who: Participation) -> Calibration:
+def _poisson_gaussian(epsilon: float, delta: float, participation: Participation) -> Calibration:
     """A trusted server's Gaussian with Poisson sampling, users added or removed, by privacy loss
     distributions."""
-    if who.population is None:
+    if participation.population is None:
         raise ValueError("population = None: must be the number of users that clients are sampled from")
-    rate = who.clients / who.population
+    rate = participation.clients / participation.population
 
     def reached(multiplier: float) -> float:
         claim = PrivacyProfile(((poisson_sampled_gaussian(1 / multiplier, rate), 1),))
-        return epsilon_of(compose([(Bound(claim), who.rounds)]), delta)
+        return epsilon_of(compose([(Bound(claim), participation.rounds)]), delta)
 
     multiplier = least_noise(reached, epsilon, 1.0, 1 - 1e-4)
     return Calibration(Gaussian(multiplier), multiplier, reached(multiplier), None, None)
@@ -376,9 +390,9 @@ def calibrate_records(
 ) -> RecordOrder:
     """Compare Poisson sampling of records, a fixed order, and a fixed order with correlated noise.
 
-    For records that are added or removed. The order must be each record's own (a hash of it,
-    say), so that one record more or less moves no other. The three are compared by the noise of a
-    trusted server's Gaussian; what is returned is certified.
+    Records are added or removed. The batch of a record must depend on that record only, such as a
+    hash of it, so that adding a record moves no other. The three orders are compared by the noise
+    of a trusted server's Gaussian. The private mean that is returned is certified.
 
     Args:
         epsilon: ε of all rounds together.
@@ -392,7 +406,7 @@ def calibrate_records(
         l2_clip: L2 bound of a silo's sum.
         workload: How the server sums noise into its model; None: momentum 0.9 and a rate that
             falls to zero.
-        **options: What `private_record_mean` takes besides, such as `honest_clients`.
+        **options: Other arguments of `private_record_mean`, such as `honest_clients`.
 
     Returns:
         The best of the three.

@@ -10,18 +10,18 @@ from rqm.correlated.noise import CorrelatedNoise
 from rqm.mechanisms.base import Mechanism
 
 Seeds = Callable[[int], int]
-"""The seed of each round's noise."""
+"""The seed of each round's noise, pseudorandom, as its two lowest bits name the parts of the noise."""
 
 
 class ServerNoise(Protocol):
     """Noise of unit scale for the sum of each round."""
 
-    def sample(self, round_index: int, like: Any) -> Any:
+    def sample(self, round_index: int, template: Any) -> Any:
         """The noise of a round.
 
         Args:
             round_index: The round.
-            like: A torch tensor of the shape of the sum.
+            template: A torch tensor of the shape of the sum.
 
         Returns:
             The noise, a tensor.
@@ -50,11 +50,11 @@ def server_noise(mechanism: Mechanism, noise: CorrelatedNoise | None, rounds: in
     return IndependentNoise(seeds)
 
 
-def _normal(like: Any, seed: int) -> Any:
+def _normal(template: Any, seed: int) -> Any:
     """Standard normal noise, a torch tensor."""
-    torch = kernels.backend(like).torch  # type: ignore[union-attr]
-    generator = torch.Generator(like.device).manual_seed(seed)
-    return torch.randn(len(like), generator=generator, device=like.device, dtype=like.dtype)
+    torch = kernels.backend(template).torch  # type: ignore[union-attr]
+    generator = torch.Generator(template.device).manual_seed(seed)
+    return torch.randn(len(template), generator=generator, device=template.device, dtype=template.dtype)
 
 
 @final
@@ -64,16 +64,16 @@ class IndependentNoise:
     def __init__(self, seeds: Seeds) -> None:
         self.seeds = seeds
 
-    def sample(self, round_index: int, like: Any) -> Any:
+    def sample(self, round_index: int, template: Any) -> Any:
         """See `ServerNoise`."""
-        return _normal(like, self.seeds(round_index))
+        return _normal(template, self.seeds(round_index))
 
 
 @final
 class BandedNoise:
     """Noise of banded matrix factorization: the rows of C⁻¹z.
 
-    It holds as many past rows as C has bands. An earlier round is computed again from the first
+    It stores one past row for each band of C but the first. An earlier round is computed again from the first
     one, so a resumed run has the same noise bit for bit, and nothing is saved.
     """
 
@@ -82,14 +82,14 @@ class BandedNoise:
         self.past: deque[Any] = deque(maxlen=max(strategy.bands - 1, 1))
         self.next_round = 0
 
-    def sample(self, round_index: int, like: Any) -> Any:
+    def sample(self, round_index: int, template: Any) -> Any:
         """See `ServerNoise`."""
         if round_index < self.next_round - 1:
             self.past.clear()
             self.next_round = 0
         while self.next_round <= round_index:
             diagonal, *weights = self.coefficients[self.next_round]
-            noise = _normal(like, self.seeds(self.next_round))
+            noise = _normal(template, self.seeds(self.next_round))
             for weight, earlier in zip(weights, self.past, strict=False):
                 noise.sub_(earlier, alpha=weight)  # one at a time: the same bits on any number of threads
             self.past.appendleft(noise.div_(diagonal))
@@ -103,17 +103,17 @@ class TransientNoise:
 
     Attributes:
         transient_std: Standard deviation of the noise that the next round cancels.
-        residual_std: Standard deviation of the noise that is first added `gain` times.
-        gain: All but one of the residual noise is canceled.
+        residual_std: Standard deviation of the noise that is added `gain` times.
+        gain: How many times residual noise is added. The next round cancels all but one of them.
         seeds: The seed of each round's noise.
     """
 
     def __init__(self, transient_std: float, residual_std: float, gain: int, seeds: Seeds) -> None:
         self.transient_std, self.residual_std, self.gain, self.seeds = transient_std, residual_std, gain, seeds
 
-    def sample(self, round_index: int, like: Any) -> Any:
+    def sample(self, round_index: int, template: Any) -> Any:
         """See `ServerNoise`."""
-        noise = _normal(like, self.seeds(round_index))
+        noise = _normal(template, self.seeds(round_index))
         self._add(noise, round_index, 1.0, self.gain)
         if round_index:
             self._add(noise, round_index - 1, -1.0, self.gain - 1)

@@ -16,10 +16,10 @@ from rqm.kernels.torch_backend import positions
 if TYPE_CHECKING:
     from rqm.core.transform import Rotation
 
-ROWS = 64
-"""Rows whose positions are held at once."""
-LONG_ROW = 2.0**60
-"""Rows that are longer than this are shortened in two steps."""
+MAX_POSITION_ROWS = 64
+"""Rows whose integer positions are in memory at once."""
+MAX_ROW_NORM = 2.0**60
+"""Rows with a larger L2 norm are scaled down in two steps, or their squares would overflow float32."""
 
 
 def rotate(x: torch.Tensor, rotation: "Rotation") -> torch.Tensor:
@@ -51,9 +51,9 @@ def _rotated(x: torch.Tensor, rotation: "Rotation", factors: torch.Tensor | None
     return out
 
 
-def signs(seed: int, like: torch.Tensor) -> torch.Tensor:
-    """The public signs for rows of the width of `like`."""
-    return _signs(seed, like.shape[-1], like.dtype, like.device)
+def signs(seed: int, template: torch.Tensor) -> torch.Tensor:
+    """The public signs for rows of the width of `template`."""
+    return _signs(seed, template.shape[-1], template.dtype, template.device)
 
 
 @lru_cache(maxsize=2)
@@ -146,12 +146,12 @@ def l2_clip(x: torch.Tensor, length: float | None) -> torch.Tensor:
 
 
 def _factors(x: torch.Tensor, length: float | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each row is to be multiplied by, zero for rows that are not finite, and which are."""
+    """The factor of each row, zero for rows that are not finite, and which rows are finite."""
     size = _size(x) if length is None else torch.linalg.vector_norm(x, 2, dim=1)
-    if length is not None and not x.is_cuda and not (size < LONG_ROW).all():
-        # Squares overflow, and the factor of so long a row is no normal float: begin with a shorter row.
+    if length is not None and not x.is_cuda and not (size < MAX_ROW_NORM).all():
+        # The factor of such a row is no normal float: scale its largest value to `length` first.
         largest = torch.linalg.vector_norm(x, torch.inf, dim=1)
-        huge = torch.isfinite(largest) & ~(size < LONG_ROW)
+        huge = torch.isfinite(largest) & ~(size < MAX_ROW_NORM)
         x[huge] = x[huge] / largest[huge, None] * length
         size = torch.where(huge, torch.linalg.vector_norm(x, dim=1), size)
     finite = torch.isfinite(size)
@@ -173,7 +173,7 @@ def zero_rows(x: torch.Tensor, rows: torch.Tensor) -> None:
     """Set some rows of `x` to zero, in place."""
     if _has_gpu_kernel(x) and x.is_contiguous():
         _gpu_kernel().zero_rows(x, rows)
-    elif x.is_cuda or rows.any():  # to look costs a wait on the GPU, to fill a pass on the CPU
+    elif x.is_cuda or rows.any():  # reading `rows` would wait for the GPU; filling takes time on the CPU
         x.masked_fill_(rows[:, None], 0.0)
 
 
@@ -192,15 +192,17 @@ def stack(vectors: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(vectors)
 
 
-def squared_distances(sampler: IntegerSampler, x: torch.Tensor, shift: int) -> torch.Tensor:
+def squared_distances(sampler: IntegerSampler, x: torch.Tensor, dropped_bits: int) -> torch.Tensor:
     """`quantizer.squared_distances` of the positions of `x`."""
     if _has_gpu_kernel(x):
-        sums: torch.Tensor = _gpu_kernel().squares(sampler, x.contiguous(), shift)
+        sums: torch.Tensor = _gpu_kernel().squares(sampler, x.contiguous(), dropped_bits)
         return sums
     if _has_cpu_kernel(x):
         threads = torch.get_num_threads()
-        return torch.from_numpy(_cpu_kernel().squares(sampler, x.detach().contiguous().numpy(), shift, threads))
-    if len(x) > ROWS:  # positions take several times the memory of the floats
-        return torch.cat([squared_distances(sampler, chunk, shift) for chunk in torch.split(x, ROWS)])
-    distances: torch.Tensor = quantizer.squared_distances(sampler, positions(sampler, x), shift)
+        return torch.from_numpy(_cpu_kernel().squares(sampler, x.detach().contiguous().numpy(), dropped_bits, threads))
+    if len(x) > MAX_POSITION_ROWS:  # positions take several times the memory of the floats
+        return torch.cat(
+            [squared_distances(sampler, chunk, dropped_bits) for chunk in torch.split(x, MAX_POSITION_ROWS)]
+        )
+    distances: torch.Tensor = quantizer.squared_distances(sampler, positions(sampler, x), dropped_bits)
     return distances

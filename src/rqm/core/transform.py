@@ -24,15 +24,15 @@ from rqm._util.checks import FloatArray, floats, padded, whole
 from rqm.randomness import SeededRandom, Words
 
 ROTATION_STREAM, CHOICE_STREAM = 5, 8
-"""The streams of a seed from which each round's rotation and choice of coordinates are drawn."""
+"""The streams of a public seed for each round's rotation and choice of coordinates."""
 RADIX_BITS = 5
 """The transform multiplies by Hadamard matrices of 2**5 rows, one factor after the other."""
 SAFE_SQUARES = 1e-200, 1e300
 """Sums of squares in float64 that neither overflow nor lose precision."""
 FLOAT_ROOM = 2.0**-15
-"""Vectors are scaled to a little less than their bound, since float32 operations stretch them slightly."""
+"""Vectors are scaled to this fraction below their bound, since float32 operations lengthen them slightly."""
 CLIP_DEVIATIONS = 3.0
-"""Standard deviations by which a vector may be longer after the choice than on average."""
+"""Standard deviations of a chosen vector's norm that the second clip does not cut off."""
 
 
 @final
@@ -42,7 +42,7 @@ class Rotation:
 
     Attributes:
         dim: Coordinates of a vector.
-        seed: Seed of the signs, which everybody knows.
+        seed: Public seed of the signs.
 
     >>> rotation = Rotation(dim=3, seed=7)
     >>> y = rotation.forward(np.array([[3.0, 4.0, 0.0]]))
@@ -90,7 +90,7 @@ class CoordinateChoice:
     Attributes:
         dim: Coordinates of a vector, before padding.
         count: Coordinates that are chosen.
-        seed: Seed of the choice, which everybody knows.
+        seed: Public seed of the choice.
         round_index: The round.
 
     >>> choice, rotation = CoordinateChoice(dim=6, count=4, seed=1, round_index=0), Rotation(dim=6, seed=3)
@@ -300,9 +300,9 @@ def _clip_extremes(x: npt.NDArray[Any], length: float | None) -> tuple[FloatArra
 
 
 def second_clip(count: int) -> float:
-    """What vectors of length one are clipped to after a choice of coordinates: 1 + 3/√(2k).
+    """The L2 clip after a choice of k coordinates, over the clip before it: 1 + 3/√(2k).
 
-    The squared length of a chosen vector has variance 2/k at most, whatever the vector is: random
+    The squared norm of any unit vector has variance at most 2/k after the choice, because random
     signs make the tails of rotated coordinates no heavier than a Gaussian's.
 
     >>> round(second_clip(16_384), 4)
@@ -312,15 +312,15 @@ def second_clip(count: int) -> float:
 
 
 def mean_clipped_length(count: int) -> float:
-    """How much the second clip shortens a vector as long as the first on average, if coordinates are Gaussian."""
+    """The fraction by which the second clip shortens a vector of norm C on average, if coordinates are Gaussian."""
     deviation, tail = 1 / sqrt(2 * count), erfc(CLIP_DEVIATIONS / sqrt(2)) / 2
     return deviation * (exp(-(CLIP_DEVIATIONS**2) / 2) / sqrt(2 * pi) - CLIP_DEVIATIONS * tail)
 
 
 def max_clipped_length(count: int) -> float:
-    """The same for any vector, from the variance of the squared length alone."""
-    variance, room = 2 / count, second_clip(count) ** 2 - 1
-    return (sqrt(variance + room**2) - room) / 4 / (1 + room)
+    """The largest such fraction for any vector, from the variance of the squared norm."""
+    variance, slack = 2 / count, second_clip(count) ** 2 - 1
+    return (sqrt(variance + slack**2) - slack) / 4 / (1 + slack)
 
 
 @lru_cache(maxsize=4)

@@ -20,17 +20,16 @@ from rqm.kernels.integer_sampler import TABLE_BITS, IntArray, IntegerSampler, gr
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.randomness import expanded
 
-NARROWEST, WIDEST = 0.5, 2.0**11
-"""Standard deviations of integer noise that are possible, in steps: the table then has fewer than
-2¹⁶ outcomes."""
+MIN_STD, MAX_STD = 0.5, 2.0**11
+"""Standard deviations of integer noise, in steps, whose table has fewer than 2¹⁶ outcomes."""
 MAX_GAIN = 1024
-"""How many times residual noise is added at first, at most."""
+"""The largest number of times that residual noise is added."""
 MAX_ZEROS = 128
-"""Coordinates whose noise is zero everywhere with a probability that matters: at most .79 each, or 5e-14 for all."""
-DRAWN_AT_ONCE = 2**28
-"""Coordinates of all clients whose noise is drawn at once."""
-SUM_DEVIATIONS = 6.0
-"""Standard deviations of the noise of a round for which the modulus has room, to each side."""
+"""The most coordinates whose noise may be zero everywhere: each is with probability at most .79, all with 8e-14."""
+MAX_SAMPLES_AT_ONCE = 2**28
+"""Samples of all clients' noise that are drawn at once, to bound memory."""
+SUM_NOISE_DEVIATIONS = 6.0
+"""Standard deviations of the noise of a round, to each side, that fit below the modulus."""
 
 
 @final
@@ -47,34 +46,39 @@ class NoiseState:
     canceled: Any
 
 
-def check_state(state: NoiseState, length: int) -> NoiseState:
-    """Refuse noise that is not of a vector of this length.
+def check_state(state: object, length: int | None = None) -> NoiseState:
+    """Refuse what is not the noise of a vector of this length.
 
     Args:
         state: The noise.
-        length: Number of coordinates.
+        length: Number of coordinates; None: any.
 
     Returns:
         The noise.
 
     Raises:
         TypeError: If it is no `NoiseState`.
-        ValueError: If it has another length or no noise at all.
+        ValueError: If it has another length, or is zero everywhere.
     """
     if not isinstance(state, NoiseState):
-        raise TypeError(f"noise_state = {shown(state)}: must be what begin_noise() returned")
+        raise TypeError(f"noise_state = {shown(state)}: must be what begin_noise() returned for this participation")
+    length = len(state.added) if length is None else length
     if state.added.shape != (length,) or state.canceled.shape != (length,):
-        raise ValueError(f"noise_state: has {len(state.added)} coordinates: must have {length}")
+        raise ValueError(
+            f"noise_state: has {len(state.added)} coordinates: must have {length}, as begin_noise() of the same mean "
+            "returns"
+        )
     if length > MAX_ZEROS and not state.added.any():
-        raise ValueError("noise_state: is zero everywhere, which no draw is")
+        raise ValueError("noise_state: is zero everywhere, which noise never is: must be what begin_noise() returned")
     return state
 
 
 @final
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """Transient noise F, and residual noise E that is added `gain` times: all of it but E is
-    canceled one round later.
+    """Transient noise F, and residual noise E that is added `gain` times.
+
+    All of it but one E is canceled one round later.
 
     For integers the unit is a step between two levels; where a trusted server adds the noise, it
     is the L2 clip.
@@ -142,7 +146,7 @@ class CorrelatedNoise:
         for name in ("transient_std", "residual_std"):
             value = getattr(self, name)
             if value or name == "transient_std":
-                real(f"noise.{name}", value, f"from {NARROWEST:g} to {WIDEST:g} steps", NARROWEST, WIDEST, closed="[]")
+                real(f"noise.{name}", value, f"from {MIN_STD:g} to {MAX_STD:g} steps", MIN_STD, MAX_STD, closed="[]")
 
     @cached_property
     def residual(self) -> "CorrelatedNoise":
@@ -205,7 +209,7 @@ class CorrelatedNoise:
         Returns:
             The number of bits.
         """
-        return ceil(log2(spread + 1 + 2 * SUM_DEVIATIONS * (2 * clients * self.added_variance) ** 0.5))
+        return ceil(log2(spread + 1 + 2 * SUM_NOISE_DEVIATIONS * (2 * clients * self.added_variance) ** 0.5))
 
     # -- one participation ----------------------------------------------------------------------
 
@@ -239,19 +243,19 @@ class CorrelatedNoise:
         transient = np.asarray(drawn.astype(np.int64) - self.largest)
         return self._state(transient, lambda: self.residual.sample(length, source).added)
 
-    def sample_sum(self, clients: int, like: Any, source: object) -> "NoiseState":
+    def sample_sum(self, clients: int, template: Any, source: object) -> "NoiseState":
         """The sum of the noise of some clients, for simulations.
 
         Args:
             clients: Number of clients.
-            like: A torch tensor of 32-bit integers, of the shape of the sum.
+            template: A torch tensor of 32-bit integers, of the shape of the sum.
             source: The source of randomness.
 
         Returns:
             The noise, as tensors.
         """
-        torch = kernels.backend(like).torch  # type: ignore[union-attr]
-        transient, residual = torch.zeros_like(like), torch.zeros_like(like)
+        torch = kernels.backend(template).torch  # type: ignore[union-attr]
+        transient, residual = torch.zeros_like(template), torch.zeros_like(template)
         self._add_sum(clients, transient, source)
         if self.residual_std:
             self.residual._add_sum(clients, residual, source)
@@ -281,7 +285,7 @@ class CorrelatedNoise:
         Returns:
             The canceled noise modulo `modulus`.
         """
-        return -check_state(state, len(state.canceled)).canceled % modulus
+        return -check_state(state).canceled % modulus
 
     def recover(self, total: Any, secrets: Iterable[bytes], modulus: int) -> Any:
         """Cancel the noise of clients that dropped out before they settled.
@@ -302,9 +306,9 @@ class CorrelatedNoise:
         """The noise that is added and canceled, from F and E."""
         if not self.residual_std:
             return NoiseState(transient, transient)
-        stays = residual()
-        canceled = transient + (self.gain - 1) * stays
-        return NoiseState(canceled + stays, canceled)
+        residual_noise = residual()
+        canceled = transient + (self.gain - 1) * residual_noise
+        return NoiseState(canceled + residual_noise, canceled)
 
     def _look_up(self, words: Any) -> IntArray:
         return np.asarray(np.searchsorted(np.cumsum(self.units), words.astype(np.int64), side="right") - self.largest)
@@ -312,7 +316,7 @@ class CorrelatedNoise:
     def _add_sum(self, clients: int, total: Any, rng: object) -> None:
         """Add F of some clients."""
         torch = kernels.backend(total).torch  # type: ignore[union-attr]
-        width = min(clients, max(1, DRAWN_AT_ONCE // len(total)))
+        width = min(clients, max(1, MAX_SAMPLES_AT_ONCE // len(total)))
         rows = torch.full((width, len(total)), -1.0, device=total.device)
         for start in range(0, clients, width):
             kernels.encode_sum(self.sampler, rows[: min(width, clients - start)], rng, total, 1, False)
