@@ -69,7 +69,7 @@ def test_a_mean_of_records_survives_json(options):
     mean = private_record_mean(mechanism=DiscreteGaussian(clip=9.0, scale=0.2, steps=1001, bits=13), **silos, **options)
     assert isinstance(read_again(mean), PrivateRecordMean)
     assert read_again(mean) == mean
-    with pytest.raises(ValueError, match=r"record_clip = 1\.0: must come with unit = 'record'"):
+    with pytest.raises(ValueError, match=r"record_clip = 1\.0: must not be given with unit = 'user'"):
         mean_from_dict(mean.to_dict() | {"unit": "user", "neighboring": "replace-one", "sampling_rate": None})
 
 
@@ -81,7 +81,7 @@ def test_a_mean_of_records_survives_json(options):
         ({"mechanism": {"mechanism": "laplace"}}, "mechanism = 'laplace'"),
         ({"noise": {"gain": 5}}, "noise"),
         ({"dim": 2.5}, "dim = 2.5"),
-        ({"sampling_rate": 0.5}, r"sampling_rate = 0\.5: must come with unit = 'record'"),
+        ({"sampling_rate": 0.5}, r"sampling_rate = 0\.5: must not be given with unit = 'user'"),
     ],
 )
 def test_other_values_are_refused(change, message):
