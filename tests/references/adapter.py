@@ -96,6 +96,7 @@ NEW_KEYS = {
     "iterate_noise": "correlated_noise_ratio",
     "record_rate": "sampling_rate",
     "cancel": "noise",
+    "bits_of_both": "two_message_bits",
     "law": "distribution",
     "head": "head_hash",
     "chosen_of": "rotated_dim",

@@ -107,8 +107,7 @@ def command(
 
 def _plot(advice: "Advice", plot: Path) -> None:
     """Draw error against ε, or against bits if only some coordinates are sent."""
-    from rqm.advice.adviser import pareto
-    from rqm.advice.few import front
+    from rqm.advice.adviser import front, pareto
     from rqm.report.pareto import draw, draw_front
 
     with progress("comparing mechanisms") as bar:
@@ -123,15 +122,12 @@ def _plot(advice: "Advice", plot: Path) -> None:
 
 def _result(advice: "Advice", plot: Path | None) -> Result:
     """The winner, all candidates, and the parameters of the winner."""
-    from rqm.advice.adviser import measure
-
     best, request = advice.best, advice.request
-    value = measure(advice.candidates, request)
-    is_correlated = any(candidate.noise for candidate in advice.candidates)
+    is_correlated = advice.criterion == "iterate_noise"
     heads = ["", "ε", "error, clip²", "noise of models" if is_correlated else "over the best", "bits", "under secagg"]
     rows = []
     for candidate in advice.candidates:
-        ratio = candidate.iterate_noise if is_correlated else value(candidate) / value(best)
+        ratio = candidate.iterate_noise if is_correlated else advice.cost(candidate) / advice.cost(best)
         row = [candidate.name, *(f"{number:.4g}" for number in (candidate.epsilon, candidate.mse, ratio))]
         row += [str(candidate.bits_per_coordinate), str(candidate.bits_under_secagg or "")]
         if best.coordinates is not None:
@@ -139,7 +135,7 @@ def _result(advice: "Advice", plot: Path | None) -> Result:
         rows.append(row)
     parameters = {key: entry for key, entry in best.mechanism.to_dict().items() if key != "rows"}
     if best.coordinates is not None:
-        heads += ["coordinates", "bits a parameter"]
+        heads += ["coordinates", "bits per parameter"]
         parameters["coordinates"] = best.coordinates
     if best.noise is not None:
         parameters["noise"] = best.noise.to_dict()

@@ -1,4 +1,4 @@
-"""ε against error, one line a mechanism."""
+"""Plots of the adviser: error against ε, and error against bits."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,16 @@ if TYPE_CHECKING:
 
 
 def draw(lines: dict[str, list[list[float]]], path: Path, title: str = "") -> Path:
-    """Draw what ``rqm.advice.adviser.pareto`` found."""
+    """Draw the error of each mechanism against ε.
+
+    Args:
+        lines: Pairs of ε and error by name, as `rqm.advice.adviser.pareto` returns them.
+        path: The file.
+        title: A title.
+
+    Returns:
+        The file.
+    """
     figure = Figure(figsize=(6.8, 4.6), layout="constrained")
     axes = figure.subplots()
     for number, (name, points) in enumerate(lines.items()):
@@ -30,23 +39,33 @@ def draw(lines: dict[str, list[list[float]]], path: Path, title: str = "") -> Pa
     return _saved(figure, path, "certified ε", "worst-case mean squared error of a coordinate, clip²")
 
 
-def draw_front(found: "list[Candidate]", path: Path) -> Path:
-    """Draw what ``rqm.advice.few.front`` found: the least error for so many bits a parameter, and by whom."""
+def draw_front(candidates: "list[Candidate]", path: Path) -> Path:
+    """Draw the least error for each number of bits per parameter, and its mechanism.
+
+    Args:
+        candidates: What `rqm.advice.adviser.front` returned.
+        path: The file.
+
+    Returns:
+        The file.
+    """
     figure = Figure(figsize=(6.8, 4.6), layout="constrained")
     axes = figure.subplots()
-    bits, errors = [one.wire_bits_per_parameter or 0.0 for one in found], [one.mse for one in found]
+    bits = [candidate.wire_bits_per_parameter or 0.0 for candidate in candidates]
+    errors = [candidate.mse for candidate in candidates]
     axes.step(bits, errors, where="post", color="0.6", lw=1.2)
-    kinds = dict.fromkeys(one.mechanism.label for one in found)
-    for number, kind in enumerate(kinds):
-        some = [(x, y) for x, y, one in zip(bits, errors, found, strict=True) if one.mechanism.label == kind]
-        axes.plot(*zip(*some, strict=True), "o", ms=4.5, color=f"C{number % 10}", label=kind)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for candidate, x, y in zip(candidates, bits, errors, strict=True):
+        points.setdefault(candidate.mechanism.label, []).append((x, y))
+    for number, (label, pairs) in enumerate(points.items()):
+        axes.plot(*zip(*pairs, strict=True), "o", ms=4.5, color=f"C{number % 10}", label=label)
     return _saved(
-        figure, path, "bits a parameter of a masked vector", "mean squared error of a value of the mean, clip²"
+        figure, path, "bits per parameter of a masked vector", "mean squared error of a value of the mean, clip²"
     )
 
 
 def _saved(figure: Figure, path: Path, across: str, up: str) -> Path:
-    """A picture of its only axes, both by logarithms."""
+    """Save a figure with one pair of logarithmic axes."""
     (axes,) = figure.axes
     axes.set_xscale("log")
     axes.set_yscale("log")

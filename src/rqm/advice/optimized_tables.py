@@ -1,0 +1,307 @@
+"""Mechanisms found by optimization, for a given number of clients and Rényi order.
+
+`lattice_table` is for sums over several clients: coarse rounding, plus noise whose shape is optimized. `level_keeps`
+optimizes RQM's keep probability level by level. For a single client see `rqm.related.mvu.private_table`. The results
+are certified like any other mechanism, by `rqm.renyi` and the accountant.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from math import exp, inf, log
+
+import numpy as np
+from scipy.optimize import brentq, minimize
+
+from rqm._util.checks import FloatArray, order, real, whole
+from rqm.certify.distributions import NOTHING, all_pairs, divergence_table, repeated
+from rqm.certify.renyi import renyi
+from rqm.mechanisms.discrete import DiscreteMechanism
+from rqm.mechanisms.rqm import RQM
+from rqm.mechanisms.table import Table
+
+SPREAD_WEIGHT = 1e-9
+"""The part of each row of a lattice table that is spread over all outcomes, so that none rules out an input."""
+PENALTY = 20.0
+"""The weight of too large a divergence, against the variance, in searches over many parameters."""
+
+
+def attained_divergence(mechanism: DiscreteMechanism, alpha: float, clients: int) -> float:
+    """The largest D_α with all other clients at the same breakpoint: a lower bound, and no guarantee.
+
+    Args:
+        mechanism: A mechanism whose pmf is symmetric.
+        alpha: The Rényi order, at least 1.
+        clients: Number of clients in the sum.
+
+    Returns:
+        The divergence.
+    """
+    pmfs = np.exp(mechanism.breakpoint_log_pmfs())
+    pairs = all_pairs(len(pmfs))
+    others = [repeated(pmf, clients - 1) for pmf in pmfs[: (len(pmfs) + 1) // 2]]  # mirror images give the same
+    cells = np.array([[index, 0] for index in range(len(others))])
+    orders = np.full((len(pairs), 1), order(alpha))
+    return float(divergence_table(others, [NOTHING], cells, pmfs, pairs, orders, "renyi")[0].max())
+
+
+# -- lattice tables -------------------------------------------------------------------------------
+
+
+def lattice_table(alpha: float, clients: int, divergence: float, levels: int = 16, *, clip: float = 1.0) -> Table:
+    """A table of small variance for a sum, with a certified D_α of at most `divergence`.
+
+    An input is rounded to one of K + 1 levels, and noise on the remaining outcomes is added. The noise does not depend
+    on the inputs, so the worst case is known but for `SPREAD_WEIGHT`. K and the shape of the noise are optimized.
+
+    Args:
+        alpha: The Rényi order, above 1.
+        clients: Number of honest clients in the sum, at least 2.
+        divergence: The largest allowed D_α, of the pmf as written and of the integers that are sampled.
+        levels: Number of outcomes, from 3 to 256.
+        clip: c, what inputs are clipped to.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If no lattice table of so many levels reaches the divergence.
+    """
+    alpha, clients = real("alpha", alpha, "a finite number above 1", 1, inf), whole("clients", clients, 2)
+    divergence = real("divergence", divergence, "a positive finite number", 0, inf)
+    shapes = []
+    for steps in range(1, whole("levels", levels, 3, 256) - 1):
+        noise = _bent_noise(alpha, clients, divergence, levels, steps)
+        if noise is not None:
+            shapes.append((steps, _polished_noise(noise, alpha, clients, divergence, steps)))
+    for steps, noise in sorted(shapes, key=lambda shape: _variance(*shape)):
+        for flattening in (0.0, 1e-4, 1e-3, 1e-2):
+            table = additive_table(steps, _flattened(noise, flattening), levels, clip)
+            if attained_divergence(table, alpha, clients) <= divergence and all(
+                renyi(table, alpha, clients, distribution=kind).upper <= divergence for kind in ("paper", "sampled")
+            ):
+                return table
+    raise ValueError(
+        f"divergence = {divergence:g}: no lattice table of {levels} levels reaches it for {clients} clients and order "
+        f"{alpha:g}; use a larger divergence or more levels"
+    )
+
+
+def estimate_lattice_variance(alpha: float, clients: int, divergence: float, levels: int) -> float:
+    """An estimate of the variance that `lattice_table` reaches, to choose an order with.
+
+    Args:
+        alpha: The Rényi order, above 1.
+        clients: Number of honest clients in the sum.
+        divergence: The largest allowed D_α.
+        levels: Number of outcomes.
+
+    Returns:
+        The variance, in clip²; infinite if no lattice table reaches the divergence.
+    """
+    shapes = {steps: _bent_noise(alpha, clients, divergence, levels, steps) for steps in range(1, levels - 1)}
+    return min((_variance(steps, noise) for steps, noise in shapes.items() if noise is not None), default=inf)
+
+
+def additive_table(steps: int, noise: FloatArray, levels: int, clip: float = 1.0) -> Table:
+    """Rounding to `steps` + 1 levels, plus noise.
+
+    Args:
+        steps: K, the number of steps from -clip to clip.
+        noise: The pmf of the noise on 0, 1, …, of length `levels` − K.
+        levels: Number of outcomes.
+        clip: c, what inputs are clipped to.
+
+    Returns:
+        The table, in which `SPREAD_WEIGHT` of each row is spread over all outcomes.
+    """
+    rows = np.zeros((steps + 1, levels))
+    for j in range(steps + 1):
+        rows[j] = SPREAD_WEIGHT * _spread(levels, j + (len(noise) - 1) / 2)
+        rows[j, j : j + len(noise)] += (1 - SPREAD_WEIGHT) * noise
+    rows /= rows.sum(axis=1, keepdims=True)
+    return Table(clip=clip, margin=(levels - 1) / steps - 1, rows=tuple(map(tuple, rows.tolist())))
+
+
+def _spread(levels: int, mean: float) -> FloatArray:
+    """The pmf of largest entropy on 0, …, levels − 1 with this mean."""
+    z = np.arange(levels) - mean
+
+    def pmf(tilt: float) -> FloatArray:
+        weights = np.exp(tilt * z - abs(tilt * z).max())
+        return np.asarray(weights / weights.sum())
+
+    return pmf(float(brentq(lambda tilt: float(pmf(tilt) @ z), -40, 40, xtol=1e-14)))
+
+
+def _variance(steps: int, noise: FloatArray) -> float:
+    """The largest variance, in clip²: that of the noise, and that of rounding half-way between two levels."""
+    z = np.arange(len(noise)) - (len(noise) - 1) / 2
+    return float(noise @ z**2 + 0.25) * (2 / steps) ** 2
+
+
+def _flattened(noise: FloatArray, flattening: float) -> FloatArray:
+    """The noise with a slightly flatter shape: more variance and more privacy."""
+    z = np.linspace(-1, 1, len(noise))
+    weights = np.maximum(noise, 1e-30) ** (1 - flattening) * np.exp(flattening * z**2)
+    return np.asarray(weights / weights.sum())
+
+
+def _shift_divergence(noise: FloatArray, steps: int, clients: int, alpha: float) -> float:
+    """An estimate of the largest D_α between the noise of all clients and the same noise shifted."""
+    pmf = (1 - SPREAD_WEIGHT) * np.pad(noise, steps)
+    total = repeated(pmf + SPREAD_WEIGHT / len(pmf), clients).pmf
+    with np.errstate(divide="ignore", under="ignore"):
+        logs = np.log(total)
+    largest = -inf
+    for shift in range(1, steps + 1):
+        p, q = logs[shift:], logs[: len(logs) - shift]  # symmetric noise: the other direction gives the same
+        powers = alpha * p + (1 - alpha) * q
+        powers = powers[np.isfinite(powers)]
+        largest = max(largest, float(powers.max() + log(np.exp(powers - powers.max()).sum())))
+    return largest / (alpha - 1)
+
+
+def _bent_noise(alpha: float, clients: int, divergence: float, levels: int, steps: int) -> FloatArray | None:
+    """The noise with a quadratic logarithm that reaches the divergence with the least variance; None if none does."""
+    z = np.arange(levels - steps) - (levels - steps - 1) / 2
+
+    def noise(bend: float) -> FloatArray:
+        weights = np.exp(bend * z**2 - (bend * z**2).max())
+        return np.asarray(weights / weights.sum())
+
+    def excess(bend: float) -> float:
+        return _shift_divergence(noise(bend), steps, clients, alpha) - divergence
+
+    bends = np.linspace(-12, 3, 31) / max(z**2)  # from one peak to two
+    reaches = [excess(bend) <= 0 for bend in bends]
+    if not any(reaches):
+        return None
+    first = reaches.index(True)
+    return noise(bends[0] if first == 0 else float(brentq(excess, bends[first - 1], bends[first], xtol=1e-9)))
+
+
+def _polished_noise(noise: FloatArray, alpha: float, clients: int, divergence: float, steps: int) -> FloatArray:
+    """Symmetric noise of less variance with the same divergence, each probability optimized on its own."""
+    width = len(noise)
+    half = (width + 1) // 2
+    if half <= 2:
+        return noise
+
+    def unfolded(logs: FloatArray) -> FloatArray:
+        mirrored = np.append(logs, logs[: width - half][::-1])
+        weights = np.exp(mirrored - mirrored.max())
+        return np.asarray(weights / weights.sum())
+
+    def cost(logs: FloatArray) -> float:
+        candidate = unfolded(logs)
+        excess = max(0.0, _shift_divergence(candidate, steps, clients, alpha) / divergence - 1)
+        return _variance(steps, candidate) * (1 + PENALTY * excess)
+
+    with np.errstate(divide="ignore"):
+        start = np.maximum(np.log(noise[:half]), -60)
+    polished = unfolded(minimize(cost, start, method="Nelder-Mead", options={"maxiter": 400, "xatol": 1e-6}).x)
+    is_private = _shift_divergence(polished, steps, clients, alpha) <= divergence
+    return polished if is_private and _variance(steps, polished) < _variance(steps, noise) else noise
+
+
+# -- RQM with a keep probability for each level ---------------------------------------------------
+
+
+def single_keep(
+    alpha: float,
+    clients: int,
+    divergence: float,
+    levels: int = 16,
+    *,
+    clip: float = 1.0,
+    keeps: Iterable[float] = tuple(np.arange(1, 20) / 20),
+) -> RQM:
+    """The RQM of least variance with one keep probability and an attained D_α of at most `divergence`.
+
+    Args:
+        alpha: The Rényi order, at least 1.
+        clients: Number of clients in the sum.
+        divergence: The largest `attained_divergence`; the certified one can be larger.
+        levels: Number of outcomes.
+        clip: c, what inputs are clipped to.
+        keeps: The keep probabilities that are tried.
+
+    Returns:
+        The mechanism.
+
+    Raises:
+        ValueError: If no margin reaches the divergence.
+    """
+    reached = [_with_least_margin(keep, alpha, clients, divergence, levels, clip) for keep in keeps]
+    found = [mechanism for mechanism in reached if mechanism is not None]
+    if not found:
+        raise ValueError(f"divergence = {divergence:g}: no RQM of {levels} levels reaches it; it must be larger")
+    return min(found, key=lambda mechanism: mechanism.variance_max)
+
+
+def level_keeps(
+    alpha: float,
+    clients: int,
+    divergence: float,
+    levels: int = 16,
+    *,
+    clip: float = 1.0,
+    start: RQM | None = None,
+    evaluations: int = 1000,
+) -> RQM:
+    """RQM with a keep probability for each inner level, of least variance at an attained D_α.
+
+    Args:
+        alpha: The Rényi order, at least 1.
+        clients: Number of clients in the sum.
+        divergence: The largest `attained_divergence`; the certified one can be larger.
+        levels: Number of outcomes.
+        clip: c, what inputs are clipped to.
+        start: Where the search starts; None: `single_keep`. The result has no more variance.
+        evaluations: How many mechanisms are tried.
+
+    Returns:
+        The mechanism; its keep probabilities are symmetric.
+    """
+    alpha, clients = order(alpha), whole("clients", clients, 1)
+    start = start or single_keep(alpha, clients, divergence, levels, clip=clip)
+    half = (levels - 1) // 2  # of the levels − 2 inner ones, with the middle one
+
+    def mechanism(parameters: FloatArray) -> RQM:
+        side = 1 / (1 + np.exp(-np.clip(parameters[1:], -12, 12)))
+        keeps = np.append(side, side[: levels - 2 - half][::-1])
+        margin = float(np.exp(np.clip(parameters[0], -8, 12)))
+        return RQM(clip=clip, margin=margin, levels=levels, keep=tuple(keeps))
+
+    def cost(parameters: FloatArray) -> float:
+        candidate = mechanism(parameters)
+        excess = max(0.0, attained_divergence(candidate, alpha, clients) / divergence - 1)
+        return candidate.variance_max / clip**2 * (1 + PENALTY * excess)
+
+    side = start.keeps[1 : 1 + half]
+    first = np.append(log(start.margin), np.log(side / (1 - side)))
+    options = {"maxfev": evaluations, "initial_simplex": np.vstack([first, first + 0.3 * np.eye(len(first))])}
+    keep = mechanism(minimize(cost, first, method="Nelder-Mead", options={**options, "adaptive": True}).x).keep
+    best = _with_least_margin(keep, alpha, clients, divergence, levels, clip)
+    return best if best is not None and best.variance_max < start.variance_max else start
+
+
+def _with_least_margin(
+    keep: float | tuple[float, ...], alpha: float, clients: int, divergence: float, levels: int, clip: float
+) -> RQM | None:
+    """The RQM with the smallest margin whose attained D_α is at most `divergence`; None if there is none."""
+
+    def mechanism(log_margin: float) -> RQM:
+        return RQM(clip=clip, margin=exp(log_margin), levels=levels, keep=keep)
+
+    def excess(log_margin: float) -> float:
+        return attained_divergence(mechanism(log_margin), alpha, clients) - divergence
+
+    # A larger margin is more noise, but D_α can jump where the margin passes a level: take the first crossing.
+    for low, high in pairwise(np.linspace(-5, 5, 21).tolist()):
+        if excess(high) <= 0:
+            if excess(low) <= 0:
+                return mechanism(low)
+            root = float(brentq(excess, low, high, xtol=1e-10))
+            return mechanism(root if excess(root) <= 0 else root + 2e-10 * (2 + abs(root)))
+    return None
