@@ -7,13 +7,14 @@ docs/which-mechanism.md (seven minutes on two cores).
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from rqm import PBM, RQM, Participation, StochasticRounding, ThreatModel, renyi
 from rqm.accounting.calibration import least_noise
-from rqm.advice.adviser import advise, pareto
+from rqm.advice.adviser import advise, sweep
 from rqm.advice.candidates import Request
 from rqm.advice.optimized_tables import lattice_table, level_keeps, single_keep
 from rqm.mechanisms.discrete import DiscreteMechanism
@@ -26,9 +27,12 @@ def alone(out: Path) -> None:
     request = Request(
         participation=Participation(1), threat_model=ThreatModel(), delta=1e-5, epsilon=1.0, bits=4, pure=True
     )
-    lines = pareto(request, list(ALONE))
+    candidates = sweep([replace(request, epsilon=epsilon) for epsilon in ALONE])
+    lines: dict[str, list[list[float]]] = {}
+    for candidate in candidates:
+        lines.setdefault(candidate.name, []).append([candidate.epsilon, candidate.mse])
     _save(out / "mechanisms-alone.json", lines)
-    draw(lines, out / "mechanisms-alone.png", "one client alone, 4 bits, pure ε")
+    draw(candidates, out / "mechanisms-alone.png", "one client alone, 4 bits, pure ε")
 
 
 def forty(out: Path) -> None:

@@ -1,6 +1,7 @@
 """The adviser: no candidate dominates its winner, its errors are the simulated ones, its refusals say what would do."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from rqm import RQM, Participation, SeededRandom, ThreatModel, advise, mechanism_from_dict, private_mean
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
-from rqm.advice.adviser import pareto
+from rqm.advice.adviser import sweep
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.related.mvu import pure_epsilon
@@ -160,8 +161,8 @@ def test_an_impossible_request_is_refused_with_a_remedy(values, message):
 @pytest.mark.slow
 def test_errors_fall_with_epsilon_on_every_line(tmp_path):
     advice = advise(clients=200, epsilon=4, delta=1e-5, dim=2**12)
-    lines = pareto(advice.request, [2.0, 4.0, 8.0])
-    for points in lines.values():
-        errors = [error for _, error in sorted(points)]
+    candidates = sweep([replace(advice.request, epsilon=epsilon) for epsilon in (2.0, 4.0, 8.0)])
+    for name in {candidate.name for candidate in candidates}:
+        errors = [candidate.mse for candidate in candidates if candidate.name == name]
         assert errors == sorted(errors, reverse=True)
-    assert draw(lines, tmp_path / "pareto.png").stat().st_size > 10_000
+    assert draw(candidates, tmp_path / "pareto.png").stat().st_size > 10_000

@@ -18,9 +18,10 @@ from rqm import (
     mechanism_from_dict,
     private_mean,
 )
-from rqm.advice.adviser import front, pareto
+from rqm.advice.adviser import sweep
 from rqm.advice.candidates import CORRELATED, MAX_CORRELATED_ROUNDS, MAX_CORRELATED_WINDOW, Request, searches
 from rqm.core.base import choice_error
+from rqm.report.pareto import draw_front, front
 from tests.commands import rqm
 
 LARGE = {"clients": 1000, "population": 10**5, "rounds": 30}
@@ -184,8 +185,10 @@ def test_correlated_noise_with_users_who_return_and_clients_who_collude():
     assert private_mean(**values).guarantee().epsilon < 0.95 * candidate.epsilon
 
 
-def test_lines_of_single_rounds_are_without_correlated_noise():
-    assert CORRELATED not in pareto(advice_for_many_clients().request, [1.0])
+def test_a_sweep_is_without_correlated_noise():
+    candidates = sweep([advice_for_many_clients().request])
+    assert candidates
+    assert CORRELATED not in {candidate.name for candidate in candidates}
 
 
 # -- some coordinates -----------------------------------------------------------------------------
@@ -248,8 +251,11 @@ def test_a_mean_length_alone_lets_the_choice_add_a_tenth_of_the_error():
 
 
 @pytest.mark.slow
-def test_on_the_front_more_bits_have_less_error():
-    candidates = front(SUBSET_REQUEST, [0.02, 0.1, 0.5, 4.0])
+def test_on_the_front_more_bits_have_less_error(tmp_path):
+    limits = [0.02, 0.1, 0.5, 4.0]
+    tried = sweep([replace(SUBSET_REQUEST, max_bits_per_parameter=limit) for limit in limits])
+    assert draw_front(tried, tmp_path / "front.png").stat().st_size > 10_000
+    candidates = front(tried)
     bits = [candidate.wire_bits_per_parameter for candidate in candidates]
     errors = [candidate.mse for candidate in candidates]
     assert len(candidates) >= 4

@@ -6,6 +6,7 @@ server with momentum 0.9 and a learning rate that falls to zero over the rounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Any, Literal
@@ -102,10 +103,10 @@ def advise(  # noqa: PLR0913 (all that a request is)
         adversary: See `rqm.private_mean`.
         neighboring: See `rqm.private_mean`.
         l2_clip: L2 bound of a vector.
-        max_bits_per_parameter: Send only as many rotated coordinates as keep a masked vector within
-            so many bits per coordinate of the whole vector.
-        mean_length: Length of the clients' mean, in L2 clips; None: 1. Given alone, as many
-            coordinates are sent as make their choice add a tenth to the error.
+        max_bits_per_parameter: The largest size of a masked vector, in bits per coordinate of the whole
+            vector; some of the rotated coordinates are sent.
+        mean_length: Length of the clients' mean, in L2 clips; None: 1. Given alone, the number of sent
+            coordinates is the least whose choice adds at most a tenth to the error of the noise.
         progress: Called before each candidate is computed.
 
     Returns:
@@ -168,7 +169,7 @@ def rank(request: Request, progress: Progress | None = None) -> Advice:
     Raises:
         ValueError: If no mechanism meets the request.
     """
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
     pending = list(searches(request))
     for number, (name, search) in enumerate(pending):
@@ -181,76 +182,39 @@ def rank(request: Request, progress: Progress | None = None) -> Advice:
             continue
         max_bits = request.bits if candidate.noise is None else request.two_message_bits
         if candidate.trusted_server or candidate.bits_per_coordinate <= max_bits:
-            found.append(replace(candidate, name=name))
+            candidates.append(replace(candidate, name=name))
         else:
             left_out[name] = f"bits = {max_bits}: must be at least {candidate.bits_per_coordinate}"
-    if all(candidate.trusted_server for candidate in found):
+    if all(candidate.trusted_server for candidate in candidates):
         raise ValueError(_none_found(request, left_out))
     if request.epsilon is not None and not request.pure:
-        baseline = next(candidate.mse for candidate in found if candidate.trusted_server)
-        found = [
-            candidate if candidate.noise else replace(candidate, iterate_noise=sqrt(candidate.mse / baseline))
-            for candidate in found
-        ]
-    advice = Advice(request, tuple(found), left_out)
-    found.sort(key=lambda candidate: (candidate.trusted_server, advice.cost(candidate)))
-    advice = replace(advice, candidates=tuple(found))
-    return replace(advice, candidates=tuple(replace(entry, reason=_reason(entry, advice)) for entry in found))
+        baseline = next(candidate.mse for candidate in candidates if candidate.trusted_server)
+        for index, candidate in enumerate(candidates):
+            if candidate.noise is None:
+                candidates[index] = replace(candidate, iterate_noise=sqrt(candidate.mse / baseline))
+    advice = Advice(request, tuple(candidates), left_out)
+    ordered = sorted(candidates, key=lambda candidate: (candidate.trusted_server, advice.cost(candidate)))
+    advice = replace(advice, candidates=tuple(ordered))
+    return replace(advice, candidates=tuple(replace(entry, reason=_reason(entry, advice)) for entry in ordered))
 
 
-def pareto(
-    request: Request, epsilons: Sequence[float], progress: Progress | None = None
-) -> dict[str, list[list[float]]]:
-    """The error of each mechanism at several ε, for single rounds.
+def sweep(requests: Sequence[Request], progress: Progress | None = None) -> list[Candidate]:
+    """The candidates of several requests, for plots, without correlated noise.
 
     Args:
-        request: What a mechanism must do; its ε or noise is replaced. Correlated noise is left out.
-        epsilons: The values of ε.
-        progress: Called before each of them.
+        requests: What mechanisms must do. A request that no mechanism meets has no candidates.
+        progress: Called before each request.
 
     Returns:
-        For each mechanism pairs of certified ε and `mse`.
+        The candidates.
     """
-    lines: dict[str, list[list[float]]] = {}
-    requests = {f"ε = {epsilon:.3g}": replace(request, epsilon=epsilon, noise=None) for epsilon in epsilons}
-    for candidate in _candidates_of(requests, progress):
-        lines.setdefault(candidate.name, []).append([candidate.epsilon, candidate.mse])
-    return lines
-
-
-def front(request: Request, limits: Sequence[float], progress: Progress | None = None) -> list[Candidate]:
-    """The candidates with the least error for their bits, among those that send some coordinates.
-
-    Args:
-        request: What a mechanism must do.
-        limits: Limits of bits per parameter that are tried.
-        progress: Called before each of them.
-
-    Returns:
-        The candidates, those with the fewest bits per parameter first.
-    """
-    requests = {f"{limit:.3g} bits": replace(request, max_bits_per_parameter=limit) for limit in limits}
-    found = [
-        (candidate.wire_bits_per_parameter or inf, candidate.mse, number, candidate)
-        for number, candidate in enumerate(_candidates_of(requests, progress))
-        if not candidate.trusted_server
-    ]
-    best: list[Candidate] = []
-    for *_, candidate in sorted(found):
-        if not best or candidate.mse < best[-1].mse:
-            best.append(candidate)
-    return best
-
-
-def _candidates_of(requests: Mapping[str, Request], progress: Progress | None) -> Iterator[Candidate]:
-    """All candidates of several requests, without correlated noise. Requests that none meets have no candidates."""
-    for number, (name, request) in enumerate(requests.items()):
+    candidates: list[Candidate] = []
+    for number, request in enumerate(requests):
         if progress is not None:
-            progress(name, number, len(requests))
-        try:
-            yield from rank(replace(request, two_message_bits=0)).candidates
-        except ValueError:
-            continue
+            progress("requests", number, len(requests))
+        with suppress(ValueError):
+            candidates += rank(replace(request, two_message_bits=0)).candidates
+    return candidates
 
 
 # -- texts ----------------------------------------------------------------------------------------
@@ -258,7 +222,9 @@ def _candidates_of(requests: Mapping[str, Request], progress: Progress | None) -
 
 def _reason(candidate: Candidate, advice: Advice) -> str:
     """Why a candidate has its rank, and what it assumes."""
-    criterion, best, request = CRITERION_NAMES[advice.criterion], advice.best, advice.request
+    criterion = CRITERION_NAMES[advice.criterion]
+    best = advice.best
+    request = advice.request
     parts = [f"{_more(advice.cost(candidate) / advice.cost(best))} {criterion}"]
     if candidate is best:
         parts = [f"least {criterion} at this {'noise' if request.epsilon is None else 'ε'} and number of bits"]
@@ -281,15 +247,16 @@ def _reason(candidate: Candidate, advice: Advice) -> str:
 
 def _correlated_conditions(candidate: Candidate, request: Request) -> Iterator[str]:
     """What correlated noise needs."""
-    participation, honest = request.participation, request.target.honest
-    times = "once" if participation.limit == 1 else f"at least {many(participation.window, 'round')} apart"
+    participation = request.participation
+    honest = request.target.honest
+    spacing = "once" if participation.limit == 1 else f"at least {many(participation.window, 'round')} apart"
     yield (
         f"noise in the models {candidate.iterate_noise:.4f} times that of a trusted server's independent noise "
         f"(momentum 0.9, a learning rate that falls to zero over {many(participation.rounds, 'round')})"
     )
     yield "every client sends a second message one round later"
     yield f"{candidate.bits_per_coordinate} bits for both messages, which need a secure sum"
-    yield f"users take part in a fixed order, each {times}"
+    yield f"users take part in a fixed order, each {spacing}"
     yield f"assumes {many(honest, 'honest client')} in each of {many(participation.window, 'consecutive round')}"
 
 
@@ -301,7 +268,8 @@ def _more(ratio: float) -> str:
 def _none_found(request: Request, left_out: Mapping[str, str]) -> str:
     """Why there is no candidate, and what would help."""
     target = f"noise = {request.noise}" if request.epsilon is None else f"epsilon = {request.epsilon:g}"
-    clients, releases = many(request.participation.clients, "client"), many(request.releases, "participation")
+    clients = many(request.participation.clients, "client")
+    releases = many(request.releases, "participation")
     causes = "".join(f"; {name}: {cause}" for name, cause in left_out.items())
     return (
         f"{target}: no mechanism of {many(request.bits, 'bit')} reaches it with {clients} and {releases}; allow a "

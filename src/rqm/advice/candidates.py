@@ -8,13 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil, erfc, inf, log, sqrt, tanh
-from typing import Any
+from typing import Any, TypeVar
 
 from rqm._util.checks import padded, real, shown, whole
-from rqm.accounting.calibration import Target, best_fit, best_noise, coordinate_clip, find_correlated, least_noise
-from rqm.accounting.guarantee import Guarantee, guarantee
+from rqm.accounting.calibration import (
+    TOLERANCE,
+    Target,
+    best_fit,
+    best_noise,
+    coordinate_clip,
+    find_correlated,
+    least_noise,
+)
+from rqm.accounting.guarantee import guarantee
 from rqm.accounting.participation import Participation, ThreatModel
-from rqm.advice.optimized_tables import estimate_lattice_variance, lattice_table, level_keeps, single_keep
+from rqm.advice.optimized_tables import lattice_table, level_keeps, single_keep
 from rqm.certify.renyi import renyi
 from rqm.core.base import choice_error
 from rqm.core.private_mean import PrivateMean
@@ -62,7 +70,7 @@ class Request:
         l2_clip: C, the L2 clip of a vector.
         pure: Whether one coordinate of one client needs pure differential privacy.
         two_message_bits: The largest number of bits of both messages of correlated noise; 0: it is not a candidate.
-        max_bits_per_parameter: Only as many rotated coordinates are sent as keep a masked vector within this size.
+        max_bits_per_parameter: The size of a masked vector to which the number of sent coordinates is limited.
         mean_length: Length of the clients' mean, in L2 clips; None: 1. Without `max_bits_per_parameter` it sets how
             many coordinates are sent.
     """
@@ -91,20 +99,20 @@ class Request:
         for name in ("epsilon", "noise", "l2_clip", "max_bits_per_parameter", "mean_length"):
             if getattr(self, name) is not None:
                 real(name, getattr(self, name), "a positive finite number", 0, inf)
-        whole("dim", self.dim, 1)
         if isinstance(self.bits, int) and self.bits < 1:
             raise ValueError(f"bits = {self.bits}: must be at least 1, which is enough for most purposes")
         whole("bits", self.bits, 1, 32)
         whole("two_message_bits", self.two_message_bits, 0, 32)
-        self.threat_model.check(self.participation)
-        clients, threat_model = self.participation.clients, self.threat_model
+        clients = self.target.participation.clients  # a target validates the other values
+        threat_model = self.threat_model
         if self.pure and self.noise is not None:
             raise ValueError("delta = None: must be given with noise")
         if self.is_subset and clients == 1:
             raise ValueError(
                 "max_bits_per_parameter, mean_length: must come with more than one client, whose sum is sent"
             )
-        name, honest = "honest_clients", threat_model.honest_clients
+        name = "honest_clients"
+        honest = threat_model.honest_clients
         if threat_model.honest_fraction is not None:
             name = f"honest_fraction = {threat_model.honest_fraction}: {name}"
             honest = int(threat_model.honest_fraction * clients)
@@ -205,6 +213,7 @@ class Candidate:
         return {**vars(self), "mechanism": self.mechanism.to_dict(), "noise": noise, "certified": True}
 
 
+AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
 NamedSearches = Iterator[tuple[str, Callable[[], Candidate]]]
 """Names of candidates, and functions that find them or raise a ValueError that says why there is none."""
 
@@ -239,36 +248,39 @@ def _proposals(kind_names: Iterable[str], ask: ProposalRequest, clip: float) -> 
 def _local_searches(request: Request) -> NamedSearches:
     """One client alone, with pure differential privacy of what it sends."""
     assert request.epsilon is not None
-    epsilon, clip, levels = request.epsilon / request.releases, request.l2_clip, request.levels  # ε of releases adds up
-    aim = epsilon * (1 - 1e-6)  # the integers that are sampled have a slightly larger ε
-
-    def table(find: Callable[[], TableMechanism]) -> Callable[[], Candidate]:
-        return lambda: _local_candidate((mechanism := find()), pure_epsilon(mechanism), request)
-
-    def mechanism(find: Callable[[], DiscreteMechanism]) -> Callable[[], Candidate]:
-        return lambda: _local_candidate((mechanism := find()), _certified_epsilon(mechanism), request)
-
-    yield "optimal table", table(lambda: private_table(epsilon, levels, clip=clip))
-    yield "MVU, evenly spaced", table(lambda: private_table(epsilon, levels, clip=clip, average=True))
-    yield "MVU, own alphabet", table(lambda: mvu_table(epsilon, levels, clip=clip))
-    yield "randomized response", table(lambda: _randomized_response(epsilon, levels, clip))
-    yield "1 bit", table(lambda: _randomized_response(epsilon, 2, clip))
+    epsilon = request.epsilon / request.releases  # ε of releases adds up
+    clip = request.l2_clip
+    levels = request.levels
+    tables: dict[str, Callable[[], TableMechanism]] = {
+        "optimal table": partial(private_table, epsilon, levels, clip=clip),
+        "MVU, evenly spaced": partial(private_table, epsilon, levels, clip=clip, average=True),
+        "MVU, own alphabet": partial(mvu_table, epsilon, levels, clip=clip),
+        "randomized response": partial(_randomized_response, epsilon, levels, clip),
+        "1 bit": partial(_randomized_response, epsilon, 2, clip),
+    }
+    for name, search in tables.items():
+        yield name, partial(_local_candidate, search, pure_epsilon, request)
     theta = 0.5 * tanh(epsilon / (levels - 1) / 2) * (1 - 1e-6)
-    yield "PBM", mechanism(lambda: PBM(clip=clip, theta=theta, levels=levels))
+    others: dict[str, Callable[[], DiscreteMechanism]] = {"PBM": partial(PBM, clip, theta, levels)}
     if levels > 2:
-        yield "RQM", mechanism(lambda: _with_sampled_epsilon(single_keep(inf, 1, aim, levels, clip=clip), epsilon))
+        others["RQM"] = partial(_sampled_rqm, single_keep, epsilon, levels, clip)
     if 4 <= levels <= 32:
-        keeps = "RQM, a keep for each level"
-        yield keeps, mechanism(lambda: _with_sampled_epsilon(level_keeps(inf, 1, aim, levels, clip=clip), epsilon))
+        others["RQM, a keep for each level"] = partial(_sampled_rqm, level_keeps, epsilon, levels, clip)
     ask = ProposalRequest(levels=levels, bits=request.bits, clients=1, typical=1.0, deviation=0.0, pure=True)
     for name, first in _proposals(kinds(), ask, clip):
-        yield name, mechanism(partial(_with_pure_epsilon, first, epsilon))
+        others[name] = partial(_with_least_noise, first.discrete, _certified_epsilon, epsilon, 0.1, TOLERANCE)
+    for name, search in others.items():
+        yield name, partial(_local_candidate, search, _certified_epsilon, request)
 
 
-def _local_candidate(mechanism: DiscreteMechanism, epsilon: float, request: Request) -> Candidate:
-    mse = mechanism.variance_max / mechanism.clip**2
+def _local_candidate(search: Callable[[], Any], epsilon_of: Callable[[Any], float], request: Request) -> Candidate:
+    """What a search finds, with its ε of all releases and its largest variance."""
+    mechanism = search()
     return Candidate(
-        mechanism=mechanism, epsilon=epsilon * request.releases, mse=mse, bits_per_coordinate=mechanism.bits
+        mechanism=mechanism,
+        epsilon=epsilon_of(mechanism) * request.releases,
+        mse=mechanism.variance_max / mechanism.clip**2,
+        bits_per_coordinate=mechanism.bits,
     )
 
 
@@ -284,23 +296,21 @@ def _randomized_response(epsilon: float, max_levels: int, clip: float) -> Random
     return min(responses, key=lambda response: response.variance_max)
 
 
-def _with_sampled_epsilon(mechanism: RQM, epsilon: float) -> RQM:
-    """The mechanism with as much more margin as the ε of its sampled integers needs."""
-    for _ in range(40):
-        if _certified_epsilon(mechanism) <= epsilon:
-            return mechanism
+def _sampled_rqm(search: Callable[..., RQM], epsilon: float, levels: int, clip: float) -> RQM:
+    """The RQM that a search finds, with a little more margin if the ε of its sampled integers needs it."""
+    mechanism = search(inf, 1, epsilon * (1 - 1e-6), levels, clip=clip)
+    while _certified_epsilon(mechanism) > epsilon:
         mechanism = replace(mechanism, margin=mechanism.margin * 1.001)
-    raise ValueError(f"epsilon = {epsilon:g}: RQM does not reach it in the integers that are sampled")
+    return mechanism
 
 
-def _with_pure_epsilon(first: Mechanism, epsilon: float) -> DiscreteMechanism:
-    """A mechanism with the least noise that reaches a pure ε."""
+def _with_least_noise(
+    first: AnyMechanism, cost: Callable[[AnyMechanism], float], target: float, start: float, tolerance: float
+) -> AnyMechanism:
+    """The mechanism with the least noise whose cost, which falls with the noise, is at most a target."""
     minimum = first.min_noise or 0.0
-
-    def reached(extra: float) -> float:
-        return _certified_epsilon(first.with_noise(minimum + extra).discrete)
-
-    return first.with_noise(minimum + least_noise(reached, epsilon, 0.1)).discrete
+    extra = least_noise(lambda extra: cost(first.with_noise(minimum + extra)), target, start, tolerance)
+    return first.with_noise(minimum + extra)
 
 
 # -- sums -----------------------------------------------------------------------------------------
@@ -308,7 +318,8 @@ def _with_pure_epsilon(first: Mechanism, epsilon: float) -> DiscreteMechanism:
 
 def _sum_searches(request: Request) -> NamedSearches:
     """Sums over clients, with (ε, δ)-differential privacy."""
-    participation, honest = request.participation, request.target.honest
+    participation = request.participation
+    honest = request.target.honest
     clients = participation.clients
     ask = ProposalRequest(
         levels=request.levels,
@@ -325,8 +336,8 @@ def _sum_searches(request: Request) -> NamedSearches:
             yield "lattice table", lambda: _lattice_candidate(request)
         if request.dim <= MAX_VQSGD_DIM:
             yield "vqSGD", partial(_calibrated, VQSGD(), request)
-    yield "local Gaussian", lambda: gaussian_candidate(request, is_local=True)
-    yield "trusted server's Gaussian", lambda: gaussian_candidate(request, is_local=False)
+    yield "local Gaussian", lambda: _gaussian_candidate(request, is_local=True)
+    yield "trusted server's Gaussian", lambda: _gaussian_candidate(request, is_local=False)
     if request.epsilon is not None and request.two_message_bits and participation.rounds > 1 and clients > 1:
         yield CORRELATED, lambda: _correlated_candidate(request)
 
@@ -335,102 +346,96 @@ def _calibrated(first: Mechanism, request: Request) -> Candidate:
     """A mechanism with the noise that the request asks for, or that reaches its ε."""
     if request.noise is None:
         return _candidate(best_fit([first], request.target), request)
-    minimum = first.min_noise or 0.0
     variance = (request.noise * request.l2_clip) ** 2 / request.participation.clients  # of one client's coordinate
-
-    def variance_ratio(extra: float) -> float:
-        return variance / first.with_noise(minimum + extra).discrete.variance_max
-
-    return _candidate(first.with_noise(minimum + least_noise(variance_ratio, 1.0, 1.0, 1 - 1e-6)), request)
+    mechanism = _with_least_noise(first, lambda tried: 1 / tried.discrete.variance_max, 1 / variance, 1.0, 1 - 1e-6)
+    return _candidate(mechanism, request)
 
 
-def _candidate(mechanism: Mechanism, request: Request) -> Candidate:
-    """The certified ε of a mechanism for all rounds, and the error of a mean."""
-    release = request.target.release(mechanism)
-    return _guaranteed(guarantee(release, request.participation, request.threat_model, request.delta), request)
-
-
-def _guaranteed(promise: Guarantee, request: Request) -> Candidate:
-    """The candidate with a guarantee, and its worst-case error of a coordinate of a mean."""
-    mechanism, noise, clients = promise.release.mechanism, promise.release.noise, request.participation.clients
-    vector_mechanism, length = mechanism.vector_mechanism, mechanism.message_length(request.dim)
-    if vector_mechanism is not None:
-        mse = vector_mechanism.variance(length) / clients * (request.l2_clip / request.clip) ** 2
+def _candidate(mechanism: Mechanism, request: Request, noise: CorrelatedNoise | None = None) -> Candidate:
+    """The certified ε of a mechanism for all rounds, and the worst-case error of a coordinate of a mean."""
+    clients = request.participation.clients
+    promise = guarantee(
+        request.target.release(mechanism, noise),
+        request.participation,
+        request.threat_model,
+        request.delta,
+        parameters=request.dim,
+        bits_under_secagg=None if noise is None else 2 * noise.sum_bits(clients, clients),
+    )
+    clip_ratio = request.l2_clip / request.clip
+    slots = mechanism.message_length(1)  # of a single coordinate
+    if mechanism.vector_mechanism is not None:
+        mse = mechanism.vector_mechanism.variance(promise.release.dim) / clients * clip_ratio**2
     elif mechanism.has_integer_messages:
         mse = mechanism.discrete.mean_error(clients, request.typical)
     else:
-        mse = (promise.noise_multiplier * request.l2_clip / request.clip / clients) ** 2
-    bits, wire_bits = mechanism.message_length(1) * promise.bits_per_coordinate, promise.bits_under_secagg
-    if noise is not None and wire_bits is not None:
-        step = mechanism.discrete.grid.step / mechanism.discrete.clip
-        mse += (noise.added_variance + noise.canceled_variance) * step**2 / clients
-        bits = wire_bits
-    elif wire_bits is not None:
-        wire_bits *= mechanism.message_length(1)
-    is_unmasked = mechanism.is_local and wire_bits is not None
-    return Candidate(
+        mse = (promise.noise_multiplier * clip_ratio / clients) ** 2
+    wire_bits = None if promise.bits_under_secagg is None else slots * promise.bits_under_secagg
+    candidate = Candidate(
         mechanism=mechanism,
         epsilon=promise.epsilon,
         mse=mse,
-        bits_per_coordinate=bits,
+        bits_per_coordinate=slots * promise.bits_per_coordinate,
         bits_under_secagg=wire_bits,
-        wire_bits_per_parameter=mechanism.message_bits(length) / request.dim if is_unmasked else wire_bits,
+        wire_bits_per_parameter=promise.wire_bits_per_parameter,
         trusted_server=promise.is_by_trusted_server,
-        iterate_noise=None if noise is None else promise.correlated_noise_ratio,
-        messages=1 if noise is None else 2,
+    )
+    if noise is None or wire_bits is None:
+        return candidate
+    step = mechanism.discrete.grid.step / mechanism.discrete.clip
+    return replace(
+        candidate,
+        mse=mse + (noise.added_variance + noise.canceled_variance) * step**2 / clients,
+        bits_per_coordinate=wire_bits,
+        iterate_noise=promise.correlated_noise_ratio,
+        messages=2,
         noise=noise,
     )
 
 
-def gaussian_candidate(request: Request, *, is_local: bool) -> Candidate:
-    """Gaussian noise on floats, as a baseline.
-
-    Args:
-        request: What a mechanism must do.
-        is_local: Whether each client adds noise that suffices alone, or a trusted server adds it once.
-
-    Returns:
-        The candidate.
-    """
-    is_noise_of_sum = is_local and request.noise is not None  # all clients together have the given noise
-    multiplier = request.gaussian_noise / (sqrt(request.participation.clients) if is_noise_of_sum else 1)
+def _gaussian_candidate(request: Request, *, is_local: bool) -> Candidate:
+    """Gaussian noise on floats, as a baseline."""
+    multiplier = request.gaussian_noise
+    if is_local and request.noise is not None:  # all clients together have the given noise
+        multiplier /= sqrt(request.participation.clients)
     return _candidate(Gaussian(multiplier, is_local), request)
 
 
 def _lattice_candidate(request: Request) -> Candidate:
-    """A lattice table for the order that promises the least variance."""
+    """A lattice table for the Rényi order at which Gaussian noise needs the least variance."""
     assert request.epsilon is not None
-    honest, releases = request.target.honest, request.dim * request.releases
-    levels = min(request.levels, MAX_LATTICE_LEVELS)
-    estimates: list[tuple[float, float, float]] = []
+    divergences: dict[float, float] = {}
     for alpha in (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0):
-        conversion = log((alpha - 1) / alpha) - (log(request.delta) + log(alpha)) / (alpha - 1)  # from D_α to (ε, δ)
-        divergence = (request.epsilon - conversion) / releases
+        conversion = log((alpha - 1) / alpha) - (log(request.delta) + log(alpha)) / (alpha - 1)  # from D_α to ε at δ
+        divergence = (request.epsilon - conversion) / (request.dim * request.releases)
         if divergence > 0:
-            estimates.append((estimate_lattice_variance(alpha, honest, divergence, levels), alpha, divergence))
-    variance, alpha, divergence = min(estimates, default=(inf, 0.0, 0.0))
-    if variance < inf:
-        for part in (1 - 1e-6, 0.999, 0.99):
-            table = lattice_table(alpha, honest, divergence * part, levels, clip=request.clip)
-            candidate = _candidate(table, request)
-            if candidate.epsilon <= request.epsilon:
-                return candidate
-    raise ValueError(f"epsilon = {request.epsilon:g}: no lattice table of {levels} levels reaches it")
+            divergences[alpha] = divergence * (1 - 1e-6)
+    if not divergences:
+        raise ValueError(f"epsilon = {request.epsilon:g}: must be larger for a lattice table")
+    alpha = min(divergences, key=lambda alpha: alpha / divergences[alpha])
+    levels = min(request.levels, MAX_LATTICE_LEVELS)
+    table = lattice_table(alpha, request.target.honest, divergences[alpha], levels, clip=request.clip)
+    candidate = _candidate(table, request)
+    if candidate.epsilon > request.epsilon:
+        raise ValueError(f"epsilon = {request.epsilon:g}: the lattice table has {candidate.epsilon:g}")
+    return candidate
 
 
 def _correlated_candidate(request: Request) -> Candidate:
     """Rounding with correlated noise."""
-    participation, target, clients = request.participation, request.target, request.participation.clients
-    rounds, limit, window = participation.rounds, participation.limit, participation.window
-    mean = PrivateMean(  # checks everything but the mechanism and the noise
+    participation = request.participation
+    target = request.target
+    max_bits = request.two_message_bits
+    clients = participation.clients
+    rounds = participation.rounds
+    limit = participation.limit
+    PrivateMean(  # refuses requests for which no bound is known
         dim=request.dim,
         mechanism=Gaussian(1.0),
         noise=CorrelatedNoise(1.0),
-        l2_clip=request.l2_clip,
         rotate=False,
         participation=participation,
         threat_model=request.threat_model,
-        delta=request.delta,
     )
     population = participation.population
     if population is not None and population * limit < rounds * clients:
@@ -438,27 +443,27 @@ def _correlated_candidate(request: Request) -> Candidate:
             f"population = {population}: must be at least {ceil(rounds * clients / limit)}, for {clients} clients in "
             f"each of {rounds} rounds, each at most {limit} times"
         )
-    if rounds > MAX_CORRELATED_ROUNDS or window > MAX_CORRELATED_WINDOW:
+    if rounds > MAX_CORRELATED_ROUNDS or participation.window > MAX_CORRELATED_WINDOW:
         raise ValueError(
             f"rounds = {rounds}: must be at most {MAX_CORRELATED_ROUNDS:,} here, and {MAX_CORRELATED_WINDOW} from one "
             "participation to the next, or a certificate takes minutes; use rqm.private_mean(noise='correlated')"
         )
-    bits = request.two_message_bits // 2
-    if window > 1:
-        shortest = best_noise(participation, target.honest, Workload(rounds), bits=bits)
+    if participation.window > 1:
+        shortest = best_noise(participation, target.honest, Workload(rounds), bits=max_bits // 2)
         needed = 2 * shortest.sum_bits(clients, clients)
-        if needed > request.two_message_bits:
-            raise ValueError(f"bits = {request.two_message_bits}: must be at least {needed}, for both messages")
-    mechanism, noise = find_correlated(target, bits=bits)
-    return _guaranteed(replace(mean, mechanism=mechanism, noise=noise).guarantee(), request)
+        if needed > max_bits:
+            raise ValueError(f"bits = {max_bits}: must be at least {needed}, for both messages")
+    mechanism, noise = find_correlated(target, bits=max_bits // 2)
+    return _candidate(mechanism, request, noise)
 
 
 # -- some coordinates -----------------------------------------------------------------------------
 
 
 def _subset_searches(request: Request) -> NamedSearches:
-    """Sums of some rotated coordinates: for each size of a coordinate's sum, as many as the request allows."""
-    clients, total = request.participation.clients, padded(request.dim)
+    """Sums of some rotated coordinates: for each size of a coordinate's sum, their largest number."""
+    clients = request.participation.clients
+    total = padded(request.dim)
     one_bit = StochasticRounding(levels=2).sum_bits(clients)
     for wire_bits in range(max(4, one_bit - 3), min(one_bit + 5, 16) + 1):
         count = min(_count(request, wire_bits), total)
@@ -477,14 +482,15 @@ def _subset_searches(request: Request) -> NamedSearches:
         for name, first in _proposals(SUBSET_KINDS, ask, sent.clip):
             if first.discrete.sum_bits(clients) == wire_bits:
                 yield f"{name}, {wire_bits}-bit sums", partial(_subset_candidate, first, sent, request)
-    yield "trusted server's Gaussian", lambda: gaussian_candidate(request, is_local=False)
+    yield "trusted server's Gaussian", lambda: _gaussian_candidate(request, is_local=False)
 
 
 def _count(request: Request, wire_bits: int) -> int:
-    """As many coordinates as the bits allow, or as make the error of the choice a tenth of the noise's."""
+    """The largest number of coordinates within the bits, or the least whose choice adds a tenth to the error."""
     if request.max_bits_per_parameter is not None:
         return int(request.max_bits_per_parameter * request.dim / wire_bits)
-    total, length = padded(request.dim), request.mean_length or 1.0
+    total = padded(request.dim)
+    length = request.mean_length or 1.0
     noise = request.gaussian_noise / request.participation.clients / length
     return ceil(total / (1 + CHOICE_PART * total * noise**2))
 
@@ -492,10 +498,12 @@ def _count(request: Request, wire_bits: int) -> int:
 def _subset_candidate(first: Mechanism, sent: Request, request: Request) -> Candidate:
     """A mechanism for the coordinates that are sent, with its error for all coordinates."""
     candidate = _calibrated(first, sent)
-    length, noise_error = (request.mean_length or 1.0) * request.l2_clip, candidate.mse * sent.clip**2
-    mechanism, clients, wraps = candidate.mechanism.discrete, request.participation.clients, 0.0
+    length = (request.mean_length or 1.0) * request.l2_clip
+    noise_error = candidate.mse * sent.clip**2
+    wraps = 0.0
+    mechanism = candidate.mechanism.discrete
     if mechanism.is_modular:
-        deviation = clients * sqrt((sent.typical * sent.clip) ** 2 + noise_error)
+        deviation = request.participation.clients * sqrt((sent.typical * sent.clip) ** 2 + noise_error)
         wraps = erfc(2.0 ** (mechanism.bits - 1) * mechanism.grid.step / deviation / sqrt(2))
     return replace(
         candidate,

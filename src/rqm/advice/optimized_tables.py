@@ -13,7 +13,8 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 
 from rqm._util.checks import FloatArray, order, real, whole
-from rqm.certify.distributions import NOTHING, all_pairs, divergence_table, repeated
+from rqm.certify.blocks import divergences_with_equal_inputs
+from rqm.certify.distributions import all_pairs, repeated
 from rqm.certify.renyi import renyi
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.rqm import RQM
@@ -37,11 +38,9 @@ def attained_divergence(mechanism: DiscreteMechanism, alpha: float, clients: int
         The divergence.
     """
     pmfs = np.exp(mechanism.breakpoint_log_pmfs())
+    others = pmfs[: (len(pmfs) + 1) // 2]  # mirror images give the same
     pairs = all_pairs(len(pmfs))
-    others = [repeated(pmf, clients - 1) for pmf in pmfs[: (len(pmfs) + 1) // 2]]  # mirror images give the same
-    cells = np.array([[index, 0] for index in range(len(others))])
-    orders = np.full((len(pairs), 1), order(alpha))
-    return float(divergence_table(others, [NOTHING], cells, pmfs, pairs, orders, "renyi")[0].max())
+    return float(divergences_with_equal_inputs(pmfs, others, clients - 1, pairs, order(alpha)).max())
 
 
 # -- lattice tables -------------------------------------------------------------------------------
@@ -64,9 +63,10 @@ def lattice_table(alpha: float, clients: int, divergence: float, levels: int = 1
         The table.
 
     Raises:
-        ValueError: If no lattice table of so many levels reaches the divergence.
+        ValueError: If no lattice table with this number of levels reaches the divergence.
     """
-    alpha, clients = real("alpha", alpha, "a finite number above 1", 1, inf), whole("clients", clients, 2)
+    alpha = real("alpha", alpha, "a finite number above 1", 1, inf)
+    clients = whole("clients", clients, 2)
     divergence = real("divergence", divergence, "a positive finite number", 0, inf)
     shapes = []
     for steps in range(1, whole("levels", levels, 3, 256) - 1):
@@ -84,22 +84,6 @@ def lattice_table(alpha: float, clients: int, divergence: float, levels: int = 1
         f"divergence = {divergence:g}: no lattice table of {levels} levels reaches it for {clients} clients and order "
         f"{alpha:g}; use a larger divergence or more levels"
     )
-
-
-def estimate_lattice_variance(alpha: float, clients: int, divergence: float, levels: int) -> float:
-    """An estimate of the variance that `lattice_table` reaches, to choose an order with.
-
-    Args:
-        alpha: The Rényi order, above 1.
-        clients: Number of honest clients in the sum.
-        divergence: The largest allowed D_α.
-        levels: Number of outcomes.
-
-    Returns:
-        The variance, in clip²; infinite if no lattice table reaches the divergence.
-    """
-    shapes = {steps: _bent_noise(alpha, clients, divergence, levels, steps) for steps in range(1, levels - 1)}
-    return min((_variance(steps, noise) for steps, noise in shapes.items() if noise is not None), default=inf)
 
 
 def additive_table(steps: int, noise: FloatArray, levels: int, clip: float = 1.0) -> Table:
@@ -154,7 +138,8 @@ def _shift_divergence(noise: FloatArray, steps: int, clients: int, alpha: float)
         logs = np.log(total)
     largest = -inf
     for shift in range(1, steps + 1):
-        p, q = logs[shift:], logs[: len(logs) - shift]  # symmetric noise: the other direction gives the same
+        p = logs[shift:]
+        q = logs[: len(logs) - shift]  # symmetric noise: the other direction gives the same
         powers = alpha * p + (1 - alpha) * q
         powers = powers[np.isfinite(powers)]
         largest = max(largest, float(powers.max() + log(np.exp(powers - powers.max()).sum())))
@@ -193,9 +178,9 @@ def _polished_noise(noise: FloatArray, alpha: float, clients: int, divergence: f
         return np.asarray(weights / weights.sum())
 
     def cost(logs: FloatArray) -> float:
-        candidate = unfolded(logs)
-        excess = max(0.0, _shift_divergence(candidate, steps, clients, alpha) / divergence - 1)
-        return _variance(steps, candidate) * (1 + PENALTY * excess)
+        shape = unfolded(logs)
+        excess = _shift_divergence(shape, steps, clients, alpha) / divergence - 1
+        return _variance(steps, shape) * (1 + PENALTY * max(0.0, excess))
 
     with np.errstate(divide="ignore"):
         start = np.maximum(np.log(noise[:half]), -60)
@@ -232,11 +217,11 @@ def single_keep(
     Raises:
         ValueError: If no margin reaches the divergence.
     """
-    reached = [_with_least_margin(keep, alpha, clients, divergence, levels, clip) for keep in keeps]
-    found = [mechanism for mechanism in reached if mechanism is not None]
-    if not found:
+    results = [_with_least_margin(keep, alpha, clients, divergence, levels, clip) for keep in keeps]
+    best = min(filter(None, results), key=lambda mechanism: mechanism.variance_max, default=None)
+    if best is None:
         raise ValueError(f"divergence = {divergence:g}: no RQM of {levels} levels reaches it; it must be larger")
-    return min(found, key=lambda mechanism: mechanism.variance_max)
+    return best
 
 
 def level_keeps(
@@ -263,7 +248,8 @@ def level_keeps(
     Returns:
         The mechanism; its keep probabilities are symmetric.
     """
-    alpha, clients = order(alpha), whole("clients", clients, 1)
+    alpha = order(alpha)
+    clients = whole("clients", clients, 1)
     start = start or single_keep(alpha, clients, divergence, levels, clip=clip)
     half = (levels - 1) // 2  # of the levels − 2 inner ones, with the middle one
 
@@ -274,9 +260,9 @@ def level_keeps(
         return RQM(clip=clip, margin=margin, levels=levels, keep=tuple(keeps))
 
     def cost(parameters: FloatArray) -> float:
-        candidate = mechanism(parameters)
-        excess = max(0.0, attained_divergence(candidate, alpha, clients) / divergence - 1)
-        return candidate.variance_max / clip**2 * (1 + PENALTY * excess)
+        tried = mechanism(parameters)
+        excess = attained_divergence(tried, alpha, clients) / divergence - 1
+        return tried.variance_max / clip**2 * (1 + PENALTY * max(0.0, excess))
 
     side = start.keeps[1 : 1 + half]
     first = np.append(log(start.margin), np.log(side / (1 - side)))

@@ -66,7 +66,7 @@ def command(
         adversary: server (knows who takes part) or outsider (sees only the models).
         neighboring: The neighboring relation.
         l2_clip: C, the L2 clip of a client's vector.
-        max_bits_per_parameter: Send only as many coordinates as keep masked vectors within this size.
+        max_bits_per_parameter: Send some coordinates, so that masked vectors have at most this size.
         mean_length: The length of the clients' mean in L2 clips (1). Alone, it chooses how many coordinates are sent.
         unit: What is protected; for records use rqm.calibrate_records.
         plot: Draw error against ε (with few coordinates, against bits) into this file.
@@ -107,17 +107,18 @@ def command(
 
 def _plot(advice: "Advice", plot: Path) -> None:
     """Draw error against ε, or against bits if only some coordinates are sent."""
-    from rqm.advice.adviser import front, pareto
+    from rqm.advice.adviser import sweep
     from rqm.report.pareto import draw, draw_front
 
     with progress("comparing mechanisms") as bar:
         if advice.best.coordinates is not None:
             limits = [0.01 * 2**k for k in range(11)] + [32.0]  # bits per parameter
-            draw_front(front(advice.request, limits, bar.update), plot)
+            requests = [replace(advice.request, max_bits_per_parameter=limit) for limit in limits]
+            draw_front(sweep(requests, bar.update), plot)
             return
         center = advice.request.epsilon or advice.best.epsilon
-        request = replace(advice.request, epsilon=center, noise=None)
-        draw(pareto(request, [center * 2**k for k in range(-3, 3)], bar.update), plot)
+        requests = [replace(advice.request, epsilon=center * 2**k, noise=None) for k in range(-3, 3)]
+        draw(sweep(requests, bar.update), plot)
 
 
 def _result(advice: "Advice", plot: Path | None) -> Result:

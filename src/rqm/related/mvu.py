@@ -35,7 +35,8 @@ def pure_epsilon(mechanism: TableMechanism) -> float:
     """
     if mechanism.input_range != 1:
         raise ValueError(f"{mechanism!r}: must round its inputs to levels within the clip")
-    largest, smallest = mechanism.table.max(axis=0), mechanism.table.min(axis=0)
+    largest = mechanism.table.max(axis=0)
+    smallest = mechanism.table.min(axis=0)
     possible = largest > 0
     if (smallest[possible] == 0).any():
         return inf
@@ -126,9 +127,10 @@ def mvu_table(epsilon: float, levels: int = 16, *, clip: float = 1.0, rows: int 
     even_gap = 2 * float(even.output_range) / (levels - 1) * np.ones(levels // 2)
     starts = [np.log(even_gap * wider) for wider in (1.0, 1.01, 1.03, 1.1)]
     start = min(starts, key=lambda log_gaps: cost(log_gaps)[0])
-    moved: Any = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 60})
-    outcomes = gap_matrix @ np.exp(moved.x if moved.fun <= cost(start)[0] else start)
-    steps, half = GRID_STEPS - levels % 2, levels // 2
+    result: Any = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 60})
+    outcomes = gap_matrix @ np.exp(result.x if result.fun <= cost(start)[0] else start)
+    steps = GRID_STEPS - levels % 2
+    half = levels // 2
     positions = np.rint((outcomes / outcomes[-1] + 1) / 2 * steps).astype(np.int64)
     positions[:half] = steps - positions[: levels - half - 1 : -1]
     positions //= np.gcd.reduce(positions)  # so that every mean is possible in integers
@@ -153,7 +155,8 @@ def symmetric_alphabet(levels: int) -> FloatArray:
 
 def _sampled_table(epsilon: float, positions: Any, output_range: float, clip: float, rows: int, average: bool) -> Table:
     """The best table with outcomes at these points of an even grid, ε-private in the integers that are sampled."""
-    points, slack = np.linspace(-1, 1, positions[-1] + 1), 1e-9
+    points = np.linspace(-1, 1, positions[-1] + 1)
+    slack = 1e-9
     while slack < 0.1:  # rounding to integers changes ratios by about 1e-9
         solution = solve_rows(epsilon * (1 - slack), output_range * points[positions], rows, average)
         if solution is None:
@@ -196,15 +199,16 @@ def solve_rows(epsilon: float, outcomes: FloatArray, rows: int, average: bool) -
     Returns:
         The solution; None if no pmfs are unbiased and private.
     """
-    count, levels = len(outcomes), np.linspace(-1, 1, rows)
+    count = len(outcomes)
+    levels = np.linspace(-1, 1, rows)
     # The variance is quadratic between two levels: its bound is imposed at both and at three points between.
     inputs = (np.arange(rows - 1)[:, None] + np.array([0.0, 0.25, 0.5, 0.75, 1.0])).ravel()
     weights = np.maximum(0, 1 - abs(inputs[:, None] - np.arange(rows)))
     pmfs: Any = eye_array(rows * count)
-    least: Any = kron(np.ones((rows, 1)), eye_array(count))
+    floors: Any = kron(np.ones((rows, 1)), eye_array(count))
     inequalities: Any = [
-        [-pmfs, least, None],  # least ≤ pmf
-        [exp(-epsilon) * pmfs, -least, None],  # pmf ≤ e^ε least
+        [-pmfs, floors, None],  # floor ≤ pmf
+        [exp(-epsilon) * pmfs, -floors, None],  # pmf ≤ e^ε floor
         [
             kron(csr_array(weights), outcomes[None] ** 2),
             None,
