@@ -130,7 +130,7 @@ class Request:
     @property
     def levels(self) -> int:
         """The most outcomes of a coordinate that are tried."""
-        return min(2**self.bits, MAX_OUTCOMES)
+        return min(1 << self.bits, MAX_OUTCOMES)
 
     @property
     def clip(self) -> float:
@@ -258,8 +258,8 @@ def _local_searches(request: Request) -> NamedSearches:
         "randomized response": partial(_randomized_response, epsilon, levels, clip),
         "1 bit": partial(_randomized_response, epsilon, 2, clip),
     }
-    for name, search in tables.items():
-        yield name, partial(_local_candidate, search, pure_epsilon, request)
+    for name, table_search in tables.items():
+        yield name, partial(_local_candidate, table_search, pure_epsilon, request)
     theta = 0.5 * tanh(epsilon / (levels - 1) / 2) * (1 - 1e-6)
     others: dict[str, Callable[[], DiscreteMechanism]] = {"PBM": partial(PBM, clip, theta, levels)}
     if levels > 2:

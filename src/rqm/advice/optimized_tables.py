@@ -5,12 +5,14 @@ optimizes RQM's keep probability level by level. For a single client see `rqm.re
 are certified like any other mechanism, by `rqm.renyi` and the accountant.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from math import exp, inf, log
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq, minimize
+from scipy.special import softmax
 
 from rqm._util.checks import FloatArray, order, real, whole
 from rqm.certify.blocks import divergences_with_equal_inputs
@@ -41,6 +43,12 @@ def attained_divergence(mechanism: DiscreteMechanism, alpha: float, clients: int
     others = pmfs[: (len(pmfs) + 1) // 2]  # mirror images give the same
     pairs = all_pairs(len(pmfs))
     return float(divergences_with_equal_inputs(pmfs, others, clients - 1, pairs, order(alpha)).max())
+
+
+def _minimize(cost: Callable[[FloatArray], float], start: FloatArray, options: Any) -> FloatArray:
+    """Where the method of Nelder and Mead ends."""
+    result: Any = minimize(cost, start, method="Nelder-Mead", options=options)
+    return np.asarray(result.x)
 
 
 # -- lattice tables -------------------------------------------------------------------------------
@@ -109,12 +117,8 @@ def additive_table(steps: int, noise: FloatArray, levels: int, clip: float = 1.0
 def _spread(levels: int, mean: float) -> FloatArray:
     """The pmf of largest entropy on 0, …, levels − 1 with this mean."""
     z = np.arange(levels) - mean
-
-    def pmf(tilt: float) -> FloatArray:
-        weights = np.exp(tilt * z - abs(tilt * z).max())
-        return np.asarray(weights / weights.sum())
-
-    return pmf(float(brentq(lambda tilt: float(pmf(tilt) @ z), -40, 40, xtol=1e-14)))
+    tilt = brentq(lambda tilt: float(softmax(tilt * z) @ z), -40, 40, xtol=1e-14)
+    return np.asarray(softmax(tilt * z))
 
 
 def _variance(steps: int, noise: FloatArray) -> float:
@@ -125,9 +129,8 @@ def _variance(steps: int, noise: FloatArray) -> float:
 
 def _flattened(noise: FloatArray, flattening: float) -> FloatArray:
     """The noise with a slightly flatter shape: more variance and more privacy."""
-    z = np.linspace(-1, 1, len(noise))
-    weights = np.maximum(noise, 1e-30) ** (1 - flattening) * np.exp(flattening * z**2)
-    return np.asarray(weights / weights.sum())
+    logs = np.log(np.maximum(noise, 1e-30))
+    return np.asarray(softmax((1 - flattening) * logs + flattening * np.linspace(-1, 1, len(noise)) ** 2))
 
 
 def _shift_divergence(noise: FloatArray, steps: int, clients: int, alpha: float) -> float:
@@ -150,19 +153,16 @@ def _bent_noise(alpha: float, clients: int, divergence: float, levels: int, step
     """The noise with a quadratic logarithm that reaches the divergence with the least variance; None if none does."""
     z = np.arange(levels - steps) - (levels - steps - 1) / 2
 
-    def noise(bend: float) -> FloatArray:
-        weights = np.exp(bend * z**2 - (bend * z**2).max())
-        return np.asarray(weights / weights.sum())
-
     def excess(bend: float) -> float:
-        return _shift_divergence(noise(bend), steps, clients, alpha) - divergence
+        return _shift_divergence(softmax(bend * z**2), steps, clients, alpha) - divergence
 
     bends = np.linspace(-12, 3, 31) / max(z**2)  # from one peak to two
     reaches = [excess(bend) <= 0 for bend in bends]
     if not any(reaches):
         return None
     first = reaches.index(True)
-    return noise(bends[0] if first == 0 else float(brentq(excess, bends[first - 1], bends[first], xtol=1e-9)))
+    bend = bends[0] if first == 0 else brentq(excess, bends[first - 1], bends[first], xtol=1e-9)
+    return np.asarray(softmax(bend * z**2))
 
 
 def _polished_noise(noise: FloatArray, alpha: float, clients: int, divergence: float, steps: int) -> FloatArray:
@@ -173,9 +173,7 @@ def _polished_noise(noise: FloatArray, alpha: float, clients: int, divergence: f
         return noise
 
     def unfolded(logs: FloatArray) -> FloatArray:
-        mirrored = np.append(logs, logs[: width - half][::-1])
-        weights = np.exp(mirrored - mirrored.max())
-        return np.asarray(weights / weights.sum())
+        return np.asarray(softmax(np.append(logs, logs[: width - half][::-1])))
 
     def cost(logs: FloatArray) -> float:
         shape = unfolded(logs)
@@ -184,7 +182,7 @@ def _polished_noise(noise: FloatArray, alpha: float, clients: int, divergence: f
 
     with np.errstate(divide="ignore"):
         start = np.maximum(np.log(noise[:half]), -60)
-    polished = unfolded(minimize(cost, start, method="Nelder-Mead", options={"maxiter": 400, "xatol": 1e-6}).x)
+    polished = unfolded(_minimize(cost, start, {"maxiter": 400, "xatol": 1e-6}))
     is_private = _shift_divergence(polished, steps, clients, alpha) <= divergence
     return polished if is_private and _variance(steps, polished) < _variance(steps, noise) else noise
 
@@ -266,9 +264,10 @@ def level_keeps(
 
     side = start.keeps[1 : 1 + half]
     first = np.append(log(start.margin), np.log(side / (1 - side)))
-    options = {"maxfev": evaluations, "initial_simplex": np.vstack([first, first + 0.3 * np.eye(len(first))])}
-    keep = mechanism(minimize(cost, first, method="Nelder-Mead", options={**options, "adaptive": True}).x).keep
-    best = _with_least_margin(keep, alpha, clients, divergence, levels, clip)
+    simplex = np.vstack([first, first + 0.3 * np.eye(len(first))])
+    options = {"maxfev": evaluations, "initial_simplex": simplex, "adaptive": True}
+    parameters = _minimize(cost, first, options)
+    best = _with_least_margin(mechanism(parameters).keep, alpha, clients, divergence, levels, clip)
     return best if best is not None and best.variance_max < start.variance_max else start
 
 
