@@ -270,8 +270,8 @@ def _none_found(request: Request, left_out: Mapping[str, str]) -> str:
     target = f"noise = {request.noise}" if request.epsilon is None else f"epsilon = {request.epsilon:g}"
     clients = many(request.participation.clients, "client")
     releases = many(request.releases, "participation")
-    causes = "".join(f"; {name}: {cause}" for name, cause in left_out.items())
+    cause = next((f" ({name}: {error})" for name, error in left_out.items()), "")
     return (
         f"{target}: no mechanism of {many(request.bits, 'bit')} reaches it with {clients} and {releases}; allow a "
-        f"larger ε, more bits, more clients or fewer participations{causes}"
+        f"larger ε, more bits, more clients or fewer participations{cause}"
     )

@@ -470,7 +470,7 @@ def _subset_searches(request: Request) -> NamedSearches:
         if count < 1:
             continue
         clip_factor = second_clip(count) if count < total else 1.0
-        sent = replace(request, dim=count, l2_clip=request.l2_clip * clip_factor, max_bits_per_parameter=None, bits=16)
+        sent = replace(request, dim=count, l2_clip=request.l2_clip * clip_factor, max_bits_per_parameter=None)
         ask = ProposalRequest(
             levels=(2**wire_bits - 1) // clients + 1,
             bits=wire_bits,
