@@ -19,7 +19,7 @@ from rqm import (
     private_mean,
 )
 from rqm.advice.adviser import sweep
-from rqm.advice.candidates import CORRELATED, MAX_CORRELATED_ROUNDS, MAX_CORRELATED_WINDOW, Request, searches
+from rqm.advice.candidates import CORRELATED_NAME, MAX_CORRELATED_ROUNDS, MAX_CORRELATED_WINDOW, Request, searches
 from rqm.core.base import choice_error
 from rqm.report.pareto import draw_front, front
 from tests.commands import rqm
@@ -42,13 +42,13 @@ def advice_for_some_coordinates():
     return advise(**SUBSET, max_bits_per_parameter=0.3, mean_length=0.4)
 
 
-def named(advice, name=CORRELATED):
+def named(advice, name=CORRELATED_NAME):
     return next(candidate for candidate in advice.candidates if candidate.name == name)
 
 
 def correlated_alone(request):
     """The candidate with correlated noise, without its rivals; None if the request has none."""
-    search = dict(searches(request)).get(CORRELATED)
+    search = dict(searches(request)).get(CORRELATED_NAME)
     return None if search is None else search()
 
 
@@ -57,19 +57,19 @@ def correlated_alone(request):
 
 @pytest.mark.slow
 def test_correlated_noise_wins_by_the_noise_in_the_models_though_each_round_is_noisier():
-    best, *others = advice_for_many_clients().candidates
-    assert best.name == CORRELATED
+    best, *rivals = advice_for_many_clients().candidates
+    assert best.name == CORRELATED_NAME
     assert best.iterate_noise == pytest.approx(0.431, abs=0.003)
-    assert all(best.mse > 4 * other.mse for other in others if other.name != "vqSGD")
-    trusted = others[-1]
+    assert all(best.mse > 4 * rival.mse for rival in rivals if rival.name != "vqSGD")
+    trusted = rivals[-1]
     assert trusted.trusted_server
     assert trusted.iterate_noise == 1
     values = [candidate.iterate_noise for candidate in advice_for_many_clients().candidates[:-1]]
     assert values == sorted(values)
-    for other in others:  # independent noise: the models have the noise of the rounds
-        assert other.iterate_noise == pytest.approx((other.mse / trusted.mse) ** 0.5)
-        assert other.messages == 1
-        assert other.noise is None
+    for rival in rivals:  # independent noise: the models have the noise of the rounds
+        assert rival.iterate_noise == pytest.approx((rival.mse / trusted.mse) ** 0.5)
+        assert rival.messages == 1
+        assert rival.noise is None
 
 
 @pytest.mark.slow
@@ -111,8 +111,8 @@ def test_the_error_of_correlated_noise_is_that_of_a_round_with_both_messages():
 
 def test_the_limit_of_bits_is_for_both_messages():
     advice = advise(epsilon=1, dim=2**16, bits=4, **LARGE)
-    assert CORRELATED not in {candidate.name for candidate in advice.candidates}
-    assert advice.left_out[CORRELATED] == "bits = 4: must be at least 24, for both messages"
+    assert CORRELATED_NAME not in {candidate.name for candidate in advice.candidates}
+    assert advice.left_out[CORRELATED_NAME] == "bits = 4: must be at least 24, for both messages"
     request = advice_for_many_clients().request
     assert request.to_dict()["two_message_bits"] == 32
     with pytest.raises(ValueError, match="bits = 23: must be at least 24"):
@@ -120,7 +120,7 @@ def test_the_limit_of_bits_is_for_both_messages():
     candidate = correlated_alone(replace(request, two_message_bits=24))
     # Without residual noise.
     assert (candidate.bits_per_coordinate, candidate.iterate_noise) == (24, pytest.approx(0.449, abs=0.003))
-    assert CORRELATED not in advice_for_many_clients().left_out
+    assert CORRELATED_NAME not in advice_for_many_clients().left_out
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_the_reason_why_noise_cannot_be_correlated_is_given(changes, reason):
 @pytest.mark.slow
 def test_correlated_noise_is_considered_only_for_sums_of_several_rounds():
     advice = advise(**SMALL, rounds=5, max_participations=2)
-    assert CORRELATED not in {candidate.name for candidate in advice.candidates}
-    assert "min_separation = 1: must be larger" in advice.to_dict()["left_out"][CORRELATED]
+    assert CORRELATED_NAME not in {candidate.name for candidate in advice.candidates}
+    assert "min_separation = 1: must be larger" in advice.to_dict()["left_out"][CORRELATED_NAME]
     for changes in ({"rounds": 1}, {"epsilon": None, "noise": 2.0, "rounds": 5}):
-        assert CORRELATED not in advise(**{**SMALL, **changes}).left_out
+        assert CORRELATED_NAME not in advise(**{**SMALL, **changes}).left_out
     participation = Participation(clients=1, rounds=5, max_participations=1)
     for pure in (True, False):
         request = replace(SUBSET_REQUEST, participation=participation, dim=1, two_message_bits=32, pure=pure)
@@ -168,7 +168,7 @@ def test_correlated_noise_does_not_win_where_rounding_is_too_coarse():
     advice = advise(clients=100, population=3400, rounds=2, dim=2**15, epsilon=10)
     candidate = named(advice)
     assert candidate.iterate_noise > 1.1 > advice.best.iterate_noise
-    assert advice.best.name != CORRELATED
+    assert advice.best.name != CORRELATED_NAME
     assert "% more noise in the models" in candidate.reason
 
 
@@ -188,7 +188,7 @@ def test_correlated_noise_with_users_who_return_and_clients_who_collude():
 def test_a_sweep_is_without_correlated_noise():
     candidates = sweep([advice_for_many_clients().request])
     assert candidates
-    assert CORRELATED not in {candidate.name for candidate in candidates}
+    assert CORRELATED_NAME not in {candidate.name for candidate in candidates}
 
 
 # -- some coordinates -----------------------------------------------------------------------------

@@ -87,9 +87,9 @@ def test_mvu_is_unbiased_and_private_in_integers_and_not_worse_on_average(epsilo
 
 def test_two_outcomes_are_the_one_bit_mechanism():
     table = mvu_table(1.0, 2, rows=9)
-    far = (exp(1) + 1) / (exp(1) - 1)
-    assert outcomes(table) == pytest.approx([-far, far], rel=1e-6)
-    assert table.variance(0.5) == pytest.approx(far**2 - 0.25, rel=1e-6)
+    outermost = (exp(1) + 1) / (exp(1) - 1)
+    assert outcomes(table) == pytest.approx([-outermost, outermost], rel=1e-6)
+    assert table.variance(0.5) == pytest.approx(outermost**2 - 0.25, rel=1e-6)
 
 
 @pytest.mark.slow

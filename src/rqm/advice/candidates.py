@@ -37,11 +37,11 @@ from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.mechanisms.table_mechanism import TableMechanism
 from rqm.registry import kinds, model_mechanism
-from rqm.related.mvu import MAX_OUTCOMES, mvu_table, private_table, pure_epsilon
+from rqm.related.mvu import MAX_TABLE_OUTCOMES, mvu_table, private_table, pure_epsilon
 from rqm.related.randomized_response import RandomizedResponse
 from rqm.related.vqsgd import VQSGD
 
-CORRELATED = "correlated noise"
+CORRELATED_NAME = "correlated noise"
 """The name of the candidate with correlated noise."""
 MAX_CORRELATED_ROUNDS, MAX_CORRELATED_WINDOW = 3000, 300
 """Rounds, and rounds from one participation to the next, up to which a certificate takes seconds."""
@@ -90,11 +90,11 @@ class Request:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        if (self.epsilon is None) == (self.noise is None):
-            if self.epsilon is None:
-                raise ValueError(
-                    "epsilon = None: must be given, such as 3: the ε that every user is promised; or else noise"
-                )
+        if self.epsilon is None and self.noise is None:
+            raise ValueError(
+                "epsilon = None: must be given, such as 3: the ε that every user is promised; or else noise"
+            )
+        if self.epsilon is not None and self.noise is not None:
             raise ValueError(f"noise = {shown(self.noise)}: must not be given with epsilon; one follows from the other")
         for name in ("epsilon", "noise", "l2_clip", "max_bits_per_parameter", "mean_length"):
             if getattr(self, name) is not None:
@@ -130,7 +130,7 @@ class Request:
     @property
     def levels(self) -> int:
         """The most outcomes of a coordinate that are tried."""
-        return min(1 << self.bits, MAX_OUTCOMES)
+        return min(1 << self.bits, MAX_TABLE_OUTCOMES)
 
     @property
     def clip(self) -> float:
@@ -339,7 +339,7 @@ def _sum_searches(request: Request) -> NamedSearches:
     yield "local Gaussian", lambda: _gaussian_candidate(request, is_local=True)
     yield "trusted server's Gaussian", lambda: _gaussian_candidate(request, is_local=False)
     if request.epsilon is not None and request.two_message_bits and participation.rounds > 1 and clients > 1:
-        yield CORRELATED, lambda: _correlated_candidate(request)
+        yield CORRELATED_NAME, lambda: _correlated_candidate(request)
 
 
 def _calibrated(first: Mechanism, request: Request) -> Candidate:

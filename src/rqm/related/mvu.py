@@ -20,9 +20,9 @@ from rqm._util.checks import FloatArray, real, whole
 from rqm.mechanisms.table import Table
 from rqm.mechanisms.table_mechanism import TableMechanism
 
-MAX_OUTCOMES = 64
+MAX_TABLE_OUTCOMES = 64
 """Outcomes up to which the linear program takes seconds."""
-MIN_PROBABILITY = 1e-6
+MIN_OUTCOME_PROBABILITY = 1e-6
 """The least probability of an outcome. Rounding it to integers hardly changes the ratios of probabilities."""
 GRID_STEPS = 511
 """Steps of the grid to which `mvu_table` rounds outcomes; one less for an odd number of outcomes."""
@@ -140,7 +140,7 @@ def mvu_table(epsilon: float, levels: int = 16, *, clip: float = 1.0, rows: int 
 
 def _check(epsilon: float, levels: int, clip: float, rows: int) -> None:
     real("epsilon", epsilon, "above 0 and at most 12", 0, 12, closed="]")
-    whole("levels", levels, 2, MAX_OUTCOMES)
+    whole("levels", levels, 2, MAX_TABLE_OUTCOMES)
     real("clip", clip, "a positive finite number", 0, inf)
     whole("rows", rows, 2)
 
@@ -227,7 +227,7 @@ def solve_rows(epsilon: float, outcomes: FloatArray, rows: int, average: bool) -
         b_ub=np.append(np.zeros(2 * rows * count), (weights @ levels) ** 2),
         A_eq=block_array(per_row).tocsr(),  # each pmf adds up to 1 and has its level as the mean
         b_eq=np.append(np.ones(rows), levels),
-        bounds=[(0, None)] * (rows * count) + [(MIN_PROBABILITY, None)] * count + [(0, None)],
+        bounds=[(0, None)] * (rows * count) + [(MIN_OUTCOME_PROBABILITY, None)] * count + [(0, None)],
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-9},
     )
