@@ -80,7 +80,7 @@ def mvu() -> Any:
     """The minimum variance unbiased table of four outcomes, of inputs at both ends of the clip, that reaches ε."""
     from rqm import private_mean  # noqa: PLC0415
     from rqm.accounting.calibration import coordinate_clip  # noqa: PLC0415
-    from rqm.advice.design import private_table  # noqa: PLC0415
+    from rqm.related.mvu import private_table  # noqa: PLC0415
 
     low, high, clip = 0.2, 0.6, coordinate_clip(1.0, 8192)
     for _ in range(9):

@@ -1,8 +1,8 @@
 """Audits: they find what is planted, and nothing where there is nothing."""
 
 from rqm import PBM, RQM, StochasticRounding
-from rqm.advice.design import private_table
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
+from rqm.related.mvu import private_table
 from rqm.related.randomized_response import RandomizedResponse
 
 SMALL_NOISE = {"scale": 1.0, "steps": 5, "bits": 6}

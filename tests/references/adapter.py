@@ -97,6 +97,7 @@ NEW_KEYS = {
     "iterate_noise": "correlated_noise_ratio",
     "record_rate": "sampling_rate",
     "cancel": "noise",
+    "bits_of_both": "two_message_bits",
     "law": "distribution",
     "head": "head_hash",
     "chosen_of": "rotated_dim",
@@ -105,7 +106,7 @@ NEW_KEYS = {
 
 NEW_VALUES = {"replace": "replace-one", "add-remove": "add-or-remove-one"}
 
-PROSE_KEYS = {"sentence", "why", "wrong", "unsure", "per", "threat_model", "left_out"}
+PROSE_KEYS = {"sentence", "reason", "why", "wrong", "unsure", "per", "threat_model", "left_out"}
 """Keys whose values are texts for people. They are recorded, but no test compares them."""
 
 VOLATILE_KEYS = {"head", "head_hash", "hash", "previous", "nonce", "signature", "key", "path", "notes"}

@@ -1,1 +1,1 @@
-"""What the adviser proposes, and how it ranks."""
+"""The adviser: which mechanism reaches an ε with the least error, and tables found by optimization."""

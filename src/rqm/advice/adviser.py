@@ -1,39 +1,35 @@
-"""The adviser: which mechanism, with which parameters, for a budget of privacy and bits.
+"""`advise`: rank mechanisms for an ε and a number of bits.
 
-Every candidate is brought to the same certified ε in the same setting, and ranked by its worst-case error; or to the
-same error, and ranked by its ε. Nothing is estimated: ε is what ``rqm.account`` would say, the error is computed from
-the mechanism's law. Where noise is taken back the error of one round says little: what decides then is the noise in the
-models of a server with momentum 0.9 and a rate that falls to zero over the rounds.
+Every candidate is brought to the same certified ε and ranked by its worst-case error, or to the same noise and ranked
+by its ε. With correlated noise the error of one round says little. Then all are ranked by the noise in the models of a
+server with momentum 0.9 and a learning rate that falls to zero over the rounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
-from typing import Any
+from typing import Any, Literal
 
 from rqm._util.checks import whole
 from rqm._util.text import many
 from rqm.accounting.participation import Participation, ThreatModel, default_delta, implied_sampling
-from rqm.advice.cancelled import NAME, cancelled, costs
-from rqm.advice.candidates import Candidate, Request, pure, sums, tuned
-from rqm.advice.few import few
+from rqm.advice.candidates import Candidate, Request, searches
 from rqm.bounds import Adversary, Neighboring
-from rqm.mechanisms.stochastic_rounding import StochasticRounding
 
 Progress = Callable[[str, int, int], None]
-"""Told what is looked at, how many were, and how many there are."""
-BITS, FEW_BITS, BITS_OF_BOTH = 4, 16, 32
-"""What a client may send for a coordinate where nobody says, or for one of few; with noise that cancels no more than a
-float takes."""
-BETTER = " (of few coordinates a Gaussian is not the best noise)"
-"""Why a mechanism may need less noise than a trusted server's Gaussian."""
+"""Called with what is computed next, how many were computed, and how many there are."""
+CRITERION_NAMES = {"epsilon": "ε", "mse": "error", "iterate_noise": "noise in the models"}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The candidates, best first; those that need a trusted server stand behind those that do not.
+    """The candidates for a request, best first. Baselines with a trusted server come last.
 
-    ``left_out`` says why noise that cancels is not among them, where there are rounds to take it back in.
+    Attributes:
+        request: What a mechanism must do.
+        candidates: The candidates.
+        left_out: Why other mechanisms are not candidates, by name.
     """
 
     request: Request
@@ -45,16 +41,25 @@ class Advice:
         """The winner."""
         return self.candidates[0]
 
+    @property
+    def criterion(self) -> Literal["epsilon", "mse", "iterate_noise"]:
+        """The value of a candidate that it is ranked by."""
+        if self.request.epsilon is None:
+            return "epsilon"
+        return "iterate_noise" if any(candidate.noise for candidate in self.candidates) else "mse"
+
+    def cost(self, candidate: Candidate) -> float:
+        """The value that a candidate is ranked by; the smallest is best."""
+        cost: float | None = getattr(candidate, self.criterion)
+        return inf if cost is None else cost
+
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return {
-            "request": self.request.to_dict(),
-            "candidates": [one.to_dict() for one in self.candidates],
-            "left_out": dict(self.left_out),
-        }
+        """Everything, ready for JSON."""
+        candidates = [candidate.to_dict() for candidate in self.candidates]
+        return {"request": self.request.to_dict(), "candidates": candidates, "left_out": dict(self.left_out)}
 
 
-def advise(  # noqa: PLR0913 (a request is all of them)
+def advise(  # noqa: PLR0913 (all that a request is)
     *,
     clients: int,
     dim: int = 1,
@@ -76,21 +81,48 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     mean_length: float | None = None,
     progress: Progress | None = None,
 ) -> Advice:
-    """Rank the mechanisms that reach ε (or a noise on the sum, in units of the L2 clip) within a budget of bits.
+    """Rank the mechanisms that reach ε, or a given noise, within a number of bits.
 
-    ``clients`` of ``population`` users take part in each of ``rounds`` rounds, a user in at most
-    ``max_participations``: 1, or as many as a ``min_separation`` allows, the least number of rounds from one to the
-    next. ``bits`` (or ``levels``, the most outcomes) is what a client may send for a coordinate, before secure
-    aggregation: 4, and 32 for both messages of correlated noise (``docs/cancel.md``), which takes seconds to look for.
-    Without ``delta`` one client's one coordinate gets pure differential privacy, everything else the default δ. The
-    others: see ``rqm.private_mean``. With ``max_bits_per_parameter`` (of a masked vector) only so many rotated
-    coordinates are sent as keep to it; with a ``mean_length`` alone (in L2 clips) so many that their choice adds a
-    tenth to the error.
+    Args:
+        clients: Clients in a round's sum; 1 is local privacy.
+        dim: Coordinates of a client's vector (padded, if rotated).
+        epsilon: The target ε of all rounds.
+        noise: Instead of ε, the standard deviation of the noise of the sum, in L2 clips.
+        delta: δ; None: pure differential privacy for one coordinate of one client, else 10⁻⁵, or one
+            over the population if that is less.
+        levels: Instead of bits, the largest number of outcomes of a coordinate.
+        bits: The largest number of bits of a coordinate before secure aggregation; None: 4, and 32
+            for both messages of correlated noise.
+        population: Users that a round's clients are drawn from.
+        rounds: Number of rounds.
+        max_participations: The most rounds that a user takes part in; None: 1, or what
+            `min_separation` allows.
+        min_separation: The least number of rounds from one participation of a user to the next.
+        honest_clients: See `rqm.private_mean`.
+        honest_fraction: See `rqm.private_mean`.
+        adversary: See `rqm.private_mean`.
+        neighboring: See `rqm.private_mean`.
+        l2_clip: L2 bound of a vector.
+        max_bits_per_parameter: The largest size of a masked vector, in bits per coordinate of the whole
+            vector; some of the rotated coordinates are sent.
+        mean_length: Length of the clients' mean, in L2 clips; None: 1. Given alone, the number of sent
+            coordinates is the least whose choice adds at most a tenth to the error of the noise.
+        progress: Called before each candidate is computed.
+
+    Returns:
+        The candidates, best first.
+
+    Raises:
+        ValueError: If no mechanism meets the request.
 
     >>> advice = advise(clients=1, dim=1, epsilon=5.4699, levels=16)
     >>> advice.best.name, advice.best.mse < 0.048
     ('optimal table', True)
     """
+    if levels is not None:
+        if bits is not None:
+            raise ValueError(f"levels = {levels}: must not be given with bits, which mean the same")
+        bits = whole("levels", levels, 2, 65_536).bit_length() - 1
     limit = max_participations
     if limit is not None or min_separation == 1:
         limit = whole("max_participations", 1 if limit is None else limit, 1, whole("rounds", rounds, 1))
@@ -105,6 +137,8 @@ def advise(  # noqa: PLR0913 (a request is all of them)
     threat_model = ThreatModel(
         adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
     )
+    is_subset = max_bits_per_parameter is not None or mean_length is not None
+    default_bits, two_message_bits = (16, 0) if is_subset else (4, 32 if bits is None else bits)
     request = Request(
         participation=participation,
         threat_model=threat_model,
@@ -112,165 +146,132 @@ def advise(  # noqa: PLR0913 (a request is all of them)
         dim=dim,
         epsilon=epsilon,
         noise=noise,
+        bits=default_bits if bits is None else bits,
         l2_clip=l2_clip,
+        pure=delta is None and clients == 1 and dim == 1,
+        two_message_bits=two_message_bits,
         max_bits_per_parameter=max_bits_per_parameter,
         mean_length=mean_length,
-        pure=delta is None and clients == 1 and dim == 1,
     )
-    return ranked(replace(request, **_bits(_asked(bits, levels), request.few)), progress)
+    return rank(request, progress)
 
 
-def _asked(bits: int | None, levels: int | None) -> int | None:
-    """Bits as asked for, or as many as never give more outcomes than asked for."""
-    if levels is None:
-        return bits
-    if bits is not None:
-        raise ValueError(f"levels = {levels}: must not be given with bits, which mean the same")
-    return whole("levels", levels, 2, 65_536).bit_length() - 1
+def rank(request: Request, progress: Progress | None = None) -> Advice:
+    """Rank all mechanisms that meet a request.
 
+    Args:
+        request: What a mechanism must do.
+        progress: Called before each candidate is computed.
 
-def _bits(asked: int | None, few: bool) -> dict[str, Any]:
-    """What one message, and what both, may take."""
-    both = 0 if few else BITS_OF_BOTH if asked is None else asked
-    return {"bits": asked if asked is not None else FEW_BITS if few else BITS, "bits_of_both": both}
+    Returns:
+        The candidates, best first.
 
-
-def ranked(request: Request, progress: Progress | None = None) -> Advice:
-    """All mechanisms that can do what is asked, best first."""
-    makers = list(pure(request) if request.pure else few(request) if request.few else sums(request))
-    makers += list(cancelled(request))
-    found: list[Candidate] = []
-    left_out = {}
-    for number, (name, make) in enumerate(makers):
-        if progress is not None:
-            progress(name, number, len(makers))
-        try:
-            candidate = make()
-        except ValueError as error:  # this one cannot do it: some other can, or the error below says what can be done
-            if name == NAME:
-                left_out[name] = str(error)
-            continue
-        if candidate is not None and _fits(candidate, request):
-            found.append(replace(candidate, name=name))
-    if not any(not one.trusted_server for one in found):
-        raise ValueError(_impossible(request))
-    if request.epsilon is not None and not request.pure:
-        found = _in_the_models(found)
-    value = measure(found, request)
-    found.sort(key=lambda one: (one.trusted_server, value(one)))
-    return Advice(request, tuple(_explained(found, request)), left_out)
-
-
-def _fits(one: Candidate, request: Request) -> bool:
-    most = request.bits_of_both if one.noise else request.bits
-    return one.trusted_server or one.bits_per_coordinate <= most
-
-
-def measure(found: Sequence[Candidate], request: Request) -> Callable[[Candidate], float]:
-    """What these are ranked by: at the same ε the error, or the noise in the models if one of them cancels; else ε."""
-    if request.epsilon is None:
-        return lambda one: one.epsilon
-    if any(one.noise for one in found):
-        return lambda one: one.iterate_noise or inf
-    return lambda one: one.mse
-
-
-def _in_the_models(found: list[Candidate]) -> list[Candidate]:
-    """With independent noise all models have the noise of a mean times the same number."""
-    trusted = next(one for one in found if one.trusted_server)
-    return [one if one.noise else replace(one, iterate_noise=sqrt(one.mse / trusted.mse)) for one in found]
-
-
-# -- words ----------------------------------------------------------------------------------------
-
-
-def _explained(found: list[Candidate], request: Request) -> Iterator[Candidate]:
-    by_error, value = request.epsilon is not None, measure(found, request)
-    untrusted = [one for one in found if not one.trusted_server]
-    best, cancels = untrusted[0], any(one.noise for one in found)
-    what = "ε" if not by_error else "noise in the models" if cancels else "error"
-    for one in found:
-        words = []
-        if one is best:
-            words.append(f"least {what} of all at this {'ε and these bits' if by_error else 'noise'}")
-            words += _rivals(best, untrusted[1:], value)
-        elif one.trusted_server:
-            words.append("the server sees every vector: what trust would buy")
-            words += ["with independent noise"] if cancels else []
-        else:
-            words.append(f"{_more(value(one) / value(best) - 1)} {what}")
-        if one.iterate_noise is not None and not one.trusted_server:
-            words.append(_noise(one, request))
-        if one.mechanism.is_local:
-            words.append("every client hides alone, the sum needs no protection")
-        if one.noise:
-            words += costs(one, request)
-        yield replace(one, reason="; ".join(words))
-
-
-def _rivals(best: Candidate, others: list[Candidate], value: Callable[[Candidate], float]) -> Iterator[str]:
-    """How far behind the second is, and the best of those that need fewer bits."""
-    cheaper = (one for one in others if one.bits_per_coordinate < best.bits_per_coordinate)
-    cheap = next(cheaper, None) if best.coordinates is None else None
-    if others and others[0] is not cheap:
-        gap = value(others[0]) / value(best) - 1
-        yield f"{others[0].name} has {_more(gap)}" if gap > 1e-4 else f"{others[0].name} ties"
-    if cheap is not None:
-        bits = f"{cheap.bits_per_coordinate} instead of {many(best.bits_per_coordinate, 'bit')}"
-        yield f"{cheap.name} needs {bits} for {_more(value(cheap) / value(best) - 1)}"
-
-
-def _noise(one: Candidate, request: Request) -> str:
-    if not one.noise:
-        better = BETTER if one.iterate_noise is not None and one.iterate_noise < 1 else ""
-        return f"noise {one.iterate_noise:.4f} times a trusted server's Gaussian{better}"
-    return (
-        f"noise in the models {one.iterate_noise:.4f} times a trusted server's independent noise's (momentum 0.9, "
-        f"a rate that falls to zero over {many(request.participation.rounds, 'round')})"
-    )
-
-
-def _more(gap: float) -> str:
-    return f"{1 + gap:.2g} times as much" if gap > 1 else f"{100 * gap:.2g} % more"
-
-
-def _impossible(request: Request) -> str:
-    """What would be possible instead."""
-    target = f"epsilon = {request.epsilon:g}" if request.epsilon is not None else f"noise = {request.noise:g}"
-    if request.pure:
-        return f"{target}: no mechanism of {many(request.bits, 'bit')} is that private by itself: must be larger"
-    low, high = (request.epsilon or 1.0), None
-    wanted = replace(request, epsilon=low, noise=None)
-    for _ in range(24):
-        low *= 2
-        wanted = replace(wanted, epsilon=low)
-        try:
-            tuned([StochasticRounding(clip=wanted.clip, levels=2)], wanted)
-        except ValueError:
-            continue
-        high = low
-        break
-    possible = "more clients or fewer participations" if high is None else f"about {high:g} or more"
-    return (
-        f"{target}: no mechanism of {many(request.bits, 'bit')} reaches it with "
-        f"{many(request.participation.clients, 'client')} and {many(request.releases, 'participation')}: must be "
-        f"{possible} (the encoder's positions bound the margin)"
-    )
-
-
-def pareto(request: Request, epsilons: list[float], progress: Progress | None = None) -> dict[str, list[list[float]]]:
-    """For each mechanism its errors at several ε: pairs of certified ε and ``mse``.
-
-    Of single rounds: noise that cancels, of which they say little, is not among them.
+    Raises:
+        ValueError: If no mechanism meets the request.
     """
-    lines: dict[str, list[list[float]]] = {}
-    for number, epsilon in enumerate(epsilons):
+    candidates: list[Candidate] = []
+    left_out: dict[str, str] = {}
+    pending = list(searches(request))
+    for number, (name, search) in enumerate(pending):
         if progress is not None:
-            progress(f"ε = {epsilon:.3g}", number, len(epsilons))
+            progress(name, number, len(pending))
         try:
-            advice = ranked(replace(request, epsilon=epsilon, noise=None, bits_of_both=0))
-        except ValueError:
+            candidate = search()
+        except ValueError as error:
+            left_out[name] = str(error)
             continue
-        for one in advice.candidates:
-            lines.setdefault(one.name, []).append([one.epsilon, one.mse])
-    return lines
+        max_bits = request.bits if candidate.noise is None else request.two_message_bits
+        if candidate.trusted_server or candidate.bits_per_coordinate <= max_bits:
+            candidates.append(replace(candidate, name=name))
+        else:
+            left_out[name] = f"bits = {max_bits}: must be at least {candidate.bits_per_coordinate}"
+    if all(candidate.trusted_server for candidate in candidates):
+        raise ValueError(_none_found(request, left_out))
+    if request.epsilon is not None and not request.pure:
+        baseline = next(candidate.mse for candidate in candidates if candidate.trusted_server)
+        for index, candidate in enumerate(candidates):
+            if candidate.noise is None:
+                candidates[index] = replace(candidate, iterate_noise=sqrt(candidate.mse / baseline))
+    advice = Advice(request, tuple(candidates), left_out)
+    ordered = sorted(candidates, key=lambda candidate: (candidate.trusted_server, advice.cost(candidate)))
+    advice = replace(advice, candidates=tuple(ordered))
+    return replace(advice, candidates=tuple(replace(entry, reason=_reason(entry, advice)) for entry in ordered))
+
+
+def sweep(requests: Sequence[Request], progress: Progress | None = None) -> list[Candidate]:
+    """The candidates of several requests, for plots, without correlated noise.
+
+    Args:
+        requests: What mechanisms must do. A request that no mechanism meets has no candidates.
+        progress: Called before each request.
+
+    Returns:
+        The candidates.
+    """
+    candidates: list[Candidate] = []
+    for number, request in enumerate(requests):
+        if progress is not None:
+            progress("requests", number, len(requests))
+        with suppress(ValueError):
+            candidates += rank(replace(request, two_message_bits=0)).candidates
+    return candidates
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+def _reason(candidate: Candidate, advice: Advice) -> str:
+    """Why a candidate has its rank, and what it assumes."""
+    criterion = CRITERION_NAMES[advice.criterion]
+    best = advice.best
+    request = advice.request
+    parts = [f"{_more(advice.cost(candidate) / advice.cost(best))} {criterion}"]
+    if candidate is best:
+        parts = [f"least {criterion} at this {'noise' if request.epsilon is None else 'ε'} and number of bits"]
+        cheaper = next(
+            (entry for entry in advice.candidates if entry.bits_per_coordinate < best.bits_per_coordinate), None
+        )
+        if cheaper is not None and best.coordinates is None:
+            bits = f"{cheaper.bits_per_coordinate} instead of {many(best.bits_per_coordinate, 'bit')}"
+            parts.append(f"{cheaper.name} needs {bits} for {_more(advice.cost(cheaper) / advice.cost(best))}")
+    elif candidate.trusted_server:
+        parts = ["a baseline with independent noise, where the server sees every vector"]
+    if candidate.noise is not None:
+        parts += _correlated_conditions(candidate, request)
+    elif candidate.iterate_noise is not None and not candidate.trusted_server:
+        parts.append(f"noise {candidate.iterate_noise:.4f} times a trusted server's Gaussian")
+    if candidate.mechanism.is_local:
+        parts.append("each client's message is private alone, without a secure sum")
+    return "; ".join(parts)
+
+
+def _correlated_conditions(candidate: Candidate, request: Request) -> Iterator[str]:
+    """What correlated noise needs."""
+    participation = request.participation
+    honest = request.target.honest
+    spacing = "once" if participation.limit == 1 else f"at least {many(participation.window, 'round')} apart"
+    yield (
+        f"noise in the models {candidate.iterate_noise:.4f} times that of a trusted server's independent noise "
+        f"(momentum 0.9, a learning rate that falls to zero over {many(participation.rounds, 'round')})"
+    )
+    yield "every client sends a second message one round later"
+    yield f"{candidate.bits_per_coordinate} bits for both messages, which need a secure sum"
+    yield f"users take part in a fixed order, each {spacing}"
+    yield f"assumes {many(honest, 'honest client')} in each of {many(participation.window, 'consecutive round')}"
+
+
+def _more(ratio: float) -> str:
+    """A ratio of at least one in words."""
+    return f"{ratio:.2g} times as much" if ratio > 2 else f"{100 * (ratio - 1):.2g} % more"
+
+
+def _none_found(request: Request, left_out: Mapping[str, str]) -> str:
+    """Why there is no candidate, and what would help."""
+    target = f"noise = {request.noise}" if request.epsilon is None else f"epsilon = {request.epsilon:g}"
+    clients = many(request.participation.clients, "client")
+    releases = many(request.releases, "participation")
+    cause = next((f" ({name}: {error})" for name, error in left_out.items()), "")
+    return (
+        f"{target}: no mechanism of {many(request.bits, 'bit')} reaches it with {clients} and {releases}; allow a "
+        f"larger ε, more bits, more clients or fewer participations{cause}"
+    )

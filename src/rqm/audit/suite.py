@@ -159,12 +159,12 @@ def audit_everything(out: Path, watch: Watch = lambda step: None) -> Row:
     Returns:
         The results. `good` says that no claim was contradicted, and that every mutant was caught.
     """
-    from rqm.advice.design import private_table  # noqa: PLC0415 (these need the compiler)
     from rqm.audit.mutants import audit_mutants  # noqa: PLC0415
     from rqm.audit.privacy import audit_privacy  # noqa: PLC0415
     from rqm.audit.sampler import audit_sampler  # noqa: PLC0415
     from rqm.mechanisms.rqm import RQM  # noqa: PLC0415
     from rqm.registry import kinds  # noqa: PLC0415
+    from rqm.related.mvu import private_table  # noqa: PLC0415 (these need the compiler)
 
     results: Row = {"sampler": {}, "privacy": []}
     mechanisms: dict[str, DiscreteMechanism] = {"table by linear program": private_table(3.0, 8, rows=9)}

@@ -256,7 +256,7 @@ def certified_renyi(own_pmfs: FloatArray, others: FloatArray, count: int, alpha:
         pairs, bounds = pairs[matters], bounds[matters]
         if not len(pairs):
             return attained
-        if fewer < count and (_with_equal_inputs(own_pmfs, others, fewer, pairs, alpha) >= bounds).all():
+        if fewer < count and (divergences_with_equal_inputs(own_pmfs, others, fewer, pairs, alpha) >= bounds).all():
             continue
         single_client = _single_client(own_pmfs, pairs, alpha)
         smallest_ratio = (
@@ -321,10 +321,21 @@ def _single_client(own_pmfs: FloatArray, pairs: IntArray, alpha: float) -> Float
     return divergences([EMPTY_SUM], own_pmfs, pairs, [alpha], "renyi")[0][0, :, 0]
 
 
-def _with_equal_inputs(
+def divergences_with_equal_inputs(
     own_pmfs: FloatArray, others: FloatArray, count: int, pairs: IntArray, alpha: float
 ) -> FloatArray:
-    """For each pair the largest D_α if all other clients have the same input, a lower bound."""
+    """For each pair the largest D_α if all other clients have the same input. It is attained: no bound is below.
+
+    Args:
+        own_pmfs: The client's pmfs, one row each.
+        others: The pmfs of another client.
+        count: Number of other clients.
+        pairs: Pairs of rows of `own_pmfs`.
+        alpha: The Rényi order.
+
+    Returns:
+        A divergence for each pair.
+    """
     sums = [repeated(pmf, count) for pmf in others]
     table, _ = divergences(sums, own_pmfs, pairs, [alpha], "renyi", is_attained=True)
     return np.asarray(table[:, :, 0].max(axis=0))

@@ -66,7 +66,7 @@ def command(
         adversary: server (knows who takes part) or outsider (sees only the models).
         neighboring: The neighboring relation.
         l2_clip: C, the L2 clip of a client's vector.
-        max_bits_per_parameter: Send only as many coordinates as keep masked vectors within this size.
+        max_bits_per_parameter: Send some coordinates, so that masked vectors have at most this size.
         mean_length: The length of the clients' mean in L2 clips (1). Alone, it chooses how many coordinates are sent.
         unit: What is protected; for records use rqm.calibrate_records.
         plot: Draw error against ε (with few coordinates, against bits) into this file.
@@ -107,32 +107,28 @@ def command(
 
 def _plot(advice: "Advice", plot: Path) -> None:
     """Draw error against ε, or against bits if only some coordinates are sent."""
-    from rqm.advice.adviser import pareto
-    from rqm.advice.few import front
+    from rqm.advice.adviser import sweep
     from rqm.report.plots import plot_error_by_bits, plot_error_by_epsilon, save
 
     with progress("comparing mechanisms") as bar:
         if advice.best.coordinates is not None:
             limits = [0.01 * 2**k for k in range(11)] + [32.0]  # bits per parameter
-            save(plot_error_by_bits(front(advice.request, limits, bar.update)), plot)
+            requests = [replace(advice.request, max_bits_per_parameter=limit) for limit in limits]
+            save(plot_error_by_bits(sweep(requests, bar.update)), plot)
             return
         center = advice.request.epsilon or advice.best.epsilon
-        request = replace(advice.request, epsilon=center, noise=None)
-        errors = pareto(request, [center * 2**k for k in range(-3, 3)], bar.update)
-        save(plot_error_by_epsilon(errors), plot)
+        requests = [replace(advice.request, epsilon=center * 2**k, noise=None) for k in range(-3, 3)]
+        save(plot_error_by_epsilon(sweep(requests, bar.update)), plot)
 
 
 def _result(advice: "Advice", plot: Path | None) -> Result:
     """The winner, all candidates, and the parameters of the winner."""
-    from rqm.advice.adviser import measure
-
     best, request = advice.best, advice.request
-    value = measure(advice.candidates, request)
-    is_correlated = any(candidate.noise for candidate in advice.candidates)
+    is_correlated = advice.criterion == "iterate_noise"
     heads = ["", "ε", "error, clip²", "noise of models" if is_correlated else "over the best", "bits", "under secagg"]
     rows = []
     for candidate in advice.candidates:
-        ratio = candidate.iterate_noise if is_correlated else value(candidate) / value(best)
+        ratio = candidate.iterate_noise if is_correlated else advice.cost(candidate) / advice.cost(best)
         row = [candidate.name, *(f"{number:.4g}" for number in (candidate.epsilon, candidate.mse, ratio))]
         row += [str(candidate.bits_per_coordinate), str(candidate.bits_under_secagg or "")]
         if best.coordinates is not None:
@@ -140,7 +136,7 @@ def _result(advice: "Advice", plot: Path | None) -> Result:
         rows.append(row)
     parameters = {key: entry for key, entry in best.mechanism.to_dict().items() if key != "rows"}
     if best.coordinates is not None:
-        heads += ["coordinates", "bits a parameter"]
+        heads += ["coordinates", "bits per parameter"]
         parameters["coordinates"] = best.coordinates
     if best.noise is not None:
         parameters["noise"] = best.noise.to_dict()

@@ -4,6 +4,7 @@ Every function returns a matplotlib figure, and `save` writes it.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,42 +177,57 @@ def _default_baseline(curves: Curves) -> str:
 # -- error against ε or bits ----------------------------------------------------------------------
 
 
-def plot_error_by_epsilon(errors: dict[str, list[list[float]]], title: str = "") -> Figure:
+def plot_error_by_epsilon(candidates: "Sequence[Candidate]", title: str = "") -> Figure:
     """Plot error against ε with a line for each mechanism.
 
     Args:
-        errors: Pairs of ε and mean squared error in clip² for each mechanism, from `rqm.advice.adviser.pareto`.
+        candidates: Candidates at several ε, from `rqm.advice.adviser.sweep`.
         title: The setting.
 
     Returns:
         The figure.
     """
     figure, axes = new_figure("certified ε", "worst-case mean squared error of a coordinate, clip²")
-    for name, points in errors.items():
-        (line,) = axes.plot(*zip(*sorted(points), strict=True), label=name, marker="o", ms=3.5, lw=1.4)
-        if "trusted" in name:
+    for name in dict.fromkeys(candidate.name for candidate in candidates):
+        points = sorted((entry for entry in candidates if entry.name == name), key=lambda entry: entry.epsilon)
+        epsilons, errors = [point.epsilon for point in points], [point.mse for point in points]
+        (line,) = axes.plot(epsilons, errors, label=name, marker="o", ms=3.5, lw=1.4)
+        if points[0].trusted_server:
             line.set(color="0.45", ls="--")
     axes.set_title(title, fontsize=9, loc="right")
     _use_logarithms(axes)
     return figure
 
 
-def plot_error_by_bits(candidates: "list[Candidate]") -> Figure:
+def pareto_front(candidates: "Sequence[Candidate]") -> "list[Candidate]":
+    """The candidates with less error than all that need no more bits per parameter, ordered by bits."""
+    front: list[Candidate] = []
+    private = [candidate for candidate in candidates if not candidate.trusted_server]
+    for candidate in sorted(private, key=lambda entry: (entry.wire_bits_per_parameter or 0.0, entry.mse)):
+        if not front or candidate.mse < front[-1].mse:
+            front.append(candidate)
+    return front
+
+
+def plot_error_by_bits(candidates: "Sequence[Candidate]") -> Figure:
     """Plot the least error that fits into a number of bits per parameter, and the mechanism that reaches it.
 
     Args:
-        candidates: The candidates that none of the others beats in both, ordered by bits.
+        candidates: Candidates with several limits of bits, from `rqm.advice.adviser.sweep`.
 
     Returns:
         The figure.
     """
-    figure, axes = new_figure("bits a parameter of a masked vector", "mean squared error of a value of the mean, clip²")
-    bits = [candidate.wire_bits_per_parameter or 0.0 for candidate in candidates]
-    errors = [candidate.mse for candidate in candidates]
-    labels = np.array([candidate.mechanism.label for candidate in candidates])
+    figure, axes = new_figure(
+        "bits per parameter of a masked vector", "mean squared error of a value of the mean, clip²"
+    )
+    front = pareto_front(candidates)
+    bits = np.array([candidate.wire_bits_per_parameter or 0.0 for candidate in front])
+    errors = np.array([candidate.mse for candidate in front])
+    labels = np.array([candidate.mechanism.label for candidate in front])
     axes.step(bits, errors, where="post", color="0.6", lw=1.2)
     for label in dict.fromkeys(labels):
-        axes.plot(np.array(bits)[labels == label], np.array(errors)[labels == label], "o", ms=4.5, label=label)
+        axes.plot(bits[labels == label], errors[labels == label], "o", ms=4.5, label=label)
     _use_logarithms(axes)
     return figure
 
