@@ -239,7 +239,7 @@ def membership(
 ) -> Result:
     """Infer from the trained model who took part: the likelihood-ratio attack, for each user.
 
-    An attack without any information has as many true positives as false positives. Example:
+    An attack without any information has equal true and false positive rates. Example:
 
         rqm audit membership --models 4 --users 60 --set rounds=10
 

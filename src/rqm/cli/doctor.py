@@ -1,4 +1,4 @@
-"""`rqm doctor`: what is installed, what works, and what is missing for which task."""
+"""`rqm doctor`: the installed packages, what works, and which tasks need more."""
 
 import importlib
 import importlib.metadata

@@ -77,7 +77,7 @@ def _rappor(rappor: Rappor, reports: int) -> Result:
     }
     notes = [
         f"a single report: ε = {rappor.epsilon_one:.6g}; any number of reports: ε = {rappor.epsilon_infinity:.6g}",
-        f"whether the value changed, with as many reports before and after: ε = {facts['epsilon_change']:.6g}",
+        f"whether the value changed, by equally many reports before and after: ε = {facts['epsilon_change']:.6g}",
         f"a bit of the permanent response is guessed correctly with probability {facts['recovered']:.6g}; near 1 the "
         "permanent response identifies a user",
     ]

@@ -176,7 +176,7 @@ def _notes(summary: dict[str, Any], folder: Path) -> list[str]:
     elif "ledger_head" in summary:
         notes.append(
             "privacy: without an L2 clip only single coordinates are protected (rqm privacy); "
-            f"over {summary['parameters']:,} coordinates that protects nobody"
+            f"over {summary['parameters']:,} coordinates, which gives no protection"
         )
     else:
         notes.append("privacy: none, the gradients are summed without noise")

@@ -51,7 +51,7 @@ def command(
         delta: The δ that was promised.
         honest_clients: Honest clients of every round, dropouts included.
         honest_fraction: The honest fraction of the population.
-        rounds: The number of releases that you know of: as many must be charged.
+        rounds: The number of releases that you know of. The ledger must have this many charges.
     """
     from rqm.accounting.participation import ThreatModel
     from rqm.verify import verify

@@ -21,7 +21,6 @@ from rqm import kernels
 from rqm._util.checks import floats, not_finite, padded, real, shown, sums, whole
 from rqm.accounting.participation import Participation, ThreatModel, default_delta
 from rqm.core.quantizer import Quantizer, quantizer_for
-from rqm.core.server_noise import Seeds, ServerNoise, server_noise
 from rqm.core.transform import (
     FLOAT_ROOM,
     CoordinateChoice,
@@ -32,6 +31,7 @@ from rqm.core.transform import (
     second_clip,
 )
 from rqm.correlated.noise import CorrelatedNoise, NoiseState, check_state
+from rqm.correlated.server_noise import Seeds, ServerNoise, server_noise
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 

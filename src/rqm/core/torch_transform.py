@@ -32,7 +32,16 @@ def rotate(x: torch.Tensor, rotation: "Rotation") -> torch.Tensor:
 
 
 def rotate_back(y: torch.Tensor, rotation: "Rotation", *, overwrite: bool = False) -> torch.Tensor:
-    """The rows of `y` transformed and times public signs, without the padding."""
+    """`Rotation.inverse` for tensors.
+
+    Args:
+        y: Rotated rows.
+        rotation: The rotation.
+        overwrite: Whether `y` may be overwritten.
+
+    Returns:
+        Rows of `rotation.dim` columns.
+    """
     if not _has_cpu_kernel(y):
         return (hadamard(y, overwrite=overwrite) * signs(rotation.seed, y))[:, : rotation.dim]
     y = y.detach().contiguous()
@@ -63,7 +72,18 @@ def _signs(seed: int, count: int, dtype: torch.dtype, device: torch.device) -> t
 
 @lru_cache(maxsize=4)
 def choose_indices(seed: int, round_index: int, count: int, total: int, device: torch.device) -> torch.Tensor:
-    """`transform.choose_indices` on a device."""
+    """`transform.choose_indices`, on a device.
+
+    Args:
+        seed: See there.
+        round_index: See there.
+        count: See there.
+        total: See there.
+        device: Where the indices are kept.
+
+    Returns:
+        The indices.
+    """
     return torch.from_numpy(transform.choose_indices(seed, round_index, count, total)).to(device)
 
 
@@ -121,7 +141,16 @@ def _gpu_kernel() -> Any:
 def clip_and_rotate(
     x: torch.Tensor, length: float | None, rotation: "Rotation | None"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`transform.clip_and_rotate`; `x` may be overwritten."""
+    """`transform.clip_and_rotate` for tensors.
+
+    Args:
+        x: The rows, which may be overwritten.
+        length: The largest length; None: rows keep theirs.
+        rotation: The rotation; None: rows are not rotated.
+
+    Returns:
+        The rows, and which of them were finite.
+    """
     if rotation is not None and _has_gpu_kernel(x) and (kernel := _gpu_kernel()).fits(rotation.padded):
         factors, finite = _factors(x, length)
         row_signs = _signs(rotation.seed, rotation.padded, x.dtype, x.device)
@@ -193,7 +222,16 @@ def stack(vectors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def squared_distances(sampler: IntegerSampler, x: torch.Tensor, dropped_bits: int) -> torch.Tensor:
-    """`quantizer.squared_distances` of the positions of `x`."""
+    """`quantizer.squared_distances` of the positions of tensors.
+
+    Args:
+        sampler: The encoder.
+        x: The rows.
+        dropped_bits: Low bits of each distance that are rounded up.
+
+    Returns:
+        A sum for each row.
+    """
     if _has_gpu_kernel(x):
         sums: torch.Tensor = _gpu_kernel().squares(sampler, x.contiguous(), dropped_bits)
         return sums

@@ -360,7 +360,7 @@ class Binomial(Additive):
         return 2 * max(1, -(-ceil(4 * self.deviation**2 - 1e-9) // 2))
 
     def with_noise(self, amount: float) -> Self:
-        """The same mechanism with enough coins; equal for all amounts that need as many."""
+        """The same mechanism with enough coins. Amounts that need the same number of coins give equal mechanisms."""
         mechanism = super().with_noise(amount)
         if mechanism.coins >= MAX_EXACT_COINS:
             return mechanism

@@ -6,8 +6,8 @@ import torch
 from scipy.linalg import solve_triangular
 
 from rqm import CorrelatedNoise, Gaussian, Noiseless, StochasticRounding, private_mean
-from rqm.core.server_noise import BandedNoise, IndependentNoise, server_noise
 from rqm.correlated.factorization import Workload, banded
+from rqm.correlated.server_noise import BandedNoise, IndependentNoise, server_noise
 from rqm.mechanisms.banded import BandedGaussian
 
 ROUNDS, DIM = 12, 5
