@@ -136,6 +136,65 @@ def test_no_other_package_asks_which_mechanism_it_has():
     assert found == []
 
 
+NOISE_PARAMETERS = {"transient_std", "residual_std", "gain"}
+"""What distinguishes one correlated noise from another."""
+UNIT_NAMES = {"unit", "records", "sums_records", "per_record"}
+UNIT_VALUES = {"user", "record"}
+UNIT_BRANCHES_ALLOWED = ("core/record_mean.py", "certify/", "correlated/", "verify/")
+
+
+def conditions(tree):
+    """The conditions of all branches of a file, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+            yield node.lineno, node.test
+        elif isinstance(node, ast.comprehension):
+            yield from ((condition.lineno, condition) for condition in node.ifs)
+        elif isinstance(node, ast.match_case):
+            yield node.pattern.lineno, node.pattern
+
+
+def branches_on(text, names, values=frozenset()):
+    """Lines of branches whose condition mentions one of some attributes or compares with one of some values."""
+    for line, condition in conditions(ast.parse(text)):
+        mentioned = {node.attr for node in ast.walk(condition) if isinstance(node, ast.Attribute)}
+        compared = {node.value for node in ast.walk(condition) if isinstance(node, ast.Constant)}
+        if mentioned & names or compared & values:
+            yield line
+
+
+def test_only_correlated_depends_on_which_correlated_noise_there_is():
+    assert [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path in FILES
+        if package_of(path) not in ("correlated", "verify")
+        for line in branches_on(path.read_text(), NOISE_PARAMETERS)
+    ] == []
+
+
+def test_only_the_mean_of_records_and_bounds_depend_on_the_unit_of_privacy():
+    assert [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path in FILES
+        if not str(path.relative_to(SOURCE)).startswith(UNIT_BRANCHES_ALLOWED)
+        for line in branches_on(path.read_text(), UNIT_NAMES, UNIT_VALUES)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if noise.residual_std:\n    pass",
+        "x = 1 if plan.records is None else 2",
+        "if threat_model.unit == 'record':\n    pass",
+        "rows = [row for row in rows if unit == 'user']",
+        "while mean.sums_records:\n    pass",
+    ],
+)
+def test_a_branch_on_the_noise_or_the_unit_is_noticed(text):
+    assert list(branches_on(text, NOISE_PARAMETERS | UNIT_NAMES, UNIT_VALUES))
+
+
 def body_lines(function):
     """Lines of a function without its docstring."""
     docstring = function.body[0] if ast.get_docstring(function) is not None else None
