@@ -5,14 +5,14 @@ import json
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rqm import Gaussian, Participation, PrivateMean, Rounding
+from rqm import Gaussian, Participation, PrivateMean, StochasticRounding
 from rqm.plan.plan import Plan
 
 KEY, OTHER_KEY = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
 DELTA = 1e-6
 MEAN = PrivateMean(
     dim=100,
-    mechanism=Rounding(clip=0.4, levels=2, margin=9.0),
+    mechanism=StochasticRounding(clip=0.4, levels=2, margin=9.0),
     participation=Participation(clients=20, rounds=8, max_participations=3),
     delta=DELTA,
 )

@@ -9,7 +9,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 import pytest
 
-from rqm import CorrelatedNoise, Participation, Rounding, private_mean
+from rqm import CorrelatedNoise, Participation, StochasticRounding, private_mean
 from rqm.correlated.handover import gaussian_squared_mu
 from rqm.verify import epsilon_bound, verify
 from rqm.verify.correlated_bound import (
@@ -37,7 +37,7 @@ from tests.correlated.enumeration import (
 from tests.plans import make_plan
 from tests.verify.ledgers import about, change_mean, ledger_bytes
 
-MECHANISM = Rounding(clip=4 / 1024, levels=2, margin=8.3)
+MECHANISM = StochasticRounding(clip=4 / 1024, levels=2, margin=8.3)
 
 
 def mean_of(mechanism=MECHANISM, noise=26.0, min_separation=64, **values):
@@ -64,7 +64,7 @@ def gaussian_mu(claims, honest, rounds):
 
 @pytest.mark.parametrize(("margin", "noise", "clients", "ratio"), [(8.3, 26.0, 1000, 1.04), (33.0, 26.0, 100, 1.06)])
 def test_mu_of_wide_noise_is_nearly_that_of_gaussians(margin, noise, clients, ratio):
-    claims = claims_of(Rounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
+    claims = claims_of(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
     mu = participation_mu(claims, clients, 1e-10)
     assert 1 < mu / gaussian_mu(claims, clients, 34) < ratio
 
@@ -73,7 +73,7 @@ def test_mu_of_wide_noise_is_nearly_that_of_gaussians(margin, noise, clients, ra
 @pytest.mark.parametrize("min_separation", [1, 2])
 def test_no_run_is_easier_to_tell_apart(clients, margin, std, min_separation):
     """All clients of one or two rounds; inputs depend on what was seen; at last the remaining noise is shown."""
-    mechanism, failure, nearest = Rounding(levels=2, margin=margin), 1e-6, 0.0
+    mechanism, failure, nearest = StochasticRounding(levels=2, margin=margin), 1e-6, 0.0
     claims = claims_of(mechanism, std, min_separation, dim=1, clients=clients, rotate=False, rounds=4)
     assert claims.window == min_separation
     low, high = (mechanism.pmf(x)[1] for x in (-1.0, 1.0))
@@ -96,7 +96,7 @@ def test_no_run_is_easier_to_tell_apart(clients, margin, std, min_separation):
 
 @pytest.mark.parametrize(("clients", "margin"), [(340, 0.4), (360, 0.4), (500, 0.05), (512, 0.4), (1000, 0.3)])
 def test_sums_with_ends_below_all_floats_have_no_small_mu(clients, margin):
-    mechanism = Rounding(clip=0.125, levels=2, margin=margin)
+    mechanism = StochasticRounding(clip=0.125, levels=2, margin=margin)
     claims = claims_of(mechanism, 8.0, 50, dim=1024, clients=clients)
     by_rounding = (2 / (1 + margin)) * 8 / sqrt(clients)  # about, at zero
     assert 0.1 * by_rounding < participation_mu(claims, clients, 1e-10) < 20 * by_rounding
@@ -104,7 +104,7 @@ def test_sums_with_ends_below_all_floats_have_no_small_mu(clients, margin):
 
 @pytest.mark.parametrize("number", [1, 2, 9])
 def test_the_ratio_of_bits_dominates_that_of_every_input(number):
-    low, high, _ = end_pmfs(Rounding(levels=2, margin=1.5).to_dict())
+    low, high, _ = end_pmfs(StochasticRounding(levels=2, margin=1.5).to_dict())
     ratio, rng, nearest = bits_ratio(low, high, number), np.random.default_rng(number), 0.0
     points = np.concatenate([[0.0], np.geomspace(0.05, 20, 60)])
     bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.unmatched for q in points])
@@ -129,7 +129,7 @@ def test_the_ratio_of_bits_dominates_that_of_every_input(number):
     ],
 )
 def test_mu_with_residual_noise_is_nearly_that_of_gaussians(clients, margin, noise):
-    claims = claims_of(Rounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
+    claims = claims_of(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
     variances = clients * noise.residual_std**2, clients * noise.transient_std**2
     exact = gaussian_squared_mu(34, *variances, noise.gain, clients / 4)
     ratio = participation_mu(claims, clients, 1e-10) / (sqrt(exact * claims.squared_length) / (1 + margin))
@@ -234,7 +234,7 @@ def test_correlated_noise_is_verified(verify_bytes):
         {"honest_fraction": 0.5, "population": 10**4, "sampling": "uniform"},
         {"zero_distance": 1.1},
         {"coordinates": 1000},
-        {"mechanism": Rounding(clip=4 / 1024, levels=4, margin=33.0).to_dict(), "clients": 20},
+        {"mechanism": StochasticRounding(clip=4 / 1024, levels=4, margin=33.0).to_dict(), "clients": 20},
     ],
 )
 def test_correlated_noise_without_a_bound_is_not_verified(verify_bytes, changes):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Rounding, Skellam, private_mean
+from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Skellam, StochasticRounding, private_mean
 from rqm.accounting.profiles import poisson_sampled_gaussian
 from rqm.bounds import Bound, PrivacyProfile, compose, epsilon
 from rqm.mechanisms.additive import Binomial
@@ -36,7 +36,7 @@ def random_mechanism(draw, clip, std, clients):
     if kind == "rounding":
         levels = draw.choice([2, 2, 4])
         output_range = max(std, 1.001) * (levels - 1)
-        return Rounding(clip=clip, levels=levels, margin=min(output_range, 8000) - 1)
+        return StochasticRounding(clip=clip, levels=levels, margin=min(output_range, 8000) - 1)
     if kind == "rqm":
         levels = draw.choice([2, 4, 8, 16])
         keep = draw.choice([0.42, draw.uniform(0.05, 0.95), tuple(draw.uniform(0.1, 0.9) for _ in range(levels - 2))])
@@ -122,7 +122,9 @@ def test_epsilon_of_many_more_ledgers(tmp_path, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [Rounding(levels=2, margin=3.0), PBM(theta=0.1), RQM(levels=4, margin=9.0)])
+@pytest.mark.parametrize(
+    "mechanism", [StochasticRounding(levels=2, margin=3.0), PBM(theta=0.1), RQM(levels=4, margin=9.0)]
+)
 def test_epsilon_of_ten_thousand_clients(verify_bytes, mechanism):
     mean = private_mean(dim=2**20, clients=10_000, mechanism=replace(mechanism, clip=4 / 1024), delta=1e-7)
     stated = mean.account({0: 1}).epsilon
@@ -142,7 +144,7 @@ def test_epsilon_of_a_ledger_of_the_guard_is_that_of_the_command(tmp_path):
 
 @pytest.mark.parametrize(
     "mechanism",
-    [Rounding(clip=0.2, levels=2, margin=9.0), DiscreteGaussian(clip=0.2, scale=1.5, steps=5, bits=10)],
+    [StochasticRounding(clip=0.2, levels=2, margin=9.0), DiscreteGaussian(clip=0.2, scale=1.5, steps=5, bits=10)],
     ids=repr,
 )
 @pytest.mark.parametrize("count", [500, 6000, 8100])
@@ -161,7 +163,7 @@ def test_epsilon_of_some_coordinates_counts_the_second_clip(verify_bytes, mechan
 @pytest.mark.parametrize(
     "mechanism",
     [
-        Rounding(clip=0.2, levels=2, margin=9.0),
+        StochasticRounding(clip=0.2, levels=2, margin=9.0),
         DiscreteGaussian(clip=0.2, scale=1.5, steps=5, bits=10),
         Gaussian(noise_multiplier=3.0),
     ],
@@ -178,7 +180,9 @@ def test_epsilon_where_a_zero_update_is_no_vector_of_zeros(verify_bytes, mechani
         assert report.epsilon > 1.1 * verify_bytes(ledger_bytes(range(4), about(mean))).epsilon
 
 
-@pytest.mark.parametrize("mechanism", [Rounding(clip=0.2, levels=2, margin=9.0), Gaussian(noise_multiplier=3.0)])
+@pytest.mark.parametrize(
+    "mechanism", [StochasticRounding(clip=0.2, levels=2, margin=9.0), Gaussian(noise_multiplier=3.0)]
+)
 def test_of_some_coordinates_a_zero_update_may_be_as_far_as_any_vector(verify_bytes, mechanism):
     """The chosen coordinates of a vector may be opposite to those of the zero update, and are scaled up."""
     mean = private_mean(
@@ -219,7 +223,12 @@ def test_epsilon_of_vqsgd_is_the_accountants(verify_bytes, is_local, message_eps
 def test_epsilon_is_not_understated_where_its_exponential_is_no_number(verify_bytes, dim, margin):
     """Independent bits that are 1 with probability u, or all with 1 − u: ε is beyond 709."""
     mean = private_mean(
-        dim=dim, clients=1, mechanism=Rounding(levels=2, margin=margin), delta=1e-6, l2_clip=None, rotate=False
+        dim=dim,
+        clients=1,
+        mechanism=StochasticRounding(levels=2, margin=margin),
+        delta=1e-6,
+        l2_clip=None,
+        rotate=False,
     )
     u, ones = (2 + margin) / (2 + 2 * margin), np.arange(dim + 1)
     loss, probability = (2 * ones - dim) * log(u / (1 - u)), binom.pmf(ones, dim, u)
@@ -232,7 +241,7 @@ def test_epsilon_is_not_understated_where_its_exponential_is_no_number(verify_by
 @pytest.mark.parametrize("neighboring", ["replace-one", "zero-out"])
 def test_epsilon_is_at_least_that_of_two_coordinates(verify_bytes, clients, margin, neighboring):
     """The exact δ at many inputs of all clients, at the ε that is verified."""
-    mechanism, delta = Rounding(levels=2, margin=margin), 1e-3
+    mechanism, delta = StochasticRounding(levels=2, margin=margin), 1e-3
     mean = private_mean(
         dim=2, clients=clients, mechanism=mechanism, delta=delta, l2_clip=1.2, rotate=False, neighboring=neighboring
     )
@@ -254,7 +263,7 @@ def test_epsilon_is_at_least_that_of_two_coordinates(verify_bytes, clients, marg
 def test_epsilon_of_one_coordinate_of_one_client_is_exact(verify_bytes, margin):
     """Without others, ε is that of randomized response."""
     mean = private_mean(
-        dim=1, clients=1, mechanism=Rounding(levels=2, margin=margin), delta=1e-9, rotate=False, l2_clip=1.0
+        dim=1, clients=1, mechanism=StochasticRounding(levels=2, margin=margin), delta=1e-9, rotate=False, l2_clip=1.0
     )
     p = (1 + 1 / (1 + margin)) / 2
     exact = log((p - 1e-9) / (1 - p))
@@ -275,14 +284,14 @@ def test_epsilon_is_at_least_that_of_additive_noise(verify_bytes, kind, clients)
 
 
 def test_what_an_attack_reaches_is_a_part_of_epsilon(verify_bytes):
-    mechanism = Rounding(clip=4 / 1024, levels=2, margin=9)
+    mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=9)
     mean = private_mean(dim=2**20, clients=1000, mechanism=mechanism, delta=1e-6, rounds=5)
     report = verify_bytes(ledger_bytes(range(5), about(mean)))
     assert 0.2 * report.epsilon < report.lower < report.epsilon
 
 
 def test_epsilon_without_noise_at_the_ends_is_infinite(verify_bytes):
-    mean = private_mean(dim=4, clients=5, mechanism=Rounding(levels=2, margin=0.0), delta=1e-6)
+    mean = private_mean(dim=4, clients=5, mechanism=StochasticRounding(levels=2, margin=0.0), delta=1e-6)
     report = verify_bytes(ledger_bytes([0], about(mean)))
     assert (report.status, report.epsilon, report.to_dict()["epsilon"]) == ("verified", inf, "inf")
 
@@ -299,7 +308,7 @@ def test_epsilon_without_charges_is_zero(verify_bytes):
     "changes",
     [
         {"mechanism": RQM()},
-        {"mechanism": Rounding(levels=4, margin=1.0)},
+        {"mechanism": StochasticRounding(levels=4, margin=1.0)},
         {"mechanism": RandomizedResponse()},
         {"adversary": "outsider", "population": 100, "max_participations": None},
     ],

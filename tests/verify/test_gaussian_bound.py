@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from rqm import PBM, RQM, DiscreteGaussian, Rounding, Skellam, private_mean
+from rqm import PBM, RQM, DiscreteGaussian, Skellam, StochasticRounding, private_mean
 from rqm.certify.scores import summed_rate
 from rqm.mechanisms.additive import Binomial
 from rqm.verify import epsilon_bound
@@ -33,8 +33,8 @@ from tests.verify.pmfs import delta_of, joint, message_sum, noise_sum, rounded
 
 FAILURE = 1e-9
 AFFINE = [
-    Rounding(levels=2, margin=0.4),
-    Rounding(levels=2, margin=5.0),
+    StochasticRounding(levels=2, margin=0.4),
+    StochasticRounding(levels=2, margin=5.0),
     RQM(levels=4, margin=9.0, keep=0.3),
     PBM(theta=0.3, levels=3),
 ]
@@ -111,7 +111,7 @@ def test_no_vector_instead_of_a_zero_update_is_easier_to_tell_apart(mechanism, z
 
 
 def test_a_sum_that_lacks_too_much_has_no_bound():
-    low, high = end_pmfs(Rounding(levels=2, margin=1.0).to_dict())[:2]
+    low, high = end_pmfs(StochasticRounding(levels=2, margin=1.0).to_dict())[:2]
     assert best_tests(low, high, 1e-9, missing=0.0) is not None
     assert best_tests(low, high, 1e-9, missing=1e-9) is None
 
@@ -198,7 +198,7 @@ def releases_with_known_cohorts(others, releases):
         for count, inputs in enumerate(others):
             weight = comb(honest_others, count) * comb(POPULATION - 1 - honest_others, CLIENTS - 1 - count)
             weight /= comb(POPULATION - 1, CLIENTS - 1)
-            parts.append(weight * message_sum(Rounding(levels=2, margin=MARGIN), [u, *inputs]))
+            parts.append(weight * message_sum(StochasticRounding(levels=2, margin=MARGIN), [u, *inputs]))
         pair.append(joint([np.concatenate(parts)] * releases))
     return pair
 
@@ -211,7 +211,7 @@ def test_epsilon_is_that_of_all_numbers_of_honest_clients(verify_bytes, monkeypa
     mean = private_mean(
         dim=1,
         clients=CLIENTS,
-        mechanism=Rounding(levels=2, margin=MARGIN),
+        mechanism=StochasticRounding(levels=2, margin=MARGIN),
         delta=DELTA,
         rotate=False,
         l2_clip=1.0,
@@ -230,7 +230,11 @@ def test_epsilon_is_that_of_all_numbers_of_honest_clients(verify_bytes, monkeypa
 
 # -- sums of scores -------------------------------------------------------------------------------
 
-SCORED = [Rounding(levels=2, margin=3.0), Rounding(levels=2, margin=30.0), RQM(levels=4, margin=9.0, keep=0.3)]
+SCORED = [
+    StochasticRounding(levels=2, margin=3.0),
+    StochasticRounding(levels=2, margin=30.0),
+    RQM(levels=4, margin=9.0, keep=0.3),
+]
 
 
 def largest_mu(p, q):
@@ -272,7 +276,7 @@ def test_no_whole_release_is_easier_to_tell_apart(mechanism, is_zero_out):
     assert nearest > 0.8
 
 
-@pytest.mark.parametrize("mechanism", [*SCORED, PBM(theta=0.1), Rounding(levels=2, margin=0.1)], ids=repr)
+@pytest.mark.parametrize("mechanism", [*SCORED, PBM(theta=0.1), StochasticRounding(levels=2, margin=0.1)], ids=repr)
 @pytest.mark.parametrize("honest", [1, 2, 7, 32])
 def test_the_rate_is_that_of_the_accountant_or_hardly_more(mechanism, honest):
     low, high, _ = end_pmfs(mechanism.to_dict())
@@ -313,7 +317,7 @@ def test_probability_far_out_counts():
 
 
 def test_where_sums_are_not_exact_there_is_no_rate():
-    low, high, _ = end_pmfs(Rounding(levels=2, margin=3.0).to_dict())
+    low, high, _ = end_pmfs(StochasticRounding(levels=2, margin=3.0).to_dict())
     assert sum_of_scores_rate(low, high, 32, 100.0) < inf
     assert sum_of_scores_rate(low, high, 33, 100.0) == sum_of_scores_rate(low, high, 1, 1.5) == inf
     rare = np.array([1e-12, 0.3, 0.7 - 1e-12]), np.array([1e-12, 0.7 - 1e-12, 0.3])

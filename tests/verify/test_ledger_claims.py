@@ -9,7 +9,7 @@ from math import comb, inf
 
 import pytest
 
-from rqm import DiscreteGaussian, Gaussian, Rounding, private_mean
+from rqm import DiscreteGaussian, Gaussian, StochasticRounding, private_mean
 from rqm.plan.plan import Adapt
 from rqm.related.vqsgd import VQSGD
 from rqm.verify.ledger_claims import read_claims
@@ -26,7 +26,9 @@ from tests.verify.ledgers import LEDGER, MEAN, about, change_mean, ledger_bytes,
         MEAN,
         MEAN.replaced(rotate=False),
         replace(MEAN, l2_clip=None),
-        private_mean(dim=5000, clients=60, mechanism=Rounding(clip=0.2, levels=2), delta=1e-6, coordinates=500),
+        private_mean(
+            dim=5000, clients=60, mechanism=StochasticRounding(clip=0.2, levels=2), delta=1e-6, coordinates=500
+        ),
         private_mean(dim=5000, clients=60, mechanism=DiscreteGaussian(clip=0.01), delta=1e-6, min_survivors=50),
     ],
 )
@@ -297,7 +299,12 @@ def test_an_l2_clip_outside_of_transforms_hides_nothing(verify_bytes):
 def test_the_number_of_coordinates_is_that_of_the_plan(verify_bytes, in_mean, in_transforms, status):
     """Of 64, the length of a rotated vector, all are sent."""
     mean = private_mean(
-        dim=50, clients=20, mechanism=Rounding(clip=1.5, levels=2, margin=9.0), delta=1e-6, rounds=8, coordinates=16
+        dim=50,
+        clients=20,
+        mechanism=StochasticRounding(clip=1.5, levels=2, margin=9.0),
+        delta=1e-6,
+        rounds=8,
+        coordinates=16,
     )
     plan = plan_table(mean)
     plan["transforms"] |= in_transforms
@@ -309,7 +316,7 @@ def methods_plan(**values):
     return make_plan(
         model="own",
         dim=51,
-        mechanism=Rounding(clip=0.8, margin=9.0, levels=2),
+        mechanism=StochasticRounding(clip=0.8, margin=9.0, levels=2),
         clients=8,
         rounds=3,
         server={"optimizer": "sgd", "rate": 0.1},

@@ -11,7 +11,7 @@ from rqm import (
     Gaussian,
     Participation,
     PrivateMean,
-    Rounding,
+    StochasticRounding,
     ThreatModel,
     private_mean,
     private_record_mean,
@@ -26,8 +26,8 @@ from rqm.verify import statement, verify
 from rqm.verify.ledger_claims import read_claims
 from tests.verify.ledgers import about, ledger_bytes
 
-BITS = Rounding(clip=0.5, levels=2, margin=9.0)
-WIDE_BITS = Rounding(clip=4 / 2**8, levels=2, margin=8.0)
+BITS = StochasticRounding(clip=0.5, levels=2, margin=9.0)
+WIDE_BITS = StochasticRounding(clip=4 / 2**8, levels=2, margin=8.0)
 INTEGERS = DiscreteGaussian(clip=1.0, scale=0.2, steps=511, bits=15)
 USERS = {"dim": 64, "clients": 40, "delta": 1e-6, "rounds": 6}
 SILOS = {"dim": 60, "clients": 4, "delta": 1e-6, "rounds": 12, "record_clip": 1.0, "l2_clip": 16.0}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rqm.verify
-from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Rounding, private_mean
+from rqm import PBM, RQM, DiscreteGaussian, Gaussian, StochasticRounding, private_mean
 from rqm.ledger.ledger import LEDGER as LEDGER_NAME
 from rqm.ledger.ledger import read
 from rqm.mechanisms.additive import Binomial
@@ -125,7 +125,7 @@ def test_an_epsilon_that_cannot_be_confirmed_is_not_verified(verify_run):
 CHARGED = private_mean(
     dim=2000,
     clients=40,
-    mechanism=Rounding(clip=0.1, levels=2, margin=9.0),
+    mechanism=StochasticRounding(clip=0.1, levels=2, margin=9.0),
     delta=1e-6,
     l2_clip=None,
     rotate=False,
@@ -157,7 +157,7 @@ def test_an_epsilon_of_other_releases_is_not_confirmed(tmp_path, wrong):
 
 PLAN = make_plan(
     model="own",
-    mechanism=Rounding(clip=0.8, margin=9.0, levels=2),
+    mechanism=StochasticRounding(clip=0.8, margin=9.0, levels=2),
     clients=8,
     rounds=3,
     evaluate_every=3,
