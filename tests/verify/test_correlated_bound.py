@@ -12,15 +12,7 @@ import pytest
 from rqm import CorrelatedNoise, Participation, StochasticRounding, private_mean
 from rqm.correlated.handover import gaussian_squared_mu
 from rqm.verify import epsilon_bound, verify
-from rqm.verify.correlated_bound import (
-    Ratio,
-    bits_ratio,
-    delay_pmf,
-    participation_mu,
-    record_path,
-    residual_path,
-    transient_corners,
-)
+from rqm.verify.correlated_bound import bits_ratio, participation_mu, path_ratio, path_weights, shift_ratio
 from rqm.verify.gaussian_bound import gaussian_epsilon
 from rqm.verify.integer_pmfs import end_pmfs, transient_noise
 from rqm.verify.ledger_claims import read_claims
@@ -53,13 +45,10 @@ def claims_of(*args, **values):
 # -- transient noise of users ---------------------------------------------------------------------
 
 
-def gaussian_mu(claims, honest, rounds):
+def gaussian_mu(claims, honest, window):
     """μ if all noise were Gaussian."""
-    transient, rounding = honest * claims.noise["transient_std"] ** 2, honest / 4
-    delays = delay_pmf(rounds, transient, rounding)
-    onward = 1 - np.cumsum(delays)[:-1]
-    unit = 1 / (1 + claims.mechanism["margin"])
-    return unit * sqrt(claims.squared_length) * sqrt((onward**2).sum() / transient + (delays**2).sum() / rounding)
+    squared_mu = path_weights(0.0, honest * claims.noise["transient_std"] ** 2, 1, honest / 4, window)[-1][2]
+    return sqrt(claims.squared_length * squared_mu) / (1 + claims.mechanism["margin"])
 
 
 @pytest.mark.parametrize(("margin", "noise", "clients", "ratio"), [(8.3, 26.0, 1000, 1.04), (33.0, 26.0, 100, 1.06)])
@@ -105,7 +94,8 @@ def test_sums_with_ends_below_all_floats_have_no_small_mu(clients, margin):
 @pytest.mark.parametrize("number", [1, 2, 9])
 def test_the_ratio_of_bits_dominates_that_of_every_input(number):
     low, high, _ = end_pmfs(StochasticRounding(levels=2, margin=1.5).to_dict())
-    ratio, rng, nearest = bits_ratio(low, high, number), np.random.default_rng(number), 0.0
+    ratio = bits_ratio(low, high, number, number * float(low[0] * low[1]))
+    rng, nearest = np.random.default_rng(number), 0.0
     points = np.concatenate([[0.0], np.geomspace(0.05, 20, 60)])
     bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.unmatched for q in points])
     for case in range(30):
@@ -163,21 +153,13 @@ POINTS = np.concatenate([[0.0], np.geomspace(0.05, 20, 60), np.linspace(0.9, 1.1
 def test_no_run_is_easier_to_tell_apart_than_a_path_with_residual_noise(probability):
     residual, transient = discrete_gaussian(8, 2.0), discrete_gaussian(32, 8.0)
     gain, bits = 4, bernoulli_sum([probability] * 2)
-    by_residual, by_bits = (_ratio_of(pmf) for pmf in (residual, bits))
-    variances = tuple(pmf_variance(pmf) for pmf in (residual, transient, bits))
-    ratio = residual_path(by_residual, by_bits, transient_corners(transient, gain), variances, gain, 2)
-    assert ratio.checked() is ratio
+    ratio, _ = path_ratio(shift_ratio(bits, pmf_variance(bits)), pmf_variance(bits), transient, 2, residual, gain)
     bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.unmatched for q in POINTS])
     noise, shifted = (two_rounds_pmf(residual, transient, gain, bits, bit) for bit in (0, 1))
     exact = np.array([np.maximum(shifted - q * noise, 0).sum() for q in POINTS])
     assert (exact <= bound + 1e-9).all()
     near = (POINTS > 0.94) & (POINTS < 1.01)
     assert (exact[near] > 0.85 * bound[near]).all()
-
-
-def _ratio_of(pmf):
-    """The likelihood ratio of noise plus one over noise."""
-    return Ratio(np.append(0.0, pmf[:-1]) / pmf, pmf, float(pmf[-1]))
 
 
 # -- ledgers of users -----------------------------------------------------------------------------
@@ -392,8 +374,8 @@ def test_no_run_of_silos_is_easier_to_tell_apart(rounds):
     transient, epsilons = WIDE if rounds < 3 else NARROW, np.linspace(0, 5, 41)
     runs = [record_run_pmf(first, rounds, RESIDUAL, transient) for first in (np.eye(2)[0], np.eye(2)[1])]
     exact = _deltas(*runs, epsilons)
-    ratio, _ = record_path(RESIDUAL, transient, rounds)
-    noise, shifted = np.append(ratio.pmf, 0.0), np.append(ratio.pmf * ratio.values, ratio.unmatched)
+    ratio, _ = path_ratio(shift_ratio(RESIDUAL, pmf_variance(RESIDUAL)), pmf_variance(RESIDUAL), transient, rounds)
+    noise, shifted = (ratio.bit_sum_pmf(probability) for probability in (0, 1))
     bound = _deltas(noise, shifted, epsilons)
     assert (exact <= bound + 1e-12).all()
     assert exact[0] > 0.9 * bound[0]
