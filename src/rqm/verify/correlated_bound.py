@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import ndtr, ndtri
 
-from .gaussian_bound import SLACK, best_tests, coordinate_bound, gaussian_epsilon
+from .gaussian_bound import SLACK, best_tests, gaussian_epsilon
 from .integer_pmfs import TAIL, Array, end_pmfs, missing_from_sum, other_sums, transient_noise, unbounded_noise
 from .ledger_claims import Claims
 from .report import Unverifiable
@@ -104,7 +104,10 @@ def participation_mu(claims: Claims, honest: int, failure: float) -> float:
         ends = (ratio.bit_sum_pmf(float(end[1])) for end in (low, high))
         ignored = rounds * (missing + IGNORED)
         tests = best_tests(*ends, failure / (2 * claims.sent) - ignored, ignored)
-        mu = inf if tests is None else coordinate_bound(tests, claims.is_zero_out).mu(claims)
+        if tests is None:
+            return inf
+        squared_mus = tests.squared_mus(claims.is_zero_out) * [claims.squared_distance, claims.sent]
+    mu = sqrt(float(squared_mus.min()) * SLACK)
     if not mu > 0:
         raise Unverifiable(f"noise = {claims.noise}: no μ was computed")
     return mu

@@ -24,7 +24,7 @@ from .integer_pmfs import (
     unbounded_noise,
 )
 from .ledger_claims import AFFINE, Claims
-from .report import Row, Unverifiable
+from .report import Unverifiable
 
 DISTANCES = np.append(0.0, np.geomspace(1e-4, 1, 8000))
 """Distances of two inputs, over the largest, between which a bound is that of the larger one."""
@@ -44,8 +44,6 @@ SCORE_ENDS = 1.01e-7
 """The part of a score's pmf that is moved to its ends."""
 MIN_PROBABILITY, FLOAT_LOG = 1e-199, 650.0
 """Probabilities below this are moved to the ends of a sum; −log of what is far above the smallest float."""
-UNCUT = 112
-"""Outcomes of a sum below which nothing is cut off."""
 ROUNDING = 1 + 1e-9
 """More than the rounding errors of sums of positive numbers."""
 
@@ -70,44 +68,54 @@ def gaussian_epsilon(mu: float, delta: float) -> tuple[float, float]:
 
 
 class BestTests(NamedTuple):
-    """Φ⁻¹ of the power of each best test at three inputs, −1, 0 and 1, and half the rise of the power."""
+    """The power of each best test at three inputs, −1, 0 and 1.
+
+    Attributes:
+        z: Φ⁻¹ of the power: a row for each input.
+        slopes: The derivatives of z by the input.
+    """
 
     z: Array
-    rise: Array
-
-    @property
-    def slopes(self) -> Array:
-        """The derivatives of Φ⁻¹ at the three inputs."""
-        return np.asarray(self.rise * np.exp(self.z**2 / 2) * sqrt(2 * pi))
+    slopes: Array
 
     @property
     def steepest(self) -> float:
         """The largest slope between the ends: 1/φ(Φ⁻¹(p)) is convex in p."""
         return float(self.slopes[[0, 2]].max(initial=0))
 
+    def squared_mus(self, is_zero_out: bool) -> Array:
+        """μ² of a coordinate over its squared distance, and at most. See docs/verify.md#lemma-1."""
+        rises = np.diff(self.z, axis=0) + ERROR
+        slopes = np.maximum(self.slopes[1], rises) ** 2
+        if is_zero_out:
+            return np.array([slopes.max(initial=0), rises.max(initial=0) ** 2])
+        return np.array([slopes.sum(axis=0).max(initial=0) / 2, rises.sum(axis=0).max(initial=0) ** 2])
+
 
 def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTests | None:
-    """The tests of two pmfs by their likelihood ratio, except for the outcomes farthest out.
+    """Return the tests of two pmfs by their likelihood ratio, except for the outcomes farthest out.
 
     See docs/verify.md#lemma-3.
 
     Args:
         low: The pmf at the lower end.
         high: The pmf at the upper end.
-        tail: Probability of the outcomes that are left out on either side.
+        tail: Probability of the outcomes that are left out on either side; none are if it is negative.
         missing: Probability that the pmfs lack.
 
     Returns:
         The tests; None if what is missing matters.
     """
+    if tail < 0:
+        return None
     low, high = low[low + high > 0], high[low + high > 0]
     order = np.argsort((low - high) / (low + high))
-    three = np.array([low, (low + high) / 2, high])[:, order]
-    power = np.cumsum(three, axis=1)[:, :-1]
-    complement = np.cumsum(three[:, ::-1], axis=1)[:, -2::-1]
+    pmfs = np.array([low, (low + high) / 2, high])[:, order]
+    power = np.cumsum(pmfs, axis=1)[:, :-1]
+    complement = np.cumsum(pmfs[:, ::-1], axis=1)[:, -2::-1]
     first = max(0, int(np.searchsorted(power.max(axis=0), tail, side="right")) - 1)
     last = min(power.shape[1], int(np.searchsorted(-complement.max(axis=0), -tail, side="left")) + 1)
-    half = (three[2] - three[0]) / 2
+    half = (pmfs[2] - pmfs[0]) / 2
     rise = np.cumsum(half)[:-1][first:last]
     fall = -np.cumsum(half[::-1])[-2::-1][first:last]
     power = power[:, first:last]
@@ -115,40 +123,8 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     if min(power.min(initial=1), complement.min(initial=1)) < CERTAIN * missing:
         return None
     z = np.where(power < complement, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(complement, 0.5)))
-    return BestTests(z, np.maximum(np.where(power[1] < complement[1], rise, fall), 0))
-
-
-class CoordinateBound(NamedTuple):
-    """μ² of a coordinate: at most `farthest`, and at most `per_square` times its share of the squared distance."""
-
-    per_square: float
-    farthest: float
-
-    def mu(self, claims: Claims, trials: int = 1) -> float:
-        """μ of a vector, each coordinate of which consists of so many of these."""
-        squares = claims.squared_distance * trials
-        return sqrt(min(squares * self.per_square, claims.sent * trials * self.farthest) * SLACK)
-
-
-def coordinate_bound(tests: BestTests, is_zero_out: bool) -> CoordinateBound:
-    """The bound of a coordinate by its best tests.
-
-    See docs/verify.md#lemma-1.
-
-    Args:
-        tests: The tests.
-        is_zero_out: Whether one of the two inputs is zero.
-
-    Returns:
-        The bound.
-    """
-    down, up = np.diff(tests.z, axis=0) + ERROR
-    left, right = (np.maximum(tests.slopes[1], slope) ** 2 for slope in (down, up))
-    if is_zero_out:
-        return CoordinateBound(
-            float(np.maximum(left, right).max(initial=0)), float(np.maximum(down, up).max(initial=0) ** 2)
-        )
-    return CoordinateBound(float((left + right).max(initial=0) / 2), float((down + up).max(initial=0) ** 2))
+    rise = np.maximum(np.where(power[1] < complement[1], rise, fall), 0)
+    return BestTests(z, rise * np.exp(z**2 / 2) * sqrt(2 * pi))
 
 
 def release_mu(claims: Claims, honest: int, failure: float) -> float:
@@ -172,46 +148,75 @@ def _tail(failure: float, coordinates: int) -> float:
 
 
 def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
-    """By the steepest mean slopes on both sides of zero; or as a whole, by sums of scores."""
+    """Of mechanisms whose pmf is affine on the clip: by slopes through zero, or by sums of scores."""
     low, high, trials = end_pmfs(claims.mechanism)
     if honest * (len(low) - 1) ** 2 > MAX_SUM:
         raise Unverifiable(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
-    coordinates = claims.sent * trials
-    bound = CoordinateBound(0.0, 0.0)
-    steepest = 0.0
-    anywhere = claims.distance_anywhere**2 * trials
-    squares = min(claims.squared_distance * trials, anywhere)
-    largest = 1 if claims.is_zero_out else 4
-    by_scores = sqrt(squares * sum_of_scores_rate(low, high, honest, squares / largest) * SLACK)
+    squares = claims.squared_distance * trials
+    squares_anywhere = claims.distance_anywhere**2 * trials
+    smallest = min(squares, squares_anywhere)
+    score_rate = sum_of_scores_rate(low, high, honest, smallest / (1 if claims.is_zero_out else 4))
     missing = missing_from_sum(honest, TAIL) if honest * (len(low) - 1) >= LONG / 2 else 0.0
-    tail = _tail(failure, coordinates) - missing
+    tail = _tail(failure, claims.sent * trials) - missing
+    squared_mus = np.zeros(2)
+    steepest = 0.0
     for others in other_sums(low, high, honest - 1):
         tests = best_tests(np.convolve(low, others), np.convolve(high, others), tail, missing)
         if tests is None:
-            return by_scores
-        block = coordinate_bound(tests, claims.is_zero_out)
-        bound = CoordinateBound(max(bound.per_square, block.per_square), max(bound.farthest, block.farthest))
+            squared_mus[:] = steepest = inf
+            break
+        squared_mus = np.maximum(squared_mus, tests.squared_mus(claims.is_zero_out))
         steepest = max(steepest, tests.steepest)
-    return min(bound.mu(claims, trials), by_scores, sqrt(anywhere * SLACK) * steepest)
+    by_slopes = float((squared_mus * [squares, claims.sent * trials]).min())
+    return sqrt(min(by_slopes, smallest * score_rate, squares_anywhere * steepest**2) * SLACK)
 
 
 def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
-    """Whole steps as they are, parts of a step by the steepest slope.
+    """Of additive noise: whole steps exactly, a fraction of a step by the steepest slope.
 
-    See docs/verify.md#lemma-5.
+    A segment of whole steps and a fraction lies within two more steps. Outcomes beyond its least likely
+    tails, and so many steps more on either side, are merged into one. See docs/verify.md#lemma-5.
     """
     steps = claims.mechanism["steps"]
-    d = claims.sent
     last = steps / 2 if claims.is_zero_out else float(steps)
     anywhere = inf if claims.distance_anywhere == inf else anywhere_mu(claims, honest, claims.distance_anywhere)
-    shifts = _shift_bounds(claims.mechanism, honest, ceil(last), _tail(failure, d))
-    if shifts is None:
+    pmf, missing = unbounded_noise(claims.mechanism, honest)
+    tail = _tail(failure, claims.sent) - missing
+    if not tail > missing:
         return anywhere
-    whole, slope = shifts
-    shift = last * DISTANCES[1:]
-    k = np.ceil(shift).astype(int) - 1
-    mus = np.minimum(np.append(0.0, whole)[k] + slope[k] * (shift - k), whole[k])
-    return min(anywhere, sqrt(worst_sum(DISTANCES, mus**2, d, claims.squared_length) * SLACK))
+    first = int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
+    stop = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
+
+    def tests(shift: int, room: int) -> BestTests | None:
+        still, shifted = (_merge_tails(pmf, first - room - k, stop + room - k) for k in (0, shift))
+        return best_tests(still, shifted, 0.0, missing)
+
+    whole = np.zeros(ceil(last) + 1)
+    slopes = np.zeros(ceil(last))
+    for shift in range(1, len(whole)):
+        by_step = tests(1, shift + 1)
+        if by_step is None:
+            return anywhere
+        slopes[shift - 1] = 2 * by_step.steepest
+        whole[shift] = shift * slopes[shift - 1]
+        by_shift = tests(shift, shift + 2)
+        if by_shift is not None:
+            whole[shift] = min(whole[shift], (by_shift.z[2] - by_shift.z[0]).max(initial=0) + ERROR)
+    if not (slopes.min() > 0 and slopes.max() < inf):
+        return anywhere
+    whole = np.maximum.accumulate(whole)
+    shifts = last * DISTANCES[1:]
+    above = np.ceil(shifts).astype(int)
+    mus = np.minimum(whole[above - 1] + slopes[above - 1] * (shifts - above + 1), whole[above])
+    return min(anywhere, sqrt(worst_sum(DISTANCES, mus**2, claims.sent, claims.squared_length) * SLACK))
+
+
+def _merge_tails(pmf: Array, start: int, stop: int) -> Array:
+    """A pmf from one outcome up to another: those before in one, and those after."""
+    low = max(start, 0)
+    high = min(stop, len(pmf))
+    padded = np.pad(pmf[low:high], (low - start, stop - high))
+    return np.concatenate([[pmf[:low].sum()], padded, [pmf[high:].sum()]])
 
 
 def worst_sum(distances: Array, values: Array, count: int, squares: float) -> float:
@@ -242,46 +247,6 @@ def worst_sum(distances: Array, values: Array, count: int, squares: float) -> fl
     nearby = log(farthest)
     best = minimize_scalar(bound, bounds=(nearby - 8, nearby + 8), method="bounded")
     return count * min(float(best.fun), farthest)
-
-
-def _shift_bounds(mechanism: Row, honest: int, max_shift: int, tail: float) -> tuple[Array, Array] | None:
-    """μ of noise that is shifted by k = 1, …, `max_shift`, and the steepest slope on the way; None if there is none.
-
-    A way of k steps and a part of one lies within k + 2 steps. Outcomes beyond its least likely
-    tails, and k + 2 steps more on either side, are shown as one.
-
-    See docs/verify.md#lemma-5.
-    """
-    pmf, missing = unbounded_noise(mechanism, honest)
-    if not tail > 2 * missing:
-        return None
-    first = int(np.searchsorted(np.cumsum(pmf), tail - missing, side="right"))
-    last = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail - missing, side="right"))
-
-    def tests(shift: int, room: int) -> BestTests | None:
-        still, moving = (_lumped(pmf, first - room - k, last + room - k) for k in (0, shift))
-        return best_tests(still, moving, 0.0, missing)
-
-    whole = np.zeros(max_shift)
-    slope = np.zeros(max_shift)
-    for k in range(max_shift):
-        step = tests(1, k + 2)
-        shifted = tests(k + 1, k + 3)
-        slope[k] = inf if step is None else 2 * step.steepest
-        whole[k] = inf if shifted is None else (shifted.z[2] - shifted.z[0]).max(initial=0) + ERROR
-        whole[k] = min(whole[k], (k + 1) * slope[k])
-    if not (slope.min() > 0 and slope.max() < inf):
-        return None
-    return np.maximum.accumulate(whole), slope
-
-
-def _lumped(pmf: Array, start: int, stop: int) -> Array:
-    """A pmf from one outcome up to another: those before in one, and those after."""
-    low = max(start, 0)
-    high = min(stop, len(pmf))
-    inner = np.zeros(stop - start)
-    inner[low - start : high - start] = pmf[low:high]
-    return np.concatenate([[pmf[:low].sum()], inner, [pmf[high:].sum()]])
 
 
 def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
@@ -326,28 +291,18 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     Returns:
         The rate, infinite where sums are not exact, or are not worth computing.
     """
-    max_terms = int(min(squares, 2.0**60))
+    rarest = float(np.minimum(low, high)[low + high > 0].min())
+    is_exact = rarest > 0 and honest * (len(low) - 1) < LONG and -honest * log(rarest) < FLOAT_LOG
     best = inf
-    previous = inf
-    if honest > MAX_CLIENTS or max_terms < 2 or not _is_exact(low, high, honest):
-        return inf
-    for terms, rate in _score_rates(*_dominating_score(low, high, honest), min(max_terms, MAX_TERMS)):
+    if honest > MAX_CLIENTS or squares < 2 or not is_exact:
+        return best
+    for terms, rate in _score_rates(*_dominating_score(low, high, honest), int(min(squares, MAX_TERMS))):
         # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
-        best = min(best, rate * (1 + (terms - 1) / squares))
-        estimate = rate * (1 + (terms - 1) / max_terms)
-        if estimate > previous:
+        bound = rate * (1 + (terms - 1) / squares)
+        if bound > best:
             break
-        previous = estimate
+        best = bound
     return best * ROUNDING
-
-
-def _is_exact(low: Array, high: Array, honest: int) -> bool:
-    """Whether sums have all outcomes: none is cut off or below all floats, or is possible at one end only."""
-    smaller = np.minimum(low, high)
-    rarest = float(smaller[low + high > 0].min())
-    last = float(min(smaller[0], smaller[-1]))
-    is_whole = honest * (len(low) - 1) < UNCUT or last**honest > TAIL
-    return is_whole and rarest > 0 and -honest * log(rarest) < FLOAT_LOG
 
 
 def _dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float]:
