@@ -19,7 +19,7 @@ from rqm.verify.integer_pmfs import (
     transient_noise,
     unbounded_noise,
 )
-from rqm.verify.report import Unverifiable
+from rqm.verify.verification_report import Unverifiable
 from tests.verify.pmfs import modular_sum, noise_sum
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import ndtr, ndtri
 
-from .gaussian_bound import SLACK, best_tests, gaussian_epsilon
+from .gaussian_bound import SLACK, best_tests, dominating_pmf, gaussian_epsilon, split_on_grid
 from .integer_pmfs import TAIL, Array, end_pmfs, missing_from_sum, other_sums, transient_noise, unbounded_noise
 from .ledger_claims import Claims
-from .report import Unverifiable
+from .verification_report import Unverifiable
 
 MIN_PROBABILITY, IGNORED = 1e-60, 1e-53
 """Less likely values of a ratio are left out; more than the probability of all that a round leaves out."""
@@ -168,13 +168,9 @@ def _on_grid(values: Array, pmf: Array, unmatched: float, grid: tuple[float, flo
     pmf = pmf[is_likely]
     unmatched += float(pmf @ np.maximum(values - largest, 0))
     position = np.minimum(values, largest) / step
-    left = position.astype(np.int64)
-    fraction = position - left
-    first = int(left.min())
-    left -= first
-    size = int(left.max()) + 2
-    on_grid = np.bincount(left, pmf * (1 - fraction), size) + np.bincount(left + 1, pmf * fraction, size)
-    return Ratio(step, first, np.asarray(on_grid, dtype=np.float64), unmatched)
+    first = int(position.min())
+    size = int(position.max()) - first + 2
+    return Ratio(step, first, split_on_grid(position - first, pmf, size), unmatched)
 
 
 def shift_ratio(noise: Array, variance: float) -> Ratio:
@@ -212,24 +208,15 @@ def bits_ratio(low: Array, high: Array, number: int, variance: float) -> Ratio:
     Returns:
         The ratio.
     """
-    grid = _grid_step(1 / sqrt(variance), SHIFT_DENSITY)
-    step = grid[0]
-    middle = round(1 / step)
-    size = ceil(grid[1] / step) + 2
-    under = np.zeros(size)
-    over = np.zeros(size)
+    step, largest = _grid_step(1 / sqrt(variance), SHIFT_DENSITY)
+    size = ceil(largest / step) + 2
+    pmfs = []
     for bits in other_sums(low, high, number):
         ratio = shift_ratio(bits, variance)
-        pmf = np.zeros(size)
-        pmf[ratio.first : ratio.first + len(ratio.pmf)] = ratio.pmf
-        below = np.cumsum(pmf)[:-1]
-        above = np.cumsum(pmf[::-1])[-2::-1]
-        under = np.maximum(under, step * np.append(0.0, np.cumsum(below)))
-        over = np.maximum(over, step * np.append(np.cumsum(above[::-1])[::-1], 0.0) + ratio.unmatched)
-    below = np.diff(under)[:middle] / step
-    above = np.append(-np.diff(over)[middle:] / step, 0.0)
-    pmf = np.concatenate([below[:1], np.diff(below), [1 - below[-1] - above[0]], -np.diff(above)])
-    return Ratio(step, 0, np.maximum(pmf, 0), float(over[-1]))
+        pmf = np.pad(ratio.pmf, (ratio.first, size - ratio.first - len(ratio.pmf)))
+        pmfs.append((pmf, ratio.unmatched / step))
+    pmf, beyond = dominating_pmf(pmfs, round(1 / step))
+    return Ratio(step, 0, pmf, beyond * step)
 
 
 def transient_ratios(noise: Array, gain: int) -> TransientRatios:

@@ -10,7 +10,7 @@ from math import atanh, expm1, inf, log, log1p, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from .correlated_bound import fixed_order_epsilon, participation_mu
 from .gaussian_bound import (
@@ -23,10 +23,11 @@ from .gaussian_bound import (
 )
 from .integer_pmfs import LONG, TAIL, Array, end_pmfs, missing_from_sum, modular_noise, other_sums
 from .ledger_claims import AFFINE, Claims
-from .report import Unverifiable
+from .verification_report import Unverifiable
 
-ORDERS = 1 + np.geomspace(0.25, 511, 30)
-"""Rényi orders: the best one loses less than 0.5 % of ε to its neighbors."""
+ORDERS = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24)
+ORDERS += (28, 32, 40, 48, 64, 96, 128, 256, 512)
+"""Rényi orders."""
 CELLS = np.array([0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0])
 """Distances of two inputs, over the largest, between which every outcome is taken at its worst."""
 STEP_PARTS = 48
@@ -81,7 +82,7 @@ def privacy_spent(claims: Claims, charges: Counter[int]) -> PrivacySpent:
     if claims.adversary == "outsider":
         raise Unverifiable("adversary = 'outsider': this verifier has no bound for it")
     releases = sum(count for _, count in charges.most_common(claims.limit(charges)))
-    honest = claims.min_honest(max(1, releases))[0]
+    honest = claims.cohorts(max(1, releases))[0][0][1]
     if not releases:
         return PrivacySpent(0.0, 0.0, 0.0, 0, honest)
     is_repeated = max(charges.values()) > 1
@@ -109,7 +110,7 @@ def user_epsilon(claims: Claims, releases: int) -> tuple[float, float | None, fl
     delta = (1 - RESERVED) * claims.delta
     failure = TAIL_PART * claims.delta / releases
     if claims.noise is not None:
-        mu = participation_mu(claims, claims.min_honest(releases)[0], failure) * sqrt(releases)
+        mu = participation_mu(claims, claims.cohorts(releases)[0][0][1], failure) * sqrt(releases)
         return gaussian_epsilon(mu, delta)[0], mu, 0.0
     if claims.kind == "gaussian":
         per_distance = sqrt(releases) / claims.mechanism["noise_multiplier"]
@@ -144,15 +145,21 @@ def user_epsilon(claims: Claims, releases: int) -> tuple[float, float | None, fl
 
 # -- Rényi divergences ----------------------------------------------------------------------------
 
+Divergence = Callable[[float], float]
+"""D_α of a release, by α."""
 
-def _renyi_epsilon(divergence: Callable[[float], float], delta: float) -> float:
-    """ε at the best Rényi order (Canonne, Kamath, Steinke 2020), from the divergence D_α of all releases.
+
+def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int], Divergence]) -> float:
+    """ε at the best Rényi order (Canonne, Kamath, Steinke 2020), from D_α of a release with so many honest clients.
 
     See docs/verify.md#lemma-8.
     """
+    cohorts, delta = claims.cohorts(releases)
+    parts = [(log(weight), divergence_of(honest)) for weight, honest in cohorts]
     smallest = inf
-    for alpha in ORDERS.tolist():
-        total = divergence(alpha) * SLACK
+    for alpha in ORDERS:
+        moments = [log_weight + (alpha - 1) * divergence(alpha) for log_weight, divergence in parts]
+        total = releases * float(logsumexp(moments)) / (alpha - 1) * SLACK
         if -expm1(-total) < delta**2:  # then even the total variation is below δ (Bretagnolle and Huber 1979)
             return 0.0
         smallest = min(smallest, total + log1p(-1 / alpha) - log(delta * alpha) / (alpha - 1))
@@ -248,7 +255,7 @@ def _affine_epsilon(claims: Claims, releases: int) -> tuple[float, float]:
     low, high, trials = end_pmfs(claims.mechanism)
     if ((low > 0) != (high > 0)).any():
         return inf, 0.0  # some outcome reveals everything
-    epsilon = _affine_renyi_epsilon(claims, releases)
+    epsilon = _renyi_epsilon(claims, releases, partial(_affine_divergence, claims))
     coordinates = claims.sent * releases
     if coordinates <= FEW_COORDINATES and trials * coordinates <= MAX_COMPOSED:
         cohorts, delta = claims.cohorts(releases)
@@ -258,16 +265,12 @@ def _affine_epsilon(claims: Claims, releases: int) -> tuple[float, float]:
         epsilon = min(epsilon, _loss_epsilon(parts, largest, trials * claims.sent, releases, delta))
     if claims.kind == "vqsgd" or claims.zero_distance > 1:  # other clients, or the user, cannot send zeros
         return epsilon, 0.0
-    most = claims.clients if claims.honest_fraction is not None else claims.min_honest(releases)[0]
+    most = claims.clients if claims.honest_fraction is not None else claims.cohorts(releases)[0][0][1]
     return epsilon, _threshold_epsilon(claims, trials * releases, most)
 
 
-def _affine_renyi_epsilon(claims: Claims, releases: int) -> float:
-    """By Rényi divergences under the L2 bound, with the fewest honest clients that a release may hold.
-
-    See docs/verify.md#lemma-8.
-    """
-    honest, delta = claims.min_honest(releases)
+def _affine_divergence(claims: Claims, honest: int) -> Divergence:
+    """Of mechanisms whose pmf is affine on the clip, under the L2 bound. See docs/verify.md#lemma-8."""
     count = end_pmfs(claims.mechanism)[2] * claims.sent
     pairs = AffinePairs.of(claims, honest)
     lean = pairs.lean
@@ -289,9 +292,9 @@ def _affine_renyi_epsilon(claims: Claims, releases: int) -> float:
             for p in (alpha, 1 - alpha):
                 values = _excess_curve(p, CELLS[:, None] * y)
                 kappa = max(kappa, float((np.maximum(values[1:], values[:-1]) @ weight).max()))
-        return releases * count / (alpha - 1) * log1p(kappa * claims.squared_length / claims.sent)
+        return count / (alpha - 1) * log1p(kappa * claims.squared_length / claims.sent)
 
-    return _renyi_epsilon(divergence, delta)
+    return divergence
 
 
 def _threshold_epsilon(claims: Claims, sums: int, honest: int) -> float:
@@ -324,16 +327,20 @@ def _threshold_epsilon(claims: Claims, sums: int, honest: int) -> float:
 
 
 def _additive_epsilon(claims: Claims, releases: int) -> float:
-    """By Rényi divergences: noise is shifted by k for inputs k steps apart, and linear in between.
-
-    See docs/verify.md#lemma-8.
-    """
+    """By Rényi divergences."""
     mechanism = claims.mechanism
-    steps, (honest, delta) = mechanism["steps"], claims.min_honest(releases)
+    steps = mechanism["steps"]
     if steps == 1 and claims.sent * releases <= FEW_COORDINATES:
         raise Unverifiable("steps = 1: this verifier has no tight bound for so few coordinates")
     if steps << mechanism["bits"] > MAX_SHIFTS:
         raise Unverifiable(f"steps = {steps}, bits = {mechanism['bits']}: takes this verifier too long")
+    return _renyi_epsilon(claims, releases, partial(_additive_divergence, claims))
+
+
+def _additive_divergence(claims: Claims, honest: int) -> Divergence:
+    """Of additive noise, shifted by k for inputs k steps apart, and linear in between. See docs/verify.md#lemma-8."""
+    mechanism = claims.mechanism
+    steps = mechanism["steps"]
     pmf = modular_noise(mechanism, honest)  # symmetric, so both directions reveal as much
     last = steps / 2 if claims.is_zero_out else steps
     shifts = np.arange(round(STEP_PARTS * last) + 1) / STEP_PARTS
@@ -348,9 +355,9 @@ def _additive_epsilon(claims: Claims, releases: int) -> float:
     def divergence(alpha: float) -> float:
         excess = np.maximum.accumulate([0.0, *(shift_excess(k, alpha) for k in range(1, steps + 1))])
         values = np.log1p(np.interp(shifts[1:], np.arange(steps + 1), excess)) / (alpha - 1)
-        return releases * worst_sum(shifts / last, values, claims.sent, claims.squared_length)
+        return worst_sum(shifts / last, values, claims.sent, claims.squared_length)
 
-    return _renyi_epsilon(divergence, delta)
+    return divergence
 
 
 # -- records of silos -----------------------------------------------------------------------------
@@ -358,7 +365,7 @@ def _additive_epsilon(claims: Claims, releases: int) -> float:
 
 def _record_epsilon(claims: Claims, releases: int, is_repeated: bool) -> tuple[float, float | None, int]:
     """ε of a record, its μ, and the honest silos whose noise is counted on."""
-    honest = claims.min_honest(releases)[0]
+    honest = claims.cohorts(releases)[0][0][1]
     if claims.noise is not None:  # a silo that drops out is missing in the noise of two rounds
         honest = max(1, honest - claims.dropouts)
     round_mu = anywhere_mu(claims, honest, claims.distance_anywhere)

@@ -1,15 +1,15 @@
 """Bounds on one release by Gaussian DP, except for outcomes far in the tails, which are charged to δ.
 
 The μ of a release is the least μ such that it is no easier to tell two neighbors apart than N(0, 1)
-and N(μ, 1). docs/verify.md has the proofs; docs/proofs/scores.md that of `sum_of_scores_rate`.
+and N(μ, 1). docs/verify.md has the proofs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from math import ceil, exp, floor, inf, log, log2, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from .integer_pmfs import (
@@ -24,7 +24,7 @@ from .integer_pmfs import (
     unbounded_noise,
 )
 from .ledger_claims import AFFINE, Claims
-from .report import Unverifiable
+from .verification_report import Unverifiable
 
 DISTANCES = np.append(0.0, np.geomspace(1e-4, 1, 8000))
 """Distances of two inputs, over the largest, between which a bound is that of the larger one."""
@@ -34,18 +34,18 @@ CERTAIN = 1e12
 """How many times as likely as what a sum lacks all events must be."""
 MAX_SUM = 4 * 10**6
 """Honest clients times their squared outcomes beyond which sums take too long."""
-MAX_RECORD_SUM = 60_000
-"""Honest silos times 20 standard deviations of their noise beyond which sums take too long."""
 MAX_CLIENTS = 32
-"""Honest clients up to which sums of scores are tried: of more, one coordinate is nearly normal."""
+"""Honest clients up to which sums of scores are computed: of more, one coordinate is nearly normal."""
 SCORE_POINTS, MAX_TERMS = 24, 512
 """Points of a score's grid on either side of zero, and scores that are added up at most."""
 SCORE_ENDS = 1.01e-7
-"""The part of a score's pmf that is moved to its ends."""
+"""The fraction of a score's pmf that is moved to its ends."""
 MIN_PROBABILITY, FLOAT_LOG = 1e-199, 650.0
 """Probabilities below this are moved to the ends of a sum; −log of what is far above the smallest float."""
 ROUNDING = 1 + 1e-9
 """More than the rounding errors of sums of positive numbers."""
+MAX_RECORD_SUM = 60_000
+"""Honest silos times 20 standard deviations of their noise beyond which sums take too long."""
 
 
 def gaussian_delta(mu: float, epsilon: Array) -> Array:
@@ -57,14 +57,13 @@ def gaussian_delta(mu: float, epsilon: Array) -> Array:
 
 def gaussian_epsilon(mu: float, delta: float) -> tuple[float, float]:
     """The smallest ε of μ-GDP at δ, from above and from below."""
-    if not mu < inf:
-        return mu, 0.0
-    low = 0.0
-    high = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(mu, np.array(middle)) > delta else (low, middle)
-    return high * SLACK, low / SLACK
+    if not mu * mu < inf:
+        return inf, 0.0
+    if gaussian_delta(mu, np.zeros(1)) <= delta:
+        return 0.0, 0.0
+    largest = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
+    root = brentq(lambda epsilon: float(gaussian_delta(mu, epsilon)) - delta, 0, largest, xtol=1e-300)
+    return root * SLACK, root / SLACK
 
 
 class BestTests(NamedTuple):
@@ -115,16 +114,49 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     complement = np.cumsum(pmfs[:, ::-1], axis=1)[:, -2::-1]
     first = max(0, int(np.searchsorted(power.max(axis=0), tail, side="right")) - 1)
     last = min(power.shape[1], int(np.searchsorted(-complement.max(axis=0), -tail, side="left")) + 1)
-    half = (pmfs[2] - pmfs[0]) / 2
-    rise = np.cumsum(half)[:-1][first:last]
-    fall = -np.cumsum(half[::-1])[-2::-1][first:last]
     power = power[:, first:last]
     complement = complement[:, first:last]
     if min(power.min(initial=1), complement.min(initial=1)) < CERTAIN * missing:
         return None
     z = np.where(power < complement, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(complement, 0.5)))
-    rise = np.maximum(np.where(power[1] < complement[1], rise, fall), 0)
-    return BestTests(z, rise * np.exp(z**2 / 2) * sqrt(2 * pi))
+    rise = np.where(power[1] < complement[1], power[2] - power[0], complement[0] - complement[2]) / 2
+    return BestTests(z, np.maximum(rise, 0) * np.exp(z**2 / 2) * sqrt(2 * pi))
+
+
+def split_on_grid(positions: Array, pmf: Array, size: int) -> Array:
+    """Split values between their neighbors on a grid, with means preserved: a larger variable in convex order.
+
+    Args:
+        positions: The values, in steps of the grid from its first point.
+        pmf: Their probabilities.
+        size: The number of points.
+
+    Returns:
+        The probabilities of the points.
+    """
+    left = np.minimum(positions.astype(np.int64), size - 2)
+    fraction = positions - left
+    return np.bincount(left, pmf * (1 - fraction), size) + np.bincount(left + 1, pmf * fraction, size)
+
+
+def dominating_pmf(pmfs: Iterable[tuple[Array, float]], middle: int) -> tuple[Array, float]:
+    """Return the least pmf on a grid that is above others in convex order, from their curves E(q − X)₊ and E(X − q)₊.
+
+    Args:
+        pmfs: Pmfs on the grid, and the part of each mean that is far beyond the grid, in steps.
+        middle: Below this point the first curve is used, which is precise there, then the second.
+
+    Returns:
+        The pmf, and the part of its mean that is far beyond the grid.
+    """
+    under, over = np.zeros(1), np.zeros(1)
+    for pmf, beyond in pmfs:
+        under = np.maximum(under, np.append(0.0, np.cumsum(np.cumsum(pmf)[:-1])))
+        over = np.maximum(over, np.append(0.0, np.cumsum(np.cumsum(pmf[:0:-1]))) + beyond)
+    below = np.diff(under)[:middle]
+    above = np.diff(over)[::-1][middle:]
+    pmf = np.concatenate([below[:1], np.diff(below), [1 - below[-1] - above[0]], -np.diff(above), above[-1:]])
+    return np.maximum(pmf, 0), float(over[0])
 
 
 def release_mu(claims: Claims, honest: int, failure: float) -> float:
@@ -154,21 +186,20 @@ def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
         raise Unverifiable(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
     squares = claims.squared_distance * trials
     squares_anywhere = claims.distance_anywhere**2 * trials
-    smallest = min(squares, squares_anywhere)
-    score_rate = sum_of_scores_rate(low, high, honest, smallest / (1 if claims.is_zero_out else 4))
     missing = missing_from_sum(honest, TAIL) if honest * (len(low) - 1) >= LONG / 2 else 0.0
     tail = _tail(failure, claims.sent * trials) - missing
+    smallest = min(squares, squares_anywhere)
+    by_scores = smallest * sum_of_scores_rate(low, high, honest, smallest / (1 if claims.is_zero_out else 4))
     squared_mus = np.zeros(2)
     steepest = 0.0
     for others in other_sums(low, high, honest - 1):
         tests = best_tests(np.convolve(low, others), np.convolve(high, others), tail, missing)
         if tests is None:
-            squared_mus[:] = steepest = inf
-            break
+            return sqrt(by_scores * SLACK)
         squared_mus = np.maximum(squared_mus, tests.squared_mus(claims.is_zero_out))
         steepest = max(steepest, tests.steepest)
     by_slopes = float((squared_mus * [squares, claims.sent * trials]).min())
-    return sqrt(min(by_slopes, smallest * score_rate, squares_anywhere * steepest**2) * SLACK)
+    return sqrt(min(by_slopes, by_scores, squares_anywhere * steepest**2) * SLACK)
 
 
 def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
@@ -278,9 +309,7 @@ def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
 
 
 def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> float:
-    """μ² of a whole release over the squared distance of two vectors.
-
-    See docs/verify.md#lemma-4.
+    """Bound μ² of a whole release over the squared distance of two vectors. See docs/verify.md#lemma-4.
 
     Args:
         low: The pmf of a message at −c.
@@ -293,61 +322,70 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     """
     rarest = float(np.minimum(low, high)[low + high > 0].min())
     is_exact = rarest > 0 and honest * (len(low) - 1) < LONG and -honest * log(rarest) < FLOAT_LOG
-    best = inf
+    smallest = inf
     if honest > MAX_CLIENTS or squares < 2 or not is_exact:
-        return best
-    for terms, rate in _score_rates(*_dominating_score(low, high, honest), int(min(squares, MAX_TERMS))):
-        # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
-        bound = rate * (1 + (terms - 1) / squares)
-        if bound > best:
-            break
-        best = bound
-    return best * ROUNDING
-
-
-def _dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float]:
-    """A symmetric pmf on a grid that is above every score and its opposite in convex order, and the grid's unit.
-
-    The curve E(s − τ)₊ is convex in the user's input. Scores have mean zero: at −τ the curve is τ
-    more than that of −s at τ.
-    """
-    cases = []
-    for others in other_sums(low, high, honest - 1):
-        rise = np.convolve((high - low) / 2, others)
-        for end in (low, high):
-            pmf = np.convolve(end, others)
-            cases += [(sign * rise[pmf > 0], pmf[pmf > 0]) for sign in (1, -1)]
-    unit = max(float((rise / pmf).max()) for rise, pmf in cases) * ROUNDING / SCORE_POINTS
-    points = unit * np.arange(SCORE_POINTS + 1)
-    curve = np.zeros(SCORE_POINTS + 1)
-    for rise, pmf in cases:
-        curve = np.maximum(curve, np.maximum(rise - points[:, None] * pmf, 0).sum(axis=1))
-    curve[-1] = 0.0  # no score is larger
-    right = np.maximum(np.diff(curve, 2, append=0.0), 0) / unit
-    right *= min(1.0, 0.5 / right.sum()) * (1 - SCORE_ENDS)
-    right[-1] += SCORE_ENDS / 2
-    pmf = np.concatenate([right[::-1], [max(0.0, 1 - 2 * right.sum())], right])
-    # Where rounding has left it below the curve, a larger unit makes up for it.
-    reached = unit * np.cumsum(np.cumsum(right[::-1]))[::-1]
-    return pmf, unit * max(1.0, float((curve[:-1] / reached).max())) * ROUNDING
-
-
-def _score_rates(pmf: Array, unit: float, max_terms: int) -> Iterator[tuple[int, float]]:
-    """N and s²/N for N = 1, 2, 4, …, where the sum of N scores is below s·Z in convex order, Z normal."""
+        return smallest
+    pmf, unit = dominating_score(low, high, honest)
+    at_ends = 0.0  # this part of the sum lies as far out as such a sum can be
     terms = 1
-    at_ends = 0.0  # a part of the sum lies as far out as such a sum can be
-    while terms <= max_terms:
-        yield terms, (unit * _normal_scale(pmf, at_ends, SCORE_POINTS * terms)) ** 2 / terms
-        pmf = np.convolve(pmf, pmf)
+    while terms <= min(squares, MAX_TERMS):
+        scale = unit * normal_scale(pmf, at_ends, SCORE_POINTS * terms)
+        # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
+        rate = scale**2 / terms * (1 + (terms - 1) / squares)
+        if rate > smallest:
+            break
+        smallest = rate
         terms = 2 * terms
+        pmf = np.convolve(pmf, pmf)
         pmf = (pmf + pmf[::-1]) / 2
         cut = int(np.argmax(pmf > MIN_PROBABILITY))
         at_ends = 2 * at_ends + 2 * float(pmf[:cut].sum()) + len(pmf) * 1e-300
         pmf = pmf[cut : len(pmf) - cut]
+    return smallest * ROUNDING
 
 
-def _normal_scale(pmf: Array, at_ends: float, farthest: int) -> float:
-    """The least s for which a symmetric pmf is below s·Z in convex order, by E[S; the p largest] at its bends."""
+def dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float]:
+    """Return a symmetric pmf on a grid that is above every score and its opposite in convex order, and the grid's unit.
+
+    The curve E(s − τ)₊ is convex in the user's input, so it is largest at an end of the clip.
+
+    Args:
+        low: The pmf of a message at −c.
+        high: The pmf of a message at c.
+        honest: Honest clients in the sum, the user's included.
+
+    Returns:
+        The pmf, and the unit of the grid.
+    """
+    scores = []
+    for others in other_sums(low, high, honest - 1):
+        rise = np.convolve((high - low) / 2, others)
+        for end in (low, high):
+            pmf = np.convolve(end, others)
+            scores.append((rise[pmf > 0] / pmf[pmf > 0], pmf[pmf > 0]))
+    unit = max(float(abs(score).max()) for score, _ in scores) * ROUNDING / SCORE_POINTS
+    pmfs = [
+        (split_on_grid(SCORE_POINTS + sign * score / unit, pmf, 2 * SCORE_POINTS + 1), 0.0)
+        for score, pmf in scores
+        for sign in (1, -1)
+    ]
+    pmf, _ = dominating_pmf(pmfs, SCORE_POINTS)
+    pmf = (1 - SCORE_ENDS) * (pmf + pmf[::-1]) / 2
+    pmf[[0, -1]] += SCORE_ENDS / 2
+    return pmf, unit
+
+
+def normal_scale(pmf: Array, at_ends: float, farthest: int) -> float:
+    """Return the least s for which a symmetric pmf is below s·Z in convex order, with Z normal.
+
+    Args:
+        pmf: The pmf.
+        at_ends: Probability of values even farther out.
+        farthest: The largest of these values.
+
+    Returns:
+        s, by the expectation over the largest values at each probability.
+    """
     above = np.arange(len(pmf) // 2, 0, -1)
     masses = np.append(at_ends / 2, pmf[: len(above)])
     probability = np.cumsum(masses)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .report import Report, Row, Unverifiable, parse_json, read_bytes, shown
+from .verification_report import Report, Row, Unverifiable, parse_json, read_bytes, shown
 
 FORMAT = 4
 """The format that this version verifies."""

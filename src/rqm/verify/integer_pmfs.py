@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ive
 
-from .report import Row, Unverifiable
+from .verification_report import Row, Unverifiable
 
 Array = npt.NDArray[np.float64]
 

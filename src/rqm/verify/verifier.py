@@ -10,11 +10,11 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from . import statement
+from . import guarantee_text
 from .epsilon_bound import privacy_spent
 from .hash_chain import check_heads, check_signatures, read_lines
 from .ledger_claims import compare_with_known, compare_with_plan, read_claims, read_mean, sent_values
-from .report import Report, Row, Unverifiable, is_folder, parse_json, read_bytes, shown
+from .verification_report import Report, Row, Unverifiable, is_folder, parse_json, read_bytes, shown
 
 LOOSENESS = 1.10
 """This verifier's ε is at most this many times the accountant's."""
@@ -120,13 +120,13 @@ def _account(ledger: Ledger, report: Report) -> None:
     report.neighboring = claims.neighboring
     report.adversary = claims.adversary
     if ledger.charges:
-        report.assumptions = statement.assumptions(claims, ledger.charges)
+        report.assumptions = guarantee_text.assumptions(claims, ledger.charges)
     spent = privacy_spent(claims, ledger.charges)
     report.epsilon = spent.epsilon
     report.lower = spent.lower
     report.max_participations = spent.releases
     report.min_honest = spent.honest
-    report.headline = statement.headline(claims, spent)
+    report.headline = guarantee_text.headline(claims, spent)
 
 
 # -- the other files of a run must not state more, or something else, than was charged for ---------

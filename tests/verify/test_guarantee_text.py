@@ -22,7 +22,7 @@ from rqm.accounting.accountant import assumptions as accountant_assumptions
 from rqm.bounds import Assumption
 from rqm.plan.account import account_ledger
 from rqm.related.vqsgd import VQSGD
-from rqm.verify import statement, verify
+from rqm.verify import guarantee_text, verify
 from rqm.verify.ledger_claims import read_claims
 from tests.verify.ledgers import about, ledger_bytes
 
@@ -118,7 +118,7 @@ def test_assumptions_are_those_of_the_accountant(tmp_path, name):
 
 
 def texts_of(mean, charges):
-    return statement.assumptions(read_claims(about(mean)), Counter(charges))
+    return guarantee_text.assumptions(read_claims(about(mean)), Counter(charges))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_without_charges_there_are_no_assumptions(verify_bytes):
 
 
 def test_adversaries_are_those_of_the_accountant():
-    assert statement.ADVERSARIES == accounting_guarantee.ADVERSARIES
+    assert guarantee_text.ADVERSARIES == accounting_guarantee.ADVERSARIES
 
 
 @pytest.mark.parametrize(
