@@ -234,16 +234,16 @@ def transient_ratios(noise: Array, gain: int) -> TransientRatios:
     """
     width = max(1, round(CELL_WIDTH * sqrt(pmf_variance(noise))))
     noise = noise[noise > MIN_PROBABILITY]
-    one = np.append(0.0, noise[:-1]) / noise
-    back = np.append(noise[gain - 1 :], np.zeros(min(gain - 1, len(noise)))) / noise
+    ratio_one = np.append(0.0, noise[:-1]) / noise
+    ratio_back = np.append(noise[gain - 1 :], np.zeros(min(gain - 1, len(noise)))) / noise
     points = []
     for start in range(0, len(noise), width):
         cell = slice(start, start + width + 1)  # with the start of the next one
-        low_one, low_back = one[cell].min(), back[cell].min()
-        high_one, high_back = one[cell].max(), back[cell].max()
+        low_one, low_back = ratio_one[cell].min(), ratio_back[cell].min()
+        high_one, high_back = ratio_one[cell].max(), ratio_back[cell].max()
         cell = slice(start, start + width)
-        u = (one[cell] - low_one) / (high_one - low_one or 1)
-        v = (back[cell] - low_back) / (high_back - low_back or 1)
+        u = (ratio_one[cell] - low_one) / (high_one - low_one or 1)
+        v = (ratio_back[cell] - low_back) / (high_back - low_back or 1)
         corners = [
             (high_one, low_back, u + np.minimum(1 - u - v, 0)),
             (low_one, high_back, v + np.minimum(1 - u - v, 0)),
@@ -329,11 +329,11 @@ def path_ratio(
         unmatched = onward * _either(y.unmatched, by_transient.unmatched_one)
         mixture = np.zeros(2 * ceil(grid[1] / grid[0]) + 4)
         for ratio_one, ratio_back, probability in by_transient.points:
-            part = _on_grid(onward * ratio_one * y.values, y.pmf, 0.0, grid)
+            term = _on_grid(onward * ratio_one * y.values, y.pmf, 0.0, grid)
             if by_residual is not None:
-                part = _sum(part, _on_grid(e * ratio_back * by_residual.values, by_residual.pmf, 0.0, grid))
-            mixture[part.first : part.first + len(part.pmf)] += probability * part.pmf
-            unmatched += probability * part.unmatched
+                term = _sum(term, _on_grid(e * ratio_back * by_residual.values, by_residual.pmf, 0.0, grid))
+            mixture[term.first : term.first + len(term.pmf)] += probability * term.pmf
+            unmatched += probability * term.unmatched
         if by_residual is not None:
             unmatched += e * _either(by_residual.unmatched, by_transient.unmatched_back)
         passed_on = _on_grid(grid[0] * np.arange(float(len(mixture))), mixture, unmatched, grid)

@@ -128,13 +128,12 @@ def user_epsilon(claims: Claims, releases: int) -> tuple[float, float | None, fl
         parts = [(weight, partial(gaussian_delta, mu)) for (weight, _), mu in zip(cohorts, mus, strict=True)]
         largest_loss = gaussian_epsilon(largest, TAIL_PART * claims.delta / releases)[0]
         epsilon = _loss_epsilon(parts, largest_loss, 1, releases, delta_left - RESERVED * claims.delta)
-    lower = 0.0
     if claims.kind in AFFINE:
-        other, lower = _affine_epsilon(claims, releases)
+        non_gaussian_epsilon, lower = _affine_epsilon(claims, releases)
     else:
-        other = _additive_epsilon(claims, releases)
-    if other < epsilon:
-        epsilon = other
+        non_gaussian_epsilon, lower = _additive_epsilon(claims, releases), 0.0
+    if non_gaussian_epsilon < epsilon:
+        epsilon = non_gaussian_epsilon
         total_mu = None
     if MAX_EPSILON < epsilon < inf and claims.honest_fraction is not None:
         raise Unverifiable(
@@ -150,7 +149,7 @@ Divergence = Callable[[float], float]
 
 
 def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int], Divergence]) -> float:
-    """ε at the best Rényi order (Canonne, Kamath, Steinke 2020), from D_α of a release with so many honest clients.
+    """ε at the best Rényi order (Canonne, Kamath, Steinke 2020), from D_α of a release with a number of honest clients.
 
     See docs/verify.md#lemma-8.
     """
@@ -168,10 +167,10 @@ def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int],
 
 def _excess_curve(p: float, x: Array) -> Array:
     """((1−x)^p − 1 + p x) / x²: monotone in x < 1, and positive for p < 0 or p > 1."""
-    near = p * (p - 1) / 2 * (1 - (p - 2) * x / 3 * (1 - (p - 3) * x / 4))
+    series = p * (p - 1) / 2 * (1 - (p - 2) * x / 3 * (1 - (p - 3) * x / 4))
     is_small = abs(x) * (abs(p) + 3) < 1e-3
     safe = np.where(is_small, 0.5, x)
-    curve = np.where(is_small, near, (np.expm1(p * np.log1p(-safe)) + p * safe) / safe**2)
+    curve = np.where(is_small, series, (np.expm1(p * np.log1p(-safe)) + p * safe) / safe**2)
     return np.nan_to_num(curve, nan=inf, posinf=inf)
 
 
@@ -197,10 +196,10 @@ def _loss_epsilon(parts: list[tuple[float, Profile]], largest: float, count: int
         deltas = profile(epsilons)
         # Where e^ε is below 1, δ is that of the other direction.
         below = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
-        both = np.clip(np.concatenate([below, deltas]), 0, 1)
-        both = np.maximum.accumulate(both[::-1])[::-1]
+        all_deltas = np.clip(np.concatenate([below, deltas]), 0, 1)
+        all_deltas = np.maximum.accumulate(all_deltas[::-1])[::-1]
         losses = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-            largest / LOSS_POINTS, -LOSS_POINTS, LOSS_POINTS, both
+            largest / LOSS_POINTS, -LOSS_POINTS, LOSS_POINTS, all_deltas
         )
         losses = losses.self_compose(count, TAIL_PART * delta / releases).to_dense_pmf()
         total += weight
@@ -265,8 +264,8 @@ def _affine_epsilon(claims: Claims, releases: int) -> tuple[float, float]:
         epsilon = min(epsilon, _loss_epsilon(parts, largest, trials * claims.sent, releases, delta))
     if claims.kind == "vqsgd" or claims.zero_distance > 1:  # other clients, or the user, cannot send zeros
         return epsilon, 0.0
-    most = claims.clients if claims.honest_fraction is not None else claims.cohorts(releases)[0][0][1]
-    return epsilon, _threshold_epsilon(claims, trials * releases, most)
+    max_honest = claims.clients if claims.honest_fraction is not None else claims.cohorts(releases)[0][0][1]
+    return epsilon, _threshold_epsilon(claims, trials * releases, max_honest)
 
 
 def _affine_divergence(claims: Claims, honest: int) -> Divergence:
@@ -313,9 +312,9 @@ def _threshold_epsilon(claims: Claims, sums: int, honest: int) -> float:
     at_zero, *variances = ((pmfs * (outcomes - means[:, None]) ** 2).sum(axis=1)).tolist()
     count = float(claims.sent * sums)
     distance = count * (means[1] - means[0 if claims.is_zero_out else 2])
-    rest = (honest - 1) * at_zero
-    wide = sqrt(count * (max(at_zero, *variances) + rest))
-    narrow = sqrt(count * (min(at_zero, *variances) + rest))
+    others_variance = (honest - 1) * at_zero
+    wide = sqrt(count * (max(at_zero, *variances) + others_variance))
+    narrow = sqrt(count * (min(at_zero, *variances) + others_variance))
     error = 0.56 * (len(low) - 1) / narrow
     parts = np.linspace(0, 1, 21)
     p = ndtr((1 - parts) * distance / wide) - error

@@ -103,7 +103,7 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
         missing: Probability that the pmfs lack.
 
     Returns:
-        The tests; None if what is missing matters.
+        The tests; None if the missing probability matters.
     """
     if tail < 0:
         return None
@@ -206,7 +206,7 @@ def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
     """Of additive noise: whole steps exactly, a fraction of a step by the steepest slope.
 
     A segment of whole steps and a fraction lies within two more steps. Outcomes beyond its least likely
-    tails, and so many steps more on either side, are merged into one. See docs/verify.md#lemma-5.
+    tails, and that many more steps on either side, are merged into one. See docs/verify.md#lemma-5.
     """
     steps = claims.mechanism["steps"]
     last = steps / 2 if claims.is_zero_out else float(steps)

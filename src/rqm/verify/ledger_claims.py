@@ -159,7 +159,7 @@ class Claims:
 
     @property
     def second_clip(self) -> float:
-        """The L2 bound of what is sent over the L2 clip: larger than 1 if only some coordinates are sent."""
+        """The L2 bound of a message over the L2 clip: larger than 1 if only some coordinates are sent."""
         return 1 if self.coordinates is None else 1 + 3 / sqrt(2 * self.coordinates)
 
     @property
@@ -169,7 +169,7 @@ class Claims:
 
     @property
     def squared_length(self) -> float:
-        """The squared L2 bound of what is sent, in units of the clip of a coordinate."""
+        """The squared L2 bound of a message, in units of the clip of a coordinate."""
         if self.l2_clip is None:
             return float(self.sent)
         return min(float(self.sent), (self.l2_clip * self.second_clip / float(self.mechanism["clip"])) ** 2)
@@ -186,7 +186,7 @@ class Claims:
 
     @property
     def distance(self) -> float:
-        """The L2 distance of two neighbors over the L2 bound of what is sent, at most.
+        """The largest L2 distance of two neighbors over the L2 bound of a message.
 
         With a choice of coordinates, a zero update that is no vector of zeros may be as far away as any vector.
         """
@@ -229,11 +229,11 @@ class Claims:
 
     @property
     def hides_alone(self) -> bool:
-        """Whether each message is private by itself."""
+        """Whether each message is private without others."""
         return bool(self.mechanism.get("local", False))
 
     def cohorts(self, releases: int) -> tuple[list[tuple[float, int]], float]:
-        """Return how likely a release holds at least so many honest clients. The adversary may know which it is.
+        """Return probabilities of the numbers of honest clients in a release. The adversary may know the number.
 
         The user is honest and takes part. See docs/verify.md#who-is-counted.
 
@@ -241,7 +241,8 @@ class Claims:
             releases: The number of releases.
 
         Returns:
-            Probabilities and numbers, the smallest first; and the δ that is left.
+            Probabilities and numbers in increasing order, where similar numbers count as the smallest; and the δ that
+            is left.
         """
         if self.honest_fraction is None:
             return [(1.0, max(1, (self.honest_clients or self.clients) - self.dropouts))], self.delta
@@ -267,21 +268,21 @@ class Claims:
 # -- reading --------------------------------------------------------------------------------------
 
 
-def read_mean(about: Row) -> Row:
+def read_mean(description: Row) -> Row:
     """What a ledger says of a release, not checked yet."""
-    if "seeded" in about:
+    if "seeded" in description:
         raise Unverifiable("the messages were encoded with seeded randomness, which anyone can repeat: not private")
-    mean = about.get("mean")
+    mean = description.get("mean")
     if not isinstance(mean, dict):
         raise Unverifiable("the ledger does not say what a release is (mean)")
     return mean
 
 
-def read_claims(about: Row) -> Claims:
+def read_claims(description: Row) -> Claims:
     """The claims of a ledger.
 
     Args:
-        about: The description in its first line.
+        description: That of its first line.
 
     Returns:
         The claims, each value checked.
@@ -289,9 +290,11 @@ def read_claims(about: Row) -> Claims:
     Raises:
         Unverifiable: If there is anything in it that this verifier does not know.
     """
-    mean = read_mean(about)
-    if set(about) - {"users"} != ABOUT:
-        raise Unverifiable(f"the ledger describes {shown(sorted(about))}: expected mean and plan, and maybe users")
+    mean = read_mean(description)
+    if set(description) - {"users"} != ABOUT:
+        raise Unverifiable(
+            f"the ledger describes {shown(sorted(description))}: expected mean and plan, and maybe users"
+        )
     names = {"private_mean", *(field.name for field in fields(Claims))}
     if set(mean) != names or mean["private_mean"] != MEAN_FORMAT or isinstance(mean["private_mean"], bool):
         unexpected = sorted(set(mean) ^ names)
@@ -312,9 +315,9 @@ def read_claims(about: Row) -> Claims:
     claims = Claims(**{name: value for name, value in mean.items() if name != "private_mean"})
     if claims.coordinates is not None:
         _check_each(mean, {"coordinates": _whole(claims.padded - 1)})
-    users = about.get("users")
-    if "users" in about:
-        _check_each(about, {"users": _whole(LARGE)})
+    users = description.get("users")
+    if "users" in description:
+        _check_each(description, {"users": _whole(LARGE)})
     values = {**mechanism, **(noise or {}), **mean, "users": users}
     for conditions in (_who_conditions(claims, users), _mechanism_conditions(claims), _unit_conditions(claims)):
         for is_met, name, allowed in conditions:
@@ -324,7 +327,7 @@ def read_claims(about: Row) -> Claims:
 
 
 def _check_each(values: Row, allowed: dict[str, Allowed]) -> None:
-    """Check each value by itself."""
+    """Check each value separately."""
     for name, rule in allowed.items():
         if not rule.admits(values[name]):
             raise Unverifiable(f"{name} = {shown(values[name])}: must be {rule.text}")
@@ -396,8 +399,8 @@ def _mechanism_conditions(claims: Claims) -> Iterator[Condition]:
 def _unit_conditions(claims: Claims) -> Iterator[Condition]:
     """Of records of silos and of users: their neighboring relations and mechanisms."""
     is_record = claims.unit == "record"
-    known = ("add-or-remove-one", "replace-one") if is_record else ("zero-out", "replace-one")
-    yield claims.neighboring in known, "neighboring", f"one of {known} for a {claims.unit}"
+    relations = ("add-or-remove-one", "replace-one") if is_record else ("zero-out", "replace-one")
+    yield claims.neighboring in relations, "neighboring", f"one of {relations} for a {claims.unit}"
     yield is_record == (claims.record_clip is not None), "record_clip", "given for records, and only there"
     if not is_record:
         yield claims.sampling_rate is None, "sampling_rate", "given for records only"
@@ -459,24 +462,24 @@ def sent_values(plan: Any, parameters: Any) -> Any:
     return VECTORS[work] * parameters + (plan.get("adapt") is not None)
 
 
-def compare_with_known(about: Row, known: Row, report: Report) -> None:
+def compare_with_auditor(description: Row, expected: Row, report: Report) -> None:
     """Compare a ledger with what its auditor knows, and with the plan that it holds.
 
     Args:
-        about: The description in its first line.
-        known: Values of dim, delta, honest_clients, honest_fraction and rounds, or None.
+        description: That of its first line.
+        expected: Values of dim, delta, honest_clients, honest_fraction and rounds, or None.
         report: What is wrong is added to it.
     """
-    if known["rounds"] is not None and report.charges < known["rounds"]:
-        report.wrong.append(f"{report.charges} releases were charged: {known['rounds']} are known of")
-    mean = read_mean(about)
+    if expected["rounds"] is not None and report.charges < expected["rounds"]:
+        report.wrong.append(f"{report.charges} releases were charged: {expected['rounds']} are known of")
+    mean = read_mean(description)
     stated = {**mean, "honest_clients": _stated_honest(mean)}
-    expected = {**known, "dim": sent_values(about.get("plan"), known["dim"])}
+    expected = {**expected, "dim": sent_values(description.get("plan"), expected["dim"])}
     for name in ("dim", "delta", "honest_clients", "honest_fraction"):
         if expected[name] is not None and stated.get(name) != expected[name]:
             report.wrong.append(f"{name} = {shown(stated.get(name))}: expected {expected[name]}")
-    if about.get("plan") is not None:
-        compare_with_plan(mean, about["plan"], "the ledger's plan", report)
+    if description.get("plan") is not None:
+        compare_with_plan(mean, description["plan"], "the ledger's plan", report)
 
 
 def _stated_honest(mean: Row) -> Any:
