@@ -27,7 +27,7 @@ from tests.correlated.enumeration import (
     transient_only,
 )
 from tests.plans import make_plan
-from tests.verify.ledgers import about, change_mean, ledger_bytes
+from tests.verify.ledgers import change_mean, describe, ledger_bytes
 
 MECHANISM = StochasticRounding(clip=4 / 1024, levels=2, margin=8.3)
 
@@ -39,7 +39,7 @@ def mean_of(mechanism=MECHANISM, noise=26.0, min_separation=64, **values):
 
 
 def claims_of(*args, **values):
-    return read_claims(about(mean_of(*args, **values)))
+    return read_claims(describe(mean_of(*args, **values)))
 
 
 # -- transient noise of users ---------------------------------------------------------------------
@@ -132,17 +132,17 @@ def two_rounds_pmf(residual, transient, gain, bits, user_bit):
     y_t = gain·E_t + F_t + bits + the user's bit − (gain − 1)·E_{t−1} − F_{t−1}.
     """
     far_residual, far_transient = len(residual) // 2, len(transient) // 2
-    most, reach = gain * far_residual + far_transient, (gain - 1) * far_residual + far_transient
+    farthest, reach = gain * far_residual + far_transient, (gain - 1) * far_residual + far_transient
     later = np.ones(1)
     for bit in (0, user_bit):  # the last round first
-        table = np.zeros((2 * most + 1, len(later) + 2 * reach, *later.shape[1:]))
+        table = np.zeros((2 * farthest + 1, len(later) + 2 * reach, *later.shape[1:]))
         for (e, p), (f, q) in product(enumerate(residual), enumerate(transient)):
             added = gain * (e - far_residual) + f - far_transient
             canceled = (gain - 1) * (e - far_residual) + f - far_transient
-            table[most + added, reach - canceled : reach - canceled + len(later)] += p * q * later
-        later = np.zeros((2 * most + 1 + len(bits), *table.shape[1:]))
+            table[farthest + added, reach - canceled : reach - canceled + len(later)] += p * q * later
+        later = np.zeros((2 * farthest + 1 + len(bits), *table.shape[1:]))
         for number, probability in enumerate(bits):
-            later[number + bit : number + bit + 2 * most + 1] += probability * table
+            later[number + bit : number + bit + 2 * farthest + 1] += probability * table
     return later.ravel()
 
 
@@ -158,8 +158,8 @@ def test_no_run_is_easier_to_tell_apart_than_a_path_with_residual_noise(probabil
     noise, shifted = (two_rounds_pmf(residual, transient, gain, bits, bit) for bit in (0, 1))
     exact = np.array([np.maximum(shifted - q * noise, 0).sum() for q in POINTS])
     assert (exact <= bound + 1e-9).all()
-    near = (POINTS > 0.94) & (POINTS < 1.01)
-    assert (exact[near] > 0.85 * bound[near]).all()
+    is_near_one = (POINTS > 0.94) & (POINTS < 1.01)
+    assert (exact[is_near_one] > 0.85 * bound[is_near_one]).all()
 
 
 # -- ledgers of users -----------------------------------------------------------------------------
@@ -168,26 +168,26 @@ def test_no_run_is_easier_to_tell_apart_than_a_path_with_residual_noise(probabil
 def test_epsilon_of_a_ledger_is_that_of_all_participations(verify_bytes):
     mean = mean_of(noise=5.0, min_separation=12, clients=150)
     for rounds, participations in ((1, 1), (12, 1), (13, 2), (30, 3)):
-        report = verify_bytes(ledger_bytes(range(rounds), about(mean)))
+        report = verify_bytes(ledger_bytes(range(rounds), describe(mean)))
         assert (report.status, report.max_participations) == ("verified", participations)
-    mu = participation_mu(read_claims(about(mean)), 150, epsilon_bound.TAIL_PART * 1e-6 / 3)
+    mu = participation_mu(read_claims(describe(mean)), 150, epsilon_bound.TAIL_PART * 1e-6 / 3)
     assert report.epsilon == pytest.approx(gaussian_epsilon(sqrt(3) * mu, 1e-6)[0], rel=0.01)
     assert mean.account(dict.fromkeys(range(30), 1)).epsilon == pytest.approx(report.epsilon, rel=0.05)
-    independent = verify_bytes(ledger_bytes(range(30), about(mean_of(noise=None, min_separation=12, clients=150))))
+    independent = verify_bytes(ledger_bytes(range(30), describe(mean_of(noise=None, min_separation=12, clients=150))))
     assert independent.max_participations == 3
     assert independent.epsilon > 2 * report.epsilon
 
 
 def test_a_ledger_with_residual_noise_is_verified(verify_bytes):
     mean = mean_of(noise=CorrelatedNoise(20.0, 1.5, 5), min_separation=12, clients=150)
-    report = verify_bytes(ledger_bytes(range(30), about(mean)))
+    report = verify_bytes(ledger_bytes(range(30), describe(mean)))
     assert (report.status, report.max_participations) == ("verified", 3)
     assert mean.account(dict.fromkeys(range(30), 1)).epsilon == pytest.approx(report.epsilon, rel=0.1)
 
 
 def test_correlated_noise_is_verified(verify_bytes):
     """With other values than below."""
-    description = about(mean_of(noise=5.0, clients=150))
+    description = describe(mean_of(noise=5.0, clients=150))
     changes = {"noise": CorrelatedNoise(20.0).to_dict(), "min_separation": 2, "coordinates": None}
     assert verify_bytes(ledger_bytes(range(3), change_mean(description, **changes))).status == "verified"
 
@@ -220,12 +220,12 @@ def test_correlated_noise_is_verified(verify_bytes):
     ],
 )
 def test_correlated_noise_without_a_bound_is_not_verified(verify_bytes, changes):
-    report = verify_bytes(ledger_bytes(range(3), change_mean(about(mean_of(noise=5.0, clients=150)), **changes)))
+    report = verify_bytes(ledger_bytes(range(3), change_mean(describe(mean_of(noise=5.0, clients=150)), **changes)))
     assert (report.status, report.epsilon) == ("cannot verify", None)
 
 
 def test_missing_rounds_may_have_let_users_return_too_early(verify_bytes):
-    description = about(mean_of(noise=5.0, min_separation=3, clients=150))
+    description = describe(mean_of(noise=5.0, min_separation=3, clients=150))
     assert verify_bytes(ledger_bytes([1, 2, 3], description)).status == "verified"
     report = verify_bytes(ledger_bytes([0, 1, 5], description))
     assert report.unsure == ["min_separation = 3: rounds are missing, so users may have returned too early"]
@@ -233,9 +233,9 @@ def test_missing_rounds_may_have_let_users_return_too_early(verify_bytes):
 
 def test_a_summary_of_a_larger_separation_is_not_confirmed(tmp_path):
     mean = mean_of(noise=5.0, min_separation=12, clients=150)
-    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(30), about(mean)))
+    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(30), describe(mean)))
     for min_separation, status in ((12, "verified"), (30, "cannot verify")):
-        claims = read_claims(about(mean.replaced(min_separation=min_separation)))
+        claims = read_claims(describe(mean.replaced(min_separation=min_separation)))
         mu = participation_mu(claims, 150, 1e-10) * sqrt(ceil(30 / min_separation))
         (tmp_path / "summary.json").write_text(json.dumps({"epsilon": gaussian_epsilon(mu, 1e-6)[0]}))
         assert verify(tmp_path).status == status
@@ -244,9 +244,9 @@ def test_a_summary_of_a_larger_separation_is_not_confirmed(tmp_path):
 def test_the_window_is_that_of_the_plan():
     """Not that of the rounds that were charged: noise that was not canceled yet hides as much."""
     for rounds, limit, min_separation in product((1, 2, 7, 40), (None, 1, 2), (1, 3, 7, 64)):
-        who = Participation(150, rounds, None, "fixed-order", limit, min_separation)
+        participation = Participation(150, rounds, None, "fixed-order", limit, min_separation)
         claims = claims_of(min_separation=min_separation, rounds=rounds, max_participations=limit, clients=150)
-        assert claims.window == who.window
+        assert claims.window == participation.window
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_epsilon_of_a_run_that_is_not_finished_is_that_of_the_accountant(
     mean = mean_of(
         noise=5.0, min_separation=min_separation, rounds=rounds, max_participations=limit, clients=150, dim=2**16
     )
-    report = verify_bytes(ledger_bytes(range(charges), about(mean)))
+    report = verify_bytes(ledger_bytes(range(charges), describe(mean)))
     stated = mean.account(dict.fromkeys(range(charges), 1)).epsilon
     assert report.status == "verified"
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
@@ -290,7 +290,7 @@ def silo_report(verify_bytes, charges, **changes):
     """The accountant's ε, and the verifier's report."""
     plan = make_plan(**SILOS | changes)
     mean = plan.private_mean()
-    description = about(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
+    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
     return mean.account(dict.fromkeys(charges, 1)).epsilon, verify_bytes(ledger_bytes(charges, description))
 
 
@@ -336,7 +336,7 @@ def test_beside_no_honest_silo_only_residual_noise_counts(verify_bytes):
     ],
 )
 def test_correlated_noise_of_records_without_a_bound_is_not_verified(verify_bytes, changes, message):
-    description = change_mean(about(make_plan(**SILOS).private_mean()), **changes)
+    description = change_mean(describe(make_plan(**SILOS).private_mean()), **changes)
     report = verify_bytes(ledger_bytes(range(3), description))
     assert (report.status, report.epsilon) == ("cannot verify", None)
     assert any(re.search(message, doubt) for doubt in report.unsure), report.unsure
@@ -354,11 +354,11 @@ def record_run_pmf(first, rounds, residual, transient):
     state, reach = np.ones((1, 1)), len(transient) // 2
     for index in range(rounds):
         added = np.convolve(residual, first) if index == 0 else residual
-        after = np.zeros((len(state), len(added) + 4 * reach, len(transient)))
-        for before, (now, probability) in product(range(state.shape[1]), enumerate(transient)):
-            start = 2 * reach + now - (before if index else 0)
-            after[:, start : start + len(added), now] += probability * state[:, before, None] * added
-        state = after.reshape(-1, len(transient))
+        next_state = np.zeros((len(state), len(added) + 4 * reach, len(transient)))
+        for previous, (current, probability) in product(range(state.shape[1]), enumerate(transient)):
+            start = 2 * reach + current - (previous if index else 0)
+            next_state[:, start : start + len(added), current] += probability * state[:, previous, None] * added
+        state = next_state.reshape(-1, len(transient))
     return state.ravel()
 
 

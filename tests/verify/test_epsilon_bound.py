@@ -23,7 +23,7 @@ from rqm.verify import verify
 from rqm.verify.epsilon_bound import sampled_record_epsilon
 from rqm.verify.ledger_claims import read_claims
 from tests.plans import make_plan
-from tests.verify.ledgers import MEAN, about, change_mean, ledger_bytes
+from tests.verify.ledgers import MEAN, change_mean, describe, ledger_bytes
 from tests.verify.pmfs import bernoulli_sum, delta_of, joint, noise_sum, rounded
 
 # -- the accountant's ε ---------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def random_run(seed, most_clients):
 def compared(path, seed, most_clients):
     """The accountant's ε of a random ledger, and the verifier's report."""
     mean, charges = random_run(seed, most_clients)
-    path.write_bytes(ledger_bytes(charges, about(mean)))
+    path.write_bytes(ledger_bytes(charges, describe(mean)))
     report, stated = verify(path), mean.account(Counter(charges)).epsilon
     is_odd = stated > 500 or max(Counter(charges).values()) > 1
     if mean.threat_model.honest_fraction is not None and is_odd and report.status == "cannot verify":
@@ -98,8 +98,8 @@ def compared(path, seed, most_clients):
 
 def agrees(stated, report):
     """Beyond an ε of 10⁵ the accountant may have no Gaussian bound."""
-    least = report.lower if report.epsilon > 1e5 else stated
-    return report.lower <= stated and least <= report.epsilon <= 1.10 * stated
+    smallest = report.lower if report.epsilon > 1e5 else stated
+    return report.lower <= stated and smallest <= report.epsilon <= 1.10 * stated
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -128,7 +128,7 @@ def test_epsilon_of_many_more_ledgers(tmp_path, seed):
 def test_epsilon_of_ten_thousand_clients(verify_bytes, mechanism):
     mean = private_mean(dim=2**20, clients=10_000, mechanism=replace(mechanism, clip=4 / 1024), delta=1e-7)
     stated = mean.account({0: 1}).epsilon
-    assert stated <= verify_bytes(ledger_bytes([0], about(mean))).epsilon <= 1.10 * stated
+    assert stated <= verify_bytes(ledger_bytes([0], describe(mean))).epsilon <= 1.10 * stated
 
 
 def test_epsilon_of_a_ledger_of_the_guard_is_that_of_the_command(tmp_path):
@@ -152,7 +152,7 @@ def test_epsilon_of_some_coordinates_counts_the_second_clip(verify_bytes, mechan
     mean = private_mean(
         dim=5000, clients=60, mechanism=mechanism, delta=1e-6, rounds=8, max_participations=3, coordinates=count
     )
-    report = verify_bytes(ledger_bytes([0, 1, 2], about(mean)))
+    report = verify_bytes(ledger_bytes([0, 1, 2], describe(mean)))
     assert (report.wrong, report.unsure) == ([], [])
     stated = mean.account({0: 1, 1: 1, 2: 1}).epsilon
     assert stated <= report.epsilon <= 1.1 * stated
@@ -172,12 +172,12 @@ def test_epsilon_of_some_coordinates_counts_the_second_clip(verify_bytes, mechan
 @pytest.mark.parametrize("zero_distance", [1.005, 1.3, 1.9])
 def test_epsilon_where_a_zero_update_is_no_vector_of_zeros(verify_bytes, mechanism, zero_distance):
     mean = private_mean(dim=900, clients=40, mechanism=mechanism, delta=1e-6, rounds=4, neighboring="zero-out")
-    report = verify_bytes(ledger_bytes(range(4), about(mean.replaced(zero_distance=zero_distance))))
+    report = verify_bytes(ledger_bytes(range(4), describe(mean.replaced(zero_distance=zero_distance))))
     stated = mean.replaced(zero_distance=zero_distance).account().epsilon
     assert report.status == "verified"
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
     if zero_distance > 1.1:
-        assert report.epsilon > 1.1 * verify_bytes(ledger_bytes(range(4), about(mean))).epsilon
+        assert report.epsilon > 1.1 * verify_bytes(ledger_bytes(range(4), describe(mean))).epsilon
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_of_some_coordinates_a_zero_update_may_be_as_far_as_any_vector(verify_by
     mean = private_mean(
         dim=900, clients=40, mechanism=mechanism, delta=1e-6, rounds=4, coordinates=64, neighboring="zero-out"
     )
-    replaced = verify_bytes(ledger_bytes(range(4), about(mean.replaced(neighboring="replace-one")))).epsilon
-    zeros = verify_bytes(ledger_bytes(range(4), about(mean)))
-    report = verify_bytes(ledger_bytes(range(4), about(mean.replaced(zero_distance=1.015))))
+    replaced = verify_bytes(ledger_bytes(range(4), describe(mean.replaced(neighboring="replace-one")))).epsilon
+    zeros = verify_bytes(ledger_bytes(range(4), describe(mean)))
+    report = verify_bytes(ledger_bytes(range(4), describe(mean.replaced(zero_distance=1.015))))
     assert (zeros.status, report.status) == ("verified", "verified")
     assert zeros.epsilon < 0.7 * replaced
     assert report.epsilon == replaced
@@ -210,7 +210,7 @@ def test_epsilon_of_vqsgd_is_the_accountants(verify_bytes, is_local, message_eps
         rounds=4,
         neighboring=neighboring,
     )
-    report = verify_bytes(ledger_bytes(range(4), about(mean)))
+    report = verify_bytes(ledger_bytes(range(4), describe(mean)))
     assert (report.wrong, report.unsure) == ([], [])
     stated = mean.guarantee().epsilon
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
@@ -232,7 +232,7 @@ def test_epsilon_is_not_understated_where_its_exponential_is_no_number(verify_by
     )
     u, ones = (2 + margin) / (2 + 2 * margin), np.arange(dim + 1)
     loss, probability = (2 * ones - dim) * log(u / (1 - u)), binom.pmf(ones, dim, u)
-    report = verify_bytes(ledger_bytes([0], about(mean)))
+    report = verify_bytes(ledger_bytes([0], describe(mean)))
     assert (probability * np.maximum(0, -np.expm1(np.minimum(0, report.epsilon - loss)))).sum() <= 1e-6
 
 
@@ -245,7 +245,7 @@ def test_epsilon_is_at_least_that_of_two_coordinates(verify_bytes, clients, marg
     mean = private_mean(
         dim=2, clients=clients, mechanism=mechanism, delta=delta, l2_clip=1.2, rotate=False, neighboring=neighboring
     )
-    verified, deltas = verify_bytes(ledger_bytes([0], about(mean))).epsilon, []
+    verified, deltas = verify_bytes(ledger_bytes([0], describe(mean))).epsilon, []
     inputs = [x for x in product((1, 0.6, 0, -0.6, -1), repeat=2) if np.hypot(*x) <= 1.2]
     ends = list(product((-1, 1), repeat=clients - 1))
 
@@ -267,7 +267,7 @@ def test_epsilon_of_one_coordinate_of_one_client_is_exact(verify_bytes, margin):
     )
     p = (1 + 1 / (1 + margin)) / 2
     exact = log((p - 1e-9) / (1 - p))
-    assert exact <= verify_bytes(ledger_bytes([0], about(mean))).epsilon <= 1.01 * exact
+    assert exact <= verify_bytes(ledger_bytes([0], describe(mean))).epsilon <= 1.01 * exact
 
 
 @pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam, Binomial])
@@ -276,7 +276,7 @@ def test_epsilon_is_at_least_that_of_additive_noise(verify_bytes, kind, clients)
     """The exact δ of two coordinates at all levels, from the noise that is sampled."""
     mechanism, delta = kind(scale=2.0, steps=3, bits=6), 1e-4
     mean = private_mean(dim=2, clients=clients, mechanism=mechanism, delta=delta, l2_clip=None, rotate=False)
-    verified, noise = verify_bytes(ledger_bytes([0], about(mean))).epsilon, noise_sum(mechanism, clients)
+    verified, noise = verify_bytes(ledger_bytes([0], describe(mean))).epsilon, noise_sum(mechanism, clients)
     p = np.outer(noise, noise)
     for shifts in product(range(-3, 4), repeat=2):
         q = np.roll(p, shifts, axis=(0, 1))
@@ -286,13 +286,13 @@ def test_epsilon_is_at_least_that_of_additive_noise(verify_bytes, kind, clients)
 def test_what_an_attack_reaches_is_a_part_of_epsilon(verify_bytes):
     mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=9)
     mean = private_mean(dim=2**20, clients=1000, mechanism=mechanism, delta=1e-6, rounds=5)
-    report = verify_bytes(ledger_bytes(range(5), about(mean)))
+    report = verify_bytes(ledger_bytes(range(5), describe(mean)))
     assert 0.2 * report.epsilon < report.lower < report.epsilon
 
 
 def test_epsilon_without_noise_at_the_ends_is_infinite(verify_bytes):
     mean = private_mean(dim=4, clients=5, mechanism=StochasticRounding(levels=2, margin=0.0), delta=1e-6)
-    report = verify_bytes(ledger_bytes([0], about(mean)))
+    report = verify_bytes(ledger_bytes([0], describe(mean)))
     assert (report.status, report.epsilon, report.to_dict()["epsilon"]) == ("verified", inf, "inf")
 
 
@@ -315,7 +315,7 @@ def test_epsilon_without_charges_is_zero(verify_bytes):
 )
 def test_what_has_no_bound_is_not_verified(verify_bytes, changes):
     values = {"dim": 100, "clients": 20, "mechanism": MEAN.mechanism, "delta": 1e-6, "rounds": 8}
-    report = verify_bytes(ledger_bytes([0], about(private_mean(**values | changes))))
+    report = verify_bytes(ledger_bytes([0], describe(private_mean(**values | changes))))
     assert (report.status, report.epsilon) == ("cannot verify", None)
 
 
@@ -323,25 +323,25 @@ def test_a_fraction_needs_clients_who_are_sampled_uniformly(verify_bytes):
     mean = private_mean(
         dim=100, clients=20, mechanism=MEAN.mechanism, delta=1e-6, rounds=8, honest_fraction=0.5, population=1000
     )
-    assert verify_bytes(ledger_bytes([0], about(mean))).status == "verified"
+    assert verify_bytes(ledger_bytes([0], describe(mean))).status == "verified"
     for sampling in ("available", "fixed-order"):
-        report = verify_bytes(ledger_bytes([0], change_mean(about(mean), sampling=sampling)))
+        report = verify_bytes(ledger_bytes([0], change_mean(describe(mean), sampling=sampling)))
         assert (report.status, report.epsilon) == ("cannot verify", None)
-    assert verify_bytes(ledger_bytes([0], change_mean(about(mean), population=None))).status == "cannot verify"
+    assert verify_bytes(ledger_bytes([0], change_mean(describe(mean), population=None))).status == "cannot verify"
 
 
 def test_a_fraction_and_repeated_rounds_have_no_bound(verify_bytes):
     mean = private_mean(
         dim=100, clients=20, mechanism=MEAN.mechanism, delta=1e-6, rounds=8, honest_fraction=0.5, population=1000
     )
-    report = verify_bytes(ledger_bytes([0, 1, 1], about(mean)))
+    report = verify_bytes(ledger_bytes([0, 1, 1], describe(mean)))
     assert report.unsure == ["honest_fraction = 0.5: this verifier has no bound for it and repeated rounds"]
 
 
 def test_a_fraction_that_is_nearly_gaussian_but_beyond_all_losses_is_not_verified(tmp_path):
     """Its μ is near to that of its variance, but no δ of an ε that is computed is enough."""
     mean, charges = random_run(916, 60)
-    (tmp_path / "some.jsonl").write_bytes(ledger_bytes(charges, about(mean)))
+    (tmp_path / "some.jsonl").write_bytes(ledger_bytes(charges, describe(mean)))
     assert verify(tmp_path / "some.jsonl").status == "cannot verify"
 
 
@@ -358,7 +358,7 @@ def silo_ledger(charges, **changes):
     """The accountant's ε of some rounds of silos, and the ledger."""
     plan = make_plan(**SILOS | changes)
     mean = plan.private_mean()
-    description = about(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
+    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
     return mean.account(Counter(charges)).epsilon, ledger_bytes(charges, description)
 
 
@@ -388,7 +388,7 @@ def test_epsilon_of_sampled_records_is_the_published_one_and_hardly_more(mu, rat
     profile = Bound(PrivacyProfile(((poisson_sampled_gaussian(mu, rate), 1),)))
     published = epsilon(compose([(profile, count)]), 1e-6)
     records = SILOS["records"] | {"sampling_rate": rate}
-    claims = read_claims(about(make_plan(**SILOS | {"records": records}).private_mean()))
+    claims = read_claims(describe(make_plan(**SILOS | {"records": records}).private_mean()))
     assert 0.999 * published <= sampled_record_epsilon(mu, claims, count) <= 1.02 * published + 0.03
 
 
@@ -400,8 +400,8 @@ def exact_record_epsilon(mechanism, clip, rate, silos, rounds, delta):
         parts = []
         for is_included in product((0, 1), repeat=len(records)):
             probability = np.prod([rate if included else 1 - rate for included in is_included])
-            own = float(np.clip(np.dot(is_included, records), -1, 1)) if records else 0.0
-            total = rounded(noise, steps * (own + 1))
+            value = float(np.clip(np.dot(is_included, records), -1, 1)) if records else 0.0
+            total = rounded(noise, steps * (value + 1))
             for _ in range(silos - 1):  # other silos send zero
                 total = rounded(total, mechanism.steps / 2)
             parts.append(probability * total)

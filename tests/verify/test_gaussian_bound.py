@@ -27,7 +27,7 @@ from rqm.verify.gaussian_bound import (
 )
 from rqm.verify.integer_pmfs import end_pmfs
 from rqm.verify.ledger_claims import read_claims
-from tests.verify.ledgers import about, ledger_bytes
+from tests.verify.ledgers import describe, ledger_bytes
 from tests.verify.pmfs import delta_of, joint, message_sum, noise_sum, rounded
 
 FAILURE = 1e-9
@@ -40,7 +40,7 @@ AFFINE = [
 
 
 def claims_of(**values):
-    return read_claims(about(private_mean(delta=1e-6, rotate=False, **values)))
+    return read_claims(describe(private_mean(delta=1e-6, rotate=False, **values)))
 
 
 def is_understated(p, q, mu, failure=FAILURE):
@@ -97,7 +97,7 @@ def test_no_vector_instead_of_a_zero_update_is_easier_to_tell_apart(mechanism, z
         mean = private_mean(
             dim=dim, clients=honest, mechanism=mechanism, l2_clip=l2_clip, rotate=False, neighboring="zero-out"
         )
-        claims = read_claims(about(mean.replaced(zero_distance=zero_distance)))
+        claims = read_claims(describe(mean.replaced(zero_distance=zero_distance)))
         mu = release_mu(claims, honest, FAILURE)
         for direction, others in product(vectors(dim, l2_clip), product((-1, 1), repeat=honest - 1)):
             start = zero_distance - 1
@@ -218,7 +218,7 @@ def test_epsilon_is_that_of_all_numbers_of_honest_clients(verify_bytes, monkeypa
         honest_fraction=0.5,
         population=POPULATION,
     )
-    report = verify_bytes(ledger_bytes(range(releases), about(mean)))
+    report = verify_bytes(ledger_bytes(range(releases), describe(mean)))
     choices = product(*([(-1,) * k + (1,) * (count - k) for k in range(count + 1)] for count in range(CLIENTS)))
     pairs = [releases_with_known_cohorts(others, releases) for others in choices]
     assert max(delta_of(p, q, report.epsilon) for p, q in pairs) <= DELTA
@@ -240,7 +240,7 @@ def largest_mu(p, q):
     """The largest Φ⁻¹ of a best test's power, less that of its level."""
     order = np.argsort(q / p)
     (power, level), (missed, rejected) = (
-        (np.cumsum(p[way])[:-1], np.cumsum(q[way])[:-1]) for way in (order, order[::-1])
+        (np.cumsum(p[indices])[:-1], np.cumsum(q[indices])[:-1]) for indices in (order, order[::-1])
     )
     z = [np.where(a < b, norm.ppf(a), -norm.ppf(b)) for a, b in ((power, missed[::-1]), (level, rejected[::-1]))]
     return float((z[0] - z[1]).max())
@@ -302,9 +302,9 @@ def test_the_dominating_score_is_above_every_score():
         points = unit * np.arange(-SCORE_POINTS, SCORE_POINTS + 1)
         assert pmf.sum() == pytest.approx(1, abs=1e-14)
         assert (pmf == pmf[::-1]).all()
-        for own, *others in rng.uniform(-1, 1, (20, honest)):
+        for user_input, *others in rng.uniform(-1, 1, (20, honest)):
             base = reduce(np.convolve, [((1 - u) * low + (1 + u) * high) / 2 for u in others], np.ones(1))
-            total = np.convolve(((1 - own) * low + (1 + own) * high) / 2, base)
+            total = np.convolve(((1 - user_input) * low + (1 + user_input) * high) / 2, base)
             rise = np.convolve((high - low) / 2, base)
             for tau, sign in product(rng.uniform(-1.1, 1.1, 20) * points[-1], (1, -1)):
                 curve = np.maximum(sign * rise - tau * total, 0).sum()
@@ -315,7 +315,7 @@ def test_probability_far_out_counts():
     """A fair coin, a part of which is moved out: the scale grows with the part and with the distance."""
     coin = np.array([0.5, 0.0, 0.5])
     assert normal_scale(coin, 0.0, 1) == pytest.approx(sqrt(np.pi / 2))
-    scales = [normal_scale(coin, *moved) for moved in ((0.0, 1), (1e-12, 50), (1e-12, 100), (1e-9, 100))]
+    scales = [normal_scale(coin, *tail) for tail in ((0.0, 1), (1e-12, 50), (1e-12, 100), (1e-9, 100))]
     assert scales == sorted(set(scales))
 
 

@@ -101,9 +101,9 @@ def participation_mu(claims: Claims, honest: int, failure: float) -> float:
     with np.errstate(all="ignore"):
         bits = bits_ratio(low, high, honest - 1, bits_variance)
         ratio, rounds = path_ratio(bits, bits_variance, transient, claims.window, residual, gain)
-        ends = (ratio.bit_sum_pmf(float(end[1])) for end in (low, high))
+        bit_low, bit_high = (ratio.bit_sum_pmf(float(end[1])) for end in (low, high))
         ignored = rounds * (missing + IGNORED)
-        tests = best_tests(*ends, failure / (2 * claims.sent) - ignored, ignored)
+        tests = best_tests(bit_low, bit_high, failure / (2 * claims.sent) - ignored, ignored)
         if tests is None:
             return inf
         squared_mus = tests.squared_mus(claims.is_zero_out) * [claims.squared_distance, claims.sent]

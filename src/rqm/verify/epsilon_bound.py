@@ -4,7 +4,7 @@ docs/verify.md has the proofs. Privacy loss distributions are composed by dp_acc
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import atanh, expm1, inf, log, log1p, sqrt
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ from .integer_pmfs import LONG, TAIL, Array, end_pmfs, missing_from_sum, modular
 from .ledger_claims import AFFINE, Claims
 from .verification_report import Unverifiable
 
-ORDERS = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24)
-ORDERS += (28, 32, 40, 48, 64, 96, 128, 256, 512)
+ORDERS: tuple[float, ...] = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14)
+ORDERS += (16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512)
 """Rényi orders."""
 CELLS = np.array([0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0])
 """Distances of two inputs, over the largest, between which every outcome is taken at its worst."""
@@ -180,7 +180,9 @@ Profile = Callable[[Array], Array]
 """δ at increasing values of ε."""
 
 
-def _loss_epsilon(parts: list[tuple[float, Profile]], largest: float, count: int, releases: int, delta: float) -> float:
+def _loss_epsilon(
+    parts: Sequence[tuple[float, Profile]], largest: float, count: int, releases: int, delta: float
+) -> float:
     """ε of releases of `count` outcomes. Each profile applies to a release with some probability, which is shown.
 
     Losses are multiples of a gap up to the largest. See docs/verify.md#lemma-9.

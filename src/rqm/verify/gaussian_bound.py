@@ -136,7 +136,8 @@ def split_on_grid(positions: Array, pmf: Array, size: int) -> Array:
     """
     left = np.minimum(positions.astype(np.int64), size - 2)
     fraction = positions - left
-    return np.bincount(left, pmf * (1 - fraction), size) + np.bincount(left + 1, pmf * fraction, size)
+    on_grid = np.bincount(left, pmf * (1 - fraction), size) + np.bincount(left + 1, pmf * fraction, size)
+    return np.asarray(on_grid, dtype=np.float64)
 
 
 def dominating_pmf(pmfs: Iterable[tuple[Array, float]], middle: int) -> tuple[Array, float]:
