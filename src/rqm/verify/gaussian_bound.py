@@ -42,6 +42,8 @@ SCORE_ENDS = 1.01e-7
 """The fraction of a score's pmf that is moved to its ends."""
 MIN_PROBABILITY, FLOAT_LOG = 1e-199, 650.0
 """Probabilities below this are moved to the ends of a sum; −log of what is far above the smallest float."""
+UNCUT = 112
+"""Outcomes of a sum below which nothing is cut off, here or by the accountant."""
 ROUNDING = 1 + 1e-9
 """More than the rounding errors of sums of positive numbers."""
 MAX_RECORD_SUM = 60_000
@@ -321,8 +323,10 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     Returns:
         The rate, infinite where sums are not exact, or are not worth computing.
     """
-    rarest = float(np.minimum(low, high)[low + high > 0].min())
-    is_exact = rarest > 0 and honest * (len(low) - 1) < LONG and -honest * log(rarest) < FLOAT_LOG
+    smaller = np.minimum(low, high)
+    rarest = float(smaller[low + high > 0].min())
+    is_whole = honest * (len(low) - 1) < UNCUT or float(smaller[[0, -1]].min()) ** honest > TAIL
+    is_exact = rarest > 0 and is_whole and -honest * log(rarest) < FLOAT_LOG
     smallest = inf
     if honest > MAX_CLIENTS or squares < 2 or not is_exact:
         return smallest
