@@ -5,14 +5,14 @@ import json
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rqm import Gaussian, Participation, PrivateMean, Rounding
+from rqm import Gaussian, Participation, PrivateMean, StochasticRounding
 from rqm.plan.plan import Plan
 
 KEY, OTHER_KEY = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
 DELTA = 1e-6
 MEAN = PrivateMean(
     dim=100,
-    mechanism=Rounding(clip=0.4, levels=2, margin=9.0),
+    mechanism=StochasticRounding(clip=0.4, levels=2, margin=9.0),
     participation=Participation(clients=20, rounds=8, max_participations=3),
     delta=DELTA,
 )
@@ -22,7 +22,7 @@ def public_key(key):
     return key.public_key().public_bytes_raw().hex()
 
 
-def about(mean=MEAN, plan=None, **more):
+def describe(mean=MEAN, plan=None, **more):
     """The description in the first line of a ledger."""
     return {"mean": json.loads(json.dumps(mean.to_dict())), "plan": plan, **more}
 
@@ -51,7 +51,7 @@ def ledger_bytes(charges, description=None, key=KEY, first=None, nonces=None):
         first: Values to replace in the first line.
         nonces: The nonces of all lines; by default they follow from the line number.
     """
-    begin = {"ledger": 4, "about": about() if description is None else description}
+    begin = {"ledger": 4, "about": describe() if description is None else description}
     begin |= {"key": public_key(key)} if key else {}
     lines, head = [], "0" * 64
     for number, body in enumerate([{**begin, **(first or {})}, *({"round": round_index} for round_index in charges)]):
@@ -76,8 +76,8 @@ def witness_bytes(ledger):
 
 
 LEDGER = ledger_bytes([0, 1, 2, 2, 3])
-FAST_ABOUT = about(
+FAST_DESCRIPTION = describe(
     PrivateMean(dim=100, mechanism=Gaussian(5.0), participation=Participation(clients=20, rounds=8), delta=DELTA)
 )
 """Its ε takes no time."""
-FAST_LEDGER = ledger_bytes([0, 1, 2, 2, 3], FAST_ABOUT)
+FAST_LEDGER = ledger_bytes([0, 1, 2, 2, 3], FAST_DESCRIPTION)

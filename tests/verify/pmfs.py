@@ -27,7 +27,7 @@ def message_sum(mechanism, inputs):
 
 
 def modular_sum(pmf, count):
-    """The pmf of the sum of so many outcomes modulo the number of outcomes."""
+    """The pmf of the sum of outcomes modulo the number of outcomes."""
     total = np.eye(len(pmf))[0]
     for _ in range(count):
         full = np.convolve(total, pmf)
@@ -42,5 +42,5 @@ def noise_sum(mechanism, clients):
 
 def rounded(noise, steps):
     """The pmf of noise and an input in steps, which is rounded at random."""
-    level, part = int(steps // 1), steps % 1
-    return (1 - part) * np.roll(noise, level) + part * np.roll(noise, level + 1)
+    level, fraction = int(steps // 1), steps % 1
+    return (1 - fraction) * np.roll(noise, level) + fraction * np.roll(noise, level + 1)

@@ -9,18 +9,10 @@ from math import ceil, inf, sqrt
 import numpy as np
 import pytest
 
-from rqm import CorrelatedNoise, Participation, Rounding, private_mean
+from rqm import CorrelatedNoise, Participation, StochasticRounding, private_mean
 from rqm.correlated.handover import gaussian_squared_mu
 from rqm.verify import epsilon_bound, verify
-from rqm.verify.correlated_bound import (
-    Ratio,
-    bits_ratio,
-    delay_pmf,
-    participation_mu,
-    record_path,
-    residual_path,
-    transient_corners,
-)
+from rqm.verify.correlated_bound import bits_ratio, participation_mu, path_ratio, path_weights, shift_ratio
 from rqm.verify.gaussian_bound import gaussian_epsilon
 from rqm.verify.integer_pmfs import end_pmfs, transient_noise
 from rqm.verify.ledger_claims import read_claims
@@ -35,9 +27,9 @@ from tests.correlated.enumeration import (
     transient_only,
 )
 from tests.plans import make_plan
-from tests.verify.ledgers import about, change_mean, ledger_bytes
+from tests.verify.ledgers import change_mean, describe, ledger_bytes
 
-MECHANISM = Rounding(clip=4 / 1024, levels=2, margin=8.3)
+MECHANISM = StochasticRounding(clip=4 / 1024, levels=2, margin=8.3)
 
 
 def mean_of(mechanism=MECHANISM, noise=26.0, min_separation=64, **values):
@@ -47,24 +39,21 @@ def mean_of(mechanism=MECHANISM, noise=26.0, min_separation=64, **values):
 
 
 def claims_of(*args, **values):
-    return read_claims(about(mean_of(*args, **values)))
+    return read_claims(describe(mean_of(*args, **values)))
 
 
 # -- transient noise of users ---------------------------------------------------------------------
 
 
-def gaussian_mu(claims, honest, rounds):
+def gaussian_mu(claims, honest, window):
     """μ if all noise were Gaussian."""
-    transient, rounding = honest * claims.noise["transient_std"] ** 2, honest / 4
-    delays = delay_pmf(rounds, transient, rounding)
-    onward = 1 - np.cumsum(delays)[:-1]
-    unit = 1 / (1 + claims.mechanism["margin"])
-    return unit * sqrt(claims.squared_length) * sqrt((onward**2).sum() / transient + (delays**2).sum() / rounding)
+    squared_mu = path_weights(0.0, honest * claims.noise["transient_std"] ** 2, 1, honest / 4, window)[-1][2]
+    return sqrt(claims.squared_length * squared_mu) / (1 + claims.mechanism["margin"])
 
 
 @pytest.mark.parametrize(("margin", "noise", "clients", "ratio"), [(8.3, 26.0, 1000, 1.04), (33.0, 26.0, 100, 1.06)])
 def test_mu_of_wide_noise_is_nearly_that_of_gaussians(margin, noise, clients, ratio):
-    claims = claims_of(Rounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
+    claims = claims_of(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
     mu = participation_mu(claims, clients, 1e-10)
     assert 1 < mu / gaussian_mu(claims, clients, 34) < ratio
 
@@ -73,7 +62,7 @@ def test_mu_of_wide_noise_is_nearly_that_of_gaussians(margin, noise, clients, ra
 @pytest.mark.parametrize("min_separation", [1, 2])
 def test_no_run_is_easier_to_tell_apart(clients, margin, std, min_separation):
     """All clients of one or two rounds; inputs depend on what was seen; at last the remaining noise is shown."""
-    mechanism, failure, nearest = Rounding(levels=2, margin=margin), 1e-6, 0.0
+    mechanism, failure, nearest = StochasticRounding(levels=2, margin=margin), 1e-6, 0.0
     claims = claims_of(mechanism, std, min_separation, dim=1, clients=clients, rotate=False, rounds=4)
     assert claims.window == min_separation
     low, high = (mechanism.pmf(x)[1] for x in (-1.0, 1.0))
@@ -96,7 +85,7 @@ def test_no_run_is_easier_to_tell_apart(clients, margin, std, min_separation):
 
 @pytest.mark.parametrize(("clients", "margin"), [(340, 0.4), (360, 0.4), (500, 0.05), (512, 0.4), (1000, 0.3)])
 def test_sums_with_ends_below_all_floats_have_no_small_mu(clients, margin):
-    mechanism = Rounding(clip=0.125, levels=2, margin=margin)
+    mechanism = StochasticRounding(clip=0.125, levels=2, margin=margin)
     claims = claims_of(mechanism, 8.0, 50, dim=1024, clients=clients)
     by_rounding = (2 / (1 + margin)) * 8 / sqrt(clients)  # about, at zero
     assert 0.1 * by_rounding < participation_mu(claims, clients, 1e-10) < 20 * by_rounding
@@ -104,8 +93,9 @@ def test_sums_with_ends_below_all_floats_have_no_small_mu(clients, margin):
 
 @pytest.mark.parametrize("number", [1, 2, 9])
 def test_the_ratio_of_bits_dominates_that_of_every_input(number):
-    low, high, _ = end_pmfs(Rounding(levels=2, margin=1.5).to_dict())
-    ratio, rng, nearest = bits_ratio(low, high, number), np.random.default_rng(number), 0.0
+    low, high, _ = end_pmfs(StochasticRounding(levels=2, margin=1.5).to_dict())
+    ratio = bits_ratio(low, high, number, number * float(low[0] * low[1]))
+    rng, nearest = np.random.default_rng(number), 0.0
     points = np.concatenate([[0.0], np.geomspace(0.05, 20, 60)])
     bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.unmatched for q in points])
     for case in range(30):
@@ -129,7 +119,7 @@ def test_the_ratio_of_bits_dominates_that_of_every_input(number):
     ],
 )
 def test_mu_with_residual_noise_is_nearly_that_of_gaussians(clients, margin, noise):
-    claims = claims_of(Rounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
+    claims = claims_of(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
     variances = clients * noise.residual_std**2, clients * noise.transient_std**2
     exact = gaussian_squared_mu(34, *variances, noise.gain, clients / 4)
     ratio = participation_mu(claims, clients, 1e-10) / (sqrt(exact * claims.squared_length) / (1 + margin))
@@ -142,17 +132,17 @@ def two_rounds_pmf(residual, transient, gain, bits, user_bit):
     y_t = gain·E_t + F_t + bits + the user's bit − (gain − 1)·E_{t−1} − F_{t−1}.
     """
     far_residual, far_transient = len(residual) // 2, len(transient) // 2
-    most, reach = gain * far_residual + far_transient, (gain - 1) * far_residual + far_transient
+    farthest, reach = gain * far_residual + far_transient, (gain - 1) * far_residual + far_transient
     later = np.ones(1)
     for bit in (0, user_bit):  # the last round first
-        table = np.zeros((2 * most + 1, len(later) + 2 * reach, *later.shape[1:]))
+        table = np.zeros((2 * farthest + 1, len(later) + 2 * reach, *later.shape[1:]))
         for (e, p), (f, q) in product(enumerate(residual), enumerate(transient)):
             added = gain * (e - far_residual) + f - far_transient
             canceled = (gain - 1) * (e - far_residual) + f - far_transient
-            table[most + added, reach - canceled : reach - canceled + len(later)] += p * q * later
-        later = np.zeros((2 * most + 1 + len(bits), *table.shape[1:]))
+            table[farthest + added, reach - canceled : reach - canceled + len(later)] += p * q * later
+        later = np.zeros((2 * farthest + 1 + len(bits), *table.shape[1:]))
         for number, probability in enumerate(bits):
-            later[number + bit : number + bit + 2 * most + 1] += probability * table
+            later[number + bit : number + bit + 2 * farthest + 1] += probability * table
     return later.ravel()
 
 
@@ -163,21 +153,13 @@ POINTS = np.concatenate([[0.0], np.geomspace(0.05, 20, 60), np.linspace(0.9, 1.1
 def test_no_run_is_easier_to_tell_apart_than_a_path_with_residual_noise(probability):
     residual, transient = discrete_gaussian(8, 2.0), discrete_gaussian(32, 8.0)
     gain, bits = 4, bernoulli_sum([probability] * 2)
-    by_residual, by_bits = (_ratio_of(pmf) for pmf in (residual, bits))
-    variances = tuple(pmf_variance(pmf) for pmf in (residual, transient, bits))
-    ratio = residual_path(by_residual, by_bits, transient_corners(transient, gain), variances, gain, 2)
-    assert ratio.checked() is ratio
+    ratio, _ = path_ratio(shift_ratio(bits, pmf_variance(bits)), pmf_variance(bits), transient, 2, residual, gain)
     bound = np.array([np.maximum(ratio.values - q, 0) @ ratio.pmf + ratio.unmatched for q in POINTS])
     noise, shifted = (two_rounds_pmf(residual, transient, gain, bits, bit) for bit in (0, 1))
     exact = np.array([np.maximum(shifted - q * noise, 0).sum() for q in POINTS])
     assert (exact <= bound + 1e-9).all()
-    near = (POINTS > 0.94) & (POINTS < 1.01)
-    assert (exact[near] > 0.85 * bound[near]).all()
-
-
-def _ratio_of(pmf):
-    """The likelihood ratio of noise plus one over noise."""
-    return Ratio(np.append(0.0, pmf[:-1]) / pmf, pmf, float(pmf[-1]))
+    is_near_one = (POINTS > 0.94) & (POINTS < 1.01)
+    assert (exact[is_near_one] > 0.85 * bound[is_near_one]).all()
 
 
 # -- ledgers of users -----------------------------------------------------------------------------
@@ -186,26 +168,26 @@ def _ratio_of(pmf):
 def test_epsilon_of_a_ledger_is_that_of_all_participations(verify_bytes):
     mean = mean_of(noise=5.0, min_separation=12, clients=150)
     for rounds, participations in ((1, 1), (12, 1), (13, 2), (30, 3)):
-        report = verify_bytes(ledger_bytes(range(rounds), about(mean)))
+        report = verify_bytes(ledger_bytes(range(rounds), describe(mean)))
         assert (report.status, report.max_participations) == ("verified", participations)
-    mu = participation_mu(read_claims(about(mean)), 150, epsilon_bound.TAIL_PART * 1e-6 / 3)
+    mu = participation_mu(read_claims(describe(mean)), 150, epsilon_bound.TAIL_PART * 1e-6 / 3)
     assert report.epsilon == pytest.approx(gaussian_epsilon(sqrt(3) * mu, 1e-6)[0], rel=0.01)
     assert mean.account(dict.fromkeys(range(30), 1)).epsilon == pytest.approx(report.epsilon, rel=0.05)
-    independent = verify_bytes(ledger_bytes(range(30), about(mean_of(noise=None, min_separation=12, clients=150))))
+    independent = verify_bytes(ledger_bytes(range(30), describe(mean_of(noise=None, min_separation=12, clients=150))))
     assert independent.max_participations == 3
     assert independent.epsilon > 2 * report.epsilon
 
 
 def test_a_ledger_with_residual_noise_is_verified(verify_bytes):
     mean = mean_of(noise=CorrelatedNoise(20.0, 1.5, 5), min_separation=12, clients=150)
-    report = verify_bytes(ledger_bytes(range(30), about(mean)))
+    report = verify_bytes(ledger_bytes(range(30), describe(mean)))
     assert (report.status, report.max_participations) == ("verified", 3)
     assert mean.account(dict.fromkeys(range(30), 1)).epsilon == pytest.approx(report.epsilon, rel=0.1)
 
 
 def test_correlated_noise_is_verified(verify_bytes):
     """With other values than below."""
-    description = about(mean_of(noise=5.0, clients=150))
+    description = describe(mean_of(noise=5.0, clients=150))
     changes = {"noise": CorrelatedNoise(20.0).to_dict(), "min_separation": 2, "coordinates": None}
     assert verify_bytes(ledger_bytes(range(3), change_mean(description, **changes))).status == "verified"
 
@@ -234,16 +216,16 @@ def test_correlated_noise_is_verified(verify_bytes):
         {"honest_fraction": 0.5, "population": 10**4, "sampling": "uniform"},
         {"zero_distance": 1.1},
         {"coordinates": 1000},
-        {"mechanism": Rounding(clip=4 / 1024, levels=4, margin=33.0).to_dict(), "clients": 20},
+        {"mechanism": StochasticRounding(clip=4 / 1024, levels=4, margin=33.0).to_dict(), "clients": 20},
     ],
 )
 def test_correlated_noise_without_a_bound_is_not_verified(verify_bytes, changes):
-    report = verify_bytes(ledger_bytes(range(3), change_mean(about(mean_of(noise=5.0, clients=150)), **changes)))
+    report = verify_bytes(ledger_bytes(range(3), change_mean(describe(mean_of(noise=5.0, clients=150)), **changes)))
     assert (report.status, report.epsilon) == ("cannot verify", None)
 
 
 def test_missing_rounds_may_have_let_users_return_too_early(verify_bytes):
-    description = about(mean_of(noise=5.0, min_separation=3, clients=150))
+    description = describe(mean_of(noise=5.0, min_separation=3, clients=150))
     assert verify_bytes(ledger_bytes([1, 2, 3], description)).status == "verified"
     report = verify_bytes(ledger_bytes([0, 1, 5], description))
     assert report.unsure == ["min_separation = 3: rounds are missing, so users may have returned too early"]
@@ -251,9 +233,9 @@ def test_missing_rounds_may_have_let_users_return_too_early(verify_bytes):
 
 def test_a_summary_of_a_larger_separation_is_not_confirmed(tmp_path):
     mean = mean_of(noise=5.0, min_separation=12, clients=150)
-    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(30), about(mean)))
+    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(30), describe(mean)))
     for min_separation, status in ((12, "verified"), (30, "cannot verify")):
-        claims = read_claims(about(mean.with_values(min_separation=min_separation)))
+        claims = read_claims(describe(mean.with_values(min_separation=min_separation)))
         mu = participation_mu(claims, 150, 1e-10) * sqrt(ceil(30 / min_separation))
         (tmp_path / "summary.json").write_text(json.dumps({"epsilon": gaussian_epsilon(mu, 1e-6)[0]}))
         assert verify(tmp_path).status == status
@@ -262,9 +244,9 @@ def test_a_summary_of_a_larger_separation_is_not_confirmed(tmp_path):
 def test_the_window_is_that_of_the_plan():
     """Not that of the rounds that were charged: noise that was not canceled yet hides as much."""
     for rounds, limit, min_separation in product((1, 2, 7, 40), (None, 1, 2), (1, 3, 7, 64)):
-        who = Participation(150, rounds, None, "fixed-order", limit, min_separation)
+        participation = Participation(150, rounds, None, "fixed-order", limit, min_separation)
         claims = claims_of(min_separation=min_separation, rounds=rounds, max_participations=limit, clients=150)
-        assert claims.window == who.window
+        assert claims.window == participation.window
 
 
 @pytest.mark.parametrize(
@@ -277,7 +259,7 @@ def test_epsilon_of_a_run_that_is_not_finished_is_that_of_the_accountant(
     mean = mean_of(
         noise=5.0, min_separation=min_separation, rounds=rounds, max_participations=limit, clients=150, dim=2**16
     )
-    report = verify_bytes(ledger_bytes(range(charges), about(mean)))
+    report = verify_bytes(ledger_bytes(range(charges), describe(mean)))
     stated = mean.account(dict.fromkeys(range(charges), 1)).epsilon
     assert report.status == "verified"
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
@@ -308,7 +290,7 @@ def silo_report(verify_bytes, charges, **changes):
     """The accountant's ε, and the verifier's report."""
     plan = make_plan(**SILOS | changes)
     mean = plan.private_mean()
-    description = about(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
+    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
     return mean.account(dict.fromkeys(charges, 1)).epsilon, verify_bytes(ledger_bytes(charges, description))
 
 
@@ -354,7 +336,7 @@ def test_beside_no_honest_silo_only_residual_noise_counts(verify_bytes):
     ],
 )
 def test_correlated_noise_of_records_without_a_bound_is_not_verified(verify_bytes, changes, message):
-    description = change_mean(about(make_plan(**SILOS).private_mean()), **changes)
+    description = change_mean(describe(make_plan(**SILOS).private_mean()), **changes)
     report = verify_bytes(ledger_bytes(range(3), description))
     assert (report.status, report.epsilon) == ("cannot verify", None)
     assert any(re.search(message, doubt) for doubt in report.unsure), report.unsure
@@ -372,11 +354,11 @@ def record_run_pmf(first, rounds, residual, transient):
     state, reach = np.ones((1, 1)), len(transient) // 2
     for index in range(rounds):
         added = np.convolve(residual, first) if index == 0 else residual
-        after = np.zeros((len(state), len(added) + 4 * reach, len(transient)))
-        for before, (now, probability) in product(range(state.shape[1]), enumerate(transient)):
-            start = 2 * reach + now - (before if index else 0)
-            after[:, start : start + len(added), now] += probability * state[:, before, None] * added
-        state = after.reshape(-1, len(transient))
+        next_state = np.zeros((len(state), len(added) + 4 * reach, len(transient)))
+        for previous, (current, probability) in product(range(state.shape[1]), enumerate(transient)):
+            start = 2 * reach + current - (previous if index else 0)
+            next_state[:, start : start + len(added), current] += probability * state[:, previous, None] * added
+        state = next_state.reshape(-1, len(transient))
     return state.ravel()
 
 
@@ -392,8 +374,8 @@ def test_no_run_of_silos_is_easier_to_tell_apart(rounds):
     transient, epsilons = WIDE if rounds < 3 else NARROW, np.linspace(0, 5, 41)
     runs = [record_run_pmf(first, rounds, RESIDUAL, transient) for first in (np.eye(2)[0], np.eye(2)[1])]
     exact = _deltas(*runs, epsilons)
-    ratio, _ = record_path(RESIDUAL, transient, rounds)
-    noise, shifted = np.append(ratio.pmf, 0.0), np.append(ratio.pmf * ratio.values, ratio.unmatched)
+    ratio, _ = path_ratio(shift_ratio(RESIDUAL, pmf_variance(RESIDUAL)), pmf_variance(RESIDUAL), transient, rounds)
+    noise, shifted = (ratio.bit_sum_pmf(probability) for probability in (0, 1))
     bound = _deltas(noise, shifted, epsilons)
     assert (exact <= bound + 1e-12).all()
     assert exact[0] > 0.9 * bound[0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Rounding, Skellam, private_mean
+from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Skellam, StochasticRounding, private_mean
 from rqm.accounting.profiles import poisson_sampled_gaussian
 from rqm.bounds import Bound, PrivacyProfile, compose, epsilon
 from rqm.mechanisms.additive import Binomial
@@ -23,7 +23,7 @@ from rqm.verify import verify
 from rqm.verify.epsilon_bound import sampled_record_epsilon
 from rqm.verify.ledger_claims import read_claims
 from tests.plans import make_plan
-from tests.verify.ledgers import MEAN, about, change_mean, ledger_bytes
+from tests.verify.ledgers import MEAN, change_mean, describe, ledger_bytes
 from tests.verify.pmfs import bernoulli_sum, delta_of, joint, noise_sum, rounded
 
 # -- the accountant's ε ---------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def random_mechanism(draw, clip, std, clients):
     if kind == "rounding":
         levels = draw.choice([2, 2, 4])
         output_range = max(std, 1.001) * (levels - 1)
-        return Rounding(clip=clip, levels=levels, margin=min(output_range, 8000) - 1)
+        return StochasticRounding(clip=clip, levels=levels, margin=min(output_range, 8000) - 1)
     if kind == "rqm":
         levels = draw.choice([2, 4, 8, 16])
         keep = draw.choice([0.42, draw.uniform(0.05, 0.95), tuple(draw.uniform(0.1, 0.9) for _ in range(levels - 2))])
@@ -85,21 +85,24 @@ def random_run(seed, most_clients):
 
 
 def compared(path, seed, most_clients):
-    """The accountant's ε of a random ledger, and the verifier's report."""
+    """The accountant's ε of a random ledger, the verifier's report, and whether a fraction of users is honest."""
     mean, charges = random_run(seed, most_clients)
-    path.write_bytes(ledger_bytes(charges, about(mean)))
+    path.write_bytes(ledger_bytes(charges, describe(mean)))
     report, stated = verify(path), mean.account(Counter(charges)).epsilon
+    is_fraction = mean.threat_model.honest_fraction is not None
     is_odd = stated > 500 or max(Counter(charges).values()) > 1
-    if mean.threat_model.honest_fraction is not None and is_odd and report.status == "cannot verify":
+    if is_fraction and is_odd and report.status == "cannot verify":
         pytest.skip("a fraction of honest clients, with repeated rounds or an ε that is too large to be computed")
     assert (report.status, report.charges) == ("verified", len(charges)), report
-    return stated, report
+    return stated, report, is_fraction
 
 
-def agrees(stated, report):
-    """Beyond an ε of 10⁵ the accountant may have no Gaussian bound."""
-    least = report.lower if report.epsilon > 1e5 else stated
-    return report.lower <= stated and least <= report.epsilon <= 1.10 * stated
+def agrees(stated, report, is_fraction):
+    """Beyond an ε of 10⁵ the accountant may have no Gaussian bound; only the verifier mixes divergences of cohorts."""
+    smallest = report.lower if report.epsilon > 1e5 else stated
+    if is_fraction:
+        smallest = max(report.lower, stated / 2)
+    return report.lower <= stated and smallest <= report.epsilon <= 1.10 * stated
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -122,11 +125,13 @@ def test_epsilon_of_many_more_ledgers(tmp_path, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [Rounding(levels=2, margin=3.0), PBM(theta=0.1), RQM(levels=4, margin=9.0)])
+@pytest.mark.parametrize(
+    "mechanism", [StochasticRounding(levels=2, margin=3.0), PBM(theta=0.1), RQM(levels=4, margin=9.0)]
+)
 def test_epsilon_of_ten_thousand_clients(verify_bytes, mechanism):
     mean = private_mean(dim=2**20, clients=10_000, mechanism=replace(mechanism, clip=4 / 1024), delta=1e-7)
     stated = mean.account({0: 1}).epsilon
-    assert stated <= verify_bytes(ledger_bytes([0], about(mean))).epsilon <= 1.10 * stated
+    assert stated <= verify_bytes(ledger_bytes([0], describe(mean))).epsilon <= 1.10 * stated
 
 
 def test_epsilon_of_a_ledger_of_the_guard_is_that_of_the_command(tmp_path):
@@ -142,7 +147,7 @@ def test_epsilon_of_a_ledger_of_the_guard_is_that_of_the_command(tmp_path):
 
 @pytest.mark.parametrize(
     "mechanism",
-    [Rounding(clip=0.2, levels=2, margin=9.0), DiscreteGaussian(clip=0.2, scale=1.5, steps=5, bits=10)],
+    [StochasticRounding(clip=0.2, levels=2, margin=9.0), DiscreteGaussian(clip=0.2, scale=1.5, steps=5, bits=10)],
     ids=repr,
 )
 @pytest.mark.parametrize("count", [500, 6000, 8100])
@@ -150,7 +155,7 @@ def test_epsilon_of_some_coordinates_counts_the_second_clip(verify_bytes, mechan
     mean = private_mean(
         dim=5000, clients=60, mechanism=mechanism, delta=1e-6, rounds=8, max_participations=3, coordinates=count
     )
-    report = verify_bytes(ledger_bytes([0, 1, 2], about(mean)))
+    report = verify_bytes(ledger_bytes([0, 1, 2], describe(mean)))
     assert (report.wrong, report.unsure) == ([], [])
     stated = mean.account({0: 1, 1: 1, 2: 1}).epsilon
     assert stated <= report.epsilon <= 1.1 * stated
@@ -161,7 +166,7 @@ def test_epsilon_of_some_coordinates_counts_the_second_clip(verify_bytes, mechan
 @pytest.mark.parametrize(
     "mechanism",
     [
-        Rounding(clip=0.2, levels=2, margin=9.0),
+        StochasticRounding(clip=0.2, levels=2, margin=9.0),
         DiscreteGaussian(clip=0.2, scale=1.5, steps=5, bits=10),
         Gaussian(noise_multiplier=3.0),
     ],
@@ -170,23 +175,25 @@ def test_epsilon_of_some_coordinates_counts_the_second_clip(verify_bytes, mechan
 @pytest.mark.parametrize("zero_distance", [1.005, 1.3, 1.9])
 def test_epsilon_where_a_zero_update_is_no_vector_of_zeros(verify_bytes, mechanism, zero_distance):
     mean = private_mean(dim=900, clients=40, mechanism=mechanism, delta=1e-6, rounds=4, neighboring="zero-out")
-    report = verify_bytes(ledger_bytes(range(4), about(mean.with_values(zero_distance=zero_distance))))
+    report = verify_bytes(ledger_bytes(range(4), describe(mean.with_values(zero_distance=zero_distance))))
     stated = mean.with_values(zero_distance=zero_distance).account().epsilon
     assert report.status == "verified"
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
     if zero_distance > 1.1:
-        assert report.epsilon > 1.1 * verify_bytes(ledger_bytes(range(4), about(mean))).epsilon
+        assert report.epsilon > 1.1 * verify_bytes(ledger_bytes(range(4), describe(mean))).epsilon
 
 
-@pytest.mark.parametrize("mechanism", [Rounding(clip=0.2, levels=2, margin=9.0), Gaussian(noise_multiplier=3.0)])
+@pytest.mark.parametrize(
+    "mechanism", [StochasticRounding(clip=0.2, levels=2, margin=9.0), Gaussian(noise_multiplier=3.0)]
+)
 def test_of_some_coordinates_a_zero_update_may_be_as_far_as_any_vector(verify_bytes, mechanism):
     """The chosen coordinates of a vector may be opposite to those of the zero update, and are scaled up."""
     mean = private_mean(
         dim=900, clients=40, mechanism=mechanism, delta=1e-6, rounds=4, coordinates=64, neighboring="zero-out"
     )
-    replaced = verify_bytes(ledger_bytes(range(4), about(mean.with_values(neighboring="replace-one")))).epsilon
-    zeros = verify_bytes(ledger_bytes(range(4), about(mean)))
-    report = verify_bytes(ledger_bytes(range(4), about(mean.with_values(zero_distance=1.015))))
+    replaced = verify_bytes(ledger_bytes(range(4), describe(mean.with_values(neighboring="replace-one")))).epsilon
+    zeros = verify_bytes(ledger_bytes(range(4), describe(mean)))
+    report = verify_bytes(ledger_bytes(range(4), describe(mean.with_values(zero_distance=1.015))))
     assert (zeros.status, report.status) == ("verified", "verified")
     assert zeros.epsilon < 0.7 * replaced
     assert report.epsilon == replaced
@@ -206,7 +213,7 @@ def test_epsilon_of_vqsgd_is_the_accountants(verify_bytes, is_local, message_eps
         rounds=4,
         neighboring=neighboring,
     )
-    report = verify_bytes(ledger_bytes(range(4), about(mean)))
+    report = verify_bytes(ledger_bytes(range(4), describe(mean)))
     assert (report.wrong, report.unsure) == ([], [])
     stated = mean.guarantee().epsilon
     assert stated * 0.999 <= report.epsilon <= 1.1 * stated
@@ -219,11 +226,16 @@ def test_epsilon_of_vqsgd_is_the_accountants(verify_bytes, is_local, message_eps
 def test_epsilon_is_not_understated_where_its_exponential_is_no_number(verify_bytes, dim, margin):
     """Independent bits that are 1 with probability u, or all with 1 − u: ε is beyond 709."""
     mean = private_mean(
-        dim=dim, clients=1, mechanism=Rounding(levels=2, margin=margin), delta=1e-6, l2_clip=None, rotate=False
+        dim=dim,
+        clients=1,
+        mechanism=StochasticRounding(levels=2, margin=margin),
+        delta=1e-6,
+        l2_clip=None,
+        rotate=False,
     )
     u, ones = (2 + margin) / (2 + 2 * margin), np.arange(dim + 1)
     loss, probability = (2 * ones - dim) * log(u / (1 - u)), binom.pmf(ones, dim, u)
-    report = verify_bytes(ledger_bytes([0], about(mean)))
+    report = verify_bytes(ledger_bytes([0], describe(mean)))
     assert (probability * np.maximum(0, -np.expm1(np.minimum(0, report.epsilon - loss)))).sum() <= 1e-6
 
 
@@ -232,11 +244,11 @@ def test_epsilon_is_not_understated_where_its_exponential_is_no_number(verify_by
 @pytest.mark.parametrize("neighboring", ["replace-one", "zero-out"])
 def test_epsilon_is_at_least_that_of_two_coordinates(verify_bytes, clients, margin, neighboring):
     """The exact δ at many inputs of all clients, at the ε that is verified."""
-    mechanism, delta = Rounding(levels=2, margin=margin), 1e-3
+    mechanism, delta = StochasticRounding(levels=2, margin=margin), 1e-3
     mean = private_mean(
         dim=2, clients=clients, mechanism=mechanism, delta=delta, l2_clip=1.2, rotate=False, neighboring=neighboring
     )
-    verified, deltas = verify_bytes(ledger_bytes([0], about(mean))).epsilon, []
+    verified, deltas = verify_bytes(ledger_bytes([0], describe(mean))).epsilon, []
     inputs = [x for x in product((1, 0.6, 0, -0.6, -1), repeat=2) if np.hypot(*x) <= 1.2]
     ends = list(product((-1, 1), repeat=clients - 1))
 
@@ -254,11 +266,11 @@ def test_epsilon_is_at_least_that_of_two_coordinates(verify_bytes, clients, marg
 def test_epsilon_of_one_coordinate_of_one_client_is_exact(verify_bytes, margin):
     """Without others, ε is that of randomized response."""
     mean = private_mean(
-        dim=1, clients=1, mechanism=Rounding(levels=2, margin=margin), delta=1e-9, rotate=False, l2_clip=1.0
+        dim=1, clients=1, mechanism=StochasticRounding(levels=2, margin=margin), delta=1e-9, rotate=False, l2_clip=1.0
     )
     p = (1 + 1 / (1 + margin)) / 2
     exact = log((p - 1e-9) / (1 - p))
-    assert exact <= verify_bytes(ledger_bytes([0], about(mean))).epsilon <= 1.01 * exact
+    assert exact <= verify_bytes(ledger_bytes([0], describe(mean))).epsilon <= 1.01 * exact
 
 
 @pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam, Binomial])
@@ -267,7 +279,7 @@ def test_epsilon_is_at_least_that_of_additive_noise(verify_bytes, kind, clients)
     """The exact δ of two coordinates at all levels, from the noise that is sampled."""
     mechanism, delta = kind(scale=2.0, steps=3, bits=6), 1e-4
     mean = private_mean(dim=2, clients=clients, mechanism=mechanism, delta=delta, l2_clip=None, rotate=False)
-    verified, noise = verify_bytes(ledger_bytes([0], about(mean))).epsilon, noise_sum(mechanism, clients)
+    verified, noise = verify_bytes(ledger_bytes([0], describe(mean))).epsilon, noise_sum(mechanism, clients)
     p = np.outer(noise, noise)
     for shifts in product(range(-3, 4), repeat=2):
         q = np.roll(p, shifts, axis=(0, 1))
@@ -275,15 +287,15 @@ def test_epsilon_is_at_least_that_of_additive_noise(verify_bytes, kind, clients)
 
 
 def test_what_an_attack_reaches_is_a_part_of_epsilon(verify_bytes):
-    mechanism = Rounding(clip=4 / 1024, levels=2, margin=9)
+    mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=9)
     mean = private_mean(dim=2**20, clients=1000, mechanism=mechanism, delta=1e-6, rounds=5)
-    report = verify_bytes(ledger_bytes(range(5), about(mean)))
+    report = verify_bytes(ledger_bytes(range(5), describe(mean)))
     assert 0.2 * report.epsilon < report.lower < report.epsilon
 
 
 def test_epsilon_without_noise_at_the_ends_is_infinite(verify_bytes):
-    mean = private_mean(dim=4, clients=5, mechanism=Rounding(levels=2, margin=0.0), delta=1e-6)
-    report = verify_bytes(ledger_bytes([0], about(mean)))
+    mean = private_mean(dim=4, clients=5, mechanism=StochasticRounding(levels=2, margin=0.0), delta=1e-6)
+    report = verify_bytes(ledger_bytes([0], describe(mean)))
     assert (report.status, report.epsilon, report.to_dict()["epsilon"]) == ("verified", inf, "inf")
 
 
@@ -299,14 +311,14 @@ def test_epsilon_without_charges_is_zero(verify_bytes):
     "changes",
     [
         {"mechanism": RQM()},
-        {"mechanism": Rounding(levels=4, margin=1.0)},
+        {"mechanism": StochasticRounding(levels=4, margin=1.0)},
         {"mechanism": RandomizedResponse()},
         {"adversary": "outsider", "population": 100, "max_participations": None},
     ],
 )
 def test_what_has_no_bound_is_not_verified(verify_bytes, changes):
     values = {"dim": 100, "clients": 20, "mechanism": MEAN.mechanism, "delta": 1e-6, "rounds": 8}
-    report = verify_bytes(ledger_bytes([0], about(private_mean(**values | changes))))
+    report = verify_bytes(ledger_bytes([0], describe(private_mean(**values | changes))))
     assert (report.status, report.epsilon) == ("cannot verify", None)
 
 
@@ -314,25 +326,25 @@ def test_a_fraction_needs_clients_who_are_sampled_uniformly(verify_bytes):
     mean = private_mean(
         dim=100, clients=20, mechanism=MEAN.mechanism, delta=1e-6, rounds=8, honest_fraction=0.5, population=1000
     )
-    assert verify_bytes(ledger_bytes([0], about(mean))).status == "verified"
+    assert verify_bytes(ledger_bytes([0], describe(mean))).status == "verified"
     for sampling in ("available", "fixed-order"):
-        report = verify_bytes(ledger_bytes([0], change_mean(about(mean), sampling=sampling)))
+        report = verify_bytes(ledger_bytes([0], change_mean(describe(mean), sampling=sampling)))
         assert (report.status, report.epsilon) == ("cannot verify", None)
-    assert verify_bytes(ledger_bytes([0], change_mean(about(mean), population=None))).status == "cannot verify"
+    assert verify_bytes(ledger_bytes([0], change_mean(describe(mean), population=None))).status == "cannot verify"
 
 
 def test_a_fraction_and_repeated_rounds_have_no_bound(verify_bytes):
     mean = private_mean(
         dim=100, clients=20, mechanism=MEAN.mechanism, delta=1e-6, rounds=8, honest_fraction=0.5, population=1000
     )
-    report = verify_bytes(ledger_bytes([0, 1, 1], about(mean)))
+    report = verify_bytes(ledger_bytes([0, 1, 1], describe(mean)))
     assert report.unsure == ["honest_fraction = 0.5: this verifier has no bound for it and repeated rounds"]
 
 
 def test_a_fraction_that_is_nearly_gaussian_but_beyond_all_losses_is_not_verified(tmp_path):
     """Its μ is near to that of its variance, but no δ of an ε that is computed is enough."""
     mean, charges = random_run(916, 60)
-    (tmp_path / "some.jsonl").write_bytes(ledger_bytes(charges, about(mean)))
+    (tmp_path / "some.jsonl").write_bytes(ledger_bytes(charges, describe(mean)))
     assert verify(tmp_path / "some.jsonl").status == "cannot verify"
 
 
@@ -349,7 +361,7 @@ def silo_ledger(charges, **changes):
     """The accountant's ε of some rounds of silos, and the ledger."""
     plan = make_plan(**SILOS | changes)
     mean = plan.private_mean()
-    description = about(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
+    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
     return mean.account(Counter(charges)).epsilon, ledger_bytes(charges, description)
 
 
@@ -379,7 +391,7 @@ def test_epsilon_of_sampled_records_is_the_published_one_and_hardly_more(mu, rat
     profile = Bound(PrivacyProfile(((poisson_sampled_gaussian(mu, rate), 1),)))
     published = epsilon(compose([(profile, count)]), 1e-6)
     records = SILOS["records"] | {"sampling_rate": rate}
-    claims = read_claims(about(make_plan(**SILOS | {"records": records}).private_mean()))
+    claims = read_claims(describe(make_plan(**SILOS | {"records": records}).private_mean()))
     assert 0.999 * published <= sampled_record_epsilon(mu, claims, count) <= 1.02 * published + 0.03
 
 
@@ -391,8 +403,8 @@ def exact_record_epsilon(mechanism, clip, rate, silos, rounds, delta):
         parts = []
         for is_included in product((0, 1), repeat=len(records)):
             probability = np.prod([rate if included else 1 - rate for included in is_included])
-            own = float(np.clip(np.dot(is_included, records), -1, 1)) if records else 0.0
-            total = rounded(noise, steps * (own + 1))
+            value = float(np.clip(np.dot(is_included, records), -1, 1)) if records else 0.0
+            total = rounded(noise, steps * (value + 1))
             for _ in range(silos - 1):  # other silos send zero
                 total = rounded(total, mechanism.steps / 2)
             parts.append(probability * total)

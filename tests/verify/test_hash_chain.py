@@ -9,7 +9,7 @@ from rqm.ledger.ledger import Ledger
 from rqm.ledger.signing import Signer
 from rqm.verify import verify
 from tests.verify.ledgers import (
-    FAST_ABOUT,
+    FAST_DESCRIPTION,
     FAST_LEDGER,
     KEY,
     LEDGER,
@@ -30,8 +30,8 @@ def is_noticed(report):
 
 
 def test_a_sound_ledger_is_verified(verify_bytes):
-    known = {"head": hashes(LEDGER)[-1], "dim": 100, "delta": 1e-6, "honest_clients": 20, "rounds": 5}
-    report = verify_bytes(LEDGER, witness_bytes(LEDGER), key=public_key(KEY), **known)
+    expected = {"head": hashes(LEDGER)[-1], "dim": 100, "delta": 1e-6, "honest_clients": 20, "rounds": 5}
+    report = verify_bytes(LEDGER, witness_bytes(LEDGER), key=public_key(KEY), **expected)
     assert (report.status, report.notes) == ("verified", [])
     assert (report.charges, report.rounds, report.max_participations, report.min_honest) == (5, 4, 4, 20)
     assert (report.head_hash, report.key) == (hashes(LEDGER)[-1], public_key(KEY))
@@ -40,7 +40,7 @@ def test_a_sound_ledger_is_verified(verify_bytes):
 @pytest.mark.parametrize("is_signed", [True, False])
 def test_a_ledger_of_the_package_is_verified(tmp_path, is_signed):
     key = Signer(tmp_path / "key") if is_signed else None
-    with Ledger(tmp_path / "some.jsonl", FAST_ABOUT, key=key) as ledger:
+    with Ledger(tmp_path / "some.jsonl", FAST_DESCRIPTION, key=key) as ledger:
         heads = [ledger.charge(round_index) for round_index in (0, 1, 1)]
     report = verify(tmp_path / "some.jsonl", key=key and key.public)
     assert (report.status, report.charges, report.head_hash) == ("verified", 3, heads[-1])
@@ -48,7 +48,7 @@ def test_a_ledger_of_the_package_is_verified(tmp_path, is_signed):
 
 def test_every_changed_byte_is_noticed(tmp_path):
     path, draw = tmp_path / "some.jsonl", random.Random(1)
-    ledger = ledger_bytes([0, 1], FAST_ABOUT)
+    ledger = ledger_bytes([0, 1], FAST_DESCRIPTION)
     for index in range(len(ledger)):
         for byte in {ledger[index] ^ 32, draw.randrange(256)} - {ledger[index]}:
             path.write_bytes(ledger[:index] + bytes([byte]) + ledger[index + 1 :])
@@ -58,7 +58,7 @@ def test_every_changed_byte_is_noticed(tmp_path):
 @pytest.mark.parametrize("is_signed", [True, False])
 def test_every_small_edit_is_noticed(tmp_path, is_signed):
     path, draw = tmp_path / "some.jsonl", random.Random(2)
-    ledger = FAST_LEDGER if is_signed else ledger_bytes([0, 1, 2, 2, 3], FAST_ABOUT, key=None)
+    ledger = FAST_LEDGER if is_signed else ledger_bytes([0, 1, 2, 2, 3], FAST_DESCRIPTION, key=None)
     prefixes = [b"".join(ledger.splitlines(keepends=True)[:count]) for count in range(1, 7)]
     for _ in range(2000):
         index = draw.randrange(len(ledger))
@@ -79,16 +79,16 @@ def test_missing_exchanged_and_repeated_lines_are_noticed(verify_bytes):
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_nonce_of_the_wrong_form_is_noticed(verify_bytes, nonce, number):
     nonces = [f"{n:016x}" for n in range(4)]
-    assert verify_bytes(ledger_bytes([0, 1, 2], FAST_ABOUT, nonces=nonces)).status == "verified"
+    assert verify_bytes(ledger_bytes([0, 1, 2], FAST_DESCRIPTION, nonces=nonces)).status == "verified"
     nonces[number] = nonce
-    report = verify_bytes(ledger_bytes([0, 1, 2], FAST_ABOUT, nonces=nonces))
+    report = verify_bytes(ledger_bytes([0, 1, 2], FAST_DESCRIPTION, nonces=nonces))
     assert len(report.wrong) == 1
     assert f"line {number + 1} has the nonce {nonce!r}" in report.wrong[0]
 
 
 def test_another_format_is_refused_with_the_remedy(verify_bytes):
     for version in (3, 5, "4", True):
-        report = verify_bytes(ledger_bytes([0], FAST_ABOUT, first={"ledger": version}))
+        report = verify_bytes(ledger_bytes([0], FAST_DESCRIPTION, first={"ledger": version}))
         assert report.status == "cannot verify"
         assert (
             "this version verifies format 4; use `rqm verify` of the version that wrote the ledger" in report.unsure[0]
@@ -107,7 +107,7 @@ def test_a_last_line_without_newline_is_counted_and_reported(verify_bytes):
 
 
 def test_every_truncation_is_noticed_with_a_witness(verify_bytes):
-    ledger = ledger_bytes([0, 1], FAST_ABOUT)
+    ledger = ledger_bytes([0, 1], FAST_DESCRIPTION)
     for size in range(len(ledger)):
         assert is_noticed(verify_bytes(ledger[:size], witness_bytes(ledger))), size
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rqm import PBM, RQM, CorrelatedNoise, DiscreteGaussian, Rounding, Skellam
+from rqm import PBM, RQM, CorrelatedNoise, DiscreteGaussian, Skellam, StochasticRounding
 from rqm.mechanisms.additive import Binomial
 from rqm.verify.integer_pmfs import (
     end_pmfs,
@@ -19,7 +19,7 @@ from rqm.verify.integer_pmfs import (
     transient_noise,
     unbounded_noise,
 )
-from rqm.verify.report import Unverifiable
+from rqm.verify.verification_report import Unverifiable
 from tests.verify.pmfs import modular_sum, noise_sum
 
 
@@ -37,8 +37,8 @@ def test_rows_of_rqm_are_those_that_are_sampled(levels, keep):
 @pytest.mark.parametrize(
     "mechanism",
     [
-        Rounding(levels=2, margin=3.0),
-        Rounding(levels=4, margin=3.0),
+        StochasticRounding(levels=2, margin=3.0),
+        StochasticRounding(levels=4, margin=3.0),
         RQM(levels=8, margin=9.0, keep=0.3),
         PBM(levels=5),
     ],
@@ -52,7 +52,9 @@ def test_pmfs_at_the_ends_are_those_that_are_sampled(mechanism):
         assert message == pytest.approx(sampled[sampled > 0], rel=1e-7)  # an encoder rounds inputs
 
 
-@pytest.mark.parametrize("mechanism", [Rounding(levels=3, margin=9.0), Rounding(levels=4, margin=1.0), RQM()], ids=repr)
+@pytest.mark.parametrize(
+    "mechanism", [StochasticRounding(levels=3, margin=9.0), StochasticRounding(levels=4, margin=1.0), RQM()], ids=repr
+)
 def test_levels_inside_the_clip_are_refused(mechanism):
     with pytest.raises(Unverifiable, match="a level lies inside the clip"):
         end_pmfs(mechanism.to_dict())

@@ -9,13 +9,13 @@ from math import comb, inf
 
 import pytest
 
-from rqm import DiscreteGaussian, Gaussian, Rounding, private_mean
+from rqm import DiscreteGaussian, Gaussian, StochasticRounding, private_mean
 from rqm.plan.plan import Adapt
 from rqm.related.vqsgd import VQSGD
 from rqm.verify.ledger_claims import read_claims
-from rqm.verify.report import Unverifiable
+from rqm.verify.verification_report import Unverifiable
 from tests.plans import make_plan
-from tests.verify.ledgers import LEDGER, MEAN, about, change_mean, ledger_bytes, plan_table
+from tests.verify.ledgers import LEDGER, MEAN, change_mean, describe, ledger_bytes, plan_table
 
 # -- claims ---------------------------------------------------------------------------------------
 
@@ -26,16 +26,18 @@ from tests.verify.ledgers import LEDGER, MEAN, about, change_mean, ledger_bytes,
         MEAN,
         MEAN.with_values(rotate=False),
         replace(MEAN, l2_clip=None),
-        private_mean(dim=5000, clients=60, mechanism=Rounding(clip=0.2, levels=2), delta=1e-6, coordinates=500),
+        private_mean(
+            dim=5000, clients=60, mechanism=StochasticRounding(clip=0.2, levels=2), delta=1e-6, coordinates=500
+        ),
         private_mean(dim=5000, clients=60, mechanism=DiscreteGaussian(clip=0.01), delta=1e-6, min_survivors=50),
     ],
 )
 def test_claims_are_the_values_of_the_mean(mean):
-    claims, clip = read_claims(about(mean)), mean.mechanism.clip
+    claims, clip = read_claims(describe(mean)), mean.mechanism.clip
     assert claims.sent == mean.coordinates
     assert claims.squared_length == pytest.approx(min(mean.coordinates, (mean.l2_bound / clip) ** 2))
     assert claims.squared_distance == 4 * claims.squared_length
-    zero_out = read_claims(about(mean.with_values(neighboring="zero-out")))
+    zero_out = read_claims(describe(mean.with_values(neighboring="zero-out")))
     assert zero_out.squared_distance == claims.squared_length
     assert zero_out.distance_anywhere == claims.distance_anywhere == inf
     assert claims.dropouts == mean.participation.dropouts
@@ -51,7 +53,7 @@ def test_the_limit_counts_charged_rounds():
         first = draw.randrange(rounds)
         charges = Counter(range(first, draw.randint(first + 1, rounds + 3)))
         expected = mean.participation.spanning(charges).limit
-        assert min(read_claims(about(mean)).limit(charges), len(charges)) == min(expected, len(charges))
+        assert min(read_claims(describe(mean)).limit(charges), len(charges)) == min(expected, len(charges))
 
 
 @pytest.mark.parametrize(
@@ -68,14 +70,12 @@ def test_cohorts_cover_all_numbers_of_honest_clients(population, clients, fracti
         }
     )
     for releases, delta in product((1, 7), (1e-6, 0.3)):
-        claims = read_claims(about(replace(mean, delta=delta)))
+        claims = read_claims(describe(replace(mean, delta=delta)))
         cohorts, left = claims.cohorts(releases)
         failure = (delta - left) / releases
-        for least in range(1, clients + 2):  # a cohort counts for the smallest number in it
-            fewer = sum(weight for number, weight in exact.items() if number < least)
-            assert sum(weight for weight, number in cohorts if number < least) >= fewer - failure
-        fewest, left = claims.min_honest(releases)
-        assert sum(weight for number, weight in exact.items() if number < fewest) <= (delta - left) / releases
+        for smallest in range(1, clients + 2):  # a cohort counts for the smallest number in it
+            fewer = sum(weight for number, weight in exact.items() if number < smallest)
+            assert sum(weight for weight, number in cohorts if number < smallest) >= fewer - failure
 
 
 # -- values that are not known, or impossible -----------------------------------------------------
@@ -86,9 +86,9 @@ def unknown_descriptions():
     tables = [{}, {"clients": 20}, plan_table(more=1), plan_table(transforms={"l2_clip": 1.0})]
     tables += [{name: value for name, value in plan_table().items() if name != "records"}]
     for plan in tables:
-        yield about(plan=plan)
-    yield from (about(more=1), about(users=19), about(users="x"), about(users=True), about(seeded=True))
-    yield {name: value for name, value in about().items() if name != "plan"}
+        yield describe(plan=plan)
+    yield from (describe(more=1), describe(users=19), describe(users="x"), describe(users=True), describe(seeded=True))
+    yield {name: value for name, value in describe().items() if name != "plan"}
     for name, values in {
         "delta": [1, 0, -1e-6, "x", None, True],
         "rounds": ["x", 0, None, True, 8.0],
@@ -114,17 +114,17 @@ def unknown_descriptions():
         "noise": [5.0, {}],
     }.items():
         for value in values:
-            yield change_mean(about(), **{name: value})
-    yield change_mean(about(), honest_clients=3, honest_fraction=0.5, population=20, sampling="uniform")
-    yield about(MEAN.with_values(population=20, sampling="uniform", honest_fraction=0.5), users=10**6)
+            yield change_mean(describe(), **{name: value})
+    yield change_mean(describe(), honest_clients=3, honest_fraction=0.5, population=20, sampling="uniform")
+    yield describe(MEAN.with_values(population=20, sampling="uniform", honest_fraction=0.5), users=10**6)
     mechanism = MEAN.mechanism.to_dict()
     for value in ("x", {}, None, 1, 0.0, [0.5]):
         rqm = {"mechanism": "rqm", "clip": 1.0, "margin": 9.0, "levels": 2, "keep": value}
-        yield change_mean(about(), mechanism=rqm)
+        yield change_mean(describe(), mechanism=rqm)
     for value in (False, [], "0"):
-        yield change_mean(about(), mechanism={**mechanism, "margin": value})
-    yield change_mean(about(), mechanism={**mechanism, "more": 1})
-    yield change_mean(about(), mechanism="rounding")
+        yield change_mean(describe(), mechanism={**mechanism, "margin": value})
+    yield change_mean(describe(), mechanism={**mechanism, "more": 1})
+    yield change_mean(describe(), mechanism="rounding")
 
 
 @pytest.mark.parametrize("description", list(unknown_descriptions()))
@@ -134,9 +134,9 @@ def test_what_is_not_known_is_not_verified(verify_bytes, description):
     assert report.status == "cannot verify"
 
 
-@pytest.mark.parametrize("missing", sorted(about()["mean"]))
+@pytest.mark.parametrize("missing", sorted(describe()["mean"]))
 def test_a_missing_value_is_not_verified(verify_bytes, missing):
-    description = about()
+    description = describe()
     del description["mean"][missing]
     assert verify_bytes(ledger_bytes([0], description)).status == "cannot verify"
 
@@ -145,7 +145,7 @@ def test_a_missing_value_is_not_verified(verify_bytes, missing):
 def test_users_return_no_later_than_the_population_allows(verify_bytes, is_known_by_population):
     """Of 100 users with 20 in a round, some return after 5 rounds."""
     for min_separation, status in ((5, "verified"), (6, "cannot verify")):
-        description = change_mean(about(), min_separation=min_separation, max_participations=None)
+        description = change_mean(describe(), min_separation=min_separation, max_participations=None)
         if is_known_by_population:
             description = change_mean(description, population=100)
         else:
@@ -156,7 +156,7 @@ def test_users_return_no_later_than_the_population_allows(verify_bytes, is_known
 
 
 def test_seeded_messages_are_not_private(verify_bytes):
-    report = verify_bytes(ledger_bytes([0], about(seeded=True)))
+    report = verify_bytes(ledger_bytes([0], describe(seeded=True)))
     assert all("seeded randomness, which anyone can repeat: not private" in doubt for doubt in report.unsure)
 
 
@@ -165,9 +165,9 @@ def test_values_of_vqsgd_are_checked(verify_bytes):
     mechanism = mean.mechanism.to_dict()
 
     def doubt(**changes):
-        return verify_bytes(ledger_bytes([0], change_mean(about(mean), **changes))).unsure[0]
+        return verify_bytes(ledger_bytes([0], change_mean(describe(mean), **changes))).unsure[0]
 
-    assert verify_bytes(ledger_bytes([0], about(mean))).status == "verified"
+    assert verify_bytes(ledger_bytes([0], describe(mean))).status == "verified"
     assert "honest_clients = 2: must be 1" in doubt(honest_clients=2)
     assert "honest_clients = None: must be 1" in doubt(honest_clients=None)
     assert "epsilon = 26" in doubt(mechanism={**mechanism, "epsilon": 26.0})
@@ -176,7 +176,7 @@ def test_values_of_vqsgd_are_checked(verify_bytes):
 
 
 def test_a_gaussian_needs_an_l2_clip(verify_bytes):
-    description = change_mean(about(MEAN), mechanism=Gaussian(3.0).to_dict())
+    description = change_mean(describe(MEAN), mechanism=Gaussian(3.0).to_dict())
     assert verify_bytes(ledger_bytes([0], description)).status == "verified"
     report = verify_bytes(ledger_bytes([0], change_mean(description, l2_clip=None)))
     assert report.unsure == ["l2_clip = None: must be given with Gaussian noise"]
@@ -198,7 +198,7 @@ def test_what_contradicts_the_auditor_is_wrong(verify_bytes, name, value):
 def test_what_agrees_with_the_auditor_is_verified(verify_bytes):
     assert verify_bytes(LEDGER, dim=100, delta=1e-6, honest_clients=20, rounds=5).status == "verified"
     mean = MEAN.with_values(honest_fraction=0.5, population=1000, sampling="uniform")
-    ledger = ledger_bytes([0], about(mean))
+    ledger = ledger_bytes([0], describe(mean))
     assert verify_bytes(ledger, honest_fraction=0.5).status == "verified"
     assert verify_bytes(ledger, honest_fraction=0.6).status == "wrong"
     assert verify_bytes(ledger, honest_clients=20).status == "wrong"
@@ -208,12 +208,12 @@ def test_one_honest_client_is_not_a_fraction_of_one(verify_bytes):
     """1 == 1.0 in Python: the mean counts on all users, the plan and the auditor on one client."""
     mean = MEAN.with_values(honest_fraction=1.0, population=1000, sampling="uniform")
     plan = plan_table(mean, honest_clients=1, honest_fraction=None)
-    assert verify_bytes(ledger_bytes([0], about(mean, plan_table(mean)))).status == "verified"
-    assert verify_bytes(ledger_bytes([0], about(mean, plan))).status == "wrong"
-    assert verify_bytes(ledger_bytes([0], about(mean)), honest_clients=1).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(mean, plan_table(mean)))).status == "verified"
+    assert verify_bytes(ledger_bytes([0], describe(mean, plan))).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(mean)), honest_clients=1).status == "wrong"
     single = MEAN.with_values(honest_clients=1)
-    assert verify_bytes(ledger_bytes([0], about(single)), honest_fraction=1.0).status == "wrong"
-    assert verify_bytes(ledger_bytes([0], about(single, plan_table(single, honest_clients=True)))).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(single)), honest_fraction=1.0).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(single, plan_table(single, honest_clients=True)))).status == "wrong"
 
 
 # -- the plan -------------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def test_one_honest_client_is_not_a_fraction_of_one(verify_bytes):
     ],
 )
 def test_a_plan_that_says_otherwise_is_wrong(verify_bytes, name, value):
-    assert verify_bytes(ledger_bytes([0], about(plan=plan_table()))).status == "verified"
-    assert verify_bytes(ledger_bytes([0], about(plan=plan_table(**{name: value})))).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(plan=plan_table()))).status == "verified"
+    assert verify_bytes(ledger_bytes([0], describe(plan=plan_table(**{name: value})))).status == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -257,25 +257,25 @@ def test_a_plan_that_says_otherwise_is_wrong(verify_bytes, name, value):
 def test_a_plan_without_delta_means_the_default(verify_bytes, delta, population, status):
     mean = MEAN.with_values(delta=delta, population=population)
     plan = plan_table(mean, delta=None)
-    assert verify_bytes(ledger_bytes([0], about(mean, plan))).status == status
+    assert verify_bytes(ledger_bytes([0], describe(mean, plan))).status == status
 
 
 def test_a_plan_without_dim_says_nothing_of_it(verify_bytes):
-    assert verify_bytes(ledger_bytes([0], about(plan=plan_table(dim=None)))).status == "verified"
+    assert verify_bytes(ledger_bytes([0], describe(plan=plan_table(dim=None)))).status == "verified"
 
 
 def test_lost_clients_mean_that_any_number_may_survive(verify_bytes):
     mean = MEAN.with_values(min_survivors=1)
     plan = plan_table(mean, lost=0.1, min_survivors=None)
-    assert verify_bytes(ledger_bytes([0], about(mean, plan))).status == "verified"
-    assert verify_bytes(ledger_bytes([0], about(MEAN, {**plan_table(), "lost": 0.1}))).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(mean, plan))).status == "verified"
+    assert verify_bytes(ledger_bytes([0], describe(MEAN, {**plan_table(), "lost": 0.1}))).status == "wrong"
 
 
 def test_an_l2_clip_outside_of_transforms_hides_nothing(verify_bytes):
     transforms = {"l2_clip": 50.0, "rotate": True, "coordinates": None}
     hidden = plan_table(transforms=transforms, l2_clip=1.0)
-    assert verify_bytes(ledger_bytes([0], about(plan=hidden))).status == "cannot verify"
-    assert verify_bytes(ledger_bytes([0], about(plan=plan_table(transforms=transforms)))).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(plan=hidden))).status == "cannot verify"
+    assert verify_bytes(ledger_bytes([0], describe(plan=plan_table(transforms=transforms)))).status == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -297,11 +297,16 @@ def test_an_l2_clip_outside_of_transforms_hides_nothing(verify_bytes):
 def test_the_number_of_coordinates_is_that_of_the_plan(verify_bytes, in_mean, in_transforms, status):
     """Of 64, the length of a rotated vector, all are sent."""
     mean = private_mean(
-        dim=50, clients=20, mechanism=Rounding(clip=1.5, levels=2, margin=9.0), delta=1e-6, rounds=8, coordinates=16
+        dim=50,
+        clients=20,
+        mechanism=StochasticRounding(clip=1.5, levels=2, margin=9.0),
+        delta=1e-6,
+        rounds=8,
+        coordinates=16,
     )
     plan = plan_table(mean)
     plan["transforms"] |= in_transforms
-    description = change_mean(about(mean, plan), **in_mean)
+    description = change_mean(describe(mean, plan), **in_mean)
     assert verify_bytes(ledger_bytes([0, 1], description)).status == status
 
 
@@ -309,7 +314,7 @@ def methods_plan(**values):
     return make_plan(
         model="own",
         dim=51,
-        mechanism=Rounding(clip=0.8, margin=9.0, levels=2),
+        mechanism=StochasticRounding(clip=0.8, margin=9.0, levels=2),
         clients=8,
         rounds=3,
         server={"optimizer": "sgd", "rate": 0.1},
@@ -321,12 +326,12 @@ def methods_plan(**values):
 def test_a_method_that_sends_two_vectors_is_not_charged_for_one(verify_bytes):
     plan = methods_plan(client={"work": "fedaq"})
     table = json.loads(json.dumps(plan.to_dict()))
-    ledger = ledger_bytes([0], about(plan.private_mean(), table))
+    ledger = ledger_bytes([0], describe(plan.private_mean(), table))
     assert verify_bytes(ledger).wrong == []
     assert verify_bytes(ledger, dim=51).wrong == []
     assert verify_bytes(ledger, dim=52).wrong == ["dim = 102: expected 104"]
     one_vector = methods_plan(client={"work": "local"}).private_mean()
-    report = verify_bytes(ledger_bytes([0], about(one_vector, table)))
+    report = verify_bytes(ledger_bytes([0], describe(one_vector, table)))
     assert report.wrong == ["dim = 51 is charged for: the ledger's plan says 102"]
 
 
@@ -334,7 +339,7 @@ def test_an_unknown_method_is_not_verified(verify_bytes):
     plan = methods_plan()
     table = json.loads(json.dumps(plan.to_dict()))
     table["client"]["work"] = "fedprox"
-    assert "client.work = 'fedprox'" in verify_bytes(ledger_bytes([0], about(plan.private_mean(), table))).unsure[0]
+    assert "client.work = 'fedprox'" in verify_bytes(ledger_bytes([0], describe(plan.private_mean(), table))).unsure[0]
 
 
 # -- records of silos -----------------------------------------------------------------------------
@@ -373,7 +378,7 @@ def test_a_plan_of_silos_is_compared(verify_bytes, change, status):
     table = json.loads(json.dumps(plan.to_dict()))
     for name, value in change.items():
         table[name] = {**table[name], **value} if isinstance(value, dict) else value
-    assert verify_bytes(ledger_bytes([0], about(plan.private_mean(), table))).status == status
+    assert verify_bytes(ledger_bytes([0], describe(plan.private_mean(), table))).status == status
 
 
 @pytest.mark.parametrize(
@@ -400,7 +405,7 @@ def test_a_plan_of_silos_is_compared(verify_bytes, change, status):
     ],
 )
 def test_records_with_other_values_are_not_known(changes, message):
-    description = about(silos_plan().private_mean())
+    description = describe(silos_plan().private_mean())
     assert read_claims(description).unit == "record"
     with pytest.raises(Unverifiable) as doubt:
         read_claims(change_mean(description, **changes))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rqm.verify
-from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Rounding, private_mean
+from rqm import PBM, RQM, DiscreteGaussian, Gaussian, StochasticRounding, private_mean
 from rqm.ledger.ledger import LEDGER as LEDGER_NAME
 from rqm.ledger.ledger import read
 from rqm.mechanisms.additive import Binomial
@@ -24,7 +24,7 @@ from rqm.training.trainer import Trainer
 from rqm.verify import verify
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
-from tests.verify.ledgers import LEDGER, MEAN, about, change_mean, hashes, ledger_bytes, plan_table
+from tests.verify.ledgers import LEDGER, MEAN, change_mean, describe, hashes, ledger_bytes, plan_table
 
 
 def test_the_verifier_imports_nothing_of_the_package():
@@ -125,7 +125,7 @@ def test_an_epsilon_that_cannot_be_confirmed_is_not_verified(verify_run):
 CHARGED = private_mean(
     dim=2000,
     clients=40,
-    mechanism=Rounding(clip=0.1, levels=2, margin=9.0),
+    mechanism=StochasticRounding(clip=0.1, levels=2, margin=9.0),
     delta=1e-6,
     l2_clip=None,
     rotate=False,
@@ -146,7 +146,7 @@ CHARGED = private_mean(
 )
 def test_an_epsilon_of_other_releases_is_not_confirmed(tmp_path, wrong):
     """Stated by an accountant with a wrong dimension, δ, number of honest clients or of rounds."""
-    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(4), about(CHARGED)))
+    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(range(4), describe(CHARGED)))
     for mean, statuses in ((CHARGED, {"verified"}), (CHARGED.with_values(**wrong), {"wrong", "cannot verify"})):
         stated = mean.account(dict.fromkeys(range(mean.participation.rounds), 1)).epsilon
         (tmp_path / "summary.json").write_text(json.dumps({"epsilon": stated}))
@@ -157,7 +157,7 @@ def test_an_epsilon_of_other_releases_is_not_confirmed(tmp_path, wrong):
 
 PLAN = make_plan(
     model="own",
-    mechanism=Rounding(clip=0.8, margin=9.0, levels=2),
+    mechanism=StochasticRounding(clip=0.8, margin=9.0, levels=2),
     clients=8,
     rounds=3,
     evaluate_every=3,
@@ -232,20 +232,20 @@ def test_a_round_is_on_the_disk_before_clients_are_asked(name, tmp_path, monkeyp
 def strange_ledgers():
     yield from (b"", b"\n", b"\x00" * 99, bytes(range(256)), b"[" * 10**6 + b"\n", b'{"a":' * 10**6 + b"\n", b"null\n")
     yield from (b'{"ledger": 9}\n', b'{"ledger": [[]]}\n', b'{"ledger": ' + b"9" * 5000 + b"}\n")
-    mean = about()["mean"]
+    mean = describe()["mean"]
     for description in ({}, {"mean": []}, {"mean": {}}, {"mean": None}, {"mean": mean, "plan": 3}):
         yield ledger_bytes([0], description)
     for name, value in product(mean, (None, -1, 0, 2**70, 10**400, 1e308, float("nan"), inf, "x", [], {}, True)):
-        yield ledger_bytes([0, 0], change_mean(about(), **{name: value}))
+        yield ledger_bytes([0, 0], change_mean(describe(), **{name: value}))
     for kind in (MEAN.mechanism, RQM(levels=4, margin=9.0), PBM(), DiscreteGaussian(), Binomial(), Gaussian()):
         mechanism = json.loads(json.dumps(kind.to_dict()))
         for name, value in product(
             mechanism, (None, -1, 0, 2, 2**70, 10**400, 1e308, 1e-308, float("nan"), "x", [0.5])
         ):
-            yield ledger_bytes([0], change_mean(about(), mechanism={**mechanism, name: value}))
+            yield ledger_bytes([0], change_mean(describe(), mechanism={**mechanism, name: value}))
     noise = {"transient_std": 5.0, "residual_std": 1.5, "gain": 5}
     for name, value in product(noise, (None, -1, 0, 2**70, 10**400, 1e308, 1e-308, float("nan"), "x", [0.5], True)):
-        yield ledger_bytes([0], change_mean(about(), noise={**noise, name: value}))
+        yield ledger_bytes([0], change_mean(describe(), noise={**noise, name: value}))
     for first in ({"ledger": True}, {"key": "x"}, {"key": []}, {"key": "0" * 64}, {"about": []}, {"round": 1}):
         yield ledger_bytes([0], first=first)
     yield from (ledger_bytes([round_index]) for round_index in (-1, True, 1.5, None, "x", [], 10**400))

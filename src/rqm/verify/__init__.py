@@ -1,6 +1,6 @@
 """An independent verifier of ledgers. It shares nothing with the rest of the package, and imports nothing of it."""
 
-from .report import Report
+from .verification_report import Report
 from .verifier import verify
 
 __all__ = ["Report", "verify"]

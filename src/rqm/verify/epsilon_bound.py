@@ -4,17 +4,16 @@ docs/verify.md has the proofs. Privacy loss distributions are composed by dp_acc
 """
 
 from collections import Counter
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import atanh, expm1, inf, log, log1p, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from .correlated_bound import fixed_order_epsilon, participation_mu
 from .gaussian_bound import (
-    DISTANCES,
     SLACK,
     anywhere_mu,
     gaussian_delta,
@@ -24,10 +23,11 @@ from .gaussian_bound import (
 )
 from .integer_pmfs import LONG, TAIL, Array, end_pmfs, missing_from_sum, modular_noise, other_sums
 from .ledger_claims import AFFINE, Claims
-from .report import Unverifiable
+from .verification_report import Unverifiable
 
 ORDERS: tuple[float, ...] = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14)
 ORDERS += (16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512)
+"""Rényi orders."""
 CELLS = np.array([0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0])
 """Distances of two inputs, over the largest, between which every outcome is taken at its worst."""
 STEP_PARTS = 48
@@ -40,8 +40,6 @@ LOSS_POINTS = 1000
 """Points of a privacy loss on either side of zero."""
 LOSS_ERROR, FFT_ERROR = 2e-13, 1e-13
 """More than the rounding error of a coordinate's δ, and than that of δ by Fourier transforms."""
-NEARLY_GAUSSIAN = 1.03
-"""Within this factor of a Gaussian of the same variance (in μ), other bounds are not computed."""
 RESERVED, TAIL_PART = 2e-3, 1e-3
 """The parts of δ that are left unused, as an accountant may, and that pay for outcomes far in the tails."""
 MAX_EPSILON = 700.0
@@ -84,7 +82,7 @@ def privacy_spent(claims: Claims, charges: Counter[int]) -> PrivacySpent:
     if claims.adversary == "outsider":
         raise Unverifiable("adversary = 'outsider': this verifier has no bound for it")
     releases = sum(count for _, count in charges.most_common(claims.limit(charges)))
-    honest = claims.min_honest(max(1, releases))[0]
+    honest = claims.cohorts(max(1, releases))[0][0][1]
     if not releases:
         return PrivacySpent(0.0, 0.0, 0.0, 0, honest)
     is_repeated = max(charges.values()) > 1
@@ -112,7 +110,7 @@ def user_epsilon(claims: Claims, releases: int) -> tuple[float, float | None, fl
     delta = (1 - RESERVED) * claims.delta
     failure = TAIL_PART * claims.delta / releases
     if claims.noise is not None:
-        mu = participation_mu(claims, claims.min_honest(releases)[0], failure) * sqrt(releases)
+        mu = participation_mu(claims, claims.cohorts(releases)[0][0][1], failure) * sqrt(releases)
         return gaussian_epsilon(mu, delta)[0], mu, 0.0
     if claims.kind == "gaussian":
         per_distance = sqrt(releases) / claims.mechanism["noise_multiplier"]
@@ -120,22 +118,22 @@ def user_epsilon(claims: Claims, releases: int) -> tuple[float, float | None, fl
         attained_mu = claims.attained * (1 if claims.neighboring == "zero-out" else 2) * per_distance
         return gaussian_epsilon(mu, delta)[0], mu, gaussian_epsilon(attained_mu, claims.delta)[1]
     cohorts, delta_left = claims.cohorts(releases)
-    mus = [(weight, release_mu(claims, honest, failure)) for weight, honest in cohorts]
-    largest = max(mu for _, mu in mus)
+    mus = [release_mu(claims, honest, failure) for _, honest in cohorts]
+    largest = max(mus)
     total_mu: float | None = None
     if len(mus) == 1 or largest == inf:
         total_mu = largest * sqrt(releases)
         epsilon = gaussian_epsilon(total_mu, delta_left - RESERVED * claims.delta)[0]
     else:
-        epsilon = _gaussian_mixture_epsilon(mus, releases, delta_left - RESERVED * claims.delta)
-        largest = largest if epsilon < inf else inf
+        parts = [(weight, partial(gaussian_delta, mu)) for (weight, _), mu in zip(cohorts, mus, strict=True)]
+        largest_loss = gaussian_epsilon(largest, TAIL_PART * claims.delta / releases)[0]
+        epsilon = _loss_epsilon(parts, largest_loss, 1, releases, delta_left - RESERVED * claims.delta)
     if claims.kind in AFFINE:
-        other, lower = _affine_epsilon(claims, releases, largest)
+        non_gaussian_epsilon, lower = _affine_epsilon(claims, releases)
     else:
-        other = _additive_epsilon(claims, releases)
-        lower = 0.0
-    if other < epsilon:
-        epsilon = other
+        non_gaussian_epsilon, lower = _additive_epsilon(claims, releases), 0.0
+    if non_gaussian_epsilon < epsilon:
+        epsilon = non_gaussian_epsilon
         total_mu = None
     if MAX_EPSILON < epsilon < inf and claims.honest_fraction is not None:
         raise Unverifiable(
@@ -146,46 +144,33 @@ def user_epsilon(claims: Claims, releases: int) -> tuple[float, float | None, fl
 
 # -- Rényi divergences ----------------------------------------------------------------------------
 
+Divergence = Callable[[float], float]
+"""D_α of a release, by α."""
 
-def _renyi_epsilon(
-    claims: Claims, distances: Array, excess: Callable[[float], Array], count: int, releases: int, delta: float
-) -> float:
-    """ε at the best Rényi order that a search finds (Canonne, Kamath, Steinke 2020).
 
-    `excess(α)` bounds exp((α−1) D_α) − 1 of one of `count` trials of a coordinate, at all distances but the first.
+def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int], Divergence]) -> float:
+    """ε at the best Rényi order (Canonne, Kamath, Steinke 2020), from D_α of a release with a number of honest clients.
 
     See docs/verify.md#lemma-8.
     """
-    squares = count / claims.sent * claims.squared_length
-
-    @cache
-    def at(index: int) -> float:
-        alpha = ORDERS[index]
-        values = np.log1p(excess(alpha)) / (alpha - 1)
-        total = releases * worst_sum(distances, values, count, squares) * SLACK
-        if not total < inf:
-            return inf
+    cohorts, delta = claims.cohorts(releases)
+    parts = [(log(weight), divergence_of(honest)) for weight, honest in cohorts]
+    smallest = inf
+    for alpha in ORDERS:
+        moments = [log_weight + (alpha - 1) * divergence(alpha) for log_weight, divergence in parts]
+        total = releases * float(logsumexp(moments)) / (alpha - 1) * SLACK
         if -expm1(-total) < delta**2:  # then even the total variation is below δ (Bretagnolle and Huber 1979)
             return 0.0
-        return max(0.0, total + log1p(-1 / alpha) - log(delta * alpha) / (alpha - 1))
-
-    low = 0
-    high = len(ORDERS) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if at(middle) <= at(middle + 1):
-            high = middle
-        else:
-            low = middle + 1
-    return at(low) * SLACK
+        smallest = min(smallest, total + log1p(-1 / alpha) - log(delta * alpha) / (alpha - 1))
+    return max(0.0, smallest) * SLACK
 
 
 def _excess_curve(p: float, x: Array) -> Array:
     """((1−x)^p − 1 + p x) / x²: monotone in x < 1, and positive for p < 0 or p > 1."""
-    near = p * (p - 1) / 2 * (1 - (p - 2) * x / 3 * (1 - (p - 3) * x / 4))
+    series = p * (p - 1) / 2 * (1 - (p - 2) * x / 3 * (1 - (p - 3) * x / 4))
     is_small = abs(x) * (abs(p) + 3) < 1e-3
     safe = np.where(is_small, 0.5, x)
-    curve = np.where(is_small, near, (np.expm1(p * np.log1p(-safe)) + p * safe) / safe**2)
+    curve = np.where(is_small, series, (np.expm1(p * np.log1p(-safe)) + p * safe) / safe**2)
     return np.nan_to_num(curve, nan=inf, posinf=inf)
 
 
@@ -195,56 +180,33 @@ Profile = Callable[[Array], Array]
 """δ at increasing values of ε."""
 
 
-def _losses(profile: Profile, largest: float) -> Any:
-    """Losses, at multiples of a gap up to the largest, of a pair with this privacy profile in both directions."""
+def _loss_epsilon(
+    parts: Sequence[tuple[float, Profile]], largest: float, count: int, releases: int, delta: float
+) -> float:
+    """ε of releases of `count` outcomes. Each profile applies to a release with some probability, which is shown.
+
+    Losses are multiples of a gap up to the largest. See docs/verify.md#lemma-9.
+    """
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415 (takes a second)
 
-    epsilons = np.linspace(0, largest, LOSS_POINTS + 1)
-    deltas = profile(epsilons)
-    # Where e^ε is below 1, δ is that of the other direction.
-    below = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
-    both = np.clip(np.concatenate([below, deltas]), 0, 1)
-    both = np.maximum.accumulate(both[::-1])[::-1]
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(largest / LOSS_POINTS, -LOSS_POINTS, LOSS_POINTS, both)
-
-
-def _gaussian_mixture_epsilon(parts: list[tuple[float, float]], count: int, delta: float) -> float:
-    """ε of so many releases; one has each of these μ with some probability, and shows which.
-
-    It is infinite if none up to `MAX_EPSILON` is enough.
-    """
-
-    def profile(epsilons: Array) -> Array:
-        return np.asarray(sum(weight * gaussian_delta(mu, epsilons) for weight, mu in parts))
-
-    grid = np.geomspace(2.0**-20, MAX_EPSILON, 301)
-    enough = grid[profile(grid) <= (delta if count == 1 else TAIL_PART * delta / count)]
-    if not len(enough):
+    if not largest < MAX_EPSILON:
         return inf
-    composed = _losses(profile, float(enough[0])).self_compose(count, TAIL_PART * delta)
-    return float(composed.get_epsilon_for_delta(delta - FFT_ERROR)) * SLACK
-
-
-def _coordinate_loss_epsilon(claims: Claims, releases: int) -> float:
-    """By the losses of single coordinates, for every number of honest clients that a release may hold.
-
-    See docs/verify.md#lemma-9.
-    """
-    cohorts, delta = claims.cohorts(releases)
-    count = end_pmfs(claims.mechanism)[2] * claims.sent
-    cut = RESERVED * delta
-    pairs = [AffinePairs.of(claims, honest) for _, honest in cohorts]
-    largest = max(2 * atanh(pair.lean) * (1 + 1e-9) for pair in pairs)  # no loss is above log((1 + r) / (1 − r))
-    if len(pairs) == 1:
-        composed = _losses(pairs[0].profile, largest).self_compose(count * releases, cut)
-    else:
-        mixture: Any = None
-        total = 0.0
-        for (weight, _), pair in zip(cohorts, pairs, strict=True):
-            losses = _losses(pair.profile, largest).self_compose(count, cut / releases).to_dense_pmf()
-            total += weight
-            mixture = losses if mixture is None else losses.compute_mixture(mixture, weight / total)
-        composed = mixture.self_compose(releases, TAIL_PART * delta)
+    epsilons = np.linspace(0, largest, LOSS_POINTS + 1)
+    mixture: Any = None
+    total = 0.0
+    for weight, profile in parts:
+        deltas = profile(epsilons)
+        # Where e^ε is below 1, δ is that of the other direction.
+        below = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
+        all_deltas = np.clip(np.concatenate([below, deltas]), 0, 1)
+        all_deltas = np.maximum.accumulate(all_deltas[::-1])[::-1]
+        losses = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+            largest / LOSS_POINTS, -LOSS_POINTS, LOSS_POINTS, all_deltas
+        )
+        losses = losses.self_compose(count, TAIL_PART * delta / releases).to_dense_pmf()
+        total += weight
+        mixture = losses if mixture is None else losses.compute_mixture(mixture, weight / total)
+    composed = mixture.self_compose(releases, TAIL_PART * delta)
     return float(composed.get_epsilon_for_delta(delta - FFT_ERROR)) * SLACK
 
 
@@ -289,36 +251,28 @@ class AffinePairs(NamedTuple):
         return np.asarray(deltas + self.missing + LOSS_ERROR)
 
 
-def _affine_epsilon(claims: Claims, releases: int, largest_mu: float) -> tuple[float, float]:
-    """By other bounds, unless μ is near to that of a Gaussian of the same variance; and a lower bound."""
+def _affine_epsilon(claims: Claims, releases: int) -> tuple[float, float]:
+    """By Rényi divergences and, of few coordinates, by privacy losses; and a lower bound."""
     low, high, trials = end_pmfs(claims.mechanism)
     if ((low > 0) != (high > 0)).any():
         return inf, 0.0  # some outcome reveals everything
-    fewest = claims.cohorts(releases)[0][0][1]
-    middle = (low + high) / 2
-    outcomes = np.arange(len(low))
-    variance = float(middle @ (outcomes - middle @ outcomes) ** 2)
-    steepness = float((high - low) @ outcomes) / 2
-    normal_mu = steepness * sqrt(claims.squared_distance * trials / (fewest * variance))
-    epsilon = inf
-    if largest_mu > NEARLY_GAUSSIAN * normal_mu:
-        epsilon = _affine_renyi_epsilon(claims, releases)
-        coordinates = claims.sent * releases
-        if coordinates <= FEW_COORDINATES and trials * coordinates <= MAX_COMPOSED:
-            epsilon = min(epsilon, _coordinate_loss_epsilon(claims, releases))
+    epsilon = _renyi_epsilon(claims, releases, partial(_affine_divergence, claims))
+    coordinates = claims.sent * releases
+    if coordinates <= FEW_COORDINATES and trials * coordinates <= MAX_COMPOSED:
+        cohorts, delta = claims.cohorts(releases)
+        pairs = [AffinePairs.of(claims, honest) for _, honest in cohorts]
+        parts = [(weight, pair.profile) for (weight, _), pair in zip(cohorts, pairs, strict=True)]
+        largest = 2 * atanh(pairs[0].lean) * (1 + 1e-9)  # no loss is above log((1 + r) / (1 − r))
+        epsilon = min(epsilon, _loss_epsilon(parts, largest, trials * claims.sent, releases, delta))
     if claims.kind == "vqsgd" or claims.zero_distance > 1:  # other clients, or the user, cannot send zeros
         return epsilon, 0.0
-    most = claims.clients if claims.honest_fraction is not None else claims.min_honest(releases)[0]
-    return epsilon, _threshold_epsilon(claims, trials * releases, most)
+    max_honest = claims.clients if claims.honest_fraction is not None else claims.cohorts(releases)[0][0][1]
+    return epsilon, _threshold_epsilon(claims, trials * releases, max_honest)
 
 
-def _affine_renyi_epsilon(claims: Claims, releases: int) -> float:
-    """By Rényi divergences under the L2 bound, with the fewest honest clients that a release may hold.
-
-    See docs/verify.md#lemma-8.
-    """
-    honest, delta = claims.min_honest(releases)
-    trials = end_pmfs(claims.mechanism)[2]
+def _affine_divergence(claims: Claims, honest: int) -> Divergence:
+    """Of mechanisms whose pmf is affine on the clip, under the L2 bound. See docs/verify.md#lemma-8."""
+    count = end_pmfs(claims.mechanism)[2] * claims.sent
     pairs = AffinePairs.of(claims, honest)
     lean = pairs.lean
     cases = []  # pmfs F and y such that every pair to look at is F and F(1 − a·y), 0 < a ≤ 1
@@ -327,22 +281,21 @@ def _affine_renyi_epsilon(claims: Claims, releases: int) -> float:
         bases = [(up, 2 * r / (1 + r)), (down, -2 * r / (1 - r))]
         if claims.is_zero_out:
             bases = [((down + up) / 2, r), ((down + up) / 2, -r)]
-        missing = [2 * lean / (1 + lean), -2 * lean / (1 - lean)]
         for pmf, slopes in bases:
-            y = np.append(slopes, missing)
+            y = np.append(slopes, [2 * lean / (1 + lean), -2 * lean / (1 - lean)])
             weight = np.append(pmf, [pairs.missing] * 2) * y * y
             cases.append((y[weight > 0], weight[weight > 0]))
 
-    def excess(alpha: float) -> Array:
-        """At most κ a², with the largest κ of all cells of distances."""
+    def divergence(alpha: float) -> float:
+        """From exp((α−1) D_α) − 1 ≤ κ a² of a coordinate, with the largest κ of all cells of distances a."""
         kappa = 0.0
         for y, weight in cases:
             for p in (alpha, 1 - alpha):
                 values = _excess_curve(p, CELLS[:, None] * y)
                 kappa = max(kappa, float((np.maximum(values[1:], values[:-1]) @ weight).max()))
-        return np.asarray(kappa * DISTANCES[1:] ** 2)
+        return count / (alpha - 1) * log1p(kappa * claims.squared_length / claims.sent)
 
-    return _renyi_epsilon(claims, DISTANCES, excess, trials * claims.sent, releases, delta)
+    return divergence
 
 
 def _threshold_epsilon(claims: Claims, sums: int, honest: int) -> float:
@@ -361,9 +314,9 @@ def _threshold_epsilon(claims: Claims, sums: int, honest: int) -> float:
     at_zero, *variances = ((pmfs * (outcomes - means[:, None]) ** 2).sum(axis=1)).tolist()
     count = float(claims.sent * sums)
     distance = count * (means[1] - means[0 if claims.is_zero_out else 2])
-    rest = (honest - 1) * at_zero
-    wide = sqrt(count * (max(at_zero, *variances) + rest))
-    narrow = sqrt(count * (min(at_zero, *variances) + rest))
+    others_variance = (honest - 1) * at_zero
+    wide = sqrt(count * (max(at_zero, *variances) + others_variance))
+    narrow = sqrt(count * (min(at_zero, *variances) + others_variance))
     error = 0.56 * (len(low) - 1) / narrow
     parts = np.linspace(0, 1, 21)
     p = ndtr((1 - parts) * distance / wide) - error
@@ -375,16 +328,20 @@ def _threshold_epsilon(claims: Claims, sums: int, honest: int) -> float:
 
 
 def _additive_epsilon(claims: Claims, releases: int) -> float:
-    """By Rényi divergences: noise is shifted by k for inputs k steps apart, and linear in between.
-
-    See docs/verify.md#lemma-8.
-    """
+    """By Rényi divergences."""
     mechanism = claims.mechanism
-    steps, (honest, delta) = mechanism["steps"], claims.min_honest(releases)
+    steps = mechanism["steps"]
     if steps == 1 and claims.sent * releases <= FEW_COORDINATES:
         raise Unverifiable("steps = 1: this verifier has no tight bound for so few coordinates")
     if steps << mechanism["bits"] > MAX_SHIFTS:
         raise Unverifiable(f"steps = {steps}, bits = {mechanism['bits']}: takes this verifier too long")
+    return _renyi_epsilon(claims, releases, partial(_additive_divergence, claims))
+
+
+def _additive_divergence(claims: Claims, honest: int) -> Divergence:
+    """Of additive noise, shifted by k for inputs k steps apart, and linear in between. See docs/verify.md#lemma-8."""
+    mechanism = claims.mechanism
+    steps = mechanism["steps"]
     pmf = modular_noise(mechanism, honest)  # symmetric, so both directions reveal as much
     last = steps / 2 if claims.is_zero_out else steps
     shifts = np.arange(round(STEP_PARTS * last) + 1) / STEP_PARTS
@@ -396,11 +353,12 @@ def _additive_epsilon(claims: Claims, releases: int) -> float:
         weight = base * y * y
         return float(_excess_curve(alpha, y[weight > 0]) @ weight[weight > 0])
 
-    def excess(alpha: float) -> Array:
-        whole = np.maximum.accumulate([0.0, *(shift_excess(k, alpha) for k in range(1, steps + 1))])
-        return np.interp(shifts[1:], np.arange(steps + 1), whole)
+    def divergence(alpha: float) -> float:
+        excess = np.maximum.accumulate([0.0, *(shift_excess(k, alpha) for k in range(1, steps + 1))])
+        values = np.log1p(np.interp(shifts[1:], np.arange(steps + 1), excess)) / (alpha - 1)
+        return worst_sum(shifts / last, values, claims.sent, claims.squared_length)
 
-    return _renyi_epsilon(claims, shifts / last, excess, claims.sent, releases, delta)
+    return divergence
 
 
 # -- records of silos -----------------------------------------------------------------------------
@@ -408,7 +366,7 @@ def _additive_epsilon(claims: Claims, releases: int) -> float:
 
 def _record_epsilon(claims: Claims, releases: int, is_repeated: bool) -> tuple[float, float | None, int]:
     """ε of a record, its μ, and the honest silos whose noise is counted on."""
-    honest = claims.min_honest(releases)[0]
+    honest = claims.cohorts(releases)[0][0][1]
     if claims.noise is not None:  # a silo that drops out is missing in the noise of two rounds
         honest = max(1, honest - claims.dropouts)
     round_mu = anywhere_mu(claims, honest, claims.distance_anywhere)

@@ -1,15 +1,15 @@
 """Bounds on one release by Gaussian DP, except for outcomes far in the tails, which are charged to δ.
 
 The μ of a release is the least μ such that it is no easier to tell two neighbors apart than N(0, 1)
-and N(μ, 1). docs/verify.md has the proofs; docs/proofs/scores.md that of `sum_of_scores_rate`.
+and N(μ, 1). docs/verify.md has the proofs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from math import ceil, exp, floor, inf, log, log2, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from .integer_pmfs import (
@@ -24,7 +24,7 @@ from .integer_pmfs import (
     unbounded_noise,
 )
 from .ledger_claims import AFFINE, Claims
-from .report import Row, Unverifiable
+from .verification_report import Unverifiable
 
 DISTANCES = np.append(0.0, np.geomspace(1e-4, 1, 8000))
 """Distances of two inputs, over the largest, between which a bound is that of the larger one."""
@@ -34,20 +34,20 @@ CERTAIN = 1e12
 """How many times as likely as what a sum lacks all events must be."""
 MAX_SUM = 4 * 10**6
 """Honest clients times their squared outcomes beyond which sums take too long."""
-MAX_RECORD_SUM = 60_000
-"""Honest silos times 20 standard deviations of their noise beyond which sums take too long."""
 MAX_CLIENTS = 32
-"""Honest clients up to which sums of scores are tried: of more, one coordinate is nearly normal."""
+"""Honest clients up to which sums of scores are computed: of more, one coordinate is nearly normal."""
 SCORE_POINTS, MAX_TERMS = 24, 512
 """Points of a score's grid on either side of zero, and scores that are added up at most."""
 SCORE_ENDS = 1.01e-7
-"""The part of a score's pmf that is moved to its ends."""
+"""The fraction of a score's pmf that is moved to its ends."""
 MIN_PROBABILITY, FLOAT_LOG = 1e-199, 650.0
 """Probabilities below this are moved to the ends of a sum; −log of what is far above the smallest float."""
 UNCUT = 112
-"""Outcomes of a sum below which nothing is cut off."""
+"""Outcomes of a sum below which nothing is cut off, here or by the accountant."""
 ROUNDING = 1 + 1e-9
 """More than the rounding errors of sums of positive numbers."""
+MAX_RECORD_SUM = 60_000
+"""Honest silos times 20 standard deviations of their noise beyond which sums take too long."""
 
 
 def gaussian_delta(mu: float, epsilon: Array) -> Array:
@@ -59,96 +59,107 @@ def gaussian_delta(mu: float, epsilon: Array) -> Array:
 
 def gaussian_epsilon(mu: float, delta: float) -> tuple[float, float]:
     """The smallest ε of μ-GDP at δ, from above and from below."""
-    if not mu < inf:
-        return mu, 0.0
-    low = 0.0
-    high = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(mu, np.array(middle)) > delta else (low, middle)
-    return high * SLACK, low / SLACK
+    if not mu * mu < inf:
+        return inf, 0.0
+    if gaussian_delta(mu, np.zeros(1)) <= delta:
+        return 0.0, 0.0
+    largest = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
+    root = brentq(lambda epsilon: float(gaussian_delta(mu, epsilon)) - delta, 0, largest, xtol=1e-300)
+    return root * SLACK, root / SLACK
 
 
 class BestTests(NamedTuple):
-    """Φ⁻¹ of the power of each best test at three inputs, −1, 0 and 1, and half the rise of the power."""
+    """The power of each best test at three inputs, −1, 0 and 1.
+
+    Attributes:
+        z: Φ⁻¹ of the power: a row for each input.
+        slopes: The derivatives of z by the input.
+    """
 
     z: Array
-    rise: Array
-
-    @property
-    def slopes(self) -> Array:
-        """The derivatives of Φ⁻¹ at the three inputs."""
-        return np.asarray(self.rise * np.exp(self.z**2 / 2) * sqrt(2 * pi))
+    slopes: Array
 
     @property
     def steepest(self) -> float:
         """The largest slope between the ends: 1/φ(Φ⁻¹(p)) is convex in p."""
         return float(self.slopes[[0, 2]].max(initial=0))
 
+    def squared_mus(self, is_zero_out: bool) -> Array:
+        """μ² of a coordinate over its squared distance, and at most. See docs/verify.md#lemma-1."""
+        rises = np.diff(self.z, axis=0) + ERROR
+        slopes = np.maximum(self.slopes[1], rises) ** 2
+        if is_zero_out:
+            return np.array([slopes.max(initial=0), rises.max(initial=0) ** 2])
+        return np.array([slopes.sum(axis=0).max(initial=0) / 2, rises.sum(axis=0).max(initial=0) ** 2])
+
 
 def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTests | None:
-    """The tests of two pmfs by their likelihood ratio, except for the outcomes farthest out.
+    """Return the tests of two pmfs by their likelihood ratio, except for the outcomes farthest out.
 
     See docs/verify.md#lemma-3.
 
     Args:
         low: The pmf at the lower end.
         high: The pmf at the upper end.
-        tail: Probability of the outcomes that are left out on either side.
+        tail: Probability of the outcomes that are left out on either side; none are if it is negative.
         missing: Probability that the pmfs lack.
 
     Returns:
-        The tests; None if what is missing matters.
+        The tests; None if the missing probability matters.
     """
+    if tail < 0:
+        return None
     low, high = low[low + high > 0], high[low + high > 0]
     order = np.argsort((low - high) / (low + high))
-    three = np.array([low, (low + high) / 2, high])[:, order]
-    power = np.cumsum(three, axis=1)[:, :-1]
-    complement = np.cumsum(three[:, ::-1], axis=1)[:, -2::-1]
+    pmfs = np.array([low, (low + high) / 2, high])[:, order]
+    power = np.cumsum(pmfs, axis=1)[:, :-1]
+    complement = np.cumsum(pmfs[:, ::-1], axis=1)[:, -2::-1]
     first = max(0, int(np.searchsorted(power.max(axis=0), tail, side="right")) - 1)
     last = min(power.shape[1], int(np.searchsorted(-complement.max(axis=0), -tail, side="left")) + 1)
-    half = (three[2] - three[0]) / 2
-    rise = np.cumsum(half)[:-1][first:last]
-    fall = -np.cumsum(half[::-1])[-2::-1][first:last]
     power = power[:, first:last]
     complement = complement[:, first:last]
     if min(power.min(initial=1), complement.min(initial=1)) < CERTAIN * missing:
         return None
     z = np.where(power < complement, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(complement, 0.5)))
-    return BestTests(z, np.maximum(np.where(power[1] < complement[1], rise, fall), 0))
+    rise = np.where(power[1] < complement[1], power[2] - power[0], complement[0] - complement[2]) / 2
+    return BestTests(z, np.maximum(rise, 0) * np.exp(z**2 / 2) * sqrt(2 * pi))
 
 
-class CoordinateBound(NamedTuple):
-    """μ² of a coordinate: at most `farthest`, and at most `per_square` times its share of the squared distance."""
-
-    per_square: float
-    farthest: float
-
-    def mu(self, claims: Claims, trials: int = 1) -> float:
-        """μ of a vector, each coordinate of which consists of so many of these."""
-        squares = claims.squared_distance * trials
-        return sqrt(min(squares * self.per_square, claims.sent * trials * self.farthest) * SLACK)
-
-
-def coordinate_bound(tests: BestTests, is_zero_out: bool) -> CoordinateBound:
-    """The bound of a coordinate by its best tests.
-
-    See docs/verify.md#lemma-1.
+def split_on_grid(positions: Array, pmf: Array, size: int) -> Array:
+    """Split values between their neighbors on a grid, with means preserved: a larger variable in convex order.
 
     Args:
-        tests: The tests.
-        is_zero_out: Whether one of the two inputs is zero.
+        positions: The values, in steps of the grid from its first point.
+        pmf: Their probabilities.
+        size: The number of points.
 
     Returns:
-        The bound.
+        The probabilities of the points.
     """
-    down, up = np.diff(tests.z, axis=0) + ERROR
-    left, right = (np.maximum(tests.slopes[1], slope) ** 2 for slope in (down, up))
-    if is_zero_out:
-        return CoordinateBound(
-            float(np.maximum(left, right).max(initial=0)), float(np.maximum(down, up).max(initial=0) ** 2)
-        )
-    return CoordinateBound(float((left + right).max(initial=0) / 2), float((down + up).max(initial=0) ** 2))
+    left = np.minimum(positions.astype(np.int64), size - 2)
+    fraction = positions - left
+    on_grid = np.bincount(left, pmf * (1 - fraction), size) + np.bincount(left + 1, pmf * fraction, size)
+    return np.asarray(on_grid, dtype=np.float64)
+
+
+def dominating_pmf(pmfs: Iterable[tuple[Array, float]], middle: int) -> tuple[Array, float]:
+    """Return the least pmf on a grid that is above others in convex order, from their curves E(q − X)₊ and E(X − q)₊.
+
+    Args:
+        pmfs: Pmfs on the grid, and the part of each mean that is far beyond the grid, in steps.
+        middle: Below this point the first curve is used, which is precise there, then the second.
+
+    Returns:
+        The pmf, and the part of its mean that is far beyond the grid.
+    """
+    under, over = np.zeros(1), np.zeros(1)
+    for pmf, beyond in pmfs:
+        under = np.maximum(under, np.append(0.0, np.cumsum(np.cumsum(pmf)[:-1])))
+        over = np.maximum(over, np.append(0.0, np.cumsum(np.cumsum(pmf[:0:-1]))) + beyond)
+    below = np.diff(under)[:middle]
+    above = np.diff(over)[::-1][middle:]
+    pmf = np.concatenate([below[:1], np.diff(below), [1 - below[-1] - above[0]], -np.diff(above), above[-1:]])
+    return np.maximum(pmf, 0), float(over[0])
 
 
 def release_mu(claims: Claims, honest: int, failure: float) -> float:
@@ -172,46 +183,74 @@ def _tail(failure: float, coordinates: int) -> float:
 
 
 def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
-    """By the steepest mean slopes on both sides of zero; or as a whole, by sums of scores."""
+    """Of mechanisms whose pmf is affine on the clip: by slopes through zero, or by sums of scores."""
     low, high, trials = end_pmfs(claims.mechanism)
     if honest * (len(low) - 1) ** 2 > MAX_SUM:
         raise Unverifiable(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
-    coordinates = claims.sent * trials
-    bound = CoordinateBound(0.0, 0.0)
-    steepest = 0.0
-    anywhere = claims.distance_anywhere**2 * trials
-    squares = min(claims.squared_distance * trials, anywhere)
-    largest = 1 if claims.is_zero_out else 4
-    by_scores = sqrt(squares * sum_of_scores_rate(low, high, honest, squares / largest) * SLACK)
+    squares = claims.squared_distance * trials
+    squares_anywhere = claims.distance_anywhere**2 * trials
     missing = missing_from_sum(honest, TAIL) if honest * (len(low) - 1) >= LONG / 2 else 0.0
-    tail = _tail(failure, coordinates) - missing
+    tail = _tail(failure, claims.sent * trials) - missing
+    smallest = min(squares, squares_anywhere)
+    by_scores = smallest * sum_of_scores_rate(low, high, honest, smallest / (1 if claims.is_zero_out else 4))
+    squared_mus = np.zeros(2)
+    steepest = 0.0
     for others in other_sums(low, high, honest - 1):
         tests = best_tests(np.convolve(low, others), np.convolve(high, others), tail, missing)
         if tests is None:
-            return by_scores
-        block = coordinate_bound(tests, claims.is_zero_out)
-        bound = CoordinateBound(max(bound.per_square, block.per_square), max(bound.farthest, block.farthest))
+            return sqrt(by_scores * SLACK)
+        squared_mus = np.maximum(squared_mus, tests.squared_mus(claims.is_zero_out))
         steepest = max(steepest, tests.steepest)
-    return min(bound.mu(claims, trials), by_scores, sqrt(anywhere * SLACK) * steepest)
+    by_slopes = float((squared_mus * [squares, claims.sent * trials]).min())
+    return sqrt(min(by_slopes, by_scores, squares_anywhere * steepest**2) * SLACK)
 
 
 def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
-    """Whole steps as they are, parts of a step by the steepest slope.
+    """Of additive noise: whole steps exactly, a fraction of a step by the steepest slope.
 
-    See docs/verify.md#lemma-5.
+    A segment of whole steps and a fraction lies within two more steps. Outcomes beyond its least likely
+    tails, and that many more steps on either side, are merged into one. See docs/verify.md#lemma-5.
     """
     steps = claims.mechanism["steps"]
-    d = claims.sent
     last = steps / 2 if claims.is_zero_out else float(steps)
     anywhere = inf if claims.distance_anywhere == inf else anywhere_mu(claims, honest, claims.distance_anywhere)
-    shifts = _shift_bounds(claims.mechanism, honest, ceil(last), _tail(failure, d))
-    if shifts is None:
+    pmf, missing = unbounded_noise(claims.mechanism, honest)
+    tail = _tail(failure, claims.sent) - missing
+    if not tail > missing:
         return anywhere
-    whole, slope = shifts
-    shift = last * DISTANCES[1:]
-    k = np.ceil(shift).astype(int) - 1
-    mus = np.minimum(np.append(0.0, whole)[k] + slope[k] * (shift - k), whole[k])
-    return min(anywhere, sqrt(worst_sum(DISTANCES, mus**2, d, claims.squared_length) * SLACK))
+    first = int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
+    stop = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
+
+    def tests(shift: int, room: int) -> BestTests | None:
+        still, shifted = (_merge_tails(pmf, first - room - k, stop + room - k) for k in (0, shift))
+        return best_tests(still, shifted, 0.0, missing)
+
+    whole = np.zeros(ceil(last) + 1)
+    slopes = np.zeros(ceil(last))
+    for shift in range(1, len(whole)):
+        by_step = tests(1, shift + 1)
+        if by_step is None:
+            return anywhere
+        slopes[shift - 1] = 2 * by_step.steepest
+        whole[shift] = shift * slopes[shift - 1]
+        by_shift = tests(shift, shift + 2)
+        if by_shift is not None:
+            whole[shift] = min(whole[shift], (by_shift.z[2] - by_shift.z[0]).max(initial=0) + ERROR)
+    if not (slopes.min() > 0 and slopes.max() < inf):
+        return anywhere
+    whole = np.maximum.accumulate(whole)
+    shifts = last * DISTANCES[1:]
+    above = np.ceil(shifts).astype(int)
+    mus = np.minimum(whole[above - 1] + slopes[above - 1] * (shifts - above + 1), whole[above])
+    return min(anywhere, sqrt(worst_sum(DISTANCES, mus**2, claims.sent, claims.squared_length) * SLACK))
+
+
+def _merge_tails(pmf: Array, start: int, stop: int) -> Array:
+    """A pmf from one outcome up to another: those before in one, and those after."""
+    low = max(start, 0)
+    high = min(stop, len(pmf))
+    padded = np.pad(pmf[low:high], (low - start, stop - high))
+    return np.concatenate([[pmf[:low].sum()], padded, [pmf[high:].sum()]])
 
 
 def worst_sum(distances: Array, values: Array, count: int, squares: float) -> float:
@@ -244,46 +283,6 @@ def worst_sum(distances: Array, values: Array, count: int, squares: float) -> fl
     return count * min(float(best.fun), farthest)
 
 
-def _shift_bounds(mechanism: Row, honest: int, max_shift: int, tail: float) -> tuple[Array, Array] | None:
-    """μ of noise that is shifted by k = 1, …, `max_shift`, and the steepest slope on the way; None if there is none.
-
-    A way of k steps and a part of one lies within k + 2 steps. Outcomes beyond its least likely
-    tails, and k + 2 steps more on either side, are shown as one.
-
-    See docs/verify.md#lemma-5.
-    """
-    pmf, missing = unbounded_noise(mechanism, honest)
-    if not tail > 2 * missing:
-        return None
-    first = int(np.searchsorted(np.cumsum(pmf), tail - missing, side="right"))
-    last = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail - missing, side="right"))
-
-    def tests(shift: int, room: int) -> BestTests | None:
-        still, moving = (_lumped(pmf, first - room - k, last + room - k) for k in (0, shift))
-        return best_tests(still, moving, 0.0, missing)
-
-    whole = np.zeros(max_shift)
-    slope = np.zeros(max_shift)
-    for k in range(max_shift):
-        step = tests(1, k + 2)
-        shifted = tests(k + 1, k + 3)
-        slope[k] = inf if step is None else 2 * step.steepest
-        whole[k] = inf if shifted is None else (shifted.z[2] - shifted.z[0]).max(initial=0) + ERROR
-        whole[k] = min(whole[k], (k + 1) * slope[k])
-    if not (slope.min() > 0 and slope.max() < inf):
-        return None
-    return np.maximum.accumulate(whole), slope
-
-
-def _lumped(pmf: Array, start: int, stop: int) -> Array:
-    """A pmf from one outcome up to another: those before in one, and those after."""
-    low = max(start, 0)
-    high = min(stop, len(pmf))
-    inner = np.zeros(stop - start)
-    inner[low - start : high - start] = pmf[low:high]
-    return np.concatenate([[pmf[:low].sum()], inner, [pmf[high:].sum()]])
-
-
 def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
     """μ of a release with additive noise in which a vector moves by a distance, wherever it lies.
 
@@ -313,9 +312,7 @@ def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
 
 
 def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> float:
-    """μ² of a whole release over the squared distance of two vectors.
-
-    See docs/verify.md#lemma-4.
+    """Bound μ² of a whole release over the squared distance of two vectors. See docs/verify.md#lemma-4.
 
     Args:
         low: The pmf of a message at −c.
@@ -326,73 +323,74 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     Returns:
         The rate, infinite where sums are not exact, or are not worth computing.
     """
-    max_terms = int(min(squares, 2.0**60))
-    best = inf
-    previous = inf
-    if honest > MAX_CLIENTS or max_terms < 2 or not _is_exact(low, high, honest):
-        return inf
-    for terms, rate in _score_rates(*_dominating_score(low, high, honest), min(max_terms, MAX_TERMS)):
-        # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
-        best = min(best, rate * (1 + (terms - 1) / squares))
-        estimate = rate * (1 + (terms - 1) / max_terms)
-        if estimate > previous:
-            break
-        previous = estimate
-    return best * ROUNDING
-
-
-def _is_exact(low: Array, high: Array, honest: int) -> bool:
-    """Whether sums have all outcomes: none is cut off or below all floats, or is possible at one end only."""
     smaller = np.minimum(low, high)
     rarest = float(smaller[low + high > 0].min())
-    last = float(min(smaller[0], smaller[-1]))
-    is_whole = honest * (len(low) - 1) < UNCUT or last**honest > TAIL
-    return is_whole and rarest > 0 and -honest * log(rarest) < FLOAT_LOG
-
-
-def _dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float]:
-    """A symmetric pmf on a grid that is above every score and its opposite in convex order, and the grid's unit.
-
-    The curve E(s − τ)₊ is convex in the user's input. Scores have mean zero: at −τ the curve is τ
-    more than that of −s at τ.
-    """
-    cases = []
-    for others in other_sums(low, high, honest - 1):
-        rise = np.convolve((high - low) / 2, others)
-        for end in (low, high):
-            pmf = np.convolve(end, others)
-            cases += [(sign * rise[pmf > 0], pmf[pmf > 0]) for sign in (1, -1)]
-    unit = max(float((rise / pmf).max()) for rise, pmf in cases) * ROUNDING / SCORE_POINTS
-    points = unit * np.arange(SCORE_POINTS + 1)
-    curve = np.zeros(SCORE_POINTS + 1)
-    for rise, pmf in cases:
-        curve = np.maximum(curve, np.maximum(rise - points[:, None] * pmf, 0).sum(axis=1))
-    curve[-1] = 0.0  # no score is larger
-    right = np.maximum(np.diff(curve, 2, append=0.0), 0) / unit
-    right *= min(1.0, 0.5 / right.sum()) * (1 - SCORE_ENDS)
-    right[-1] += SCORE_ENDS / 2
-    pmf = np.concatenate([right[::-1], [max(0.0, 1 - 2 * right.sum())], right])
-    # Where rounding has left it below the curve, a larger unit makes up for it.
-    reached = unit * np.cumsum(np.cumsum(right[::-1]))[::-1]
-    return pmf, unit * max(1.0, float((curve[:-1] / reached).max())) * ROUNDING
-
-
-def _score_rates(pmf: Array, unit: float, max_terms: int) -> Iterator[tuple[int, float]]:
-    """N and s²/N for N = 1, 2, 4, …, where the sum of N scores is below s·Z in convex order, Z normal."""
+    is_whole = honest * (len(low) - 1) < UNCUT or float(smaller[[0, -1]].min()) ** honest > TAIL
+    is_exact = rarest > 0 and is_whole and -honest * log(rarest) < FLOAT_LOG
+    smallest = inf
+    if honest > MAX_CLIENTS or squares < 2 or not is_exact:
+        return smallest
+    pmf, unit = dominating_score(low, high, honest)
+    at_ends = 0.0  # this part of the sum lies as far out as such a sum can be
     terms = 1
-    at_ends = 0.0  # a part of the sum lies as far out as such a sum can be
-    while terms <= max_terms:
-        yield terms, (unit * _normal_scale(pmf, at_ends, SCORE_POINTS * terms)) ** 2 / terms
-        pmf = np.convolve(pmf, pmf)
+    while terms <= min(squares, MAX_TERMS):
+        scale = unit * normal_scale(pmf, at_ends, SCORE_POINTS * terms)
+        # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
+        rate = scale**2 / terms * (1 + (terms - 1) / squares)
+        if rate > smallest:
+            break
+        smallest = rate
         terms = 2 * terms
+        pmf = np.convolve(pmf, pmf)
         pmf = (pmf + pmf[::-1]) / 2
         cut = int(np.argmax(pmf > MIN_PROBABILITY))
         at_ends = 2 * at_ends + 2 * float(pmf[:cut].sum()) + len(pmf) * 1e-300
         pmf = pmf[cut : len(pmf) - cut]
+    return smallest * ROUNDING
 
 
-def _normal_scale(pmf: Array, at_ends: float, farthest: int) -> float:
-    """The least s for which a symmetric pmf is below s·Z in convex order, by E[S; the p largest] at its bends."""
+def dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float]:
+    """Return a symmetric pmf on a grid that is above every score and its opposite in convex order, and the grid's unit.
+
+    The curve E(s − τ)₊ is convex in the user's input, so it is largest at an end of the clip.
+
+    Args:
+        low: The pmf of a message at −c.
+        high: The pmf of a message at c.
+        honest: Honest clients in the sum, the user's included.
+
+    Returns:
+        The pmf, and the unit of the grid.
+    """
+    scores = []
+    for others in other_sums(low, high, honest - 1):
+        rise = np.convolve((high - low) / 2, others)
+        for end in (low, high):
+            pmf = np.convolve(end, others)
+            scores.append((rise[pmf > 0] / pmf[pmf > 0], pmf[pmf > 0]))
+    unit = max(float(abs(score).max()) for score, _ in scores) * ROUNDING / SCORE_POINTS
+    pmfs = [
+        (split_on_grid(SCORE_POINTS + sign * score / unit, pmf, 2 * SCORE_POINTS + 1), 0.0)
+        for score, pmf in scores
+        for sign in (1, -1)
+    ]
+    pmf, _ = dominating_pmf(pmfs, SCORE_POINTS)
+    pmf = (1 - SCORE_ENDS) * (pmf + pmf[::-1]) / 2
+    pmf[[0, -1]] += SCORE_ENDS / 2
+    return pmf, unit
+
+
+def normal_scale(pmf: Array, at_ends: float, farthest: int) -> float:
+    """Return the least s for which a symmetric pmf is below s·Z in convex order, with Z normal.
+
+    Args:
+        pmf: The pmf.
+        at_ends: Probability of values even farther out.
+        farthest: The largest of these values.
+
+    Returns:
+        s, by the expectation over the largest values at each probability.
+    """
     above = np.arange(len(pmf) // 2, 0, -1)
     masses = np.append(at_ends / 2, pmf[: len(above)])
     probability = np.cumsum(masses)

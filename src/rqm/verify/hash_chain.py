@@ -3,10 +3,11 @@
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .report import Report, Row, Unverifiable, parse_json, read_bytes, shown
+from .verification_report import Report, Row, Unverifiable, parse_json, read_bytes, shown
 
 FORMAT = 4
 """The format that this version verifies."""
@@ -15,14 +16,14 @@ START = "0" * 64
 
 
 def read_lines(data: bytes, report: Report) -> list[Row]:
-    """All lines of a ledger, each checked against the one before.
+    """Return all lines of a ledger, each checked against the line before it.
 
     Args:
         data: The bytes of the ledger.
-        report: Lines that are not as they were written are added to it.
+        report: Changed lines are added to it.
 
     Returns:
-        The lines before the first that is not as it was written.
+        The lines before the first changed one.
 
     Raises:
         Unverifiable: If the ledger is empty, or has another format.
@@ -31,9 +32,13 @@ def read_lines(data: bytes, report: Report) -> list[Row]:
     raws = data.split(b"\n")
     for raw in raws if raws[-1] else raws[:-1]:
         line = parse_json(raw)
-        if not lines and isinstance(line, dict):
-            _check_format(line)
-        fault = _fault(raw, line, lines)
+        version = line.get("ledger", FORMAT) if isinstance(line, dict) and not lines else FORMAT
+        if version != FORMAT or isinstance(version, bool):
+            raise Unverifiable(
+                f"ledger = {shown(version)}: this version verifies format {FORMAT}; use `rqm verify` of the version "
+                "that wrote the ledger"
+            )
+        fault = next(_faults(raw, line, lines), None)
         if fault and len(lines) == len(raws) - 1 and lines:
             report.unsure.append(f"line {len(lines) + 1}, the last, is unfinished: it is not counted ({fault})")
         elif fault:
@@ -48,49 +53,29 @@ def read_lines(data: bytes, report: Report) -> list[Row]:
     return lines
 
 
-def _check_format(first: Row) -> None:
-    version = first.get("ledger", FORMAT)
-    if version != FORMAT or isinstance(version, bool):
-        raise Unverifiable(
-            f"ledger = {shown(version)}: this version verifies format {FORMAT}; use `rqm verify` of the version that "
-            "wrote the ledger"
-        )
-
-
-def _fault(raw: bytes, line: Any, before: list[Row]) -> str | None:
-    """What is wrong with a line, to the byte; None if it is as it was written."""
+def _faults(raw: bytes, line: Any, previous_lines: list[Row]) -> Iterator[str]:
+    """What is wrong with a line, to the byte. Only the first fault counts: later checks rely on earlier ones."""
     if not isinstance(line, dict) or json.dumps(line).encode() != raw:
-        return "is not as a ledger's writer writes it"
-    first = before[0] if before else line
-    signature = ["signature"] if "key" in first else []
-    own = ["round"] if before else ["ledger", "about", *(["key"] if signature else [])]
-    names = [*own, "nonce", "previous", "hash", *signature]
+        yield "is not as a ledger's writer writes it"
+    is_first = not previous_lines
+    signature = ["signature"] if "key" in (line if is_first else previous_lines[0]) else []
+    content = ["ledger", "about", *(["key"] if signature else [])] if is_first else ["round"]
+    names = [*content, "nonce", "previous", "hash", *signature]
     if list(line) != names:
-        return f"has the keys {shown(list(line))}: expected {', '.join(names)}"
-    return _value_fault(line, before) or _link_fault(line, before)
-
-
-def _value_fault(line: Row, before: list[Row]) -> str | None:
-    """What is wrong with the values of a line that has the right keys."""
-    if before and (type(line["round"]) is not int or line["round"] < 0):
-        return f"charges round {shown(line['round'])}: expected a whole number"
-    if not before and (type(line["ledger"]) is not int or not isinstance(line["about"], dict)):
-        return "does not say what is charged for"
+        yield f"has the keys {shown(list(line))}: expected {', '.join(names)}"
+    if not is_first and (type(line["round"]) is not int or line["round"] < 0):
+        yield f"charges round {shown(line['round'])}: expected a whole number"
+    if is_first and (type(line["ledger"]) is not int or not isinstance(line["about"], dict)):
+        yield "does not say what is charged for"
     if not isinstance(line["nonce"], str) or not re.fullmatch("[0-9a-f]{16}", line["nonce"]):
-        return f"has the nonce {shown(line['nonce'])}: expected 16 hexadecimal digits"
-    return None
-
-
-def _link_fault(line: Row, before: list[Row]) -> str | None:
-    """What is wrong with the hashes of a line."""
-    expected = before[-1]["hash"] if before else START
-    if line["previous"] != expected:
-        return f"follows {shown(line['previous'])}: expected {expected}; a line was removed, inserted or moved"
+        yield f"has the nonce {shown(line['nonce'])}: expected 16 hexadecimal digits"
+    previous = START if is_first else previous_lines[-1]["hash"]
+    if line["previous"] != previous:
+        yield f"follows {shown(line['previous'])}: expected {previous}; a line was removed, inserted or moved"
     body = {name: value for name, value in line.items() if name not in ("hash", "signature")}
-    own_hash = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    if line["hash"] != own_hash:
-        return f"was changed: its hash is {shown(line['hash'])}: expected {own_hash}"
-    return None
+    expected = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    if line["hash"] != expected:
+        yield f"was changed: its hash is {shown(line['hash'])}: expected {expected}"
 
 
 def _public_key(key: str | Path | None) -> str | None:
@@ -113,17 +98,17 @@ def check_signatures(lines: list[Row], expected: str | Path | None, report: Repo
         report: What is wrong is added to it.
     """
     key = _public_key(expected)
-    own = report.key = lines[0].get("key")
-    if own is None:
+    ledger_key = report.key = lines[0].get("key")
+    if ledger_key is None:
         report.notes.append("the ledger is not signed: anyone who can write the file can replace it")
         if key is not None:
             report.wrong.append(f"the ledger is not signed: expected the key {key}")
         return
-    if key not in (None, own):
-        report.wrong.append(f"the ledger is signed by the key {shown(own)}: expected {key}")
+    if key not in (None, ledger_key):
+        report.wrong.append(f"the ledger is signed by the key {shown(ledger_key)}: expected {key}")
     if key is None:
         report.notes.append(
-            f"signed by the key {shown(own)}: the writer of the ledger may have made it; compare it (--key)"
+            f"signed by the key {shown(ledger_key)}: the writer of the ledger may have made it; compare it (--key)"
         )
     try:
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (not everywhere)
@@ -132,12 +117,12 @@ def check_signatures(lines: list[Row], expected: str | Path | None, report: Repo
         raise Unverifiable("signatures cannot be checked: cryptography is not installed") from None
     for number, line in enumerate(lines, start=1):
         try:
-            if not re.fullmatch("[0-9a-f]{64}", own) or not re.fullmatch("[0-9a-f]{128}", line["signature"]):
+            if not re.fullmatch("[0-9a-f]{64}", ledger_key) or not re.fullmatch("[0-9a-f]{128}", line["signature"]):
                 raise ValueError
-            public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(own))
+            public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(ledger_key))
             public.verify(bytes.fromhex(line["signature"]), b"rqm ledger" + bytes.fromhex(line["hash"]))
         except (InvalidSignature, ValueError, TypeError):
-            report.wrong.append(f"line {number} is not signed by the key {shown(own)}")
+            report.wrong.append(f"line {number} is not signed by the key {shown(ledger_key)}")
             return
 
 
@@ -161,22 +146,22 @@ def check_heads(hashes: list[str], witness: Path | str | None, head: str | None,
     if tail.strip() or not all(isinstance(entry, dict) for entry in entries):
         report.notes.append("the witness has lines that cannot be read")
     entries = [entry for entry in entries if isinstance(entry, dict) and entry.get("ledger") == hashes[0]]
-    most = 0
+    recorded = 0
     for entry in entries:
         lines = entry.get("lines")
         if type(lines) is not int or not 0 < lines <= len(hashes):
             fault = f"the ledger has {len(hashes)} lines: the witness recorded {shown(lines)}"
         elif hashes[lines - 1] != entry.get("head"):
             fault = f"line {lines} is {hashes[lines - 1]}: the witness recorded {shown(entry.get('head'))}"
-        elif lines < most:
-            fault = f"the witness recorded line {lines} after line {most}: an older copy was restored and continued"
+        elif lines < recorded:
+            fault = f"the witness recorded line {lines} after line {recorded}: an older copy was restored and continued"
             fault += ", or two ledgers began alike"
         else:
-            most = lines
+            recorded = lines
             continue
         report.wrong.append(fault)
         return
     if not entries:
         report.wrong.append(f"the witness has no record of a ledger that begins with {hashes[0]}")
-    elif most < len(hashes) - 1:
-        report.wrong.append(f"the ledger has {len(hashes)} lines: the witness recorded {most}, at most one less")
+    elif recorded < len(hashes) - 1:
+        report.wrong.append(f"the ledger has {len(hashes)} lines: the witness recorded {recorded}, at most one less")

@@ -2,7 +2,7 @@
 
 Probabilities are rounded to integers by the rule of docs/proofs/integer-tables.md#assumption-1, as they are
 sampled. A pmf is an array. A sum of independent messages lacks the farthest tails; callers charge
-what is missing to δ.
+their probability to δ.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ive
 
-from .report import Row, Unverifiable
+from .verification_report import Row, Unverifiable
 
 Array = npt.NDArray[np.float64]
 
@@ -80,32 +80,33 @@ def rqm_row(mechanism: Row, level: int) -> Array:
     k = np.arange(level + 1, levels)[None]
     joint = (1 - keep[level]) * below[:, None] * above[None] / (k - i)
     row = np.concatenate([(joint * (k - level)).sum(axis=1), [keep[level]], (joint * (level - i)).sum(axis=0)])
-    return np.array(_as_integers(row, level), dtype=float) / TABLE_TOTAL
+    return np.asarray(_as_integers(row, level) / TABLE_TOTAL)
 
 
-def _as_integers(row: Array, mean: int) -> list[int]:
+def _as_integers(row: Array, mean: int) -> npt.NDArray[np.int64]:
     """A pmf in integers: possible outcomes have at least 1; total and mean are corrected at the largest."""
-    units = [max(1, round(p * TABLE_TOTAL)) if p > 0 else 0 for p in row.tolist()]
-    if sum(unit > 0 for unit in units) == 1:
-        return [TABLE_TOTAL if unit else 0 for unit in units]
-    giver = units.index(max(units))
-    units[giver] += TABLE_TOTAL - sum(units)
-    shift = mean * TABLE_TOTAL - sum(i * unit for i, unit in enumerate(units))
+    units = np.where(row > 0, np.maximum(1, np.rint(row * TABLE_TOTAL)), 0).astype(np.int64)
+    levels = np.arange(len(row))
+    if np.count_nonzero(units) == 1:
+        return np.where(units > 0, TABLE_TOTAL, 0)
+    giver = int(units.argmax())
+    units[giver] += TABLE_TOTAL - units.sum()
+    shift = mean * TABLE_TOTAL - int(levels @ units)
     sign = 1 if shift > 0 else -1
     if not 0 <= giver + sign < len(units):
-        giver = max((i for i in range(len(units)) if i != giver), key=lambda i: units[i])
+        giver = int(np.where(levels == giver, -1, units).argmax())
     if shift:
-        taker = max(range(len(units)), key=lambda i: units[i] * sign * (i - giver))
-        moved, remainder = divmod(abs(shift), abs(taker - giver))
-        units[taker] = units[taker] + moved
-        units[giver] = units[giver] - moved
+        taker = int((units * sign * (levels - giver)).argmax())
+        transferred, remainder = divmod(abs(shift), abs(taker - giver))
+        units[taker] += transferred
+        units[giver] -= transferred
         if remainder:  # one unit is moved the remaining distance, between possible outcomes
             step = sign * remainder
             sources = [i for i in range(len(units)) if 0 <= i + step < len(units) and units[i + step] > 0]
             source = next((i for i in (giver, *sources) if i in sources and units[i] > 1), giver)
             units[source] -= 1
             units[source + step] += 1
-    if min(units) < 0:
+    if units.min() < 0:
         raise Unverifiable("a row of the table cannot be rounded to integers")
     return units
 
@@ -142,16 +143,16 @@ def pmf_of_sum(pmf: Array, count: int, tail: float = TAIL) -> Array:
 
 
 def missing_from_sum(count: int, tail: float) -> float:
-    """More than the probability that all sums of so many outcomes lack."""
+    """More than the probability that all sums of this number of outcomes lack."""
     return 8 * (count + LONG) * tail
 
 
 def _growing_sums(pmf: Array, counts: list[int]) -> list[Array]:
-    """The pmfs of sums of so many outcomes, for increasing counts."""
+    """The pmfs of sums of outcomes, for increasing counts."""
     power = cache(lambda count: pmf_of_sum(pmf, count))
     sums = [power(counts[0])]
-    for before, after in pairwise(counts):
-        sums.append(_convolved(sums[-1], power(after - before)))
+    for count, next_count in pairwise(counts):
+        sums.append(_convolved(sums[-1], power(next_count - count)))
     return sums
 
 

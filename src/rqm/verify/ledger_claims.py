@@ -1,14 +1,15 @@
 """What the first line of a ledger claims of its releases: every value is checked, none is believed."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from math import ceil, exp, inf, nextafter, sqrt
+from math import ceil, exp, inf, log, nextafter, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .integer_pmfs import TABLE_TOTAL
-from .report import Report, Row, Unverifiable, shown
+from .verification_report import Report, Row, Unverifiable, shown
 
 MEAN_FORMAT = 2
 ABOUT = {"mean", "plan"}
@@ -28,42 +29,28 @@ VECTORS = {"gradient": 1, "local": 1, "fedcomgate": 1, "fedaq": 2}
 
 
 class Allowed(NamedTuple):
-    """The values that a name may have: of some types, within a range or from a list."""
+    """The values that a name may have: in words, and whether a value is one of them."""
 
-    types: tuple[type, ...]
-    smallest: float = -inf
-    largest: float = inf
-    choices: tuple[Any, ...] = ()
-
-    def __str__(self) -> str:
-        if self.choices:
-            return f"one of {self.choices}"
-        kind = "a number" if float in self.types else "a whole number"
-        return f"{kind} from {self.smallest:.10g} to {self.largest:.10g}"
-
-    def admits(self, value: Any) -> bool:
-        """Whether a value is one of them."""
-        if type(value) not in self.types:
-            return False
-        if self.choices:
-            return value in self.choices
-        return not isinstance(value, int | float) or self.smallest <= value <= self.largest
+    text: str
+    admits: Callable[[Any], bool]
 
     def or_none(self) -> "Allowed":
         """The same, and None."""
-        return self._replace(types=(*self.types, type(None)))
+        return Allowed(f"{self.text}, or None", lambda value: value is None or self.admits(value))
 
 
-def _whole(largest: int, smallest: int = 1) -> Allowed:
-    return Allowed((int,), smallest, largest)
+def _whole(largest: float, smallest: float = 1) -> Allowed:
+    text = f"a whole number from {smallest:.10g} to {largest:.10g}"
+    return Allowed(text, lambda value: type(value) is int and smallest <= value <= largest)
 
 
 def _real(largest: float, smallest: float = 1e-300) -> Allowed:
-    return Allowed((int, float), smallest, largest)
+    text = f"a number from {smallest:.10g} to {largest:.10g}"
+    return Allowed(text, lambda value: type(value) in (int, float) and smallest <= value <= largest)
 
 
 def _one_of(*choices: Any) -> Allowed:
-    return Allowed((type(choices[0]),), choices=choices)
+    return Allowed(f"one of {choices}", lambda value: type(value) is type(choices[0]) and value in choices)
 
 
 LARGE = 2**62
@@ -78,7 +65,7 @@ MEAN = {
     "honest_clients": _whole(2**31).or_none(),
     "honest_fraction": _real(1.0).or_none(),
     "delta": _real(nextafter(1.0, 0)),
-    "seed": Allowed((int,)),
+    "seed": _whole(inf, -inf),
     "l2_clip": _real(1e300).or_none(),
     "record_clip": _real(1e300).or_none(),
     "sampling_rate": _real(1.0).or_none(),
@@ -94,10 +81,15 @@ ADDITIVE = ("discrete-gaussian", "skellam", "binomial")
 AFFINE = ("rounding", "rqm", "pbm", "vqsgd")
 ROUNDING = {"clip": _real(1e280), "margin": _real(1e300, 0.0), "levels": _whole(2**16, 2)}
 NOISE = {"clip": _real(1e280), "scale": _real(1e300), "steps": _whole(2**14), "bits": _whole(16)}
+KEEP = Allowed("one probability, or one for each inner level", lambda value: type(value) in (float, list))
 PARAMETERS: dict[str, dict[str, Allowed]] = {
     "gaussian": {"noise_multiplier": _real(1e150), "local": _one_of(True, False)},
     "rounding": ROUNDING,
-    "rqm": {**ROUNDING, "levels": _whole(1024, 2), "keep": Allowed((float, list))},
+    "rqm": {
+        **ROUNDING,
+        "levels": _whole(1024, 2),
+        "keep": KEEP,
+    },
     "pbm": {"clip": _real(1e280), "theta": _real(nextafter(0.5, 0)), "levels": _whole(2**16, 2)},
     **dict.fromkeys(ADDITIVE, NOISE),
     "vqsgd": {"epsilon": _real(50.0), "local": _one_of(True, False)},
@@ -112,8 +104,8 @@ CORRELATED = {
 }
 """Correlated noise outside of these has no table of integers."""
 
-UNLIKELY, RARE = 0.1, 1e-3
-"""The parts of δ that pay for samples with fewer honest clients than `min_honest`, or than any cohort."""
+RARE = 1e-3
+"""The fraction of δ that pays for samples with fewer honest clients than any cohort."""
 SIMILAR = 1.02
 """Numbers of honest clients within this factor count as the least of them."""
 MAX_POPULATION, MAX_SAMPLE = 10**8, 10**6
@@ -167,7 +159,7 @@ class Claims:
 
     @property
     def second_clip(self) -> float:
-        """The L2 bound of what is sent over the L2 clip: larger than 1 if only some coordinates are sent."""
+        """The L2 bound of a message over the L2 clip: larger than 1 if only some coordinates are sent."""
         return 1 if self.coordinates is None else 1 + 3 / sqrt(2 * self.coordinates)
 
     @property
@@ -177,7 +169,7 @@ class Claims:
 
     @property
     def squared_length(self) -> float:
-        """The squared L2 bound of what is sent, in units of the clip of a coordinate."""
+        """The squared L2 bound of a message, in units of the clip of a coordinate."""
         if self.l2_clip is None:
             return float(self.sent)
         return min(float(self.sent), (self.l2_clip * self.second_clip / float(self.mechanism["clip"])) ** 2)
@@ -194,7 +186,7 @@ class Claims:
 
     @property
     def distance(self) -> float:
-        """The L2 distance of two neighbors over the L2 bound of what is sent, at most.
+        """The largest L2 distance of two neighbors over the L2 bound of a message.
 
         With a choice of coordinates, a zero update that is no vector of zeros may be as far away as any vector.
         """
@@ -237,48 +229,23 @@ class Claims:
 
     @property
     def hides_alone(self) -> bool:
-        """Whether each message is private by itself."""
+        """Whether each message is private without others."""
         return bool(self.mechanism.get("local", False))
 
-    def min_honest(self, releases: int) -> tuple[int, float]:
-        """Honest clients whose noise is in each of the sums, the user's included.
-
-        Args:
-            releases: How many sums.
-
-        Returns:
-            The number, and the δ that is left.
-        """
-        if self.honest_fraction is None:
-            return max(1, (self.honest_clients or self.clients) - self.dropouts), self.delta
-        others, _ = self._honest_others(UNLIKELY * self.delta / releases)
-        return max(1, 1 + others - self.dropouts), (1 - UNLIKELY) * self.delta
-
     def cohorts(self, releases: int) -> tuple[list[tuple[float, int]], float]:
-        """How likely a release holds at least so many honest clients. The adversary may know which it is.
+        """Return probabilities of the numbers of honest clients in a release. The adversary may know the number.
 
-        See docs/verify.md#who-is-counted.
+        The user is honest and takes part. See docs/verify.md#who-is-counted.
 
         Args:
-            releases: How many releases.
+            releases: The number of releases.
 
         Returns:
-            Probabilities and numbers, the smallest first; and the δ that is left.
+            Probabilities and numbers in increasing order, where similar numbers count as the smallest; and the δ that
+            is left.
         """
         if self.honest_fraction is None:
-            return [(1.0, self.min_honest(releases)[0])], self.delta
-        fewest, probabilities = self._honest_others(RARE * self.delta / releases)
-        cohorts: list[tuple[float, int]] = []
-        for others, probability in enumerate(probabilities, start=fewest):
-            honest = max(1, 1 + others - self.dropouts)
-            if cohorts and honest <= SIMILAR * cohorts[-1][1]:
-                cohorts[-1] = cohorts[-1][0] + probability, cohorts[-1][1]
-            else:
-                cohorts.append((probability, honest))
-        return cohorts, (1 - RARE) * self.delta
-
-    def _honest_others(self, rare: float) -> tuple[int, list[float]]:
-        """The fewest honest others except with probability `rare`; probabilities from there on, rounded up."""
+            return [(1.0, max(1, (self.honest_clients or self.clients) - self.dropouts))], self.delta
         population = self.population
         if self.sampling != "uniform" or population is None or population > MAX_POPULATION or self.clients > MAX_SAMPLE:
             raise Unverifiable(
@@ -286,33 +253,36 @@ class Claims:
             )
         from scipy.stats import hypergeom  # noqa: PLC0415 (takes half a second)
 
-        honest = max(1, int((self.honest_fraction or 1) * population)) - 1  # others: the user is honest and takes part
+        honest_others = max(1, int(self.honest_fraction * population)) - 1
         drawn = self.clients - 1
-        counts = np.arange(max(0, drawn - (population - 1 - honest)), min(drawn, honest) + 1)
-        probabilities = hypergeom.pmf(counts, population - 1, honest, drawn) * (1 + 1e-4)
-        first = int(np.searchsorted(np.cumsum(probabilities), rare, side="right"))
+        counts = np.arange(max(0, drawn - (population - 1 - honest_others)), min(drawn, honest_others) + 1)
+        probabilities = hypergeom.pmf(counts, population - 1, honest_others, drawn) * (1 + 1e-4)
+        first = int(np.searchsorted(np.cumsum(probabilities), RARE * self.delta / releases, side="right"))
         first = min(first, len(counts) - 1)
-        return int(counts[first]), probabilities[first:].tolist()
+        honest = np.maximum(1, 1 + counts[first:] - self.dropouts)
+        _, starts = np.unique(np.log(honest) // log(SIMILAR), return_index=True)
+        weights = np.add.reduceat(probabilities[first:], starts)
+        return list(zip(weights.tolist(), honest[starts].tolist(), strict=True)), (1 - RARE) * self.delta
 
 
 # -- reading --------------------------------------------------------------------------------------
 
 
-def read_mean(about: Row) -> Row:
+def read_mean(description: Row) -> Row:
     """What a ledger says of a release, not checked yet."""
-    if "seeded" in about:
+    if "seeded" in description:
         raise Unverifiable("the messages were encoded with seeded randomness, which anyone can repeat: not private")
-    mean = about.get("mean")
+    mean = description.get("mean")
     if not isinstance(mean, dict):
         raise Unverifiable("the ledger does not say what a release is (mean)")
     return mean
 
 
-def read_claims(about: Row) -> Claims:
+def read_claims(description: Row) -> Claims:
     """The claims of a ledger.
 
     Args:
-        about: The description in its first line.
+        description: That of its first line.
 
     Returns:
         The claims, each value checked.
@@ -320,119 +290,132 @@ def read_claims(about: Row) -> Claims:
     Raises:
         Unverifiable: If there is anything in it that this verifier does not know.
     """
-    mean = read_mean(about)
-    if set(about) - {"users"} != ABOUT:
-        raise Unverifiable(f"the ledger describes {shown(sorted(about))}: expected mean and plan, and maybe users")
+    mean = read_mean(description)
+    if set(description) - {"users"} != ABOUT:
+        raise Unverifiable(
+            f"the ledger describes {shown(sorted(description))}: expected mean and plan, and maybe users"
+        )
     names = {"private_mean", *(field.name for field in fields(Claims))}
     if set(mean) != names or mean["private_mean"] != MEAN_FORMAT or isinstance(mean["private_mean"], bool):
         unexpected = sorted(set(mean) ^ names)
         raise Unverifiable(f"mean: does not describe a release as this verifier knows it {shown(unexpected)}")
-    _check_all(mean, MEAN)
-    for name in ("min_survivors", "honest_clients"):
-        _require((mean[name] or 1) <= mean["clients"], mean, name, f"at most {mean['clients']}, the clients of a round")
-    _require(None in (mean["honest_clients"], mean["honest_fraction"]), mean, "honest_fraction", "without a number")
-    _check_users(about, mean)
-    _check_mechanism(mean)
-    _check_noise(mean)
-    claims = Claims(**{name: value for name, value in mean.items() if name != "private_mean"})
-    if claims.coordinates is not None:
-        _check_all(mean, {"coordinates": _whole(claims.padded - 1)})
-        is_plain = mean["rotate"] and mean["l2_clip"] is not None and mean["noise"] is None
-        _require(is_plain, mean, "coordinates", "given only with an L2 clip, rotation and independent noise")
-    _check_unit(claims)
-    return _as_vertices(claims) if claims.kind == "vqsgd" else claims
-
-
-def _require(is_met: bool, values: Row, name: str, allowed: str) -> None:
-    if not is_met:
-        raise Unverifiable(f"{name} = {shown(values[name])}: must be {allowed}")
-
-
-def _check_all(values: Row, allowed: dict[str, Allowed]) -> None:
-    for name, rule in allowed.items():
-        _require(rule.admits(values[name]), values, name, str(rule))
-
-
-def _check_users(about: Row, mean: Row) -> None:
-    """The population is that which the ledger was begun with, and none of its users has to return too early."""
-    clients = mean["clients"]
-    population = mean["population"]
-    _require(population is None or population >= clients, mean, "population", f"at least {clients}")
-    if "users" in about:
-        _check_all(about, {"users": _whole(LARGE)})
-        _require(about["users"] >= clients and population in (None, about["users"]), about, "users", "the population")
-    users = about.get("users", population)
-    if users is not None and mean["unit"] == "user":
-        rounds = users // clients
-        _require(mean["min_separation"] <= rounds, mean, "min_separation", f"at most {rounds} for {users} users")
-
-
-def _check_noise(mean: Row) -> None:
-    """Correlated noise of clients is within the ranges that encoders have."""
-    noise = mean["noise"]
-    mechanism = mean["mechanism"]
-    if noise is None:
-        return
-    is_known = isinstance(noise, dict) and set(noise) == set(CORRELATED)
-    _require(is_known, mean, "noise", f"a table of {sorted(CORRELATED)}")
-    _check_all(noise, CORRELATED)
-    if noise["residual_std"] == 0:
-        _require(noise["gain"] == 1, noise, "gain", "1 without residual noise")
-    else:
-        _require(noise["residual_std"] >= MIN_NOISE_STD, noise, "residual_std", f"0, or at least {MIN_NOISE_STD}")
-        _require(noise["gain"] > 1 and mean["unit"] == "user", noise, "gain", "at least 2, for users")
-    if mean["unit"] == "user":
-        is_binary = mechanism["mechanism"] == "rounding" and mechanism["levels"] == 2
-        _require(is_binary, mean, "noise", "independent, but for rounding to two levels")
-        _require(mean["honest_fraction"] is None, mean, "honest_fraction", "a number of clients with correlated noise")
-        _require(mean["zero_distance"] == 1, mean, "zero_distance", "1 with correlated noise")
-
-
-def _check_mechanism(mean: Row) -> None:
-    """The mechanism is known, and so are its parameters."""
+    _check_each(mean, MEAN)
     mechanism = mean["mechanism"]
     kind = mechanism.get("mechanism") if isinstance(mechanism, dict) else None
     if not isinstance(kind, str) or kind not in PARAMETERS:
         raise Unverifiable(f"mechanism = {shown(kind)}: this verifier has no bound for it")
     if set(mechanism) - {"mechanism"} != set(PARAMETERS[kind]):
         raise Unverifiable(f"mechanism: has the parameters {shown(sorted(mechanism))}, which are not those of {kind}")
-    _check_all(mechanism, PARAMETERS[kind])
-    if kind == "gaussian":
-        _require(mean["l2_clip"] is not None, mean, "l2_clip", "given with Gaussian noise")
-    if kind == "vqsgd" and mechanism["local"]:
-        _require(mechanism["epsilon"] <= MAX_LOCAL_EPSILON, mechanism, "epsilon", f"at most {MAX_LOCAL_EPSILON}")
-    if kind == "rqm":
+    _check_each(mechanism, PARAMETERS[kind])
+    noise = mean["noise"]
+    if noise is not None:
+        if not isinstance(noise, dict) or set(noise) != set(CORRELATED):
+            raise Unverifiable(f"noise = {shown(noise)}: must be a table of {sorted(CORRELATED)}")
+        _check_each(noise, CORRELATED)
+    claims = Claims(**{name: value for name, value in mean.items() if name != "private_mean"})
+    if claims.coordinates is not None:
+        _check_each(mean, {"coordinates": _whole(claims.padded - 1)})
+    users = description.get("users")
+    if "users" in description:
+        _check_each(description, {"users": _whole(LARGE)})
+    values = {**mechanism, **(noise or {}), **mean, "users": users}
+    for conditions in (_who_conditions(claims, users), _mechanism_conditions(claims), _unit_conditions(claims)):
+        for is_met, name, allowed in conditions:
+            if not is_met:
+                raise Unverifiable(f"{name} = {shown(values[name])}: must be {allowed}")
+    return _as_vertices(claims) if claims.kind == "vqsgd" else claims
+
+
+def _check_each(values: Row, allowed: dict[str, Allowed]) -> None:
+    """Check each value separately."""
+    for name, rule in allowed.items():
+        if not rule.admits(values[name]):
+            raise Unverifiable(f"{name} = {shown(values[name])}: must be {rule.text}")
+
+
+Condition = tuple[bool, str, str]
+"""Whether several values are consistent, the name of one of them, and its allowed values."""
+
+
+def _who_conditions(claims: Claims, users: int | None) -> Iterator[Condition]:
+    """Of the participation: no more honest clients than clients, and no user has to return too early."""
+    clients = claims.clients
+    population = claims.population
+    for name in ("min_survivors", "honest_clients"):
+        yield (getattr(claims, name) or 1) <= clients, name, f"at most {clients}, the clients of a round"
+    yield None in (claims.honest_clients, claims.honest_fraction), "honest_fraction", "without a number"
+    yield (population or clients) >= clients, "population", f"at least {clients}"
+    yield (
+        ((users or clients) >= clients and None in (users, population)) or users == population,
+        "users",
+        "the population",
+    )
+    if users is None:
+        users = population
+    if users is not None and claims.unit == "user":
+        rounds = users // clients
+        yield claims.min_separation <= rounds, "min_separation", f"at most {rounds} for {users} users"
+
+
+def _mechanism_conditions(claims: Claims) -> Iterator[Condition]:
+    """Of the mechanism and of correlated noise: the ranges that encoders have."""
+    mechanism = claims.mechanism
+    has_l2_clip = claims.l2_clip is not None
+    is_user = claims.unit == "user"
+    if claims.kind == "gaussian":
+        yield has_l2_clip, "l2_clip", "given with Gaussian noise"
+    if claims.kind == "vqsgd":
+        is_plain = has_l2_clip and claims.noise is None and claims.coordinates is None
+        yield is_plain, "mechanism", "vqsgd only with an L2 clip, all coordinates and independent noise"
+        if mechanism["local"]:
+            yield mechanism["epsilon"] <= MAX_LOCAL_EPSILON, "epsilon", f"at most {MAX_LOCAL_EPSILON}"
+            yield claims.honest_clients == 1, "honest_clients", "1: messages are alone"
+    if claims.kind == "rqm":
         keep = mechanism["keep"]
         keeps = keep if isinstance(keep, list) and len(keep) == mechanism["levels"] - 2 else [keep]
         is_valid = all(type(probability) is float and 0 < probability < 1 for probability in keeps)
-        _require(is_valid, mechanism, "keep", "one probability, or one for each inner level")
-    if kind in ADDITIVE:
-        is_odd = mechanism["steps"] % 2 == 1 and mechanism["steps"] < 2 ** mechanism["bits"]
-        _require(is_odd, mechanism, "steps", f"odd, and fit {mechanism['bits']} bits")
-        is_small = mean["unit"] == "record" or mechanism["steps"] <= MAX_USER_STEPS
-        _require(is_small, mechanism, "steps", f"at most {MAX_USER_STEPS} for users")
+        yield is_valid, "keep", KEEP.text
+    if claims.kind in ADDITIVE:
+        steps = mechanism["steps"]
+        yield steps % 2 == 1 and steps < 2 ** mechanism["bits"], "steps", f"odd, and fit {mechanism['bits']} bits"
+        yield steps <= MAX_USER_STEPS or not is_user, "steps", f"at most {MAX_USER_STEPS} for users"
+    if claims.noise is not None:
+        residual_std = claims.noise["residual_std"]
+        if residual_std == 0:
+            yield claims.noise["gain"] == 1, "gain", "1 without residual noise"
+        else:
+            yield residual_std >= MIN_NOISE_STD, "residual_std", f"0, or at least {MIN_NOISE_STD}"
+            yield claims.noise["gain"] > 1 and is_user, "gain", "at least 2, for users"
+    if claims.noise is not None and is_user:
+        is_binary = claims.kind == "rounding" and mechanism["levels"] == 2
+        yield is_binary, "noise", "independent, but for rounding to two levels"
+        yield claims.honest_fraction is None, "honest_fraction", "a number of clients with correlated noise"
+        yield claims.zero_distance == 1, "zero_distance", "1 with correlated noise"
+    if claims.coordinates is not None:
+        is_plain = claims.rotate and has_l2_clip and claims.noise is None
+        yield is_plain, "coordinates", "given only with an L2 clip, rotation and independent noise"
 
 
-def _check_unit(claims: Claims) -> None:
-    """Records of silos and users have neighboring relations and mechanisms of their own."""
-    values = vars(claims)
+def _unit_conditions(claims: Claims) -> Iterator[Condition]:
+    """Of records of silos and of users: their neighboring relations and mechanisms."""
     is_record = claims.unit == "record"
-    known = ("add-or-remove-one", "replace-one") if is_record else ("zero-out", "replace-one")
-    _require(claims.neighboring in known, values, "neighboring", f"one of {known} for a {claims.unit}")
-    _require(is_record == (claims.record_clip is not None), values, "record_clip", "given for records, and only there")
-    _require(claims.zero_distance == 1 or not is_record, values, "zero_distance", "1 for records")
+    relations = ("add-or-remove-one", "replace-one") if is_record else ("zero-out", "replace-one")
+    yield claims.neighboring in relations, "neighboring", f"one of {relations} for a {claims.unit}"
+    yield is_record == (claims.record_clip is not None), "record_clip", "given for records, and only there"
     if not is_record:
-        _require(claims.sampling_rate is None, values, "sampling_rate", "given for records only")
+        yield claims.sampling_rate is None, "sampling_rate", "given for records only"
         return
-    _require(claims.kind in ADDITIVE, values, "mechanism", "additive noise for records")
-    _require(claims.l2_clip is not None and claims.coordinates is None, values, "l2_clip", "given, for all coordinates")
-    _require(claims.adversary == "server" and claims.honest_fraction is None, values, "adversary", "the server")
-    is_ordered = claims.noise is None or (claims.min_separation > 1 and claims.sampling_rate is None)
-    _require(is_ordered, values, "noise", "correlated only for records in a fixed order, with a min_separation")
+    yield claims.zero_distance == 1, "zero_distance", "1 for records"
+    yield claims.kind in ADDITIVE, "mechanism", "additive noise for records"
+    yield claims.l2_clip is not None and claims.coordinates is None, "l2_clip", "given, for all coordinates"
+    yield claims.adversary == "server" and claims.honest_fraction is None, "adversary", "the server"
+    is_ordered = claims.min_separation > 1 and claims.sampling_rate is None
+    is_known = claims.noise is None or is_ordered
+    yield is_known, "noise", "correlated only for records in a fixed order, with a min_separation"
     if claims.sampling_rate is not None and claims.sampling_rate < 1:
         is_free = claims.min_separation == 1 and claims.max_participations is None
         is_known = is_free and claims.neighboring == "add-or-remove-one"
-        _require(is_known, values, "sampling_rate", "for records that are added or removed, in any round")
+        yield is_known, "sampling_rate", "for records that are added or removed, in any round"
 
 
 def _as_vertices(claims: Claims) -> Claims:
@@ -440,12 +423,8 @@ def _as_vertices(claims: Claims) -> Claims:
 
     Vertices are drawn, but divergences are convex: two certain vertices are the worst.
     """
-    values = vars(claims)
     mechanism = claims.mechanism
     slots = 2 * claims.padded
-    is_plain = claims.l2_clip is not None and claims.noise is None and claims.coordinates is None
-    _require(is_plain, values, "mechanism", "vqsgd only with an L2 clip, all coordinates and independent noise")
-    _require(not mechanism["local"] or claims.honest_clients == 1, values, "honest_clients", "1: messages are alone")
     outcomes, epsilon = (slots, mechanism["epsilon"]) if mechanism["local"] else (2, mechanism["epsilon"] / 2)
     false = ceil(TABLE_TOTAL / (exp(epsilon) + outcomes - 1))
     true = TABLE_TOTAL - (outcomes - 1) * false
@@ -483,24 +462,24 @@ def sent_values(plan: Any, parameters: Any) -> Any:
     return VECTORS[work] * parameters + (plan.get("adapt") is not None)
 
 
-def compare_with_known(about: Row, known: Row, report: Report) -> None:
+def compare_with_auditor(description: Row, expected: Row, report: Report) -> None:
     """Compare a ledger with what its auditor knows, and with the plan that it holds.
 
     Args:
-        about: The description in its first line.
-        known: Values of dim, delta, honest_clients, honest_fraction and rounds, or None.
+        description: That of its first line.
+        expected: Values of dim, delta, honest_clients, honest_fraction and rounds, or None.
         report: What is wrong is added to it.
     """
-    if known["rounds"] is not None and report.charges < known["rounds"]:
-        report.wrong.append(f"{report.charges} releases were charged: {known['rounds']} are known of")
-    mean = read_mean(about)
+    if expected["rounds"] is not None and report.charges < expected["rounds"]:
+        report.wrong.append(f"{report.charges} releases were charged: {expected['rounds']} are known of")
+    mean = read_mean(description)
     stated = {**mean, "honest_clients": _stated_honest(mean)}
-    expected = {**known, "dim": sent_values(about.get("plan"), known["dim"])}
+    expected = {**expected, "dim": sent_values(description.get("plan"), expected["dim"])}
     for name in ("dim", "delta", "honest_clients", "honest_fraction"):
         if expected[name] is not None and stated.get(name) != expected[name]:
             report.wrong.append(f"{name} = {shown(stated.get(name))}: expected {expected[name]}")
-    if about.get("plan") is not None:
-        compare_with_plan(mean, about["plan"], "the ledger's plan", report)
+    if description.get("plan") is not None:
+        compare_with_plan(mean, description["plan"], "the ledger's plan", report)
 
 
 def _stated_honest(mean: Row) -> Any:
@@ -554,7 +533,7 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
         planned["min_survivors"] = 1  # a round may then end with any number of clients
     if planned["delta"] is None:
         population = planned["population"]
-        _check_all(planned, {"population": MEAN["population"]})
+        _check_each(planned, {"population": MEAN["population"]})
         planned["delta"] = min(1e-5, 1 / population) if population else 1e-5
     for name, value in sorted(planned.items()):
         is_open = name == "dim" and value is None

@@ -10,11 +10,11 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from . import statement
+from . import guarantee_text
 from .epsilon_bound import privacy_spent
 from .hash_chain import check_heads, check_signatures, read_lines
-from .ledger_claims import compare_with_known, compare_with_plan, read_claims, read_mean, sent_values
-from .report import Report, Row, Unverifiable, is_folder, parse_json, read_bytes, shown
+from .ledger_claims import compare_with_auditor, compare_with_plan, read_claims, read_mean, sent_values
+from .verification_report import Report, Row, Unverifiable, is_folder, parse_json, read_bytes, shown
 
 LOOSENESS = 1.10
 """This verifier's ε is at most this many times the accountant's."""
@@ -26,20 +26,20 @@ class Ledger(NamedTuple):
     """What a ledger holds.
 
     Attributes:
-        about: The description in its first line.
+        description: That of its first line.
         charges: How often each round was charged.
         hashes: The hashes of all lines.
     """
 
-    about: Row
+    description: Row
     charges: Counter[int]
     hashes: list[str]
 
     @classmethod
     def of(cls, lines: list[Row]) -> "Ledger":
         """The content of checked lines."""
-        about = lines[0]["about"] if lines else {}
-        return cls(about, Counter(line["round"] for line in lines[1:]), [line["hash"] for line in lines])
+        description = lines[0]["about"] if lines else {}
+        return cls(description, Counter(line["round"] for line in lines[1:]), [line["hash"] for line in lines])
 
 
 def verify(
@@ -77,8 +77,8 @@ def verify(
     """
     path = Path(path)
     report = Report(str(path))
-    known = {"dim": dim, "delta": delta, "rounds": rounds}
-    known |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
+    expected = {"dim": dim, "delta": delta, "rounds": rounds}
+    expected |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
     checks: list[Callable[[], None]] = []
     with _reporting_doubts(report):
         folder = path if is_folder(path) else None
@@ -90,7 +90,7 @@ def verify(
         if not report.wrong:
             checks.append(lambda: check_signatures(lines, key, report))
             checks.append(lambda: check_heads(ledger.hashes, witness, head, report))
-            checks.append(lambda: compare_with_known(ledger.about, known, report))
+            checks.append(lambda: compare_with_auditor(ledger.description, expected, report))
             checks.append(lambda: _account(ledger, report))
         if folder and not report.wrong:
             files = {folder / name: check for name, check in OTHER_FILES.items()}
@@ -114,19 +114,19 @@ def _reporting_doubts(report: Report) -> Iterator[None]:
 
 def _account(ledger: Ledger, report: Report) -> None:
     """ε of all charges by this verifier's own bound, and the conditions under which it holds."""
-    claims = read_claims(ledger.about)
+    claims = read_claims(ledger.description)
     report.delta = claims.delta
     report.unit = claims.unit
     report.neighboring = claims.neighboring
     report.adversary = claims.adversary
     if ledger.charges:
-        report.assumptions = statement.assumptions(claims, ledger.charges)
+        report.assumptions = guarantee_text.assumptions(claims, ledger.charges)
     spent = privacy_spent(claims, ledger.charges)
     report.epsilon = spent.epsilon
     report.lower = spent.lower
     report.max_participations = spent.releases
     report.min_honest = spent.honest
-    report.headline = statement.headline(claims, spent)
+    report.headline = guarantee_text.headline(claims, spent)
 
 
 # -- the other files of a run must not state more, or something else, than was charged for ---------
@@ -134,7 +134,7 @@ def _account(ledger: Ledger, report: Report) -> None:
 
 def _check_plan(path: Path, ledger: Ledger, report: Report) -> None:
     """The plan is that of what was charged for."""
-    compare_with_plan(read_mean(ledger.about), parse_json(read_bytes(path)), path.name, report)
+    compare_with_plan(read_mean(ledger.description), parse_json(read_bytes(path)), path.name, report)
 
 
 def _check_metrics(path: Path, ledger: Ledger, report: Report) -> None:
@@ -164,8 +164,8 @@ def _check_checkpoint(path: Path, ledger: Ledger, report: Report) -> None:
             raise TypeError("its size and its round must be whole numbers")
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise Unverifiable(f"{path.name}: cannot be read ({type(error).__name__}: {error})") from None
-    dim = read_mean(ledger.about).get("dim")
-    if sent_values(ledger.about.get("plan"), size) != dim:
+    dim = read_mean(ledger.description).get("dim")
+    if sent_values(ledger.description.get("plan"), size) != dim:
         report.wrong.append(f"dim = {shown(dim)}: {path.name} has {shown(size)} parameters")
     if head not in ledger.hashes:
         report.wrong.append(f"{path.name} was written at the head {shown(head)}, which is not in the ledger")
@@ -178,12 +178,12 @@ def _check_summary(path: Path, ledger: Ledger, report: Report) -> None:
     summary = parse_json(read_bytes(path))
     if not isinstance(summary, dict):
         raise Unverifiable("summary.json: cannot be read")
-    mean = read_mean(ledger.about)
+    mean = read_mean(ledger.description)
     delta = summary.get("delta")
     if delta not in (None, mean.get("delta")):
         report.wrong.append(f"delta = {shown(mean.get('delta'))}: summary.json says {shown(delta)}")
     parameters = summary.get("parameters")
-    if sent_values(ledger.about.get("plan"), parameters) not in (None, mean.get("dim")):
+    if sent_values(ledger.description.get("plan"), parameters) not in (None, mean.get("dim")):
         report.wrong.append(f"parameters = {shown(mean.get('dim'))}: summary.json says {shown(parameters)}")
     head = summary.get("ledger_head")
     if head not in (None, *ledger.hashes):

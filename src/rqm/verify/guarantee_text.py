@@ -1,4 +1,4 @@
-"""The guarantee of a ledger in words, written from its claims by this verifier alone."""
+"""The guarantee of a ledger in words: one headline, and one sentence for each assumption."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ def is_by_trusted_server(claims: Claims) -> bool:
 
 
 def headline(claims: Claims, spent: PrivacySpent) -> str:
-    """The guarantee in one line.
+    """Return the guarantee in one line.
 
     Args:
         claims: What one release is, and who takes part.
@@ -37,7 +37,7 @@ def headline(claims: Claims, spent: PrivacySpent) -> str:
 
 
 def assumptions(claims: Claims, charges: Counter[int]) -> list[str]:
-    """The conditions under which the guarantee holds.
+    """Return the conditions under which the guarantee holds.
 
     Args:
         claims: What one release is, and who takes part.
@@ -89,25 +89,25 @@ def _rests_on_fraction(claims: Claims) -> bool:
 
 def _trust(claims: Claims) -> list[str]:
     """Who is trusted with what."""
-    member, own = ("silo", "silo") if claims.unit == "record" else ("client", "device")
+    member, device = ("silo", "silo") if claims.unit == "record" else ("client", "device")
     honest = claims.honest_clients or claims.clients
     if is_by_trusted_server(claims):
         texts = ["the server is trusted: it sees every vector, adds the noise and keeps it secret"]
     elif claims.hides_alone:
-        texts = [f"the {claims.unit}'s own {own} is honest"]
+        texts = [f"the {claims.unit}'s own {device} is honest"]
     else:
         texts = []
         if honest > 1 or claims.honest_fraction is not None:
             texts.append("secure aggregation reveals only the sum of each round")
         if claims.honest_fraction is None and honest == 1:
-            texts.append(f"the {claims.unit}'s own {own} is honest")
+            texts.append(f"the {claims.unit}'s own {device} is honest")
         elif claims.honest_fraction is None and honest == claims.clients:
             texts.append(f"all {claims.clients:,} {member}s of every round are honest")
         elif claims.honest_fraction is None:
             texts.append(f"at least {honest:,} of the {claims.clients:,} {member}s of every round are honest")
     if _rests_on_fraction(claims):
-        part = "all" if claims.honest_fraction == 1 else f"{claims.honest_fraction:.10g} of the"
-        texts.append(f"{part} {claims.population:,} users are honest")
+        fraction = "all" if claims.honest_fraction == 1 else f"{claims.honest_fraction:.10g} of the"
+        texts.append(f"{fraction} {claims.population:,} users are honest")
     if claims.min_survivors is not None and not (claims.hides_alone or is_by_trusted_server(claims)):
         texts.append(
             f"rounds that end with fewer than {claims.min_survivors:,} of {claims.clients:,} clients are discarded, "
@@ -120,13 +120,13 @@ def _rounds(claims: Claims, charges: Counter[int]) -> list[str]:
     """In how many rounds, and in which, a user or record takes part."""
     total = charges.total()
     limit = claims.limit(charges)
-    most = total if claims.adversary == "outsider" else sum(count for _, count in charges.most_common(limit))
+    participations = total if claims.adversary == "outsider" else sum(count for _, count in charges.most_common(limit))
     if total == 1:
         texts = ["there is one round"]
-    elif most >= total:
+    elif participations >= total:
         texts = [f"a {claims.unit} takes part in all of the {total:,} rounds"]
     else:
-        texts = [f"a {claims.unit} takes part in at most {most:,} of the {total:,} rounds"]
+        texts = [f"a {claims.unit} takes part in at most {participations:,} of the {total:,} rounds"]
     if claims.min_separation > 1 and limit > 1:
         texts.append(f"two participations of a {claims.unit} are at least {claims.min_separation:,} rounds apart")
     rounds = max(claims.rounds, max(charges) + 1)

@@ -11,7 +11,7 @@ from rqm import (
     Gaussian,
     Participation,
     PrivateMean,
-    Rounding,
+    StochasticRounding,
     ThreatModel,
     private_mean,
     private_record_mean,
@@ -22,12 +22,12 @@ from rqm.accounting.accountant import assumptions as accountant_assumptions
 from rqm.bounds import Assumption
 from rqm.plan.account import account_ledger
 from rqm.related.vqsgd import VQSGD
-from rqm.verify import statement, verify
+from rqm.verify import guarantee_text, verify
 from rqm.verify.ledger_claims import read_claims
-from tests.verify.ledgers import about, ledger_bytes
+from tests.verify.ledgers import describe, ledger_bytes
 
-BITS = Rounding(clip=0.5, levels=2, margin=9.0)
-WIDE_BITS = Rounding(clip=4 / 2**8, levels=2, margin=8.0)
+BITS = StochasticRounding(clip=0.5, levels=2, margin=9.0)
+WIDE_BITS = StochasticRounding(clip=4 / 2**8, levels=2, margin=8.0)
 INTEGERS = DiscreteGaussian(clip=1.0, scale=0.2, steps=511, bits=15)
 USERS = {"dim": 64, "clients": 40, "delta": 1e-6, "rounds": 6}
 SILOS = {"dim": 60, "clients": 4, "delta": 1e-6, "rounds": 12, "record_clip": 1.0, "l2_clip": 16.0}
@@ -107,7 +107,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_assumptions_are_those_of_the_accountant(tmp_path, name):
     mean, charges = CASES[name]
-    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(charges, about(mean)))
+    (tmp_path / "ledger.jsonl").write_bytes(ledger_bytes(charges, describe(mean)))
     report, (guarantee, _) = verify(tmp_path), account_ledger(tmp_path)
     unit = mean.threat_model.unit
     assert report.assumptions == [assumption.text(unit) for assumption in guarantee.assumptions]
@@ -118,7 +118,7 @@ def test_assumptions_are_those_of_the_accountant(tmp_path, name):
 
 
 def texts_of(mean, charges):
-    return statement.assumptions(read_claims(about(mean)), Counter(charges))
+    return guarantee_text.assumptions(read_claims(describe(mean)), Counter(charges))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_without_charges_there_are_no_assumptions(verify_bytes):
 
 
 def test_adversaries_are_those_of_the_accountant():
-    assert statement.ADVERSARIES == accounting_guarantee.ADVERSARY_TEXTS
+    assert guarantee_text.ADVERSARIES == accounting_guarantee.ADVERSARY_TEXTS
 
 
 @pytest.mark.parametrize(
@@ -231,13 +231,13 @@ def test_adversaries_are_those_of_the_accountant():
 )
 def test_the_headline_states_epsilon_delta_relation_and_adversary(verify_bytes, name, ending):
     mean, charges = CASES[name]
-    report = verify_bytes(ledger_bytes(charges, about(mean)))
+    report = verify_bytes(ledger_bytes(charges, describe(mean)))
     assert report.headline.startswith(f"ε ≤ {report.epsilon:.4g}, δ = 1e-06, ")
     assert report.headline.endswith(ending)
 
 
 def test_the_headline_states_mu_where_epsilon_is_that_of_a_gaussian(verify_bytes):
     mean, charges = CASES["trusted Gaussian"]
-    assert f"μ ≤ {2 / 3.0 * 6**0.5:.4g}" in verify_bytes(ledger_bytes(charges, about(mean))).headline
+    assert f"μ ≤ {2 / 3.0 * 6**0.5:.4g}" in verify_bytes(ledger_bytes(charges, describe(mean))).headline
     mean, charges = CASES["sampled records"]
-    assert "μ" not in verify_bytes(ledger_bytes(charges, about(mean))).headline
+    assert "μ" not in verify_bytes(ledger_bytes(charges, describe(mean))).headline
