@@ -85,7 +85,7 @@ class HonestClients(Assumption):
 
     def text(self, unit: Unit) -> str:
         """The condition as a sentence."""
-        member, owner = ("client", "device") if unit == "user" else ("silo", "silo")
+        member, owner = {"user": ("client", "device"), "record": ("silo", "silo")}[unit]
         if self.honest == 1:
             return f"the {unit}'s own {owner} is honest"
         if self.honest == self.clients:

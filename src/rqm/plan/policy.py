@@ -138,7 +138,7 @@ class Policy:
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit = {shown(self.unit)}: must be one of {', '.join(get_args(Unit))}")
-        allowed = ("add-or-remove-one", "replace-one") if self.unit == "record" else ("replace-one",)
+        allowed = {"record": ("add-or-remove-one", "replace-one"), "user": ("replace-one",)}[self.unit]
         if self.neighboring is None:
             object.__setattr__(self, "neighboring", allowed[0])
         if self.neighboring not in allowed:
