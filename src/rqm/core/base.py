@@ -402,9 +402,8 @@ class BaseMean(ABC):
         """
         if self.has_integer_messages:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
-        std = self.mechanism.sum_noise_std(clients) * self.sensitivity_clip
-        if noise is not None and std:
-            total += std * noise.sample(round_index, total)
+        if noise is not None and (std := self.mechanism.sum_noise_std(clients)):
+            total += std * self.sensitivity_clip * noise.sample(round_index, total)
         return total
 
     def decode(self, total: Any, survivors: int, *, round_index: int = 0, check: bool = True) -> Any:
