@@ -24,9 +24,9 @@ from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
 from rqm.randomness import SeededRandom
+from rqm.training.cohort import CohortSampler
 from rqm.training.methods import METHODS
-from rqm.training.participants import Participants
-from rqm.training.streams import LOCAL, NOISE, START, generator, number
+from rqm.training.streams import LOCAL, NOISE, START, numpy_generator, torch_seed
 from tools.systems import shared_out
 from tools.tuning import SEEDS, chosen
 
@@ -57,19 +57,19 @@ class Run:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         if plan.participation.population is not None:
             data = replace(data, train=data.train.resample(plan.participation.population, plan.examples, plan.seed))
-        torch.manual_seed(number(plan.seed, START))
+        torch.manual_seed(torch_seed(plan.seed, START))
         layer = torch.nn.Linear(PIXELS, CLASSES)
         self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(data.test_inputs.device)
         self.plan, self.data, self.mean = plan, data, plan.private_mean()
         self.method: Any = METHODS[plan.client.work](plan, len(data.train), self.values)
-        self.participants, self.turn = Participants(plan, len(data.train)), 0
+        self.cohorts, self.turn = CohortSampler(plan, len(data.train)), 0
 
     def batches(self, chosen: list[int]) -> Iterator[torch.Tensor]:
         """For each step the examples of all clients: the same as each would take alone."""
         work, offsets = self.plan.client, self.data.train.offsets
         rows = []
         for client in chosen:
-            rng = generator(self.plan.seed, LOCAL, self.turn, client)
+            rng = numpy_generator(self.plan.seed, LOCAL, self.turn, client)
             taken: list[int] = []
             while len(taken) < (work.steps or 1) * work.batch:
                 taken += rng.permutation(int(self.data.train.sizes[client])).tolist()
@@ -81,7 +81,7 @@ class Run:
 
     def step(self) -> None:
         """One round."""
-        chosen = self.participants.choose(self.turn)
+        chosen = self.cohorts.clients(self.turn)
         worker = Together(self.values, len(chosen))
 
         def gradient(batch: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from rqm.plan.sweep import Sweep
 from rqm.report.page import build, grouped, to_toml
 from rqm.report.page.facts import find as find_runs
 from rqm.report.page.facts import read
-from rqm.training import run
+from rqm.training import run_folder
 from tests.browser import chromium
 from tests.plans import change_plan
 
@@ -35,7 +35,7 @@ PLAN = change_plan(
 def folder(tmp_path_factory):
     """A private run of four rounds, with a ledger."""
     place = tmp_path_factory.mktemp("runs") / "first"
-    run.carry_out(PLAN, load("glyphs"), place)
+    run_folder.carry_out(PLAN, load("glyphs"), place)
     return place
 
 
@@ -52,7 +52,7 @@ def browser():
 
 def test_the_report_says_what_is_so(folder, page):
     text = page.read_text()
-    summary = json.loads((folder / run.SUMMARY).read_text())
+    summary = json.loads((folder / run_folder.SUMMARY).read_text())
     assert f"{summary['accuracy']:.1%}" in text
     guarantee = account(PLAN)
     assert f"ε = {guarantee.epsilon:.4g}, δ = 1e-05" in text.replace("\n", "")
@@ -71,7 +71,7 @@ def test_the_plan_in_it_repeats_the_run(folder, page):
 
 def test_the_confusion_matrix_has_the_accuracy_on_its_diagonal(folder):
     confusion = np.array(read(folder).found["model"]["confusion"])
-    summary = json.loads((folder / run.SUMMARY).read_text())
+    summary = json.loads((folder / run_folder.SUMMARY).read_text())
     assert np.diag(confusion).sum() / confusion.sum() == pytest.approx(summary["accuracy"], abs=1e-9)
     labels = load("glyphs").test_labels.numpy()
     assert (np.bincount(labels, minlength=62) == confusion.sum(axis=1)).all()
@@ -102,7 +102,7 @@ def test_it_loads_alone_in_a_browser_and_fits_a_phone(browser, page):
 def test_several_runs_are_compared(folder, tmp_path, browser):
     other = tmp_path / "sweep" / "noise-free" / "seed-0"
     free = Sweep.from_toml(find("audit"), ["clients=5", "rounds=4", "evaluate_every=2"]).variants["noise-free"]
-    run.carry_out(free, load("glyphs"), other)
+    run_folder.carry_out(free, load("glyphs"), other)
     text = build([folder, tmp_path / "sweep"])
     assert "Runs compared" in text
     assert "there is no differential privacy at all" in text
@@ -135,10 +135,10 @@ def test_runs_of_other_plans_are_never_taken_together(folder, tmp_path):
 def test_an_unfinished_and_a_cut_off_run_are_reported(folder, tmp_path):
     place = tmp_path / "cut"
     shutil.copytree(folder, place)
-    (place / run.SUMMARY).unlink()
+    (place / run_folder.SUMMARY).unlink()
     (place / "checkpoint.safetensors").unlink()
-    lines = (place / run.METRICS).read_text().splitlines()
-    (place / run.METRICS).write_text("\n".join([*lines[:2], lines[2][:20]]))
+    lines = (place / run_folder.METRICS).read_text().splitlines()
+    (place / run_folder.METRICS).write_text("\n".join([*lines[:2], lines[2][:20]]))
     text = build([place])
     assert "Unfinished: 2 of 4 rounds" in text
     assert "there is no checkpoint" in text

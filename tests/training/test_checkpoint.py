@@ -9,7 +9,7 @@ import pytest
 from rqm._util.safetensors import dump, parse
 from rqm.plan.folder import CHECKPOINT, METRICS, read_checkpoint, recorded_head
 from rqm.training import checkpoint
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from tests.plans import make_plan
 from tests.training.small import federation, model
 
@@ -20,7 +20,7 @@ HEAD = "ab" * 32
 @pytest.fixture
 def saved(tmp_path):
     """A trainer after two rounds, and its folder."""
-    trainer = Trainer(PLAN, federation(), model())
+    trainer = RunState(PLAN, federation(), model())
     for _ in range(2):
         trainer.step()
     (tmp_path / METRICS).write_text("x" * 100)
@@ -29,7 +29,7 @@ def saved(tmp_path):
 
 
 def fresh():
-    return Trainer(PLAN, federation(), model())
+    return RunState(PLAN, federation(), model())
 
 
 def rewritten(folder, **changes):
@@ -45,7 +45,7 @@ def test_a_trainer_is_where_it_was(saved):
     trainer, folder = saved
     other = fresh()
     assert checkpoint.restore(other, folder) == (90, HEAD)
-    assert other.done == 2
+    assert other.rounds_done == 2
     assert (other.values == trainer.values).all()
     assert recorded_head(folder) == HEAD
     assert checkpoint.restore(fresh(), folder / "nowhere") == (0, None)
@@ -66,7 +66,7 @@ def test_every_bit_that_flips_is_noticed(saved):
             checkpoint.restore(trainer, folder)
         with pytest.raises(ValueError, match="is damaged"):
             recorded_head(folder)
-    assert trainer.done == 0
+    assert trainer.rounds_done == 0
     assert (trainer.values == before).all()
 
 

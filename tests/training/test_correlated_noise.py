@@ -1,6 +1,7 @@
 """Training with noise that cancels: in a fixed order, with losses, by either aggregator, stopped and resumed."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,9 +9,9 @@ import torch
 from rqm import CorrelatedNoise, StochasticRounding, account
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import ServerStep, Transforms
-from rqm.training import run
-from rqm.training.participants import Participants
-from rqm.training.trainer import Trainer
+from rqm.training import run_folder
+from rqm.training.cohort import CohortSampler
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model, pictures
 
@@ -49,7 +50,7 @@ KEPT = change_plan(PLAN, noise=CorrelatedNoise(9.0, 2.0, 5))
     ids=["all stay", "some are lost", "few may be lost", "more may be lost", "a part stays", "of the lost too"],
 )
 def test_real_and_ideal_are_the_same(plan):
-    ideal, real = (Trainer(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
+    ideal, real = (RunState(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
     for _ in range(plan.participation.rounds):
         one, other = ideal.step(), real.step()
         assert (one.survivors, one.discarded) == (other.survivors, other.discarded)
@@ -59,22 +60,22 @@ def test_real_and_ideal_are_the_same(plan):
 def test_a_run_that_was_stopped_ends_with_the_same_model(tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     plan, data = change_plan(PLAN, model="linear"), pictures(clients=12)
-    first = run.carry_out(plan, data, whole)
+    first = run_folder.carry_out(plan, data, whole)
     asked = iter([False] * 5 + [True] + [False] * 20)
     with pytest.raises(TimeoutError):
-        run.carry_out(plan, data, stopped, out_of_time=lambda: next(asked))
-    second = run.carry_out(plan, data, stopped, resume=True)
+        run_folder.carry_out(plan, data, stopped, out_of_time=lambda: next(asked))
+    second = run_folder.carry_out(plan, data, stopped, resume=True)
     assert first["accuracy"] == second["accuracy"]
     assert first["loss"] == second["loss"]
 
 
 def test_after_a_break_noise_is_drawn_again_bit_for_bit():
-    plain, other = Trainer(PLAN, federation(), model()), Trainer(PLAN, federation(), model())
+    plain, other = RunState(PLAN, federation(), model()), RunState(PLAN, federation(), model())
     for _ in range(4):
         plain.step()
     other.values.copy_(plain.values)
-    other.moments.copy_(plain.moments)
-    other.skip_to(4)
+    other.optimizer.moments.copy_(plain.optimizer.moments)
+    other.rounds_done = 4
     for _ in range(3):
         plain.step()
         other.step()
@@ -85,7 +86,7 @@ def test_what_clients_add_is_gone_but_for_the_last():
     """The sum of all decoded means is that of a run without transient noise, but for what came last."""
     learned = {}
     for cancel in (12.0, None):
-        trainer = Trainer(change_plan(PLAN, noise=cancel, server=ServerStep(rate=1e-12)), federation(), model())
+        trainer = RunState(change_plan(PLAN, noise=cancel, server=ServerStep(rate=1e-12)), federation(), model())
         means = []
         trainer.observer.learns = lambda turn, mean, means=means: means.append(mean.clone())
         for _ in range(9):
@@ -103,8 +104,8 @@ def test_what_stays_is_there_to_the_end():
     many = change_plan(
         KEPT, clients=12, rounds=2, population=40, noise=CorrelatedNoise(0.5, 2.0, 8), server=ServerStep(rate=1e-12)
     )
-    trainer = Trainer(many, federation(), model())
-    plain = Trainer(replace(many, noise=None), federation(), model())
+    trainer = RunState(many, federation(), model())
+    plain = RunState(replace(many, noise=None), federation(), model())
     learned = {one: [] for one in (trainer, plain)}
     for one, means in learned.items():
         one.observer.learns = lambda turn, mean, means=means: means.append(mean.clone())
@@ -118,13 +119,10 @@ def test_what_stays_is_there_to_the_end():
 
 def test_a_round_without_enough_second_messages_is_discarded_and_the_next_begins_anew():
     plan = change_plan(PLAN, lost=0.3, min_survivors=3, rounds=40, max_participations=14)
-    people = Participants(plan, 12)
-    for turn in range(1, 40):
-        before = people.before(turn)
-        staying = people.survive(people.choose(turn - 1), turn - 1)
-        enough = people.enough(staying, people.before(turn - 1))
-        assert (before.staying == staying) if enough else not before.staying
-    trainer = Trainer(plan, federation(), model())
+    cohorts = [CohortSampler(plan, 12).draw(round_index) for round_index in range(40)]
+    for previous, cohort in pairwise(cohorts):
+        assert cohort.settling == (previous.survivors if previous.is_large_enough else [])
+    trainer = RunState(plan, federation(), model())
     records = [trainer.step() for _ in range(40)]
     assert 5 < sum(bool(record.discarded) for record in records) < 40
     assert trainer.guard.charges == dict.fromkeys(range(40), 1)
@@ -132,7 +130,7 @@ def test_a_round_without_enough_second_messages_is_discarded_and_the_next_begins
 
 def test_folder_and_plan_say_one_thing(tmp_path):
     plan = change_plan(PLAN, model="linear", server=ServerStep(rate=0.5, momentum=0.5, schedule="linear"))
-    summary = run.carry_out(plan, pictures(clients=12), tmp_path / "run")
+    summary = run_folder.carry_out(plan, pictures(clients=12), tmp_path / "run")
     found, _ = account_ledger(tmp_path / "run")
     planned = account(change_plan(plan, dim=summary["parameters"], data="noise"))
     assert found.epsilon == planned.epsilon
@@ -141,10 +139,10 @@ def test_folder_and_plan_say_one_thing(tmp_path):
 
 
 def test_users_take_turns():
-    people = Participants(PLAN, 12)
-    turns = [people.choose(turn) for turn in range(9)]
-    assert turns[0] == turns[3] == turns[6]
-    assert sorted(turns[0] + turns[1] + turns[2]) == list(range(12))
+    sampler = CohortSampler(PLAN, 12)
+    cohorts = [sampler.draw(round_index).clients for round_index in range(9)]
+    assert cohorts[0] == cohorts[3] == cohorts[6]
+    assert sorted(cohorts[0] + cohorts[1] + cohorts[2]) == list(range(12))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_users_take_turns():
 )
 def test_plans_that_promise_too_much_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
-        Trainer(change_plan(PLAN, **change), federation(), model())
+        RunState(change_plan(PLAN, **change), federation(), model())
 
 
 def test_an_account_is_of_the_plans_server():

@@ -12,9 +12,9 @@ from rqm.bounds import gaussian_epsilon
 from rqm.mechanisms.pbm import PBM
 from rqm.plan.plan import Adapt, ClientWork, Transforms
 from rqm.related.vqsgd import VQSGD
+from rqm.training.loop import RunState
 from rqm.training.quantile import Quantile
-from rqm.training.run import carry_out
-from rqm.training.trainer import Trainer
+from rqm.training.run_folder import carry_out
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
 
@@ -108,9 +108,9 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
     plan = change_plan(PLAN, client=ClientWork(work=work, batch=5), checkpoint_every=2)
 
     def trainer(plan, data):
-        return Trainer(plan, data, model())
+        return RunState(plan, data, model())
 
-    straight = Trainer(plan, federation(), model())
+    straight = RunState(plan, federation(), model())
     while straight.done < plan.participation.rounds:
         straight.step()
     late = iter((False, False, False, True))
@@ -133,7 +133,7 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
 )
 def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
-    trainer = Trainer(change_plan(PLAN, mechanism=mechanism), federation(), model())
+    trainer = RunState(change_plan(PLAN, mechanism=mechanism), federation(), model())
     again, seen, collect = Quantile(PLAN.adapt, trainer.mean.length, CPU), [], trainer.aggregator.collect
 
     def overheard(*given):

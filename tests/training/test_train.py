@@ -19,8 +19,8 @@ from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import ClientWork
 from rqm.training import checkpoint
-from rqm.training.defaults import Wanted, found_mean, plan_for
-from rqm.training.trainer import Trainer
+from rqm.training.defaults import TrainingRequest, plan_for
+from rqm.training.loop import RunState
 from rqm.verify import verify
 from tests.training.small import federation, model
 
@@ -229,25 +229,25 @@ def test_a_sparse_embedding_is_refused():
 @pytest.mark.slow
 def test_turns_are_what_the_account_counts_on(users):
     """Whatever the number of users, the plan is one that can be carried out, and keeps ε."""
-    plan = plan_for(Wanted(4.0, rounds=30, noise="independent"), users, 200, seed=0)
+    plan = plan_for(TrainingRequest(4.0, rounds=30, noise="independent"), users, 200, seed=0)
     assert plan.participation.clients == {50: 50, 150: 100, 900: 100, 5000: 500, 10**6: 1000}[users]
     assert rqm.account(plan).epsilon <= 4
     assert plan.delta == min(1e-5, 1 / users)
     if users <= 5000:
         net = nn.Linear(1, 100)
         data = as_federated_data((np.ones((users, 1)), np.zeros(users, int)), np.arange(users))
-        trainer = Trainer(plan, data, net)
-        taken = np.bincount(np.concatenate([trainer.participants.choose(turn) for turn in range(30)]))
+        trainer = RunState(plan, data, net)
+        taken = np.bincount(np.concatenate([trainer.cohorts.clients(turn) for turn in range(30)]))
         assert taken.max() <= rqm.account(plan).participations
 
 
 def test_noise_cancels_where_that_is_better():
-    small, large = (found_mean(Wanted(3.0, rounds=40, clients=100), 1000, dim) for dim in (10, 20_000))
+    request = TrainingRequest(3.0, rounds=40, clients=100)
+    small, large = (plan_for(request, 1000, dim, seed=0) for dim in (10, 20_000))
     assert small.noise is None
     assert large.noise is not None
-    assert large.guarantee().correlated_noise_ratio < 0.7
-    independent = Wanted(3.0, rounds=40, clients=100, noise="independent")
-    assert found_mean(independent, 1000, 20_000).noise is None
+    assert rqm.account(large).correlated_noise_ratio < 0.7
+    assert plan_for(replace(request, noise="independent"), 1000, 20_000, seed=0).noise is None
 
 
 def test_no_rule_looks_at_the_data():
@@ -273,61 +273,60 @@ def stopped(tmp_path, after):
 def test_the_noise_of_the_last_round_is_kept_for_its_owner_alone_and_is_gone_at_the_end(tmp_path):
     folder = tmp_path / "run"
     stopped(folder, 5)  # in round 5, of which the checkpoint is not written yet
-    secret = folder / checkpoint.SECRET
+    secret = folder / checkpoint.CLIENTS.format(4)
     assert secret.stat().st_mode & 0o077 == 0
     result = rqm.train(model(), people(), **CANCEL, out=folder)
-    assert not secret.exists()
+    assert not list(folder.glob(checkpoint.CLIENTS.format("*")))
     spent = read(folder / LEDGER)[1]
     assert spent == {**dict.fromkeys(range(9), 1), 4: 2}
     assert result.guarantee.epsilon > 8  # truthfully
     assert "counts 1 round done again after an interruption, where 8 was asked for" in str(result.guarantee)
 
 
-def recalled(tmp_path, charged):
-    """A secure trainer after four rounds, saved, and another one that goes on from there."""
-    plan = plan_for(Wanted(8.0, rounds=9, clients=20, noise="correlated", rate=1e-9), 60, 51, seed=0, device="cpu")
-    first, data = Trainer(plan, as_federated_data(people()), model(), secure=True), as_federated_data(people())
+@pytest.fixture
+def saved(tmp_path):
+    """A run with secure correlated noise after four rounds, and the restored one."""
+    request = TrainingRequest(8.0, rounds=9, clients=20, noise="correlated", rate=1e-9)
+    plan = plan_for(request, 60, 51, seed=0, device="cpu")
+    first, second = (RunState(plan, as_federated_data(people()), model(), is_secure=True) for _ in range(2))
     for _ in range(4):
         first.step()
     (tmp_path / "metrics.jsonl").write_text("")
     checkpoint.save(first, tmp_path, 0)
-    second = Trainer(plan, data, model(), secure=True)
     checkpoint.restore(second, tmp_path)
-    if not charged:
-        checkpoint.recall(second, tmp_path)
     return first, second
 
 
-def test_what_was_kept_is_taken_back_bit_for_bit(tmp_path):
-    first, second = recalled(tmp_path, charged=False)
-    assert torch.equal(first.secret, second.secret)
-    assert first.secret.abs().max() > 0
-    again = recalled(tmp_path, charged=True)[1]
-    assert again.secret is None
+def test_the_restored_noise_is_that_of_the_last_round(saved):
+    noise, restored = (state.secure_sum.chain.secret(4) for state in saved)
+    assert torch.equal(noise, restored)
+    assert noise.abs().max() > 0
 
 
-@pytest.mark.parametrize("charged", [False, True])
-def test_a_round_that_was_begun_takes_back_nothing(charged, tmp_path):
-    """Whoever has seen the sum in which it was taken back would see it twice; else it is taken back, bit for bit."""
-    _, trainer = recalled(tmp_path, charged)
-    last, before, chosen = trainer.secret, trainer.participants.before(4), trainer.participants.choose(4)
-    total = trainer.aggregator.collect(chosen, chosen, 4, before).total
-    coins = (total - trainer.aggregator.held[1] + (0 if charged else last)) % trainer.mean.modulus
+@pytest.mark.parametrize("was_charged", [False, True])
+def test_a_round_that_has_begun_before_cancels_no_noise(was_charged, saved):
+    """A server that has seen the sum in which noise was canceled would see it a second time."""
+    _, state = saved
+    chain, cohort = state.secure_sum.chain, state.cohorts.draw(4)
+    canceled = chain.secret(4)[0]
+    if was_charged:
+        chain.restart()
+    total = state.secure_sum.reveal(state.updates, cohort).total
+    coins = (total - chain.secret(5)[0] + (0 if was_charged else canceled)) % state.mean.modulus
     assert 0 <= coins.min() <= coins.max() <= 20
 
 
-def test_a_damaged_secret_is_named(tmp_path):
-    _, trainer = recalled(tmp_path, charged=False)
-    path = tmp_path / checkpoint.SECRET
+def test_a_damaged_file_of_the_clients_is_named(saved, tmp_path):
+    path = tmp_path / checkpoint.CLIENTS.format(4)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match="delete it, and that noise stays in the model"):
-        checkpoint.recall(trainer, tmp_path)
+    with pytest.raises(ValueError, match="delete it, and its noise stays in the model"):
+        checkpoint.restore(saved[1], tmp_path)
 
 
 def test_a_trusted_servers_noise_is_never_called_secure():
-    plan = replace(plan_for(Wanted(8.0, rounds=3), 60, 51, seed=0), mechanism=rqm.Gaussian(1.0))
+    plan = replace(plan_for(TrainingRequest(8.0, rounds=3), 60, 51, seed=0), mechanism=rqm.Gaussian(1.0))
     with pytest.raises(ValueError, match="must be one that sends integers, or give a seed"):
-        Trainer(plan, as_federated_data(people()), model(), secure=True)
+        RunState(plan, as_federated_data(people()), model(), is_secure=True)
 
 
 def test_save(trained, tmp_path):

@@ -20,8 +20,8 @@ from rqm._util.solve import zero
 from rqm.audit.measurement import EpsilonAudit
 from rqm.data.federated_data import FederatedData
 from rqm.plan.plan import Plan
+from rqm.training.loop import RunState
 from rqm.training.observer import Observer
-from rqm.training.trainer import Trainer
 
 GUESSED_FRACTIONS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
 """Fractions of the canaries whose coins are guessed, those with the largest scores. All are tried."""
@@ -82,7 +82,7 @@ def audit_training(
     if not claimed >= 0:
         raise ValueError(f"claimed = {claimed}: must be an ε of at least 0")
     planted = Canaries(plan, count, length)
-    trainer = Trainer(plan, data, observer=planted)
+    trainer = RunState(plan, data, observer=planted)
     planted.template = trainer.values
     for _ in range(plan.participation.rounds):
         trainer.step()

@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from math import inf, sqrt
 from pathlib import Path
 from typing import Any, Literal, Self, final, get_args
@@ -250,9 +251,8 @@ class Plan:
         if self.noise is not None and self.lost and self.participation.min_survivors is None:
             raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
-            mean = self.any_mean  # everything about privacy is validated there
-            if self.transforms.coordinates is not None and (known := self.dim or parameters(self.model, self.data)):
-                mean = self.private_mean(known)
+            # Everything about privacy is validated there.
+            mean = self.private_mean(self.dim or parameters(self.model, self.data) or self.transforms.coordinates or 1)
         except ValueError as error:
             message = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None
@@ -343,9 +343,11 @@ class Plan:
             "seed": self.seed,
         }
         if self.records is None:
-            return PrivateMean(**arguments)
+            return _cached_mean(PrivateMean, **arguments)
         records = self.records
-        return PrivateRecordMean(**arguments, record_clip=records.clip, sampling_rate=records.sampling_rate)
+        return _cached_mean(
+            PrivateRecordMean, **arguments, record_clip=records.clip, sampling_rate=records.sampling_rate
+        )
 
     @property
     def any_mean(self) -> BaseMean:
@@ -445,6 +447,12 @@ class Plan:
             The plan.
         """
         return cls.from_dict(read_toml(path, settings))
+
+
+@lru_cache(maxsize=8)
+def _cached_mean(mean_class: type[BaseMean], **values: Any) -> BaseMean:
+    """A private mean, the same object for the same values: its certified parts are computed once."""
+    return mean_class(**values)
 
 
 def _popped(values: dict[str, Any], table: type) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from rqm import PBM, RQM, Noiseless, StochasticRounding, account
 from rqm.ledger.ledger import read
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
+from rqm.training.loop import RunState, pick_device
 from rqm.training.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
 from rqm.training.simulate import simulate
-from rqm.training.trainer import Trainer, pick_device
 from tests.commands import rqm
 from tests.plans import change_plan, make_plan
 from tests.training.small import collected, federation, model, pictures
@@ -88,7 +88,7 @@ def plain_sgd(plan, data):
         step = torch.optim.SGD(net.parameters(), lr=plan.server.rate, **kinds[plan.server.optimizer])
     for turn in range(plan.participation.rounds):
         step.zero_grad()
-        for client in chosen(Trainer(plan, data, model()), turn):
+        for client in chosen(RunState(plan, data, model()), turn):
             x, y = data.train[client]
             (functional.cross_entropy(net(x), y) / plan.participation.clients).backward()
         step.step()
@@ -98,7 +98,7 @@ def plain_sgd(plan, data):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_noise_free_training_is_plain_sgd(optimizer):
     plan, data = change_plan(PLAN, server=ServerStep(optimizer, rate=0.05)), federation()
-    trainer = Trainer(plan, data, model())
+    trainer = RunState(plan, data, model())
     for _ in range(plan.participation.rounds):
         trainer.step()
     torch.testing.assert_close(trainer.values, plain_sgd(plan, data), rtol=1e-4, atol=1e-6)
@@ -109,12 +109,12 @@ def test_fine_rounding_follows_plain_sgd():
         PLAN, mechanism=StochasticRounding(clip=4.0, levels=65536), server=ServerStep("momentum", rate=0.05)
     )
     data = federation()
-    trainer = Trainer(plan, data, model())
+    trainer = RunState(plan, data, model())
     for _ in range(plan.participation.rounds):
         trainer.step()
     reference = plain_sgd(plan, data)
     assert (trainer.values - reference).abs().max() < 5e-4
-    coarse = Trainer(change_plan(plan, mechanism=StochasticRounding(clip=4.0, levels=16)), data, model())
+    coarse = RunState(change_plan(plan, mechanism=StochasticRounding(clip=4.0, levels=16)), data, model())
     for _ in range(plan.participation.rounds):
         coarse.step()
     assert (coarse.values - reference).abs().max() > 5e-3  # the tolerance means something
@@ -124,8 +124,8 @@ def test_fine_rounding_follows_plain_sgd():
 @pytest.mark.parametrize("mech", [RQM(clip=0.5), PBM(clip=0.5), StochasticRounding(clip=0.5, levels=4)], ids=repr)
 def test_the_decoded_mean_is_unbiased_over_rounds(mech):
     data = federation()
-    quiet = Trainer(change_plan(PLAN, mechanism=Noiseless(clip=0.5)), data, model())
-    noisy = Trainer(change_plan(PLAN, mechanism=mech), data, model())
+    quiet = RunState(change_plan(PLAN, mechanism=Noiseless(clip=0.5)), data, model())
+    noisy = RunState(change_plan(PLAN, mechanism=mech), data, model())
     who = [1, 4, 6, 8, 9]
     truth = quiet.plan.mechanism.decode(collected(quiet, who, 0)[0], 5)
     draws = torch.stack([mech.decode(collected(noisy, who, turn)[0], 5) for turn in range(500)])
@@ -137,36 +137,36 @@ def test_the_decoded_mean_is_unbiased_over_rounds(mech):
 def test_a_client_with_broken_gradients_sends_an_encoding_of_zero():
     data = federation()
     data.train.inputs[data.train.offsets[4] : data.train.offsets[5]] = torch.nan
-    trainer = Trainer(PLAN, data, model())
+    trainer = RunState(PLAN, data, model())
     with_it, _ = collected(trainer, [1, 4, 6], 0)
     without, _ = collected(trainer, [1, 6], 0)
     torch.testing.assert_close(with_it, without)
-    everyone = Trainer(change_plan(PLAN, clients=12), data, model())
+    everyone = RunState(change_plan(PLAN, clients=12), data, model())
     with pytest.warns(UserWarning, match="round 1: 1 client had gradients that are not finite"):
         assert everyone.step().clients_loss > 0
-    noisy = Trainer(change_plan(PLAN, mechanism=RQM(clip=0.5)), data, model())
+    noisy = RunState(change_plan(PLAN, mechanism=RQM(clip=0.5)), data, model())
     assert torch.isfinite(noisy.plan.mechanism.decode(collected(noisy, [4], 0)[0], 1)).all()
 
 
 def test_an_l2_clip_bounds_what_a_client_sends():
     data = federation()
     free, bound = (
-        Trainer(change_plan(PLAN, transforms=Transforms(l2_clip=clip)), data, model()) for clip in (None, 0.05)
+        RunState(change_plan(PLAN, transforms=Transforms(l2_clip=clip)), data, model()) for clip in (None, 0.05)
     )
     (raw, _), (clipped, _) = collected(free, [4], 0), collected(bound, [4], 0)
     assert raw.norm() > 0.06
     torch.testing.assert_close(clipped, raw * 0.05 / raw.norm(), rtol=1e-4, atol=0)
-    wide, _ = collected(Trainer(change_plan(PLAN, transforms=Transforms(l2_clip=50.0)), data, model()), [4], 0)
+    wide, _ = collected(RunState(change_plan(PLAN, transforms=Transforms(l2_clip=50.0)), data, model()), [4], 0)
     assert (wide == raw).all()
 
 
 def test_a_rotated_run_is_the_run_that_is_not_rotated():
     data = federation()
     straight, turned = (
-        Trainer(change_plan(PLAN, transforms=Transforms(l2_clip=0.5, rotate=rotate)), data, model())
+        RunState(change_plan(PLAN, transforms=Transforms(l2_clip=0.5, rotate=rotate)), data, model())
         for rotate in (False, True)
     )
-    fine = Trainer(
+    fine = RunState(
         change_plan(
             PLAN, transforms=Transforms(0.5, rotate=True), mechanism=StochasticRounding(clip=0.5, levels=65536)
         ),
@@ -185,8 +185,8 @@ def test_the_trusted_servers_noise_has_its_size():
     plan = change_plan(PLAN, mechanism=Gaussian(2.0), transforms=Transforms(l2_clip=0.5))
     data = federation()
     trainer, quiet = (
-        Trainer(plan, data, model()),
-        Trainer(change_plan(plan, mechanism=Noiseless(clip=10.0)), data, model()),
+        RunState(plan, data, model()),
+        RunState(change_plan(plan, mechanism=Noiseless(clip=10.0)), data, model()),
     )
     truth = collected(quiet, [1, 4], 0)[0]
     draws = torch.stack([collected(trainer, [1, 4], turn)[0] for turn in range(300)]) - truth
@@ -199,21 +199,21 @@ def test_the_trusted_servers_noise_has_its_size():
 
 def test_nobody_takes_part_more_often_than_allowed():
     plan = change_plan(PLAN, max_participations=2, clients=5, rounds=4)
-    trainer = Trainer(plan, federation(), model())
-    seen = [trainer.participants.choose(turn) for turn in range(4)]
+    trainer = RunState(plan, federation(), model())
+    seen = [trainer.cohorts.clients(turn) for turn in range(4)]
     assert np.bincount(np.ravel(seen)).max() == 2
     assert all(len(set(chosen)) == 5 for chosen in seen)
-    later = Trainer(plan, federation(), model())
-    later.skip_to(3)
-    assert later.participants.choose(3) == seen[3]
+    later = RunState(plan, federation(), model())
+    assert later.cohorts.clients(3) == seen[3]
+    assert later.cohorts.clients(1) == seen[1]
     with pytest.raises(ValueError, match=r"participations = 1: 4 rounds of 5 clients are more than the 12 turns"):
-        Trainer(change_plan(plan, max_participations=1), federation(), model())
+        RunState(change_plan(plan, max_participations=1), federation(), model())
 
 
 def test_a_declared_population_is_redrawn_from_the_data():
     plan = change_plan(PLAN, population=500, examples=4, max_participations=1, clients=50, rounds=10)
     data = federation()
-    trainer = Trainer(plan, data, model())
+    trainer = RunState(plan, data, model())
     assert len(trainer.data.train) == 500
     assert set(trainer.data.train.sizes.tolist()) == {4}
     x, y = trainer.data.train[17]
@@ -222,12 +222,13 @@ def test_a_declared_population_is_redrawn_from_the_data():
         assert any((one == other).all() and label == own for other, own in zip(home, labels, strict=True))
     for _ in range(10):
         trainer.step()
-    assert (trainer.participants.taken == 1).all()
+    cohorts = [trainer.cohorts.clients(round_index) for round_index in range(10)]
+    assert sorted(np.ravel(cohorts)) == list(range(500))
 
 
 def test_the_sum_is_revealed_modulo_a_power_of_two():
     mech = RQM(clip=0.5)
-    total, _ = collected(Trainer(change_plan(PLAN, mechanism=mech), federation(), model()), [1, 4, 6], 0)
+    total, _ = collected(RunState(change_plan(PLAN, mechanism=mech), federation(), model()), [1, 4, 6], 0)
     assert total.dtype == torch.int32
     assert mech.sum_bits(3) == 6
     assert int(total.max()) <= 45 < 2**6
@@ -236,29 +237,27 @@ def test_the_sum_is_revealed_modulo_a_power_of_two():
 def test_dropout_repeats_itself_and_is_off_when_evaluating():
     data = pictures()
     plan = change_plan(PLAN, model="paper-cnn", dropout=1.0, clients=2, rounds=2)
-    runs = [Trainer(plan, data) for _ in range(2)]
+    runs = [RunState(plan, data) for _ in range(2)]
     for trainer in runs:
         trainer.step()
     assert (runs[0].values == runs[1].values).all()
     assert runs[0].evaluate() == runs[0].evaluate()
-    plain = Trainer(change_plan(plan, dropout=0.0), data)
+    plain = RunState(change_plan(plan, dropout=0.0), data)
     plain.step()
     assert not torch.equal(plain.values, runs[0].values)
     with pytest.raises(ValueError, match=r"dropout = 0.5: must be 0 for the model linear"):
-        Trainer(change_plan(plan, model="linear", dropout=0.5), data)
+        RunState(change_plan(plan, model="linear", dropout=0.5), data)
 
 
 def test_local_steps_send_the_change_over_the_rate():
     plan = change_plan(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
-    trainer = Trainer(plan, federation(), model())
+    trainer = RunState(plan, federation(), model())
     before = trainer.values.clone()
-    trainer.work.one(trainer.worker, 2, 0)
+    trainer.updates.vector(2, 0)
     assert (trainer.values == before).all()
     one_step = change_plan(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
-    single, full = Trainer(one_step, federation(), model()), Trainer(PLAN, federation(), model())
-    single.work.one(single.worker, 2, 0)
-    full.work.one(full.worker, 2, 0)
-    torch.testing.assert_close(single.worker.gradient, full.worker.gradient, rtol=1e-4, atol=1e-5)
+    single, full = RunState(one_step, federation(), model()), RunState(PLAN, federation(), model())
+    torch.testing.assert_close(single.updates.vector(2, 0)[0], full.updates.vector(2, 0)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_records_say_what_was_sent_and_evaluated():
@@ -303,10 +302,10 @@ def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeyp
     for cores in (1, 2, 5):
         monkeypatch.setattr("rqm.training.workers.usable_cores", lambda cores=cores: cores)
         plan = change_plan(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
-        trainer = Trainer(plan, federation(), model())
+        trainer = RunState(plan, federation(), model())
         if not together:
-            trainer.work.together = None
-        assert (trainer.work.workers is None) == (cores == 1 and not together)
+            trainer.updates.work.together = None
+        assert (trainer.updates.work.workers is None) == (cores == 1 and not together)
         records = [trainer.step() for _ in range(3)]
         found.append((trainer.values, [record.clients_loss for record in records], records[-1].accuracy))
     assert torch.equal(found[0][0], found[1][0])
@@ -319,15 +318,15 @@ def test_a_model_with_a_state_or_randomness_of_its_own_sees_one_client_after_the
     for layer in (torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)):
         net = torch.nn.Sequential(torch.nn.Linear(2, 8), layer, torch.nn.Linear(8, 3))
         before = torch.get_rng_state()
-        assert Trainer(PLAN, federation(), net).work.workers is None
+        assert RunState(PLAN, federation(), net).updates.work.workers is None
         assert torch.equal(before, torch.get_rng_state())
-    assert Trainer(PLAN, federation(), model()).work.workers is not None
+    assert RunState(PLAN, federation(), model()).updates.work.workers is not None
 
 
 def test_bad_plans_are_refused_at_the_start():
     with pytest.raises(ValueError, match="clients = 50: must be at most 12"):
-        Trainer(change_plan(PLAN, clients=50), federation(), model())
+        RunState(change_plan(PLAN, clients=50), federation(), model())
     with pytest.raises(ValueError, match="model = resnet"):
-        Trainer(change_plan(PLAN, model="resnet"), federation())
+        RunState(change_plan(PLAN, model="resnet"), federation())
     with pytest.raises(ValueError, match="device = quantum"):
         pick_device("quantum")

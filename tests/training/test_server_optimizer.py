@@ -1,12 +1,12 @@
-"""The server's optimisers move as torch's own do, step by step."""
+"""The server's optimizers move as torch's own do, step by step."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from rqm.training.server_optimizer import OPTIMIZERS, ServerOptimizer
 
 from rqm.plan.plan import ServerStep
-from rqm.training.server import OPTIMIZERS, Optimiser
 
 ROUNDS = 5
 ORACLES = {
@@ -14,22 +14,22 @@ ORACLES = {
     "momentum": lambda values, server: torch.optim.SGD([values], lr=server.rate, momentum=server.momentum),
     "adam": lambda values, server: torch.optim.Adam([values], lr=server.rate, betas=(server.momentum, 0.999)),
 }
-"""By name: the same optimiser, written by somebody else."""
+"""By name: the same optimizer, written by somebody else."""
 
 
 def moved(name, server, means):
     """Where the values are after steps along these means: ours, and the oracle's."""
     ours, theirs = torch.ones(8), torch.nn.Parameter(torch.ones(8))
-    optimiser, oracle = Optimiser(server, ROUNDS, ours), ORACLES[name](theirs, server)
+    optimizer, oracle = ServerOptimizer(server, ROUNDS, ours), ORACLES[name](theirs, server)
     for turn, mean in enumerate(means):
-        optimiser.move(mean, turn)
+        optimizer.step(mean, turn)
         theirs.grad = mean.clone()
         oracle.step()
     return ours, theirs.detach()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimiser_moves_as_its_oracle(name):
+def test_an_optimizer_moves_as_its_oracle(name):
     means = torch.randn((ROUNDS, 8), generator=torch.Generator().manual_seed(0))
     server = ServerStep(name, rate=0.1, momentum=0.9)
     ours, theirs = moved(name, server, means)

@@ -13,7 +13,7 @@ from rqm.plan.protocol import corrupt, protocol
 from rqm.secagg import security
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
 
@@ -29,8 +29,8 @@ PLAN = make_plan(
 
 
 def both(plan):
-    found = [Trainer(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
-    found[0].work.together = None  # clients one after the other, as in the protocol: gradients to the last bit
+    found = [RunState(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
+    found[0].updates.work.together = None  # clients one after the other, as in the protocol: gradients to the last bit
     return found
 
 
@@ -66,7 +66,7 @@ def test_real_and_ideal_are_the_same(plan):
 
 
 def test_a_round_below_the_minimum_is_discarded_and_charged():
-    trainer = Trainer(change_plan(PLAN, secagg="real", lost=0.6, min_survivors=7), federation(), model())
+    trainer = RunState(change_plan(PLAN, secagg="real", lost=0.6, min_survivors=7), federation(), model())
     before = trainer.values.clone()
     records = [trainer.step() for _ in range(4)]
     assert all(record.discarded and record.secagg_bytes_up is None for record in records)
@@ -77,7 +77,7 @@ def test_a_round_below_the_minimum_is_discarded_and_charged():
 def test_a_broken_client_sends_an_encoding_of_zero():
     data = federation()
     data.train[3][0][0] = torch.nan
-    ideal, real = (Trainer(change_plan(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
+    ideal, real = (RunState(change_plan(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
     with pytest.warns(UserWarning, match="1 client had gradients"):
         ideal.step()
     with pytest.warns(UserWarning, match="1 client had gradients"):

@@ -7,12 +7,9 @@ from safetensors.numpy import load_file
 from rqm.data import load
 from rqm.plan.folder import read_metrics
 from rqm.plan.plan import Plan
-from rqm.training import run
-from rqm.training.aggregate import Ideal
-from rqm.training.engine import joined, shares
-from rqm.training.trainer import Trainer
+from rqm.training.distributed import can_share, processes
+from rqm.training.loop import RunState
 from tests.commands import process
-from tests.plans import change_plan
 
 SMALL = Plan.from_dict(
     {
@@ -41,32 +38,33 @@ def data():
     return load("glyphs")
 
 
-class Parts:
-    """Three processes in one: each does its share, and what they find is added up."""
+class ThreeParts:
+    """Three processes in one: each computes its part of the clients."""
 
-    def __init__(self, aggregator, size):
-        self.aggregator, self.size = aggregator, size
+    def __init__(self, updates):
+        self.updates = updates
 
-    def deal(self, staying, turn):
-        self.asked = staying, turn
-        return slice(0, None, self.size)
+    def __getattr__(self, name):
+        return getattr(self.updates, name)
 
-    def add_up(self, total, losses):
-        for rank in range(1, self.size):
-            more, own = self.aggregator.part(*self.asked, slice(rank, None, self.size))
-            assert more.any()
-            total += more
-            losses += own
+    def encode(self, client_ids, round_index, messages):
+        losses = 0
+        for rank in range(3):
+            part = messages.fork()
+            losses = losses + self.updates.encode(client_ids, round_index, part, slice(rank, None, 3))
+            assert part.total.any()
+            messages.merge(part)
+        return losses
 
 
 @pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
 def test_shares_add_up_to_the_same_bits(data, changes):
     found = []
     for size in (1, 3):
-        trainer = Trainer(plan_of(changes), data)
-        assert shares(trainer)
+        trainer = RunState(plan_of(changes), data)
+        assert can_share(trainer)
         if size > 1:
-            trainer.aggregator.sharing = Parts(trainer.aggregator, size)
+            trainer.updates = ThreeParts(trainer.updates)
         records = [trainer.step() for _ in range(2)]
         found.append((trainer.values.clone(), [record.clients_loss for record in records]))
     assert torch.equal(found[0][0], found[1][0])
@@ -83,13 +81,13 @@ def test_shares_add_up_to_the_same_bits(data, changes):
     ],
 )
 def test_what_cannot_be_shared_is_not(data, changes):
-    assert not shares(Trainer(plan_of(changes), data))
+    assert not can_share(RunState(plan_of(changes), data))
 
 
 def test_alone_a_trainer_is_made_as_always(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # without the rest it says nothing
-    with joined(load) as make:
-        assert make is Trainer
+    with processes(load) as make:
+        assert make is RunState
 
 
 @pytest.mark.slow
@@ -111,14 +109,3 @@ def test_two_processes_write_what_one_writes(door, tmp_path):
         for place in ("one", "two")
     ]
     assert same[0] == same[1]
-
-
-def test_a_run_is_made_by_whoever_leads(data, tmp_path):
-    made = []
-
-    def make(plan, data):
-        made.append(Trainer(plan, data))
-        return made[-1]
-
-    run.carry_out(change_plan(SMALL, rounds=1), data, tmp_path / "run", make=make)
-    assert isinstance(made[0].aggregator, Ideal)

@@ -10,10 +10,10 @@ from rqm._util.stats import mean_and_interval
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.sweep import Sweep
 from rqm.report.curves import draw
-from rqm.training import run, sweep
+from rqm.training import run_folder, sweeps
 from tests.commands import rqm
 from tests.plans import change_plan
-from tests.training.test_run import pictures
+from tests.training.test_run_folder import pictures
 
 TOML = """
 data = "blobs"
@@ -53,25 +53,27 @@ def test_variants_and_settings(experiment):
 
 def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
     plans = Sweep.from_toml(experiment)
-    assert sweep.carry_out(plans, lambda _: pictures(), tmp_path / "one")
+    assert sweeps.carry_out_sweep(plans, lambda _: pictures(), tmp_path / "one")
     slices = 0
-    while not sweep.carry_out(plans, lambda _: pictures(), tmp_path / "many", minutes=1e-9 if slices % 2 else 1e-3):
+    while not sweeps.carry_out_sweep(
+        plans, lambda _: pictures(), tmp_path / "many", minutes=1e-9 if slices % 2 else 1e-3
+    ):
         slices += 1
         assert slices < 200
-    one, many = (sweep.curves(plans, tmp_path / name) for name in ("one", "many"))
+    one, many = (sweeps.curves(plans, tmp_path / name) for name in ("one", "many"))
     assert one == many
     assert list(one) == ["RQM Δ=c", "plain"]
     assert np.shape(one["plain"]["accuracy"]) == (2, 2)
     assert one["plain"]["round"] == [2, 4]
-    assert (tmp_path / "one" / "rqm-c" / "seed-1" / run.SUMMARY).exists()
-    saved = json.loads(sweep.save_curves(plans, tmp_path / "one").read_text())
+    assert (tmp_path / "one" / "rqm-c" / "seed-1" / run_folder.SUMMARY).exists()
+    saved = json.loads(sweeps.save_curves(plans, tmp_path / "one").read_text())
     assert saved["plain"]["accuracy"] == one["plain"]["accuracy"]
     assert draw(saved, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_private_run_of_a_sweep_charges_a_ledger_and_account_reads_it(experiment, tmp_path):
     plans = Sweep.from_toml(experiment)
-    sweep.carry_out(plans, lambda _: pictures(), tmp_path / "out")
+    sweeps.carry_out_sweep(plans, lambda _: pictures(), tmp_path / "out")
     told = json.loads(rqm("account", tmp_path / "out", "--json").stdout)
     assert [one["name"] for one in told["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
     wanted = account(change_plan(plans.variants["RQM Δ=c"], dim=2355)).epsilon
@@ -88,9 +90,9 @@ def test_a_plan_that_declares_no_population_is_summed_up_as_well(experiment, tmp
         "transforms = { l2_clip = 0.5, rotate = true }\n"
     )
     plans, out = Sweep.from_toml(experiment), tmp_path / "out"
-    assert json.loads(sweep.save_curves(plans, out).read_text()) == {}  # before the first run is finished
-    assert sweep.carry_out(plans, lambda _: pictures(), out)
-    found = sweep.save_summary(plans, out)
+    assert json.loads(sweeps.save_curves(plans, out).read_text()) == {}  # before the first run is finished
+    assert sweeps.carry_out_sweep(plans, lambda _: pictures(), out)
+    found = sweeps.save_summary(plans, out)
     assert found["users"] is None
     assert "declared users" not in found["sentence"]
 
@@ -98,7 +100,7 @@ def test_a_plan_that_declares_no_population_is_summed_up_as_well(experiment, tmp
 def test_all_variants_are_validated_before_the_first_begins(experiment, tmp_path):
     experiment.write_text(TOML + "clients = 50\n")
     with pytest.raises(ValueError, match="plain: clients = 50: must be at most 12"):
-        sweep.carry_out(Sweep.from_toml(experiment), lambda _: pictures(), tmp_path / "out")
+        sweeps.carry_out_sweep(Sweep.from_toml(experiment), lambda _: pictures(), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -12,9 +12,9 @@ from rqm import Gaussian, StochasticRounding
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.plan.folder import read_checkpoint
 from rqm.plan.plan import Plan, ServerStep, Transforms
-from rqm.training import run
-from rqm.training.participants import Participants
-from rqm.training.trainer import Trainer
+from rqm.training import run_folder
+from rqm.training.cohort import CohortSampler
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model, pictures
 
@@ -39,7 +39,7 @@ def test_participations_are_as_few_and_as_far_apart_as_promised(clients, more, r
     plan = make_plan(clients=clients, rounds=rounds, seed=seed, min_separation=period, sampling="fixed-order")
     turns = defaultdict(list)
     for turn in range(rounds):
-        chosen = Participants(plan, users).choose(turn)  # whoever begins here finds the same
+        chosen = CohortSampler(plan, users).clients(turn)  # whoever begins here finds the same
         assert len(set(chosen)) == clients
         for user in chosen:
             turns[user].append(turn)
@@ -49,16 +49,16 @@ def test_participations_are_as_few_and_as_far_apart_as_promised(clients, more, r
 
 def test_the_order_is_random_and_the_seeds():
     plan = make_plan(clients=10, rounds=5, min_separation=10)
-    first = Participants(plan, 100).choose(0)
-    assert first == Participants(plan, 100).choose(0) != Participants(change_plan(plan, seed=1), 100).choose(0)
+    first = CohortSampler(plan, 100).clients(0)
+    assert first == CohortSampler(plan, 100).clients(0) != CohortSampler(change_plan(plan, seed=1), 100).clients(0)
     assert first != sorted(first)
 
 
 def test_a_separation_that_users_are_too_few_for_is_refused():
     with pytest.raises(ValueError, match="min_separation = 5: must be at most 4, after which 3 of 12 users"):
-        Trainer(change_plan(PLAN, min_separation=5), federation(), model())
+        RunState(change_plan(PLAN, min_separation=5), federation(), model())
     with pytest.raises(ValueError, match="max_participations = 2: 12 rounds of 3 clients are more"):
-        Trainer(change_plan(PLAN, max_participations=2), federation(), model())
+        RunState(change_plan(PLAN, max_participations=2), federation(), model())
     with pytest.raises(ValueError, match="min_separation = 5: must be at most 4"):
         change_plan(PLAN, min_separation=5, population=12)
 
@@ -80,7 +80,7 @@ def test_a_random_sample_that_keeps_users_apart_is_refused(change):
 
 def test_users_are_kept_apart_whatever_the_sampling_is_called():
     plan = make_plan(clients=3, rounds=12, sampling="available", min_separation=4)
-    cohorts = [set(Participants(plan, 12).choose(turn)) for turn in range(12)]
+    cohorts = [set(CohortSampler(plan, 12).clients(turn)) for turn in range(12)]
     assert all(cohorts[i].isdisjoint(cohorts[j]) for i in range(12) for j in range(i + 1, min(i + 4, 12)))
 
 
@@ -95,7 +95,7 @@ def test_a_run_that_goes_on_has_the_same_noise(stop, tmp_path):
 
     def carried_out(name, *watching):
         plan = change_plan(PLAN, data="noise", model="small-cnn", dim=None)
-        run.carry_out(plan, pictures(clients=12), tmp_path / name, *watching)
+        run_folder.carry_out(plan, pictures(clients=12), tmp_path / name, *watching)
         return read_checkpoint(tmp_path / name)[0]
 
     with pytest.raises(KilledError):
@@ -109,7 +109,7 @@ def test_noise_cancels_in_the_model():
 
     def moved(mech):
         plan = change_plan(PLAN, mechanism=mech, rounds=60, max_participations=15, server=ServerStep(rate=1e-3), seed=1)
-        trainer = Trainer(plan, federation(), model())
+        trainer = RunState(plan, federation(), model())
         start, total = trainer.values.clone(), 0.0
         for _ in range(60):
             trainer.step()

@@ -1,0 +1,236 @@
+"""The sum of a round's messages, which is all that the server sees of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from rqm.core.base import BaseMean
+from rqm.correlated.simulated_chain import CorrelatedChain, SimulatedChain
+from rqm.plan.plan import Plan, SecAgg
+from rqm.plan.protocol import protocol
+from rqm.randomness import OneEach, SecureRandom, SeededRandom
+from rqm.training.cohort import Cohort
+from rqm.training.streams import LOSSES, NOISE, numpy_generator, torch_seed
+
+if TYPE_CHECKING:
+    from rqm.training.client_updates_adapter import ClientUpdates
+
+ENCODING, GRADIENTS = "clip, rotate, encode", "gradients"
+"""Parts of a round whose time is measured, as they are called in `metrics.jsonl`."""
+
+
+@final
+@dataclass(frozen=True)
+class Revealed:
+    """What is known after the messages of a round were added up.
+
+    Attributes:
+        total: The sum as the server sees it.
+        losses: The clients' losses, which are not released; NaN where a vector was not finite.
+        seconds: Seconds of each part of the round.
+        bytes_up: Bytes that all clients sent in the real protocol.
+    """
+
+    total: torch.Tensor
+    losses: torch.Tensor
+    seconds: dict[str, float]
+    bytes_up: int | None = None
+
+
+@final
+class MessageSum:
+    """Encodes vectors of clients and adds up the messages.
+
+    Args:
+        mean: The private mean that encodes.
+        round_index: The round, from 0.
+        total: The sum so far, which is changed in place.
+        source: The source of randomness of the client at a position.
+    """
+
+    def __init__(
+        self,
+        mean: BaseMean,
+        round_index: int,
+        total: torch.Tensor,
+        source: Callable[[int], SecureRandom | SeededRandom],
+    ) -> None:
+        self.mean, self.round_index, self.total, self.source = mean, round_index, total, source
+        self.seconds = 0.0
+        self._forks = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether messages are integers, so that the order of additions does not matter."""
+        return self.mean.has_integer_messages
+
+    def add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
+        """Encode vectors and add their messages.
+
+        Args:
+            positions: The clients' positions among the survivors, from which their simulated noise follows.
+            rows: Their vectors, as `PrivateMean.add_messages` takes them.
+
+        Returns:
+            Which of the vectors were finite. The others send an encoding of zero.
+        """
+        start = perf_counter()
+        finite = self._add(positions, rows)
+        self.seconds += perf_counter() - start
+        return finite
+
+    def _add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
+        source: Any = self.source(positions[0])
+        if len(positions) > 1 and not self.total.is_cuda:  # a GPU encodes a group of clients with one stream
+            if not self.is_exact or self.mean.mechanism.vector_mechanism is not None:
+                parts = [self._add([position], rows[row : row + 1]) for row, position in enumerate(positions)]
+                return torch.cat(parts)
+            if isinstance(source, SeededRandom):
+                source = OneEach(self.source(position) for position in positions)
+        finite: torch.Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
+        return finite
+
+    def fork(self) -> "MessageSum":
+        """An empty sum for a thread. Only exact sums can be merged in any order."""
+        self._forks += 1
+        return MessageSum(self.mean, self.round_index, torch.zeros_like(self.total), self.source)
+
+    def merge(self, other: "MessageSum") -> None:
+        """Add a sum that `fork` returned."""
+        self.total += other.total
+        self.seconds += other.seconds / self._forks
+
+
+class SecureSum(ABC):
+    """Lets clients compute and encode their vectors, and reveals nothing but the sum.
+
+    Args:
+        plan: The plan of the run.
+        mean: The private mean.
+        device: The device of the sum.
+        is_secure: Whether messages are encoded with secure randomness instead of the plan's seed.
+        clients_at_once: Clients whose correlated noise is drawn together.
+    """
+
+    def __init__(
+        self, plan: Plan, mean: BaseMean, device: torch.device, *, is_secure: bool = False, clients_at_once: int = 1
+    ) -> None:
+        self.plan, self.mean, self.device, self.is_secure = plan, mean, device, is_secure
+        if is_secure and mean.is_private and not mean.has_integer_messages:
+            raise ValueError(f"mechanism = {plan.mechanism.kind!r}: must be one that sends integers, or give a seed")
+        if is_secure and mean.noise is not None and plan.secagg == "real":
+            raise ValueError("secagg = 'real': must come with a seed where noise is correlated")
+        self.server_noise = mean.server_noise(lambda round_index: torch_seed(plan.seed, NOISE, round_index))
+        self.chain = SimulatedChain()
+        if mean.noise is not None and mean.has_integer_messages:
+            self.chain = CorrelatedChain(
+                mean.noise,
+                self.messages(0).total,
+                plan.seed,
+                is_secure=is_secure,
+                silos=None if mean.has_second_message else plan.participation.clients,
+                clients_at_once=clients_at_once,
+            )
+
+    def messages(self, round_index: int) -> MessageSum:
+        """An empty sum of the messages of a round."""
+        kind = torch.int32 if self.mean.has_integer_messages else torch.float64
+        total = torch.zeros(self.mean.coordinates, dtype=kind, device=self.device)
+
+        def source(position: int) -> SecureRandom | SeededRandom:
+            return SecureRandom() if self.is_secure else SeededRandom(self.plan.seed, NOISE, round_index, position)
+
+        return MessageSum(self.mean, round_index, total, source)
+
+    @abstractmethod
+    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+        """The sum of the messages of a cohort's survivors.
+
+        Args:
+            updates: Computes the clients' vectors.
+            cohort: The clients.
+
+        Returns:
+            The sum, or None if the protocol was aborted.
+        """
+
+
+@final
+class IdealSum(SecureSum):
+    """Adds up messages in the clear. The result is that of the real protocol."""
+
+    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+        """See `SecureSum`."""
+        start, round_index = perf_counter(), cohort.round_index
+        messages = self.messages(round_index)
+        updates.begin_round(round_index)
+        losses = updates.encode(cohort.survivors, round_index, messages)
+        gradients = perf_counter() - start - messages.seconds
+        self.chain.apply(messages.total, round_index, cohort.survivors, cohort.settling)
+        total = self.mean.reveal(messages.total, len(cohort.survivors), self.server_noise, round_index=round_index)
+        seconds = {GRADIENTS: gradients, ENCODING: perf_counter() - start - gradients}
+        return Revealed(total, losses, seconds)
+
+
+@final
+class ProtocolSum(SecureSum):
+    """The real protocol, with all parties in this process. No client's integers leave it without a mask."""
+
+    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+        """See `SecureSum`. Clients that drop out do so at a random stage before they send their masked vector."""
+        from rqm.secagg import Aborted, new_round  # noqa: PLC0415 (a bare GPU machine has no ciphers)
+        from rqm.secagg.local import aggregate  # noqa: PLC0415
+        from rqm.secagg.wire import STAGES  # noqa: PLC0415
+
+        round_index, clients = cohort.round_index, len(cohort.clients)
+        positions = {client: position for position, client in enumerate(cohort.survivors)}
+        losses: dict[int, torch.Tensor] = {}
+        seconds = {GRADIENTS: 0.0, ENCODING: 0.0}
+        updates.begin_round(round_index)
+
+        def message(party: int) -> Any:
+            """A client's integers; parties beyond the cohort settle the noise of the previous round."""
+            if party >= clients:
+                return -self._canceled(round_index, party - clients) % self.mean.modulus
+            position, start = positions[cohort.clients[party]], perf_counter()
+            vector, loss = updates.vector(cohort.clients[party], round_index)
+            seconds[GRADIENTS] += perf_counter() - start
+            messages = self.messages(round_index)
+            is_finite = messages.add([position], vector)
+            losses[position] = loss.masked_fill(~is_finite, torch.nan)
+            self.chain.apply_to_message(messages.total, round_index, position, cohort)
+            seconds[ENCODING] += messages.seconds
+            return np.asarray(messages.total.cpu()) % self.mean.modulus
+
+        settling = cohort.settling if self.mean.has_second_message else []
+        dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]
+        stages = numpy_generator(self.plan.seed, LOSSES, round_index, 1).integers(0, 3, size=len(dropped))
+        silent = {party: STAGES[stage] for party, stage in zip(dropped, stages, strict=True)}
+        unsettled = [index for index, client in enumerate(settling) if client in set(cohort.dropped)]
+        silent |= {clients + index: STAGES[0] for index in unsettled}
+        try:
+            params = protocol(self.plan, updates.values.numel(), new_round(), second=len(settling))
+            total, survivors, cost = aggregate(params, message, silent)
+        except Aborted:
+            if self.mean.noise is not None:  # the next round would cancel noise that no sum contains
+                raise
+            return None
+        assert survivors == [party for party in range(params.clients) if party not in silent]
+        for index in unsettled:  # in a deployment the others' shares give these clients' secrets
+            total = (total - self._canceled(round_index, index)) % self.mean.modulus
+        ordered = torch.cat([losses[position] for position in range(len(positions))])
+        return Revealed(torch.from_numpy(total.astype(np.int32)).to(self.device), ordered, seconds, cost.bytes_up)
+
+    def _canceled(self, round_index: int, position: int) -> Any:
+        """The noise that a survivor of the previous round cancels in this one."""
+        state = self.chain.state_of(round_index - 1, position)
+        return np.asarray(state.canceled.cpu()).astype(np.int64)
+
+
+SECURE_SUMS: dict[SecAgg, type[SecureSum]] = {"ideal": IdealSum, "real": ProtocolSum}
+"""The implementations by their name in a plan."""
