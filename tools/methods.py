@@ -26,7 +26,7 @@ from rqm.plan.sweep import Sweep
 from rqm.randomness import SeededRandom
 from rqm.training.cohort import CohortSampler
 from rqm.training.methods import METHODS
-from rqm.training.streams import LOCAL, NOISE, START, numpy_generator, torch_seed
+from rqm.training.streams import LOCAL, NOISE, START, generator, number
 from tools.systems import shared_out
 from tools.tuning import SEEDS, chosen
 
@@ -57,7 +57,7 @@ class Run:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         if plan.participation.population is not None:
             data = replace(data, train=data.train.resample(plan.participation.population, plan.examples, plan.seed))
-        torch.manual_seed(torch_seed(plan.seed, START))
+        torch.manual_seed(number(plan.seed, START))
         layer = torch.nn.Linear(PIXELS, CLASSES)
         self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(data.test_inputs.device)
         self.plan, self.data, self.mean = plan, data, plan.private_mean()
@@ -69,7 +69,7 @@ class Run:
         work, offsets = self.plan.client, self.data.train.offsets
         rows = []
         for client in chosen:
-            rng = numpy_generator(self.plan.seed, LOCAL, self.turn, client)
+            rng = generator(self.plan.seed, LOCAL, self.turn, client)
             taken: list[int] = []
             while len(taken) < (work.steps or 1) * work.batch:
                 taken += rng.permutation(int(self.data.train.sizes[client])).tolist()

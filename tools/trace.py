@@ -18,7 +18,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
+import torch
+
 import rqm
+from rqm.data.federated_data import as_federated_data
+from rqm.training.loop import RunState, run_round
 
 PACKAGE = Path(rqm.__file__).parent
 
@@ -60,7 +65,36 @@ def epsilon() -> Callable[[], object]:
     return lambda: rqm.private_mean(mechanism=mech, dim=2**20, clients=1000, delta=1e-6).guarantee().epsilon
 
 
-CALLS: dict[str, Callable[[], Callable[[], object]]] = {"epsilon": epsilon}
+def users() -> list[tuple[Any, Any]]:
+    """One-hot data of 1000 users in two classes, five examples each."""
+    labels = np.arange(5) % 2
+    return [(np.eye(8, dtype=np.float32)[(user + labels) % 8], labels) for user in range(1000)]
+
+
+def training_round() -> Callable[[], object]:
+    """One round of a one-bit mechanism in a plan, after the first one: 100 clients, no evaluation."""
+    plan = rqm.Plan.from_dict(
+        {
+            "model": "own",
+            "clients": 100,
+            "rounds": 10,
+            "device": "cpu",
+            "mechanism": {"mechanism": "rounding", "clip": 0.5, "levels": 2, "margin": 3.0},
+            "transforms": {"l2_clip": 1.0, "rotate": True},
+        }
+    )
+    state = RunState(plan, as_federated_data(users()), torch.nn.Linear(8, 2))
+    run_round(state, 0)
+    return lambda: run_round(state, 1)
+
+
+def train() -> Callable[[], object]:
+    """A model trained from ε alone, with the defaults of `rqm.train`."""
+    people = users()
+    return lambda: rqm.train(torch.nn.Linear(8, 2), people, epsilon=3, progress=False)
+
+
+CALLS: dict[str, Callable[[], Callable[[], object]]] = {"epsilon": epsilon, "round": training_round, "train": train}
 
 
 def import_everything() -> None:

@@ -107,7 +107,7 @@ def test_fedaq_is_its_definition():
         x, xa = sum(ws) / USERS, sum(as_) / USERS
     trainer = trained("fedaq", rounds, convexity=mu)
     assert trainer.values.numpy() == pytest.approx(xa.numpy(), abs=1e-5)
-    assert trainer.state.numpy() == pytest.approx(x.numpy(), abs=1e-5)
+    assert trainer.tensors["state"].numpy() == pytest.approx(x.numpy(), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_a_client_that_is_lost_keeps_its_correction():
     trainer = RunState(plan, quadratics(), line(), loss=half_square)
     for turn in range(plan.participation.rounds):
         before = trainer.corrections.clone()
-        staying = trainer.participants.survive(trainer.participants.choose(turn), turn)
+        staying = trainer.cohorts.draw(turn).survivors
         trainer.step()
         moved = (trainer.corrections != before).any(dim=1)
         assert [client for client in range(USERS) if moved[client]] == sorted(staying)
@@ -168,15 +168,14 @@ def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
         return made[-1]
 
     straight = trainer(plan, federation())
-    while straight.done < plan.participation.rounds:
+    while straight.rounds_done < plan.participation.rounds:
         straight.step()
     late = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
         carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(late))
     carry_out(plan, federation(), tmp_path / "run", make=trainer)
     assert torch.equal(made[-1].values, straight.values)
-    name = "corrections" if work == "fedcomgate" else "state"
-    again, first = (getattr(one, name) for one in (made[-1], straight))
+    again, first = (one.corrections if work == "fedcomgate" else one.tensors["state"] for one in (made[-1], straight))
     assert torch.equal(again, first)
     assert first.abs().max() > 0
 

@@ -56,7 +56,9 @@ def test_the_account_is_the_published_split_of_the_noise():
     assert account(plan).dim == 32
     mean, bits = plan.private_mean(), []
     for seed in range(400):  # what is added to the sum of the bits
-        total = mean.revealed(torch.zeros(32, dtype=torch.float64), clients, seed)
+        total = mean.reveal(
+            torch.zeros(32, dtype=torch.float64), clients, mean.server_noise(lambda _, seed=seed: seed), round_index=0
+        )
         bits.append(clients * float(mean.decode(total, clients)[-1]) / made.bit / 2)
     close = 5 / sqrt(2 * 400)
     assert np.std(bits) == pytest.approx(on_bits, rel=close)
@@ -92,7 +94,7 @@ def test_one_bit_finds_the_quantile_through_its_noise():
     mean = rqm.private_mean(
         mechanism=StochasticRounding(clip=1.0, margin=2.0, levels=2), dim=4, clients=400, rounds=300
     )
-    made = Quantile(Adapt(start=0.05, share=0.3), mean.length, CPU)
+    made = Quantile(Adapt(start=0.05, share=0.3), mean.max_length, CPU)
     seen = []
     for turn in range(300):
         total = torch.zeros(4, dtype=torch.int32)
@@ -111,7 +113,7 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
         return RunState(plan, data, model())
 
     straight = RunState(plan, federation(), model())
-    while straight.done < plan.participation.rounds:
+    while straight.rounds_done < plan.participation.rounds:
         straight.step()
     late = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
@@ -123,9 +125,9 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
         return again[0]
 
     carry_out(plan, federation(), tmp_path / "run", make=kept)
-    assert torch.equal(again[0].clip, straight.clip)
+    assert torch.equal(again[0].tensors["clip"], straight.tensors["clip"])
     assert torch.equal(again[0].values, straight.values)
-    assert float(straight.clip) != pytest.approx(log(0.5))
+    assert float(straight.tensors["clip"]) != pytest.approx(log(0.5))
 
 
 @pytest.mark.parametrize(
@@ -134,18 +136,18 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
 def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
     trainer = RunState(change_plan(PLAN, mechanism=mechanism), federation(), model())
-    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.length, CPU), [], trainer.aggregator.collect
+    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.max_length, CPU), [], trainer.secure_sum.reveal
 
     def overheard(*given):
         found = collect(*given)
         seen.append(found.total.clone())
         return found
 
-    trainer.aggregator.collect = overheard
+    trainer.secure_sum.reveal = overheard
     for turn in range(PLAN.participation.rounds):
         trainer.step()
         again.take(trainer.mean.decode(seen[turn], PLAN.participation.clients, round_index=turn))
-        assert torch.equal(again.state, trainer.clip)
+        assert torch.equal(again.state, trainer.tensors["clip"])
     assert float(again.state) != pytest.approx(log(0.5))
 
 

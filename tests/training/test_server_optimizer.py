@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rqm.training.server_optimizer import OPTIMIZERS, ServerOptimizer
 
 from rqm.plan.plan import ServerStep
+from rqm.training.server_optimizer import OPTIMIZERS, ServerOptimizer
 
 ROUNDS = 5
 ORACLES = {

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rqm.plan.plan import Plan
-from rqm.training.streams import LOSSES, SAMPLING, numpy_generator
+from rqm.training.streams import LOSSES, SAMPLING, generator
 
 
 @final
@@ -64,7 +64,7 @@ class CohortSampler:
         Each takes part as often as any other, give or take one round, and no sooner than after ⌊users / clients⌋
         rounds.
         """
-        order: NDArray[np.int64] = numpy_generator(self.plan.seed, SAMPLING).permutation(self.users)
+        order: NDArray[np.int64] = generator(self.plan.seed, SAMPLING).permutation(self.users)
         return order
 
     def clients(self, round_index: int) -> list[int]:
@@ -92,8 +92,8 @@ class CohortSampler:
                 return clients
 
     def _sample(self, round_index: int, users: NDArray[np.int64]) -> list[int]:
-        generator = numpy_generator(self.plan.seed, SAMPLING, round_index)
-        return list(users[generator.choice(len(users), self.plan.participation.clients, replace=False)].tolist())
+        chooser = generator(self.plan.seed, SAMPLING, round_index)
+        return list(users[chooser.choice(len(users), self.plan.participation.clients, replace=False)].tolist())
 
     def draw(self, round_index: int) -> Cohort:
         """The cohort of a round.
@@ -135,5 +135,5 @@ class CohortSampler:
         """Those clients that do not drop out, by a stream of the plan's seed."""
         if not self.plan.lost:
             return clients
-        stays = numpy_generator(self.plan.seed, LOSSES, *path).random(len(clients)) >= self.plan.lost
+        stays = generator(self.plan.seed, LOSSES, *path).random(len(clients)) >= self.plan.lost
         return [client for client, is_there in zip(clients, stays, strict=True) if is_there]

@@ -59,15 +59,7 @@ def can_share(state: RunState) -> bool:
 
     Messages must be integers, and neither clients nor the model may remember anything or draw from a common generator.
     """
-    return (
-        state.plan.secagg == "ideal"
-        and state.mean.has_integer_messages
-        and not state.mean.sums_records
-        and not state.observer.plants
-        and not state.plan.dropout
-        and state.updates.client_state is None
-        and not any(True for _ in state.model.buffers())
-    )
+    return state.plan.secagg == "ideal" and state.mean.has_integer_messages and state.updates.can_be_distributed
 
 
 @final
@@ -130,7 +122,7 @@ def _follow(load: Callable[[str], FederatedData]) -> None:
 
 def _visible(state: RunState) -> list[torch.Tensor]:
     """What clients see of the server in a round."""
-    return [state.values, *state.updates.server_state.values()]
+    return [tensor for name, tensor in state.tensors.items() if name != "moments"]
 
 
 def _broadcast(message: Any = None) -> Any:

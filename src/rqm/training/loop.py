@@ -3,11 +3,9 @@
 import copy
 import ctypes
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from math import isfinite
-from time import perf_counter
 from typing import final
 
 import numpy as np
@@ -20,16 +18,14 @@ from rqm.data.federated_data import FederatedData
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
 from rqm.plan.sizes import OWN, parameters
-from rqm.training.client_updates_adapter import client_updates_for
+from rqm.training.client_updates_adapter import FlatModel, Loss, client_updates_for, evaluate
+from rqm.training.clock import Clock
 from rqm.training.cohort import Cohort, CohortSampler
 from rqm.training.models import MODELS
 from rqm.training.observer import Observer
 from rqm.training.secure_sum import SECURE_SUMS, Revealed
 from rqm.training.server_optimizer import ServerOptimizer
-from rqm.training.streams import START, torch_seed
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From a model's outputs and the labels: one number, or one for every example."""
+from rqm.training.streams import START, number
 
 
 @final
@@ -75,20 +71,19 @@ def run_round(state: "RunState", round_index: int) -> Outcome:
     Returns:
         What is known of the round.
     """
-    start = perf_counter()
+    state.clock.start()
     cohort = state.cohorts.draw(round_index)
     state.guard.charge(round_index)  # on disk before any vector is computed
     revealed = state.secure_sum.reveal(state.updates, cohort) if cohort.is_large_enough else None
     if revealed is None:
         state.secure_sum.chain.restart()  # the round stays charged, and its noise is never canceled
-        return state.outcome(cohort, None, start)
-    server_start = perf_counter()
-    mean = state.mean.decode(revealed.total, len(cohort.survivors), round_index=round_index, check=False)
-    mean = state.updates.apply(mean, round_index)
-    state.observer.learns(round_index, mean)
-    state.optimizer.step(mean.to(state.values), round_index)
-    revealed.seconds["server"] = perf_counter() - server_start
-    return state.outcome(cohort, revealed, start)
+        return state.outcome(cohort, None)
+    with state.clock.timed("server"):
+        mean = state.decode(revealed, cohort)
+        mean = state.updates.apply(mean, round_index)
+        state.observer.learns(round_index, mean)
+        state.optimizer.step(mean.to(state.values), round_index)
+    return state.outcome(cohort, revealed)
 
 
 @final
@@ -127,8 +122,9 @@ class RunState:
         data = _redistributed(plan, data)
         self.data = data.to(self.device) if self.device.type != "cpu" else data
         self.model = _plan_model(plan, data) if model is None else copy.deepcopy(model)
-        self.model.to(self.device)
-        size = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+        flat_model = FlatModel(self.model.to(self.device))
+        self.values, self.clock = flat_model.values, Clock()
+        size = len(self.values)
         is_known = model is None and data.name == plan.data and parameters(plan.model, plan.data) is not None
         if plan.dim is None and not is_known:
             plan = replace(plan, dim=size, model=plan.model if model is None else OWN, data=data.name)
@@ -137,12 +133,18 @@ class RunState:
             raise ValueError(f"the model has {size} parameters: {self.mean.dim} are accounted for")
         _ = self.mean.max_length  # raises if there is no room for the L2 clip
         self.updates = client_updates_for(
-            self.mean, plan, self.data, self.model, observer=self.observer, loss=loss, is_secure=is_secure
+            self.mean,
+            plan,
+            self.data.train,
+            flat_model,
+            observer=self.observer,
+            clock=self.clock,
+            loss=loss,
+            is_secure=is_secure,
         )
-        self.values = self.updates.values
         self.cohorts = CohortSampler(plan, len(data.train))
         self.secure_sum = SECURE_SUMS[plan.secagg](
-            plan, self.mean, self.device, is_secure=is_secure, clients_at_once=self.updates.clients_at_once
+            plan, self.mean, self.device, is_secure=is_secure, clients_at_once=self.updates.group_size
         )
         self.optimizer = ServerOptimizer(plan.server, plan.participation.rounds, self.values)
         self.guard, self.rounds_done = Guard(self.mean), 0
@@ -164,9 +166,20 @@ class RunState:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the server remembers from round to round, by its name in checkpoints."""
-        return {"values": self.values, "moments": self.optimizer.moments, **self.updates.server_state}
+        tensors, method = {"values": self.values, "moments": self.optimizer.moments}, self.updates.method
+        if self.updates.adaptive_clip is not None:
+            tensors["clip"] = self.updates.adaptive_clip.state
+        if method is not None and method.state is not None and not method.is_client_state:
+            tensors["state"] = method.state
+        return tensors
 
     @property
+    def corrections(self) -> torch.Tensor | None:
+        """What clients remember from round to round, a row each. It never leaves them."""
+        method = self.updates.method
+        return method.state if method is not None and method.is_client_state else None
+
+    @cached_property
     def bits_up(self) -> int:
         """Bits that all clients of a round send before secure aggregation."""
         participation, coordinates = self.plan.participation, self.mean.coordinates
@@ -176,37 +189,41 @@ class RunState:
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy on the test set, if there is one."""
-        return self.updates.evaluate(self.data)
+        return evaluate(self.updates, self.data)
 
-    def outcome(self, cohort: Cohort, revealed: Revealed | None, start: float) -> Outcome:
+    def decode(self, revealed: Revealed, cohort: Cohort) -> torch.Tensor:
+        """The mean of the clients' vectors; of records, the sum of all over a public number of them."""
+        survivors, records = len(cohort.survivors), self.plan.records
+        mean = self.mean.decode(revealed.total, survivors, round_index=cohort.round_index, check=False)
+        decoded: torch.Tensor = mean if records is None else mean * (survivors / records.batch)
+        return decoded
+
+    def outcome(self, cohort: Cohort, revealed: Revealed | None) -> Outcome:
         """Count a round as done, and evaluate the model if it is due.
 
         Args:
             cohort: The clients of the round.
             revealed: What was revealed; None if the round is discarded.
-            start: The time at which the round began.
 
         Returns:
             What is known of the round.
         """
         self.rounds_done = cohort.round_index + 1
-        seconds = {} if revealed is None else revealed.seconds
         loss = accuracy = None
         if self.rounds_done % self.plan.evaluate_every == 0 or self.rounds_done == self.plan.participation.rounds:
-            evaluation_start = perf_counter()
-            loss, accuracy = self.evaluate()
-            seconds["evaluation"] = perf_counter() - evaluation_start
+            with self.clock.timed("evaluation"):
+                loss, accuracy = self.evaluate()
         return Outcome(
             round=self.rounds_done,
             clients_loss=None if revealed is None else self._clients_loss(revealed),
-            seconds=perf_counter() - start,
+            seconds=self.clock.seconds,
             bits_up=self.bits_up * len(cohort.survivors) // self.plan.participation.clients,
             survivors=len(cohort.survivors),
             loss=loss,
             accuracy=accuracy,
             discarded=True if revealed is None else None,
             secagg_bytes_up=None if revealed is None else revealed.bytes_up,
-            parts={part: round(value, 6) for part, value in seconds.items()},
+            parts={part: round(value, 6) for part, value in self.clock.parts.items()},
         )
 
     def _clients_loss(self, revealed: Revealed) -> float | None:
@@ -250,14 +267,12 @@ def check_data(plan: Plan, data: FederatedData, model: nn.Module | None = None) 
             f"{(limit or rounds) * users} turns that {users} users have"
         )
     if plan.records is None and CohortSampler(plan, users).is_fixed_order:
-        separation, most = users // clients, -(-rounds * clients // users)
-        if participation.window > max(separation, 1) and most > 1:
+        separation = users // clients
+        if participation.window > max(separation, 1) and rounds * clients > users:
             raise ValueError(
                 f"min_separation = {participation.window}: must be at most {separation}, after which {clients} of "
                 f"{users} users a round return"
             )
-        if limit is not None and most > limit:
-            raise ValueError(f"max_participations = {limit}: must be at least {most}, as users take turns")
     if model is None and plan.model not in MODELS:
         raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
     if model is None and plan.dropout and plan.model != "paper-cnn":
@@ -295,7 +310,7 @@ def _redistributed(plan: Plan, data: FederatedData) -> FederatedData:
 
 def _plan_model(plan: Plan, data: FederatedData) -> nn.Module:
     """The model that a plan names, with weights from its seed."""
-    torch.manual_seed(torch_seed(plan.seed, START))
+    torch.manual_seed(number(plan.seed, START))
     return MODELS[plan.model](data.classes, **({"dropout": plan.dropout} if plan.dropout else {}))
 
 

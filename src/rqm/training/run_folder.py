@@ -92,7 +92,7 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
     files: tuple[str, ...] = ()
     recorded = recorded_head(folder)
     if recorded is not None and not (folder / LEDGER).exists():
-        raise LedgerError(f"{folder}: its ledger ({LEDGER}) is missing, which ended with {recorded} or later")
+        raise LedgerError(f"{folder}: its ledger ({LEDGER}) is gone, which ended with {recorded} or later")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_new:

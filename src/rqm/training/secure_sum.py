@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -15,13 +14,10 @@ from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
 from rqm.training.cohort import Cohort
-from rqm.training.streams import LOSSES, NOISE, numpy_generator, torch_seed
+from rqm.training.streams import LOSSES, NOISE, generator, number
 
 if TYPE_CHECKING:
     from rqm.training.client_updates_adapter import ClientUpdates
-
-ENCODING, GRADIENTS = "clip, rotate, encode", "gradients"
-"""Parts of a round whose time is measured, as they are called in `metrics.jsonl`."""
 
 
 @final
@@ -32,13 +28,11 @@ class Revealed:
     Attributes:
         total: The sum as the server sees it.
         losses: The clients' losses, which are not released; NaN where a vector was not finite.
-        seconds: Seconds of each part of the round.
         bytes_up: Bytes that all clients sent in the real protocol.
     """
 
     total: torch.Tensor
     losses: torch.Tensor
-    seconds: dict[str, float]
     bytes_up: int | None = None
 
 
@@ -61,8 +55,6 @@ class MessageSum:
         source: Callable[[int], SecureRandom | SeededRandom],
     ) -> None:
         self.mean, self.round_index, self.total, self.source = mean, round_index, total, source
-        self.seconds = 0.0
-        self._forks = 0
 
     @property
     def is_exact(self) -> bool:
@@ -79,16 +71,10 @@ class MessageSum:
         Returns:
             Which of the vectors were finite. The others send an encoding of zero.
         """
-        start = perf_counter()
-        finite = self._add(positions, rows)
-        self.seconds += perf_counter() - start
-        return finite
-
-    def _add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
         source: Any = self.source(positions[0])
         if len(positions) > 1 and not self.total.is_cuda:  # a GPU encodes a group of clients with one stream
             if not self.is_exact or self.mean.mechanism.vector_mechanism is not None:
-                parts = [self._add([position], rows[row : row + 1]) for row, position in enumerate(positions)]
+                parts = [self.add([position], rows[row : row + 1]) for row, position in enumerate(positions)]
                 return torch.cat(parts)
             if isinstance(source, SeededRandom):
                 source = OneEach(self.source(position) for position in positions)
@@ -96,14 +82,12 @@ class MessageSum:
         return finite
 
     def fork(self) -> "MessageSum":
-        """An empty sum for a thread. Only exact sums can be merged in any order."""
-        self._forks += 1
+        """An empty sum for another thread."""
         return MessageSum(self.mean, self.round_index, torch.zeros_like(self.total), self.source)
 
     def merge(self, other: "MessageSum") -> None:
         """Add a sum that `fork` returned."""
         self.total += other.total
-        self.seconds += other.seconds / self._forks
 
 
 class SecureSum(ABC):
@@ -125,7 +109,7 @@ class SecureSum(ABC):
             raise ValueError(f"mechanism = {plan.mechanism.kind!r}: must be one that sends integers, or give a seed")
         if is_secure and mean.noise is not None and plan.secagg == "real":
             raise ValueError("secagg = 'real': must come with a seed where noise is correlated")
-        self.server_noise = mean.server_noise(lambda round_index: torch_seed(plan.seed, NOISE, round_index))
+        self.server_noise = mean.server_noise(lambda round_index: number(plan.seed, NOISE, round_index))
         self.chain = SimulatedChain()
         if mean.noise is not None and mean.has_integer_messages:
             self.chain = CorrelatedChain(
@@ -166,15 +150,14 @@ class IdealSum(SecureSum):
 
     def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
         """See `SecureSum`."""
-        start, round_index = perf_counter(), cohort.round_index
+        round_index = cohort.round_index
         messages = self.messages(round_index)
         updates.begin_round(round_index)
         losses = updates.encode(cohort.survivors, round_index, messages)
-        gradients = perf_counter() - start - messages.seconds
-        self.chain.apply(messages.total, round_index, cohort.survivors, cohort.settling)
+        with updates.clock.timed("clip, rotate, encode"):
+            self.chain.apply(messages.total, round_index, cohort.survivors, cohort.settling)
         total = self.mean.reveal(messages.total, len(cohort.survivors), self.server_noise, round_index=round_index)
-        seconds = {GRADIENTS: gradients, ENCODING: perf_counter() - start - gradients}
-        return Revealed(total, losses, seconds)
+        return Revealed(total, losses)
 
 
 @final
@@ -190,31 +173,29 @@ class ProtocolSum(SecureSum):
         round_index, clients = cohort.round_index, len(cohort.clients)
         positions = {client: position for position, client in enumerate(cohort.survivors)}
         losses: dict[int, torch.Tensor] = {}
-        seconds = {GRADIENTS: 0.0, ENCODING: 0.0}
         updates.begin_round(round_index)
 
         def message(party: int) -> Any:
             """A client's integers; parties beyond the cohort settle the noise of the previous round."""
             if party >= clients:
                 return -self._canceled(round_index, party - clients) % self.mean.modulus
-            position, start = positions[cohort.clients[party]], perf_counter()
-            vector, loss = updates.vector(cohort.clients[party], round_index)
-            seconds[GRADIENTS] += perf_counter() - start
-            messages = self.messages(round_index)
-            is_finite = messages.add([position], vector)
+            position, messages = positions[cohort.clients[party]], self.messages(round_index)
+            with updates.clock.timed("gradients"):
+                vector, loss = updates.vector(cohort.clients[party], round_index)
+            with updates.clock.timed("clip, rotate, encode"):
+                is_finite = messages.add([position], vector)
+                self.chain.apply_to_message(messages.total, round_index, position, cohort)
             losses[position] = loss.masked_fill(~is_finite, torch.nan)
-            self.chain.apply_to_message(messages.total, round_index, position, cohort)
-            seconds[ENCODING] += messages.seconds
             return np.asarray(messages.total.cpu()) % self.mean.modulus
 
         settling = cohort.settling if self.mean.has_second_message else []
         dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]
-        stages = numpy_generator(self.plan.seed, LOSSES, round_index, 1).integers(0, 3, size=len(dropped))
+        stages = generator(self.plan.seed, LOSSES, round_index, 1).integers(0, 3, size=len(dropped))
         silent = {party: STAGES[stage] for party, stage in zip(dropped, stages, strict=True)}
         unsettled = [index for index, client in enumerate(settling) if client in set(cohort.dropped)]
         silent |= {clients + index: STAGES[0] for index in unsettled}
         try:
-            params = protocol(self.plan, updates.values.numel(), new_round(), second=len(settling))
+            params = protocol(self.plan, updates.model.values.numel(), new_round(), second=len(settling))
             total, survivors, cost = aggregate(params, message, silent)
         except Aborted:
             if self.mean.noise is not None:  # the next round would cancel noise that no sum contains
@@ -224,7 +205,7 @@ class ProtocolSum(SecureSum):
         for index in unsettled:  # in a deployment the others' shares give these clients' secrets
             total = (total - self._canceled(round_index, index)) % self.mean.modulus
         ordered = torch.cat([losses[position] for position in range(len(positions))])
-        return Revealed(torch.from_numpy(total.astype(np.int32)).to(self.device), ordered, seconds, cost.bytes_up)
+        return Revealed(torch.from_numpy(total.astype(np.int32)).to(self.device), ordered, cost.bytes_up)
 
     def _canceled(self, round_index: int, position: int) -> Any:
         """The noise that a survivor of the previous round cancels in this one."""

@@ -11,7 +11,7 @@ SAMPLING, NOISE, START, LOCAL, DROPOUT, LOSSES, RECORDS = 0, 1, 2, 3, 4, 6, 8
 drop out, a silo's sample of records. (5 is that of the public rotation, 7 of correlated noise.)"""
 
 
-def torch_seed(seed: int, *path: int) -> int:
+def number(seed: int, *path: int) -> int:
     """A seed for torch's generator.
 
     Args:
@@ -24,6 +24,6 @@ def torch_seed(seed: int, *path: int) -> int:
     return int(SeededRandom(seed, *path).words(1)[0] >> np.uint64(1))
 
 
-def numpy_generator(seed: int, *path: int) -> Any:
-    """A generator of NumPy, for the arguments of `torch_seed`."""
+def generator(seed: int, *path: int) -> Any:
+    """A generator of NumPy, for the arguments of `number`."""
     return np.random.default_rng([seed, *path])

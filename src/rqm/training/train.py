@@ -21,10 +21,10 @@ from rqm.data.federated_data import FederatedData, as_federated_data
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics
 from rqm.plan.plan import PLAN, ClientWork, Plan
+from rqm.training.client_updates_adapter import Loss, cross_entropy, example_losses
 from rqm.training.defaults import TrainingRequest, plan_for
-from rqm.training.loop import Loss, Outcome, RunState
+from rqm.training.loop import Outcome, RunState
 from rqm.training.run_folder import carry_out
-from rqm.training.work import images, losses
 
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
@@ -281,8 +281,7 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     inputs, labels = data.train[int(data.train.sizes.argmax())]
     generator_state = torch.get_rng_state()
     try:
-        values = losses(trial, inputs, labels) if loss is None else loss(trial(images(inputs)), labels)
-        values.mean().backward()  # type: ignore[no-untyped-call]
+        example_losses(trial, inputs, labels, loss or cross_entropy).mean().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         name = "the cross-entropy (give loss= for another)" if loss is None else "loss"

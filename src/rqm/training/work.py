@@ -19,7 +19,7 @@ from rqm.training.models import MODELS
 from rqm.training.observer import Observer
 from rqm.training.quantile import Quantile
 from rqm.training.records import PerRecord, own_words, taken
-from rqm.training.streams import DROPOUT, LOCAL, numpy_generator, torch_seed
+from rqm.training.streams import DROPOUT, LOCAL, generator, number
 from rqm.training.together import Steps, Together
 from rqm.training.workers import Worker, Workers, workers_for
 
@@ -133,9 +133,7 @@ class Work:
             assert self.method is not None
             steps = Steps(self.together, worker, some)
             steps.values.copy_(self.worker.values)  # a worker's own may be another client's
-            orders = [
-                self._batches(steps.size, numpy_generator(self.plan.seed, LOCAL, turn, client)) for client in some
-            ]
+            orders = [self._batches(steps.size, generator(self.plan.seed, LOCAL, turn, client)) for client in some]
             batches = (torch.stack(one) for one in zip(*orders, strict=True))
             rows = torch.cat(self.method.steps(steps, tuple(some), batches, steps.gradient_of), dim=1)
             own = torch.stack(steps.seen).mean(0)
@@ -164,7 +162,7 @@ class Work:
         if self.method is not None:
             self.method.begin()
         if self.plan.dropout:
-            torch.manual_seed(torch_seed(self.plan.seed, DROPOUT, turn))
+            torch.manual_seed(number(self.plan.seed, DROPOUT, turn))
 
     def rows(self, some: list[int], turn: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What a group of clients send, a row each, and their losses."""
@@ -206,7 +204,7 @@ class Work:
             loss = self.loss(worker.model, inputs, labels)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
-        return self._local(worker, client, inputs, labels, numpy_generator(self.plan.seed, LOCAL, turn, client))
+        return self._local(worker, client, inputs, labels, generator(self.plan.seed, LOCAL, turn, client))
 
     def _local(
         self, worker: Worker, client: int, inputs: torch.Tensor, labels: torch.Tensor, rng: np.random.Generator
