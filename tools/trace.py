@@ -28,11 +28,11 @@ from rqm.training.loop import RunState, run_round
 PACKAGE = Path(rqm.__file__).parent
 
 
-def traced(call: Callable[[], object]) -> list[CodeType]:
-    """The code objects of the package that run during a call.
+def traced(prepare: Callable[[], Callable[[], object]]) -> list[CodeType]:
+    """The code objects of the package that run during a call, in all threads.
 
     Args:
-        call: What is run, without arguments.
+        prepare: Returns what is run, without arguments. What happens in it is not counted.
 
     Returns:
         The code objects, each once, sorted by file and line; `_util`, comprehensions and lambdas are left out.
@@ -43,7 +43,9 @@ def traced(call: Callable[[], object]) -> list[CodeType]:
         if event == "call":
             seen.add(frame.f_code)
 
-    threading.setprofile(record)
+    threading.setprofile(record)  # also of threads that begin while the call is prepared
+    call = prepare()
+    seen.clear()
     sys.setprofile(record)
     try:
         call()
@@ -72,17 +74,8 @@ def users() -> list[tuple[Any, Any]]:
 
 
 def training_round() -> Callable[[], object]:
-    """One round of a one-bit mechanism in a plan, after the first one: 100 clients, no evaluation."""
-    plan = rqm.Plan.from_dict(
-        {
-            "model": "own",
-            "clients": 100,
-            "rounds": 10,
-            "device": "cpu",
-            "mechanism": {"mechanism": "rounding", "clip": 0.5, "levels": 2, "margin": 3.0},
-            "transforms": {"l2_clip": 1.0, "rotate": True},
-        }
-    )
+    """One round of the paper's Algorithm 1, after the first one: RQM, 100 clients, no evaluation."""
+    plan = rqm.Plan.from_dict({"model": "own", "clients": 100, "device": "cpu"})
     state = RunState(plan, as_federated_data(users()), torch.nn.Linear(8, 2))
     run_round(state, 0)
     return lambda: run_round(state, 1)
@@ -114,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as empty:
         os.environ["RQM_CACHE"] = empty
         import_everything()
-        codes = traced(CALLS[options.call]())
+        codes = traced(CALLS[options.call])
     files = {code.co_filename for code in codes}
     if options.names:
         for code in codes:

@@ -115,24 +115,6 @@ def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[
         raise ValueError(f"epsilon = {request.epsilon:g}: no mechanism reaches it here ({error})") from None
 
 
-def rate_for(plan: Plan) -> float:
-    """The server's learning rate for a plan.
-
-    Without noise the model moves by half an L2 clip a round. The rate is half of that where the noise of the mean is
-    four clips long, and it falls with the number of rounds beyond 100.
-
-    Args:
-        plan: The plan, with the size of its model.
-
-    Returns:
-        The rate.
-    """
-    mean, l2_clip, noise_length = plan.private_mean(), plan.transforms.l2_clip or 1.0, 0.0
-    if mean.is_private:
-        noise_length = mean.guarantee().noise_multiplier * sqrt(mean.coordinates) / mean.participation.clients
-    return 0.5 / l2_clip / (1 + noise_length / 4.0) * min(1.0, 100 / plan.participation.rounds)
-
-
 def plan_for(request: TrainingRequest, users: int, dim: int, seed: int, **options: Any) -> Plan:
     """The plan with which a run has the ε that was asked for.
 
@@ -159,5 +141,11 @@ def plan_for(request: TrainingRequest, users: int, dim: int, seed: int, **option
         transforms=Transforms(l2_clip=request.l2_clip, rotate=True),
         **options,
     )
-    rate = rate_for(plan) if request.rate is None else request.rate
+    rate = request.rate
+    if rate is None:
+        # Without noise the model moves by half an L2 clip a round; by half of that where the noise is four clips long.
+        mean, clients, noise_length = plan.private_mean(), plan.participation.clients, 0.0
+        if mean.is_private:
+            noise_length = mean.release.noise_multiplier(clients) * sqrt(mean.coordinates) / clients
+        rate = 0.5 / request.l2_clip / (1 + noise_length / 4.0) * min(1.0, 100 / request.rounds)
     return replace(plan, server=ServerStep(rate=rate, schedule="linear"))

@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import re
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -288,15 +289,11 @@ def pick_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
         raise ValueError(f"device = {name}: must be auto, cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device = {name}: torch finds no GPU here")
-    return device
+    return torch.device(name)
 
 
 def _redistributed(plan: Plan, data: FederatedData) -> FederatedData:

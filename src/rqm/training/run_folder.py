@@ -93,16 +93,14 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
     recorded = recorded_head(folder)
     if recorded is not None and not (folder / LEDGER).exists():
         raise LedgerError(f"{folder}: its ledger ({LEDGER}) is gone, which ended with {recorded} or later")
+    if is_new:
+        check_budget(state, guard_options.get("certificate"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_new:
             write_json(folder / PLAN, state.plan.to_dict(), new=True)
             files = PLAN, LEDGER
-        budget, users = state.plan.budget_epsilon, len(state.data.train)
-        guard = Guard(state.mean, folder, plan=state.plan, budget=budget, users=users, **guard_options)
-        if is_new and not guard.allows(0):
-            guard.close()
-            raise budget_error(guard)
+        guard = open_guard(state, folder, guard_options)
     except BaseException as error:
         for name in files:
             (folder / name).unlink(missing_ok=True)
@@ -113,15 +111,41 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
             raise FileExistsError(f"out = {folder}: another run has just begun there") from None
         raise
     with guard:
-        state.charge_to(guard)
         yield guard
 
 
-def budget_error(guard: Guard) -> ValueError:
-    """The error for a budget that does not pay for one round."""
-    return ValueError(
-        f"budget_epsilon = {guard.budget:g}: must be at least {guard.epsilon(0):.4g}, which one round costs"
-    )
+def check_budget(state: RunState, certificate: Path | None = None) -> None:
+    """Refuse a budget that does not pay for one round, before anything is written.
+
+    Args:
+        state: The run.
+        certificate: A file of certificates for machines without the accountant.
+
+    Raises:
+        ValueError: If the budget is too small.
+    """
+    guard = Guard(state.mean, budget=state.plan.budget_epsilon, certificate=certificate)
+    if not guard.allows(0):
+        raise ValueError(
+            f"budget_epsilon = {guard.budget:g}: must be at least {guard.epsilon(0):.4g}, which one round costs"
+        )
+
+
+def open_guard(state: RunState, folder: Path, guard_options: dict[str, Any]) -> Guard:
+    """Charge a run to the ledger in a folder.
+
+    Args:
+        state: The run.
+        folder: The folder.
+        guard_options: Options of the `Guard`.
+
+    Returns:
+        The guard, which must be closed.
+    """
+    budget, users = state.plan.budget_epsilon, len(state.data.train)
+    guard = Guard(state.mean, folder, plan=state.plan, budget=budget, users=users, **guard_options)
+    state.charge_to(guard)
+    return guard
 
 
 def _run_rounds(

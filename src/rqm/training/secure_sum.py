@@ -1,7 +1,7 @@
 """The sum of a round's messages, which is all that the server sees of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -43,18 +43,14 @@ class MessageSum:
     Args:
         mean: The private mean that encodes.
         round_index: The round, from 0.
-        total: The sum so far, which is changed in place.
-        source: The source of randomness of the client at a position.
+        device: The device of the sum.
+        seed: The seed of the simulated randomness; None: it is secure.
     """
 
-    def __init__(
-        self,
-        mean: BaseMean,
-        round_index: int,
-        total: torch.Tensor,
-        source: Callable[[int], SecureRandom | SeededRandom],
-    ) -> None:
-        self.mean, self.round_index, self.total, self.source = mean, round_index, total, source
+    def __init__(self, mean: BaseMean, round_index: int, device: torch.device, seed: int | None) -> None:
+        self.mean, self.round_index, self.device, self.seed = mean, round_index, device, seed
+        kind = torch.int32 if mean.has_integer_messages else torch.float64
+        self.total = torch.zeros(mean.coordinates, dtype=kind, device=device)
 
     @property
     def is_exact(self) -> bool:
@@ -71,19 +67,22 @@ class MessageSum:
         Returns:
             Which of the vectors were finite. The others send an encoding of zero.
         """
-        source: Any = self.source(positions[0])
+        source: Any = self._source(positions[0])
         if len(positions) > 1 and not self.total.is_cuda:  # a GPU encodes a group of clients with one stream
             if not self.is_exact or self.mean.mechanism.vector_mechanism is not None:
                 parts = [self.add([position], rows[row : row + 1]) for row, position in enumerate(positions)]
                 return torch.cat(parts)
-            if isinstance(source, SeededRandom):
-                source = OneEach(self.source(position) for position in positions)
+            if self.seed is not None:
+                source = OneEach(self._source(position) for position in positions)
         finite: torch.Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
         return finite
 
+    def _source(self, position: int) -> Any:
+        return SecureRandom() if self.seed is None else SeededRandom(self.seed, NOISE, self.round_index, position)
+
     def fork(self) -> "MessageSum":
         """An empty sum for another thread."""
-        return MessageSum(self.mean, self.round_index, torch.zeros_like(self.total), self.source)
+        return MessageSum(self.mean, self.round_index, self.device, self.seed)
 
     def merge(self, other: "MessageSum") -> None:
         """Add a sum that `fork` returned."""
@@ -123,13 +122,7 @@ class SecureSum(ABC):
 
     def messages(self, round_index: int) -> MessageSum:
         """An empty sum of the messages of a round."""
-        kind = torch.int32 if self.mean.has_integer_messages else torch.float64
-        total = torch.zeros(self.mean.coordinates, dtype=kind, device=self.device)
-
-        def source(position: int) -> SecureRandom | SeededRandom:
-            return SecureRandom() if self.is_secure else SeededRandom(self.plan.seed, NOISE, round_index, position)
-
-        return MessageSum(self.mean, round_index, total, source)
+        return MessageSum(self.mean, round_index, self.device, None if self.is_secure else self.plan.seed)
 
     @abstractmethod
     def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:

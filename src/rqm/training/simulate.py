@@ -9,10 +9,9 @@ from torch import nn
 
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.ledger import LEDGER
-from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
 from rqm.training.loop import Outcome, RunState
-from rqm.training.run_folder import budget_error
+from rqm.training.run_folder import check_budget, open_guard
 
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
@@ -39,12 +38,8 @@ class Simulation(Iterator[Outcome]):
         self.folder, self.plan, self.mean = folder, self._state.plan, self._state.mean
         if (folder / LEDGER).exists():
             raise ValueError(f"folder = {folder}: holds a ledger already; a simulation begins a new one")
-        in_memory = Guard(self.mean, budget=plan.budget_epsilon)
-        if not in_memory.allows(0):
-            raise budget_error(in_memory)
-        users = len(self._state.data.train)
-        self.guard = Guard(self.mean, folder, plan=self.plan, budget=plan.budget_epsilon, users=users)
-        self._state.charge_to(self.guard)
+        check_budget(self._state)
+        self.guard = open_guard(self._state, folder, {})
 
     def __next__(self) -> Outcome:
         done = self._state.rounds_done

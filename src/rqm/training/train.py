@@ -2,9 +2,10 @@
 
 import copy
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from math import inf
 from pathlib import Path
@@ -155,7 +156,7 @@ class Trained:
         return (f"{', '.join(values)} on the test set (released). " if values else "") + str(self.guarantee)
 
     def _repr_html_(self) -> str:
-        return f"<p>{many(len(self.history), 'round')}</p>{self.guarantee._repr_html_()}"
+        return self.guarantee._repr_html_()
 
 
 def train(  # noqa: PLR0913 (all but three of them follow from rules)
@@ -199,7 +200,7 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
         resume: True: the folder must hold this run. False: it must be new. None: either.
         evaluate_every: Rounds from one evaluation to the next; None: ten evaluations.
         device: "auto", "cpu" or "cuda".
-        progress: Whether to show a progress bar; or a function that is called with the `Outcome` of each round.
+        progress: Whether to show the rounds on a terminal; or a function that is called with each round's `Outcome`.
         **rules: `l2_clip` (1), the server's `rate`, `honest_clients` and `noise` ("independent", "correlated", or None
             for the better of the two); see `TrainingRequest`.
 
@@ -240,8 +241,10 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
         states.append(RunState(plan, data, model, loss=loss, is_secure=seed is None))
         return states[0]
 
-    with _watcher(rounds, progress) as watch:
-        carry_out(plan, federation, folder, watch, resume=resume, make=make, seeded=seed is not None)
+    watch = None if isinstance(progress, bool) else progress
+    if progress is True and sys.stderr.isatty():
+        watch = partial(_print_progress, rounds)
+    carry_out(plan, federation, folder, watch, resume=resume, make=make, seeded=seed is not None)
     state = states[0]
     for parameter in state.model.parameters():
         parameter.grad = None
@@ -303,26 +306,9 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     return sum(parameter.numel() for parameter in trained)
 
 
-@contextmanager
-def _watcher(rounds: int, progress: bool | Callable[[Outcome], object]) -> Iterator[Callable[[Outcome], object] | None]:
-    """What is called after each round: the caller's function, a progress bar, or None."""
-    if not isinstance(progress, bool):
-        yield progress
-        return
-    try:
-        from rich.console import Console  # noqa: PLC0415 (a bare GPU machine has none)
-        from rich.progress import Progress  # noqa: PLC0415
-    except ModuleNotFoundError:
-        progress = False
-    if not progress:
-        yield None
-        return
-    with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=rounds)
-
-        def watch(outcome: Outcome) -> None:
-            facts = {"loss": outcome.loss, "accuracy": outcome.accuracy, "ε so far": outcome.epsilon}
-            known = [f"{name} {value:.3g}" for name, value in facts.items() if value is not None]
-            bar.update(task, completed=outcome.round, description=", ".join(known) or None)
-
-        yield watch
+def _print_progress(rounds: int, outcome: Outcome) -> None:
+    """Show a round on the last line of the terminal."""
+    facts = {"loss": outcome.loss, "accuracy": outcome.accuracy, "ε so far": outcome.epsilon}
+    known = [f"{name} {value:.3g}" for name, value in facts.items() if value is not None]
+    end = "\n" if outcome.round == rounds else ""
+    print("\r" + ", ".join([f"round {outcome.round} of {rounds}", *known]), end=end, file=sys.stderr, flush=True)
