@@ -48,7 +48,10 @@ except ImportError:
 from rqm.plan.plan import Transforms
 from rqm.secagg import Params
 from rqm.secagg.local import aggregate
-from rqm.training.loop import RunState
+try:
+    from rqm.training.loop import RunState
+except ImportError:
+    from rqm.training.trainer import Trainer as RunState
 
 is_old = not hasattr(rqm, "Participation")
 OLD = {"max_participations": "participations", "adversary": "observer", "sampling": None}

@@ -183,8 +183,8 @@ def on_gpu() -> Result:
     """Milliseconds by the clock, from the sampling of clients to the step of the server."""
     data = federation(2 * CLIENTS, EACH)
     trainer = RunState(replace(PLAN, device="cuda"), data)
-    assert trainer.work.batched is not None
-    gradients, _ = trainer.work.batched.gradients(list(range(CLIENTS)))
+    assert trainer.updates.work.batched is not None
+    gradients, _ = trainer.updates.work.batched.gradients(list(range(CLIENTS)))
     total, rng = torch.zeros(gradients.shape[1], dtype=torch.int32, device="cuda"), SeededRandom(0)
 
     def waiting(run: object) -> object:

@@ -28,11 +28,12 @@ from rqm.training.loop import RunState, run_round
 PACKAGE = Path(rqm.__file__).parent
 
 
-def traced(prepare: Callable[[], Callable[[], object]]) -> list[CodeType]:
-    """The code objects of the package that run during a call, in all threads.
+def traced(prepare: Callable[[], Callable[[], object]], *, all_threads: bool = False) -> list[CodeType]:
+    """The code objects of the package that run during a call.
 
     Args:
         prepare: Returns what is run, without arguments. What happens in it is not counted.
+        all_threads: Whether to count other threads, too.
 
     Returns:
         The code objects, each once, sorted by file and line; `_util`, comprehensions and lambdas are left out.
@@ -43,7 +44,8 @@ def traced(prepare: Callable[[], Callable[[], object]]) -> list[CodeType]:
         if event == "call":
             seen.add(frame.f_code)
 
-    threading.setprofile(record)  # also of threads that begin while the call is prepared
+    if all_threads:
+        threading.setprofile(record)  # also of threads that begin while the call is prepared
     call = prepare()
     seen.clear()
     sys.setprofile(record)
@@ -102,12 +104,13 @@ def main() -> None:
     """Print the number of functions and files, and with `--names` each of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("call", choices=sorted(CALLS))
+    parser.add_argument("--all-threads", action="store_true", help="count other threads than the caller's, too")
     parser.add_argument("--names", action="store_true", help="print every function")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as empty:
         os.environ["RQM_CACHE"] = empty
         import_everything()
-        codes = traced(CALLS[options.call])
+        codes = traced(CALLS[options.call], all_threads=options.all_threads)
     files = {code.co_filename for code in codes}
     if options.names:
         for code in codes:

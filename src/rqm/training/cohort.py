@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rqm.plan.plan import Plan
-from rqm.training.streams import LOSSES, SAMPLING, generator
+from rqm.training.streams import LOSSES, SAMPLING
 
 
 @final
@@ -41,21 +41,19 @@ class CohortSampler:
     Args:
         plan: The plan of the run.
         users: Number of users; of silos, where clients are silos.
+
+    Attributes:
+        is_fixed_order: Whether users take turns in a fixed order, as correlated noise and a minimum separation need.
     """
 
     def __init__(self, plan: Plan, users: int) -> None:
-        self.plan, self.users = plan, users
+        self.plan, self.users, participation = plan, users, plan.participation
+        # The separation of records is that of a silo's batches, whatever the order of the silos.
+        is_separated = plan.records is None and participation.min_separation > 1
+        self.is_fixed_order = participation.sampling == "fixed-order" or plan.noise is not None or is_separated
         self._latest: Cohort | None = None
         self._participations = np.zeros(users, dtype=np.int64)
         self._counted_rounds = 0  # whose participations are counted, where the plan limits them
-
-    @property
-    def is_fixed_order(self) -> bool:
-        """Whether users take turns in a fixed order, as correlated noise and a minimum separation ask for."""
-        participation, is_user = self.plan.participation, self.plan.records is None
-        # The separation of records is that of a silo's batches, whatever the order of the silos.
-        is_separated = is_user and participation.min_separation > 1
-        return participation.sampling == "fixed-order" or self.plan.noise is not None or is_separated
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
@@ -64,7 +62,7 @@ class CohortSampler:
         Each takes part as often as any other, give or take one round, and no sooner than after ⌊users / clients⌋
         rounds.
         """
-        order: NDArray[np.int64] = generator(self.plan.seed, SAMPLING).permutation(self.users)
+        order: NDArray[np.int64] = np.random.default_rng([self.plan.seed, SAMPLING]).permutation(self.users)
         return order
 
     def clients(self, round_index: int) -> list[int]:
@@ -92,8 +90,8 @@ class CohortSampler:
                 return clients
 
     def _sample(self, round_index: int, users: NDArray[np.int64]) -> list[int]:
-        chooser = generator(self.plan.seed, SAMPLING, round_index)
-        return list(users[chooser.choice(len(users), self.plan.participation.clients, replace=False)].tolist())
+        generator = np.random.default_rng([self.plan.seed, SAMPLING, round_index])
+        return list(users[generator.choice(len(users), self.plan.participation.clients, replace=False)].tolist())
 
     def draw(self, round_index: int) -> Cohort:
         """The cohort of a round.
@@ -135,5 +133,5 @@ class CohortSampler:
         """Those clients that do not drop out, by a stream of the plan's seed."""
         if not self.plan.lost:
             return clients
-        stays = generator(self.plan.seed, LOSSES, *path).random(len(clients)) >= self.plan.lost
+        stays = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(len(clients)) >= self.plan.lost
         return [client for client, is_there in zip(clients, stays, strict=True) if is_there]

@@ -14,7 +14,7 @@ from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
 from rqm.training.cohort import Cohort
-from rqm.training.streams import LOSSES, NOISE, generator, number
+from rqm.training.streams import LOSSES, NOISE, number
 
 if TYPE_CHECKING:
     from rqm.training.client_updates_adapter import ClientUpdates
@@ -183,7 +183,7 @@ class ProtocolSum(SecureSum):
 
         settling = cohort.settling if self.mean.has_second_message else []
         dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]
-        stages = generator(self.plan.seed, LOSSES, round_index, 1).integers(0, 3, size=len(dropped))
+        stages = np.random.default_rng([self.plan.seed, LOSSES, round_index, 1]).integers(0, 3, len(dropped))
         silent = {party: STAGES[stage] for party, stage in zip(dropped, stages, strict=True)}
         unsettled = [index for index, client in enumerate(settling) if client in set(cohort.dropped)]
         silent |= {clients + index: STAGES[0] for index in unsettled}
@@ -202,6 +202,7 @@ class ProtocolSum(SecureSum):
 
     def _canceled(self, round_index: int, position: int) -> Any:
         """The noise that a survivor of the previous round cancels in this one."""
+        assert isinstance(self.chain, CorrelatedChain)
         state = self.chain.state_of(round_index - 1, position)
         return np.asarray(state.canceled.cpu()).astype(np.int64)
 
