@@ -67,7 +67,7 @@ class CorrelatedChain(SimulatedChain):
 
     Args:
         noise: The correlated noise.
-        like: A torch tensor of 32-bit integers, of the shape of a sum.
+        template: A torch tensor of 32-bit integers, of the shape of a sum.
         seed: The seed of the run.
         is_secure: Whether noise is drawn with secure randomness, so that it cannot be drawn again.
         silos: The number of silos; None: clients are users.
@@ -77,14 +77,14 @@ class CorrelatedChain(SimulatedChain):
     def __init__(
         self,
         noise: CorrelatedNoise,
-        like: Any,
+        template: Any,
         seed: int,
         *,
         is_secure: bool = False,
         silos: int | None = None,
         clients_at_once: int = 1,
     ) -> None:
-        self.noise, self.like, self.seed, self.is_secure = noise, like, seed, is_secure
+        self.noise, self.template, self.seed, self.is_secure = noise, template, seed, is_secure
         self.silos, self.clients_at_once = silos, clients_at_once
         self._pending: dict[int, Any] = {}  # by the round that cancels it: a row for all users, or for each silo
 
@@ -117,10 +117,8 @@ class CorrelatedChain(SimulatedChain):
         Returns:
             The sum of their noise, as tensors.
         """
-        is_secure, path = self.is_secure, (TRANSIENT_STREAM, round_index, client)
-        return self.noise.sample_sum(
-            clients, self.like, SecureRandom() if is_secure else SeededRandom(self.seed, *path)
-        )
+        seeded = SeededRandom(self.seed, TRANSIENT_STREAM, round_index, client)
+        return self.noise.sample_sum(clients, self.template, SecureRandom() if self.is_secure else seeded)
 
     def restart(self) -> None:
         """See `SimulatedChain`."""
@@ -132,14 +130,15 @@ class CorrelatedChain(SimulatedChain):
 
     def restore(self, round_index: int, noise: Any) -> None:
         """See `SimulatedChain`."""
-        shape = (self.silos or 1, len(self.like))
+        shape = (self.silos or 1, len(self.template))
         if tuple(noise.shape) != shape:
             raise ValueError(f"the noise has shape {tuple(noise.shape)}: must be {shape}")
-        self._pending = {round_index: noise.to(self.like.device)}
+        self._pending = {round_index: noise.to(self.template.device)}
 
     def _draw(self, round_index: int, clients: Sequence[int]) -> tuple[Any, Any]:
         """The noise that clients add, and the rows that they cancel."""
-        added, canceled = self.like.new_zeros(len(self.like)), self.like.new_zeros((self.silos or 1, len(self.like)))
+        length = len(self.template)
+        added, canceled = self.template.new_zeros(length), self.template.new_zeros((self.silos or 1, length))
         for start in range(0, len(clients), self.clients_at_once):
             count = min(self.clients_at_once, len(clients) - start)
             state = self.state_of(round_index, start if self.silos is None else clients[start], count)

@@ -31,12 +31,12 @@ def save(state: RunState, folder: Path, metrics_bytes: int, head: str | None = N
     path = folder / CLIENTS.format(done)
     if clients:
         write_atomically(path, dump(clients, {}), private=True)
-    about = {"round": done, "metrics_bytes": metrics_bytes, "plan": state.plan.to_dict(), "ledger_head": head}
+    header = {"round": done, "metrics_bytes": metrics_bytes, "plan": state.plan.to_dict(), "ledger_head": head}
     arrays = {name: tensor.cpu().numpy() for name, tensor in state.tensors.items()}
-    write_atomically(folder / CHECKPOINT, dump(arrays, {STATE: json.dumps(about)}))
-    for other in folder.glob(CLIENTS.format("*")):
-        if other != path or not clients:
-            other.unlink()
+    write_atomically(folder / CHECKPOINT, dump(arrays, {STATE: json.dumps(header)}))
+    for old_path in folder.glob(CLIENTS.format("*")):
+        if old_path != path or not clients:
+            old_path.unlink()
 
 
 def restore(state: RunState, folder: Path) -> tuple[int, str | None]:
@@ -55,17 +55,17 @@ def restore(state: RunState, folder: Path) -> tuple[int, str | None]:
     path, metrics, checkpoint = folder / CHECKPOINT, folder / METRICS, read_checkpoint(folder)
     if checkpoint is None:
         return 0, None
-    arrays, about = checkpoint
+    arrays, header = checkpoint
     try:
         if arrays.keys() != state.tensors.keys():
             raise ValueError(f"it holds {', '.join(arrays) or 'nothing'}: must be {' and '.join(state.tensors)}")
-        plan = Plan.from_dict(about.get("plan"))  # type: ignore[arg-type]
+        plan = Plan.from_dict(header.get("plan"))  # type: ignore[arg-type]
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise not_finite(name, array)
-        done = whole("round", about["round"], 0, plan.participation.rounds)
+        done = whole("round", header["round"], 0, plan.participation.rounds)
         written = metrics.stat().st_size if metrics.exists() else 0
-        size = whole(f"metrics_bytes (of {METRICS})", about["metrics_bytes"], 0, written)
+        size = whole(f"metrics_bytes (of {METRICS})", header["metrics_bytes"], 0, written)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: is damaged ({error}); delete it to begin again") from None
     if not state.plan.goes_on(plan):
@@ -78,7 +78,7 @@ def restore(state: RunState, folder: Path) -> tuple[int, str | None]:
     for name, tensor in state.tensors.items():
         tensor.copy_(torch.from_numpy(arrays[name]))
     state.rounds_done = done
-    return size, about.get("ledger_head")
+    return size, header.get("ledger_head")
 
 
 def _clients_arrays(state: RunState) -> Arrays:

@@ -31,14 +31,14 @@ class Clock:
         return perf_counter() - self._start
 
     @contextmanager
-    def timed(self, part: str, threads: int = 1) -> Iterator[None]:
+    def timed(self, name: str, threads: int = 1) -> Iterator[None]:
         """Add the time of a block to a part.
 
         Args:
-            part: The part.
+            name: The name of the part.
             threads: Number of threads that work on it at the same time.
         """
         start = perf_counter()
         yield
         with self._lock:
-            self.parts[part] += (perf_counter() - start) / threads
+            self.parts[name] += (perf_counter() - start) / threads

@@ -23,7 +23,7 @@ class Cohort:
         settling: With correlated noise, clients of the previous round whose noise this sum cancels.
         dropped: Those of `settling` who drop out before their second message. The others' shares
             recover their noise.
-        is_large_enough: Whether the sum has as many messages of each kind as are accounted for.
+        is_large_enough: Whether the sum has at least the accounted number of messages of each kind.
     """
 
     round_index: int
@@ -133,5 +133,5 @@ class CohortSampler:
         """Those clients that do not drop out, by a stream of the plan's seed."""
         if not self.plan.lost:
             return clients
-        stays = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(len(clients)) >= self.plan.lost
-        return [client for client, is_there in zip(clients, stays, strict=True) if is_there]
+        is_present = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(len(clients)) >= self.plan.lost
+        return [clients[index] for index in np.flatnonzero(is_present)]

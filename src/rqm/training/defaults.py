@@ -26,7 +26,7 @@ class TrainingRequest:
         epsilon: ε of the whole run; infinity for a run without noise.
         delta: δ; None: 10⁻⁵, or one over the number of users if that is less.
         rounds: Number of rounds.
-        clients: Clients in a round; None: a tenth of the users, but from 100 to 1000 if there are so many.
+        clients: Clients in a round; None: a tenth of the users, but from 100 to 1000 if there are enough.
         honest_clients: Clients of every round that follow the protocol; None: all.
         l2_clip: L2 clip of a client's vector.
         rate: The server's learning rate; None: smaller with more noise and with more than 100 rounds.

@@ -86,8 +86,8 @@ def _encode_part(
     updates: "ClientUpdates", client_ids: Sequence[int], round_index: int, messages: MessageSum
 ) -> torch.Tensor:
     """Compute this process's part of the clients, and add up all parts in the first process."""
-    part = slice(distributed.get_rank(), None, distributed.get_world_size())
-    losses = updates.encode(client_ids, round_index, messages, part)
+    chunk = slice(distributed.get_rank(), None, distributed.get_world_size())
+    losses = updates.encode(client_ids, round_index, messages, chunk)
     for tensor in (messages.total, losses):
         on_cpu = tensor.cpu()  # the same tensor, on a CPU
         distributed.reduce(on_cpu, 0)

@@ -23,7 +23,7 @@ from rqm.plan.leak import leak
 from rqm.plan.plan import PLAN, Plan
 
 MAX_PICTURES = 20
-"""Pictures of each kind that a report has room for."""
+"""Pictures of each kind in a report."""
 
 
 def findings(folder: Path, data: Path | None = None) -> dict[str, Any]:

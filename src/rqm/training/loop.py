@@ -224,7 +224,7 @@ class RunState:
             accuracy=accuracy,
             discarded=True if revealed is None else None,
             secagg_bytes_up=None if revealed is None else revealed.bytes_up,
-            parts={part: round(value, 6) for part, value in self.clock.parts.items()},
+            parts={name: round(value, 6) for name, value in self.clock.parts.items()},
         )
 
     def _clients_loss(self, revealed: Revealed) -> float | None:

@@ -43,7 +43,7 @@ def carry_out(
         plan: The plan.
         data: Its data.
         folder: The folder of the run.
-        watch: Called after each round; None: nobody watches, and no ε is computed before the end.
+        watch: Called after each round; None: no ε is computed before the end.
         out_of_time: Asked after each round whether to save and stop.
         resume: True: the folder must hold a run of this plan. False: it must be new or empty. None: either.
         make: Makes the state of the run.

@@ -84,9 +84,9 @@ class MessageSum:
         """An empty sum for another thread."""
         return MessageSum(self.mean, self.round_index, self.device, self.seed)
 
-    def merge(self, other: "MessageSum") -> None:
+    def merge(self, messages: "MessageSum") -> None:
         """Add a sum that `fork` returned."""
-        self.total += other.total
+        self.total += messages.total
 
 
 class SecureSum(ABC):

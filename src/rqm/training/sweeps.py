@@ -94,15 +94,15 @@ def curves(sweep: Sweep, folder: Path) -> dict[str, dict[str, Any]]:
     Returns:
         For each variant its plan, the evaluated rounds, and loss and accuracy with a row for each seed.
     """
-    found: dict[str, dict[str, Any]] = {}
+    curve_of: dict[str, dict[str, Any]] = {}
     for name, _, path in sweep.runs(folder):
         if finished(path):
             lines = [line for line in read_metrics(path) if "accuracy" in line]
             rounds = [line["round"] for line in lines]
-            curve = found.setdefault(name, {"round": rounds, "loss": [], "accuracy": [], "plan": Plan.of_run(path)})
+            curve = curve_of.setdefault(name, {"round": rounds, "loss": [], "accuracy": [], "plan": Plan.of_run(path)})
             for key in ("loss", "accuracy"):
                 curve[key].append([line[key] for line in lines])
-    return found
+    return curve_of
 
 
 def save_curves(sweep: Sweep, folder: Path) -> Path:
@@ -148,7 +148,7 @@ def save_summary(sweep: Sweep, folder: Path, seconds: float | None = None) -> di
     if guarantee is None:
         return None
     run = read_json(path / SUMMARY, "a summary")
-    noise_free = [run_path for _, other, run_path in runs if not other.mechanism.adds_noise]
+    noise_free = [run_path for _, run_plan, run_path in runs if not run_plan.mechanism.adds_noise]
     users_behind = run.get("users_behind")
     summary = {
         "variant": name,

@@ -309,6 +309,6 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
 def _print_progress(rounds: int, outcome: Outcome) -> None:
     """Show a round on the last line of the terminal."""
     facts = {"loss": outcome.loss, "accuracy": outcome.accuracy, "ε so far": outcome.epsilon}
-    known = [f"{name} {value:.3g}" for name, value in facts.items() if value is not None]
+    texts = [f"{name} {value:.3g}" for name, value in facts.items() if value is not None]
     end = "\n" if outcome.round == rounds else ""
-    print("\r" + ", ".join([f"round {outcome.round} of {rounds}", *known]), end=end, file=sys.stderr, flush=True)
+    print("\r" + ", ".join([f"round {outcome.round} of {rounds}", *texts]), end=end, file=sys.stderr, flush=True)
