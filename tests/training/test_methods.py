@@ -83,7 +83,7 @@ def test_fedcomgate_is_its_definition(rounds):
         x = x - mean
     trainer = trained("fedcomgate", rounds)
     assert trainer.values.numpy() == pytest.approx(x.numpy(), abs=1e-5)
-    assert trainer.corrections.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
+    assert trainer.updates.client_state.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
     plain = trained("local", rounds).values.numpy()
     assert (plain == pytest.approx(x.numpy(), abs=1e-5)) == (rounds == 1)  # the first has nothing to correct
 
@@ -141,12 +141,12 @@ def test_a_client_that_is_lost_keeps_its_correction():
     plan = change_plan(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
     trainer = RunState(plan, quadratics(), line(), loss=half_square)
     for turn in range(plan.participation.rounds):
-        before = trainer.corrections.clone()
+        before = trainer.updates.client_state.clone()
         staying = trainer.cohorts.draw(turn).survivors
         trainer.step()
-        moved = (trainer.corrections != before).any(dim=1)
+        moved = (trainer.updates.client_state != before).any(dim=1)
         assert [client for client in range(USERS) if moved[client]] == sorted(staying)
-    assert trainer.corrections.abs().max() > 0
+    assert trainer.updates.client_state.abs().max() > 0
 
 
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
@@ -175,7 +175,9 @@ def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
         carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(late))
     carry_out(plan, federation(), tmp_path / "run", make=trainer)
     assert torch.equal(made[-1].values, straight.values)
-    again, first = (one.corrections if work == "fedcomgate" else one.tensors["state"] for one in (made[-1], straight))
+    again, first = (
+        one.updates.client_state if work == "fedcomgate" else one.tensors["state"] for one in (made[-1], straight)
+    )
     assert torch.equal(again, first)
     assert first.abs().max() > 0
 
@@ -274,8 +276,8 @@ def test_corrections_are_of_what_was_sent(adapt):
     )
     trainer = RunState(plan, quadratics(), line(), loss=half_square)
     trainer.step()
-    assert trainer.corrections.abs().max() > 1e-4
-    assert trainer.corrections.sum(dim=0).abs().max() < 1e-4 * USERS
+    assert trainer.updates.client_state.abs().max() > 1e-4
+    assert trainer.updates.client_state.sum(dim=0).abs().max() < 1e-4 * USERS
 
 
 def test_the_account_counts_both_vectors_of_fedaq():

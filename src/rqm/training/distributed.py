@@ -59,7 +59,15 @@ def can_share(state: RunState) -> bool:
 
     Messages must be integers, and neither clients nor the model may remember anything or draw from a common generator.
     """
-    return state.plan.secagg == "ideal" and state.mean.has_integer_messages and state.updates.can_be_distributed
+    has_common_state = state.plan.dropout or any(True for _ in state.model.buffers())
+    return (
+        state.plan.secagg == "ideal"
+        and state.mean.has_integer_messages
+        and not state.mean.sums_records
+        and not state.observer.plants
+        and state.updates.client_state is None
+        and not has_common_state
+    )
 
 
 @final

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import isfinite
+from time import perf_counter
 from typing import final
 
 import numpy as np
@@ -19,8 +20,7 @@ from rqm.data.federated_data import FederatedData
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
 from rqm.plan.sizes import OWN, parameters
-from rqm.training.client_updates_adapter import FlatModel, Loss, client_updates_for, evaluate
-from rqm.training.clock import Clock
+from rqm.training.client_updates_adapter import Loss, client_updates_for
 from rqm.training.cohort import Cohort, CohortSampler
 from rqm.training.models import MODELS
 from rqm.training.observer import Observer
@@ -72,19 +72,18 @@ def run_round(state: "RunState", round_index: int) -> Outcome:
     Returns:
         What is known of the round.
     """
-    state.clock.start()
+    start = perf_counter()
     cohort = state.cohorts.draw(round_index)
     state.guard.charge(round_index)  # on disk before any vector is computed
     revealed = state.secure_sum.reveal(state.updates, cohort) if cohort.is_large_enough else None
     if revealed is None:
         state.secure_sum.chain.restart()  # the round stays charged, and its noise is never canceled
-        return state.outcome(cohort, None)
-    with state.clock.timed("server"):
-        mean = state.decode(revealed, cohort)
-        mean = state.updates.apply(mean, round_index)
-        state.observer.learns(round_index, mean)
-        state.optimizer.step(mean.to(state.values), round_index)
-    return state.outcome(cohort, revealed)
+        return state.outcome(cohort, None, start)
+    mean = state.mean.decode(revealed.total, len(cohort.survivors), round_index=round_index, check=False)
+    mean = state.updates.apply(mean, round_index)
+    state.observer.learns(round_index, mean)
+    state.optimizer.step(mean.to(state.values), round_index)
+    return state.outcome(cohort, revealed, start)
 
 
 @final
@@ -123,9 +122,8 @@ class RunState:
         data = _redistributed(plan, data)
         self.data = data.to(self.device) if self.device.type != "cpu" else data
         self.model = _plan_model(plan, data) if model is None else copy.deepcopy(model)
-        flat_model = FlatModel(self.model.to(self.device))
-        self.values, self.clock = flat_model.values, Clock()
-        size = len(self.values)
+        self.model.to(self.device)
+        size = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
         is_known = model is None and data.name == plan.data and parameters(plan.model, plan.data) is not None
         if plan.dim is None and not is_known:
             plan = replace(plan, dim=size, model=plan.model if model is None else OWN, data=data.name)
@@ -134,18 +132,12 @@ class RunState:
             raise ValueError(f"the model has {size} parameters: {self.mean.dim} are accounted for")
         _ = self.mean.max_length  # raises if there is no room for the L2 clip
         self.updates = client_updates_for(
-            self.mean,
-            plan,
-            self.data.train,
-            flat_model,
-            observer=self.observer,
-            clock=self.clock,
-            loss=loss,
-            is_secure=is_secure,
+            self.mean, plan, self.data, self.model, observer=self.observer, loss=loss, is_secure=is_secure
         )
+        self.values = self.updates.values
         self.cohorts = CohortSampler(plan, len(data.train))
         self.secure_sum = SECURE_SUMS[plan.secagg](
-            plan, self.mean, self.device, is_secure=is_secure, clients_at_once=self.updates.group_size
+            plan, self.mean, self.device, is_secure=is_secure, clients_at_once=self.updates.clients_at_once
         )
         self.optimizer = ServerOptimizer(plan.server, plan.participation.rounds, self.values)
         self.guard, self.rounds_done = Guard(self.mean), 0
@@ -167,18 +159,7 @@ class RunState:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the server remembers from round to round, by its name in checkpoints."""
-        tensors, method = {"values": self.values, "moments": self.optimizer.moments}, self.updates.method
-        if self.updates.adaptive_clip is not None:
-            tensors["clip"] = self.updates.adaptive_clip.state
-        if method is not None and method.state is not None and not method.is_client_state:
-            tensors["state"] = method.state
-        return tensors
-
-    @property
-    def corrections(self) -> torch.Tensor | None:
-        """What clients remember from round to round, a row each. It never leaves them."""
-        method = self.updates.method
-        return method.state if method is not None and method.is_client_state else None
+        return {"values": self.values, "moments": self.optimizer.moments, **self.updates.server_state}
 
     @cached_property
     def bits_up(self) -> int:
@@ -190,41 +171,37 @@ class RunState:
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy on the test set, if there is one."""
-        return evaluate(self.updates, self.data)
+        return self.updates.evaluate(self.data)
 
-    def decode(self, revealed: Revealed, cohort: Cohort) -> torch.Tensor:
-        """The mean of the clients' vectors; of records, the sum of all over a public number of them."""
-        survivors, records = len(cohort.survivors), self.plan.records
-        mean = self.mean.decode(revealed.total, survivors, round_index=cohort.round_index, check=False)
-        decoded: torch.Tensor = mean if records is None else mean * (survivors / records.batch)
-        return decoded
-
-    def outcome(self, cohort: Cohort, revealed: Revealed | None) -> Outcome:
+    def outcome(self, cohort: Cohort, revealed: Revealed | None, start: float) -> Outcome:
         """Count a round as done, and evaluate the model if it is due.
 
         Args:
             cohort: The clients of the round.
             revealed: What was revealed; None if the round is discarded.
+            start: The time at which the round began.
 
         Returns:
             What is known of the round.
         """
         self.rounds_done = cohort.round_index + 1
+        seconds = {} if revealed is None else {**revealed.seconds, "server": perf_counter() - revealed.time}
         loss = accuracy = None
         if self.rounds_done % self.plan.evaluate_every == 0 or self.rounds_done == self.plan.participation.rounds:
-            with self.clock.timed("evaluation"):
-                loss, accuracy = self.evaluate()
+            evaluation_start = perf_counter()
+            loss, accuracy = self.evaluate()
+            seconds["evaluation"] = perf_counter() - evaluation_start
         return Outcome(
             round=self.rounds_done,
             clients_loss=None if revealed is None else self._clients_loss(revealed),
-            seconds=self.clock.seconds,
+            seconds=perf_counter() - start,
             bits_up=self.bits_up * len(cohort.survivors) // self.plan.participation.clients,
             survivors=len(cohort.survivors),
             loss=loss,
             accuracy=accuracy,
             discarded=True if revealed is None else None,
             secagg_bytes_up=None if revealed is None else revealed.bytes_up,
-            parts={name: round(value, 6) for name, value in self.clock.parts.items()},
+            parts={name: round(value, 6) for name, value in seconds.items()},
         )
 
     def _clients_loss(self, revealed: Revealed) -> float | None:

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -19,6 +20,9 @@ from rqm.training.streams import LOSSES, NOISE, number
 if TYPE_CHECKING:
     from rqm.training.client_updates_adapter import ClientUpdates
 
+COMPUTING, ENCODING = "gradients", "clip, rotate, encode"
+"""Parts of a round, by their names in `metrics.jsonl`."""
+
 
 @final
 @dataclass(frozen=True)
@@ -28,12 +32,16 @@ class Revealed:
     Attributes:
         total: The sum as the server sees it.
         losses: The clients' losses, which are not released; NaN where a vector was not finite.
+        seconds: Seconds of computing and of encoding, by the names in `metrics.jsonl`.
         bytes_up: Bytes that all clients sent in the real protocol.
+        time: When the sum was revealed.
     """
 
     total: torch.Tensor
     losses: torch.Tensor
+    seconds: dict[str, float]
     bytes_up: int | None = None
+    time: float = field(default_factory=perf_counter)
 
 
 @final
@@ -45,12 +53,17 @@ class MessageSum:
         round_index: The round, from 0.
         device: The device of the sum.
         seed: The seed of the simulated randomness; None: it is secure.
+
+    Attributes:
+        total: The sum so far.
+        seconds: Seconds of encoding, of all threads on average.
     """
 
     def __init__(self, mean: BaseMean, round_index: int, device: torch.device, seed: int | None) -> None:
         self.mean, self.round_index, self.device, self.seed = mean, round_index, device, seed
         kind = torch.int32 if mean.has_integer_messages else torch.float64
         self.total = torch.zeros(mean.coordinates, dtype=kind, device=device)
+        self.seconds, self._forks = 0.0, 0
 
     @property
     def is_exact(self) -> bool:
@@ -67,26 +80,34 @@ class MessageSum:
         Returns:
             Which of the vectors were finite. The others send an encoding of zero.
         """
+        start = perf_counter()
+        is_finite = self._add(positions, rows)
+        self.seconds += perf_counter() - start
+        return is_finite
+
+    def _add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
         source: Any = self._source(positions[0])
         if len(positions) > 1 and not self.total.is_cuda:  # a GPU encodes a group of clients with one stream
             if not self.is_exact or self.mean.mechanism.vector_mechanism is not None:
-                parts = [self.add([position], rows[row : row + 1]) for row, position in enumerate(positions)]
+                parts = [self._add([position], rows[row : row + 1]) for row, position in enumerate(positions)]
                 return torch.cat(parts)
             if self.seed is not None:
                 source = OneEach(self._source(position) for position in positions)
-        finite: torch.Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
-        return finite
+        is_finite: torch.Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
+        return is_finite
 
     def _source(self, position: int) -> Any:
         return SecureRandom() if self.seed is None else SeededRandom(self.seed, NOISE, self.round_index, position)
 
     def fork(self) -> "MessageSum":
         """An empty sum for another thread."""
+        self._forks += 1
         return MessageSum(self.mean, self.round_index, self.device, self.seed)
 
     def merge(self, messages: "MessageSum") -> None:
         """Add a sum that `fork` returned."""
         self.total += messages.total
+        self.seconds += messages.seconds / self._forks
 
 
 class SecureSum(ABC):
@@ -143,14 +164,15 @@ class IdealSum(SecureSum):
 
     def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
         """See `SecureSum`."""
-        round_index = cohort.round_index
+        start, round_index = perf_counter(), cohort.round_index
         messages = self.messages(round_index)
         updates.begin_round(round_index)
         losses = updates.encode(cohort.survivors, round_index, messages)
-        with updates.clock.timed("clip, rotate, encode"):
-            self.chain.apply(messages.total, round_index, cohort.survivors, cohort.settling)
+        computing = perf_counter() - start - messages.seconds
+        self.chain.apply(messages.total, round_index, cohort.survivors, cohort.settling)
         total = self.mean.reveal(messages.total, len(cohort.survivors), self.server_noise, round_index=round_index)
-        return Revealed(total, losses)
+        seconds = {COMPUTING: computing, ENCODING: perf_counter() - start - computing}
+        return Revealed(total, losses, seconds)
 
 
 @final
@@ -166,18 +188,19 @@ class ProtocolSum(SecureSum):
         round_index, clients = cohort.round_index, len(cohort.clients)
         positions = {client: position for position, client in enumerate(cohort.survivors)}
         losses: dict[int, torch.Tensor] = {}
+        seconds = {COMPUTING: 0.0, ENCODING: 0.0}
         updates.begin_round(round_index)
 
         def message(party: int) -> Any:
             """A client's integers; parties beyond the cohort settle the noise of the previous round."""
             if party >= clients:
                 return -self._canceled(round_index, party - clients) % self.mean.modulus
-            position, messages = positions[cohort.clients[party]], self.messages(round_index)
-            with updates.clock.timed("gradients"):
-                vector, loss = updates.vector(cohort.clients[party], round_index)
-            with updates.clock.timed("clip, rotate, encode"):
-                is_finite = messages.add([position], vector)
-                self.chain.apply_to_message(messages.total, round_index, position, cohort)
+            position, messages, start = positions[cohort.clients[party]], self.messages(round_index), perf_counter()
+            vector, loss = updates.vector(cohort.clients[party], round_index)
+            seconds[COMPUTING] += perf_counter() - start
+            is_finite = messages.add([position], vector)
+            seconds[ENCODING] += messages.seconds
+            self.chain.apply_to_message(messages.total, round_index, position, cohort)
             losses[position] = loss.masked_fill(~is_finite, torch.nan)
             return np.asarray(messages.total.cpu()) % self.mean.modulus
 
@@ -188,7 +211,7 @@ class ProtocolSum(SecureSum):
         unsettled = [index for index, client in enumerate(settling) if client in set(cohort.dropped)]
         silent |= {clients + index: STAGES[0] for index in unsettled}
         try:
-            params = protocol(self.plan, updates.model.values.numel(), new_round(), second=len(settling))
+            params = protocol(self.plan, updates.values.numel(), new_round(), second=len(settling))
             total, survivors, cost = aggregate(params, message, silent)
         except Aborted:
             if self.mean.noise is not None:  # the next round would cancel noise that no sum contains
@@ -198,7 +221,7 @@ class ProtocolSum(SecureSum):
         for index in unsettled:  # in a deployment the others' shares give these clients' secrets
             total = (total - self._canceled(round_index, index)) % self.mean.modulus
         ordered = torch.cat([losses[position] for position in range(len(positions))])
-        return Revealed(torch.from_numpy(total.astype(np.int32)).to(self.device), ordered, cost.bytes_up)
+        return Revealed(torch.from_numpy(total.astype(np.int32)).to(self.device), ordered, seconds, cost.bytes_up)
 
     def _canceled(self, round_index: int, position: int) -> Any:
         """The noise that a survivor of the previous round cancels in this one."""
