@@ -1,4 +1,4 @@
-"""Several processes: the same run to the last bit, through torchrun; and what is not shared stays with the first."""
+"""Several processes give the same run bit for bit."""
 
 import pytest
 import torch
@@ -58,15 +58,15 @@ class ThreeParts:
 
 
 @pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
-def test_shares_add_up_to_the_same_bits(data, changes):
+def test_parts_of_three_processes_add_up_to_the_same_bits(data, changes):
     found = []
     for size in (1, 3):
-        trainer = RunState(plan_of(changes), data)
-        assert can_share(trainer)
+        state = RunState(plan_of(changes), data)
+        assert can_share(state)
         if size > 1:
-            trainer.updates = ThreeParts(trainer.updates)
-        records = [trainer.step() for _ in range(2)]
-        found.append((trainer.values.clone(), [record.clients_loss for record in records]))
+            state.updates = ThreeParts(state.updates)
+        outcomes = [state.step() for _ in range(2)]
+        found.append((state.values.clone(), [outcome.clients_loss for outcome in outcomes]))
     assert torch.equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
 
@@ -80,11 +80,11 @@ def test_shares_add_up_to_the_same_bits(data, changes):
         {"model": "paper-cnn", "dropout": 0.5},
     ],
 )
-def test_what_cannot_be_shared_is_not(data, changes):
+def test_runs_that_cannot_be_shared(data, changes):
     assert not can_share(RunState(plan_of(changes), data))
 
 
-def test_alone_a_trainer_is_made_as_always(monkeypatch):
+def test_a_single_process_makes_a_plain_state(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # without the rest it says nothing
     with processes(load) as make:
         assert make is RunState
@@ -92,7 +92,7 @@ def test_alone_a_trainer_is_made_as_always(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", ["rqm train", "rqm.training"])
-def test_two_processes_write_what_one_writes(door, tmp_path):
+def test_two_processes_write_the_files_of_one(door, tmp_path):
     """Ledgers aside, which have keys and times of their own."""
     settings = [f"{key}={value}" for key, value in (("rounds", 3), ("clients", 9), ("mechanism.keep", 0.5))]
     chosen = [part for setting in settings for part in ("--set", setting)]

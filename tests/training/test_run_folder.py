@@ -1,4 +1,4 @@
-"""Runs in folders: the same files after any interruption, nothing overwritten, nothing half-written."""
+"""Runs in folders: the same files after any interruption, and nothing overwritten."""
 
 import json
 import os
@@ -43,8 +43,8 @@ def pictures(seed=0):
 
 
 def lines(folder):
-    found = [json.loads(line) for line in (folder / run_folder.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "parts")} for line in found]
+    entries = [json.loads(line) for line in (folder / run_folder.METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "parts")} for line in entries]
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(stop, whole, tmp_path
     class KilledError(Exception):
         pass
 
-    def watch(record):
-        if record.round == stop:
+    def watch(outcome):
+        if outcome.round == stop:
             raise KilledError
 
     folder = tmp_path / "run"
@@ -154,17 +154,17 @@ def test_a_checkpoint_that_does_not_fit_is_refused(whole, tmp_path):
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    trainer = RunState(PLAN, pictures())
-    checkpoint.save(trainer, tmp_path, 0)
+    state = RunState(PLAN, pictures())
+    checkpoint.save(state, tmp_path, 0)
     before = (tmp_path / CHECKPOINT).read_bytes()
-    trainer.step()
+    state.step()
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(trainer, tmp_path, 0)
+        checkpoint.save(state, tmp_path, 0)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT]
 
@@ -178,9 +178,9 @@ run_folder.carry_out(PLAN, pictures(), Path(sys.argv[1]))
 """
 
 
-def kill_and_go_on(folder, whole, times):
-    rng = np.random.default_rng(times)
-    for _ in range(times):
+def kill_and_go_on(folder, whole, kills):
+    rng = np.random.default_rng(kills)
+    for _ in range(kills):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)])
         while not (folder / run_folder.METRICS).exists() and child.poll() is None:
             time.sleep(0.01)
@@ -222,9 +222,9 @@ def test_a_disk_that_fills_up_keeps_what_was_saved(small_disk, whole):
     (small_disk / "ballast").write_bytes(b"x" * 7 * 4096)  # one checkpoint fits, a second beside it does not
     with pytest.raises(OSError, match="No space left"):
         run_folder.carry_out(PLAN, pictures(), folder)
-    trainer = RunState(PLAN, pictures())
-    checkpoint.restore(trainer, folder)
-    assert trainer.rounds_done == 5
+    state = RunState(PLAN, pictures())
+    checkpoint.restore(state, folder)
+    assert state.rounds_done == 5
     (small_disk / "ballast").unlink()
     run_folder.carry_out(PLAN, pictures(), folder)
     same(folder, whole)
@@ -236,9 +236,9 @@ def test_checkpoints_are_safetensors(whole):
     with safe_open(whole / CHECKPOINT, framework="np") as file:
         assert json.loads(file.metadata()["state"])["round"] == 12
         values = file.get_tensor("values")
-    trainer = RunState(PLAN, pictures())
-    checkpoint.restore(trainer, whole)
-    assert (trainer.values.numpy() == values).all()
+    state = RunState(PLAN, pictures())
+    checkpoint.restore(state, whole)
+    assert (state.values.numpy() == values).all()
 
 
 @pytest.mark.slow

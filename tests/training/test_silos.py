@@ -1,4 +1,4 @@
-"""Training across silos: what a silo sends, what the server makes of it, and that it learns."""
+"""Training across silos: sampling of records, sums of silos, and correlated noise."""
 
 from dataclasses import replace
 
@@ -35,11 +35,11 @@ def plan(**changes):
     return Plan.from_dict(PLAN | changes)
 
 
-def trainer(one, **options):
+def run_state(one, **options):
     return RunState(one, federation(), model(), **options)
 
 
-def test_a_federation_of_silos_learns_and_says_what_it_costs_a_record(tmp_path):
+def test_silos_learn_and_state_the_epsilon_of_a_record(tmp_path):
     run = simulate(plan(), model(), federation(), folder=tmp_path)
     last = list(run)[-1]
     assert last.accuracy > 0.7
@@ -48,81 +48,81 @@ def test_a_federation_of_silos_learns_and_says_what_it_costs_a_record(tmp_path):
     assert 0 < run.guarantee.epsilon < 30
 
 
-def test_users_are_put_together_to_silos_and_no_record_is_lost():
-    made = trainer(plan())
-    assert len(made.data.train) == 3
-    assert made.data.train.sizes.sum() == federation().train.sizes.sum()
+def test_users_are_merged_to_silos():
+    state = run_state(plan())
+    assert len(state.data.train) == 3
+    assert state.data.train.sizes.sum() == federation().train.sizes.sum()
 
 
-def test_each_silo_draws_its_own_records_anew_in_every_round_and_the_same_again():
+def test_silos_sample_records_by_round_and_seed():
     def sampled(silo, round_index):
-        return trainer(plan()).updates.vector(silo, round_index)[0][0]
+        return run_state(plan()).updates.vector(silo, round_index)[0][0]
 
     torch.testing.assert_close(sampled(0, 0).total, sampled(0, 0).total)
     assert not torch.equal(sampled(0, 0).total, sampled(0, 1).total)
-    updates = trainer(plan()).updates
+    updates = run_state(plan()).updates
     counts = [updates.vector(0, round_index)[0][0].records for round_index in range(200)]
-    size = trainer(plan()).data.train.sizes[0]
+    size = run_state(plan()).data.train.sizes[0]
     assert np.mean(counts) == pytest.approx(size / 2, abs=5 * (size / 4 / 200) ** 0.5)
     assert np.var(counts) == pytest.approx(size / 4, rel=0.5)
 
 
 def test_in_a_fixed_order_every_record_comes_once_an_epoch():
-    made = trainer(plan(**IN_ORDER, neighboring="replace-one"))
-    counts = [made.updates.vector(1, turn)[0][0].records for turn in range(4)]
-    assert sum(counts) == made.data.train.sizes[1]
+    state = run_state(plan(**IN_ORDER, neighboring="replace-one"))
+    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(4)]
+    assert sum(counts) == state.data.train.sizes[1]
     assert max(counts) - min(counts) <= 1
 
 
 def test_the_server_divides_by_a_public_number_of_records():
     quiet = {"mechanism": "noiseless", "clip": 1e6}
-    seen = []
+    means = []
 
     class Watching(Observer):
-        def learns(self, turn, mean):
-            seen.append(mean.clone())
+        def learns(self, round_index, mean):
+            means.append(mean.clone())
 
     for batch in (60, 120):
         one = plan(mechanism=quiet, rounds=1, records=PLAN["records"] | {"batch": batch, "sampling_rate": 1.0})
-        trainer(replace(one, transforms=replace(one.transforms, rotate=False)), observer=Watching()).step()
-    torch.testing.assert_close(seen[0], 2 * seen[1])
+        run_state(replace(one, transforms=replace(one.transforms, rotate=False)), observer=Watching()).step()
+    torch.testing.assert_close(means[0], 2 * means[1])
 
 
 @pytest.mark.parametrize("is_secure", [False, True])
-def test_the_true_protocol_adds_up_silos(is_secure):
-    made = trainer(plan(secagg="real", rounds=2), is_secure=is_secure)
-    ideal = trainer(plan(rounds=2))
-    found = [one.step() for one in (made, ideal)]
+def test_the_real_protocol_adds_up_silos(is_secure):
+    state = run_state(plan(secagg="real", rounds=2), is_secure=is_secure)
+    ideal = run_state(plan(rounds=2))
+    found = [one.step() for one in (state, ideal)]
     assert found[0].secagg_bytes_up > 0
     if not is_secure:
-        torch.testing.assert_close(made.values, ideal.values)
+        torch.testing.assert_close(state.values, ideal.values)
 
 
-def test_models_that_mix_records_are_refused_before_anything_is_done():
+def test_models_that_mix_records_are_refused():
     mixing = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     with pytest.raises(ValueError, match="batch normalisation"):
         RunState(plan(), federation(), mixing)
     with pytest.raises(ValueError, match="loss: must give one number for every record"):
-        trainer(plan(), loss=nn.CrossEntropyLoss())
+        run_state(plan(), loss=nn.CrossEntropyLoss())
 
 
 def test_more_silos_than_users_are_refused():
     with pytest.raises(ValueError, match="silos = 40: must be at most 12"):
-        trainer(plan(records=PLAN["records"] | {"silos": 40}))
+        run_state(plan(records=PLAN["records"] | {"silos": 40}))
 
 
 HELD = IN_ORDER | {"noise": 40.0, "mechanism": NOISE | {"bits": 14}}
 
 
-def test_in_an_order_of_their_own_records_move_no_others():
-    made = trainer(plan(**IN_ORDER))
-    counts = [made.updates.vector(1, turn)[0][0].records for turn in range(8)]
-    assert sum(counts[:4]) == made.data.train.sizes[1]
+def test_a_record_does_not_change_the_batches_of_others():
+    state = run_state(plan(**IN_ORDER))
+    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(8)]
+    assert sum(counts[:4]) == state.data.train.sizes[1]
     assert counts[:4] == counts[4:]
     words = np.arange(40, dtype=np.uint64) ** 2  # a record's own, whoever else is there
-    batch = [set(words[taken(None, 4, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
+    batch = [set(words[taken(None, 4, 40, round_index, lambda _: None, words)].tolist()) for round_index in range(4)]
     fewer = np.delete(words, 7)
-    less = [set(fewer[taken(None, 4, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
+    less = [set(fewer[taken(None, 4, 39, round_index, lambda _: None, fewer)].tolist()) for round_index in range(4)]
     assert sum(len(one - other) for one, other in zip(batch, less, strict=True)) == 1
 
 
@@ -139,13 +139,13 @@ def noise_of(state, round_index, silos):
 
 
 def test_secure_noise_of_silos_is_kept_for_the_next_round():
-    state = trainer(plan(**HELD, rounds=6), is_secure=True)
+    state = run_state(plan(**HELD, rounds=6), is_secure=True)
     sums_of(state, 2)
     assert state.secure_sum.chain.secret(2).shape == (3, state.mean.coordinates)
 
 
 def test_a_silo_cancels_its_noise_in_its_next_message():
-    state, plain = (trainer(plan(**HELD, rounds=6)) for _ in range(2))
+    state, plain = (run_state(plan(**HELD, rounds=6)) for _ in range(2))
     added = (sums_of(state, 6) - sums_of(plain, 6, is_correlated=False)) % state.mean.modulus
     noise = torch.stack([noise_of(state, round_index, range(3)) for round_index in range(6)])
     assert torch.equal(added.cumsum(dim=0) % state.mean.modulus, noise % state.mean.modulus)  # only the last is left
@@ -153,7 +153,7 @@ def test_a_silo_cancels_its_noise_in_its_next_message():
 
 
 def test_a_silo_that_drops_out_leaves_its_noise_in_the_model_and_begins_anew():
-    state, plain = (trainer(plan(**HELD, rounds=6, lost=0.3, min_survivors=1)) for _ in range(2))
+    state, plain = (run_state(plan(**HELD, rounds=6, lost=0.3, min_survivors=1)) for _ in range(2))
     survivors = [set(state.cohorts.draw(round_index).survivors) for round_index in range(6)]
     assert any(len(silos) < 3 for silos in survivors)
     added = (sums_of(state, 6) - sums_of(plain, 6, is_correlated=False)) % state.mean.modulus
@@ -166,11 +166,11 @@ def test_a_silo_that_drops_out_leaves_its_noise_in_the_model_and_begins_anew():
 
 
 def test_the_real_protocol_settles_in_the_same_message():
-    real, ideal = (trainer(plan(**HELD, rounds=3, secagg=kind)) for kind in ("real", "ideal"))
+    real, ideal = (run_state(plan(**HELD, rounds=3, secagg=kind)) for kind in ("real", "ideal"))
     assert torch.equal(sums_of(real, 3), sums_of(ideal, 3))
 
 
-def test_silos_learn_with_noise_that_cancels(tmp_path):
+def test_silos_learn_with_correlated_noise(tmp_path):
     run = simulate(plan(**HELD, rounds=16), model(), federation(), folder=tmp_path)
     assert list(run)[-1].accuracy > 0.7
     assert run.guarantee.participation.min_separation == 4

@@ -1,4 +1,4 @@
-"""Sweeps: variants × seeds, time slices, and honest intervals."""
+"""Sweeps: variants and seeds, time slices, and confidence intervals."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_variants_and_settings(experiment):
     assert only.variants["a"].mechanism == RQM(clip=0.5, keep=0.3)
 
 
-def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
+def test_a_sweep_in_time_slices_has_the_same_curves(experiment, tmp_path):
     plans = Sweep.from_toml(experiment)
     assert sweeps.carry_out_sweep(plans, lambda _: pictures(), tmp_path / "one")
     slices = 0
@@ -71,19 +71,19 @@ def test_a_sweep_in_time_slices_is_the_sweep_in_one_go(experiment, tmp_path):
     assert draw(saved, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_private_run_of_a_sweep_charges_a_ledger_and_account_reads_it(experiment, tmp_path):
+def test_private_runs_of_a_sweep_have_ledgers(experiment, tmp_path):
     plans = Sweep.from_toml(experiment)
     sweeps.carry_out_sweep(plans, lambda _: pictures(), tmp_path / "out")
-    told = json.loads(rqm("account", tmp_path / "out", "--json").stdout)
-    assert [one["name"] for one in told["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
-    wanted = account(change_plan(plans.variants["RQM Δ=c"], dim=2355)).epsilon
-    assert {one["epsilon"] for one in told["runs"]} == {wanted}
-    assert {one["charges"] for one in told["runs"]} == {4}
+    printed = json.loads(rqm("account", tmp_path / "out", "--json").stdout)
+    assert [one["name"] for one in printed["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
+    expected = account(change_plan(plans.variants["RQM Δ=c"], dim=2355)).epsilon
+    assert {one["epsilon"] for one in printed["runs"]} == {expected}
+    assert {one["charges"] for one in printed["runs"]} == {4}
     assert not (tmp_path / "out" / "plain" / "seed-0" / LEDGER).exists()
     assert "no noise, no privacy" in rqm("account", tmp_path / "out" / "plain" / "seed-0").stdout
 
 
-def test_a_plan_that_declares_no_population_is_summed_up_as_well(experiment, tmp_path):
+def test_a_summary_needs_no_population(experiment, tmp_path):
     mechanism = '{ mechanism = "rounding", clip = 0.5, levels = 2, margin = 20.0 }'
     experiment.write_text(
         f'data = "blobs"\nmodel = "linear"\nclients = 4\nrounds = 1\nmechanism = {mechanism}\n'
@@ -104,14 +104,14 @@ def test_all_variants_are_validated_before_the_first_begins(experiment, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_intervals_are_students():
+def test_intervals_are_those_of_students_t():
     mean, half = mean_and_interval([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half == pytest.approx(4.302652729911275 / 3**0.5)
     assert np.isnan(mean_and_interval([[1.0, 2.0]])[1]).all()
 
 
-def test_variants_that_cannot_be_are_refused(experiment):
+def test_wrong_variants_are_refused(experiment):
     experiment.write_text("[[variants]]\nrounds = 3\n")
     with pytest.raises(ValueError, match="no name"):
         Sweep.from_toml(experiment)

@@ -1,4 +1,4 @@
-"""``rqm.train``: any model, any loss, one's own data; what it says is what it does; what no ε covers is refused."""
+"""`rqm.train`: models, losses and data of the caller, the guarantee, and refusals."""
 
 import json
 import signal
@@ -49,7 +49,7 @@ def trained():
     return rqm.train(model(), people(), test=held_out(), **FEW)
 
 
-def test_it_learns_and_promises(trained):
+def test_train_learns_with_a_certified_guarantee(trained):
     assert trained.evaluation["accuracy"] > 0.75
     assert trained.evaluation["released"]
     assert 7.5 < trained.guarantee.epsilon <= 8
@@ -61,9 +61,9 @@ def test_it_learns_and_promises(trained):
 
 
 def test_the_sentence_has_every_condition(trained):
-    said, found = str(trained.guarantee), trained.guarantee.details
-    assert "\n" not in said
-    assert said.count(". ") == 0
+    sentence, found = str(trained.guarantee), trained.guarantee.details
+    assert "\n" not in sentence
+    assert sentence.count(". ") == 0
     for words in (
         "Certified for every user",
         "the server",
@@ -74,12 +74,12 @@ def test_the_sentence_has_every_condition(trained):
         f"a user takes part in at most {found.participations} of the 12 rounds",
         "in this process, which has seen their data",
     ):
-        assert words in said
-    assert "imulat" not in said
-    assert escape(said) in trained.guarantee._repr_html_()
+        assert words in sentence
+    assert "imulat" not in sentence
+    assert escape(sentence) in trained.guarantee._repr_html_()
 
 
-def test_the_given_model_is_left_alone():
+def test_the_given_model_does_not_change():
     net = model()
     before = [p.clone() for p in net.parameters()]
     rqm.train(net, people(), **FEW | {"rounds": 2})
@@ -98,7 +98,7 @@ def test_secure_runs_differ_and_seeded_ones_do_not():
         assert str(one.guarantee).startswith("A simulation (anyone can repeat the noise of seed 3")
 
 
-def test_the_ledger_of_a_secure_run_is_a_deployments_and_a_seeded_one_says_so(tmp_path):
+def test_the_ledger_says_whether_randomness_was_seeded(tmp_path):
     result = rqm.train(model(), people(), **FEW, out=tmp_path / "secure")
     about, charges, *_ = read(tmp_path / "secure" / LEDGER)
     assert "seeded" not in about
@@ -113,7 +113,7 @@ def test_the_ledger_of_a_secure_run_is_a_deployments_and_a_seeded_one_says_so(tm
         rqm.train(model(), people(), **FEW, out=tmp_path / "secure", seed=rqm.Plan.of_run(tmp_path / "secure").seed)
 
 
-def test_three_shapes_of_data_are_one():
+def test_data_can_have_three_forms():
     some = people()
     x, y = (np.concatenate(part) for part in zip(*some, strict=True))
     ids = np.repeat(np.arange(60), [len(labels) for _, labels in some])
@@ -130,7 +130,7 @@ def test_three_shapes_of_data_are_one():
 
 
 @pytest.mark.slow
-def test_federated_data_goes_in_as_it_is():
+def test_federated_data_are_accepted():
     result = rqm.train(model(), federation(clients=20), epsilon=50, rounds=3, clients=10, progress=False)
     assert result.plan.data == "blobs"
     assert result.evaluation
@@ -187,7 +187,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_work_is_refused_in_one_line(name, tmp_path):
+def test_errors_have_one_line(name, tmp_path):
     net, change, words = REFUSED[name]
     with pytest.raises((ValueError, TypeError)) as error:
         rqm.train(net, people(), **FEW | change, out=tmp_path / "run")
@@ -227,7 +227,7 @@ def test_a_sparse_embedding_is_refused():
 
 @pytest.mark.parametrize("users", [50, 150, 900, 5000, 10**6])
 @pytest.mark.slow
-def test_turns_are_what_the_account_counts_on(users):
+def test_default_plans_keep_their_participation_limit(users):
     """Whatever the number of users, the plan is one that can be carried out, and keeps ε."""
     plan = plan_for(TrainingRequest(4.0, rounds=30, noise="independent"), users, 200, seed=0)
     assert plan.participation.clients == {50: 50, 150: 100, 900: 100, 5000: 500, 10**6: 1000}[users]
@@ -236,12 +236,12 @@ def test_turns_are_what_the_account_counts_on(users):
     if users <= 5000:
         net = nn.Linear(1, 100)
         data = as_federated_data((np.ones((users, 1)), np.zeros(users, int)), np.arange(users))
-        trainer = RunState(plan, data, net)
-        taken = np.bincount(np.concatenate([trainer.cohorts.clients(turn) for turn in range(30)]))
+        state = RunState(plan, data, net)
+        taken = np.bincount(np.concatenate([state.cohorts.clients(round_index) for round_index in range(30)]))
         assert taken.max() <= rqm.account(plan).participations
 
 
-def test_noise_cancels_where_that_is_better():
+def test_noise_is_correlated_where_that_leaves_less():
     request = TrainingRequest(3.0, rounds=40, clients=100)
     small, large = (plan_for(request, 1000, dim, seed=0) for dim in (10, 20_000))
     assert small.noise is None
@@ -250,7 +250,7 @@ def test_noise_cancels_where_that_is_better():
     assert plan_for(replace(request, noise="independent"), 1000, 20_000, seed=0).noise is None
 
 
-def test_no_rule_looks_at_the_data():
+def test_default_plans_do_not_depend_on_examples():
     """The same plan whatever the examples are, but for their number of users."""
     plans = [rqm.train(model(), people(seed=seed), **FEW | {"rounds": 2}, seed=0).plan for seed in (0, 1)]
     assert plans[0] == plans[1]
@@ -262,15 +262,15 @@ CANCEL = {"epsilon": 8, "rounds": 9, "clients": 20, "rate": 1e-9, "noise": "corr
 
 
 def stopped(tmp_path, after):
-    def watch(record):
-        if record.round == after:
+    def watch(outcome):
+        if outcome.round == after:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         rqm.train(model(), people(), **CANCEL | {"progress": watch}, out=tmp_path)
 
 
-def test_the_noise_of_the_last_round_is_kept_for_its_owner_alone_and_is_gone_at_the_end(tmp_path):
+def test_secret_noise_is_readable_by_its_owner_alone_until_the_end(tmp_path):
     folder = tmp_path / "run"
     stopped(folder, 5)  # in round 5, of which the checkpoint is not written yet
     secret = folder / checkpoint.CLIENTS.format(4)
@@ -323,7 +323,7 @@ def test_a_damaged_file_of_the_clients_is_named(saved, tmp_path):
         checkpoint.restore(saved[1], tmp_path)
 
 
-def test_a_trusted_servers_noise_is_never_called_secure():
+def test_secure_randomness_needs_integer_messages():
     plan = replace(plan_for(TrainingRequest(8.0, rounds=3), 60, 51, seed=0), mechanism=rqm.Gaussian(1.0))
     with pytest.raises(ValueError, match="must be one that sends integers, or give a seed"):
         RunState(plan, as_federated_data(people()), model(), is_secure=True)
@@ -359,18 +359,18 @@ def killed_and_resumed(folder, seed):
 
 @pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_weights_and_every_round_is_charged(tmp_path):
-    weights, said = killed_and_resumed(tmp_path / "killed", "3")
+    weights, sentence = killed_and_resumed(tmp_path / "killed", "3")
     whole = rqm.train(
         model(), federation(clients=20), epsilon=30, rounds=8, clients=5, rate=0.5, seed=3, progress=False
     )
     assert torch.equal(weights, torch.cat([p.detach().flatten() for p in whole.model.parameters()]))
     assert read(tmp_path / "killed" / LEDGER)[1] == {**dict.fromkeys(range(8), 1), 3: 2}
-    assert said.startswith("A simulation")
+    assert sentence.startswith("A simulation")
 
 
 @pytest.mark.slow  # the same with secure words, whose rounds cannot be drawn again
 def test_killed_and_resumed_with_secure_randomness_every_round_is_charged(tmp_path):
-    _, said = killed_and_resumed(tmp_path / "killed", "none")
+    _, sentence = killed_and_resumed(tmp_path / "killed", "none")
     assert read(tmp_path / "killed" / LEDGER)[1] == {**dict.fromkeys(range(8), 1), 3: 2}
-    assert "1 round done again" in said
+    assert "1 round done again" in sentence
     assert not verify(tmp_path / "killed").wrong
