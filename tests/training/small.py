@@ -38,6 +38,6 @@ def pictures(clients=6, each=3, classes=62):
 
 def collected(state, clients, round_index):
     """The sum of some clients' messages in a round, and their losses."""
-    cohort = Cohort(round_index, clients, clients, settling=[], dropped=[], is_large_enough=True)
+    cohort = Cohort(round_index, clients, clients, settling=[], unsettled=[], is_large_enough=True)
     revealed = state.secure_sum.reveal(state.updates, cohort)
     return revealed.total, revealed.losses

@@ -60,15 +60,13 @@ def test_a_sweep_in_time_slices_has_the_same_curves(experiment, tmp_path):
     ):
         slices += 1
         assert slices < 200
-    one, many = (sweeps.curves(plans, tmp_path / name) for name in ("one", "many"))
+    one, many = (json.loads(sweeps.save_curves(plans, tmp_path / name).read_text()) for name in ("one", "many"))
     assert one == many
     assert list(one) == ["RQM Δ=c", "plain"]
     assert np.shape(one["plain"]["accuracy"]) == (2, 2)
     assert one["plain"]["round"] == [2, 4]
     assert (tmp_path / "one" / "rqm-c" / "seed-1" / run_folder.SUMMARY).exists()
-    saved = json.loads(sweeps.save_curves(plans, tmp_path / "one").read_text())
-    assert saved["plain"]["accuracy"] == one["plain"]["accuracy"]
-    assert draw(saved, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert draw(one, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_private_runs_of_a_sweep_have_ledgers(experiment, tmp_path):

@@ -21,8 +21,8 @@ class Cohort:
         clients: All clients of the round, in their order.
         survivors: Those that are still there at its end.
         settling: With correlated noise, clients of the previous round whose noise this sum cancels.
-        dropped: Those of `settling` who drop out before their second message. The others' shares
-            recover their noise.
+        unsettled: Indices of those of `settling` that drop out before their second message. The others' shares recover
+            their noise.
         is_large_enough: Whether the sum has at least the accounted number of messages of each kind.
     """
 
@@ -30,7 +30,7 @@ class Cohort:
     clients: list[int]
     survivors: list[int]
     settling: list[int]
-    dropped: list[int]
+    unsettled: list[int]
     is_large_enough: bool
 
 
@@ -114,24 +114,22 @@ class CohortSampler:
 
     def _cohort(self, round_index: int, previous: Cohort | None) -> Cohort:
         clients = self.clients(round_index)
-        survivors = self._without_dropouts(clients, round_index)
-        settling: list[int] = []
-        settled: list[int] = []
-        if previous is not None and previous.is_large_enough:
-            settling = previous.survivors
-            settled = self._without_dropouts(settling, round_index, 2)
-        min_survivors = self.plan.participation.min_survivors or 1
-        is_large_enough = len(survivors) >= min_survivors
-        if self.plan.records is not None:  # a silo settles in its next message, and without one never
-            settling = settled = [silo for silo in settling if silo in set(survivors)]
-        elif settling:
-            is_large_enough = is_large_enough and len(settled) >= min_survivors
-        dropped = [client for client in settling if client not in set(settled)]
-        return Cohort(round_index, clients, survivors, settling, dropped, is_large_enough)
+        survivors = [clients[index] for index in np.flatnonzero(self._stays(len(clients), round_index))]
+        settling = previous.survivors if previous is not None and previous.is_large_enough else []
+        unsettled: list[int] = []
+        if self.plan.records is None:
+            unsettled = np.flatnonzero(~self._stays(len(settling), round_index, 2)).tolist()
+        else:  # a silo settles in its next message, and never without one
+            settling = [silo for silo in settling if silo in set(survivors)]
+        counts = [len(survivors)]
+        if settling and self.plan.records is None:
+            counts.append(len(settling) - len(unsettled))
+        is_large_enough = min(counts) >= (self.plan.participation.min_survivors or 1)
+        return Cohort(round_index, clients, survivors, settling, unsettled, is_large_enough)
 
-    def _without_dropouts(self, clients: list[int], *path: int) -> list[int]:
-        """Those clients that do not drop out, by a stream of the plan's seed."""
+    def _stays(self, count: int, *path: int) -> NDArray[np.bool_]:
+        """Which clients do not drop out, by a stream of the plan's seed."""
         if not self.plan.lost:
-            return clients
-        is_present = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(len(clients)) >= self.plan.lost
-        return [clients[index] for index in np.flatnonzero(is_present)]
+            return np.ones(count, dtype=np.bool_)
+        draws = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(count)
+        return np.asarray(draws >= self.plan.lost)

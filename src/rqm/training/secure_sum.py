@@ -204,21 +204,20 @@ class ProtocolSum(SecureSum):
             losses[position] = loss.masked_fill(~is_finite, torch.nan)
             return np.asarray(messages.total.cpu()) % self.mean.modulus
 
-        settling = cohort.settling if self.mean.has_second_message else []
         dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]
         stages = np.random.default_rng([self.plan.seed, LOSSES, round_index, 1]).integers(0, 3, len(dropped))
         silent = {party: STAGES[stage] for party, stage in zip(dropped, stages, strict=True)}
-        unsettled = [index for index, client in enumerate(settling) if client in set(cohort.dropped)]
-        silent |= {clients + index: STAGES[0] for index in unsettled}
+        silent |= {clients + index: STAGES[0] for index in cohort.unsettled}
+        settling = len(cohort.settling) if self.mean.has_second_message else 0
         try:
-            params = protocol(self.plan, updates.values.numel(), new_round(), second=len(settling))
+            params = protocol(self.plan, updates.values.numel(), new_round(), second=settling)
             total, survivors, cost = aggregate(params, message, silent)
         except Aborted:
             if self.mean.noise is not None:  # the next round would cancel noise that no sum contains
                 raise
             return None
         assert survivors == [party for party in range(params.clients) if party not in silent]
-        for index in unsettled:  # in a deployment the others' shares give these clients' secrets
+        for index in cohort.unsettled:  # in a deployment the others' shares give these clients' secrets
             total = (total - self._canceled(round_index, index)) % self.mean.modulus
         ordered = torch.cat([losses[position] for position in range(len(positions))])
         return Revealed(torch.from_numpy(total.astype(np.int32)).to(self.device), ordered, seconds, cost.bytes_up)

@@ -84,29 +84,10 @@ def _is_run_of(plan: Plan, path: Path) -> bool:
     return plan.goes_on(done) and is_same and plan.threat_model == done.threat_model
 
 
-def curves(sweep: Sweep, folder: Path) -> dict[str, dict[str, Any]]:
-    """The learning curves of all finished runs.
-
-    Args:
-        sweep: The experiment.
-        folder: The folder of the sweep.
-
-    Returns:
-        For each variant its plan, the evaluated rounds, and loss and accuracy with a row for each seed.
-    """
-    curve_of: dict[str, dict[str, Any]] = {}
-    for name, _, path in sweep.runs(folder):
-        if finished(path):
-            lines = [line for line in read_metrics(path) if "accuracy" in line]
-            rounds = [line["round"] for line in lines]
-            curve = curve_of.setdefault(name, {"round": rounds, "loss": [], "accuracy": [], "plan": Plan.of_run(path)})
-            for key in ("loss", "accuracy"):
-                curve[key].append([line[key] for line in lines])
-    return curve_of
-
-
 def save_curves(sweep: Sweep, folder: Path) -> Path:
-    """Write the curves of all finished runs, with their plans, into `curves.json`.
+    """Write the learning curves of all finished runs into `curves.json`.
+
+    Each variant has its plan, the evaluated rounds, and loss and accuracy with a row for each seed.
 
     Args:
         sweep: The experiment.
@@ -115,16 +96,23 @@ def save_curves(sweep: Sweep, folder: Path) -> Path:
     Returns:
         The path of the file.
     """
-    saved = {}
-    for name, curve in curves(sweep, folder).items():
-        plan: Plan = curve["plan"]
-        try:
-            leakage = leak(plan)
-        except ModuleNotFoundError:  # a bare GPU machine has no accountant
-            leakage = None
-        saved[name] = {**curve, "plan": plan.to_dict(), "leak": leakage}
+    curves: dict[str, dict[str, Any]] = {}
+    for name, _, path in sweep.runs(folder):
+        if not finished(path):
+            continue
+        lines = [line for line in read_metrics(path) if "accuracy" in line]
+        if name not in curves:
+            plan = Plan.of_run(path)
+            try:
+                leakage = leak(plan)
+            except ModuleNotFoundError:  # a bare GPU machine has no accountant
+                leakage = None
+            rounds = [line["round"] for line in lines]
+            curves[name] = {"round": rounds, "loss": [], "accuracy": [], "plan": plan.to_dict(), "leak": leakage}
+        for key in ("loss", "accuracy"):
+            curves[name][key].append([line[key] for line in lines])
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "curves.json", saved)
+    write_json(folder / "curves.json", curves)
     return folder / "curves.json"
 
 
