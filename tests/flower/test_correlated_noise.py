@@ -53,7 +53,7 @@ class InTurn(LocalGrid):
         self.turn = 0
 
     def get_node_ids(self):
-        found = [100 + user for user in CohortSampler(self.plan, NODES).choose(self.turn)]
+        found = [100 + user for user in CohortSampler(self.plan, NODES).clients(self.turn)]
         self.turn += 1
         return found
 
@@ -90,7 +90,7 @@ def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
 )
 def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):
     whole, _, _ = run(tmp_path / "whole", config, grid=InTurn(config), seeded=True)
-    someone = 100 + CohortSampler(Settings.from_run_config(config).plan, NODES).choose(2)[1]
+    someone = 100 + CohortSampler(Settings.from_run_config(config).plan, NODES).clients(2)[1]
     grid = InTurn(config, lambda node, now, turn: node == someone and turn == 3 and now >= stage)
     result, _, _ = run(tmp_path / "lost", config, grid=grid, seeded=True)
     assert (values_of(result.arrays) == values_of(whole.arrays)).all()
@@ -98,7 +98,7 @@ def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_aga
 
 def test_a_node_that_is_lost_in_its_own_round_owes_nothing(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
-    someone = 100 + CohortSampler(plan, NODES).choose(2)[1]
+    someone = 100 + CohortSampler(plan, NODES).clients(2)[1]
     for stage, survivors in ((Kind.MASKED, 3), (Kind.REVEAL, 4)):
         grid = InTurn(CONFIG, lambda node, now, turn, s=stage: node == someone and turn == 2 and now == s)
         result, _, _ = run(tmp_path / stage.name, grid=grid, seeded=True)
