@@ -43,7 +43,7 @@ def test_a_fixed_order_keeps_the_separation_and_the_limit(clients, more, rounds,
         assert len(set(chosen)) == clients
         for user in chosen:
             turns[user].append(round_index)
-    assert all(b - a >= period for found in turns.values() for a, b in pairwise(found))
+    assert all(b - a >= period for rounds_of_user in turns.values() for a, b in pairwise(rounds_of_user))
     assert max(map(len, turns.values())) == ceil(rounds * clients / users) <= ceil(rounds / period)
 
 
@@ -100,8 +100,8 @@ def test_a_resumed_run_has_the_same_banded_noise(stop, tmp_path):
 
     with pytest.raises(KilledError):
         carried_out("part", watch)
-    whole, part = carried_out("whole"), carried_out("part")
-    assert all((whole[name] == part[name]).all() for name in ("values", "moments"))
+    uninterrupted, resumed = carried_out("whole"), carried_out("part")
+    assert all((uninterrupted[name] == resumed[name]).all() for name in ("values", "moments"))
 
 
 def test_banded_noise_cancels_in_the_model():
@@ -118,5 +118,5 @@ def test_banded_noise_cancels_in_the_model():
 
     mech = BandedGaussian(noise_multiplier=1e4, bands=4, schedule="constant")
     expected = change_plan(PLAN, mechanism=mech, rounds=60, max_participations=15).private_mean(5).guarantee()
-    found = distance(mech) / distance(Gaussian(1e4))
-    assert found == pytest.approx(expected.correlated_noise_ratio, rel=0.35)
+    ratio = distance(mech) / distance(Gaussian(1e4))
+    assert ratio == pytest.approx(expected.correlated_noise_ratio, rel=0.35)

@@ -52,8 +52,8 @@ KEPT = change_plan(PLAN, noise=CorrelatedNoise(9.0, 2.0, 5))
 def test_the_real_protocol_gives_the_ideal_sum(plan):
     ideal, real = (RunState(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
     for _ in range(plan.participation.rounds):
-        one, other = ideal.step(), real.step()
-        assert (one.survivors, one.discarded) == (other.survivors, other.discarded)
+        run, restored = ideal.step(), real.step()
+        assert (run.survivors, run.discarded) == (restored.survivors, restored.discarded)
         assert (ideal.values == real.values).all()
 
 
@@ -70,16 +70,16 @@ def test_a_resumed_run_ends_with_the_same_model(tmp_path):
 
 
 def test_a_restored_state_draws_the_same_noise():
-    plain, other = RunState(PLAN, federation(), model()), RunState(PLAN, federation(), model())
+    plain, restored = RunState(PLAN, federation(), model()), RunState(PLAN, federation(), model())
     for _ in range(4):
         plain.step()
-    other.values.copy_(plain.values)
-    other.optimizer.moments.copy_(plain.optimizer.moments)
-    other.rounds_done = 4
+    restored.values.copy_(plain.values)
+    restored.optimizer.moments.copy_(plain.optimizer.moments)
+    restored.rounds_done = 4
     for _ in range(3):
         plain.step()
-        other.step()
-        assert (plain.values == other.values).all()
+        restored.step()
+        assert (plain.values == restored.values).all()
 
 
 def test_all_transient_noise_but_the_last_is_canceled():
@@ -106,11 +106,11 @@ def test_residual_noise_is_not_canceled():
     )
     state = RunState(many, federation(), model())
     plain = RunState(replace(many, noise=None), federation(), model())
-    learned = {one: [] for one in (state, plain)}
-    for one, means in learned.items():
-        one.observer.learns = lambda round_index, mean, means=means: means.append(mean.clone())
-        one.step()
-        one.step()
+    learned = {run: [] for run in (state, plain)}
+    for run, means in learned.items():
+        run.observer.learns = lambda round_index, mean, means=means: means.append(mean.clone())
+        run.step()
+        run.step()
     noise = torch.stack(learned[state]) - torch.stack(learned[plain])
     step = PLAN.mechanism.grid.step / 12**0.5
     assert noise[0].std().item() == pytest.approx(16 * step, rel=0.3)
@@ -131,11 +131,11 @@ def test_the_chain_restarts_after_a_discarded_round():
 def test_the_folder_has_the_epsilon_of_the_plan(tmp_path):
     plan = change_plan(PLAN, model="linear", server=ServerStep(rate=0.5, momentum=0.5, schedule="linear"))
     summary = run_folder.carry_out(plan, pictures(clients=12), tmp_path / "run")
-    found, _ = account_ledger(tmp_path / "run")
+    guarantee, _ = account_ledger(tmp_path / "run")
     planned = account(change_plan(plan, dim=summary["parameters"], data="noise"))
-    assert found.epsilon == planned.epsilon
-    assert found.correlated_noise_ratio == planned.correlated_noise_ratio
-    assert summary["bits_under_secagg"] == found.bits_under_secagg > 10
+    assert guarantee.epsilon == planned.epsilon
+    assert guarantee.correlated_noise_ratio == planned.correlated_noise_ratio
+    assert summary["bits_under_secagg"] == guarantee.bits_under_secagg > 10
 
 
 def test_users_take_turns_in_a_fixed_order():
@@ -160,8 +160,8 @@ def test_plans_with_a_wrong_participation_are_refused(change, words):
 
 
 def test_the_noise_in_the_model_depends_on_the_server_optimizer():
-    one, other = (
+    run, restored = (
         account(change_plan(PLAN, server=ServerStep(momentum=m, schedule="linear")), dim=50) for m in (0.0, 0.9)
     )
-    assert one.epsilon == other.epsilon
-    assert one.correlated_noise_ratio != other.correlated_noise_ratio
+    assert run.epsilon == restored.epsilon
+    assert run.correlated_noise_ratio != restored.correlated_noise_ratio

@@ -50,25 +50,25 @@ class ThreeParts:
     def encode(self, client_ids, round_index, messages):
         losses = 0
         for rank in range(3):
-            part = messages.fork()
-            losses = losses + self.updates.encode(client_ids, round_index, part, slice(rank, None, 3))
-            assert part.total.any()
-            messages.merge(part)
+            piece = messages.fork()
+            losses = losses + self.updates.encode(client_ids, round_index, piece, slice(rank, None, 3))
+            assert piece.total.any()
+            messages.merge(piece)
         return losses
 
 
 @pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
 def test_parts_of_three_processes_add_up_to_the_same_bits(data, changes):
-    found = []
+    results = []
     for size in (1, 3):
         state = RunState(plan_of(changes), data)
         assert can_share(state)
         if size > 1:
             state.updates = ThreeParts(state.updates)
         outcomes = [state.step() for _ in range(2)]
-        found.append((state.values.clone(), [outcome.clients_loss for outcome in outcomes]))
-    assert torch.equal(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1]
+        results.append((state.values.clone(), [outcome.clients_loss for outcome in outcomes]))
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ def test_a_single_process_makes_a_plain_state(monkeypatch):
 def test_two_processes_write_the_files_of_one(door, tmp_path):
     """Ledgers aside, which have keys and times of their own."""
     settings = [f"{key}={value}" for key, value in (("rounds", 3), ("clients", 9), ("mechanism.keep", 0.5))]
-    chosen = [part for setting in settings for part in ("--set", setting)]
+    chosen = [piece for setting in settings for piece in ("--set", setting)]
     module = ["rqm", "train"] if door == "rqm train" else ["rqm.training"]
     shared = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for place, start in (("one", []), ("two", shared)):
-        done = process(*start, "-m", *module, "glyphs", *chosen, "--out", tmp_path / place)
+    for name, start in (("one", []), ("two", shared)):
+        done = process(*start, "-m", *module, "glyphs", *chosen, "--out", tmp_path / name)
         assert done.returncode == 0, done.stderr
-    one, two = (load_file(tmp_path / place / "checkpoint.safetensors") for place in ("one", "two"))
-    assert one.keys() == two.keys()
-    assert all((one[name] == two[name]).all() for name in one)
+    alone, two = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("one", "two"))
+    assert alone.keys() == two.keys()
+    assert all((alone[name] == two[name]).all() for name in alone)
     same = [
-        [{k: v for k, v in line.items() if k not in ("seconds", "parts")} for line in read_metrics(tmp_path / place)]
-        for place in ("one", "two")
+        [{k: v for k, v in line.items() if k not in ("seconds", "parts")} for line in read_metrics(tmp_path / name)]
+        for name in ("one", "two")
     ]
     assert same[0] == same[1]

@@ -39,8 +39,8 @@ def test_pooling_equals_that_of_torch():
     assert (scores[0] == scores[1]).all()
     for net in (plain, ours):
         functional.cross_entropy(net(x), torch.arange(5)).backward()
-    for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-8)
+    for example, candidate in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(example.grad, candidate.grad, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -52,9 +52,9 @@ def test_pooling_finds_the_first_of_equals_and_what_is_not_a_number(compiled, mo
     x = torch.randint(3, (4, 3, 6, 8)).float()
     x[0, 0, 0, 1] = x[1, 2, 3, 4] = x[3, 1, 5, 7] = torch.nan
     expected, where = functional.max_pool2d(x, 2, return_indices=True)
-    found = models._pool(x.requires_grad_())
-    torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
-    found.nansum().backward()
+    results = models._pool(x.requires_grad_())
+    torch.testing.assert_close(results, expected, equal_nan=True, rtol=0, atol=0)
+    results.nansum().backward()
     sure = ~torch.isnan(expected)
     marked = torch.zeros(4, 3, 48).scatter_(2, where.flatten(2), sure.float().flatten(2)).view(4, 3, 6, 8)
     assert torch.equal(x.grad, marked)
@@ -64,9 +64,9 @@ def test_pooling_finds_the_first_of_equals_and_what_is_not_a_number(compiled, mo
 
 def test_a_flat_model_is_the_same_model():
     net = model()
-    before = net(torch.ones(3, 2))
+    original = net(torch.ones(3, 2))
     values, gradient = flatten(net)
-    assert (net(torch.ones(3, 2)) == before).all()
+    assert (net(torch.ones(3, 2)) == original).all()
     net(torch.ones(3, 2)).sum().backward()
     assert (gradient == torch.cat([p.grad.reshape(-1) for p in net.parameters()])).all()
     values.zero_()
@@ -218,8 +218,11 @@ def test_an_assumed_population_is_resampled_from_the_data():
     assert set(state.data.train.sizes.tolist()) == {4}
     x, y = state.data.train[17]
     home, labels = data.train[17 % 12]
-    for one, label in zip(x, y, strict=True):
-        assert any((one == other).all() and label == own for other, own in zip(home, labels, strict=True))
+    for example, label in zip(x, y, strict=True):
+        assert any(
+            (example == candidate).all() and label == candidate_label
+            for candidate, candidate_label in zip(home, labels, strict=True)
+        )
     for _ in range(10):
         state.step()
     cohorts = [state.cohorts.clients(round_index) for round_index in range(10)]
@@ -252,9 +255,9 @@ def test_dropout_layers_follow_the_seed_and_are_off_in_evaluations():
 def test_local_steps_send_the_change_over_the_rate():
     plan = change_plan(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
     state = RunState(plan, federation(), model())
-    before = state.values.clone()
+    original = state.values.clone()
     state.updates.vector(2, 0)
-    assert (state.values == before).all()
+    assert (state.values == original).all()
     one_step = change_plan(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
     single, full = RunState(one_step, federation(), model()), RunState(PLAN, federation(), model())
     torch.testing.assert_close(single.updates.vector(2, 0)[0], full.updates.vector(2, 0)[0], rtol=1e-4, atol=1e-5)
@@ -298,7 +301,7 @@ def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
 @pytest.mark.parametrize("work", ["gradient", "local"])
 @pytest.mark.parametrize("together", [False, True])
 def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeypatch):
-    found = []
+    results = []
     for cores in (1, 2, 5):
         monkeypatch.setattr("rqm.training.workers.usable_cores", lambda cores=cores: cores)
         plan = change_plan(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
@@ -307,19 +310,19 @@ def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeyp
             state.updates.work.together = None
         assert (state.updates.work.workers is None) == (cores == 1 and not together)
         outcomes = [state.step() for _ in range(3)]
-        found.append((state.values, [outcome.clients_loss for outcome in outcomes], outcomes[-1].accuracy))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][0], found[2][0])
-    assert found[0][1:] == found[1][1:] == found[2][1:]
+        results.append((state.values, [outcome.clients_loss for outcome in outcomes], outcomes[-1].accuracy))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][0], results[2][0])
+    assert results[0][1:] == results[1][1:] == results[2][1:]
 
 
 def test_models_with_buffers_or_random_layers_use_one_thread(monkeypatch):
     monkeypatch.setattr("rqm.training.workers.usable_cores", lambda: 2)
     for layer in (torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)):
         net = torch.nn.Sequential(torch.nn.Linear(2, 8), layer, torch.nn.Linear(8, 3))
-        before = torch.get_rng_state()
+        original = torch.get_rng_state()
         assert RunState(PLAN, federation(), net).updates.work.workers is None
-        assert torch.equal(before, torch.get_rng_state())
+        assert torch.equal(original, torch.get_rng_state())
     assert RunState(PLAN, federation(), model()).updates.work.workers is not None
 
 

@@ -49,19 +49,19 @@ def lines(folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody interrupted."""
+    """A run that was not interrupted."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_folder.carry_out(PLAN, pictures(), folder)
     return folder
 
 
-def same(one, other):
-    assert lines(one) == lines(other)
-    assert (one / CHECKPOINT).read_bytes()[-1000:] == (other / CHECKPOINT).read_bytes()[-1000:]
-    summaries = [json.loads((folder / run_folder.SUMMARY).read_text()) for folder in (one, other)]
+def same(folder_1, folder_2):
+    assert lines(folder_1) == lines(folder_2)
+    assert (folder_1 / CHECKPOINT).read_bytes()[-1000:] == (folder_2 / CHECKPOINT).read_bytes()[-1000:]
+    summaries = [json.loads((folder / run_folder.SUMMARY).read_text()) for folder in (folder_1, folder_2)]
     heads = [summary.pop("ledger_head") for summary in summaries]
     assert summaries[0] == summaries[1]
-    for folder, head in zip((one, other), heads, strict=True):
+    for folder, head in zip((folder_1, folder_2), heads, strict=True):
         _, spent, last, _ = read(folder / LEDGER)
         assert head == last
         assert set(spent) == set(range(PLAN.participation.rounds))  # each was charged, some again
@@ -94,13 +94,13 @@ def test_ctrl_c_ends_the_round_and_saves(whole, tmp_path):
 
 
 def test_a_finished_run_stays_finished(whole):
-    before = {path.name: path.read_bytes() for path in whole.iterdir()}
+    files = {path.name: path.read_bytes() for path in whole.iterdir()}
     run_folder.carry_out(PLAN, pictures(), whole)
-    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == files
 
 
 def test_nothing_is_overwritten(whole, tmp_path):
-    before = sorted(path.name for path in whole.iterdir())
+    files = sorted(path.name for path in whole.iterdir())
     with pytest.raises(FileExistsError, match="--resume"):
         run_folder.carry_out(PLAN, pictures(), whole, resume=False)
     (tmp_path / "else").touch()
@@ -111,7 +111,7 @@ def test_nothing_is_overwritten(whole, tmp_path):
     with pytest.raises(ValueError, match="another plan"):
         run_folder.carry_out(change_plan(PLAN, rounds=13), pictures(), whole)
     assert [path.name for path in tmp_path.iterdir()] == ["else"]
-    assert sorted(path.name for path in whole.iterdir()) == before
+    assert sorted(path.name for path in whole.iterdir()) == files
 
 
 REFUSED = {
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(whole, tmp_path):
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     state = RunState(PLAN, pictures())
     checkpoint.save(state, tmp_path, 0)
-    before = (tmp_path / CHECKPOINT).read_bytes()
+    files = (tmp_path / CHECKPOINT).read_bytes()
     state.step()
 
     def full(_):
@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save(state, tmp_path, 0)
-    assert (tmp_path / CHECKPOINT).read_bytes() == before
+    assert (tmp_path / CHECKPOINT).read_bytes() == files
     assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT]
 
 
@@ -203,17 +203,17 @@ def test_kill_9_twenty_times(whole, tmp_path):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 64 KB; needs the right to mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mounted)]
     try:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
         pytest.skip("no mount command")
     if done.returncode:
         pytest.skip("not allowed to mount a file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
 
 
 def test_a_disk_that_fills_up_keeps_what_was_saved(small_disk, whole):

@@ -99,10 +99,10 @@ def test_large_rounds_use_a_sparse_graph():
     assert (params().degree, params().threshold, params().minimum) == (7, 5, 8)
     assert (params(min_survivors=6).threshold, params(min_survivors=6).minimum) == (5, 6)
     assert (params(min_survivors=2).threshold, params(min_survivors=2).minimum) == (4, 2)
-    some = params(clients=500, min_survivors=475, honest_clients=475)
-    assert (some.degree, some.threshold, some.minimum) == security(500, 475, 25)
-    assert some.degree < 60
-    assert some.minimum > 475
+    sparse = params(clients=500, min_survivors=475, honest_clients=475)
+    assert (sparse.degree, sparse.threshold, sparse.minimum) == security(500, 475, 25)
+    assert sparse.degree < 60
+    assert sparse.minimum > 475
     assert (
         params(clients=500, min_survivors=300, honest_clients=500).degree == 499
     )  # so many lost that all must be neighbours
@@ -111,7 +111,7 @@ def test_large_rounds_use_a_sparse_graph():
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_the_sum_is_that_of_the_survivors(rounds):
-    """The example for Flower: survivors = 80; whoever is lost, and when, the sum is that of the others."""
+    """The example for Flower: survivors = 80; the sum is that of the survivors, at whatever stage others drop out."""
     chance = Random(rounds)
     for round_index in range(rounds):
         params = protocol(change_plan(PLAN, clients=100, min_survivors=80), 3, b"%d" % round_index)

@@ -14,7 +14,7 @@ ORACLES = {
     "momentum": lambda values, server: torch.optim.SGD([values], lr=server.rate, momentum=server.momentum),
     "adam": lambda values, server: torch.optim.Adam([values], lr=server.rate, betas=(server.momentum, 0.999)),
 }
-"""By name: the same optimizer, written by somebody else."""
+"""By name: the same optimizer in torch."""
 
 
 def values_after(name, server, means):

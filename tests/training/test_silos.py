@@ -35,8 +35,8 @@ def plan(**changes):
     return Plan.from_dict(PLAN | changes)
 
 
-def run_state(one, **options):
-    return RunState(one, federation(), model(), **options)
+def run_state(silo_plan, **options):
+    return RunState(silo_plan, federation(), model(), **options)
 
 
 def test_silos_learn_and_state_the_epsilon_of_a_record(tmp_path):
@@ -83,8 +83,10 @@ def test_the_server_divides_by_a_public_number_of_records():
             means.append(mean.clone())
 
     for batch in (60, 120):
-        one = plan(mechanism=quiet, rounds=1, records=PLAN["records"] | {"batch": batch, "sampling_rate": 1.0})
-        run_state(replace(one, transforms=replace(one.transforms, rotate=False)), observer=Watching()).step()
+        silo_plan = plan(mechanism=quiet, rounds=1, records=PLAN["records"] | {"batch": batch, "sampling_rate": 1.0})
+        run_state(
+            replace(silo_plan, transforms=replace(silo_plan.transforms, rotate=False)), observer=Watching()
+        ).step()
     torch.testing.assert_close(means[0], 2 * means[1])
 
 
@@ -92,8 +94,8 @@ def test_the_server_divides_by_a_public_number_of_records():
 def test_the_real_protocol_adds_up_silos(is_secure):
     state = run_state(plan(secagg="real", rounds=2), is_secure=is_secure)
     ideal = run_state(plan(rounds=2))
-    found = [one.step() for one in (state, ideal)]
-    assert found[0].secagg_bytes_up > 0
+    outcomes = [run.step() for run in (state, ideal)]
+    assert outcomes[0].secagg_bytes_up > 0
     if not is_secure:
         torch.testing.assert_close(state.values, ideal.values)
 
@@ -123,7 +125,7 @@ def test_a_record_does_not_change_the_batches_of_others():
     batch = [set(words[taken(None, 4, 40, round_index, lambda _: None, words)].tolist()) for round_index in range(4)]
     fewer = np.delete(words, 7)
     less = [set(fewer[taken(None, 4, 39, round_index, lambda _: None, fewer)].tolist()) for round_index in range(4)]
-    assert sum(len(one - other) for one, other in zip(batch, less, strict=True)) == 1
+    assert sum(len(words_ - smaller) for words_, smaller in zip(batch, less, strict=True)) == 1
 
 
 def sums_of(state, count, *, is_correlated=True):

@@ -42,10 +42,10 @@ def experiment(tmp_path):
 
 
 def test_variants_and_settings(experiment):
-    found = Sweep.from_toml(experiment, ["seeds=3", "rounds=7", "server.rate=0.2"])
-    assert found.seeds == 3
-    assert [plan.mechanism for plan in found.variants.values()] == [RQM(clip=0.5), Noiseless(clip=0.5)]
-    assert {(plan.participation.rounds, plan.server.rate) for plan in found.variants.values()} == {(7, 0.2)}
+    sweep = Sweep.from_toml(experiment, ["seeds=3", "rounds=7", "server.rate=0.2"])
+    assert sweep.seeds == 3
+    assert [plan.mechanism for plan in sweep.variants.values()] == [RQM(clip=0.5), Noiseless(clip=0.5)]
+    assert {(plan.participation.rounds, plan.server.rate) for plan in sweep.variants.values()} == {(7, 0.2)}
     experiment.write_text('[[variants]]\nname = "a"\nmechanism = { mechanism = "rqm", clip = 0.5 }\n')
     only = Sweep.from_toml(experiment, ["mechanism.keep=0.3"])
     assert only.variants["a"].mechanism == RQM(clip=0.5, keep=0.3)
@@ -60,23 +60,23 @@ def test_a_sweep_in_time_slices_has_the_same_curves(experiment, tmp_path):
     ):
         slices += 1
         assert slices < 200
-    one, many = (json.loads(sweeps.save_curves(plans, tmp_path / name).read_text()) for name in ("one", "many"))
-    assert one == many
-    assert list(one) == ["RQM Δ=c", "plain"]
-    assert np.shape(one["plain"]["accuracy"]) == (2, 2)
-    assert one["plain"]["round"] == [2, 4]
+    whole, sliced = (json.loads(sweeps.save_curves(plans, tmp_path / name).read_text()) for name in ("one", "many"))
+    assert whole == sliced
+    assert list(whole) == ["RQM Δ=c", "plain"]
+    assert np.shape(whole["plain"]["accuracy"]) == (2, 2)
+    assert whole["plain"]["round"] == [2, 4]
     assert (tmp_path / "one" / "rqm-c" / "seed-1" / run_folder.SUMMARY).exists()
-    assert draw(one, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert draw(whole, tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_private_runs_of_a_sweep_have_ledgers(experiment, tmp_path):
     plans = Sweep.from_toml(experiment)
     sweeps.carry_out_sweep(plans, lambda _: pictures(), tmp_path / "out")
     printed = json.loads(rqm("account", tmp_path / "out", "--json").stdout)
-    assert [one["name"] for one in printed["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
+    assert [run["name"] for run in printed["runs"]] == ["rqm-c/seed-0", "rqm-c/seed-1"]
     expected = account(change_plan(plans.variants["RQM Δ=c"], dim=2355)).epsilon
-    assert {one["epsilon"] for one in printed["runs"]} == {expected}
-    assert {one["charges"] for one in printed["runs"]} == {4}
+    assert {run["epsilon"] for run in printed["runs"]} == {expected}
+    assert {run["charges"] for run in printed["runs"]} == {4}
     assert not (tmp_path / "out" / "plain" / "seed-0" / LEDGER).exists()
     assert "no noise, no privacy" in rqm("account", tmp_path / "out" / "plain" / "seed-0").stdout
 
@@ -90,9 +90,9 @@ def test_a_summary_needs_no_population(experiment, tmp_path):
     plans, out = Sweep.from_toml(experiment), tmp_path / "out"
     assert json.loads(sweeps.save_curves(plans, out).read_text()) == {}  # before the first run is finished
     assert sweeps.carry_out_sweep(plans, lambda _: pictures(), out)
-    found = sweeps.save_summary(plans, out)
-    assert found["users"] is None
-    assert "declared users" not in found["sentence"]
+    summary = sweeps.save_summary(plans, out)
+    assert summary["users"] is None
+    assert "resampled" not in summary["sentence"]
 
 
 def test_all_variants_are_validated_before_the_first_begins(experiment, tmp_path):

@@ -29,15 +29,15 @@ def people(count=60, seed=0):
     """Three classes, and everybody with another number of examples."""
     rng = np.random.default_rng(seed)
     centres = np.array([[2.0, 0.0], [-1.0, 2.0], [-1.0, -2.0]])
-    found = []
+    users = []
     for _ in range(count):
         y = rng.integers(0, 3, size=rng.integers(1, 12))
-        found.append((centres[y] + rng.normal(size=(len(y), 2)), y))
-    return found
+        users.append((centres[y] + rng.normal(size=(len(y), 2)), y))
+    return users
 
 
 def held_out(count=400):
-    x, y = (np.concatenate(part) for part in zip(*people(count, seed=9), strict=True))
+    x, y = (np.concatenate(arrays) for arrays in zip(*people(count, seed=9), strict=True))
     return x, y
 
 
@@ -61,17 +61,17 @@ def test_train_learns_with_a_certified_guarantee(trained):
 
 
 def test_the_sentence_has_every_condition(trained):
-    sentence, found = str(trained.guarantee), trained.guarantee.details
+    sentence, details = str(trained.guarantee), trained.guarantee.details
     assert "\n" not in sentence
     assert sentence.count(". ") == 0
     for words in (
         "Certified for every user",
         "the server",
         "another user's data in their place",
-        f"ε = {found.epsilon:.4g}",
+        f"ε = {details.epsilon:.4g}",
         "δ = 1e-05",
         "all 20 clients of every round are honest",
-        f"a user takes part in at most {found.participations} of the 12 rounds",
+        f"a user takes part in at most {details.participations} of the 12 rounds",
         "in this process, which has seen their data",
     ):
         assert words in sentence
@@ -81,27 +81,27 @@ def test_the_sentence_has_every_condition(trained):
 
 def test_the_given_model_does_not_change():
     net = model()
-    before = [p.clone() for p in net.parameters()]
+    original = [p.clone() for p in net.parameters()]
     rqm.train(net, people(), **FEW | {"rounds": 2})
-    assert all(torch.equal(*pair) for pair in zip(before, net.parameters(), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(original, net.parameters(), strict=True))
 
 
 @pytest.mark.slow
 def test_secure_runs_differ_and_seeded_ones_do_not():
     runs = [rqm.train(model(), people(), **FEW, seed=seed) for seed in (None, None, 3, 3)]
-    weights = [torch.cat([p.detach().flatten() for p in one.model.parameters()]) for one in runs]
+    weights = [torch.cat([p.detach().flatten() for p in result.model.parameters()]) for result in runs]
     assert not torch.equal(weights[0], weights[1])
     assert torch.equal(weights[2], weights[3])
-    for one in runs[2:]:
-        assert one.guarantee.simulated
-        assert not one.guarantee.certified
-        assert str(one.guarantee).startswith("A simulation (anyone can repeat the noise of seed 3")
+    for result in runs[2:]:
+        assert result.guarantee.simulated
+        assert not result.guarantee.certified
+        assert str(result.guarantee).startswith("A simulation (anyone can repeat the noise of seed 3")
 
 
 def test_the_ledger_says_whether_randomness_was_seeded(tmp_path):
     result = rqm.train(model(), people(), **FEW, out=tmp_path / "secure")
-    about, charges, *_ = read(tmp_path / "secure" / LEDGER)
-    assert "seeded" not in about
+    header, charges, *_ = read(tmp_path / "secure" / LEDGER)
+    assert "seeded" not in header
     assert charges == dict.fromkeys(range(12), 1)
     assert account_ledger(tmp_path / "secure")[0].epsilon == result.guarantee.epsilon
     assert not verify(tmp_path / "secure").wrong
@@ -114,19 +114,19 @@ def test_the_ledger_says_whether_randomness_was_seeded(tmp_path):
 
 
 def test_data_can_have_three_forms():
-    some = people()
-    x, y = (np.concatenate(part) for part in zip(*some, strict=True))
-    ids = np.repeat(np.arange(60), [len(labels) for _, labels in some])
-    sets = [torch.utils.data.TensorDataset(torch.tensor(a).float(), torch.tensor(b)) for a, b in some]
-    found = [as_federated_data(some), as_federated_data((x, y), ids), as_federated_data(sets)]
-    for one in found:
-        assert (one.train.offsets == found[0].train.offsets).all()
-        assert torch.equal(one.train.inputs, found[0].train.inputs)
-        assert torch.equal(one.train.labels, found[0].train.labels)
+    users = people()
+    x, y = (np.concatenate(arrays) for arrays in zip(*users, strict=True))
+    ids = np.repeat(np.arange(60), [len(labels) for _, labels in users])
+    sets = [torch.utils.data.TensorDataset(torch.tensor(a).float(), torch.tensor(b)) for a, b in users]
+    datasets = [as_federated_data(users), as_federated_data((x, y), ids), as_federated_data(sets)]
+    for dataset in datasets:
+        assert (dataset.train.offsets == datasets[0].train.offsets).all()
+        assert torch.equal(dataset.train.inputs, datasets[0].train.inputs)
+        assert torch.equal(dataset.train.labels, datasets[0].train.labels)
     shuffled = np.random.default_rng(0).permutation(len(y))
     again = as_federated_data((x[shuffled], y[shuffled]), ids[shuffled])
-    assert (again.train.sizes == found[0].train.sizes).all()
-    assert again.train[7][1].sort().values.tolist() == sorted(some[7][1].tolist())
+    assert (again.train.sizes == datasets[0].train.sizes).all()
+    assert again.train[7][1].sort().values.tolist() == sorted(users[7][1].tolist())
 
 
 @pytest.mark.slow
@@ -141,8 +141,8 @@ def test_a_regression():
     users = [(x, x @ truth) for x in rng.normal(size=(60, 5, 2))]
     test = (x := rng.normal(size=(50, 2)), x @ truth)
     result = rqm.train(nn.Linear(2, 1), users, loss=nn.MSELoss(), test=test, **FEW | {"rate": 0.3})
-    seen = [line["loss"] for line in result.history if "loss" in line]
-    assert seen[-1] < 0.5 * seen[0]
+    test_losses = [line["loss"] for line in result.history if "loss" in line]
+    assert test_losses[-1] < 0.5 * test_losses[0]
     assert "accuracy" not in result.evaluation
 
 
@@ -261,9 +261,9 @@ def test_default_plans_do_not_depend_on_examples():
 CANCEL = {"epsilon": 8, "rounds": 9, "clients": 20, "rate": 1e-9, "noise": "correlated", "progress": False}
 
 
-def stopped(tmp_path, after):
+def stopped(tmp_path, last_round):
     def watch(outcome):
-        if outcome.round == after:
+        if outcome.round == last_round:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
