@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from rqm._util.words import many
-from rqm.core.base import BaseMean
 from rqm.data.federated_data import FederatedData
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
@@ -97,7 +96,6 @@ class RunState:
         observer: What an audit plants in the run and sees of it.
         loss: What clients minimize, from outputs and labels; None: the cross-entropy.
         is_secure: Whether messages are encoded with secure randomness; else all noise follows from the plan's seed.
-        mean: What clients send; None: the plan's.
 
     Raises:
         ValueError: If the plan cannot be carried out on these data.
@@ -112,7 +110,6 @@ class RunState:
         observer: Observer | None = None,
         loss: Loss | None = None,
         is_secure: bool = False,
-        mean: BaseMean | None = None,
     ) -> None:
         check_data(plan, data, model)
         self.device, self.observer = pick_device(plan.device), observer or Observer()
@@ -127,7 +124,7 @@ class RunState:
         is_known = model is None and data.name == plan.data and parameters(plan.model, plan.data) is not None
         if plan.dim is None and not is_known:
             plan = replace(plan, dim=size, model=plan.model if model is None else OWN, data=data.name)
-        self.plan, self.mean = plan, plan.private_mean() if mean is None else mean
+        self.plan, self.mean = plan, plan.private_mean()
         if self.mean.dim != plan.width(size):
             raise ValueError(f"the model has {size} parameters: {self.mean.dim} are accounted for")
         _ = self.mean.max_length  # raises if there is no room for the L2 clip

@@ -233,7 +233,7 @@ def train(  # noqa: PLR0913 (all but three of them follow from rules)
         client=local or ClientWork(),
         device=device,
         evaluate_every=max(1, rounds // 10) if evaluate_every is None else evaluate_every,
-        checkpoint_every=rounds if temporary else 1,  # a round that is done again is charged again
+        checkpoint_every=1 if temporary is None else rounds,  # a round that is done again is charged again
     )
     states: list[RunState] = []
 
