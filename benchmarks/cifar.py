@@ -23,7 +23,7 @@ from rqm.accounting.participation import Participation
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.mechanisms.rqm import RQM
 from rqm.plan.plan import ClientWork, Plan, ServerStep
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 
 CLIENTS, EACH = 50, 50
 OURS, SURE = "a round with RQM", "a round with RQM, no dropout"
@@ -55,7 +55,7 @@ def bench() -> Result:
     data, notes, peers = federation(), list[str](), list[str]()
     torch.manual_seed(0)
     plan = replace(PLAN, device=device)
-    ours, sure = (Trainer(plan, data, net) for net in (networks.CifarCNN(), networks.CifarCNNSure()))
+    ours, sure = (RunState(plan, data, net) for net in (networks.CifarCNN(), networks.CifarCNNSure()))
     runs: dict[str, tuple[Callable[[], object], int]] = {OURS: (ours.step, 1), SURE: (sure.step, 1)}
     with ExitStack() as stack:
         python = peer_python()

@@ -52,7 +52,10 @@ except ImportError:
 from rqm.plan.plan import Transforms
 from rqm.secagg import Params
 from rqm.secagg.local import aggregate
-from rqm.training.trainer import Trainer
+try:
+    from rqm.training.loop import RunState
+except ImportError:
+    from rqm.training.trainer import Trainer as RunState
 
 is_old = not hasattr(rqm, "Participation")
 OLD = {"max_participations": "participations", "adversary": "observer", "sampling": None}
@@ -79,7 +82,7 @@ data = FederatedData("noise", train, images[count:], labels[count:], 62)
 
 def steps(who=None, **some):
     who = compatible({"clients": 40, "rounds": 10**6, "sampling": "uniform", **(who or {})})
-    return Trainer(Plan(model="small-cnn", evaluate_every=10**6, device="cpu", **who, **some), data).step
+    return RunState(Plan(model="small-cnn", evaluate_every=10**6, device="cpu", **who, **some), data).step
 
 def flower():
     "Three rounds of the protocol on Flower's messages, six nodes in this process."

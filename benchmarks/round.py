@@ -26,7 +26,7 @@ from rqm.mechanisms.rqm import RQM
 from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
 from rqm.training import models
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from rqm.training.work import images
 
 CLIENTS, EACH = 40, 200
@@ -50,9 +50,9 @@ MEMORY = """
 import sys
 from dataclasses import replace
 from benchmarks.round import PLAN, federation, now, of_clients, peak
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 n = int(sys.argv[1])
-trainer = Trainer(replace(of_clients(PLAN, n), device="cpu"), federation(n, 5))
+trainer = RunState(replace(of_clients(PLAN, n), device="cpu"), federation(n, 5))
 before = now()
 trainer.step()
 print(peak() - before)
@@ -130,7 +130,7 @@ class Pfl:
 def on_cpu() -> Result:
     """Rounds in turns, so that a busy moment of the machine hits all."""
     data, notes, peers = federation(2 * CLIENTS, EACH), [], [PLAIN]
-    trainer, plain = Trainer(replace(PLAN, device="cpu"), data), Plain(data)
+    trainer, plain = RunState(replace(PLAN, device="cpu"), data), Plain(data)
     runs: dict[str, tuple[Callable[[], object], int]] = {OURS: (trainer.step, 1), PLAIN: (plain.round, 1)}
     with ExitStack() as stack:
         try:
@@ -152,7 +152,7 @@ def on_cpu() -> Result:
             result.check(f"over {peer}", result.ratio(OURS, peer), wanted)
     small, rates = federation(10_000, 2), []
     for count in (1_000, 10_000):
-        many = Trainer(replace(of_clients(PLAN, count), model="small-cnn", device="cpu"), small)
+        many = RunState(replace(of_clients(PLAN, count), model="small-cnn", device="cpu"), small)
         rates.append(measure({"many": (many.step, count)}, repeats=2)["many"].rate)
         notes.append(
             f"A round of {count:,} clients with 2 pictures each, small model: {rates[-1]:.0f} clients a second."
@@ -170,7 +170,7 @@ def on_cpu() -> Result:
 
 def beside_others() -> float:
     """How fast a round of the small model is while other processes use every core, over its speed alone."""
-    trainer = Trainer(replace(PLAN, model="small-cnn", device="cpu"), federation(CLIENTS, 20))
+    trainer = RunState(replace(PLAN, model="small-cnn", device="cpu"), federation(CLIENTS, 20))
     alone = measure({"round": (trainer.step, 1)}, repeats=9)["round"]
     with ExitStack() as stack:
         for _ in range(usable_cores()):
@@ -182,9 +182,9 @@ def beside_others() -> float:
 def on_gpu() -> Result:
     """Milliseconds by the clock, from the sampling of clients to the step of the server."""
     data = federation(2 * CLIENTS, EACH)
-    trainer = Trainer(replace(PLAN, device="cuda"), data)
-    assert trainer.work.batched is not None
-    gradients, _ = trainer.work.batched.gradients(list(range(CLIENTS)))
+    trainer = RunState(replace(PLAN, device="cuda"), data)
+    assert trainer.updates.work.batched is not None
+    gradients, _ = trainer.updates.work.batched.gradients(list(range(CLIENTS)))
     total, rng = torch.zeros(gradients.shape[1], dtype=torch.int32, device="cuda"), SeededRandom(0)
 
     def waiting(run: object) -> object:

@@ -26,7 +26,7 @@ from benchmarks.encode import peer_python
 from benchmarks.flower import told
 from benchmarks.round import PLAN, Pfl, federation, of_clients
 from rqm.data.memory_mapped import save_to_disk
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 
 EACH = 2
 SIZES = [int(size) for size in os.environ.get("RQM_SCALE", "100,1000,10000").split(",")]
@@ -45,9 +45,9 @@ import json, sys, time
 from benchmarks.round import of_clients, peak
 from benchmarks.scale import SMALL
 from rqm.data.memory_mapped import load_from_disk
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 data = load_from_disk(sys.argv[1])
-trainer = Trainer(of_clients(SMALL, 1000), data)
+trainer = RunState(of_clients(SMALL, 1000), data)
 for _ in sys.stdin:
     start = time.perf_counter()
     trainer.step()
@@ -60,11 +60,11 @@ def name_of(count: int) -> str:
     return f"ours, {count:,} clients a round"
 
 
-def trainers(count: int) -> tuple[Trainer, Trainer]:
+def trainers(count: int) -> tuple[RunState, RunState]:
     """Rounds of so many clients: many at once, and one after the other."""
     data = federation(max(count, 1_000), EACH)
-    ours, loop = (Trainer(of_clients(SMALL, count), data) for _ in range(2))
-    loop.work.together = None
+    ours, loop = (RunState(of_clients(SMALL, count), data) for _ in range(2))
+    loop.updates.work.together = None
     return ours, loop
 
 

@@ -84,7 +84,7 @@ def test_each_package_imports_only_those_before_it():
 @pytest.mark.parametrize(
     "line",
     [
-        "from rqm.training.trainer import Trainer",
+        "from rqm.training.loop import RunState",
         "def f():\n    from rqm.plan.guard import Guard",
         "if TYPE_CHECKING:\n    import rqm.cli",
         "from rqm import PrivateMean",

@@ -24,8 +24,8 @@ from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
 from rqm.randomness import SeededRandom
+from rqm.training.cohort import CohortSampler
 from rqm.training.methods import METHODS
-from rqm.training.participants import Participants
 from rqm.training.streams import LOCAL, NOISE, START, generator, number
 from tools.systems import shared_out
 from tools.tuning import SEEDS, chosen
@@ -62,7 +62,7 @@ class Run:
         self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(data.test_inputs.device)
         self.plan, self.data, self.mean = plan, data, plan.private_mean()
         self.method: Any = METHODS[plan.client.work](plan, len(data.train), self.values)
-        self.participants, self.turn = Participants(plan, len(data.train)), 0
+        self.cohorts, self.turn = CohortSampler(plan, len(data.train)), 0
 
     def batches(self, chosen: list[int]) -> Iterator[torch.Tensor]:
         """For each step the examples of all clients: the same as each would take alone."""
@@ -81,7 +81,7 @@ class Run:
 
     def step(self) -> None:
         """One round."""
-        chosen = self.participants.choose(self.turn)
+        chosen = self.cohorts.clients(self.turn)
         worker = Together(self.values, len(chosen))
 
         def gradient(batch: torch.Tensor) -> None:

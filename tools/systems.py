@@ -155,10 +155,10 @@ def _data(folder: Path | None) -> Any:
 
 def end(plan: Plan, data: Any, rate: float, seed: int) -> tuple[float, float]:
     """Loss and accuracy at the end of a run."""
-    from rqm.training.trainer import Trainer  # noqa: PLC0415 (torch)
+    from rqm.training.loop import RunState  # noqa: PLC0415 (torch)
 
-    trainer = Trainer(replace(plan, seed=seed, server=replace(plan.server, rate=rate)), data)
-    while trainer.done < plan.participation.rounds:
+    trainer = RunState(replace(plan, seed=seed, server=replace(plan.server, rate=rate)), data)
+    while trainer.rounds_done < plan.participation.rounds:
         record = trainer.step()
     assert record.loss is not None
     assert record.accuracy is not None

@@ -18,16 +18,22 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
+import torch
+
 import rqm
+from rqm.data.federated_data import as_federated_data
+from rqm.training.loop import RunState, run_round
 
 PACKAGE = Path(rqm.__file__).parent
 
 
-def traced(call: Callable[[], object]) -> list[CodeType]:
+def traced(prepare: Callable[[], Callable[[], object]], *, all_threads: bool = False) -> list[CodeType]:
     """The code objects of the package that run during a call.
 
     Args:
-        call: What is run, without arguments.
+        prepare: Returns what is run, without arguments. What happens in it is not counted.
+        all_threads: Whether to count other threads, too.
 
     Returns:
         The code objects, each once, sorted by file and line; `_util`, comprehensions and lambdas are left out.
@@ -38,7 +44,10 @@ def traced(call: Callable[[], object]) -> list[CodeType]:
         if event == "call":
             seen.add(frame.f_code)
 
-    threading.setprofile(record)
+    if all_threads:
+        threading.setprofile(record)  # also of threads that begin while the call is prepared
+    call = prepare()
+    seen.clear()
     sys.setprofile(record)
     try:
         call()
@@ -60,7 +69,27 @@ def epsilon() -> Callable[[], object]:
     return lambda: rqm.private_mean(mechanism=mech, dim=2**20, clients=1000, delta=1e-6).guarantee().epsilon
 
 
-CALLS: dict[str, Callable[[], Callable[[], object]]] = {"epsilon": epsilon}
+def users() -> list[tuple[Any, Any]]:
+    """One-hot data of 1000 users in two classes, five examples each."""
+    labels = np.arange(5) % 2
+    return [(np.eye(8, dtype=np.float32)[(user + labels) % 8], labels) for user in range(1000)]
+
+
+def training_round() -> Callable[[], object]:
+    """One round of the paper's Algorithm 1, after the first one: RQM, 100 clients, no evaluation."""
+    plan = rqm.Plan.from_dict({"model": "own", "clients": 100, "device": "cpu"})
+    state = RunState(plan, as_federated_data(users()), torch.nn.Linear(8, 2))
+    run_round(state, 0)
+    return lambda: run_round(state, 1)
+
+
+def train() -> Callable[[], object]:
+    """A model trained from ε alone, with the defaults of `rqm.train`."""
+    people = users()
+    return lambda: rqm.train(torch.nn.Linear(8, 2), people, epsilon=3, progress=False)
+
+
+CALLS: dict[str, Callable[[], Callable[[], object]]] = {"epsilon": epsilon, "round": training_round, "train": train}
 
 
 def import_everything() -> None:
@@ -75,12 +104,13 @@ def main() -> None:
     """Print the number of functions and files, and with `--names` each of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("call", choices=sorted(CALLS))
+    parser.add_argument("--all-threads", action="store_true", help="count other threads than the caller's, too")
     parser.add_argument("--names", action="store_true", help="print every function")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as empty:
         os.environ["RQM_CACHE"] = empty
         import_everything()
-        codes = traced(CALLS[options.call]())
+        codes = traced(CALLS[options.call], all_threads=options.all_threads)
     files = {code.co_filename for code in codes}
     if options.names:
         for code in codes:

@@ -15,9 +15,9 @@ from rqm import Plan, SeededRandom, private_record_mean
 from rqm.audit.measurement import event_bounds
 from rqm.core.record_mean import RecordSum
 from rqm.data.federated_data import Clients, FederatedData
+from rqm.training.loop import RunState
 from rqm.training.observer import Observer
 from rqm.training.records import PerRecord, own_words
-from rqm.training.trainer import Trainer
 
 CANARIES, DIM, ROUNDS, DELTA = 120, 256, 10, 1e-6
 RECORDS = {"clients": 3, "delta": DELTA, "l2_clip": 64.0, "record_clip": 1.0}
@@ -127,8 +127,8 @@ def train(epsilon=1.0, seed=0):
     model, attacker = nn.Linear(CANARIES, CLASSES, bias=False), Attacker()
     nn.init.zeros_(model.weight)
     data = FederatedData("pixels", silos, inputs[:2], labels[:2], CLASSES)
-    trainer = Trainer(Plan.from_dict(plan), data, model, observer=attacker)
-    while trainer.done < CANARIES:
+    trainer = RunState(Plan.from_dict(plan), data, model, observer=attacker)
+    while trainer.rounds_done < CANARIES:
         trainer.step()
     return measured_epsilon(attacker.scores, is_present), trainer.guard.epsilon()
 

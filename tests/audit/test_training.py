@@ -9,8 +9,8 @@ from scipy.stats import binom
 from rqm import account
 from rqm.audit import suite
 from rqm.audit.training import audit_training, one_run_bound, p_value
+from rqm.training.loop import RunState
 from rqm.training.observer import Observer
-from rqm.training.trainer import Trainer
 from tests.plans import change_plan
 
 
@@ -66,7 +66,7 @@ def test_an_observer_that_plants_nothing_changes_nothing(audit):
     means = {}
     watcher = Observer()
     watcher.learns = means.__setitem__
-    plain, watched = Trainer(plan, data), Trainer(plan, data, observer=watcher)
+    plain, watched = RunState(plan, data), RunState(plan, data, observer=watcher)
     plain.step()
     watched.step()
     assert (plain.values == watched.values).all()

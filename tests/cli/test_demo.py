@@ -51,7 +51,7 @@ def test_a_small_demo_writes_its_summary(tmp_path):
     assert summary["accuracy"] == json.loads((private / "summary.json").read_text())["accuracy"]
     free = tmp_path / "demo" / "noise-free" / "seed-0" / "summary.json"
     assert summary["accuracy_noise_free"] == json.loads(free.read_text())["accuracy"]
-    parts = ("the 12 declared users are re-drawn from 3,400 that are there", "(anyone can repeat the noise of seed 0")
+    parts = ("training data of the assumed 12 users are resampled from 3,400", "(anyone can repeat the noise of seed 0")
     assert all(part in summary["sentence"] for part in parts)
     assert summary["sentence"] in printed
     assert re.search(r"report: .*report\.html", printed)

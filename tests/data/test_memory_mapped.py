@@ -11,7 +11,7 @@ import torch
 
 from rqm import RQM, FederatedData
 from rqm.data.memory_mapped import ABOUT, load_from_disk, save_to_disk
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from tests.plans import make_plan
 from tests.training.small import pictures
 
@@ -36,7 +36,7 @@ def test_a_run_is_the_same_from_disk(tmp_path):
     data = pictures(clients=7, each=3)
     plan = make_plan(data="noise", model="small-cnn", clients=5, rounds=2, mechanism=RQM(clip=0.1), device="cpu")
     folder = saved(tmp_path / "new", data, test=(data.test_inputs, data.test_labels), name="noise")
-    in_memory, on_disk = Trainer(plan, data), Trainer(plan, replace(load_from_disk(folder), classes=62))
+    in_memory, on_disk = RunState(plan, data), RunState(plan, replace(load_from_disk(folder), classes=62))
     for _ in range(2):
         in_memory.step()
         on_disk.step()

@@ -14,8 +14,8 @@ from rqm.flower.chain import Chain
 from rqm.plan.account import account_ledger
 from rqm.plan.policy import TEMPLATE
 from rqm.secagg.wire import Kind
-from rqm.training.participants import Participants
-from rqm.training.trainer import Trainer
+from rqm.training.cohort import CohortSampler
+from rqm.training.loop import RunState
 from rqm.verify import verify
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.training.small import federation, model
@@ -53,7 +53,7 @@ class InTurn(LocalGrid):
         self.turn = 0
 
     def get_node_ids(self):
-        found = [100 + user for user in Participants(self.plan, NODES).choose(self.turn)]
+        found = [100 + user for user in CohortSampler(self.plan, NODES).clients(self.turn)]
         self.turn += 1
         return found
 
@@ -74,7 +74,7 @@ BOTH = [pytest.param(CONFIG, id="all goes"), pytest.param(KEPT, id="a part stays
 @pytest.mark.parametrize("config", BOTH)
 def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
     result, _, grid = run(tmp_path, config, grid=InTurn(config), seeded=True)
-    trainer = Trainer(Settings.from_run_config(config).plan, federation(), model())
+    trainer = RunState(Settings.from_run_config(config).plan, federation(), model())
     for _ in range(6):
         trainer.step()
     assert (values_of(result.arrays) == trainer.values).all()
@@ -90,7 +90,7 @@ def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
 )
 def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):
     whole, _, _ = run(tmp_path / "whole", config, grid=InTurn(config), seeded=True)
-    someone = 100 + Participants(Settings.from_run_config(config).plan, NODES).choose(2)[1]
+    someone = 100 + CohortSampler(Settings.from_run_config(config).plan, NODES).clients(2)[1]
     grid = InTurn(config, lambda node, now, turn: node == someone and turn == 3 and now >= stage)
     result, _, _ = run(tmp_path / "lost", config, grid=grid, seeded=True)
     assert (values_of(result.arrays) == values_of(whole.arrays)).all()
@@ -98,7 +98,7 @@ def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_aga
 
 def test_a_node_that_is_lost_in_its_own_round_owes_nothing(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
-    someone = 100 + Participants(plan, NODES).choose(2)[1]
+    someone = 100 + CohortSampler(plan, NODES).clients(2)[1]
     for stage, survivors in ((Kind.MASKED, 3), (Kind.REVEAL, 4)):
         grid = InTurn(CONFIG, lambda node, now, turn, s=stage: node == someone and turn == 2 and now == s)
         result, _, _ = run(tmp_path / stage.name, grid=grid, seeded=True)

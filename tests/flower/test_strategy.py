@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 import rqm
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.secagg.wire import Kind
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from tests.flower.local import LocalGrid, accuracy, arrays, gradient_app, training_app
 from tests.plans import change_plan
 from tests.training.small import federation, model
@@ -51,7 +51,7 @@ ROTATED = {"rqm.transforms.l2-clip": 1.0, "rqm.transforms.rotate": True}
 def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
     config = {**PLAIN, **change}
     result, _, _ = train(config, gradient_app(seeded_mod), tmp_path, seeded=True)
-    trainer = Trainer(Settings.from_run_config(config).plan, federation(clients=6), model())
+    trainer = RunState(Settings.from_run_config(config).plan, federation(clients=6), model())
     for _ in range(4):
         trainer.step()
     expected = model()

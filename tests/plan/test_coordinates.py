@@ -15,7 +15,7 @@ from rqm.plan.plan import Plan, Transforms
 from rqm.plan.policy import Policy
 from rqm.plan.protocol import protocol
 from rqm.plan.sweep import Sweep
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from rqm.verify import verify
 from tests.plans import change_plan, make_plan
 from tests.training.small import collected, federation, model
@@ -124,7 +124,7 @@ def test_the_true_sum_is_the_ideal_one_and_the_model_moves():
         data="blobs", clients=8, rounds=6, device="cpu", mechanism=StochasticRounding(clip=0.9, levels=2, margin=2.0),
         transforms=Transforms(l2_clip=1.0, rotate=True, coordinates=20),
     )  # fmt: skip
-    ideal, secure = (Trainer(replace(small, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
+    ideal, secure = (RunState(replace(small, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
     ideal_sum, secure_sum = (collected(trainer, list(range(8)), 3)[0] for trainer in (ideal, secure))
     assert ideal_sum.shape == (20,)
     assert torch.equal(ideal_sum, secure_sum.to(ideal_sum.dtype))

@@ -15,7 +15,7 @@ from rqm.plan.guard import Guard
 from rqm.plan.plan import PLAN as PLAN_FILE
 from rqm.plan.plan import Transforms
 from rqm.plan.sweep import Sweep
-from rqm.training import run, sweep
+from rqm.training import run_folder, sweeps
 from tests.commands import rqm as command
 from tests.plan.test_guard import PLAN, pictures, train
 from tests.plans import change_plan, make_plan
@@ -35,7 +35,7 @@ def charged(folder, mean=MEAN, **options):
 def test_a_second_run_in_the_folder_takes_nothing_from_the_first(tmp_path, monkeypatch):
     """It looks while the folder is empty, and begins when the first has begun."""
     looked, begun, folder = threading.Event(), threading.Event(), tmp_path / "run"
-    is_new = run._is_new
+    is_new = run_folder._is_new
 
     def slow(place, resume):
         found = is_new(place, resume)
@@ -44,7 +44,7 @@ def test_a_second_run_in_the_folder_takes_nothing_from_the_first(tmp_path, monke
             begun.wait(60)
         return found
 
-    monkeypatch.setattr(run, "_is_new", slow)
+    monkeypatch.setattr(run_folder, "_is_new", slow)
     refused = []
 
     def second():
@@ -71,7 +71,7 @@ def test_a_second_run_in_the_folder_takes_nothing_from_the_first(tmp_path, monke
 def test_a_run_whose_ledger_is_gone_is_never_told_as_free(tmp_path):
     folder = tmp_path / "run"
     train(PLAN, folder)
-    (folder / run.SUMMARY).unlink()
+    (folder / run_folder.SUMMARY).unlink()
     kept = (folder / LEDGER).read_bytes()
     (folder / LEDGER).unlink()
     for _ in range(2):
@@ -94,15 +94,15 @@ def test_a_sweep_tells_results_only_of_the_plans_that_made_them(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(text.format(60.0))
     load = lambda name: pictures()  # noqa: E731
-    sweep.carry_out(Sweep.from_toml(file), load, tmp_path / "out")
-    first = json.loads(sweep.save_curves(Sweep.from_toml(file), tmp_path / "out").read_text())
+    sweeps.carry_out_sweep(Sweep.from_toml(file), load, tmp_path / "out")
+    first = json.loads(sweeps.save_curves(Sweep.from_toml(file), tmp_path / "out").read_text())
     for change in (["mechanism.margin=1000.0"], ["delta=1e-9"], ["budget_epsilon=1.0"], ["honest_clients=2"]):
         other = Sweep.from_toml(file, change)
         with pytest.raises(ValueError, match=r"one: .*holds a run of another plan"):
-            sweep.carry_out(other, load, tmp_path / "out")
-        again = json.loads(sweep.save_curves(other, tmp_path / "out").read_text())
+            sweeps.carry_out_sweep(other, load, tmp_path / "out")
+        again = json.loads(sweeps.save_curves(other, tmp_path / "out").read_text())
         assert again["one"]["plan"] == first["one"]["plan"]
-    assert sweep.carry_out(Sweep.from_toml(file, ["evaluate_every=1"]), load, tmp_path / "out")
+    assert sweeps.carry_out_sweep(Sweep.from_toml(file, ["evaluate_every=1"]), load, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("one", "other"), [("A b", "A-B"), ("same", "same")])

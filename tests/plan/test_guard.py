@@ -17,17 +17,17 @@ from rqm.ledger.ledger import LEDGER, read
 from rqm.ledger.signing import LedgerError
 from rqm.plan.folder import CHECKPOINT
 from rqm.plan.plan import Plan, ServerStep, Transforms
-from rqm.training import run
-from rqm.training.trainer import Trainer
+from rqm.training import run_folder
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
-from tests.training import test_run
+from tests.training import test_run_folder
 
 DELTA = 1e-5
 
 
 def pictures():
     """The small federation, said to be the data that the plan names."""
-    return replace(test_run.pictures(), name="mnist-writers", classes=10)
+    return replace(test_run_folder.pictures(), name="mnist-writers", classes=10)
 
 
 PLAN = make_plan(
@@ -46,7 +46,7 @@ PLAN = make_plan(
 
 
 def train(plan, folder, watch=lambda record: None, **options):
-    return run.carry_out(plan, pictures(), folder, watch, **options)
+    return run_folder.carry_out(plan, pictures(), folder, watch, **options)
 
 
 def test_a_run_spends_what_its_plan_says(tmp_path):
@@ -62,7 +62,9 @@ def test_a_run_spends_what_its_plan_says(tmp_path):
 
 def test_the_charge_comes_before_the_step(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("rqm.training.server.Optimiser.move", lambda self, *_: seen.append(len(read(ledger).charges)))
+    monkeypatch.setattr(
+        "rqm.training.server_optimizer.ServerOptimizer.step", lambda self, *_: seen.append(len(read(ledger).charges))
+    )
     ledger = tmp_path / "run" / LEDGER
     train(PLAN, tmp_path / "run")
     assert seen == [1, 2, 3, 4, 5, 6]
@@ -83,7 +85,7 @@ def test_the_budget_ends_a_run_before_it_is_passed(tmp_path):
     assert summary["rounds"] == 2
     assert summary["epsilon"] <= budget
     assert 0 <= summary["accuracy"] <= 1
-    again = run.carry_out(Plan.of_run(tmp_path / "run"), pictures(), tmp_path / "run", resume=True)
+    again = run_folder.carry_out(Plan.of_run(tmp_path / "run"), pictures(), tmp_path / "run", resume=True)
     assert again["rounds"] == 2  # the budget was saved with the plan
     assert train(plan, tmp_path / "run")["rounds"] == 6  # without a budget it goes on
 
@@ -103,7 +105,7 @@ def test_old_copies_are_refused(tmp_path):
 
     with pytest.raises(StopError):
         train(PLAN, folder, stop_at(3))
-    old = {name: (folder / name).read_bytes() for name in (LEDGER, CHECKPOINT, run.METRICS)}
+    old = {name: (folder / name).read_bytes() for name in (LEDGER, CHECKPOINT, run_folder.METRICS)}
     with pytest.raises(StopError):
         train(PLAN, folder, stop_at(5))
     _, charges, head, _ = read(folder / LEDGER)
@@ -147,7 +149,7 @@ def test_killed_runs_pay_for_all_that_they_released(tmp_path):
         time.sleep(rng.uniform(0, 0.1))
         child.kill()
         child.wait()
-        lines = (folder / run.METRICS).read_bytes().count(b"\n") if (folder / run.METRICS).exists() else 0
+        lines = (folder / run_folder.METRICS).read_bytes().count(b"\n") if (folder / run_folder.METRICS).exists() else 0
         released = max(released, lines)
         charged = max(0, (folder / LEDGER).read_bytes().count(b"\n") - 1)  # killed before its first line, it is empty
         assert charged >= released
@@ -159,7 +161,7 @@ def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
     plan = change_plan(PLAN, lost=0.4, min_survivors=3, rounds=6)
     folder = tmp_path / "run"
     summary = train(plan, folder)
-    rounds = [json.loads(line) for line in (folder / run.METRICS).read_text().splitlines()]
+    rounds = [json.loads(line) for line in (folder / run_folder.METRICS).read_text().splitlines()]
     kept = [line["survivors"] >= 3 for line in rounds]
     assert True in kept
     assert False in kept
@@ -178,16 +180,18 @@ def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
 
 def test_another_model_than_was_accounted_for_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has 2355 parameters: 7850 are accounted for"):
-        run.carry_out(PLAN, replace(pictures(), classes=3), tmp_path / "run")
-    run.carry_out(PLAN, test_run.pictures(), tmp_path / "run")  # data of another name, and so of a size of their own
+        run_folder.carry_out(PLAN, replace(pictures(), classes=3), tmp_path / "run")
+    run_folder.carry_out(
+        PLAN, test_run_folder.pictures(), tmp_path / "run"
+    )  # data of another name, and so of a size of their own
     assert read(tmp_path / "run" / LEDGER).subject["mean"]["dim"] == Plan.of_run(tmp_path / "run").dim == 2355
 
 
 def test_a_discarded_round_leaves_the_model_alone():
     plan = change_plan(PLAN, lost=0.95, min_survivors=4)
-    trainer = Trainer(plan, pictures())
+    trainer = RunState(plan, pictures())
     before = trainer.values.clone()
     record = trainer.step()
     assert record.discarded
     assert (trainer.values == before).all()
-    assert trainer.done == 1
+    assert trainer.rounds_done == 1

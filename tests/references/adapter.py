@@ -57,9 +57,9 @@ from rqm.related.rappor import Rappor
 from rqm.secagg import Client, Params, Server
 from rqm.secagg.roster import Identity, Roster
 from rqm.secagg.wire import STAGES, Kind
-from rqm.training.run import line
+from rqm.training.loop import RunState
+from rqm.training.run_folder import metrics_line
 from rqm.training.simulate import simulate
-from rqm.training.trainer import Trainer
 from tests.commands import rqm as run_command
 from tests.references.scenarios import vectors
 
@@ -630,12 +630,12 @@ def train_model(scenario: Scenario) -> Result:
     """The hash of a trained model, its values' sum of squares, and the metrics of each round."""
     plan, data = training_plan(scenario["plan"]), blobs(scenario["data"])
     with patch("rqm.training.workers.usable_cores", lambda: scenario["workers"]):
-        trainer = Trainer(plan, data, small_network())
+        trainer = RunState(plan, data, small_network())
         if scenario["path"] == "plain":
-            trainer.work.together = None
-        elif trainer.work.together is None:
+            trainer.updates.work.together = None
+        elif trainer.updates.work.together is None:
             raise AssertionError("small clients were not trained together")
-        rounds = [line(trainer.step()) for _ in range(plan.participation.rounds)]
+        rounds = [metrics_line(trainer.step()) for _ in range(plan.participation.rounds)]
     values = trainer.values.detach()
     return {
         "model": digest(values),

@@ -17,7 +17,7 @@ from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
 from rqm.report.page import build_page, group_runs, to_toml
 from rqm.report.run_folder_reader import read_run, read_runs
-from rqm.training import run
+from rqm.training import run_folder
 from tests.browser import chromium
 from tests.plans import change_plan
 
@@ -34,7 +34,7 @@ PLAN = change_plan(
 def folder(tmp_path_factory):
     """A private run of four rounds, with a ledger."""
     path = tmp_path_factory.mktemp("runs") / "first"
-    run.carry_out(PLAN, load("glyphs"), path)
+    run_folder.carry_out(PLAN, load("glyphs"), path)
     return path
 
 
@@ -51,7 +51,7 @@ def browser():
 
 def test_a_report_has_the_guarantee_its_assumptions_and_the_ledger(folder, page):
     text = page.read_text()
-    summary = json.loads((folder / run.SUMMARY).read_text())
+    summary = json.loads((folder / run_folder.SUMMARY).read_text())
     assert f"{summary['accuracy']:.2%}" in text
     guarantee = account(PLAN)
     assert f"ε = {guarantee.epsilon:.4g}, δ = 1e-05" in text.replace("\n", "")
@@ -70,7 +70,7 @@ def test_the_plan_in_a_report_is_the_plan_of_the_run(folder, page):
 
 def test_the_confusion_matrix_has_the_accuracy_on_its_diagonal(folder):
     confusion = np.array(read_run(folder).findings["model"]["confusion"])
-    summary = json.loads((folder / run.SUMMARY).read_text())
+    summary = json.loads((folder / run_folder.SUMMARY).read_text())
     assert np.diag(confusion).sum() / confusion.sum() == pytest.approx(summary["accuracy"], abs=1e-9)
     labels = load("glyphs").test_labels.numpy()
     assert (np.bincount(labels, minlength=62) == confusion.sum(axis=1)).all()
@@ -101,7 +101,7 @@ def test_a_report_loads_nothing_and_fits_a_phone(browser, page):
 def test_several_runs_are_compared(folder, tmp_path, browser):
     noise_free = tmp_path / "sweep" / "noise-free" / "seed-0"
     plan = Sweep.from_toml(find("audit"), ["clients=5", "rounds=4", "evaluate_every=2"]).variants["noise-free"]
-    run.carry_out(plan, load("glyphs"), noise_free)
+    run_folder.carry_out(plan, load("glyphs"), noise_free)
     text = build_page([folder, tmp_path / "sweep"])
     assert "Runs compared" in text
     assert "there is no differential privacy at all" in text
@@ -134,10 +134,10 @@ def test_runs_are_grouped_by_plan_not_by_name(folder, tmp_path):
 def test_an_unfinished_run_with_cut_off_metrics_is_reported(folder, tmp_path):
     copy = tmp_path / "cut"
     shutil.copytree(folder, copy)
-    (copy / run.SUMMARY).unlink()
+    (copy / run_folder.SUMMARY).unlink()
     (copy / "checkpoint.safetensors").unlink()
-    lines = (copy / run.METRICS).read_text().splitlines()
-    (copy / run.METRICS).write_text("\n".join([*lines[:2], lines[2][:20]]))
+    lines = (copy / run_folder.METRICS).read_text().splitlines()
+    (copy / run_folder.METRICS).write_text("\n".join([*lines[:2], lines[2][:20]]))
     text = build_page([copy])
     assert "2 of 4, unfinished" in text
     assert "there is no checkpoint" in text

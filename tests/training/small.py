@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from rqm.data.federated_data import Clients, FederatedData
+from rqm.training.cohort import Cohort
 
 torch.set_num_threads(1)  # the tests run on all cores already
 
@@ -35,7 +36,8 @@ def pictures(clients=6, each=3, classes=62):
     return FederatedData("noise", train, images[count:], labels[count:], classes)
 
 
-def collected(trainer, clients, turn):
-    """The sum of some clients' messages in a round, as an aggregator reveals it, and their losses."""
-    found = trainer.aggregator.collect(clients, clients, turn)
-    return found.total, found.losses
+def collected(state, clients, round_index):
+    """The sum of some clients' messages in a round, and their losses."""
+    cohort = Cohort(round_index, clients, clients, settling=[], unsettled=[], is_large_enough=True)
+    revealed = state.secure_sum.reveal(state.updates, cohort)
+    return revealed.total, revealed.losses

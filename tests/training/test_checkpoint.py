@@ -1,4 +1,4 @@
-"""Checkpoints: every damage is noticed, nothing impossible is believed, old ones go on, nothing is half restored."""
+"""Checkpoints: damage is detected, and nothing is restored in part."""
 
 import json
 from hashlib import sha256
@@ -9,7 +9,7 @@ import pytest
 from rqm._util.tensor_file import dump, parse
 from rqm.plan.folder import CHECKPOINT, METRICS, read_checkpoint, recorded_head
 from rqm.training import checkpoint
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from tests.plans import make_plan
 from tests.training.small import federation, model
 
@@ -20,16 +20,16 @@ HEAD = "ab" * 32
 @pytest.fixture
 def saved(tmp_path):
     """A trainer after two rounds, and its folder."""
-    trainer = Trainer(PLAN, federation(), model())
+    state = RunState(PLAN, federation(), model())
     for _ in range(2):
-        trainer.step()
+        state.step()
     (tmp_path / METRICS).write_text("x" * 100)
-    checkpoint.save(trainer, tmp_path, 90, HEAD)
-    return trainer, tmp_path
+    checkpoint.save(state, tmp_path, 90, HEAD)
+    return state, tmp_path
 
 
 def fresh():
-    return Trainer(PLAN, federation(), model())
+    return RunState(PLAN, federation(), model())
 
 
 def rewritten(folder, **changes):
@@ -41,33 +41,33 @@ def rewritten(folder, **changes):
     (folder / CHECKPOINT).write_bytes(dump(arrays, {"state": json.dumps(state)}))
 
 
-def test_a_trainer_is_where_it_was(saved):
-    trainer, folder = saved
-    other = fresh()
-    assert checkpoint.restore(other, folder) == (90, HEAD)
-    assert other.done == 2
-    assert (other.values == trainer.values).all()
+def test_a_restored_state_equals_the_saved_one(saved):
+    state, folder = saved
+    restored = fresh()
+    assert checkpoint.restore(restored, folder) == (90, HEAD)
+    assert restored.rounds_done == 2
+    assert (restored.values == state.values).all()
     assert recorded_head(folder) == HEAD
     assert checkpoint.restore(fresh(), folder / "nowhere") == (0, None)
 
 
-def test_every_bit_that_flips_is_noticed(saved):
+def test_every_flipped_bit_is_detected(saved):
     _, folder = saved
-    good, trainer = (folder / CHECKPOINT).read_bytes(), fresh()
-    before = trainer.values.clone()
+    original, state = (folder / CHECKPOINT).read_bytes(), fresh()
+    old = state.values.clone()
     rng = np.random.default_rng(0)
-    header = 8 + int.from_bytes(good[:8], "little")
-    bits = [*rng.integers(0, 8 * header, 300), *rng.integers(8 * header, 8 * len(good), 200)]
+    header = 8 + int.from_bytes(original[:8], "little")
+    bits = [*rng.integers(0, 8 * header, 300), *rng.integers(8 * header, 8 * len(original), 200)]
     for bit in bits:
-        bad = bytearray(good)
-        bad[bit // 8] ^= 1 << (bit % 8)
-        (folder / CHECKPOINT).write_bytes(bad)
+        damaged = bytearray(original)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        (folder / CHECKPOINT).write_bytes(damaged)
         with pytest.raises(ValueError, match="is damaged"):
-            checkpoint.restore(trainer, folder)
+            checkpoint.restore(state, folder)
         with pytest.raises(ValueError, match="is damaged"):
             recorded_head(folder)
-    assert trainer.done == 0
-    assert (trainer.values == before).all()
+    assert state.rounds_done == 0
+    assert (state.values == old).all()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_every_bit_that_flips_is_noticed(saved):
         ({"moments": lambda a: a + np.inf}, "moments contains inf"),
     ],
 )
-def test_what_cannot_be_is_not_believed(saved, changes, words):
+def test_impossible_values_are_refused(saved, changes, words):
     _, folder = saved
     rewritten(folder, **changes)
     with pytest.raises(ValueError, match="is damaged") as caught:
@@ -98,17 +98,17 @@ def test_what_cannot_be_is_not_believed(saved, changes, words):
     assert str(caught.value).startswith(str(folder / CHECKPOINT))
 
 
-def test_arrays_of_another_size_leave_the_trainer_as_it_was(saved):
+def test_arrays_of_another_size_are_refused(saved):
     _, folder = saved
     rewritten(folder, moments=lambda a: a[:-1])
-    trainer = fresh()
-    before = trainer.values.clone()
+    state = fresh()
+    old = state.values.clone()
     with pytest.raises(ValueError, match="moments has shape"):
-        checkpoint.restore(trainer, folder)
-    assert (trainer.values == before).all()
+        checkpoint.restore(state, folder)
+    assert (state.values == old).all()
 
 
-def test_metrics_that_are_gone_are_noticed(saved):
+def test_missing_metrics_are_detected(saved):
     _, folder = saved
     (folder / METRICS).unlink()
     with pytest.raises(ValueError, match="must be a whole number from 0 to 0"):
@@ -129,7 +129,7 @@ def test_a_checkpoint_without_a_checksum_is_refused_with_the_remedy(saved):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("old", "new"),
     [
         (b"", b"\0"),
         (b'"dtype": "F32"', b'"dtype": "F16"'),
@@ -138,15 +138,15 @@ def test_a_checkpoint_without_a_checksum_is_refused_with_the_remedy(saved):
         (b'\\"round\\": 2', b'\\"round\\": -'),
     ],
 )
-def test_what_is_wrong_is_refused_even_with_the_right_checksum(before, after, saved):
+def test_wrong_contents_are_refused_despite_a_right_checksum(old, new, saved):
     _, folder = saved
     data = (folder / CHECKPOINT).read_bytes()
     start = data.index(b'"sha256": "') + len(b'"sha256": "')
-    bad = data.replace(before, after, 1) if before else data + after
-    assert bad != data
-    bad = bad[:start] + b"0" * 64 + bad[start + 64 :]
-    bad = bad[:start] + sha256(bad).hexdigest().encode() + bad[start + 64 :]
-    (folder / CHECKPOINT).write_bytes(bad)
+    damaged = data.replace(old, new, 1) if old else data + new
+    assert damaged != data
+    damaged = damaged[:start] + b"0" * 64 + damaged[start + 64 :]
+    damaged = damaged[:start] + sha256(damaged).hexdigest().encode() + damaged[start + 64 :]
+    (folder / CHECKPOINT).write_bytes(damaged)
     with pytest.raises(ValueError, match="is damaged") as error:
         checkpoint.restore(fresh(), folder)
     assert "checksum" not in str(error.value)
@@ -164,7 +164,7 @@ def test_what_is_wrong_is_refused_even_with_the_right_checksum(before, after, sa
         (600_000).to_bytes(8, "little") + b'{"a":' * 120_000,
     ],
 )
-def test_what_is_no_checkpoint_is_a_value_error(data, tmp_path):
+def test_other_bytes_are_a_value_error(data, tmp_path):
     (tmp_path / CHECKPOINT).write_bytes(data)
     with pytest.raises(ValueError, match="is damaged"):
         read_checkpoint(tmp_path)

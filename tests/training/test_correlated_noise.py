@@ -1,6 +1,7 @@
-"""Training with noise that cancels: in a fixed order, with losses, by either aggregator, stopped and resumed."""
+"""Training with correlated noise: in a fixed order, with dropouts, by either secure sum, and resumed."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,9 +9,9 @@ import torch
 from rqm import CorrelatedNoise, StochasticRounding, account
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import ServerStep, Transforms
-from rqm.training import run
-from rqm.training.participants import Participants
-from rqm.training.trainer import Trainer
+from rqm.training import run_folder
+from rqm.training.cohort import CohortSampler
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model, pictures
 
@@ -48,49 +49,49 @@ KEPT = change_plan(PLAN, noise=CorrelatedNoise(9.0, 2.0, 5))
     ],
     ids=["all stay", "some are lost", "few may be lost", "more may be lost", "a part stays", "of the lost too"],
 )
-def test_real_and_ideal_are_the_same(plan):
-    ideal, real = (Trainer(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
+def test_the_real_protocol_gives_the_ideal_sum(plan):
+    ideal, real = (RunState(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real"))
     for _ in range(plan.participation.rounds):
-        one, other = ideal.step(), real.step()
-        assert (one.survivors, one.discarded) == (other.survivors, other.discarded)
+        run, restored = ideal.step(), real.step()
+        assert (run.survivors, run.discarded) == (restored.survivors, restored.discarded)
         assert (ideal.values == real.values).all()
 
 
-def test_a_run_that_was_stopped_ends_with_the_same_model(tmp_path):
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+def test_a_resumed_run_ends_with_the_same_model(tmp_path):
+    uninterrupted, stopped = tmp_path / "whole", tmp_path / "stopped"
     plan, data = change_plan(PLAN, model="linear"), pictures(clients=12)
-    first = run.carry_out(plan, data, whole)
-    asked = iter([False] * 5 + [True] + [False] * 20)
+    first = run_folder.carry_out(plan, data, uninterrupted)
+    answers = iter([False] * 5 + [True] + [False] * 20)
     with pytest.raises(TimeoutError):
-        run.carry_out(plan, data, stopped, out_of_time=lambda: next(asked))
-    second = run.carry_out(plan, data, stopped, resume=True)
+        run_folder.carry_out(plan, data, stopped, out_of_time=lambda: next(answers))
+    second = run_folder.carry_out(plan, data, stopped, resume=True)
     assert first["accuracy"] == second["accuracy"]
     assert first["loss"] == second["loss"]
 
 
-def test_after_a_break_noise_is_drawn_again_bit_for_bit():
-    plain, other = Trainer(PLAN, federation(), model()), Trainer(PLAN, federation(), model())
+def test_a_restored_state_draws_the_same_noise():
+    plain, restored = RunState(PLAN, federation(), model()), RunState(PLAN, federation(), model())
     for _ in range(4):
         plain.step()
-    other.values.copy_(plain.values)
-    other.moments.copy_(plain.moments)
-    other.skip_to(4)
+    restored.values.copy_(plain.values)
+    restored.optimizer.moments.copy_(plain.optimizer.moments)
+    restored.rounds_done = 4
     for _ in range(3):
         plain.step()
-        other.step()
-        assert (plain.values == other.values).all()
+        restored.step()
+        assert (plain.values == restored.values).all()
 
 
-def test_what_clients_add_is_gone_but_for_the_last():
+def test_all_transient_noise_but_the_last_is_canceled():
     """The sum of all decoded means is that of a run without transient noise, but for what came last."""
     learned = {}
-    for cancel in (12.0, None):
-        trainer = Trainer(change_plan(PLAN, noise=cancel, server=ServerStep(rate=1e-12)), federation(), model())
+    for noise in (12.0, None):
+        state = RunState(change_plan(PLAN, noise=noise, server=ServerStep(rate=1e-12)), federation(), model())
         means = []
-        trainer.observer.learns = lambda turn, mean, means=means: means.append(mean.clone())
+        state.observer.learns = lambda round_index, mean, means=means: means.append(mean.clone())
         for _ in range(9):
-            trainer.step()
-        learned[cancel] = torch.stack(means)
+            state.step()
+        learned[noise] = torch.stack(means)
     one_round = (learned[12.0] - learned[None])[4].std().item()
     together = (learned[12.0] - learned[None]).sum(0).std().item()
     step = PLAN.mechanism.grid.step
@@ -98,53 +99,50 @@ def test_what_clients_add_is_gone_but_for_the_last():
     assert together < 0.9 * one_round  # the last round's alone; nine times that would be 2.1 times as much
 
 
-def test_what_stays_is_there_to_the_end():
+def test_residual_noise_is_not_canceled():
     """Planted: who took back all of it would leave the coins and the last round alone."""
     many = change_plan(
         KEPT, clients=12, rounds=2, population=40, noise=CorrelatedNoise(0.5, 2.0, 8), server=ServerStep(rate=1e-12)
     )
-    trainer = Trainer(many, federation(), model())
-    plain = Trainer(replace(many, noise=None), federation(), model())
-    learned = {one: [] for one in (trainer, plain)}
-    for one, means in learned.items():
-        one.observer.learns = lambda turn, mean, means=means: means.append(mean.clone())
-        one.step()
-        one.step()
-    noise = torch.stack(learned[trainer]) - torch.stack(learned[plain])
+    state = RunState(many, federation(), model())
+    plain = RunState(replace(many, noise=None), federation(), model())
+    learned = {run: [] for run in (state, plain)}
+    for run, means in learned.items():
+        run.observer.learns = lambda round_index, mean, means=means: means.append(mean.clone())
+        run.step()
+        run.step()
+    noise = torch.stack(learned[state]) - torch.stack(learned[plain])
     step = PLAN.mechanism.grid.step / 12**0.5
     assert noise[0].std().item() == pytest.approx(16 * step, rel=0.3)
     assert noise.sum(0).std().item() == pytest.approx((16**2 + 2**2) ** 0.5 * step, rel=0.3)
 
 
-def test_a_round_without_enough_second_messages_is_discarded_and_the_next_begins_anew():
+def test_the_chain_restarts_after_a_discarded_round():
     plan = change_plan(PLAN, lost=0.3, min_survivors=3, rounds=40, max_participations=14)
-    people = Participants(plan, 12)
-    for turn in range(1, 40):
-        before = people.before(turn)
-        staying = people.survive(people.choose(turn - 1), turn - 1)
-        enough = people.enough(staying, people.before(turn - 1))
-        assert (before.staying == staying) if enough else not before.staying
-    trainer = Trainer(plan, federation(), model())
-    records = [trainer.step() for _ in range(40)]
-    assert 5 < sum(bool(record.discarded) for record in records) < 40
-    assert trainer.guard.charges == dict.fromkeys(range(40), 1)
+    cohorts = [CohortSampler(plan, 12).draw(round_index) for round_index in range(40)]
+    for previous, cohort in pairwise(cohorts):
+        assert cohort.settling == (previous.survivors if previous.is_large_enough else [])
+    state = RunState(plan, federation(), model())
+    outcomes = [state.step() for _ in range(40)]
+    assert 5 < sum(bool(outcome.discarded) for outcome in outcomes) < 40
+    assert state.guard.charges == dict.fromkeys(range(40), 1)
 
 
-def test_folder_and_plan_say_one_thing(tmp_path):
+def test_the_folder_has_the_epsilon_of_the_plan(tmp_path):
     plan = change_plan(PLAN, model="linear", server=ServerStep(rate=0.5, momentum=0.5, schedule="linear"))
-    summary = run.carry_out(plan, pictures(clients=12), tmp_path / "run")
-    found, _ = account_ledger(tmp_path / "run")
+    summary = run_folder.carry_out(plan, pictures(clients=12), tmp_path / "run")
+    guarantee, _ = account_ledger(tmp_path / "run")
     planned = account(change_plan(plan, dim=summary["parameters"], data="noise"))
-    assert found.epsilon == planned.epsilon
-    assert found.correlated_noise_ratio == planned.correlated_noise_ratio
-    assert summary["bits_under_secagg"] == found.bits_under_secagg > 10
+    assert guarantee.epsilon == planned.epsilon
+    assert guarantee.correlated_noise_ratio == planned.correlated_noise_ratio
+    assert summary["bits_under_secagg"] == guarantee.bits_under_secagg > 10
 
 
-def test_users_take_turns():
-    people = Participants(PLAN, 12)
-    turns = [people.choose(turn) for turn in range(9)]
-    assert turns[0] == turns[3] == turns[6]
-    assert sorted(turns[0] + turns[1] + turns[2]) == list(range(12))
+def test_users_take_turns_in_a_fixed_order():
+    sampler = CohortSampler(PLAN, 12)
+    cohorts = [sampler.draw(round_index).clients for round_index in range(9)]
+    assert cohorts[0] == cohorts[3] == cohorts[6]
+    assert sorted(cohorts[0] + cohorts[1] + cohorts[2]) == list(range(12))
 
 
 @pytest.mark.parametrize(
@@ -156,14 +154,14 @@ def test_users_take_turns():
         ({"mechanism": StochasticRounding(clip=0.5, levels=16)}, "two levels"),
     ],
 )
-def test_plans_that_promise_too_much_are_refused(change, words):
+def test_plans_with_a_wrong_participation_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
-        Trainer(change_plan(PLAN, **change), federation(), model())
+        RunState(change_plan(PLAN, **change), federation(), model())
 
 
-def test_an_account_is_of_the_plans_server():
-    one, other = (
+def test_the_noise_in_the_model_depends_on_the_server_optimizer():
+    run, restored = (
         account(change_plan(PLAN, server=ServerStep(momentum=m, schedule="linear")), dim=50) for m in (0.0, 0.9)
     )
-    assert one.epsilon == other.epsilon
-    assert one.correlated_noise_ratio != other.correlated_noise_ratio
+    assert run.epsilon == restored.epsilon
+    assert run.correlated_noise_ratio != restored.correlated_noise_ratio

@@ -7,7 +7,7 @@ import torch
 from rqm import PBM, RQM, Noiseless, StochasticRounding
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import collected, pictures
 
@@ -33,20 +33,20 @@ def exact_convolutions(monkeypatch):
 @pytest.mark.parametrize("model", ["paper-cnn", "small-cnn", "linear"])
 def test_noise_free_runs_are_those_of_the_cpu(model, work):
     data, plan = pictures(), change_plan(PLAN, model=model, client=work)
-    here, there = Trainer(change_plan(plan, device="cpu"), data), Trainer(plan, data)
+    here, there = RunState(change_plan(plan, device="cpu"), data), RunState(plan, data)
     before = here.values.clone()
     for _ in range(plan.participation.rounds):
         one, other = here.step(), there.step()
         assert one.clients_loss == pytest.approx(other.clients_loss, rel=1e-4)
     moved = (here.values - before).norm()
     assert (here.values - there.values.cpu()).norm() < 1e-4 * moved
-    assert (there.work.batched is None) == (work.work == "local")
+    assert (there.updates.work.batched is None) == (work.work == "local")
 
 
 @pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), StochasticRounding(clip=1e-3, levels=4)], ids=repr)
 def test_the_decoded_mean_is_unbiased(mech):
     data = pictures()
-    quiet, noisy = (Trainer(change_plan(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
+    quiet, noisy = (RunState(change_plan(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
     truth = quiet.plan.mechanism.decode(collected(quiet, [0, 1, 4], 0)[0], 3)
     draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], turn)[0], 3) for turn in range(200)])
     error = max(mech.variance(np.linspace(-1e-3, 1e-3, 99))) ** 0.5 / (3 * len(draws)) ** 0.5  # at most
@@ -58,7 +58,7 @@ def test_the_decoded_mean_is_unbiased(mech):
 def test_trainers_that_are_done_give_their_memory_back():
     held = []
     for _ in range(5):
-        trainer = Trainer(PLAN, pictures(each=60))
+        trainer = RunState(PLAN, pictures(each=60))
         trainer.step()
         during = torch.cuda.memory_allocated()
         del trainer
@@ -70,7 +70,7 @@ def test_trainers_that_are_done_give_their_memory_back():
 @pytest.mark.parametrize("seed", range(12))
 def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert Trainer(change_plan(PLAN, seed=seed), pictures(each=200)).work.batched is not None
+    assert RunState(change_plan(PLAN, seed=seed), pictures(each=200)).updates.work.batched is not None
     assert torch.backends.cudnn.allow_tf32
 
 
@@ -78,10 +78,10 @@ def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
 def test_rotated_runs_have_the_mean_of_the_cpu(mech):
     data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=Transforms(l2_clip=0.05, rotate=True))
     quiet = change_plan(plan, mechanism=Noiseless(clip=1.0))
-    here, there = Trainer(change_plan(quiet, device="cpu"), data), Trainer(quiet, data)
+    here, there = RunState(change_plan(quiet, device="cpu"), data), RunState(quiet, data)
     one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
     assert (one - other).norm() < 1e-4 * one.norm()
-    noisy = Trainer(plan, data)
+    noisy = RunState(plan, data)
     draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() for _ in range(1)])
     spread = (draws[0] - one / 3).std()
     expected = 0.05 / 3 if isinstance(mech, Gaussian) else 2e-4 * 21 / 3**0.5
@@ -93,7 +93,7 @@ def test_few_coordinates_are_those_of_the_cpu(mech):
     few = Transforms(l2_clip=0.05, rotate=True, coordinates=5000)
     data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=few, min_survivors=3)
     quiet = change_plan(plan, mechanism=Noiseless(clip=1.0))
-    here, there = Trainer(change_plan(quiet, device="cpu"), data), Trainer(quiet, data)
+    here, there = RunState(change_plan(quiet, device="cpu"), data), RunState(quiet, data)
     one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
     assert one.shape == (5000,)
     assert (one - other).norm() < 1e-4 * one.norm()
@@ -101,7 +101,7 @@ def test_few_coordinates_are_those_of_the_cpu(mech):
         trainer.mean.decode(total.double(), 3, round_index=0) for trainer, total in ((here, one), (there, other.cuda()))
     ]
     assert (decoded[0] - decoded[1].cpu()).norm() < 1e-4 * decoded[0].norm()
-    noisy = Trainer(plan, data)
+    noisy = RunState(plan, data)
     spread = (mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() - one / 3).std()
     expected = noisy.mean.l2_bound / 3 if isinstance(mech, Gaussian) else 4e-3 * 6 / 3**0.5
     assert spread == pytest.approx(expected, rel=0.05)
@@ -109,12 +109,12 @@ def test_few_coordinates_are_those_of_the_cpu(mech):
 
 def test_a_run_repeats_itself_and_a_broken_client_sends_zero():
     data, plan = pictures(), change_plan(PLAN, mechanism=RQM(clip=1e-3))
-    runs = [Trainer(plan, data) for _ in range(2)]
+    runs = [RunState(plan, data) for _ in range(2)]
     for trainer in runs:
         for _ in range(3):
             trainer.step()
     assert (runs[0].values == runs[1].values).all()
-    quiet = Trainer(PLAN, data)
+    quiet = RunState(PLAN, data)
     quiet.values[0] = torch.nan  # every gradient is broken now
     total, losses = collected(quiet, [0, 1], 0)
     assert (total == 0).all()

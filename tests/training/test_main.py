@@ -1,4 +1,4 @@
-"""Training where there is nothing but torch, NumPy and SciPy."""
+"""Training on a machine with only torch, NumPy and SciPy."""
 
 import json
 import os
@@ -60,7 +60,7 @@ transforms = { l2_clip = 1.0, rotate = true, coordinates = 500 }
 
 
 @pytest.fixture
-def place(tmp_path):
+def folder(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "mnist-writers.npz",
@@ -73,26 +73,26 @@ def place(tmp_path):
     return tmp_path
 
 
-def bare(place, *args):
-    environment = {**os.environ, "RQM_DATA": str(place)}
+def bare(folder, *args):
+    environment = {**os.environ, "RQM_DATA": str(folder)}
     command = [sys.executable, "-c", BLOCK, *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_a_bare_machine_trains_and_goes_on(place):
-    out = place / "run"
-    done = bare(place, place / "plan.toml", "--out", out)
+def test_a_bare_machine_trains_and_resumes(folder):
+    out = folder / "run"
+    done = bare(folder, folder / "plan.toml", "--out", out)
     assert done.returncode == 0, done.stderr
     assert "round 3/3" in done.stderr
     assert json.loads((out / "summary.json").read_text())["rounds"] == 3
-    assert bare(place, place / "plan.toml", "--out", out).returncode == 0
-    other = bare(place, place / "plan.toml", "--out", out, "--set", "rounds=5")
-    assert other.returncode == 2
-    assert "another plan" in other.stderr
+    assert bare(folder, folder / "plan.toml", "--out", out).returncode == 0
+    changed = bare(folder, folder / "plan.toml", "--out", out, "--set", "rounds=5")
+    assert changed.returncode == 2
+    assert "another plan" in changed.stderr
 
 
-def test_a_bare_machine_sweeps(place):
-    done = bare(place, place / "plan.toml", "--sweep", "--out", place / "all")
+def test_a_bare_machine_sweeps(folder):
+    done = bare(folder, folder / "plan.toml", "--sweep", "--out", folder / "all")
     assert done.returncode == 0, done.stderr
     curves = json.loads(Path(done.stdout.strip()).read_text())
     assert list(curves) == ["RQM", "PBM", "few coordinates"]
@@ -110,45 +110,45 @@ mechanism = { mechanism = "rounding", clip = 0.02, levels = 2, margin = 60.0 }
 )
 
 
-def test_a_bare_machine_charges_and_reads_epsilon_from_a_certificate(place):
-    plan = place / "private.toml"
+def test_a_bare_machine_charges_and_reads_epsilon_from_a_certificate(folder):
+    plan = folder / "private.toml"
     plan.write_text(PRIVATE)
-    silent = bare(place, plan, "--out", place / "silent")
+    silent = bare(folder, plan, "--out", folder / "silent")
     assert silent.returncode == 0, silent.stderr
-    assert " ε " not in silent.stderr  # nobody there can tell
-    assert sum(read(place / "silent" / LEDGER)[1].values()) == 3
-    assert "epsilon" not in json.loads((place / "silent" / "summary.json").read_text())
-    wanted = json.loads(rqm("account", plan, "--save", place / "certificate.json", "--json").stdout)
-    told = bare(place, plan, "--certificate", place / "certificate.json", "--out", place / "told")
-    assert told.returncode == 0, told.stderr
-    assert f" ε {wanted['epsilon']:.4g}" in told.stderr
-    assert json.loads((place / "told" / "summary.json").read_text())["epsilon"] == wanted["epsilon"]
-    for folder in ("silent", "told"):  # here, where there is an accountant
-        assert json.loads(rqm("account", place / folder, "--json").stdout)["epsilon"] == wanted["epsilon"]
+    assert " ε " not in silent.stderr  # there is no accountant
+    assert sum(read(folder / "silent" / LEDGER)[1].values()) == 3
+    assert "epsilon" not in json.loads((folder / "silent" / "summary.json").read_text())
+    planned = json.loads(rqm("account", plan, "--save", folder / "certificate.json", "--json").stdout)
+    certified = bare(folder, plan, "--certificate", folder / "certificate.json", "--out", folder / "told")
+    assert certified.returncode == 0, certified.stderr
+    assert f" ε {planned['epsilon']:.4g}" in certified.stderr
+    assert json.loads((folder / "told" / "summary.json").read_text())["epsilon"] == planned["epsilon"]
+    for name in ("silent", "told"):  # here, where there is an accountant
+        assert json.loads(rqm("account", folder / name, "--json").stdout)["epsilon"] == planned["epsilon"]
 
 
 @pytest.mark.slow
-def test_a_bare_machine_keeps_a_budget_by_a_certificate(place):
-    plan = place / "private.toml"
+def test_a_bare_machine_keeps_a_budget_by_a_certificate(folder):
+    plan = folder / "private.toml"
     plan.write_text(PRIVATE)
-    rqm("account", plan, "--save", place / "certificate.json", "--json")
-    epsilons = json.loads((place / "certificate.json").read_text())["certificates"][0]["epsilons"]
+    rqm("account", plan, "--save", folder / "certificate.json", "--json")
+    epsilons = json.loads((folder / "certificate.json").read_text())["certificates"][0]["epsilons"]
     budget = f"budget_epsilon={1.01 * epsilons[1]}"
     stopped = bare(
-        place, plan, "--set", budget, "--certificate", place / "certificate.json", "--out", place / "stopped"
+        folder, plan, "--set", budget, "--certificate", folder / "certificate.json", "--out", folder / "stopped"
     )
     assert stopped.returncode == 0, stopped.stderr
-    assert json.loads((place / "stopped" / "summary.json").read_text())["rounds"] == 2
-    nobody = bare(place, plan, "--set", budget, "--out", place / "nobody")
+    assert json.loads((folder / "stopped" / "summary.json").read_text())["rounds"] == 2
+    nobody = bare(folder, plan, "--set", budget, "--out", folder / "nobody")
     assert nobody.returncode == 2
     assert "give a certificate" in nobody.stderr
-    other = bare(
-        place, plan, "--set", "clients=5", "--certificate", place / "certificate.json", "--out", place / "other"
+    changed = bare(
+        folder, plan, "--set", "clients=5", "--certificate", folder / "certificate.json", "--out", folder / "other"
     )
-    assert other.returncode == 2
-    assert "is for another plan" in other.stderr
-    assert not (place / "nobody").exists()
-    assert not (place / "other").exists()
+    assert changed.returncode == 2
+    assert "is for another plan" in changed.stderr
+    assert not (folder / "nobody").exists()
+    assert not (folder / "other").exists()
 
 
 NO_TORCH = """
@@ -165,17 +165,17 @@ main()
 """
 
 
-def test_accounting_needs_no_torch(place):
-    (place / "private.toml").write_text(PRIVATE)
+def test_accounting_needs_no_torch(folder):
+    (folder / "private.toml").write_text(PRIVATE)
     code = NO_TORCH
     for args in (("account", "private.toml", "--json"), ("account", "user-level-server", "--set", "rounds=2")):
-        done = process("-c", code, *args, cwd=place)
+        done = process("-c", code, *args, cwd=folder)
         assert done.returncode == 0, done.stderr
-    assert json.loads(process("-c", code, "account", "private.toml", "--json", cwd=place).stdout)["dim"] == 8192
+    assert json.loads(process("-c", code, "account", "private.toml", "--json", cwd=folder).stdout)["dim"] == 8192
 
 
-def test_errors_are_one_line(place):
-    done = bare(place, place / "plan.toml", "--out", place / "run", "--set", "ronds=3")
+def test_errors_are_one_line(folder):
+    done = bare(folder, folder / "plan.toml", "--out", folder / "run", "--set", "ronds=3")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [done.stderr.strip()]
     assert "did you mean rounds?" in done.stderr

@@ -14,8 +14,8 @@ from rqm.plan.account import account_ledger
 from rqm.plan.folder import read_checkpoint
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
-from rqm.training.run import carry_out
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
+from rqm.training.run_folder import carry_out
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model, pictures
 from tools.methods import Run
@@ -51,7 +51,7 @@ def half_square(outputs, labels):
 
 def trained(work, rounds, data=None, **client):
     plan = change_plan(PLAN, rounds=rounds, client=replace(PLAN.client, work=work, **client))
-    trainer = Trainer(plan, data or quadratics(), line(), loss=half_square)
+    trainer = RunState(plan, data or quadratics(), line(), loss=half_square)
     for _ in range(rounds):
         trainer.step()
     return trainer
@@ -83,7 +83,7 @@ def test_fedcomgate_is_its_definition(rounds):
         x = x - mean
     trainer = trained("fedcomgate", rounds)
     assert trainer.values.numpy() == pytest.approx(x.numpy(), abs=1e-5)
-    assert trainer.corrections.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
+    assert trainer.updates.client_state.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
     plain = trained("local", rounds).values.numpy()
     assert (plain == pytest.approx(x.numpy(), abs=1e-5)) == (rounds == 1)  # the first has nothing to correct
 
@@ -107,7 +107,7 @@ def test_fedaq_is_its_definition():
         x, xa = sum(ws) / USERS, sum(as_) / USERS
     trainer = trained("fedaq", rounds, convexity=mu)
     assert trainer.values.numpy() == pytest.approx(xa.numpy(), abs=1e-5)
-    assert trainer.state.numpy() == pytest.approx(x.numpy(), abs=1e-5)
+    assert trainer.tensors["state"].numpy() == pytest.approx(x.numpy(), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -139,14 +139,14 @@ def test_acceleration_needs_fewer_rounds():
 
 def test_a_client_that_is_lost_keeps_its_correction():
     plan = change_plan(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
-    trainer = Trainer(plan, quadratics(), line(), loss=half_square)
+    trainer = RunState(plan, quadratics(), line(), loss=half_square)
     for turn in range(plan.participation.rounds):
-        before = trainer.corrections.clone()
-        staying = trainer.participants.survive(trainer.participants.choose(turn), turn)
+        before = trainer.updates.client_state.clone()
+        staying = trainer.cohorts.draw(turn).survivors
         trainer.step()
-        moved = (trainer.corrections != before).any(dim=1)
+        moved = (trainer.updates.client_state != before).any(dim=1)
         assert [client for client in range(USERS) if moved[client]] == sorted(staying)
-    assert trainer.corrections.abs().max() > 0
+    assert trainer.updates.client_state.abs().max() > 0
 
 
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
@@ -164,19 +164,20 @@ def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
     made = []
 
     def trainer(plan, data):
-        made.append(Trainer(plan, data, model()))
+        made.append(RunState(plan, data, model()))
         return made[-1]
 
     straight = trainer(plan, federation())
-    while straight.done < plan.participation.rounds:
+    while straight.rounds_done < plan.participation.rounds:
         straight.step()
     late = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
         carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(late))
     carry_out(plan, federation(), tmp_path / "run", make=trainer)
     assert torch.equal(made[-1].values, straight.values)
-    name = "corrections" if work == "fedcomgate" else "state"
-    again, first = (getattr(one, name) for one in (made[-1], straight))
+    again, first = (
+        one.updates.client_state if work == "fedcomgate" else one.tensors["state"] for one in (made[-1], straight)
+    )
     assert torch.equal(again, first)
     assert first.abs().max() > 0
 
@@ -186,7 +187,7 @@ def test_what_clients_remember_is_in_no_file_that_others_read(tmp_path):
     late, folder, seen = iter((False, True)), tmp_path / "run", []
 
     def trainer(plan, data):
-        seen.append(Trainer(plan, data, model()))
+        seen.append(RunState(plan, data, model()))
         return seen[-1]
 
     def kept():
@@ -273,10 +274,10 @@ def test_corrections_are_of_what_was_sent(adapt):
         client=replace(PLAN.client, work="fedcomgate"),
         transforms=Transforms(l2_clip=0.01, rotate=True),
     )
-    trainer = Trainer(plan, quadratics(), line(), loss=half_square)
+    trainer = RunState(plan, quadratics(), line(), loss=half_square)
     trainer.step()
-    assert trainer.corrections.abs().max() > 1e-4
-    assert trainer.corrections.sum(dim=0).abs().max() < 1e-4 * USERS
+    assert trainer.updates.client_state.abs().max() > 1e-4
+    assert trainer.updates.client_state.sum(dim=0).abs().max() < 1e-4 * USERS
 
 
 def test_the_account_counts_both_vectors_of_fedaq():
@@ -336,7 +337,7 @@ def test_all_clients_at_once_are_each_of_them_alone(work):
         rounds=3,
         dim=7850,
     )
-    alone, together = Trainer(plan, data), Run(plan, data)
+    alone, together = RunState(plan, data), Run(plan, data)
     for _ in range(3):
         alone.step()
         together.step()

@@ -12,9 +12,9 @@ from rqm.bounds import gaussian_epsilon
 from rqm.mechanisms.pbm import PBM
 from rqm.plan.plan import Adapt, ClientWork, Transforms
 from rqm.related.vqsgd import VQSGD
+from rqm.training.loop import RunState
 from rqm.training.quantile import Quantile
-from rqm.training.run import carry_out
-from rqm.training.trainer import Trainer
+from rqm.training.run_folder import carry_out
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
 
@@ -109,10 +109,10 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
     plan = change_plan(PLAN, client=ClientWork(work=work, batch=5), checkpoint_every=2)
 
     def trainer(plan, data):
-        return Trainer(plan, data, model())
+        return RunState(plan, data, model())
 
-    straight = Trainer(plan, federation(), model())
-    while straight.done < plan.participation.rounds:
+    straight = RunState(plan, federation(), model())
+    while straight.rounds_done < plan.participation.rounds:
         straight.step()
     late = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
@@ -124,9 +124,9 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
         return again[0]
 
     carry_out(plan, federation(), tmp_path / "run", make=kept)
-    assert torch.equal(again[0].clip, straight.clip)
+    assert torch.equal(again[0].tensors["clip"], straight.tensors["clip"])
     assert torch.equal(again[0].values, straight.values)
-    assert float(straight.clip) != pytest.approx(log(0.5))
+    assert float(straight.tensors["clip"]) != pytest.approx(log(0.5))
 
 
 @pytest.mark.parametrize(
@@ -134,19 +134,19 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
 )
 def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
-    trainer = Trainer(change_plan(PLAN, mechanism=mechanism), federation(), model())
-    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.max_length, CPU), [], trainer.aggregator.collect
+    trainer = RunState(change_plan(PLAN, mechanism=mechanism), federation(), model())
+    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.max_length, CPU), [], trainer.secure_sum.reveal
 
     def overheard(*given):
         found = collect(*given)
         seen.append(found.total.clone())
         return found
 
-    trainer.aggregator.collect = overheard
+    trainer.secure_sum.reveal = overheard
     for turn in range(PLAN.participation.rounds):
         trainer.step()
         again.take(trainer.mean.decode(seen[turn], PLAN.participation.clients, round_index=turn))
-        assert torch.equal(again.state, trainer.clip)
+        assert torch.equal(again.state, trainer.tensors["clip"])
     assert float(again.state) != pytest.approx(log(0.5))
 
 

@@ -1,4 +1,4 @@
-"""Training across silos: what a silo sends, what the server makes of it, and that it learns."""
+"""Training across silos: sampling of records, sums of silos, and correlated noise."""
 
 from dataclasses import replace
 
@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from rqm import Plan, simulate
+from rqm.correlated.simulated_chain import SimulatedChain
+from rqm.training.loop import RunState
+from rqm.training.observer import Observer
 from rqm.training.records import taken
-from rqm.training.trainer import Trainer
 from tests.training.small import federation, model
 
 NOISE = {"mechanism": "discrete-gaussian", "clip": 4.0, "scale": 0.15, "steps": 1023, "bits": 13}
@@ -33,11 +35,11 @@ def plan(**changes):
     return Plan.from_dict(PLAN | changes)
 
 
-def trainer(one, **options):
-    return Trainer(one, federation(), model(), **options)
+def run_state(silo_plan, **options):
+    return RunState(silo_plan, federation(), model(), **options)
 
 
-def test_a_federation_of_silos_learns_and_says_what_it_costs_a_record(tmp_path):
+def test_silos_learn_and_state_the_epsilon_of_a_record(tmp_path):
     run = simulate(plan(), model(), federation(), folder=tmp_path)
     last = list(run)[-1]
     assert last.accuracy > 0.7
@@ -46,133 +48,131 @@ def test_a_federation_of_silos_learns_and_says_what_it_costs_a_record(tmp_path):
     assert 0 < run.guarantee.epsilon < 30
 
 
-def test_users_are_put_together_to_silos_and_no_record_is_lost():
-    made = trainer(plan())
-    assert len(made.data.train) == 3
-    assert made.data.train.sizes.sum() == federation().train.sizes.sum()
+def test_users_are_merged_to_silos():
+    state = run_state(plan())
+    assert len(state.data.train) == 3
+    assert state.data.train.sizes.sum() == federation().train.sizes.sum()
 
 
-def test_each_silo_draws_its_own_records_anew_in_every_round_and_the_same_again():
-    made = trainer(plan())
-    totals = {}
-    for silo, turn in [(0, 0), (0, 1), (1, 0)]:
-        source = made.aggregator._source(8, turn, silo)
-        totals[silo, turn] = made.work.records(silo, turn, source.words)
-    again = made.work.records(0, 0, made.aggregator._source(8, 0, 0).words)
-    torch.testing.assert_close(again.total, totals[0, 0].total)
-    assert not torch.equal(totals[0, 0].total, totals[0, 1].total)
-    counts = [made.work.records(0, turn, made.aggregator._source(8, turn, 0).words).records for turn in range(200)]
-    size = made.data.train.sizes[0]
+def test_silos_sample_records_by_round_and_seed():
+    def sampled(silo, round_index):
+        return run_state(plan()).updates.vector(silo, round_index)[0][0]
+
+    torch.testing.assert_close(sampled(0, 0).total, sampled(0, 0).total)
+    assert not torch.equal(sampled(0, 0).total, sampled(0, 1).total)
+    updates = run_state(plan()).updates
+    counts = [updates.vector(0, round_index)[0][0].records for round_index in range(200)]
+    size = run_state(plan()).data.train.sizes[0]
     assert np.mean(counts) == pytest.approx(size / 2, abs=5 * (size / 4 / 200) ** 0.5)
     assert np.var(counts) == pytest.approx(size / 4, rel=0.5)
 
 
 def test_in_a_fixed_order_every_record_comes_once_an_epoch():
-    made = trainer(plan(**IN_ORDER, neighboring="replace-one"))
-    counts = [made.work.records(1, turn, lambda count: [0] * count).records for turn in range(4)]
-    assert sum(counts) == made.data.train.sizes[1]
+    state = run_state(plan(**IN_ORDER, neighboring="replace-one"))
+    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(4)]
+    assert sum(counts) == state.data.train.sizes[1]
     assert max(counts) - min(counts) <= 1
 
 
 def test_the_server_divides_by_a_public_number_of_records():
     quiet = {"mechanism": "noiseless", "clip": 1e6}
-    seen = []
+    means = []
 
-    class Watching(Trainer.__init__.__globals__["Observer"]):
-        def learns(self, turn, mean):
-            seen.append(mean.clone())
+    class Watching(Observer):
+        def learns(self, round_index, mean):
+            means.append(mean.clone())
 
     for batch in (60, 120):
-        one = plan(mechanism=quiet, rounds=1, records=PLAN["records"] | {"batch": batch, "sampling_rate": 1.0})
-        trainer(replace(one, transforms=replace(one.transforms, rotate=False)), observer=Watching()).step()
-    torch.testing.assert_close(seen[0], 2 * seen[1])
+        silo_plan = plan(mechanism=quiet, rounds=1, records=PLAN["records"] | {"batch": batch, "sampling_rate": 1.0})
+        run_state(
+            replace(silo_plan, transforms=replace(silo_plan.transforms, rotate=False)), observer=Watching()
+        ).step()
+    torch.testing.assert_close(means[0], 2 * means[1])
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_the_true_protocol_adds_up_silos(secure):
-    made = trainer(plan(secagg="real", rounds=2), secure=secure)
-    ideal = trainer(plan(rounds=2))
-    found = [one.step() for one in (made, ideal)]
-    assert found[0].secagg_bytes_up > 0
-    if not secure:
-        torch.testing.assert_close(made.values, ideal.values)
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_the_real_protocol_adds_up_silos(is_secure):
+    state = run_state(plan(secagg="real", rounds=2), is_secure=is_secure)
+    ideal = run_state(plan(rounds=2))
+    outcomes = [run.step() for run in (state, ideal)]
+    assert outcomes[0].secagg_bytes_up > 0
+    if not is_secure:
+        torch.testing.assert_close(state.values, ideal.values)
 
 
-def test_models_that_mix_records_are_refused_before_anything_is_done():
+def test_models_that_mix_records_are_refused():
     mixing = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     with pytest.raises(ValueError, match="batch normalisation"):
-        Trainer(plan(), federation(), mixing)
+        RunState(plan(), federation(), mixing)
     with pytest.raises(ValueError, match="loss: must give one number for every record"):
-        trainer(plan(), loss=nn.CrossEntropyLoss())
+        run_state(plan(), loss=nn.CrossEntropyLoss())
 
 
 def test_more_silos_than_users_are_refused():
     with pytest.raises(ValueError, match="silos = 40: must be at most 12"):
-        trainer(plan(records=PLAN["records"] | {"silos": 40}))
+        run_state(plan(records=PLAN["records"] | {"silos": 40}))
 
 
 HELD = IN_ORDER | {"noise": 40.0, "mechanism": NOISE | {"bits": 14}}
 
 
-def test_in_an_order_of_their_own_records_move_no_others():
-    made = trainer(plan(**IN_ORDER))
-    counts = [made.work.records(1, turn, lambda count: [0] * count).records for turn in range(8)]
-    assert sum(counts[:4]) == made.data.train.sizes[1]
+def test_a_record_does_not_change_the_batches_of_others():
+    state = run_state(plan(**IN_ORDER))
+    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(8)]
+    assert sum(counts[:4]) == state.data.train.sizes[1]
     assert counts[:4] == counts[4:]
     words = np.arange(40, dtype=np.uint64) ** 2  # a record's own, whoever else is there
-    batch = [set(words[taken(None, 4, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
+    batch = [set(words[taken(None, 4, 40, round_index, lambda _: None, words)].tolist()) for round_index in range(4)]
     fewer = np.delete(words, 7)
-    less = [set(fewer[taken(None, 4, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
-    assert sum(len(one - other) for one, other in zip(batch, less, strict=True)) == 1
+    less = [set(fewer[taken(None, 4, 39, round_index, lambda _: None, fewer)].tolist()) for round_index in range(4)]
+    assert sum(len(words_ - smaller) for words_, smaller in zip(batch, less, strict=True)) == 1
 
 
-def rounds_of(made, count):
-    """The sums of so many rounds, as they are revealed, and those of the same inputs without transient noise."""
-    seen = []
-    for turn in range(count):
-        chosen = made.participants.choose(turn)
-        staying, before = made.participants.survive(chosen, turn), made.participants.before(turn)
-        seen.append(made.aggregator.collect(chosen, staying, turn, before).total.long())
-        made.done += 1
-    return torch.stack(seen)
+def sums_of(state, count, *, is_correlated=True):
+    """The sums of some rounds as they are revealed; without correlated noise, of the same messages."""
+    if not is_correlated:
+        state.secure_sum.chain = SimulatedChain()
+    cohorts = [state.cohorts.draw(round_index) for round_index in range(count)]
+    return torch.stack([state.secure_sum.reveal(state.updates, cohort).total.long() for cohort in cohorts])
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_silo_takes_its_noise_back_in_its_next_message(secure):
-    held = trainer(plan(**HELD, rounds=6), secure=secure)
-    modulus = held.mean.modulus
-    if secure:  # nobody can draw it again
-        rounds_of(held, 2)
-        assert held.secret.shape == (3, held.coordinates)
-        return
-    plain = trainer(plan(**HELD, rounds=6))
-    plain.aggregator._replace = lambda *_: None
-    apart = (rounds_of(held, 6) - rounds_of(plain, 6)) % modulus
-    noise = torch.stack([sum(held.aggregator._own(turn, silo) for silo in range(3)) for turn in range(6)]).long()
-    assert torch.equal(apart.cumsum(dim=0) % modulus, noise % modulus)  # of all that was added only the last is left
+def noise_of(state, round_index, silos):
+    return sum((state.secure_sum.chain.state_of(round_index, silo).added for silo in silos), torch.tensor(0)).long()
+
+
+def test_secure_noise_of_silos_is_kept_for_the_next_round():
+    state = run_state(plan(**HELD, rounds=6), is_secure=True)
+    sums_of(state, 2)
+    assert state.secure_sum.chain.secret(2).shape == (3, state.mean.coordinates)
+
+
+def test_a_silo_cancels_its_noise_in_its_next_message():
+    state, plain = (run_state(plan(**HELD, rounds=6)) for _ in range(2))
+    added = (sums_of(state, 6) - sums_of(plain, 6, is_correlated=False)) % state.mean.modulus
+    noise = torch.stack([noise_of(state, round_index, range(3)) for round_index in range(6)])
+    assert torch.equal(added.cumsum(dim=0) % state.mean.modulus, noise % state.mean.modulus)  # only the last is left
     assert noise.float().std() == pytest.approx(40 * 3**0.5, rel=0.1)
 
 
-def test_a_silo_that_is_away_leaves_its_noise_in_and_begins_anew():
-    held = trainer(plan(**HELD, rounds=6, lost=0.3, min_survivors=1))
-    plain = trainer(plan(**HELD, rounds=6, lost=0.3, min_survivors=1))
-    plain.aggregator._replace = lambda *_: None
-    there = [set(held.participants.survive(held.participants.choose(turn), turn)) for turn in range(6)]
-    assert any(len(one) < 3 for one in there)
-    apart = (rounds_of(held, 6) - rounds_of(plain, 6)) % held.mean.modulus
-    for turn in range(6):
-        expected = sum(held.aggregator._own(turn, silo) for silo in there[turn]).long()
-        for silo in there[turn] & there[turn - 1] if turn else ():
-            expected = expected - held.aggregator._own(turn - 1, silo)
-        assert torch.equal(apart[turn], expected % held.mean.modulus)
+def test_a_silo_that_drops_out_leaves_its_noise_in_the_model_and_begins_anew():
+    state, plain = (run_state(plan(**HELD, rounds=6, lost=0.3, min_survivors=1)) for _ in range(2))
+    survivors = [set(state.cohorts.draw(round_index).survivors) for round_index in range(6)]
+    assert any(len(silos) < 3 for silos in survivors)
+    added = (sums_of(state, 6) - sums_of(plain, 6, is_correlated=False)) % state.mean.modulus
+    for round_index in range(6):
+        expected = noise_of(state, round_index, survivors[round_index])
+        if round_index:
+            settling = survivors[round_index] & survivors[round_index - 1]
+            expected = expected - noise_of(state, round_index - 1, settling)
+        assert torch.equal(added[round_index], expected % state.mean.modulus)
 
 
-def test_the_true_protocol_takes_noise_back_in_one_message():
-    made, ideal = (trainer(plan(**HELD, rounds=3, secagg=how)) for how in ("real", "ideal"))
-    assert torch.equal(rounds_of(made, 3), rounds_of(ideal, 3))
+def test_the_real_protocol_settles_in_the_same_message():
+    real, ideal = (run_state(plan(**HELD, rounds=3, secagg=kind)) for kind in ("real", "ideal"))
+    assert torch.equal(sums_of(real, 3), sums_of(ideal, 3))
 
 
-def test_silos_learn_with_noise_that_cancels(tmp_path):
+def test_silos_learn_with_correlated_noise(tmp_path):
     run = simulate(plan(**HELD, rounds=16), model(), federation(), folder=tmp_path)
     assert list(run)[-1].accuracy > 0.7
     assert run.guarantee.participation.min_separation == 4

@@ -9,8 +9,8 @@ from torch.nn import functional
 from rqm import RQM, Noiseless
 from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.related.vqsgd import VQSGD
+from rqm.training.loop import RunState
 from rqm.training.together import EXAMPLES, FLOATS, Together
-from rqm.training.trainer import Trainer
 from rqm.training.workers import Worker
 from tests.plans import change_plan, make_plan
 from tests.training.small import collected, federation, model, pictures
@@ -99,13 +99,13 @@ WORK = {
 @pytest.mark.parametrize("plan", WORK.values(), ids=WORK)
 def test_a_round_is_that_of_one_client_after_the_other(plan):
     data = pictures(clients=12, each=3)
-    many, alone = Trainer(plan, data), Trainer(plan, data)
-    assert many.work.together is not None
-    alone.work.together = None
+    many, alone = RunState(plan, data), RunState(plan, data)
+    assert many.updates.work.together is not None
+    alone.updates.work.together = None
     for _ in range(2):
         one, other = many.step(), alone.step()
         assert one.clients_loss == pytest.approx(other.clients_loss, rel=1e-4)
-    moved = (alone.values - Trainer(plan, data).values).norm()
+    moved = (alone.values - RunState(plan, data).values).norm()
     assert (many.values - alone.values).norm() < 1e-2 * moved  # a draw in ten thousand may fall the other way
 
 
@@ -115,8 +115,8 @@ def test_what_is_sent_does_not_depend_on_the_number_of_workers(monkeypatch):
     data, found = pictures(clients=12, each=3), []
     for cores in (1, 2, 3):
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
-        trainer = Trainer(PLAN, data)
-        assert trainer.work.workers.count == cores
+        trainer = RunState(PLAN, data)
+        assert trainer.updates.work.workers.count == cores
         trainer.step()
         found.append(trainer.values)
     assert torch.equal(found[0], found[1])
@@ -126,8 +126,8 @@ def test_what_is_sent_does_not_depend_on_the_number_of_workers(monkeypatch):
 def test_a_broken_client_spoils_nobody_else():
     plan = change_plan(PLAN, data="blobs", model="own", mechanism=Noiseless(clip=10.0))
     data = federation()
-    with_it, without = (Trainer(change_plan(plan, clients=5), data, model()) for _ in range(2))
-    assert with_it.work.together is not None
+    with_it, without = (RunState(change_plan(plan, clients=5), data, model()) for _ in range(2))
+    assert with_it.updates.work.together is not None
     before, _ = collected(without, [1, 6, 8], 0)
     data.train.inputs[data.train.offsets[4] : data.train.offsets[5]] = torch.nan
     total, losses = collected(with_it, [1, 4, 6, 8], 0)
@@ -141,12 +141,12 @@ def test_large_clients_and_those_an_audit_plants_in_go_one_after_the_other():
     class Plants(Observer):
         plants = True
 
-    assert Trainer(PLAN, pictures(clients=9, each=EXAMPLES["cpu"])).work.together is None
-    assert Trainer(PLAN, pictures(clients=9), observer=Plants()).work.together is None
-    mean_only = Trainer(
+    assert RunState(PLAN, pictures(clients=9, each=EXAMPLES["cpu"])).updates.work.together is None
+    assert RunState(PLAN, pictures(clients=9), observer=Plants()).updates.work.together is None
+    mean_only = RunState(
         change_plan(PLAN, data="blobs", model="own"),
         federation(),
         model(),
         loss=functional.cross_entropy,
     )
-    assert mean_only.work.together is None  # a loss that gives no number for every example
+    assert mean_only.updates.work.together is None  # a loss that gives no number for every example

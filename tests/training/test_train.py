@@ -1,4 +1,4 @@
-"""``rqm.train``: any model, any loss, one's own data; what it says is what it does; what no ε covers is refused."""
+"""`rqm.train`: models, losses and data of the caller, the guarantee, and refusals."""
 
 import json
 import signal
@@ -19,8 +19,8 @@ from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.account import account_ledger
 from rqm.plan.plan import ClientWork
 from rqm.training import checkpoint
-from rqm.training.defaults import Wanted, found_mean, plan_for
-from rqm.training.trainer import Trainer
+from rqm.training.defaults import TrainingRequest, plan_for
+from rqm.training.loop import RunState
 from rqm.verify import verify
 from tests.training.small import federation, model
 
@@ -29,15 +29,15 @@ def people(count=60, seed=0):
     """Three classes, and everybody with another number of examples."""
     rng = np.random.default_rng(seed)
     centres = np.array([[2.0, 0.0], [-1.0, 2.0], [-1.0, -2.0]])
-    found = []
+    users = []
     for _ in range(count):
         y = rng.integers(0, 3, size=rng.integers(1, 12))
-        found.append((centres[y] + rng.normal(size=(len(y), 2)), y))
-    return found
+        users.append((centres[y] + rng.normal(size=(len(y), 2)), y))
+    return users
 
 
 def held_out(count=400):
-    x, y = (np.concatenate(part) for part in zip(*people(count, seed=9), strict=True))
+    x, y = (np.concatenate(arrays) for arrays in zip(*people(count, seed=9), strict=True))
     return x, y
 
 
@@ -49,7 +49,7 @@ def trained():
     return rqm.train(model(), people(), test=held_out(), **FEW)
 
 
-def test_it_learns_and_promises(trained):
+def test_train_learns_with_a_certified_guarantee(trained):
     assert trained.evaluation["accuracy"] > 0.75
     assert trained.evaluation["released"]
     assert 7.5 < trained.guarantee.epsilon <= 8
@@ -61,47 +61,47 @@ def test_it_learns_and_promises(trained):
 
 
 def test_the_sentence_has_every_condition(trained):
-    said, found = str(trained.guarantee), trained.guarantee.details
-    assert "\n" not in said
-    assert said.count(". ") == 0
+    sentence, details = str(trained.guarantee), trained.guarantee.details
+    assert "\n" not in sentence
+    assert sentence.count(". ") == 0
     for words in (
         "Certified for every user",
         "the server",
         "another user's data in their place",
-        f"ε = {found.epsilon:.4g}",
+        f"ε = {details.epsilon:.4g}",
         "δ = 1e-05",
         "all 20 clients of every round are honest",
-        f"a user takes part in at most {found.participations} of the 12 rounds",
+        f"a user takes part in at most {details.participations} of the 12 rounds",
         "in this process, which has seen their data",
     ):
-        assert words in said
-    assert "imulat" not in said
-    assert escape(said) in trained.guarantee._repr_html_()
+        assert words in sentence
+    assert "imulat" not in sentence
+    assert escape(sentence) in trained.guarantee._repr_html_()
 
 
-def test_the_given_model_is_left_alone():
+def test_the_given_model_does_not_change():
     net = model()
-    before = [p.clone() for p in net.parameters()]
+    original = [p.clone() for p in net.parameters()]
     rqm.train(net, people(), **FEW | {"rounds": 2})
-    assert all(torch.equal(*pair) for pair in zip(before, net.parameters(), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(original, net.parameters(), strict=True))
 
 
 @pytest.mark.slow
 def test_secure_runs_differ_and_seeded_ones_do_not():
     runs = [rqm.train(model(), people(), **FEW, seed=seed) for seed in (None, None, 3, 3)]
-    weights = [torch.cat([p.detach().flatten() for p in one.model.parameters()]) for one in runs]
+    weights = [torch.cat([p.detach().flatten() for p in result.model.parameters()]) for result in runs]
     assert not torch.equal(weights[0], weights[1])
     assert torch.equal(weights[2], weights[3])
-    for one in runs[2:]:
-        assert one.guarantee.simulated
-        assert not one.guarantee.certified
-        assert str(one.guarantee).startswith("A simulation (anyone can repeat the noise of seed 3")
+    for result in runs[2:]:
+        assert result.guarantee.simulated
+        assert not result.guarantee.certified
+        assert str(result.guarantee).startswith("A simulation (anyone can repeat the noise of seed 3")
 
 
-def test_the_ledger_of_a_secure_run_is_a_deployments_and_a_seeded_one_says_so(tmp_path):
+def test_the_ledger_says_whether_randomness_was_seeded(tmp_path):
     result = rqm.train(model(), people(), **FEW, out=tmp_path / "secure")
-    about, charges, *_ = read(tmp_path / "secure" / LEDGER)
-    assert "seeded" not in about
+    header, charges, *_ = read(tmp_path / "secure" / LEDGER)
+    assert "seeded" not in header
     assert charges == dict.fromkeys(range(12), 1)
     assert account_ledger(tmp_path / "secure")[0].epsilon == result.guarantee.epsilon
     assert not verify(tmp_path / "secure").wrong
@@ -113,24 +113,24 @@ def test_the_ledger_of_a_secure_run_is_a_deployments_and_a_seeded_one_says_so(tm
         rqm.train(model(), people(), **FEW, out=tmp_path / "secure", seed=rqm.Plan.of_run(tmp_path / "secure").seed)
 
 
-def test_three_shapes_of_data_are_one():
-    some = people()
-    x, y = (np.concatenate(part) for part in zip(*some, strict=True))
-    ids = np.repeat(np.arange(60), [len(labels) for _, labels in some])
-    sets = [torch.utils.data.TensorDataset(torch.tensor(a).float(), torch.tensor(b)) for a, b in some]
-    found = [as_federated_data(some), as_federated_data((x, y), ids), as_federated_data(sets)]
-    for one in found:
-        assert (one.train.offsets == found[0].train.offsets).all()
-        assert torch.equal(one.train.inputs, found[0].train.inputs)
-        assert torch.equal(one.train.labels, found[0].train.labels)
+def test_data_can_have_three_forms():
+    users = people()
+    x, y = (np.concatenate(arrays) for arrays in zip(*users, strict=True))
+    ids = np.repeat(np.arange(60), [len(labels) for _, labels in users])
+    sets = [torch.utils.data.TensorDataset(torch.tensor(a).float(), torch.tensor(b)) for a, b in users]
+    datasets = [as_federated_data(users), as_federated_data((x, y), ids), as_federated_data(sets)]
+    for dataset in datasets:
+        assert (dataset.train.offsets == datasets[0].train.offsets).all()
+        assert torch.equal(dataset.train.inputs, datasets[0].train.inputs)
+        assert torch.equal(dataset.train.labels, datasets[0].train.labels)
     shuffled = np.random.default_rng(0).permutation(len(y))
     again = as_federated_data((x[shuffled], y[shuffled]), ids[shuffled])
-    assert (again.train.sizes == found[0].train.sizes).all()
-    assert again.train[7][1].sort().values.tolist() == sorted(some[7][1].tolist())
+    assert (again.train.sizes == datasets[0].train.sizes).all()
+    assert again.train[7][1].sort().values.tolist() == sorted(users[7][1].tolist())
 
 
 @pytest.mark.slow
-def test_federated_data_goes_in_as_it_is():
+def test_federated_data_are_accepted():
     result = rqm.train(model(), federation(clients=20), epsilon=50, rounds=3, clients=10, progress=False)
     assert result.plan.data == "blobs"
     assert result.evaluation
@@ -141,8 +141,8 @@ def test_a_regression():
     users = [(x, x @ truth) for x in rng.normal(size=(60, 5, 2))]
     test = (x := rng.normal(size=(50, 2)), x @ truth)
     result = rqm.train(nn.Linear(2, 1), users, loss=nn.MSELoss(), test=test, **FEW | {"rate": 0.3})
-    seen = [line["loss"] for line in result.history if "loss" in line]
-    assert seen[-1] < 0.5 * seen[0]
+    test_losses = [line["loss"] for line in result.history if "loss" in line]
+    assert test_losses[-1] < 0.5 * test_losses[0]
     assert "accuracy" not in result.evaluation
 
 
@@ -187,7 +187,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_work_is_refused_in_one_line(name, tmp_path):
+def test_errors_have_one_line(name, tmp_path):
     net, change, words = REFUSED[name]
     with pytest.raises((ValueError, TypeError)) as error:
         rqm.train(net, people(), **FEW | change, out=tmp_path / "run")
@@ -227,30 +227,30 @@ def test_a_sparse_embedding_is_refused():
 
 @pytest.mark.parametrize("users", [50, 150, 900, 5000, 10**6])
 @pytest.mark.slow
-def test_turns_are_what_the_account_counts_on(users):
+def test_default_plans_keep_their_participation_limit(users):
     """Whatever the number of users, the plan is one that can be carried out, and keeps ε."""
-    plan = plan_for(Wanted(4.0, rounds=30, noise="independent"), users, 200, seed=0)
+    plan = plan_for(TrainingRequest(4.0, rounds=30, noise="independent"), users, 200, seed=0)
     assert plan.participation.clients == {50: 50, 150: 100, 900: 100, 5000: 500, 10**6: 1000}[users]
     assert rqm.account(plan).epsilon <= 4
     assert plan.delta == min(1e-5, 1 / users)
     if users <= 5000:
         net = nn.Linear(1, 100)
         data = as_federated_data((np.ones((users, 1)), np.zeros(users, int)), np.arange(users))
-        trainer = Trainer(plan, data, net)
-        taken = np.bincount(np.concatenate([trainer.participants.choose(turn) for turn in range(30)]))
+        state = RunState(plan, data, net)
+        taken = np.bincount(np.concatenate([state.cohorts.clients(round_index) for round_index in range(30)]))
         assert taken.max() <= rqm.account(plan).participations
 
 
-def test_noise_cancels_where_that_is_better():
-    small, large = (found_mean(Wanted(3.0, rounds=40, clients=100), 1000, dim) for dim in (10, 20_000))
+def test_noise_is_correlated_where_that_leaves_less():
+    request = TrainingRequest(3.0, rounds=40, clients=100)
+    small, large = (plan_for(request, 1000, dim, seed=0) for dim in (10, 20_000))
     assert small.noise is None
     assert large.noise is not None
-    assert large.guarantee().correlated_noise_ratio < 0.7
-    independent = Wanted(3.0, rounds=40, clients=100, noise="independent")
-    assert found_mean(independent, 1000, 20_000).noise is None
+    assert rqm.account(large).correlated_noise_ratio < 0.7
+    assert plan_for(replace(request, noise="independent"), 1000, 20_000, seed=0).noise is None
 
 
-def test_no_rule_looks_at_the_data():
+def test_default_plans_do_not_depend_on_examples():
     """The same plan whatever the examples are, but for their number of users."""
     plans = [rqm.train(model(), people(seed=seed), **FEW | {"rounds": 2}, seed=0).plan for seed in (0, 1)]
     assert plans[0] == plans[1]
@@ -261,73 +261,72 @@ def test_no_rule_looks_at_the_data():
 CANCEL = {"epsilon": 8, "rounds": 9, "clients": 20, "rate": 1e-9, "noise": "correlated", "progress": False}
 
 
-def stopped(tmp_path, after):
-    def watch(record):
-        if record.round == after:
+def stopped(tmp_path, last_round):
+    def watch(outcome):
+        if outcome.round == last_round:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         rqm.train(model(), people(), **CANCEL | {"progress": watch}, out=tmp_path)
 
 
-def test_the_noise_of_the_last_round_is_kept_for_its_owner_alone_and_is_gone_at_the_end(tmp_path):
+def test_secret_noise_is_readable_by_its_owner_alone_until_the_end(tmp_path):
     folder = tmp_path / "run"
     stopped(folder, 5)  # in round 5, of which the checkpoint is not written yet
-    secret = folder / checkpoint.SECRET
+    secret = folder / checkpoint.CLIENTS.format(4)
     assert secret.stat().st_mode & 0o077 == 0
     result = rqm.train(model(), people(), **CANCEL, out=folder)
-    assert not secret.exists()
+    assert not list(folder.glob(checkpoint.CLIENTS.format("*")))
     spent = read(folder / LEDGER)[1]
     assert spent == {**dict.fromkeys(range(9), 1), 4: 2}
     assert result.guarantee.epsilon > 8  # truthfully
     assert "counts 1 round done again after an interruption, where 8 was asked for" in str(result.guarantee)
 
 
-def recalled(tmp_path, charged):
-    """A secure trainer after four rounds, saved, and another one that goes on from there."""
-    plan = plan_for(Wanted(8.0, rounds=9, clients=20, noise="correlated", rate=1e-9), 60, 51, seed=0, device="cpu")
-    first, data = Trainer(plan, as_federated_data(people()), model(), secure=True), as_federated_data(people())
+@pytest.fixture
+def saved(tmp_path):
+    """A run with secure correlated noise after four rounds, and the restored one."""
+    request = TrainingRequest(8.0, rounds=9, clients=20, noise="correlated", rate=1e-9)
+    plan = plan_for(request, 60, 51, seed=0, device="cpu")
+    first, second = (RunState(plan, as_federated_data(people()), model(), is_secure=True) for _ in range(2))
     for _ in range(4):
         first.step()
     (tmp_path / "metrics.jsonl").write_text("")
     checkpoint.save(first, tmp_path, 0)
-    second = Trainer(plan, data, model(), secure=True)
     checkpoint.restore(second, tmp_path)
-    if not charged:
-        checkpoint.recall(second, tmp_path)
     return first, second
 
 
-def test_what_was_kept_is_taken_back_bit_for_bit(tmp_path):
-    first, second = recalled(tmp_path, charged=False)
-    assert torch.equal(first.secret, second.secret)
-    assert first.secret.abs().max() > 0
-    again = recalled(tmp_path, charged=True)[1]
-    assert again.secret is None
+def test_the_restored_noise_is_that_of_the_last_round(saved):
+    noise, restored = (state.secure_sum.chain.secret(4) for state in saved)
+    assert torch.equal(noise, restored)
+    assert noise.abs().max() > 0
 
 
-@pytest.mark.parametrize("charged", [False, True])
-def test_a_round_that_was_begun_takes_back_nothing(charged, tmp_path):
-    """Whoever has seen the sum in which it was taken back would see it twice; else it is taken back, bit for bit."""
-    _, trainer = recalled(tmp_path, charged)
-    last, before, chosen = trainer.secret, trainer.participants.before(4), trainer.participants.choose(4)
-    total = trainer.aggregator.collect(chosen, chosen, 4, before).total
-    coins = (total - trainer.aggregator.held[1] + (0 if charged else last)) % trainer.mean.modulus
+@pytest.mark.parametrize("was_charged", [False, True])
+def test_a_round_that_has_begun_before_cancels_no_noise(was_charged, saved):
+    """A server that has seen the sum in which noise was canceled would see it a second time."""
+    _, state = saved
+    chain, cohort = state.secure_sum.chain, state.cohorts.draw(4)
+    canceled = chain.secret(4)[0]
+    if was_charged:
+        chain.restart()
+    total = state.secure_sum.reveal(state.updates, cohort).total
+    coins = (total - chain.secret(5)[0] + (0 if was_charged else canceled)) % state.mean.modulus
     assert 0 <= coins.min() <= coins.max() <= 20
 
 
-def test_a_damaged_secret_is_named(tmp_path):
-    _, trainer = recalled(tmp_path, charged=False)
-    path = tmp_path / checkpoint.SECRET
+def test_a_damaged_file_of_the_clients_is_named(saved, tmp_path):
+    path = tmp_path / checkpoint.CLIENTS.format(4)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match="delete it, and that noise stays in the model"):
-        checkpoint.recall(trainer, tmp_path)
+    with pytest.raises(ValueError, match="delete it, and its noise stays in the model"):
+        checkpoint.restore(saved[1], tmp_path)
 
 
-def test_a_trusted_servers_noise_is_never_called_secure():
-    plan = replace(plan_for(Wanted(8.0, rounds=3), 60, 51, seed=0), mechanism=rqm.Gaussian(1.0))
+def test_secure_randomness_needs_integer_messages():
+    plan = replace(plan_for(TrainingRequest(8.0, rounds=3), 60, 51, seed=0), mechanism=rqm.Gaussian(1.0))
     with pytest.raises(ValueError, match="must be one that sends integers, or give a seed"):
-        Trainer(plan, as_federated_data(people()), model(), secure=True)
+        RunState(plan, as_federated_data(people()), model(), is_secure=True)
 
 
 def test_save(trained, tmp_path):
@@ -360,18 +359,18 @@ def killed_and_resumed(folder, seed):
 
 @pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_weights_and_every_round_is_charged(tmp_path):
-    weights, said = killed_and_resumed(tmp_path / "killed", "3")
+    weights, sentence = killed_and_resumed(tmp_path / "killed", "3")
     whole = rqm.train(
         model(), federation(clients=20), epsilon=30, rounds=8, clients=5, rate=0.5, seed=3, progress=False
     )
     assert torch.equal(weights, torch.cat([p.detach().flatten() for p in whole.model.parameters()]))
     assert read(tmp_path / "killed" / LEDGER)[1] == {**dict.fromkeys(range(8), 1), 3: 2}
-    assert said.startswith("A simulation")
+    assert sentence.startswith("A simulation")
 
 
 @pytest.mark.slow  # the same with secure words, whose rounds cannot be drawn again
 def test_killed_and_resumed_with_secure_randomness_every_round_is_charged(tmp_path):
-    _, said = killed_and_resumed(tmp_path / "killed", "none")
+    _, sentence = killed_and_resumed(tmp_path / "killed", "none")
     assert read(tmp_path / "killed" / LEDGER)[1] == {**dict.fromkeys(range(8), 1), 3: 2}
-    assert "1 round done again" in said
+    assert "1 round done again" in sentence
     assert not verify(tmp_path / "killed").wrong

@@ -18,9 +18,9 @@ from rqm.ledger.ledger import read
 from rqm.mechanisms.additive import Binomial
 from rqm.plan.account import account_ledger
 from rqm.related.vqsgd import VQSGD
-from rqm.training.aggregate import Ideal, Secure
-from rqm.training.run import carry_out
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
+from rqm.training.run_folder import carry_out
+from rqm.training.secure_sum import IdealSum, ProtocolSum
 from rqm.verify import verify
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
@@ -191,7 +191,7 @@ RUNS = {
 
 
 def trained(plan, folder):
-    return carry_out(plan, federation(), folder, make=lambda plan, data: Trainer(plan, data, model()))
+    return carry_out(plan, federation(), folder, make=lambda plan, data: RunState(plan, data, model()))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -211,14 +211,14 @@ def test_a_round_is_on_the_disk_before_clients_are_asked(name, tmp_path, monkeyp
     """And one that the budget does not pay for is not asked for."""
     plan, charges = RUNS[name], []
     one_round = plan.private_mean(51).account({0: 1}).epsilon
-    aggregator = Secure if plan.secagg == "real" else Ideal
-    collect = aggregator.collect
+    secure_sum = ProtocolSum if plan.secagg == "real" else IdealSum
+    reveal = secure_sum.reveal
 
-    def recorded(self, chosen, staying, round_index, *args, **values):
-        charges.append(read(tmp_path / "run" / LEDGER_NAME).charges[round_index])
-        return collect(self, chosen, staying, round_index, *args, **values)
+    def recorded(self, updates, cohort):
+        charges.append(read(tmp_path / "run" / LEDGER_NAME).charges[cohort.round_index])
+        return reveal(self, updates, cohort)
 
-    monkeypatch.setattr(aggregator, "collect", recorded)
+    monkeypatch.setattr(secure_sum, "reveal", recorded)
     summary = trained(change_plan(plan, budget_epsilon=1.01 * one_round), tmp_path / "run")
     assert charges == [1]
     assert summary["rounds"] == 1

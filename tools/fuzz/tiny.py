@@ -7,7 +7,7 @@ from torch import nn
 from rqm.accounting.participation import Participation
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.plan import Plan
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 
 
 def data(clients: int = 6) -> FederatedData:
@@ -24,8 +24,8 @@ def model() -> nn.Module:
     return nn.Linear(2, 3)
 
 
-def trainer() -> Trainer:
+def trainer() -> RunState:
     """A run that has not begun."""
     torch.set_num_threads(1)
     who = Participation(4, 5, sampling="uniform")
-    return Trainer(Plan(data="tiny", model="own", participation=who, device="cpu"), data(), model())
+    return RunState(Plan(data="tiny", model="own", participation=who, device="cpu"), data(), model())

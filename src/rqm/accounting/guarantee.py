@@ -149,17 +149,8 @@ class Guarantee:
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise of the sum over the clip of a user (or record). The L2
         sensitivity is twice the clip where one is replaced."""
-        release, clients = self.release, self.participation.clients
-        mechanism = release.mechanism
         second_clip = 1.0 if self.subset is None else self.subset.second_clip
-        if mechanism.gaussian_multiplier is not None:
-            return mechanism.sum_noise_std(clients) * second_clip
-        if mechanism.vector_mechanism is not None:
-            return sqrt(clients * mechanism.vector_mechanism.variance(release.dim)) * second_clip
-        variance = float(mechanism.discrete.variance(0.0))
-        if release.noise is not None:
-            variance += (release.noise.residual_std * mechanism.discrete.grid.step) ** 2
-        return sqrt(clients * variance) / release.unit_clip * second_clip
+        return self.release.noise_multiplier(self.participation.clients) * second_clip
 
     @cached_property
     def noise_std_over_gaussian(self) -> float | None:

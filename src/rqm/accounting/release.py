@@ -166,6 +166,25 @@ class Release:
 
     # -- Gaussian DP --------------------------------------------------------------------------
 
+    def noise_multiplier(self, clients: int) -> float:
+        """Standard deviation of the noise of a sum over the clip of a user (or record).
+
+        Args:
+            clients: Number of clients.
+
+        Returns:
+            The ratio, for inputs of zero.
+        """
+        mechanism = self.mechanism
+        if mechanism.gaussian_multiplier is not None:
+            return mechanism.sum_noise_std(clients)
+        if mechanism.vector_mechanism is not None:
+            return sqrt(clients * mechanism.vector_mechanism.variance(self.dim))
+        variance = float(mechanism.discrete.variance(0.0))
+        if self.noise is not None:
+            variance += (self.noise.residual_std * mechanism.discrete.grid.step) ** 2
+        return sqrt(clients * variance) / self.unit_clip
+
     def mu(self, neighboring: Neighboring, honest: int, failure: float, window: int = 1) -> float:
         """Certified μ of one participation, as it is deployed.
 

@@ -16,7 +16,7 @@ import torch
 from rqm._util.checks import FloatArray, real, whole
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.plan import Plan
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from rqm.training.work import images
 
 BoolArray = npt.NDArray[np.bool_]
@@ -103,7 +103,7 @@ def audit_membership(
     accuracies = []
     for model in range(models):
         members = replace(data, train=_subset(everyone, np.flatnonzero(is_member[model]), plan.examples))
-        trainer = Trainer(replace(plan, seed=plan.seed + 1 + model), members)
+        trainer = RunState(replace(plan, seed=plan.seed + 1 + model), members)
         for _ in range(plan.participation.rounds):
             trainer.step()
         confidences[model] = _user_confidences(trainer, everyone)
@@ -168,7 +168,7 @@ def roc_curve(scores: FloatArray, is_member: BoolArray) -> Curve:
 
 
 @torch.no_grad()
-def _user_confidences(trainer: Trainer, users: Clients) -> FloatArray:
+def _user_confidences(trainer: RunState, users: Clients) -> FloatArray:
     """For each user, the mean log-odds that the model gives the true labels of its examples."""
     confidences = np.zeros(len(users))
     trainer.model.eval()

@@ -193,8 +193,8 @@ def _late_charge(is_broken: bool) -> Finding:
     from rqm.data import load  # noqa: PLC0415
     from rqm.ledger.ledger import LEDGER, read  # noqa: PLC0415
     from rqm.plan.guard import Guard  # noqa: PLC0415
+    from rqm.training.loop import RunState  # noqa: PLC0415
     from rqm.training.observer import Observer  # noqa: PLC0415
-    from rqm.training.trainer import Trainer  # noqa: PLC0415
 
     plan = _plan(clients=5, rounds=2)
     unpaid = list[int]()
@@ -210,7 +210,7 @@ def _late_charge(is_broken: bool) -> Finding:
             if not read(Path(folder) / LEDGER).charges[round_index]:
                 unpaid.append(round_index)
 
-    trainer = Trainer(plan, load("glyphs"), observer=Auditor())
+    trainer = RunState(plan, load("glyphs"), observer=Auditor())
     with TemporaryDirectory() as folder, Guard(trainer.mean, Path(folder)) as guard:
         if not is_broken:
             trainer.charge_to(guard)

@@ -20,8 +20,8 @@ from rqm._util.numeric import find_root
 from rqm.audit.measurement import EpsilonAudit
 from rqm.data.federated_data import FederatedData
 from rqm.plan.plan import Plan
+from rqm.training.loop import RunState
 from rqm.training.observer import Observer
-from rqm.training.trainer import Trainer
 
 CANARY_STREAM = 0xCA9A
 """The stream of a plan's seed that canaries are drawn from."""
@@ -78,7 +78,7 @@ def audit_training(
     if not claimed >= 0:
         raise ValueError(f"claimed = {claimed}: must be an ε of at least 0")
     planted = Canaries(plan, count, length)
-    trainer = Trainer(plan, data, observer=planted)
+    trainer = RunState(plan, data, observer=planted)
     planted.template = trainer.values
     for _ in range(plan.participation.rounds):
         trainer.step()

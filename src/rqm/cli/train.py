@@ -15,7 +15,7 @@ from rqm.cli.progress import progress
 
 if TYPE_CHECKING:
     from rqm.plan.plan import Plan
-    from rqm.training.trainer import Record
+    from rqm.training.loop import Outcome
 
 
 def experiments() -> Result:
@@ -122,24 +122,24 @@ def _read_plan(experiment: str | None, settings: list[str], resume: Path | None)
 def _run(plan: "Plan", folder: Path, data: Path | None, **options: Any) -> Result | None:
     """Carry out one run and write its report."""
     from rqm.data import load
-    from rqm.training import run
-    from rqm.training.engine import joined
-    from rqm.training.trainer import validate
+    from rqm.training import run_folder
+    from rqm.training.distributed import processes
+    from rqm.training.loop import check_data
 
     clients = load(plan.data, data)
-    validate(plan, clients)
+    check_data(plan, clients)
     facts: dict[str, str] = {}
-    with joined(lambda name: load(name, data)) as make:
+    with processes(lambda name: load(name, data)) as make:
         if make is None:  # another process of torchrun leads and prints the result
             return None
         try:
             with progress("training", plan.participation.rounds) as bar:
 
-                def watch(record: "Record") -> None:
-                    facts.update(_facts(record, plan))
-                    bar.update(None, record.round, facts=facts.values())
+                def watch(outcome: "Outcome") -> None:
+                    facts.update(_facts(outcome, plan))
+                    bar.update(None, outcome.round, facts=facts.values())
 
-                summary = run.carry_out(plan, clients, folder, watch, make=make, **options)
+                summary = run_folder.carry_out(plan, clients, folder, watch, make=make, **options)
         except KeyboardInterrupt:
             raise typer.Abort(f"stopped and saved; continue with: rqm train --resume {folder}") from None
     report = _write_report(folder, data)
@@ -148,15 +148,15 @@ def _run(plan: "Plan", folder: Path, data: Path | None, **options: Any) -> Resul
     return Result({**summary, "folder": str(folder), "report": report}, notes=_notes(summary, folder), lines=lines)
 
 
-def _facts(record: "Record", plan: "Plan") -> dict[str, str]:
+def _facts(outcome: "Outcome", plan: "Plan") -> dict[str, str]:
     """What the progress bar shows about a round. Values that this round did not evaluate are left out."""
     texts = {"accuracy": "accuracy {:.1%}", "epsilon": "ε {:.4g}", "loss": "loss {:.3f}"}
-    facts = {"round": f"round {record.round} of {plan.participation.rounds}"}
+    facts = {"round": f"round {outcome.round} of {plan.participation.rounds}"}
     for name, text in texts.items():
-        value = getattr(record, name)
+        value = getattr(outcome, name)
         if value is not None:
             facts[name] = text.format(value)
-    return facts | {"bits": f"{record.bits_up / 8e6:.3g} MB per round"}
+    return facts | {"bits": f"{outcome.bits_up / 8e6:.3g} MB per round"}
 
 
 def _notes(summary: dict[str, Any], folder: Path) -> list[str]:
@@ -202,8 +202,8 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     from rqm.plan.experiments import find
     from rqm.plan.sweep import Sweep
     from rqm.report.plots import plot_curves, save
-    from rqm.training import sweep as sweeps
-    from rqm.training.engine import joined
+    from rqm.training import sweeps
+    from rqm.training.distributed import processes
 
     start = perf_counter()
     plans = Sweep.from_toml(find(experiment), settings)
@@ -212,17 +212,17 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     for name, plan, _ in plans.runs(out):
         first_rounds[name, plan.seed] = total
         total += plan.participation.rounds
-    with joined(lambda name: load(name, data)) as make:
+    with processes(lambda name: load(name, data)) as make:
         if make is None:  # another process of torchrun leads and prints the result
             return None
         with progress(experiment, total) as bar:
 
-            def watch(name: str, plan: "Plan", record: "Record") -> None:
-                completed = first_rounds[name, plan.seed] + record.round
-                bar.update(f"{name}, seed {plan.seed}", completed, facts=_facts(record, plan).values())
+            def watch(name: str, plan: "Plan", outcome: "Outcome") -> None:
+                completed = first_rounds[name, plan.seed] + outcome.round
+                bar.update(f"{name}, seed {plan.seed}", completed, facts=_facts(outcome, plan).values())
 
             try:
-                is_done = sweeps.carry_out(plans, lambda name: load(name, data), out, watch, minutes, make=make)
+                is_done = sweeps.carry_out_sweep(plans, lambda name: load(name, data), out, watch, minutes, make=make)
             except KeyboardInterrupt:
                 is_done = False
     if not is_done:

@@ -12,14 +12,15 @@ from flwr.supercore import log
 
 from rqm.core.base import BaseMean
 from rqm.core.record_mean import RecordSum
+from rqm.correlated.simulated_chain import TRANSIENT_STREAM
 from rqm.flower.records import RECORD, Asked
 from rqm.flower.settings import Settings
 from rqm.flower.silo import read_gathered
 from rqm.flower.vectors import flat, size
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.secagg import ProtocolError
-from rqm.training.participants import Participants, in_order, sampled
-from rqm.training.streams import NOISE, TRANSIENT
+from rqm.training.cohort import CohortSampler
+from rqm.training.streams import NOISE
 
 Call = Callable[[Message, Context], Message]
 SEEDED = b"rqm, not private"
@@ -85,7 +86,7 @@ def noise(mean: BaseMean, secret: bytes) -> tuple[Any, Any]:
         return state.added, state.canceled
     seed, turn, place = struct.unpack_from("<QII", secret, len(SEEDED))
     like = torch.zeros(mean.coordinates, dtype=torch.int32)
-    state = mean.noise.sample_sum(1, like, SeededRandom(seed, TRANSIENT, turn, place))
+    state = mean.noise.sample_sum(1, like, SeededRandom(seed, TRANSIENT_STREAM, turn, place))
     return np.asarray(state.added).astype(np.int64), np.asarray(state.canceled).astype(np.int64)
 
 
@@ -110,11 +111,7 @@ def _model(msg: Message, dim: int) -> ArrayRecord:
 def _place(settings: Settings, ctxt: Context, turn: int) -> int:
     """Where the simulator has this partition among the clients of a round."""
     total, mine = int(ctxt.node_config["num-partitions"]), int(ctxt.node_config["partition-id"])
-    chosen = (
-        Participants(settings.plan, total).choose(turn)
-        if in_order(settings.plan)
-        else sampled(settings.plan, total, turn)
-    )
+    chosen = CohortSampler(settings.plan, total).clients(turn)
     if mine not in chosen:
         raise ProtocolError(f"partition {mine}: the simulator has others in round {turn + 1}")
     return chosen.index(mine)

@@ -33,7 +33,7 @@ from rqm.plan.guard import Guard
 from rqm.plan.sizes import OWN
 from rqm.secagg import Aborted, CorruptedRound, Roster, Server, new_round
 from rqm.secagg.wire import Kind
-from rqm.training.server import Optimiser
+from rqm.training.server_optimizer import ServerOptimizer
 
 STRIKES = 3
 """In so many spoilt rounds a node may be the likely liar before it is not chosen again in this run."""
@@ -78,7 +78,7 @@ class PrivateStrategy(Strategy):
         self.refused: dict[int, str] = {}
         self.note = ""
         self._key, self._witness = key, witness
-        self._optimiser: Optimiser | None = None
+        self._optimiser: ServerOptimizer | None = None
         self._taken: Counter[int] = Counter()
         self._doubts: Counter[int] = Counter()
         self._grid: Grid | None = None
@@ -394,9 +394,9 @@ class PrivateStrategy(Strategy):
             assert self._now is not None
             return as_one_answer(self.strategy, server_round, unflat(moved, self._arrays), self._now.nodes[0])
         if self._optimiser is None:
-            self._optimiser = Optimiser(
+            self._optimiser = ServerOptimizer(
                 self.settings.plan.server, self.settings.plan.participation.rounds, values.clone()
             )
         self._optimiser.values.copy_(values)
-        self._optimiser.move(mean if self.settings.sends == "gradient" else -mean, server_round - 1)
+        self._optimiser.step(mean if self.settings.sends == "gradient" else -mean, server_round - 1)
         return unflat(self._optimiser.values, self._arrays)

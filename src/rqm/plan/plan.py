@@ -247,9 +247,8 @@ class Plan:
         if self.noise is not None and self.lost and self.participation.min_survivors is None:
             raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
-            mean = self.any_mean  # everything about privacy is validated there
-            if self.transforms.coordinates is not None and (size := self.dim or parameters(self.model, self.data)):
-                mean = self.private_mean(size)
+            # Everything about privacy is validated there.
+            mean = self.private_mean(self.dim or parameters(self.model, self.data) or self.transforms.coordinates or 1)
         except ValueError as error:
             message = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None

@@ -1,7 +1,8 @@
 """The unit of privacy of a plan: users, or with a `[records]` table the records of silos."""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from rqm._util.checks import real, whole
 from rqm.accounting.participation import Sampling
@@ -10,6 +11,8 @@ from rqm.core.record_mean import PrivateRecordMean
 
 if TYPE_CHECKING:
     from rqm.plan.plan import Plan
+
+AnyMean = TypeVar("AnyMean", PrivateMean, PrivateRecordMean)
 
 
 @final
@@ -93,7 +96,10 @@ class Records:
         Returns:
             The private mean.
         """
-        return PrivateRecordMean(**arguments, record_clip=self.clip, sampling_rate=self.sampling_rate)
+        mean: PrivateRecordMean = _cached_mean(
+            PrivateRecordMean, **arguments, record_clip=self.clip, sampling_rate=self.sampling_rate
+        )
+        return mean
 
     def defaults(self, is_ordered: bool) -> tuple[Sampling, dict[str, Any]]:
         """Defaults of a plan with records.
@@ -140,7 +146,8 @@ class Users:
         Returns:
             The private mean.
         """
-        return PrivateMean(**arguments)
+        mean: PrivateMean = _cached_mean(PrivateMean, **arguments)
+        return mean
 
     def defaults(self, is_ordered: bool) -> tuple[Sampling, dict[str, Any]]:
         """Defaults of a plan.
@@ -152,3 +159,9 @@ class Users:
             The sampling of users, and values of the threat model.
         """
         return ("fixed-order" if is_ordered else "uniform"), {}
+
+
+@lru_cache(maxsize=8)
+def _cached_mean(mean_class: type[AnyMean], **values: Any) -> AnyMean:
+    """A private mean, the same object for the same values: its certified parts are computed once."""
+    return mean_class(**values)

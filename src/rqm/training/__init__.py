@@ -1,1 +1,1 @@
-"""Federated training: who has which data, the models, the plan of a run and the loop that carries it out."""
+"""Simulated federated training: cohorts, client updates, the secure sum, the server's step, and `rqm.train`."""

@@ -1,28 +1,34 @@
-"""``python -m rqm.training PLAN.toml --out DIR``: train where there is nothing but torch, NumPy and SciPy.
+"""`python -m rqm.training PLAN.toml --out DIR`: train on a machine with only torch, NumPy and SciPy.
 
-The same as ``rqm train`` without its display. PLAN is a TOML file or the name of a shipped experiment. With --sweep all
-variants and seeds are run; the same command goes on where it stopped, with --minutes after a slice of time. Every round
-is charged to a ledger; where the accountant is not installed, ε is read from a --certificate that was written elsewhere
-by ``rqm account PLAN --save FILE``, or is not stated.
+PLAN is a TOML file or the name of a shipped experiment. --sweep runs all variants and seeds; the same command continues
+after an interruption, or after --minutes. Every round is charged to a ledger. Where the accountant is not installed, ε
+is read from a --certificate that `rqm account PLAN --save FILE` wrote elsewhere; else it is not stated.
 """
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rqm.data import load
-from rqm.data.federated_data import FederatedData
 from rqm.plan.experiments import find
 from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
-from rqm.training import run, sweep
-from rqm.training.engine import joined
-from rqm.training.trainer import Record
+from rqm.training.distributed import processes
+from rqm.training.loop import Outcome
+from rqm.training.run_folder import carry_out
+from rqm.training.sweeps import carry_out_sweep, save_curves
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, say how it goes on stderr, and end with the summary's folder on stdout."""
+    """Train, report rounds on stderr, and print the folder of the run.
+
+    Args:
+        arguments: The command line; None: that of the process.
+
+    Returns:
+        The exit status: 0, 2 after an error, or 3 if a sweep is not finished.
+    """
     parser = argparse.ArgumentParser(prog="python -m rqm.training", description=__doc__)
     parser.add_argument("plan")
     parser.add_argument("--out", type=Path, required=True)
@@ -31,38 +37,38 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--certificate", type=Path)
-    given = parser.parse_args(arguments)
-
-    def watch(name: str, plan: Plan, record: Record) -> None:
-        if record.accuracy is not None:
-            spent = "" if record.epsilon is None else f" ε {record.epsilon:.4g}"
-            print(
-                f"{name} seed {plan.seed}: round {record.round}/{plan.participation.rounds} {record.seconds:.4f} s "
-                f"loss {record.loss:.4f} accuracy {record.accuracy:.4f}{spent}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def found(name: str) -> FederatedData:
-        return load(name, given.data)
-
+    options = parser.parse_args(arguments)
+    load_data = partial(load, folder=options.data)
     try:
-        plans = Sweep.from_toml(find(given.plan), given.set, first=not given.sweep)
-        with joined(found) as make:
+        sweep = Sweep.from_toml(find(options.plan), options.set, first=not options.sweep)
+        with processes(load_data) as make:
             if make is None:  # another process leads
                 return 0
-            how: dict[str, Any] = {"certificate": given.certificate, "make": make}
-            if given.sweep:
-                done = sweep.carry_out(plans, found, given.out, watch, given.minutes, **how)
-                print(sweep.save_curves(plans, given.out))
-                return 0 if done else 3
-            ((name, plan),) = plans.variants.items()
-            run.carry_out(plan, found(plan.data), given.out, lambda record: watch(name, plan, record), **how)
-            print(given.out)
+            if options.sweep:
+                certificate, minutes = options.certificate, options.minutes
+                is_done = carry_out_sweep(sweep, load_data, options.out, _report, minutes, certificate, make)
+                print(save_curves(sweep, options.out))
+                return 0 if is_done else 3
+            ((name, plan),) = sweep.variants.items()
+            watch = partial(_report, name, plan)
+            carry_out(plan, load_data(plan.data), options.out, watch, make=make, certificate=options.certificate)
+            print(options.out)
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         print(f"rqm: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _report(name: str, plan: Plan, outcome: Outcome) -> None:
+    """Print the outcome of a round that was evaluated."""
+    if outcome.accuracy is not None:
+        epsilon = "" if outcome.epsilon is None else f" ε {outcome.epsilon:.4g}"
+        print(
+            f"{name} seed {plan.seed}: round {outcome.round}/{plan.participation.rounds} {outcome.seconds:.4f} s "
+            f"loss {outcome.loss:.4f} accuracy {outcome.accuracy:.4f}{epsilon}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

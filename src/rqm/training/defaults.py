@@ -1,32 +1,37 @@
-"""The plan of a run of which only the model, the number of users and ε are known: by public rules alone.
+"""The plan of a run for a given ε, by public rules.
 
-Nothing here looks at an example: who has how many users and parameters may know all that is decided here.
+The rules use the number of users, the number of parameters and ε. They never look at an example.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf, sqrt
 from typing import Any, Literal, final
 
 from rqm._util.checks import padded, real, whole
 from rqm.accounting.participation import Participation, ThreatModel, default_delta
-from rqm.core.private_mean import PrivateMean
+from rqm.correlated.noise import CorrelatedNoise
+from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.plan.plan import Plan, ServerStep, Transforms
 from rqm.plan.sizes import OWN
 
-FEWEST, MOST, SHARE = 100, 1000, 10
-"""Clients of a round: one of so many users, between these numbers if there are so many users."""
-RATE, NOISE = 0.5, 4.0
-"""The rate of a model that moves by one L2 clip a round, and the noise, in clips, at which it is half of that."""
-LONG = 100
-"""Rounds beyond which the rate falls as the number of rounds grows."""
-
 
 @final
 @dataclass(frozen=True)
-class Wanted:
-    """What somebody asks for who trains a model; None leaves it to the rules."""
+class TrainingRequest:
+    """What a caller of `rqm.train` asks for. None leaves a value to the rules.
+
+    Attributes:
+        epsilon: ε of the whole run; infinity for a run without noise.
+        delta: δ; None: 10⁻⁵, or one over the number of users if that is less.
+        rounds: Number of rounds.
+        clients: Clients in a round; None: a tenth of the users, but from 100 to 1000 if there are enough.
+        honest_clients: Clients of every round that follow the protocol; None: all.
+        l2_clip: L2 clip of a client's vector.
+        rate: The server's learning rate; None: smaller with more noise and with more than 100 rounds.
+        noise: "independent", "correlated", or None for the one that leaves less noise in the model.
+    """
 
     epsilon: float
     delta: float | None = None
@@ -38,7 +43,7 @@ class Wanted:
     noise: Literal["independent", "correlated"] | None = None
 
     def __post_init__(self) -> None:
-        """Validate what a plan would not name in the same words; an infinite ε is a run without noise."""
+        """Validate the values that a plan does not call by the same names."""
         if self.epsilon != inf:
             real("epsilon", self.epsilon, "a positive finite number, or infinity", 0, inf)
         whole("rounds", self.rounds, 1)
@@ -49,77 +54,93 @@ class Wanted:
             )
 
 
-def participation(wanted: Wanted, users: int) -> Participation:
-    """Who takes part: so many clients a round, in a fixed order, each as seldom as that allows."""
-    clients = wanted.clients
-    if clients is None:
-        clients = min(users, max(FEWEST, min(MOST, users // SHARE)))
+def participation_for(request: TrainingRequest, users: int) -> Participation:
+    """Who takes part: users take turns, each as rarely as the number of clients in a round allows.
+
+    Args:
+        request: What the caller asks for.
+        users: Number of users.
+
+    Returns:
+        The participation.
+    """
+    clients = min(users, max(100, min(1000, users // 10))) if request.clients is None else request.clients
     clients = whole("clients", clients, 1)
     if clients > users:
         raise ValueError(f"clients = {clients}: must be at most {users}, the number of users")
     if clients == users:
-        return Participation(clients, wanted.rounds)
-    limit = ceil(wanted.rounds * clients / users)
-    return Participation(clients, wanted.rounds, None, "fixed-order", limit, users // clients)
+        return Participation(clients, request.rounds)
+    limit = ceil(request.rounds * clients / users)
+    return Participation(clients, request.rounds, None, "fixed-order", limit, users // clients)
 
 
 @lru_cache(maxsize=32)
-def found_mean(wanted: Wanted, users: int, dim: int) -> PrivateMean:
-    """What clients send: one bit with correlated noise where that leaves less in the model, else the best without."""
+def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[Mechanism, CorrelatedNoise | None]:
+    """The mechanism, and the correlated noise if it leaves less noise in the model.
+
+    Args:
+        request: What the caller asks for.
+        users: Number of users.
+        dim: Parameters of the model.
+
+    Returns:
+        Both; the correlated noise is None where noise is independent.
+
+    Raises:
+        ValueError: If nothing reaches ε.
+    """
+    if request.epsilon == inf:
+        return Noiseless(clip=request.l2_clip), None
     from rqm.accounting.calibration import Target, correlated_pays  # noqa: PLC0415 (takes the compiler)
-    from rqm.core.search import private_mean  # noqa: PLC0415
 
-    delta = default_delta(users) if wanted.delta is None else wanted.delta
-    who = participation(wanted, users)
-    if wanted.noise == "correlated" and who.window == 1:
+    participation = participation_for(request, users)
+    if request.noise == "correlated" and participation.window == 1:
         raise ValueError(
-            f"noise = 'correlated': {who.clients} of {users} users a round return in the next one; must be at most "
-            f"{users // 2} clients"
+            f"noise = 'correlated': {participation.clients} of {users} users a round return in the next one; must be "
+            f"at most {users // 2} clients"
         )
-    threat_model = ThreatModel(honest_clients=wanted.honest_clients)
-    target = Target(wanted.epsilon, delta, who, threat_model, padded(dim), wanted.l2_clip)
-    noise = wanted.noise or ("correlated" if correlated_pays(target) else "independent")
-    return private_mean(
-        epsilon=wanted.epsilon,
-        delta=delta,
-        dim=dim,
-        l2_clip=wanted.l2_clip,
-        noise=noise,
-        clients=who.clients,
-        rounds=who.rounds,
-        max_participations=who.max_participations,
-        min_separation=who.min_separation,
-        honest_clients=wanted.honest_clients,
-    )
+    delta = default_delta(users) if request.delta is None else request.delta
+    threat_model = ThreatModel(honest_clients=request.honest_clients)
+    target = Target(request.epsilon, delta, participation, threat_model, padded(dim), request.l2_clip)
+    try:
+        if request.noise == "correlated" or (request.noise is None and correlated_pays(target)):
+            return target.find_correlated()
+        return target.find_mechanism(), None
+    except ValueError as error:
+        raise ValueError(f"epsilon = {request.epsilon:g}: no mechanism reaches it here ({error})") from None
 
 
-def rate_of(wanted: Wanted, mean: PrivateMean, noise: float) -> float:
-    """The server's rate: smaller where the noise of a mean vector is large, and where there are many rounds."""
-    over = noise * sqrt(mean.coordinates) / mean.participation.clients
-    return RATE / wanted.l2_clip / (1 + over / NOISE) * min(1.0, LONG / wanted.rounds)
+def plan_for(request: TrainingRequest, users: int, dim: int, seed: int, **options: Any) -> Plan:
+    """The plan with which a run has the ε that was asked for.
 
+    Args:
+        request: What the caller asks for.
+        users: Number of users.
+        dim: Parameters of the model.
+        seed: Seed of all that is public, such as the order of the users.
+        **options: Other values of the plan.
 
-def plan_for(wanted: Wanted, users: int, dim: int, seed: int, **others: Any) -> Plan:
-    """The plan that gives every user the wanted ε, on so many users and parameters."""
-    if wanted.epsilon != inf:
-        mean = found_mean(wanted, users, dim)
-        noise = mean.guarantee().noise_multiplier
-    else:
-        who = participation(wanted, users)
-        mechanism = Noiseless(clip=wanted.l2_clip)
-        mean = PrivateMean(mechanism=mechanism, dim=dim, l2_clip=wanted.l2_clip, participation=who, delta=wanted.delta)
-        noise = 0.0
-    rate = rate_of(wanted, mean, noise) if wanted.rate is None else wanted.rate
-    return Plan(
+    Returns:
+        The plan.
+    """
+    mechanism, noise = find_mechanism_for(request, users, dim)
+    plan = Plan(
         model=OWN,
         dim=dim,
-        mechanism=mean.mechanism,
-        noise=mean.noise,
-        participation=participation(wanted, users),
-        threat_model=mean.threat_model,
-        delta=mean.delta,
+        mechanism=mechanism,
+        noise=noise,
+        participation=participation_for(request, users),
+        threat_model=ThreatModel(honest_clients=request.honest_clients),
+        delta=default_delta(users) if request.delta is None else request.delta,
         seed=seed,
-        transforms=Transforms(l2_clip=wanted.l2_clip, rotate=True),
-        server=ServerStep(rate=rate, schedule="linear"),
-        **others,
+        transforms=Transforms(l2_clip=request.l2_clip, rotate=True),
+        **options,
     )
+    rate = request.rate
+    if rate is None:
+        # Without noise the model moves by half an L2 clip a round; by half of that where the noise is four clips long.
+        mean, clients, noise_length = plan.private_mean(), plan.participation.clients, 0.0
+        if mean.is_private:
+            noise_length = mean.release.noise_multiplier(clients) * sqrt(mean.coordinates) / clients
+        rate = 0.5 / request.l2_clip / (1 + noise_length / 4.0) * min(1.0, 100 / request.rounds)
+    return replace(plan, server=ServerStep(rate=rate, schedule="linear"))

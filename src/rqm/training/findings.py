@@ -1,6 +1,6 @@
-"""What is found out about a run, finished or not: privacy, the law, the model on the test set.
+"""What a report shows of a run: its guarantee, the pmf of its mechanism, and its model on the test set.
 
-It is saved in the run's folder, so that reports only read; and found anew when the run has gone on since.
+It is saved in the run's folder, and computed again after the run has continued.
 """
 
 from contextlib import suppress
@@ -22,116 +22,113 @@ from rqm.plan.folder import CHECKPOINT, FINDINGS
 from rqm.plan.leak import leak
 from rqm.plan.plan import PLAN, Plan
 
-SHOWN = 20
-"""Pictures of a kind that are shown."""
-MOST_LEVELS = 256
-"""Laws of more outcomes are not drawn."""
+MAX_PICTURES = 20
+"""Pictures of each kind in a report."""
 
 
 def findings(folder: Path, data: Path | None = None) -> dict[str, Any]:
-    """What is known of a run: what was saved, if nothing has happened since; else found out, and saved if possible."""
-    state = _state(folder)
+    """What a report shows of a run.
+
+    Args:
+        folder: The folder of the run.
+        data: The folder of the data; None: the usual one.
+
+    Returns:
+        Tables by the names `state`, `privacy`, `coordinate`, `law` and `model`. A table that cannot be computed says
+        `why`.
+    """
+    files = {name: folder / name for name in (PLAN, LEDGER, CHECKPOINT)}
+    hashes = {name: sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()}
+    state = {"version": __version__, **hashes}
     try:
-        known = read_json(folder / FINDINGS, "findings")
+        saved = read_json(folder / FINDINGS, "findings")
     except (OSError, ValueError):
-        known = {}
-    if known.get("state") == state and "why" not in known.get("model", "why"):
-        return dict(known)
+        saved = {}
+    if saved.get("state") == state and "why" not in saved.get("model", "why"):
+        return dict(saved)
     plan = Plan.of_run(folder)
-    found = {
+    computed = {
         "state": state,
         "privacy": _privacy(plan, folder),
         "coordinate": leak(plan, [2.0]),
-        "law": _law(plan.mechanism),
+        "law": _pmfs(plan.mechanism),
         "model": _model(plan, folder, data),
     }
-    with suppress(OSError):  # a folder may not be ours to write in
-        write_json(folder / FINDINGS, found)
-    return found
-
-
-def _state(folder: Path) -> dict[str, str]:
-    files = {name: folder / name for name in (PLAN, LEDGER, CHECKPOINT)}
-    return {"version": __version__} | {
-        name: sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()
-    }
+    with suppress(OSError):  # the folder may be read-only
+        write_json(folder / FINDINGS, computed)
+    return computed
 
 
 def _privacy(plan: Plan, folder: Path) -> dict[str, Any]:
-    """What is guaranteed to every user, what the ledger says, and why there is nothing to say if so.
-
-    From the ledger where there is one, so that it is what was spent, not what was planned.
-    """
+    """The guarantee of what was charged; of what is planned if there is no ledger."""
     if not plan.mechanism.adds_noise:
         return {"why": "The gradients are summed without noise: there is no differential privacy at all."}
-    if (folder / LEDGER).exists():
-        try:
-            found, charged = account_ledger(folder)
-        except ValueError as error:
-            if isinstance(error, LedgerError):
-                raise
-            return {"why": f"No ε is stated: {error}."}
-        if found is None:
-            return {"charged": charged, "why": "Nothing has been charged yet."}
-        return {"guarantee": described(found), "charged": charged}
+    charged: dict[str, Any] = {}
     try:
-        return {"guarantee": described(account(plan))}
+        if not (folder / LEDGER).exists():
+            return {"guarantee": described(account(plan))}
+        guarantee, charged["charged"] = account_ledger(folder)
+    except LedgerError:
+        raise
     except (ValueError, TypeError) as error:
-        return {"why": f"No ε can be stated for this plan: {error}."}
+        return {"why": f"No ε can be stated for this run: {error}."}
+    if guarantee is None:
+        return {**charged, "why": "Nothing has been charged yet."}
+    return {**charged, "guarantee": described(guarantee)}
 
 
 def described(guarantee: Guarantee) -> dict[str, Any]:
     """A guarantee as plain values, with its trade-off curve."""
     rates = np.concatenate([np.geomspace(1e-6, 0.1, 41), np.linspace(0.12, 1, 23)])
-    curve = [rates.tolist(), guarantee.trade_off(rates).tolist()]
-    return {**guarantee.to_dict(), "trade_off": curve}
+    return {**guarantee.to_dict(), "trade_off": [rates.tolist(), guarantee.trade_off(rates).tolist()]}
 
 
-def _law(mech: Mechanism) -> dict[str, Any] | None:
-    """The law at a few inputs, in units of the clip."""
-    if not mech.has_integer_messages or mech.discrete.levels > MOST_LEVELS:
+def _pmfs(mechanism: Mechanism) -> dict[str, Any] | None:
+    """The pmf of a mechanism for a few inputs, in units of the clip; None if there are too many outcomes to draw."""
+    if not mechanism.has_integer_messages or mechanism.discrete.levels > 256:
         return None
-    channel = mech.discrete
+    discrete = mechanism.discrete
     return {
-        "outcomes": (channel.grid.values / channel.clip).tolist(),
-        "laws": {f"x = {x:g} c": channel.pmf(x * channel.clip).tolist() for x in (-1.0, 0.0, 0.6)},
-        "variance_max": channel.variance_max / channel.clip**2,
+        "outcomes": (discrete.grid.values / discrete.clip).tolist(),
+        "laws": {f"x = {x:g} c": discrete.pmf(x * discrete.clip).tolist() for x in (-1.0, 0.0, 0.6)},
+        "variance_max": discrete.variance_max / discrete.clip**2,
     }
 
 
 def _model(plan: Plan, folder: Path, data: Path | None) -> dict[str, Any]:
-    """The saved model on the test set: how often each class (row) was taken for each, and some pictures."""
+    """The confusion matrix of the saved model (a row for each class), and some pictures of the test set."""
     if not (folder / CHECKPOINT).exists():
         return {"why": "there is no checkpoint of the model"}
     try:
         from rqm.data import load  # noqa: PLC0415 (these need torch)
         from rqm.training import checkpoint  # noqa: PLC0415
         from rqm.training.evaluation import predict  # noqa: PLC0415
-        from rqm.training.trainer import Trainer  # noqa: PLC0415
+        from rqm.training.loop import RunState  # noqa: PLC0415
 
-        federated = load(plan.data, data)
-        trainer = Trainer(plan, federated)
-        checkpoint.restore(trainer, folder)
+        federation = load(plan.data, data)
+        state = RunState(plan, federation)
+        checkpoint.restore(state, folder)
     except (FileNotFoundError, ValueError, ModuleNotFoundError) as error:
         return {"why": str(error)}
-    said, sure = predict(trainer.model, trainer.data.test_inputs)
-    labels, pictures = federated.test_labels.numpy(), federated.test_inputs.numpy()
-    confusion = np.zeros((federated.classes, federated.classes), dtype=np.int64)
-    np.add.at(confusion, (labels, said), 1)
-    some = np.random.default_rng(0).permutation(len(labels))[:SHOWN]
-    mistaken = np.flatnonzero(said != labels)
-    mistaken = mistaken[np.argsort(-sure[mistaken])][:SHOWN]
+    predicted, confidence = predict(state.model, state.data.test_inputs)
+    labels, pictures = federation.test_labels.numpy(), federation.test_inputs.numpy()
+    confusion = np.zeros((federation.classes, federation.classes), dtype=np.int64)
+    np.add.at(confusion, (labels, predicted), 1)
+    errors = np.flatnonzero(predicted != labels)
 
-    def sample(row: Any) -> dict[str, Any]:
-        return {
-            "picture": picture_to_text(pictures[row]),
-            "label": int(labels[row]),
-            "said": int(said[row]),
-            "sure": float(sure[row]),
-        }
+    def examples(rows: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "picture": picture_to_text(pictures[row]),
+                "label": int(labels[row]),
+                "said": int(predicted[row]),
+                "sure": float(confidence[row]),
+            }
+            for row in rows[:MAX_PICTURES]
+        ]
 
     return {
         "confusion": confusion.tolist(),
-        "some": [sample(row) for row in some],
-        "mistaken": [sample(row) for row in mistaken],
+        "some": examples(np.random.default_rng(0).permutation(len(labels))),
+        "mistaken": examples(errors[np.argsort(-confidence[errors])]),
     }

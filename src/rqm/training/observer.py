@@ -1,4 +1,4 @@
-"""What an audit puts into a run, and what it sees of it."""
+"""What an audit plants in a run, and what it sees of it."""
 
 from typing import TYPE_CHECKING
 
@@ -7,14 +7,30 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Sees nothing and plants nothing; audits override what they need."""
+    """Plants nothing and sees nothing. Audits override what they need.
+
+    Attributes:
+        plants: Whether `sends` is called. Clients are then computed one after the other.
+    """
 
     plants = False
-    """Whether ``sends`` is to be asked: clients are then simulated one after the other."""
 
-    def sends(self, client: int, turn: int) -> "torch.Tensor | None":
-        """What this client sends in this round instead of its gradient; None for its own."""
+    def sends(self, client: int, round_index: int) -> "torch.Tensor | None":
+        """The vector that an audit plants in place of a client's.
+
+        Args:
+            client: The client.
+            round_index: The round, from 0.
+
+        Returns:
+            The vector; None if the client sends its own.
+        """
         return None
 
-    def learns(self, turn: int, mean: "torch.Tensor") -> None:
-        """The server has decoded the mean of a round: all that it learns."""
+    def learns(self, round_index: int, mean: "torch.Tensor") -> None:
+        """Called with the decoded mean of a round, which is all that the server learns.
+
+        Args:
+            round_index: The round, from 0. Discarded rounds have no mean.
+            mean: The mean.
+        """

@@ -1,4 +1,4 @@
-"""``simulate``: a run without a command line."""
+"""`rqm.simulate`: a run whose rounds the caller carries out one by one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,20 +9,19 @@ from torch import nn
 
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.ledger import LEDGER
-from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
-from rqm.training.trainer import Record, Trainer
+from rqm.training.loop import Outcome, RunState
+from rqm.training.run_folder import check_budget, open_guard
 
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
 
 
 @final
-class Simulation(Iterator[Record]):
-    """A run without a command line: iterate for a record a round. The ``model`` is being trained meanwhile.
+class Simulation(Iterator[Outcome]):
+    """A run as an iterator: each step carries out a round and returns its `Outcome`.
 
-    Every round is charged to a ``ledger``, in the folder that was given, or in one that lasts as long as this object;
-    ``rqm account`` reads it.
+    See `simulate` for its arguments.
     """
 
     def __init__(
@@ -32,44 +31,36 @@ class Simulation(Iterator[Record]):
             from rqm.data import load  # noqa: PLC0415 (some sets need more than torch)
 
             data = load(plan.data)
-        self._trainer = Trainer(plan, data, model)
+        self._state = RunState(plan, data, model)
         if folder is None:
             self._temporary = TemporaryDirectory(prefix="rqm-")
             folder = Path(self._temporary.name)
-        self.folder, self.plan, self.mean = folder, self._trainer.plan, self._trainer.mean
+        self.folder, self.plan, self.mean = folder, self._state.plan, self._state.mean
         if (folder / LEDGER).exists():
             raise ValueError(f"folder = {folder}: holds a ledger already; a simulation begins a new one")
-        counted = Guard(self.mean, budget=plan.budget_epsilon)
-        if not counted.allows(0):
-            raise ValueError(
-                f"budget_epsilon = {plan.budget_epsilon}: must be at least {counted.epsilon(0):.4g}, which one round "
-                "costs"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        users = len(self._trainer.data.train)
-        self.guard = Guard(self.mean, folder, plan=self.plan, budget=plan.budget_epsilon, users=users)
-        self._trainer.charge_to(self.guard)
+        check_budget(self._state)
+        self.guard = open_guard(self._state, folder, {})
 
-    def __next__(self) -> Record:
-        done = self._trainer.done
+    def __next__(self) -> Outcome:
+        done = self._state.rounds_done
         if done >= self.plan.participation.rounds or not self.guard.allows(done):
             self.guard.close()
             raise StopIteration
-        return self._trainer.step()
+        return self._state.step()
 
     @property
     def model(self) -> nn.Module:
         """The model as it is now."""
-        return self._trainer.model
+        return self._state.model
 
     @property
     def ledger(self) -> Path | None:
-        """Where the charges are written; None if there is no noise, and so nothing to charge."""
+        """The file of the charges; None if there is no noise, and so nothing to charge."""
         return None if self.guard.ledger is None else self.guard.ledger.path
 
     @property
     def guarantee(self) -> "Guarantee":
-        """What the rounds that were carried out guarantee to every user."""
+        """What the rounds so far guarantee to every user."""
         return self.mean.guarantee(charges=self.guard.charges, workload=self.plan.workload)
 
 
@@ -80,8 +71,18 @@ def simulate(
     *,
     folder: Path | str | None = None,
 ) -> Simulation:
-    """Train as the plan says, with the plan's model and data or with the given; yields a record a round.
+    """Train as a plan says. Randomness is seeded: **not private**.
 
-    The ledger is kept in ``folder``. Randomness is seeded: not private.
+    Args:
+        plan: The plan.
+        model: A model; None: the plan's.
+        data: The users' data; None: the plan's.
+        folder: Where the ledger is kept; None: a temporary folder, which lasts as long as the simulation.
+
+    Returns:
+        An iterator over the outcomes of the rounds.
+
+    Raises:
+        ValueError: If the folder holds a ledger, or the plan's budget does not pay for one round.
     """
     return Simulation(plan, model, data, None if folder is None else Path(folder))

@@ -1,4 +1,4 @@
-"""Runs in folders: the same files after any interruption, nothing overwritten, nothing half-written."""
+"""Runs in folders: the same files after any interruption, and nothing overwritten."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.folder import CHECKPOINT
 from rqm.plan.plan import PLAN as PLAN_FILE
 from rqm.plan.plan import Plan, ServerStep, Transforms
-from rqm.training import checkpoint, run
-from rqm.training.trainer import Trainer
+from rqm.training import checkpoint, run_folder
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation
 
@@ -43,25 +43,25 @@ def pictures(seed=0):
 
 
 def lines(folder):
-    found = [json.loads(line) for line in (folder / run.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "parts")} for line in found]
+    entries = [json.loads(line) for line in (folder / run_folder.METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "parts")} for line in entries]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody interrupted."""
+    """A run that was not interrupted."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    run.carry_out(PLAN, pictures(), folder)
+    run_folder.carry_out(PLAN, pictures(), folder)
     return folder
 
 
-def same(one, other):
-    assert lines(one) == lines(other)
-    assert (one / CHECKPOINT).read_bytes()[-1000:] == (other / CHECKPOINT).read_bytes()[-1000:]
-    summaries = [json.loads((folder / run.SUMMARY).read_text()) for folder in (one, other)]
+def same(folder_1, folder_2):
+    assert lines(folder_1) == lines(folder_2)
+    assert (folder_1 / CHECKPOINT).read_bytes()[-1000:] == (folder_2 / CHECKPOINT).read_bytes()[-1000:]
+    summaries = [json.loads((folder / run_folder.SUMMARY).read_text()) for folder in (folder_1, folder_2)]
     heads = [summary.pop("ledger_head") for summary in summaries]
     assert summaries[0] == summaries[1]
-    for folder, head in zip((one, other), heads, strict=True):
+    for folder, head in zip((folder_1, folder_2), heads, strict=True):
         _, spent, last, _ = read(folder / LEDGER)
         assert head == last
         assert set(spent) == set(range(PLAN.participation.rounds))  # each was charged, some again
@@ -72,46 +72,46 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(stop, whole, tmp_path
     class KilledError(Exception):
         pass
 
-    def watch(record):
-        if record.round == stop:
+    def watch(outcome):
+        if outcome.round == stop:
             raise KilledError
 
     folder = tmp_path / "run"
     with pytest.raises(KilledError):
-        run.carry_out(PLAN, pictures(), folder, watch)
+        run_folder.carry_out(PLAN, pictures(), folder, watch)
     assert Plan.of_run(folder) == change_plan(PLAN, dim=2355, delta=1e-5)  # all that was left open
-    run.carry_out(Plan.of_run(folder), pictures(), folder, resume=True)
+    run_folder.carry_out(Plan.of_run(folder), pictures(), folder, resume=True)
     same(folder, whole)
 
 
 def test_ctrl_c_ends_the_round_and_saves(whole, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        run.carry_out(PLAN, pictures(), folder, lambda r: r.round == 3 and os.kill(os.getpid(), signal.SIGINT))
+        run_folder.carry_out(PLAN, pictures(), folder, lambda r: r.round == 3 and os.kill(os.getpid(), signal.SIGINT))
     assert len(lines(folder)) == 3
-    run.carry_out(PLAN, pictures(), folder)
+    run_folder.carry_out(PLAN, pictures(), folder)
     same(folder, whole)
 
 
 def test_a_finished_run_stays_finished(whole):
-    before = {path.name: path.read_bytes() for path in whole.iterdir()}
-    run.carry_out(PLAN, pictures(), whole)
-    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+    files = {path.name: path.read_bytes() for path in whole.iterdir()}
+    run_folder.carry_out(PLAN, pictures(), whole)
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == files
 
 
 def test_nothing_is_overwritten(whole, tmp_path):
-    before = sorted(path.name for path in whole.iterdir())
+    files = sorted(path.name for path in whole.iterdir())
     with pytest.raises(FileExistsError, match="--resume"):
-        run.carry_out(PLAN, pictures(), whole, resume=False)
+        run_folder.carry_out(PLAN, pictures(), whole, resume=False)
     (tmp_path / "else").touch()
     with pytest.raises(FileExistsError, match="--resume"):
-        run.carry_out(PLAN, pictures(), tmp_path)
+        run_folder.carry_out(PLAN, pictures(), tmp_path)
     with pytest.raises(FileNotFoundError, match=r"plan\.json is missing"):
-        run.carry_out(PLAN, pictures(), tmp_path, resume=True)
+        run_folder.carry_out(PLAN, pictures(), tmp_path, resume=True)
     with pytest.raises(ValueError, match="another plan"):
-        run.carry_out(change_plan(PLAN, rounds=13), pictures(), whole)
+        run_folder.carry_out(change_plan(PLAN, rounds=13), pictures(), whole)
     assert [path.name for path in tmp_path.iterdir()] == ["else"]
-    assert sorted(path.name for path in whole.iterdir()) == before
+    assert sorted(path.name for path in whole.iterdir()) == files
 
 
 REFUSED = {
@@ -130,59 +130,59 @@ REFUSED = {
 def test_a_refused_run_leaves_nothing_behind(name, tmp_path):
     plan, options = REFUSED[name]
     with pytest.raises((ValueError, OSError)):
-        run.carry_out(plan, pictures(), tmp_path / "deep" / "run", **options)
+        run_folder.carry_out(plan, pictures(), tmp_path / "deep" / "run", **options)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "empty").mkdir()
     with pytest.raises((ValueError, OSError)):
-        run.carry_out(plan, pictures(), tmp_path / "empty", **options)
+        run_folder.carry_out(plan, pictures(), tmp_path / "empty", **options)
     assert list((tmp_path / "empty").iterdir()) == []
     assert (
-        run.carry_out(change_plan(PLAN, rounds=1), pictures(), tmp_path / "empty")["rounds"] == 1
+        run_folder.carry_out(change_plan(PLAN, rounds=1), pictures(), tmp_path / "empty")["rounds"] == 1
     )  # the corrected run
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(whole, tmp_path):
-    for name in (PLAN_FILE, run.METRICS, CHECKPOINT, LEDGER):
+    for name in (PLAN_FILE, run_folder.METRICS, CHECKPOINT, LEDGER):
         (tmp_path / name).write_bytes((whole / name).read_bytes())
     with pytest.raises(ValueError, match="another plan"):
-        run.carry_out(change_plan(PLAN, seed=3), pictures(), tmp_path)
+        run_folder.carry_out(change_plan(PLAN, seed=3), pictures(), tmp_path)
     data = (tmp_path / CHECKPOINT).read_bytes()
     for damaged in (data[: len(data) // 2], b"", b"x" * 100):
         (tmp_path / CHECKPOINT).write_bytes(damaged)
         with pytest.raises(ValueError, match="is damaged"):
-            run.carry_out(PLAN, pictures(), tmp_path)
+            run_folder.carry_out(PLAN, pictures(), tmp_path)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    trainer = Trainer(PLAN, pictures())
-    checkpoint.save(trainer, tmp_path, 0)
-    before = (tmp_path / CHECKPOINT).read_bytes()
-    trainer.step()
+    state = RunState(PLAN, pictures())
+    checkpoint.save(state, tmp_path, 0)
+    files = (tmp_path / CHECKPOINT).read_bytes()
+    state.step()
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(trainer, tmp_path, 0)
-    assert (tmp_path / CHECKPOINT).read_bytes() == before
+        checkpoint.save(state, tmp_path, 0)
+    assert (tmp_path / CHECKPOINT).read_bytes() == files
     assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT]
 
 
 CHILD = """
 import sys
 from pathlib import Path
-from rqm.training import run
-from tests.training.test_run import PLAN, pictures
-run.carry_out(PLAN, pictures(), Path(sys.argv[1]))
+from rqm.training import run_folder
+from tests.training.test_run_folder import PLAN, pictures
+run_folder.carry_out(PLAN, pictures(), Path(sys.argv[1]))
 """
 
 
-def kill_and_go_on(folder, whole, times):
-    rng = np.random.default_rng(times)
-    for _ in range(times):
+def kill_and_go_on(folder, whole, kills):
+    rng = np.random.default_rng(kills)
+    for _ in range(kills):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)])
-        while not (folder / run.METRICS).exists() and child.poll() is None:
+        while not (folder / run_folder.METRICS).exists() and child.poll() is None:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.15) if rng.random() < 0.5 else rng.uniform(0, 4))  # also where it starts again
         child.kill()
@@ -203,17 +203,17 @@ def test_kill_9_twenty_times(whole, tmp_path):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 64 KB; needs the right to mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mounted)]
     try:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
         pytest.skip("no mount command")
     if done.returncode:
         pytest.skip("not allowed to mount a file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
 
 
 def test_a_disk_that_fills_up_keeps_what_was_saved(small_disk, whole):
@@ -221,12 +221,12 @@ def test_a_disk_that_fills_up_keeps_what_was_saved(small_disk, whole):
     assert 16_384 < (whole / CHECKPOINT).stat().st_size <= 20_480  # five pages of the sixteen
     (small_disk / "ballast").write_bytes(b"x" * 7 * 4096)  # one checkpoint fits, a second beside it does not
     with pytest.raises(OSError, match="No space left"):
-        run.carry_out(PLAN, pictures(), folder)
-    trainer = Trainer(PLAN, pictures())
-    checkpoint.restore(trainer, folder)
-    assert trainer.done == 5
+        run_folder.carry_out(PLAN, pictures(), folder)
+    state = RunState(PLAN, pictures())
+    checkpoint.restore(state, folder)
+    assert state.rounds_done == 5
     (small_disk / "ballast").unlink()
-    run.carry_out(PLAN, pictures(), folder)
+    run_folder.carry_out(PLAN, pictures(), folder)
     same(folder, whole)
 
 
@@ -236,9 +236,9 @@ def test_checkpoints_are_safetensors(whole):
     with safe_open(whole / CHECKPOINT, framework="np") as file:
         assert json.loads(file.metadata()["state"])["round"] == 12
         values = file.get_tensor("values")
-    trainer = Trainer(PLAN, pictures())
-    checkpoint.restore(trainer, whole)
-    assert (trainer.values.numpy() == values).all()
+    state = RunState(PLAN, pictures())
+    checkpoint.restore(state, whole)
+    assert (state.values.numpy() == values).all()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The server's optimisers move as torch's own do, step by step."""
+"""The optimizers of the server equal those of torch."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rqm.plan.plan import ServerStep
-from rqm.training.server import OPTIMIZERS, Optimiser
+from rqm.training.server_optimizer import OPTIMIZERS, ServerOptimizer
 
 ROUNDS = 5
 ORACLES = {
@@ -14,25 +14,25 @@ ORACLES = {
     "momentum": lambda values, server: torch.optim.SGD([values], lr=server.rate, momentum=server.momentum),
     "adam": lambda values, server: torch.optim.Adam([values], lr=server.rate, betas=(server.momentum, 0.999)),
 }
-"""By name: the same optimiser, written by somebody else."""
+"""By name: the same optimizer in torch."""
 
 
-def moved(name, server, means):
+def values_after(name, server, means):
     """Where the values are after steps along these means: ours, and the oracle's."""
     ours, theirs = torch.ones(8), torch.nn.Parameter(torch.ones(8))
-    optimiser, oracle = Optimiser(server, ROUNDS, ours), ORACLES[name](theirs, server)
-    for turn, mean in enumerate(means):
-        optimiser.move(mean, turn)
+    optimizer, oracle = ServerOptimizer(server, ROUNDS, ours), ORACLES[name](theirs, server)
+    for round_index, mean in enumerate(means):
+        optimizer.step(mean, round_index)
         theirs.grad = mean.clone()
         oracle.step()
     return ours, theirs.detach()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimiser_moves_as_its_oracle(name):
+def test_an_optimizer_equals_that_of_torch(name):
     means = torch.randn((ROUNDS, 8), generator=torch.Generator().manual_seed(0))
     server = ServerStep(name, rate=0.1, momentum=0.9)
-    ours, theirs = moved(name, server, means)
+    ours, theirs = values_after(name, server, means)
     torch.testing.assert_close(ours, theirs)
-    off, _ = moved(name, replace(server, rate=0.101), means)
+    off, _ = values_after(name, replace(server, rate=0.101), means)
     assert not torch.allclose(off, theirs)  # a rate that is off by a hundredth would be noticed

@@ -1,4 +1,4 @@
-"""Training with the true protocol: the same sums, round for round, as with the ideal one."""
+"""The real protocol gives the ideal sum, round for round."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ from rqm.plan.protocol import corrupt, protocol
 from rqm.secagg import security
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind
-from rqm.training.trainer import Trainer
+from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import federation, model
 
@@ -28,10 +28,10 @@ PLAN = make_plan(
 )
 
 
-def both(plan):
-    found = [Trainer(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
-    found[0].work.together = None  # clients one after the other, as in the protocol: gradients to the last bit
-    return found
+def ideal_and_real(plan):
+    states = [RunState(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
+    states[0].updates.work.together = None  # clients one after the other, as in the protocol: gradients to the last bit
+    return states
 
 
 @pytest.mark.parametrize(
@@ -51,33 +51,37 @@ def both(plan):
     ],
     ids=["rqm", "pbm, local steps", "65,536 levels and losses", "modular", "rotated, losses"],
 )
-def test_real_and_ideal_are_the_same(plan):
-    ideal, real = both(plan)
-    kept = 0
+def test_the_real_protocol_gives_the_ideal_sum(plan):
+    ideal, real = ideal_and_real(plan)
+    completed = 0
     for _ in range(plan.participation.rounds):
-        one, other = ideal.step(), real.step()
-        assert (one.survivors, one.discarded, one.bits_up) == (other.survivors, other.discarded, other.bits_up)
-        assert one.clients_loss == other.clients_loss
+        ideal_outcome, real_outcome = ideal.step(), real.step()
+        assert (ideal_outcome.survivors, ideal_outcome.discarded, ideal_outcome.bits_up) == (
+            real_outcome.survivors,
+            real_outcome.discarded,
+            real_outcome.bits_up,
+        )
+        assert ideal_outcome.clients_loss == real_outcome.clients_loss
         assert (ideal.values == real.values).all()
-        if not other.discarded:
-            kept += 1
-            assert other.secagg_bytes_up > one.bits_up / 8
-    assert kept >= 2
+        if not real_outcome.discarded:
+            completed += 1
+            assert real_outcome.secagg_bytes_up > ideal_outcome.bits_up / 8
+    assert completed >= 2
 
 
 def test_a_round_below_the_minimum_is_discarded_and_charged():
-    trainer = Trainer(change_plan(PLAN, secagg="real", lost=0.6, min_survivors=7), federation(), model())
-    before = trainer.values.clone()
-    records = [trainer.step() for _ in range(4)]
-    assert all(record.discarded and record.secagg_bytes_up is None for record in records)
-    assert trainer.guard.charges == {0: 1, 1: 1, 2: 1, 3: 1}
-    assert (trainer.values == before).all()
+    state = RunState(change_plan(PLAN, secagg="real", lost=0.6, min_survivors=7), federation(), model())
+    values = state.values.clone()
+    outcomes = [state.step() for _ in range(4)]
+    assert all(outcome.discarded and outcome.secagg_bytes_up is None for outcome in outcomes)
+    assert state.guard.charges == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert (state.values == values).all()
 
 
-def test_a_broken_client_sends_an_encoding_of_zero():
+def test_a_client_with_a_vector_that_is_not_finite_sends_zero():
     data = federation()
     data.train[3][0][0] = torch.nan
-    ideal, real = (Trainer(change_plan(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
+    ideal, real = (RunState(change_plan(PLAN, clients=12, secagg=kind), data, model()) for kind in ("ideal", "real"))
     with pytest.warns(UserWarning, match="1 client had gradients"):
         ideal.step()
     with pytest.warns(UserWarning, match="1 client had gradients"):
@@ -95,10 +99,10 @@ def test_large_rounds_use_a_sparse_graph():
     assert (params().degree, params().threshold, params().minimum) == (7, 5, 8)
     assert (params(min_survivors=6).threshold, params(min_survivors=6).minimum) == (5, 6)
     assert (params(min_survivors=2).threshold, params(min_survivors=2).minimum) == (4, 2)
-    some = params(clients=500, min_survivors=475, honest_clients=475)
-    assert (some.degree, some.threshold, some.minimum) == security(500, 475, 25)
-    assert some.degree < 60
-    assert some.minimum > 475
+    sparse = params(clients=500, min_survivors=475, honest_clients=475)
+    assert (sparse.degree, sparse.threshold, sparse.minimum) == security(500, 475, 25)
+    assert sparse.degree < 60
+    assert sparse.minimum > 475
     assert (
         params(clients=500, min_survivors=300, honest_clients=500).degree == 499
     )  # so many lost that all must be neighbours
@@ -106,14 +110,14 @@ def test_large_rounds_use_a_sparse_graph():
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
-def test_a_hundred_clients_of_whom_twenty_are_lost(rounds):
-    """The example for Flower: survivors = 80; whoever is lost, and when, the sum is that of the others."""
+def test_the_sum_is_that_of_the_survivors(rounds):
+    """The example for Flower: survivors = 80; the sum is that of the survivors, at whatever stage others drop out."""
     chance = Random(rounds)
-    for turn in range(rounds):
-        params = protocol(change_plan(PLAN, clients=100, min_survivors=80), 3, b"%d" % turn)
-        lost = {u: chance.choice(STAGES) for u in chance.sample(range(100), chance.randint(8, 20))}
-        total, survivors, _ = aggregate(params, lambda u: [u % 16, 0, 1], lost)
-        assert survivors == [u for u in range(100) if lost.get(u) not in (Kind.KEYS, Kind.SHARES, Kind.MASKED)]
+    for round_index in range(rounds):
+        params = protocol(change_plan(PLAN, clients=100, min_survivors=80), 3, b"%d" % round_index)
+        dropouts = {u: chance.choice(STAGES) for u in chance.sample(range(100), chance.randint(8, 20))}
+        total, survivors, _ = aggregate(params, lambda u: [u % 16, 0, 1], dropouts)
+        assert survivors == [u for u in range(100) if dropouts.get(u) not in (Kind.KEYS, Kind.SHARES, Kind.MASKED)]
         assert total.tolist() == [sum(u % 16 for u in survivors), 0, len(survivors)]
 
 
@@ -136,9 +140,9 @@ def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
     with pytest.raises(ValueError, match=r"threshold = 20: must be at least 24 and 23"):
         params(20, honest_clients=34)
     users = {"honest_fraction": 0.9, "population": 3400, "delta": 1e-5}
-    few = corrupt(change_plan(PLAN, clients=40, **users))
-    assert 4 < few < 24  # a tenth of the users, and bad luck
-    assert params(**users).threshold == max(27, (39 + few) // 2 + 1)
+    corrupt_clients = corrupt(change_plan(PLAN, clients=40, **users))
+    assert 4 < corrupt_clients < 24  # a tenth of the users, and bad luck
+    assert params(**users).threshold == max(27, (39 + corrupt_clients) // 2 + 1)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
         ({"secagg": "fake"}, "secagg = 'fake': must be one of ideal, real"),
     ],
 )
-def test_plans_that_cannot_be(change, message):
+def test_the_real_protocol_refuses_plans_that_it_cannot_carry_out(change, message):
     with pytest.raises(ValueError, match=message):
         change_plan(PLAN, **{"secagg": "real", **change})
 
