@@ -30,7 +30,7 @@ PLAN = make_plan(
 
 def both(plan):
     found = [Trainer(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
-    found[0].work.together = None  # clients one after the other, as in the protocol: gradients to the last bit
+    found[0].updates.groups = None  # clients one after the other, as in the protocol: gradients to the last bit
     return found
 
 

@@ -7,6 +7,7 @@ import torch
 from rqm import PBM, RQM, Noiseless, StochasticRounding
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
+from rqm.training.cuda_graphs import CudaGradients
 from rqm.training.trainer import Trainer
 from tests.plans import change_plan, make_plan
 from tests.training.small import collected, pictures
@@ -40,7 +41,7 @@ def test_noise_free_runs_are_those_of_the_cpu(model, work):
         assert one.clients_loss == pytest.approx(other.clients_loss, rel=1e-4)
     moved = (here.values - before).norm()
     assert (here.values - there.values.cpu()).norm() < 1e-4 * moved
-    assert (there.work.batched is None) == (work.work == "local")
+    assert isinstance(there.updates.groups, CudaGradients) != (work.work == "local")
 
 
 @pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), StochasticRounding(clip=1e-3, levels=4)], ids=repr)
@@ -70,7 +71,7 @@ def test_trainers_that_are_done_give_their_memory_back():
 @pytest.mark.parametrize("seed", range(12))
 def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert Trainer(change_plan(PLAN, seed=seed), pictures(each=200)).work.batched is not None
+    assert Trainer(change_plan(PLAN, seed=seed), pictures(each=200)).updates.groups is not None
     assert torch.backends.cudnn.allow_tf32
 
 

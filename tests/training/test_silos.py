@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rqm import Plan, simulate
-from rqm.training.records import taken
+from rqm.training.record_gradients import records_of_round
 from rqm.training.trainer import Trainer
 from tests.training.small import federation, model
 
@@ -37,6 +37,12 @@ def trainer(one, **options):
     return Trainer(one, federation(), model(), **options)
 
 
+def silo_sum(made, silo, turn):
+    (total,), losses = made.updates.vector(silo, turn)
+    assert not len(losses)
+    return total
+
+
 def test_a_federation_of_silos_learns_and_says_what_it_costs_a_record(tmp_path):
     run = simulate(plan(), model(), federation(), folder=tmp_path)
     last = list(run)[-1]
@@ -56,12 +62,11 @@ def test_each_silo_draws_its_own_records_anew_in_every_round_and_the_same_again(
     made = trainer(plan())
     totals = {}
     for silo, turn in [(0, 0), (0, 1), (1, 0)]:
-        source = made.aggregator._source(8, turn, silo)
-        totals[silo, turn] = made.work.records(silo, turn, source.words)
-    again = made.work.records(0, 0, made.aggregator._source(8, 0, 0).words)
+        totals[silo, turn] = silo_sum(made, silo, turn)
+    again = silo_sum(made, 0, 0)
     torch.testing.assert_close(again.total, totals[0, 0].total)
     assert not torch.equal(totals[0, 0].total, totals[0, 1].total)
-    counts = [made.work.records(0, turn, made.aggregator._source(8, turn, 0).words).records for turn in range(200)]
+    counts = [silo_sum(made, 0, turn).records for turn in range(200)]
     size = made.data.train.sizes[0]
     assert np.mean(counts) == pytest.approx(size / 2, abs=5 * (size / 4 / 200) ** 0.5)
     assert np.var(counts) == pytest.approx(size / 4, rel=0.5)
@@ -69,7 +74,7 @@ def test_each_silo_draws_its_own_records_anew_in_every_round_and_the_same_again(
 
 def test_in_a_fixed_order_every_record_comes_once_an_epoch():
     made = trainer(plan(**IN_ORDER, neighboring="replace-one"))
-    counts = [made.work.records(1, turn, lambda count: [0] * count).records for turn in range(4)]
+    counts = [silo_sum(made, 1, turn).records for turn in range(4)]
     assert sum(counts) == made.data.train.sizes[1]
     assert max(counts) - min(counts) <= 1
 
@@ -100,7 +105,7 @@ def test_the_true_protocol_adds_up_silos(secure):
 
 def test_models_that_mix_records_are_refused_before_anything_is_done():
     mixing = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    with pytest.raises(ValueError, match="batch normalisation"):
+    with pytest.raises(ValueError, match="batch normalization"):
         Trainer(plan(), federation(), mixing)
     with pytest.raises(ValueError, match="loss: must give one number for every record"):
         trainer(plan(), loss=nn.CrossEntropyLoss())
@@ -116,13 +121,13 @@ HELD = IN_ORDER | {"noise": 40.0, "mechanism": NOISE | {"bits": 14}}
 
 def test_in_an_order_of_their_own_records_move_no_others():
     made = trainer(plan(**IN_ORDER))
-    counts = [made.work.records(1, turn, lambda count: [0] * count).records for turn in range(8)]
+    counts = [silo_sum(made, 1, turn).records for turn in range(8)]
     assert sum(counts[:4]) == made.data.train.sizes[1]
     assert counts[:4] == counts[4:]
     words = np.arange(40, dtype=np.uint64) ** 2  # a record's own, whoever else is there
-    batch = [set(words[taken(None, 4, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
+    batch = [set(words[records_of_round(None, 4, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
     fewer = np.delete(words, 7)
-    less = [set(fewer[taken(None, 4, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
+    less = [set(fewer[records_of_round(None, 4, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
     assert sum(len(one - other) for one, other in zip(batch, less, strict=True)) == 1
 
 

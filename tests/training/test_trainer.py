@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.plain_paper_cnn import PlainPaperCNN
 from rqm import PBM, RQM, Noiseless, StochasticRounding, account
 from rqm.ledger.ledger import read
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
-from rqm.training.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
+from rqm.training.models import MODELS, PAPER_PARAMETERS, FlatModel, PaperCNN
 from rqm.training.simulate import simulate
 from rqm.training.trainer import Trainer, pick_device
 from tests.commands import rqm
@@ -65,11 +66,11 @@ def test_pooling_finds_the_first_of_equals_and_what_is_not_a_number(compiled, mo
 def test_a_flat_model_is_the_same_model():
     net = model()
     before = net(torch.ones(3, 2))
-    values, gradient = flatten(net)
+    flat = FlatModel(net)
     assert (net(torch.ones(3, 2)) == before).all()
     net(torch.ones(3, 2)).sum().backward()
-    assert (gradient == torch.cat([p.grad.reshape(-1) for p in net.parameters()])).all()
-    values.zero_()
+    assert (flat.gradient == torch.cat([p.grad.reshape(-1) for p in net.parameters()])).all()
+    flat.values.zero_()
     assert (net(torch.ones(3, 2)) == 0).all()
 
 
@@ -252,13 +253,12 @@ def test_local_steps_send_the_change_over_the_rate():
     plan = change_plan(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
     trainer = Trainer(plan, federation(), model())
     before = trainer.values.clone()
-    trainer.work.one(trainer.worker, 2, 0)
+    trainer.updates.vector(2, 0)
     assert (trainer.values == before).all()
     one_step = change_plan(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
     single, full = Trainer(one_step, federation(), model()), Trainer(PLAN, federation(), model())
-    single.work.one(single.worker, 2, 0)
-    full.work.one(full.worker, 2, 0)
-    torch.testing.assert_close(single.worker.gradient, full.worker.gradient, rtol=1e-4, atol=1e-5)
+    rows = [trainer.updates.vector(2, 0)[0] for trainer in (single, full)]
+    torch.testing.assert_close(*rows, rtol=1e-4, atol=1e-5)
 
 
 def test_records_say_what_was_sent_and_evaluated():
@@ -301,12 +301,12 @@ def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
 def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeypatch):
     found = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr("rqm.training.workers.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("rqm.training.client_updates.usable_cores", lambda cores=cores: cores)
         plan = change_plan(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
         trainer = Trainer(plan, federation(), model())
         if not together:
-            trainer.work.together = None
-        assert (trainer.work.workers is None) == (cores == 1 and not together)
+            trainer.updates.groups = None
+        assert trainer.updates.threads.count == cores
         records = [trainer.step() for _ in range(3)]
         found.append((trainer.values, [record.clients_loss for record in records], records[-1].accuracy))
     assert torch.equal(found[0][0], found[1][0])
@@ -315,13 +315,13 @@ def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeyp
 
 
 def test_a_model_with_a_state_or_randomness_of_its_own_sees_one_client_after_the_other(monkeypatch):
-    monkeypatch.setattr("rqm.training.workers.usable_cores", lambda: 2)
+    monkeypatch.setattr("rqm.training.client_updates.usable_cores", lambda: 2)
     for layer in (torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)):
         net = torch.nn.Sequential(torch.nn.Linear(2, 8), layer, torch.nn.Linear(8, 3))
         before = torch.get_rng_state()
-        assert Trainer(PLAN, federation(), net).work.workers is None
+        assert Trainer(PLAN, federation(), net).updates.threads.count == 1
         assert torch.equal(before, torch.get_rng_state())
-    assert Trainer(PLAN, federation(), model()).work.workers is not None
+    assert Trainer(PLAN, federation(), model()).updates.threads.count == 2
 
 
 def test_bad_plans_are_refused_at_the_start():

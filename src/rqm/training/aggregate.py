@@ -1,6 +1,7 @@
 """The sum of a round's messages: as an ideal aggregator would reveal it, or by the true protocol."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -12,13 +13,9 @@ from rqm.correlated.noise import CorrelatedNoise
 from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
-from rqm.training.clock import Clock
+from rqm.training.client_updates import ALL, ClientUpdates
 from rqm.training.participants import NOBODY, Before
-from rqm.training.streams import LOSSES, NOISE, RECORDS, TRANSIENT, generator, number
-from rqm.training.work import Work
-from rqm.training.workers import Worker, Workers
-
-ALL = slice(None)
+from rqm.training.streams import LOSSES, NOISE, TRANSIENT, generator, number
 
 
 @final
@@ -54,8 +51,8 @@ class Aggregator(ABC):
     """The last round's number, and its transient noise, summed; of silos, a row each. If it is secure, nobody can draw
     it again."""
 
-    def __init__(self, plan: Plan, mean: BaseMean, work: Work, clock: Clock, *, secure: bool = False) -> None:
-        self.plan, self.mean, self.work, self.clock, self.secure = plan, mean, work, clock, secure
+    def __init__(self, plan: Plan, mean: BaseMean, updates: ClientUpdates, *, secure: bool = False) -> None:
+        self.plan, self.mean, self.updates, self.secure = plan, mean, updates, secure
         if secure and mean.is_private and not mean.has_integer_messages:
             raise ValueError(f"mechanism = {plan.mechanism.kind!r}: must be one that sends integers, or give a seed")
         if secure and mean.noise is not None and plan.secagg == "real":
@@ -74,13 +71,7 @@ class Aggregator(ABC):
 
     def _nothing(self) -> torch.Tensor:
         kind = torch.int32 if self.mean.has_integer_messages else torch.float64
-        return torch.zeros(self.mean.coordinates, dtype=kind, device=self.work.device)
-
-    def _silo(self, silo: int, total: torch.Tensor, turn: int, place: int) -> None:
-        """Encode and add what a silo sends."""
-        with self.clock.timed("gradients"):
-            found = self.work.records(silo, turn, self._source(RECORDS, turn, silo).words)
-        self._add([found], total, turn, place)
+        return torch.zeros(self.mean.coordinates, dtype=kind, device=self.updates.model.values.device)
 
     def _own(self, turn: int, silo: int) -> torch.Tensor:
         """One silo's transient noise of a round."""
@@ -92,13 +83,38 @@ class Aggregator(ABC):
         assert self.mean.noise is not None
         return self.mean.noise
 
-    def _add(self, rows: Any, total: torch.Tensor, turn: int, place: int, among: int = 1) -> torch.Tensor:
-        """Encode and add; return which rows were finite."""
-        with self.clock.timed("clip, rotate, encode", among):
-            finite: torch.Tensor = self.mean.add_messages(
-                rows, total, self._source(NOISE, turn, place), round_index=turn
-            )
+    def add(self, rows: Any, total: torch.Tensor, turn: int, positions: Sequence[int]) -> torch.Tensor:
+        """Encode and add some clients' rows, each with the noise that it has by itself; which rows were finite."""
+        if len(positions) > 1 and not rows.is_cuda:
+            if not self.mean.has_integer_messages or self.plan.mechanism.vector_mechanism is not None:
+                pairs = zip(rows, positions, strict=True)
+                return torch.cat([self.add(row[None], total, turn, [position]) for row, position in pairs])
+            each = OneEach(SeededRandom(self.plan.seed, NOISE, turn, position) for position in positions)
+            source: Any = SecureRandom() if self.secure else each
+        else:
+            source = self._source(NOISE, turn, positions[0])
+        finite: torch.Tensor = self.mean.add_messages(rows, total, source, round_index=turn)
         return finite
+
+
+@final
+class Messages:
+    """The sum of a round's messages, as `ClientUpdates.encode` fills it."""
+
+    def __init__(self, aggregator: Aggregator, turn: int, total: torch.Tensor) -> None:
+        self.aggregator, self.turn, self.total = aggregator, turn, total
+
+    def add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
+        """See `MessageSum`."""
+        return self.aggregator.add(rows, self.total, self.turn, positions)
+
+    def fork(self) -> "Messages":
+        """See `MessageSum`."""
+        return Messages(self.aggregator, self.turn, torch.zeros_like(self.total))
+
+    def merge(self, other: "Messages") -> None:
+        """See `MessageSum`."""
+        self.total += other.total
 
 
 @final
@@ -116,7 +132,7 @@ class Ideal(Aggregator):
             total, losses = self.part(staying, turn, self.sharing.deal(staying, turn))
             self.sharing.add_up(total, losses)
         if self.mean.noise and self.mean.has_integer_messages:
-            with self.clock.timed("clip, rotate, encode"):
+            with self.updates.clock.timed("clip, rotate, encode"):
                 if self.mean.has_second_message:
                     self._cancel(total, turn, len(staying), len(before.staying))
                 else:
@@ -125,20 +141,9 @@ class Ideal(Aggregator):
 
     def part(self, staying: list[int], turn: int, share: slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum over a share of those who stay, and their losses; those of the others are zero."""
-        total, losses = self._nothing(), torch.zeros(len(staying), device=self.work.device)
-        self.work.begin(turn)
-        if self.work.per_record is not None:
-            for place, silo in enumerate(staying):
-                self._silo(silo, total, turn, place)
-            return total, losses[:0]  # nobody computes them for all records
-        if self.work.workers is not None and not self.work.observer.plants:
-            self._share_out(self.work.workers, staying, turn, total, losses, share)
-            return total, losses
-        for places in self.work.groups(staying)[share]:
-            with self.clock.timed("gradients"):
-                rows, own = self.work.rows([staying[place] for place in places], turn)
-            losses[places] = own.masked_fill(~self._add(rows, total, turn, places[0]), torch.nan)
-        return total, losses
+        total = self._nothing()
+        self.updates.begin_round(turn)
+        return total, self.updates.encode(staying, turn, Messages(self, turn, total), share)
 
     def _cancel(self, total: torch.Tensor, turn: int, clients: int, before: int) -> None:
         """Add everybody's transient noise, and take back that of the round before: kept, or drawn again.
@@ -169,71 +174,11 @@ class Ideal(Aggregator):
     def _transient(self, turn: int, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What the clients of a round add, and what they take back in the next."""
         added, back = self._nothing(), self._nothing()
-        for place in range(0, clients, self.work.group):
-            some = min(self.work.group, clients - place)
+        for place in range(0, clients, self.updates.group_size):
+            some = min(self.updates.group_size, clients - place)
             state = self._noise.sample_sum(some, added, self._source(TRANSIENT, turn, place))
             added, back = added + state.added, back + state.canceled
         return added, back
-
-    def _share_out(
-        self,
-        workers: Workers,
-        chosen: list[int],
-        turn: int,
-        total: torch.Tensor,
-        losses: torch.Tensor,
-        share: slice,
-    ) -> None:
-        """Let workers do the clients of a round. Integers may be added up in any order, floats are in that of groups.
-
-        Small clients are done together, the others by themselves; what each sends does not depend on the workers.
-        """
-        exact, together = self.mean.has_integer_messages, self.work.together
-        sums: dict[Worker, torch.Tensor] = {}
-        groups = ([[place] for place in range(len(chosen))] if together is None else together.groups(chosen))[share]
-        for _ in workers.map(
-            lambda _, places: self.work.clients.prepare_clients(chosen[place] for place in places), groups
-        ):
-            pass  # data that are made lazily, before anything is timed
-
-        def work(worker: Worker, places: list[int]) -> Any:
-            with self.clock.timed("gradients", workers.count):
-                rows, own = self._rows(worker, [chosen[place] for place in places], turn)
-            losses[places] = own
-            if not exact:
-                return rows.clone()
-            mine = sums.setdefault(worker, torch.zeros_like(total))
-            return self._add_each(rows, mine, turn, places, workers.count)
-
-        some = len(groups) if exact else 4 * workers.count  # of floats, few are to be held at once
-        for start in range(0, len(groups), some):
-            part = groups[start : start + some]
-            for places, found in zip(part, workers.map(work, part), strict=True):
-                finite = found if exact else self._add_each(found, total, turn, places)
-                losses[places] = losses[places].masked_fill(~finite, torch.nan)
-        for one in sums.values():
-            total += one
-
-    def _rows(self, worker: Worker, some: list[int], turn: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if len(some) > 1:
-            return self.work.many(worker, some, turn)
-        loss = self.work.one(worker, some[0], turn)
-        return self.work.message(worker), loss[None]
-
-    def _add_each(
-        self, rows: torch.Tensor, total: torch.Tensor, turn: int, places: list[int], among: int = 1
-    ) -> torch.Tensor:
-        """Encode and add some clients' rows, each with the noise that it has by itself; which rows were finite."""
-        if len(rows) > 1 and self.mean.has_integer_messages and self.plan.mechanism.vector_mechanism is None:
-            with self.clock.timed("clip, rotate, encode", among):
-                each = OneEach(SeededRandom(self.plan.seed, NOISE, turn, place) for place in places)
-                finite: torch.Tensor = self.mean.add_messages(
-                    rows, total, SecureRandom() if self.secure else each, round_index=turn
-                )
-            return finite
-        return torch.cat(
-            [self._add(row[None], total, turn, place, among) for row, place in zip(rows, places, strict=True)]
-        )
 
 
 @final
@@ -246,26 +191,27 @@ class Secure(Aggregator):
         from rqm.secagg.local import aggregate  # noqa: PLC0415
         from rqm.secagg.wire import STAGES  # noqa: PLC0415
 
-        losses = torch.empty(len(staying), device=self.work.device)
+        losses: dict[int, torch.Tensor] = {}
         places = {client: place for place, client in enumerate(staying)}
-        self.work.begin(turn)
+        self.updates.begin_round(turn)
 
         def levels(party: int) -> Any:
             if party >= self.plan.participation.clients:
                 return -self._held(turn - 1, party - self.plan.participation.clients)[1] % self.mean.modulus
             place, found = places[chosen[party]], self._nothing()
-            if self.work.per_record is not None:
-                self._silo(chosen[party], found, turn, place)
-                if self.mean.noise is not None:
-                    found += self._own(turn, chosen[party])
-                    found -= self._own(turn - 1, chosen[party]) if chosen[party] in before.there else 0
-                return np.asarray(found.cpu()) % self.mean.modulus
-            with self.clock.timed("gradients"):
-                losses[place] = self.work.one(self.work.worker, chosen[party], turn)
-            if not self._add(self.work.message(self.work.worker), found, turn, place)[0]:
-                losses[place] = torch.nan
+            with self.updates.clock.timed("gradients"):
+                rows, loss = self.updates.vector(chosen[party], turn)
+            with self.updates.clock.timed("clip, rotate, encode"):
+                finite = self.add(rows, found, turn, [place])
+            losses[place] = loss.masked_fill(~finite, torch.nan) if len(loss) else loss
             first = np.asarray(found.cpu())
-            return first if self.mean.noise is None else (first + self._held(turn, place)[0]) % self.mean.modulus
+            if self.mean.noise is None:
+                return first % self.mean.modulus
+            if self.mean.has_second_message:
+                return (first + self._held(turn, place)[0]) % self.mean.modulus
+            found += self._own(turn, chosen[party])
+            found -= self._own(turn - 1, chosen[party]) if chosen[party] in before.there else 0
+            return np.asarray(found.cpu()) % self.mean.modulus
 
         lost = [party for party, client in enumerate(chosen) if client not in places]
         stages = generator(self.plan.seed, LOSSES, turn, 1).integers(0, 3, size=len(lost))
@@ -274,7 +220,7 @@ class Secure(Aggregator):
         gone = [place for place, client in enumerate(second.staying) if client in set(second.lost)]
         silent |= {self.plan.participation.clients + place: STAGES[0] for place in gone}
         try:
-            params = protocol(self.plan, len(self.work.worker.values), new_round(), second=len(second.staying))
+            params = protocol(self.plan, len(self.updates.model.values), new_round(), second=len(second.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.noise is not None:  # the next round would take back what this one has not revealed
@@ -283,8 +229,8 @@ class Secure(Aggregator):
         assert survivors == [party for party in range(params.clients) if party not in silent]
         for place in gone:  # whose seeds are at hand in a simulation; else through the shares of the others
             total = (total - self._held(turn - 1, place)[1]) % self.mean.modulus
-        own = losses if self.work.per_record is None else losses[:0]
-        return Collected(torch.from_numpy(total.astype(np.int32)).to(self.work.device), own, cost.bytes_up)
+        revealed = torch.from_numpy(total.astype(np.int32)).to(self.updates.model.values.device)
+        return Collected(revealed, torch.cat([losses[place] for place in sorted(losses)]), cost.bytes_up)
 
     def _held(self, turn: int, place: int) -> list[Any]:
         """What one client of a round adds, and takes back in the next."""

@@ -54,16 +54,8 @@ def shares(trainer: Trainer) -> bool:
 
     Nor does the model, nor a generator that all of them draw from; and nobody watches.
     """
-    work = trainer.work
-    return (
-        isinstance(trainer.aggregator, Ideal)
-        and trainer.mean.has_integer_messages
-        and work.per_record is None
-        and not work.observer.plants
-        and not trainer.plan.dropout
-        and trainer.corrections is None
-        and not any(True for _ in trainer.model.buffers())
-    )
+    is_ideal = isinstance(trainer.aggregator, Ideal)
+    return is_ideal and trainer.mean.has_integer_messages and trainer.updates.can_be_distributed
 
 
 @final

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from rqm.data.federated_data import FederatedData
-from rqm.training.work import Loss, images, losses
+from rqm.training.client_updates import Loss, cross_entropy, example_losses
 
 
 def size(model: nn.Module) -> int:
@@ -31,8 +31,7 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     inputs, labels = data.train[first]
     state = torch.get_rng_state()
     try:
-        each = losses(trial, inputs, labels) if loss is None else loss(trial(images(inputs)), labels)
-        each.mean().backward()  # type: ignore[no-untyped-call]
+        example_losses(trial, inputs, labels, loss or cross_entropy).mean().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         reason = str(error).strip().splitlines()
         what = "the cross-entropy (give loss= for another)" if loss is None else "loss"

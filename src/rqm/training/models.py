@@ -1,11 +1,11 @@
-"""Models: the paper's, two small ones for quick runs, and the flat view of any model that the encoder needs."""
+"""Models: the paper's CNN, two small ones for short runs, and `FlatModel`, a model with flat parameters."""
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 PAPER_PARAMETERS = 1_018_174
@@ -26,7 +26,7 @@ class PaperCNN(nn.Module):
         self.out = nn.Linear(128, classes)
         self.dropout = dropout
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Class scores. Pooling comes before the rectifier: the same values for a quarter of the work."""
         x = functional.relu(_pool(self.first(x)))
         x = functional.relu(self.second(x)).flatten(1)
@@ -35,21 +35,11 @@ class PaperCNN(nn.Module):
         return torch.as_tensor(self.out(x))
 
 
-class PlainPaperCNN(PaperCNN):
-    """The same model as one writes it in torch: what tests and benchmarks compare ours with."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Class scores."""
-        x = functional.max_pool2d(functional.relu(self.first(x)), 2)
-        x = functional.relu(self.second(x)).flatten(1)
-        return torch.as_tensor(self.out(functional.relu(self.hidden(x))))
-
-
 class _Pool(torch.autograd.Function):
     """2×2 max-pooling, several times faster than torch's: the same values, and errors go to the same places."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         """The maximum of each square, and where it is: the first of equals."""
         if x.is_cuda:  # there only torch's backward pass is slow
             y, index = functional.max_pool2d(x, 2, return_indices=True)
@@ -70,7 +60,7 @@ class _Pool(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, *errors: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *errors: Tensor) -> Tensor:
         """Each error, where the maximum was."""
         (index,) = ctx.saved_tensors
         return functional.max_unpool2d(errors[0].contiguous(), index, [2, 2])
@@ -87,7 +77,7 @@ def _compiled() -> Callable[..., None] | None:
     return found
 
 
-def _pool(x: torch.Tensor) -> torch.Tensor:
+def _pool(x: Tensor) -> Tensor:
     if x.shape[-2] % 2 or x.shape[-1] % 2:
         return functional.max_pool2d(x, 2)
     return torch.as_tensor(_Pool.apply(x))  # type: ignore[no-untyped-call]
@@ -102,7 +92,7 @@ class SmallCNN(nn.Module):
         self.second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
         self.out = nn.Linear(32 * 7 * 7, classes)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Class scores."""
         x = functional.relu(self.second(functional.relu(self.first(x))))
         return torch.as_tensor(self.out(x.flatten(1)))
@@ -115,7 +105,7 @@ class Linear(nn.Module):
         super().__init__()
         self.out = nn.Linear(28 * 28, classes)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Class scores."""
         return torch.as_tensor(self.out(x.flatten(1)))
 
@@ -123,19 +113,31 @@ class Linear(nn.Module):
 MODELS: dict[str, Callable[..., nn.Module]] = {"paper-cnn": PaperCNN, "small-cnn": SmallCNN, "linear": Linear}
 
 
-def flatten(model: nn.Module, values: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make the parameters of a model, and their gradients, views of two flat vectors; return both.
+@final
+class FlatModel:
+    """A model whose parameters are views of one flat vector, and whose gradients are views of another.
 
-    A backward pass then writes the gradient where the encoder reads it, without a copy. ``values`` are the parameters'
-    values, of another model of the same kind, if they are to be shared.
+    A backward pass writes the gradient where the encoder reads it, without a copy.
+
+    Args:
+        model: The model, which is changed in place.
+        values: The vector of parameters of another model of the same kind, which is then shared; None: a new one.
+
+    Attributes:
+        model: The model.
+        values: All parameters that are trained.
+        gradient: Their gradients.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise ValueError("model: has no parameters to train")
-    sizes = [p.numel() for p in parameters]
-    values = torch.cat([p.detach().reshape(-1) for p in parameters]) if values is None else values
-    gradient = torch.zeros_like(values)
-    for p, value, grad in zip(parameters, torch.split(values, sizes), torch.split(gradient, sizes), strict=True):
-        p.data = value.view(p.shape)
-        p.grad = grad.view(p.shape)
-    return values, gradient
+
+    def __init__(self, model: nn.Module, values: Tensor | None = None) -> None:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if not parameters:
+            raise ValueError("model: has no parameters to train")
+        if values is None:
+            values = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.model, self.values, self.gradient = model, values, torch.zeros_like(values)
+        start = 0
+        for p in parameters:
+            end = start + p.numel()
+            p.data, p.grad = values[start:end].view(p.shape), self.gradient[start:end].view(p.shape)
+            start = end

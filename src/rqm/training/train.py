@@ -19,11 +19,11 @@ from rqm.ledger.ledger import LEDGER
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics
 from rqm.plan.plan import PLAN, ClientWork, Plan
 from rqm.training import run
+from rqm.training.client_updates import Loss
 from rqm.training.defaults import Wanted, plan_for
 from rqm.training.fitting import check_model, size
 from rqm.training.statement import Statement
 from rqm.training.trainer import Record, Trainer
-from rqm.training.work import Loss
 
 MODEL, GUARANTEE = "model.pt", "guarantee.json"
 """What ``save`` writes beside the files of the run: the weights, for ``torch.load``, and what was promised."""

@@ -18,16 +18,14 @@ from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
 from rqm.plan.sizes import OWN, parameters
 from rqm.training.aggregate import AGGREGATORS, Collected
+from rqm.training.client_updates import Loss, client_updates_for
 from rqm.training.clock import Clock
 from rqm.training.evaluation import evaluate
-from rqm.training.models import MODELS
+from rqm.training.models import MODELS, FlatModel
 from rqm.training.observer import Observer
 from rqm.training.participants import Participants, in_order
-from rqm.training.quantile import Quantile
 from rqm.training.server import Optimiser
 from rqm.training.streams import START, number
-from rqm.training.work import Loss, Work
-from rqm.training.workers import Worker
 
 
 @final
@@ -127,20 +125,27 @@ class Trainer:
             torch.manual_seed(number(plan.seed, START))
             model = MODELS[plan.model](data.classes, **({"dropout": plan.dropout} if plan.dropout else {}))
         self.model = copy.deepcopy(model).to(self.device)
-        self.worker = Worker(self.model)
-        self.values = self.worker.values
+        flat = FlatModel(self.model)
+        self.values = flat.values
         if plan.dim is None and (own or data.name != plan.data or parameters(plan.model, plan.data) is None):
             plan = replace(plan, dim=len(self.values), model=OWN if own else plan.model, data=data.name)
         self.plan, self.mean = plan, plan.private_mean()
         if self.mean.dim != plan.width(len(self.values)):
             raise ValueError(f"the model has {len(self.values)} parameters: {self.mean.dim} are accounted for")
-        length = self.mean.max_length  # or says that there is no room for the L2 clip
+        _ = self.mean.max_length  # or says that there is no room for the L2 clip
         self.guard, self.observer, self.clock, self.done = Guard(self.mean), observer or Observer(), Clock(), 0
         self.participants = Participants(plan, len(data.train))
-        self.work = Work(plan, self.data.train, self.worker, self.observer, loss, self.mean)
-        if plan.adapt is not None and length is not None:
-            self.work.quantile = Quantile(plan.adapt, length, self.device)
-        self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.work, self.clock, secure=secure)
+        self.updates = client_updates_for(
+            self.mean,
+            plan,
+            self.data.train,
+            flat,
+            observer=self.observer,
+            clock=self.clock,
+            loss=loss,
+            is_secure=secure,
+        )
+        self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.updates, secure=secure)
         self.server = Optimiser(plan.server, plan.participation.rounds, self.values)
 
     def charge_to(self, guard: Guard) -> None:
@@ -162,17 +167,19 @@ class Trainer:
     @property
     def clip(self) -> torch.Tensor | None:
         """The logarithm of a clip that moves."""
-        return None if self.work.quantile is None else self.work.quantile.state
+        return None if self.updates.adaptive_clip is None else self.updates.adaptive_clip.state
 
     @property
     def state(self) -> torch.Tensor | None:
         """What a method's server remembers besides."""
-        return None if self.work.method is None or self.work.method.own else self.work.method.state
+        method = self.updates.method
+        return None if method is None or method.is_client_state else method.state
 
     @property
     def corrections(self) -> torch.Tensor | None:
         """What its clients remember, a row each: theirs alone."""
-        return self.work.method.state if self.work.method is not None and self.work.method.own else None
+        method = self.updates.method
+        return method.state if method is not None and method.is_client_state else None
 
     @property
     def secret(self) -> torch.Tensor | None:
@@ -212,7 +219,7 @@ class Trainer:
                 mean = self.mean.decode(found.total, len(staying), round_index=turn, check=False)
                 if self.plan.records is not None:  # the sum over all records, over a public number of them
                     mean = mean * (len(staying) / self.plan.records.batch)
-                mean = self.work.take(mean, turn)
+                mean = self.updates.apply(mean, turn)
                 self.observer.learns(turn, mean)
                 self.server.move(mean.to(self.values), turn)
         self.done += 1
@@ -247,7 +254,7 @@ class Trainer:
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy on the test set, if there is one."""
-        return evaluate(self.work, self.data)
+        return evaluate(self.updates, self.data)
 
 
 @cache

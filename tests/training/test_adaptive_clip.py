@@ -12,7 +12,7 @@ from rqm.bounds import gaussian_epsilon
 from rqm.mechanisms.pbm import PBM
 from rqm.plan.plan import Adapt, ClientWork, Transforms
 from rqm.related.vqsgd import VQSGD
-from rqm.training.quantile import Quantile
+from rqm.training.adaptive_clip import AdaptiveClip
 from rqm.training.run import carry_out
 from rqm.training.trainer import Trainer
 from tests.plans import change_plan, make_plan
@@ -35,12 +35,12 @@ def test_vector_and_bit_keep_to_one_budget_whatever_the_clip(share):
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(rng.normal(size=(200, 5)) * 10 ** rng.uniform(-6, 6, size=(200, 1)))
     for start in (1e-5, 0.3, 1e4):
-        made = Quantile(Adapt(start=start, share=share), 2.0, CPU)
-        sent = made.message(rows)
+        made = AdaptiveClip(Adapt(start=start, share=share), 2.0, CPU)
+        sent = made.messages(rows)
         norms = rows.norm(dim=1)
         assert sent.norm(dim=1).max() <= 2.0 * (1 + 1e-6)  # and what is a hair too long is scaled once more
         assert torch.equal(sent[:, -1] > 0, norms <= made.state.double().exp())
-        back = sent[:, :-1] * (made.clip / made.vector)
+        back = sent[:, :-1] * (made.clip / made.vector_length)
         kept = rows * torch.clamp(made.clip / norms, max=1)[:, None]
         assert back.numpy() == pytest.approx(kept.numpy(), rel=1e-6)
 
@@ -48,15 +48,16 @@ def test_vector_and_bit_keep_to_one_budget_whatever_the_clip(share):
 def test_the_account_is_the_published_split_of_the_noise():
     """Andrew et al. 2021, Theorem 1: z_Δ = (z⁻² − (2σ_b)⁻²)^(−1/2), with the noise σ_b of the sum of bits in {0, 1}."""
     z, share, clients = 4.0, 0.2, 50
-    made = Quantile(Adapt(share=share), 1.0, CPU)
-    on_vector, on_bits = z / made.vector, z / made.bit / 2  # of clipped vectors over their clip; of bits
+    made = AdaptiveClip(Adapt(share=share), 1.0, CPU)
+    on_vector, on_bits = z / made.vector_length, z / made.bit / 2  # of clipped vectors over their clip; of bits
     assert on_vector == pytest.approx((z**-2 - (2 * on_bits) ** -2) ** -0.5)
     plan = change_plan(PLAN, mechanism=Gaussian(z), rounds=1, clients=clients, dim=20, delta=1e-5)
     assert account(plan).epsilon == pytest.approx(gaussian_epsilon(2 / z, 1e-5), rel=1e-6)
     assert account(plan).dim == 32
     mean, bits = plan.private_mean(), []
     for seed in range(400):  # what is added to the sum of the bits
-        total = mean.revealed(torch.zeros(32, dtype=torch.float64), clients, seed)
+        noise = mean.server_noise(lambda _, seed=seed: seed)
+        total = mean.reveal(torch.zeros(32, dtype=torch.float64), clients, noise, round_index=0)
         bits.append(clients * float(mean.decode(total, clients)[-1]) / made.bit / 2)
     close = 5 / sqrt(2 * 400)
     assert np.std(bits) == pytest.approx(on_bits, rel=close)
@@ -75,12 +76,12 @@ def test_the_certified_epsilon_counts_the_bit_as_a_coordinate():
 def test_the_clip_goes_to_the_quantile_in_geometric_steps(quantile):
     norms = np.random.default_rng(1).lognormal(1.0, 1.0, size=4000)
     rows = torch.from_numpy(norms)[:, None].float() * torch.tensor([[0.6, -0.8]])
-    made = Quantile(Adapt(quantile=quantile, start=0.01), 1.0, CPU)
-    first = made.message(rows).mean(dim=0)
-    made.take(first)
+    made = AdaptiveClip(Adapt(quantile=quantile, start=0.01), 1.0, CPU)
+    first = made.messages(rows).mean(dim=0)
+    made.update(first)
     assert made.clip == pytest.approx(0.01 * exp(0.2 * quantile), rel=1e-4)  # nobody was short enough
     for _ in range(200):
-        made.take(made.message(rows).mean(dim=0))
+        made.update(made.messages(rows).mean(dim=0))
     assert abs((norms <= made.clip).mean() - quantile) < 0.01
     assert abs((norms <= 1.2 * made.clip).mean() - quantile) > 0.01
 
@@ -92,12 +93,12 @@ def test_one_bit_finds_the_quantile_through_its_noise():
     mean = rqm.private_mean(
         mechanism=StochasticRounding(clip=1.0, margin=2.0, levels=2), dim=4, clients=400, rounds=300
     )
-    made = Quantile(Adapt(start=0.05, share=0.3), mean.length, CPU)
+    made = AdaptiveClip(Adapt(start=0.05, share=0.3), mean.max_length, CPU)
     seen = []
     for turn in range(300):
         total = torch.zeros(4, dtype=torch.int32)
-        mean.add_messages(made.message(rows), total, SeededRandom(1, turn), round_index=turn)
-        made.take(mean.decode(total, 400, round_index=turn))
+        mean.add_messages(made.messages(rows), total, SeededRandom(1, turn), round_index=turn)
+        made.update(mean.decode(total, 400, round_index=turn))
         seen.append(log(made.clip))
     assert np.mean(seen[100:]) == pytest.approx(log(np.median(norms)), abs=0.1)
     assert np.std(seen[100:]) > 0.02  # noise there is
@@ -134,7 +135,7 @@ def test_a_run_that_goes_on_has_the_same_clip(tmp_path, work):
 def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     """Whoever sees the sums of all rounds knows every clip: it tells nothing besides, and nothing more is charged."""
     trainer = Trainer(change_plan(PLAN, mechanism=mechanism), federation(), model())
-    again, seen, collect = Quantile(PLAN.adapt, trainer.mean.length, CPU), [], trainer.aggregator.collect
+    again, seen, collect = AdaptiveClip(PLAN.adapt, trainer.mean.max_length, CPU), [], trainer.aggregator.collect
 
     def overheard(*given):
         found = collect(*given)
@@ -144,17 +145,17 @@ def test_the_clip_follows_from_what_was_revealed_alone(mechanism):
     trainer.aggregator.collect = overheard
     for turn in range(PLAN.participation.rounds):
         trainer.step()
-        again.take(trainer.mean.decode(seen[turn], PLAN.participation.clients, round_index=turn))
+        again.update(trainer.mean.decode(seen[turn], PLAN.participation.clients, round_index=turn))
         assert torch.equal(again.state, trainer.clip)
     assert float(again.state) != pytest.approx(log(0.5))
 
 
 def test_noise_makes_no_clip_of_zero_or_infinity():
     for far in (-1e30, 1e30):
-        made = Quantile(Adapt(rate=50.0, start=1.0), 1.0, CPU)
-        made.take(torch.tensor([0.0, far]))
+        made = AdaptiveClip(Adapt(rate=50.0, start=1.0), 1.0, CPU)
+        made.update(torch.tensor([0.0, far]))
         assert 0 < made.clip < float("inf")
-        assert torch.isfinite(made.message(torch.ones(1, 1))).all()
+        assert torch.isfinite(made.messages(torch.ones(1, 1))).all()
 
 
 def test_both_aggregators_reveal_the_same_sum():
