@@ -27,7 +27,7 @@ from rqm.mechanisms.rqm import RQM
 from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
 from rqm.training import models
-from rqm.training.client_updates import to_floats
+from rqm.training.models import to_floats
 from rqm.training.trainer import Trainer
 
 CLIENTS, EACH = 40, 200

@@ -14,7 +14,7 @@ from rqm.plan.account import account_ledger
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
-from rqm.training.client_updates import example_losses
+from rqm.training.models import example_losses
 from tests.flower.local import LocalGrid, accuracy, arrays
 from tests.training.small import federation, model
 

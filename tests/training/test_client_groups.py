@@ -10,8 +10,7 @@ from rqm import RQM, Noiseless
 from rqm.plan.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.related.vqsgd import VQSGD
 from rqm.training.client_groups import EXAMPLES_AT_ONCE, FLOATS_AT_ONCE, ClientGroups
-from rqm.training.client_updates import example_losses
-from rqm.training.models import FlatModel
+from rqm.training.models import FlatModel, example_losses
 from rqm.training.observer import Observer
 from rqm.training.trainer import Trainer
 from tests.plans import change_plan, make_plan

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rqm.training.client_updates import example_losses
 from rqm.training.cuda_graphs import CudaGradients
-from rqm.training.models import MODELS, FlatModel
+from rqm.training.models import MODELS, FlatModel, example_losses
 from tests.training.small import LAYERED_MODELS, expected_gradient, ragged_clients
 
 

@@ -8,8 +8,7 @@ from torch.nn import functional
 from rqm import private_record_mean
 from rqm.mechanisms.noiseless import Noiseless
 from rqm.training import record_gradients
-from rqm.training.client_updates import example_losses
-from rqm.training.models import MODELS
+from rqm.training.models import MODELS, example_losses
 from rqm.training.record_gradients import RecordGradients, record_hashes
 
 

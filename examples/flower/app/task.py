@@ -13,8 +13,7 @@ from rqm._util.files import write_atomically
 from rqm.data.class_names import CHARACTERS
 from rqm.data.datasets import cache_folder
 from rqm.data.glyphs import glyphs
-from rqm.training.client_updates import to_floats
-from rqm.training.models import MODELS
+from rqm.training.models import MODELS, to_floats
 
 torch.set_num_threads(1)  # many silos share a machine
 

@@ -16,7 +16,7 @@ import torch
 from rqm._util.checks import FloatArray, real, whole
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.plan import Plan
-from rqm.training.client_updates import to_floats
+from rqm.training.models import to_floats
 from rqm.training.trainer import Trainer
 
 BoolArray = npt.NDArray[np.bool_]

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -14,6 +15,7 @@ from rqm.plan.plan import Plan, SecAgg
 from rqm.plan.protocol import protocol
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
 from rqm.training.client_updates import ALL, ClientUpdates
+from rqm.training.clock import Clock
 from rqm.training.participants import NOBODY, Before
 from rqm.training.streams import LOSSES, NOISE, TRANSIENT, generator, number
 
@@ -51,8 +53,10 @@ class Aggregator(ABC):
     """The last round's number, and its transient noise, summed; of silos, a row each. If it is secure, nobody can draw
     it again."""
 
-    def __init__(self, plan: Plan, mean: BaseMean, updates: ClientUpdates, *, secure: bool = False) -> None:
-        self.plan, self.mean, self.updates, self.secure = plan, mean, updates, secure
+    def __init__(
+        self, plan: Plan, mean: BaseMean, updates: ClientUpdates, clock: Clock, *, secure: bool = False
+    ) -> None:
+        self.plan, self.mean, self.updates, self.clock, self.secure = plan, mean, updates, clock, secure
         if secure and mean.is_private and not mean.has_integer_messages:
             raise ValueError(f"mechanism = {plan.mechanism.kind!r}: must be one that sends integers, or give a seed")
         if secure and mean.noise is not None and plan.secagg == "real":
@@ -71,7 +75,7 @@ class Aggregator(ABC):
 
     def _nothing(self) -> torch.Tensor:
         kind = torch.int32 if self.mean.has_integer_messages else torch.float64
-        return torch.zeros(self.mean.coordinates, dtype=kind, device=self.updates.model.values.device)
+        return torch.zeros(self.mean.coordinates, dtype=kind, device=self.updates.values.device)
 
     def _own(self, turn: int, silo: int) -> torch.Tensor:
         """One silo's transient noise of a round."""
@@ -103,18 +107,25 @@ class Messages:
 
     def __init__(self, aggregator: Aggregator, turn: int, total: torch.Tensor) -> None:
         self.aggregator, self.turn, self.total = aggregator, turn, total
+        self.is_exact = aggregator.mean.has_integer_messages
+        self.seconds, self.forks = 0.0, 0
 
     def add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
         """See `MessageSum`."""
-        return self.aggregator.add(rows, self.total, self.turn, positions)
+        start = perf_counter()
+        finite = self.aggregator.add(rows, self.total, self.turn, positions)
+        self.seconds += perf_counter() - start
+        return finite
 
     def fork(self) -> "Messages":
         """See `MessageSum`."""
+        self.forks += 1
         return Messages(self.aggregator, self.turn, torch.zeros_like(self.total))
 
     def merge(self, other: "Messages") -> None:
         """See `MessageSum`."""
         self.total += other.total
+        self.seconds += other.seconds / self.forks
 
 
 @final
@@ -132,7 +143,7 @@ class Ideal(Aggregator):
             total, losses = self.part(staying, turn, self.sharing.deal(staying, turn))
             self.sharing.add_up(total, losses)
         if self.mean.noise and self.mean.has_integer_messages:
-            with self.updates.clock.timed("clip, rotate, encode"):
+            with self.clock.timed("clip, rotate, encode"):
                 if self.mean.has_second_message:
                     self._cancel(total, turn, len(staying), len(before.staying))
                 else:
@@ -143,7 +154,11 @@ class Ideal(Aggregator):
         """The sum over a share of those who stay, and their losses; those of the others are zero."""
         total = self._nothing()
         self.updates.begin_round(turn)
-        return total, self.updates.encode(staying, turn, Messages(self, turn, total), share)
+        messages, start = Messages(self, turn, total), perf_counter()
+        losses = self.updates.encode(staying, turn, messages, share)
+        self.clock.parts["gradients"] += perf_counter() - start - messages.seconds
+        self.clock.parts["clip, rotate, encode"] += messages.seconds
+        return total, losses
 
     def _cancel(self, total: torch.Tensor, turn: int, clients: int, before: int) -> None:
         """Add everybody's transient noise, and take back that of the round before: kept, or drawn again.
@@ -174,8 +189,8 @@ class Ideal(Aggregator):
     def _transient(self, turn: int, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What the clients of a round add, and what they take back in the next."""
         added, back = self._nothing(), self._nothing()
-        for place in range(0, clients, self.updates.group_size):
-            some = min(self.updates.group_size, clients - place)
+        for place in range(0, clients, self.updates.clients_at_once):
+            some = min(self.updates.clients_at_once, clients - place)
             state = self._noise.sample_sum(some, added, self._source(TRANSIENT, turn, place))
             added, back = added + state.added, back + state.canceled
         return added, back
@@ -199,9 +214,9 @@ class Secure(Aggregator):
             if party >= self.plan.participation.clients:
                 return -self._held(turn - 1, party - self.plan.participation.clients)[1] % self.mean.modulus
             place, found = places[chosen[party]], self._nothing()
-            with self.updates.clock.timed("gradients"):
+            with self.clock.timed("gradients"):
                 rows, loss = self.updates.vector(chosen[party], turn)
-            with self.updates.clock.timed("clip, rotate, encode"):
+            with self.clock.timed("clip, rotate, encode"):
                 finite = self.add(rows, found, turn, [place])
             losses[place] = loss.masked_fill(~finite, torch.nan) if len(loss) else loss
             first = np.asarray(found.cpu())
@@ -220,7 +235,7 @@ class Secure(Aggregator):
         gone = [place for place, client in enumerate(second.staying) if client in set(second.lost)]
         silent |= {self.plan.participation.clients + place: STAGES[0] for place in gone}
         try:
-            params = protocol(self.plan, len(self.updates.model.values), new_round(), second=len(second.staying))
+            params = protocol(self.plan, len(self.updates.values), new_round(), second=len(second.staying))
             total, survivors, cost = aggregate(params, levels, silent)
         except Aborted:
             if self.mean.noise is not None:  # the next round would take back what this one has not revealed
@@ -229,7 +244,7 @@ class Secure(Aggregator):
         assert survivors == [party for party in range(params.clients) if party not in silent]
         for place in gone:  # whose seeds are at hand in a simulation; else through the shares of the others
             total = (total - self._held(turn - 1, place)[1]) % self.mean.modulus
-        revealed = torch.from_numpy(total.astype(np.int32)).to(self.updates.model.values.device)
+        revealed = torch.from_numpy(total.astype(np.int32)).to(self.updates.values.device)
         return Collected(revealed, torch.cat([losses[place] for place in sorted(losses)]), cost.bytes_up)
 
     def _held(self, turn: int, place: int) -> list[Any]:

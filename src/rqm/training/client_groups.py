@@ -130,14 +130,14 @@ class ClientGroups(GroupedGradients):
         if not self.is_local:
             return super().trial(model, client_ids)
         pair = client_ids[:1] * 2
-        stack = ClientStack(self, model, pair)
+        stack = ClientStack(self.clients, self.losses, model, pair)
         stack.compute_gradient(torch.arange(stack.size, device=stack.values.device).repeat(2, 1))
         return pair, stack.gradient
 
     def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
         """See `GroupedGradients`. Clients of one size follow one another."""
         self.clients.prepare_clients(client_ids)
-        runs = list(self.runs(client_ids))
+        runs = list(runs_of_one_size(self.clients, client_ids))
         inputs, labels = self.clients.gather(np.concatenate([examples.reshape(-1) for _, examples in runs]))
         weights = np.concatenate([np.full(examples.size, 1 / len(examples)) for _, examples in runs])
         losses, uses = record_layers(model.model, self.losses, inputs, labels, torch.from_numpy(weights))
@@ -152,13 +152,22 @@ class ClientGroups(GroupedGradients):
             start = span.stop
         return rows, torch.cat(means)
 
-    def runs(self, client_ids: Sequence[int]) -> Iterator[tuple[slice, IntArray]]:
-        """Clients of one size that follow one another: their rows, and their examples, one column for each client."""
-        start = 0
-        for size, run in groupby(self.clients.sizes_of(client_ids).tolist()):
-            end = start + len(list(run))
-            yield slice(start, end), np.arange(size)[:, None] + self.clients.offsets[client_ids[start:end]]
-            start = end
+
+def runs_of_one_size(clients: Clients, client_ids: Sequence[int]) -> Iterator[tuple[slice, IntArray]]:
+    """Clients of one size that follow one another.
+
+    Args:
+        clients: The clients' examples.
+        client_ids: Some of the clients.
+
+    Yields:
+        Which of them these are, and their examples: one column for each client.
+    """
+    start = 0
+    for size, run in groupby(clients.sizes_of(client_ids).tolist()):
+        end = start + len(list(run))
+        yield slice(start, end), np.arange(size)[:, None] + clients.offsets[client_ids[start:end]]
+        start = end
 
 
 @final
@@ -192,13 +201,12 @@ class ClientStack:
         size: Examples of each client.
     """
 
-    def __init__(self, groups: ClientGroups, model: FlatModel, client_ids: Sequence[int]) -> None:
-        self.model, self.example_losses = model.model, groups.losses
-        self.layers = plain_layers(model.model)
-        groups.clients.prepare_clients(client_ids)
-        ((_, examples),) = groups.runs(client_ids)
+    def __init__(self, clients: Clients, losses: ExampleLosses, model: FlatModel, client_ids: Sequence[int]) -> None:
+        self.model, self.example_losses, self.layers = model.model, losses, plain_layers(model.model)
+        clients.prepare_clients(client_ids)
+        ((_, examples),) = runs_of_one_size(clients, client_ids)
         self.size, self.count = examples.shape
-        inputs, labels = groups.clients.gather(examples.reshape(-1))
+        inputs, labels = clients.gather(examples.reshape(-1))
         self.inputs, self.labels = (
             tensor.view(self.size, self.count, *tensor.shape[1:]) for tensor in (inputs, labels)
         )

@@ -55,7 +55,9 @@ def shares(trainer: Trainer) -> bool:
     Nor does the model, nor a generator that all of them draw from; and nobody watches.
     """
     is_ideal = isinstance(trainer.aggregator, Ideal)
-    return is_ideal and trainer.mean.has_integer_messages and trainer.updates.can_be_distributed
+    remembers = trainer.corrections is not None or any(True for _ in trainer.model.buffers())
+    is_shared = trainer.mean.has_integer_messages and not trainer.mean.sums_records
+    return is_ideal and is_shared and not remembers and not trainer.observer.plants and not trainer.plan.dropout
 
 
 @final

@@ -1,5 +1,6 @@
 """Loss and accuracy of a model on the server's test set."""
 
+from collections.abc import Callable, Iterable, Iterator
 from math import isnan, nan
 from typing import Any
 
@@ -7,20 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rqm.data.federated_data import FederatedData
-from rqm.training.client_updates import ClientUpdates, ModelThreads, cross_entropy, to_floats
-from rqm.training.models import FlatModel
+from rqm.data.federated_data import FederatedData, Tensors
+from rqm.training.models import FlatModel, Loss, cross_entropy, to_floats
 
 TEST_BATCH = 2000
 """Examples of a pass: few enough for the activations of the paper's model to fit in memory."""
 
+Map = Callable[[Callable[[FlatModel, Any], Any], Iterable[Any]], Iterator[Any]]
+"""Applies a function to a model and each item, perhaps on several threads."""
 
-def evaluate(updates: ClientUpdates, data: FederatedData) -> tuple[float | None, float | None]:
+
+def evaluate(map_batches: Map, data: FederatedData, loss: Loss) -> tuple[float | None, float | None]:
     """Loss and accuracy on the test set.
 
     Args:
-        updates: What clients compute: the model, and the loss that they minimize.
+        map_batches: Applies a function to the model and each batch.
         data: The test set.
+        loss: What clients minimize the mean of.
 
     Returns:
         None for both if the test set is empty, and for the accuracy if labels are not classes.
@@ -29,23 +33,21 @@ def evaluate(updates: ClientUpdates, data: FederatedData) -> tuple[float | None,
         return None, None
 
     @torch.no_grad()
-    def test(model: FlatModel, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def test(model: FlatModel, batch: Tensors) -> Tensor:
         inputs, labels = batch
         model.model.eval()
         scores = model.model(to_floats(inputs))
         model.model.train()
-        if updates.loss is cross_entropy:
-            loss = functional.cross_entropy(scores, labels, reduction="sum")
+        if loss is cross_entropy:
+            total = functional.cross_entropy(scores, labels, reduction="sum")
         else:
-            loss = updates.loss(scores, labels).mean() * len(labels)
-        return torch.stack([loss, torch.as_tensor(_correct(scores, labels)).to(loss)]).double()
+            total = loss(scores, labels).mean() * len(labels)
+        return torch.stack([total, _correct(scores, labels).to(total)]).double()
 
-    # Threads whose clients take local steps have other parameters.
-    threads = updates.threads if updates.method is None else ModelThreads(updates.model, 1, shares_values=True)
     batches = zip(torch.split(data.test_inputs, TEST_BATCH), torch.split(data.test_labels, TEST_BATCH), strict=True)
-    sums = torch.stack(list(threads.map(test, batches))).sum(dim=0)
-    loss, accuracy = (sums / len(data.test_labels)).tolist()
-    return loss, None if isnan(accuracy) else accuracy
+    sums = torch.stack(list(map_batches(test, batches))).sum(dim=0)
+    mean_loss, accuracy = (sums / len(data.test_labels)).tolist()
+    return mean_loss, None if isnan(accuracy) else accuracy
 
 
 @torch.no_grad()
@@ -66,11 +68,10 @@ def predict(model: nn.Module, inputs: Tensor) -> tuple[Any, Any]:
     return label.numpy(), probability.numpy()
 
 
-def _correct(scores: Tensor, labels: Tensor) -> Tensor | float:
+def _correct(scores: Tensor, labels: Tensor) -> Tensor:
     """How many examples have the best score at their label, a fraction of one with many labels; NaN if not classes."""
-    if labels.is_floating_point() or scores.ndim != labels.ndim + 1:
-        return nan
-    axis = 1 if scores.shape[:1] + scores.shape[2:] == labels.shape else -1
-    if axis == -1 and scores.shape[:-1] != labels.shape:
-        return nan
-    return (scores.argmax(axis) == labels).sum() * (len(labels) / labels.numel())
+    for axis in (1, -1):
+        without_classes = scores.shape[:axis] + scores.shape[axis:][1:]
+        if not labels.is_floating_point() and scores.ndim == labels.ndim + 1 and without_classes == labels.shape:
+            return (scores.argmax(axis) == labels).sum() * (len(labels) / labels.numel())
+    return torch.tensor(nan)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from rqm.data.federated_data import FederatedData
-from rqm.training.client_updates import Loss, cross_entropy, example_losses
+from rqm.training.models import Loss, cross_entropy, example_losses
 
 
 def size(model: nn.Module) -> int:

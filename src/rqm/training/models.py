@@ -10,6 +10,9 @@ from torch.nn import functional
 
 PAPER_PARAMETERS = 1_018_174
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From a model's outputs and the labels to one number, or to the loss of each example."""
+
 
 class PaperCNN(nn.Module):
     """The paper's CNN: 3×3 convolutions with 32 and 64 channels, a dense layer of 128; 1,018,174 parameters.
@@ -141,3 +144,25 @@ class FlatModel:
             end = start + p.numel()
             p.data, p.grad = values[start:end].view(p.shape), self.gradient[start:end].view(p.shape)
             start = end
+
+
+def to_floats(inputs: Tensor) -> Tensor:
+    """Pixels of bytes as floats in [0, 1] with a channel; other inputs as they are."""
+    return inputs.float().div_(255).unsqueeze(-3) if inputs.dtype == torch.uint8 else inputs
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of each example."""
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def example_losses(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
+    """The loss of each example, or what else `loss` returns.
+
+    Args:
+        model: The model.
+        inputs: Inputs of the examples; bytes are pixels.
+        labels: Labels of the examples.
+        loss: Compares outputs and labels.
+    """
+    return loss(model(to_floats(inputs)), labels)

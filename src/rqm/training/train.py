@@ -19,9 +19,9 @@ from rqm.ledger.ledger import LEDGER
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics
 from rqm.plan.plan import PLAN, ClientWork, Plan
 from rqm.training import run
-from rqm.training.client_updates import Loss
 from rqm.training.defaults import Wanted, plan_for
 from rqm.training.fitting import check_model, size
+from rqm.training.models import Loss
 from rqm.training.statement import Statement
 from rqm.training.trainer import Record, Trainer
 

@@ -18,10 +18,9 @@ from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
 from rqm.plan.sizes import OWN, parameters
 from rqm.training.aggregate import AGGREGATORS, Collected
-from rqm.training.client_updates import Loss, client_updates_for
+from rqm.training.client_updates import client_updates_for
 from rqm.training.clock import Clock
-from rqm.training.evaluation import evaluate
-from rqm.training.models import MODELS, FlatModel
+from rqm.training.models import MODELS, Loss
 from rqm.training.observer import Observer
 from rqm.training.participants import Participants, in_order
 from rqm.training.server import Optimiser
@@ -125,27 +124,20 @@ class Trainer:
             torch.manual_seed(number(plan.seed, START))
             model = MODELS[plan.model](data.classes, **({"dropout": plan.dropout} if plan.dropout else {}))
         self.model = copy.deepcopy(model).to(self.device)
-        flat = FlatModel(self.model)
-        self.values = flat.values
+        size = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         if plan.dim is None and (own or data.name != plan.data or parameters(plan.model, plan.data) is None):
-            plan = replace(plan, dim=len(self.values), model=OWN if own else plan.model, data=data.name)
+            plan = replace(plan, dim=size, model=OWN if own else plan.model, data=data.name)
         self.plan, self.mean = plan, plan.private_mean()
-        if self.mean.dim != plan.width(len(self.values)):
-            raise ValueError(f"the model has {len(self.values)} parameters: {self.mean.dim} are accounted for")
+        if self.mean.dim != plan.width(size):
+            raise ValueError(f"the model has {size} parameters: {self.mean.dim} are accounted for")
         _ = self.mean.max_length  # or says that there is no room for the L2 clip
         self.guard, self.observer, self.clock, self.done = Guard(self.mean), observer or Observer(), Clock(), 0
         self.participants = Participants(plan, len(data.train))
         self.updates = client_updates_for(
-            self.mean,
-            plan,
-            self.data.train,
-            flat,
-            observer=self.observer,
-            clock=self.clock,
-            loss=loss,
-            is_secure=secure,
+            self.mean, plan, self.data, self.model, observer=self.observer, loss=loss, is_secure=secure
         )
-        self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.updates, secure=secure)
+        self.values = self.updates.values
+        self.aggregator = AGGREGATORS[plan.secagg](plan, self.mean, self.updates, self.clock, secure=secure)
         self.server = Optimiser(plan.server, plan.participation.rounds, self.values)
 
     def charge_to(self, guard: Guard) -> None:
@@ -167,19 +159,17 @@ class Trainer:
     @property
     def clip(self) -> torch.Tensor | None:
         """The logarithm of a clip that moves."""
-        return None if self.updates.adaptive_clip is None else self.updates.adaptive_clip.state
+        return self.updates.server_state.get("clip")
 
     @property
     def state(self) -> torch.Tensor | None:
         """What a method's server remembers besides."""
-        method = self.updates.method
-        return None if method is None or method.is_client_state else method.state
+        return self.updates.server_state.get("state")
 
     @property
     def corrections(self) -> torch.Tensor | None:
         """What its clients remember, a row each: theirs alone."""
-        method = self.updates.method
-        return method.state if method is not None and method.is_client_state else None
+        return self.updates.client_state
 
     @property
     def secret(self) -> torch.Tensor | None:
@@ -217,8 +207,6 @@ class Trainer:
         if found is not None:
             with self.clock.timed("server"):
                 mean = self.mean.decode(found.total, len(staying), round_index=turn, check=False)
-                if self.plan.records is not None:  # the sum over all records, over a public number of them
-                    mean = mean * (len(staying) / self.plan.records.batch)
                 mean = self.updates.apply(mean, turn)
                 self.observer.learns(turn, mean)
                 self.server.move(mean.to(self.values), turn)
@@ -254,7 +242,7 @@ class Trainer:
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy on the test set, if there is one."""
-        return evaluate(self.updates, self.data)
+        return self.updates.evaluate(self.data)
 
 
 @cache
