@@ -12,7 +12,7 @@ from rqm import PBM, RQM, Noiseless, StochasticRounding, account
 from rqm.ledger.ledger import read
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
-from rqm.training.models import MODELS, PAPER_PARAMETERS, FlatModel, PaperCNN
+from rqm.training.models import MODELS, PAPER_PARAMETERS, FlatModel, PaperCNN, max_pool
 from rqm.training.simulate import simulate
 from rqm.training.trainer import Trainer, pick_device
 from tests.commands import rqm
@@ -44,23 +44,18 @@ def test_our_pooling_is_torchs():
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_pooling_finds_the_first_of_equals_and_what_is_not_a_number(compiled, monkeypatch):
-    from rqm.training import models
-
-    if not compiled:
-        monkeypatch.setattr(models, "_compiled", lambda: None)
+def test_pooling_finds_the_first_of_equals_and_what_is_not_a_number():
     x = torch.randint(3, (4, 3, 6, 8)).float()
     x[0, 0, 0, 1] = x[1, 2, 3, 4] = x[3, 1, 5, 7] = torch.nan
     expected, where = functional.max_pool2d(x, 2, return_indices=True)
-    found = models._pool(x.requires_grad_())
+    found = max_pool(x.requires_grad_())
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
     found.nansum().backward()
     sure = ~torch.isnan(expected)
     marked = torch.zeros(4, 3, 48).scatter_(2, where.flatten(2), sure.float().flatten(2)).view(4, 3, 6, 8)
     assert torch.equal(x.grad, marked)
     with torch.no_grad():
-        assert torch.equal(models._pool(x[:0]), expected[:0])
+        assert torch.equal(max_pool(x[:0]), expected[:0])
 
 
 def test_a_flat_model_is_the_same_model():

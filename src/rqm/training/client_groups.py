@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rqm.data.federated_data import Clients, IntArray
+from rqm.data.federated_data import Clients, IntArray, Tensors
 from rqm.training.layer_gradients import TOLERANCE, ExampleLosses, by_client, plain_layers, record_layers, write_rows
 from rqm.training.models import FlatModel
 
@@ -49,7 +49,7 @@ class GroupedGradients(ABC):
         """The positions of all clients, in the groups that are computed in one pass."""
 
     @abstractmethod
-    def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> Tensors:
         """Compute the gradients of a group.
 
         Args:
@@ -134,7 +134,7 @@ class ClientGroups(GroupedGradients):
         stack.compute_gradient(torch.arange(stack.size, device=stack.values.device).repeat(2, 1))
         return pair, stack.gradient
 
-    def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> Tensors:
         """See `GroupedGradients`. Clients of one size follow one another."""
         self.clients.prepare_clients(client_ids)
         runs = list(runs_of_one_size(self.clients, client_ids))
@@ -172,7 +172,7 @@ def runs_of_one_size(clients: Clients, client_ids: Sequence[int]) -> Iterator[tu
 
 @final
 class SingleClient:
-    """A client by itself, one row of everything: the reference for all that is computed in groups."""
+    """A single client, one row of everything: the reference for all that is computed in groups."""
 
     def __init__(self, model: FlatModel, losses: ExampleLosses, inputs: Tensor, labels: Tensor) -> None:
         self.model, self.example_losses, self.inputs, self.labels = model.model, losses, inputs, labels

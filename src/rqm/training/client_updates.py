@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import chain, islice
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any, Protocol, Self, final
 
 import numpy as np
@@ -64,8 +64,8 @@ class MessageSum(Protocol):
     def fork(self) -> Self:
         """An empty sum, for another thread."""
 
-    def merge(self, other: Self) -> None:
-        """Add another sum."""
+    def merge(self, fork: Self) -> None:
+        """Add a sum that `fork` returned."""
 
 
 @final
@@ -83,7 +83,7 @@ class ModelThreads:
 
     def __init__(self, model: FlatModel, count: int, *, shares_values: bool = True) -> None:
         self.model, self.count = model, count
-        self._copies: SimpleQueue[FlatModel] = SimpleQueue()
+        self._copies: LifoQueue[FlatModel] = LifoQueue()  # a thread gets the copy in its cache
         if count > 1:
             values = model.values if shares_values else None
             for _ in range(count):
@@ -149,11 +149,10 @@ class ClientUpdates(ABC):
         self.plan, self.clients, self.model, self.observer = plan, data.train, FlatModel(model), observer
         self.values, self.loss, self.is_secure = self.model.values, loss or cross_entropy, is_secure
         self.losses = partial(example_losses, loss=self.loss)
-        self.prepare(mean)
-
-    @abstractmethod
-    def prepare(self, mean: BaseMean) -> None:
-        """Set up what depends on the class."""
+        if plan.client.work in METHODS:
+            self.method = METHODS[plan.client.work](plan, len(self.clients), self.values)
+        if plan.adapt is not None and mean.max_length is not None:
+            self.adaptive_clip = AdaptiveClip(plan.adapt, mean.max_length, self.values.device)
 
     @abstractmethod
     def compute(self, model: FlatModel, client_ids: list[int], round_index: int) -> tuple[Rows, Tensor]:
@@ -222,28 +221,25 @@ class ClientUpdates(ABC):
             rows, losses[group] = self.compute(model, [client_ids[i] for i in group], round_index)
             return rows
 
-        def add(target: MessageSum, group: list[int], rows: Rows) -> None:
-            losses[group] = losses[group].masked_fill(~target.add(group, rows), torch.nan)
+        def add(total: MessageSum, group: list[int], rows: Rows) -> None:
+            losses[group] = losses[group].masked_fill(~total.add(group, rows), torch.nan)
 
         def compute_and_add(model: FlatModel, group: list[int]) -> None:
             if model not in sums:
                 sums[model] = messages.fork()
             add(sums[model], group, compute(model, group))
 
-        if count == 1:
-            for group in groups:
-                add(messages, group, compute(self.model, group))
-        elif messages.is_exact:
+        if messages.is_exact:
             for _ in self.threads.map(compute_and_add, groups):
                 pass
             for total in sums.values():
                 messages.merge(total)
-        else:  # floats are added in the order of groups, and few rows wait
-            for start in range(0, len(groups), 4 * count):
-                window = groups[start : start + 4 * count]
-                results = self.threads.map(lambda model, group: compute(model, group).clone(), window)
-                for group, rows in zip(window, results, strict=True):
-                    add(messages, group, rows)
+            return losses
+        copied = compute if count == 1 else lambda model, group: compute(model, group).clone()
+        for start in range(0, len(groups), 4 * count):  # floats are added in order, and few rows wait for that
+            window = groups[start : start + 4 * count]
+            for group, rows in zip(window, self.threads.map(copied, window), strict=True):
+                add(messages, group, rows)
         return losses
 
     def vector(self, client_id: int, round_index: int) -> tuple[Rows, Tensor]:
@@ -284,13 +280,6 @@ class ClientUpdates(ABC):
 class UserUpdates(ClientUpdates):
     """Vectors of users: the gradient of all their examples (Algorithm 1 of the paper), or changes by local steps."""
 
-    def prepare(self, mean: BaseMean) -> None:
-        """Set up the local method and the adaptive clip."""
-        if self.plan.client.work in METHODS:
-            self.method = METHODS[self.plan.client.work](self.plan, len(self.clients), self.values)
-        if self.plan.adapt is not None and mean.max_length is not None:
-            self.adaptive_clip = AdaptiveClip(self.plan.adapt, mean.max_length, self.values.device)
-
     @cached_property
     def groups(self) -> GroupedGradients | None:  # type: ignore[override]
         """What computes several clients in one pass; None: one client after another, which is the reference."""
@@ -305,7 +294,7 @@ class UserUpdates(ClientUpdates):
 
     @cached_property
     def threads(self) -> ModelThreads:
-        """As many threads as there are cores and memory."""
+        """One thread for each core, if memory allows."""
         count = min(usable_cores(), MAX_COPIED_FLOATS // (2 * len(self.values)))
         if count < 1 or self.values.is_cuda or not self._is_stateless:
             count = 1
@@ -341,7 +330,7 @@ class UserUpdates(ClientUpdates):
         return rows if self.adaptive_clip is None else self.adaptive_clip.messages(rows), losses
 
     def _local_steps(self, method: LocalMethod, model: FlatModel, client_ids: list[int], round_index: int) -> Tensors:
-        """Local steps; what is sent are changes over the rate."""
+        """Take local steps. Clients send the change of the model over the learning rate."""
         start = self.values.clone()
         models: SingleClient | ClientStack
         if len(client_ids) == 1:
@@ -368,14 +357,19 @@ class UserUpdates(ClientUpdates):
 class SiloUpdates(ClientUpdates):
     """Vectors of silos: the sum of the clipped gradients of those records that take part in the round.
 
+    Args:
+        mean: The private mean, which clips records.
+        *arguments: See `ClientUpdates`.
+        **options: See `ClientUpdates`.
+
     Attributes:
         silos: Silos that were computed in this round.
     """
 
     silos: int = 0
 
-    def prepare(self, mean: BaseMean) -> None:
-        """Set up the gradients of records."""
+    def __init__(self, mean: BaseMean, *arguments: Any, **options: Any) -> None:
+        super().__init__(mean, *arguments, **options)
         assert isinstance(mean, PrivateRecordMean)
         if self.observer.plants:
             raise ValueError("records: audits cannot plant gradients in silos; the plan must be one of users")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rqm.data.federated_data import Clients
+from rqm.data.federated_data import Clients, Tensors
 from rqm.training.client_groups import EXAMPLES_AT_ONCE, FLOATS_AT_ONCE, GroupedGradients
 from rqm.training.layer_gradients import ExampleLosses, record_layers
 from rqm.training.models import FlatModel
@@ -68,7 +68,7 @@ class CudaGradients(GroupedGradients):
         finally:
             self.recordings.clear()
 
-    def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> Tensors:
         """See `GroupedGradients`. The rows are valid until the next call."""
         layout, count = self.layout(client_ids), len(client_ids)
         if len(self.rows) < count:
@@ -127,12 +127,12 @@ class CudaGradients(GroupedGradients):
         for use in uses:
             target = rows[:, use.columns]
             sums = torch.empty_like(target) if use.is_repeated else target
-            seen = use.layer, use.inputs, use.errors
+            layer_use = use.layer, use.inputs, use.errors
             if isinstance(use.layer, nn.Linear):
-                cuda_layers.gradients(*seen, layout["start"], layout["size"], sums)
+                cuda_layers.gradients(*layer_use, layout["start"], layout["size"], sums)
             else:
                 run_sums = rows.new_empty((len(layout["first"]), target.shape[1]))
-                cuda_layers.gradients(*seen, layout["first"], layout["count"], run_sums)
+                cuda_layers.gradients(*layer_use, layout["first"], layout["count"], run_sums)
                 sums = _sum_segments(run_sums, layout["runs"])
             if use.is_repeated:
                 target += sums

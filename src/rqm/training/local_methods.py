@@ -19,6 +19,10 @@ MAX_STATE_FLOATS = 2**28
 """Numbers that all clients of a simulation may remember together: a gigabyte."""
 
 
+Batches = Iterable[Tensor]
+"""The batch of each step: for each client the indices of examples."""
+
+
 class LocalModels(Protocol):
     """The models of some clients, one row each.
 
@@ -60,7 +64,7 @@ class LocalMethod(ABC):
         """Forget what was sent in a round of which no mean was released."""
 
     @abstractmethod
-    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Iterable[Tensor]) -> list[Tensor]:
+    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
         """Take local steps.
 
         Args:
@@ -87,7 +91,7 @@ class LocalMethod(ABC):
 class FedAvg(LocalMethod):
     """Local steps of SGD: FedAvg (McMahan et al. 2017), and with few levels FedPAQ (Reisizadeh et al. 2020)."""
 
-    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Iterable[Tensor]) -> list[Tensor]:
+    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
         """w ← w − η ∇f_i(w)."""
         start = models.values.clone()
         for batch in batches:
@@ -121,7 +125,7 @@ class FedComgate(LocalMethod):
         """Forget what was sent in a round of which no mean was released."""
         self.sent.clear()
 
-    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Iterable[Tensor]) -> list[Tensor]:
+    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
         """w ← w − η (∇f_i(w) − δ_i)."""
         start, count = models.values.clone(), 0
         corrections = self.state[torch.as_tensor(client_ids)]
@@ -157,7 +161,7 @@ class FedAq(LocalMethod):
         super().__init__(plan, users, values)
         self.state = values.clone()
 
-    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Iterable[Tensor]) -> list[Tensor]:
+    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
         """Returns the change of a, then that of w."""
         all_batches = list(batches)
         rate, mu = self.client.rate, self.client.convexity

@@ -1,7 +1,6 @@
 """Models: the paper's CNN, two small ones for short runs, and `FlatModel`, a model with flat parameters."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, final
 
 import torch
@@ -31,59 +30,46 @@ class PaperCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores. Pooling comes before the rectifier: the same values for a quarter of the work."""
-        x = functional.relu(_pool(self.first(x)))
+        x = functional.relu(max_pool(self.first(x)))
         x = functional.relu(self.second(x)).flatten(1)
         x = functional.dropout(x, 0.25 * self.dropout, self.training)
         x = functional.dropout(functional.relu(self.hidden(x)), 0.5 * self.dropout, self.training)
         return torch.as_tensor(self.out(x))
 
 
-class _Pool(torch.autograd.Function):
-    """2×2 max-pooling, several times faster than torch's: the same values, and errors go to the same places."""
+class _MaxPool(torch.autograd.Function):
+    """2×2 max pooling, several times faster than torch's, with the same values and the same gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """The maximum of each square, and where it is: the first of equals."""
+        """The maximum of each square, and its index: the first of equals."""
         if x.is_cuda:  # there only torch's backward pass is slow
-            y, index = functional.max_pool2d(x, 2, return_indices=True)
-        elif (max_pool := _compiled()) is not None and x.dtype == torch.float32:
-            y = x.new_empty((*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2))
-            index = torch.empty_like(y, dtype=torch.int64)
-            max_pool(*(part.flatten(0, -3).numpy() for part in (x.detach().contiguous(), y, index)))
+            maximum, index = functional.max_pool2d(x, 2, return_indices=True)
         else:
             height, width = x.shape[-2:]
-            (a, b), (c, d) = ((x[..., i::2, 0::2], x[..., i::2, 1::2]) for i in (0, 1))
-            top, bottom = torch.maximum(a, b), torch.maximum(c, d)
-            y = torch.maximum(top, bottom)
-            down, right = y > top, top > a
-            right ^= down & (right ^ (bottom > c))
+            top_left, top_right = x[..., 0::2, 0::2], x[..., 0::2, 1::2]
+            bottom_left, bottom_right = x[..., 1::2, 0::2], x[..., 1::2, 1::2]
+            top = torch.maximum(top_left, top_right)
+            maximum = torch.maximum(top, torch.maximum(bottom_left, bottom_right))
+            is_bottom = maximum > top
+            is_right = torch.where(is_bottom, bottom_right > bottom_left, top_right > top_left)
             corner = width * torch.arange(0, height, 2)[:, None] + torch.arange(0, width, 2)
-            index = down.long().mul_(width).add_(right.long()).add_(corner)
+            index = is_bottom.long().mul_(width).add_(is_right.long()).add_(corner)
         ctx.save_for_backward(index)
-        return y
+        return maximum
 
     @staticmethod
     def backward(ctx: Any, *errors: Tensor) -> Tensor:
-        """Each error, where the maximum was."""
+        """Put each error where the maximum was."""
         (index,) = ctx.saved_tensors
         return functional.max_unpool2d(errors[0].contiguous(), index, [2, 2])
 
 
-@cache
-def _compiled() -> Callable[..., None] | None:
-    """The compiled loop, where there is a compiler, and where this file is part of its package."""
-    try:
-        from rqm.kernels.pooling import max_pool  # noqa: PLC0415
-    except ImportError:
-        return None
-    found: Callable[..., None] = max_pool
-    return found
-
-
-def _pool(x: Tensor) -> Tensor:
+def max_pool(x: Tensor) -> Tensor:
+    """2×2 max pooling of planes."""
     if x.shape[-2] % 2 or x.shape[-1] % 2:
         return functional.max_pool2d(x, 2)
-    return torch.as_tensor(_Pool.apply(x))  # type: ignore[no-untyped-call]
+    return torch.as_tensor(_MaxPool.apply(x))  # type: ignore[no-untyped-call]
 
 
 class SmallCNN(nn.Module):

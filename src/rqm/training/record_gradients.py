@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rqm.core.record_mean import PrivateRecordMean, RecordSum
+from rqm.data.federated_data import Tensors
 from rqm.randomness import SecureRandom
 from rqm.training.layer_gradients import (
     TOLERANCE,
@@ -83,7 +84,7 @@ class RecordGradients:
         examples: Inputs and labels with the shapes and types of the records. Their values are not read.
         is_separable: Whether the model and the loss are known to treat each record alone, whatever else is in the
             batch. The guarantee then rests on that, and whole batches go through the model, which is many times
-            faster. If False, each record is differentiated by itself.
+            faster. If False, each record is differentiated alone.
 
     Raises:
         ValueError: If the model or the loss mixes records.
@@ -94,7 +95,7 @@ class RecordGradients:
         model: nn.Module,
         losses: ExampleLosses,
         mean: PrivateRecordMean,
-        examples: tuple[Tensor, Tensor],
+        examples: Tensors,
         *,
         is_separable: bool = False,
     ) -> None:
@@ -191,7 +192,7 @@ def _agrees(method: Callable[[], Tensor], expected: Tensor) -> bool:
         return False
 
 
-def artificial_records(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def artificial_records(inputs: Tensor, labels: Tensor) -> Tensors:
     """Four records of the same shapes and types, which do not depend on the values of the given ones.
 
     Args:
