@@ -176,7 +176,7 @@ def mean_loss(model, inputs, labels):
     ("make", "losses", "message"),
     [
         (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), example_losses, r"1 \(batch normalization\)"),
-        (Mixing, example_losses, "the loss of a record depends on other records"),
+        (Mixing, example_losses, "the loss of a record depends on which others"),
         (WithState, example_losses, "a buffer changes"),
         (lambda: MODELS["linear"](10), mean_loss, "loss: must give one number for every record"),
     ],

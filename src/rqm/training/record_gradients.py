@@ -241,4 +241,4 @@ def check_separable(model: nn.Module, losses: ExampleLosses, inputs: Tensor, lab
         raise ValueError("loss: must give one number for every record, not their mean (reduction='none')")
     first = torch.stack([trial[0] for trial in trials])
     if not (first - first[2]).abs().max() <= TOLERANCE * first[2].abs() + 1e-6:
-        raise ValueError("model: the loss of a record depends on other records in its batch; it must not mix records")
+        raise ValueError("model: the loss of a record depends on which others are in its batch; records must not mix")
