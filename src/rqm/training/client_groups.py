@@ -60,9 +60,11 @@ class GroupedGradients(ABC):
             The gradient of each client's mean loss, one row each, and the mean losses.
         """
 
-    def trial(self, model: FlatModel, client_ids: list[int]) -> tuple[list[int], Tensor]:
-        """The clients on which the group is tried, and their gradients."""
-        return client_ids, self.gradients(model, client_ids)[0]
+    @property
+    def trial_clients(self) -> list[int]:
+        """A small group on which `agrees` tries the gradients."""
+        pair: list[int] = np.flatnonzero(self.clients.sizes)[:2].tolist()
+        return pair
 
     def agrees(self, model: FlatModel) -> bool:
         """Whether a group gives the gradients of single clients: a model may mix examples, or share weights."""
@@ -70,8 +72,8 @@ class GroupedGradients(ABC):
         allows_tf32, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False  # it can move a maximum
         module.eval()  # dropout would differ
         try:
-            client_ids, rows = self.trial(model, np.flatnonzero(self.clients.sizes)[:2].tolist())
-            for row, client_id in zip(rows, client_ids, strict=True):
+            rows, _ = self.gradients(model, self.trial_clients)
+            for row, client_id in zip(rows, self.trial_clients, strict=True):
                 single = SingleClient(model, self.losses, *self.clients[client_id])
                 single.compute_gradient()
                 if not (row - model.gradient).norm() <= TOLERANCE * model.gradient.norm():
@@ -125,17 +127,18 @@ class ClientGroups(GroupedGradients):
         is_faster = self.max_clients >= MIN_CLIENTS and MIN_CLIENTS * median <= self.max_examples
         return is_faster and super().agrees(model)
 
-    def trial(self, model: FlatModel, client_ids: list[int]) -> tuple[list[int], Tensor]:
-        """See `GroupedGradients`. Local steps are tried on one client twice, since both must be of one size."""
-        if not self.is_local:
-            return super().trial(model, client_ids)
-        pair = client_ids[:1] * 2
-        stack = ClientStack(self.clients, self.losses, model, pair)
-        stack.compute_gradient(torch.arange(stack.size, device=stack.values.device).repeat(2, 1))
-        return pair, stack.gradient
+    @property
+    def trial_clients(self) -> list[int]:
+        """See `GroupedGradients`. For local steps one client twice, since both must be of one size."""
+        pair = super().trial_clients
+        return pair[:1] * 2 if self.is_local else pair
 
     def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> Tensors:
         """See `GroupedGradients`. Clients of one size follow one another."""
+        if self.is_local:
+            stack = ClientStack(self.clients, self.losses, model, client_ids)
+            stack.compute_gradient(torch.arange(stack.size, device=stack.values.device).repeat(stack.count, 1))
+            return stack.gradient, stack.losses[0]
         self.clients.prepare_clients(client_ids)
         runs = list(runs_of_one_size(self.clients, client_ids))
         inputs, labels = self.clients.gather(np.concatenate([examples.reshape(-1) for _, examples in runs]))

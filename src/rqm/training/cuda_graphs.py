@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rqm.data.federated_data import Clients, Tensors
+from rqm.data.federated_data import Clients, IntArray, Tensors
 from rqm.training.client_groups import EXAMPLES_AT_ONCE, FLOATS_AT_ONCE, GroupedGradients
 from rqm.training.layer_gradients import ExampleLosses, record_layers
 from rqm.training.models import FlatModel
@@ -92,20 +92,20 @@ class CudaGradients(GroupedGradients):
             mean; those at the end only fill the shape. `start` and `size`: the first example of each client, and how
             many it has. `first` and `count`: the same for each run of examples, `runs`: how many each client has.
         """
-        starts, sizes = self.clients.offsets[client_ids], self.clients.sizes_of(client_ids)
+        sizes = self.clients.sizes_of(client_ids)
         begin, total = np.cumsum(sizes) - sizes, int(sizes.sum())
-        owner = np.repeat(np.arange(len(sizes)), sizes)
+        client, offset = _enumerate(sizes)
+        indices = self.clients.offsets[client_ids][client] + offset
         examples = np.zeros(_round_up(total, EXAMPLE_STEP), dtype=np.int64)
-        weights = np.zeros(len(examples), dtype=np.float32)
-        indices = starts[owner] + np.arange(total) - begin[owner]
         examples[:total] = indices if self.clients.rows is None else self.clients.rows[indices]
-        weights[:total] = 1 / sizes[owner]
+        weights = np.zeros(len(examples), dtype=np.float32)
+        weights[:total] = 1 / sizes[client]
         runs = -(-sizes // EXAMPLES_PER_RUN)
-        owner = np.repeat(np.arange(len(sizes)), runs)
-        offset = EXAMPLES_PER_RUN * (np.arange(len(owner)) - (np.cumsum(runs) - runs)[owner])
-        first, count = np.zeros((2, _round_up(len(owner), RUN_STEP)), dtype=np.int32)
-        first[: len(owner)] = begin[owner] + offset
-        count[: len(owner)] = np.minimum(sizes[owner] - offset, EXAMPLES_PER_RUN)
+        client, run = _enumerate(runs)
+        offset = EXAMPLES_PER_RUN * run
+        first, count = np.zeros((2, _round_up(len(run), RUN_STEP)), dtype=np.int32)
+        first[: len(run)] = begin[client] + offset
+        count[: len(run)] = np.minimum(sizes[client] - offset, EXAMPLES_PER_RUN)
         layout = {"examples": examples, "weights": weights, "first": first, "count": count, "runs": runs}
         layout |= {"start": begin.astype(np.int32), "size": sizes.astype(np.int32), "sizes": sizes}
         return {name: torch.from_numpy(array) for name, array in layout.items()}
@@ -161,6 +161,12 @@ class CudaGradients(GroupedGradients):
 def _sum_segments(values: Tensor, lengths: Tensor) -> Tensor:
     """Add up the rows of each client, in a fixed order: always the same bits."""
     return torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
+def _enumerate(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """For all items of some clients, one client after another: the client, and the item's number in it."""
+    client = np.repeat(np.arange(len(counts)), counts)
+    return client, np.arange(len(client)) - (np.cumsum(counts) - counts)[client]
 
 
 def _round_up(count: int, step: int) -> int:
