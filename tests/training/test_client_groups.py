@@ -153,5 +153,5 @@ def test_large_clients_and_those_an_audit_plants_in_are_computed_one_after_anoth
 
     assert Trainer(PLAN, pictures(clients=9, each=EXAMPLES_AT_ONCE["cpu"])).updates.groups is None
     assert Trainer(PLAN, pictures(clients=9), observer=Plants()).updates.groups is None
-    own = change_plan(PLAN, data="blobs", model="own")
-    assert Trainer(own, federation(), model(), loss=functional.cross_entropy).updates.groups is None  # only a mean
+    blobs = change_plan(PLAN, data="blobs", model="own")
+    assert Trainer(blobs, federation(), model(), loss=functional.cross_entropy).updates.groups is None  # only a mean
