@@ -26,9 +26,8 @@ from rqm.plan.plan import Plan
 from rqm.randomness import SecureRandom, SeededRandom
 from rqm.training.adaptive_clip import AdaptiveClip
 from rqm.training.client_groups import ClientGroups, ClientStack, GroupedGradients, SingleClient
-from rqm.training.cuda_graphs import CudaGradients
+from rqm.training.cuda_graphs import CudaGradients, has_kernel
 from rqm.training.evaluation import evaluate
-from rqm.training.layer_gradients import has_kernel
 from rqm.training.local_methods import METHODS, LocalMethod
 from rqm.training.models import MODELS, FlatModel, Loss, cross_entropy, example_losses
 from rqm.training.observer import Observer

@@ -7,6 +7,7 @@ launches.
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -156,6 +157,11 @@ class CudaGradients(GroupedGradients):
         finally:
             switch.allow_tf32 = allows_tf32
         return Recording(graph, layout, losses)
+
+
+def has_kernel(values: Tensor) -> bool:
+    """Whether the Triton kernel can compute the gradients of a model with such parameters."""
+    return values.is_cuda and values.dtype == torch.float32 and find_spec("triton") is not None
 
 
 def _sum_segments(values: Tensor, lengths: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ all records, each clipped in L2.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 TOLERANCE = 1e-3
 """Largest relative difference, in float32, between two computations of the same gradient or loss."""
@@ -222,21 +222,19 @@ def _is_outer_product(use: LayerUse) -> bool:
 
 def _record_rows(use: LayerUse) -> Tensor:
     """The layer's gradients, one row for each record."""
-    count = len(use.errors)
-    rows = use.errors.new_empty((count, use.columns.stop - use.columns.start))
-    if isinstance(use.layer, nn.Conv2d) and has_kernel(rows):
-        from rqm.kernels import cuda_layers  # noqa: PLC0415 (needs Triton)
-
-        first = torch.arange(count, dtype=torch.int32, device=rows.device)
-        cuda_layers.gradients(use.layer, use.inputs, use.errors, first, torch.ones_like(first), rows)
-    else:
+    count, layer = len(use.errors), use.layer
+    if isinstance(layer, nn.Linear):
+        rows = use.errors.new_empty((count, use.columns.stop - use.columns.start))
         write_rows(use, slice(None), rows)
-    return rows
-
-
-def has_kernel(values: Tensor) -> bool:
-    """Whether the Triton kernel can compute the gradients of a model with such parameters."""
-    return values.is_cuda and values.dtype == torch.float32 and find_spec("triton") is not None
+        return rows
+    # With one example in each group, matrix products are faster than a convolution with groups.
+    (height, width), (down, right), (top, left) = layer.kernel_size, layer.stride, layer.padding
+    padded = functional.pad(use.inputs, (left, left, top, top))
+    windows = padded.unfold(2, height, down).unfold(3, width, right)
+    patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(count, -1, windows.shape[2] * windows.shape[3])
+    errors = use.errors.flatten(2)
+    weights = torch.bmm(errors, patches.mT).flatten(1)
+    return weights if layer.bias is None else torch.cat([weights, errors.sum(2)], dim=1)
 
 
 def squared_lengths(rows: Tensor) -> Tensor:
