@@ -1,12 +1,11 @@
 """Clipped gradients of records by Opacus's GradSampleModule: a script for an environment where opacus is installed.
 
-It is started with the path of our ``models.py``, the records of a virtual batch, the device and the clip, and carries
+It is started with the records of a virtual batch, the device and the clip, and carries
 out one sum of clipped gradients for every line on its standard input. It answers with the seconds that took, with the
 device waited for, and the most memory that it has held, in MB; at first with the sum's length, to compare.
 """
 # mypy: ignore-errors
 
-import importlib.util
 import resource
 import sys
 import warnings
@@ -14,17 +13,15 @@ from time import perf_counter
 
 import torch
 from opacus.grad_sample import GradSampleModule
+from plain_paper_cnn import PlainPaperCNN  # beside this script
 from torch.nn import functional
 
 
-def main(models: str, records: int, device: str, clip: float) -> None:
+def main(records: int, device: str, clip: float) -> None:
     """Sum until the standard input ends."""
     warnings.simplefilter("ignore")
-    spec = importlib.util.spec_from_file_location("models", models)
-    ours = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(ours)
     torch.manual_seed(0)
-    net = GradSampleModule(ours.PlainPaperCNN().to(device), loss_reduction="sum")
+    net = GradSampleModule(PlainPaperCNN().to(device), loss_reduction="sum")
     rng = torch.Generator().manual_seed(1)
     x = torch.rand(records, 1, 28, 28, generator=rng).to(device)
     y = torch.randint(62, (records,), generator=rng).to(device)
@@ -58,4 +55,4 @@ def main(models: str, records: int, device: str, clip: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

@@ -25,6 +25,7 @@ from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
+from plain_paper_cnn import PlainPaperCNN  # beside this script
 from torch.nn import functional
 
 
@@ -43,12 +44,12 @@ def main(models: str, clients: int, each: int, which: str) -> None:
     ours = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(ours)
 
-    names = {"ours": "PaperCNN", "plain": "PlainPaperCNN", "small": "SmallCNN"}
+    names = {"ours": "PaperCNN", "small": "SmallCNN"}
     names |= {"cifar": "CifarCNN", "cifar-sure": "CifarCNNSure"}
     cifar = which.startswith("cifar")
     shape, classes = ((3, 32, 32), 10) if cifar else ((1, 28, 28), 62)
 
-    class Net(getattr(ours, names[which])):
+    class Net(PlainPaperCNN if which == "plain" else getattr(ours, names[which])):
         def loss(self, x, y):
             return functional.cross_entropy(self(x), y)
 

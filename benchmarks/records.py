@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from benchmarks import Entry, Result
 from benchmarks.encode import peer_python
+from benchmarks.plain_paper_cnn import PlainPaperCNN
 from rqm.core.search import private_record_mean
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.training import models
-from rqm.training.records import PerRecord
+from rqm.training.record_gradients import RecordGradients
 
 OPACUS, OURS = "Opacus's GradSampleModule", "clipped gradients by layers"
 RECORDS, CLIP, TURNS = 128, 0.5, 7
@@ -32,7 +32,7 @@ class Opacus:
 
     def __init__(self, python: Path, device: str) -> None:
         script = Path(__file__).with_name("opacus_peer.py")
-        given = [str(python), str(script), str(models.__file__), str(RECORDS), device, str(CLIP)]
+        given = [str(python), str(script), str(RECORDS), device, str(CLIP)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(given, stdin=pipe, stdout=pipe, text=True, env=dict(os.environ))
         self.length, self.memory = float(self._line()), 0.0
@@ -60,11 +60,11 @@ class Opacus:
 
 
 class Ours:
-    """The same by ``PerRecord``."""
+    """The same by `RecordGradients`."""
 
     def __init__(self, device: str) -> None:
         torch.manual_seed(0)
-        model = models.PlainPaperCNN().to(device)
+        model = PlainPaperCNN().to(device)
         rng = torch.Generator().manual_seed(1)
         self.x = torch.rand(RECORDS, 1, 28, 28, generator=rng).to(device)
         self.y = torch.randint(62, (RECORDS,), generator=rng).to(device)
@@ -77,11 +77,11 @@ class Ours:
         mean = private_record_mean(
             dim=dim, clients=1, record_clip=CLIP, l2_clip=RECORDS * CLIP, delta=1e-6, mechanism=Gaussian(1.0)
         )
-        self.every = PerRecord(model, losses, mean, (self.x, self.y), alone=True)
+        self.every = RecordGradients(model, losses, mean, (self.x, self.y), is_separable=True)
 
     def total(self) -> torch.Tensor:
         """The sum of clipped gradients."""
-        found: torch.Tensor = self.every.gather(self.x, self.y).total
+        found: torch.Tensor = self.every.clipped_sum(self.x, self.y).total
         return found
 
     def __call__(self) -> float:

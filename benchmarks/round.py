@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from benchmarks import Result, measure
 from benchmarks.encode import peer_python
+from benchmarks.plain_paper_cnn import PlainPaperCNN
 from rqm._util.threads import usable_cores
 from rqm.accounting.participation import Participation
 from rqm.data.federated_data import Clients, FederatedData
@@ -27,7 +28,7 @@ from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
 from rqm.training import models
 from rqm.training.loop import RunState
-from rqm.training.work import images
+from rqm.training.models import to_floats
 
 CLIENTS, EACH = 40, 200
 OURS, PFL, PLAIN = "a round with RQM", "pfl 0.6.0, central Gaussian", "plain torch loop, no privacy"
@@ -84,7 +85,7 @@ class Plain:
 
     def __init__(self, data: FederatedData) -> None:
         torch.manual_seed(0)
-        self.data, self.model = data, models.PlainPaperCNN()
+        self.data, self.model = data, PlainPaperCNN()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0, momentum=0.9)
 
     def round(self) -> None:
@@ -92,7 +93,7 @@ class Plain:
         self.optimizer.zero_grad()
         for client in range(CLIENTS):
             x, y = self.data.train[client]
-            (functional.cross_entropy(self.model(images(x)), y) / CLIENTS).backward()  # type: ignore[no-untyped-call]
+            (functional.cross_entropy(self.model(to_floats(x)), y) / CLIENTS).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
 
@@ -183,8 +184,8 @@ def on_gpu() -> Result:
     """Milliseconds by the clock, from the sampling of clients to the step of the server."""
     data = federation(2 * CLIENTS, EACH)
     trainer = RunState(replace(PLAN, device="cuda"), data)
-    assert trainer.updates.work.batched is not None
-    gradients, _ = trainer.updates.work.batched.gradients(list(range(CLIENTS)))
+    assert trainer.updates.groups is not None
+    gradients, _ = trainer.updates.groups.gradients(trainer.updates.model, list(range(CLIENTS)))
     total, rng = torch.zeros(gradients.shape[1], dtype=torch.int32, device="cuda"), SeededRandom(0)
 
     def waiting(run: object) -> object:

@@ -64,7 +64,7 @@ def trainers(count: int) -> tuple[RunState, RunState]:
     """Rounds of so many clients: many at once, and one after the other."""
     data = federation(max(count, 1_000), EACH)
     ours, loop = (RunState(of_clients(SMALL, count), data) for _ in range(2))
-    loop.updates.work.together = None
+    loop.updates.groups = None
     return ours, loop
 
 

@@ -2,7 +2,7 @@
 
 ``python -m tools.methods OUT --data DIR`` chooses rates and writes JSON files, of which ``tools.tables`` makes the
 tables of docs/methods.md. It does what ``rqm train`` does for the model ``linear``, all clients at once: steps are
-those of ``rqm.training.methods``, what is sent is a ``PrivateMean``'s, and a test holds both together.
+those of ``rqm.training.local_methods``, what is sent is a ``PrivateMean``'s, and a test holds both together.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from rqm.plan.plan import Plan
 from rqm.plan.sweep import Sweep
 from rqm.randomness import SeededRandom
 from rqm.training.cohort import CohortSampler
-from rqm.training.methods import METHODS
+from rqm.training.local_methods import METHODS
 from rqm.training.streams import LOCAL, NOISE, START, generator, number
 from tools.systems import shared_out
 from tools.tuning import SEEDS, chosen
@@ -43,12 +43,21 @@ def plans(part: str) -> dict[str, Plan]:
     return Sweep.from_toml(find(EXPERIMENTS[part])).variants
 
 
-class Together:
-    """A ``Worker`` for many clients at once: a row of values and of a gradient each."""
+class ClientModels:
+    """The models of many clients, one row each."""
 
-    def __init__(self, values: torch.Tensor, count: int) -> None:
-        self.values = values.repeat(count, 1)
+    def __init__(self, values: torch.Tensor, count: int, data: FederatedData) -> None:
+        self.values, self.train = values.repeat(count, 1), data.train
         self.gradient = torch.zeros_like(self.values)
+
+    def compute_gradient(self, batch: torch.Tensor) -> None:
+        """Compute the gradients on a batch: for each client the rows of examples."""
+        x = self.train.inputs[batch].flatten(2).float() / 255
+        weight, bias = self.values[:, :-CLASSES].view(-1, CLASSES, PIXELS), self.values[:, -CLASSES:]
+        scores = torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+        error = torch.softmax(scores, 2) - functional.one_hot(self.train.labels[batch], CLASSES)
+        error /= batch.shape[1]
+        self.gradient = torch.cat([torch.bmm(error.transpose(1, 2), x).flatten(1), error.sum(1)], 1)
 
 
 class Run:
@@ -82,24 +91,15 @@ class Run:
     def step(self) -> None:
         """One round."""
         chosen = self.cohorts.clients(self.turn)
-        worker = Together(self.values, len(chosen))
-
-        def gradient(batch: torch.Tensor) -> None:
-            x = self.data.train.inputs[batch].flatten(2).float() / 255
-            weight, bias = worker.values[:, :-CLASSES].view(-1, CLASSES, PIXELS), worker.values[:, -CLASSES:]
-            scores = torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
-            error = torch.softmax(scores, 2) - functional.one_hot(self.data.train.labels[batch], CLASSES)
-            error /= batch.shape[1]
-            worker.gradient = torch.cat([torch.bmm(error.transpose(1, 2), x).flatten(1), error.sum(1)], 1)
-
-        self.method.begin()
-        sent = torch.cat(self.method.steps(worker, tuple(chosen), self.batches(chosen), gradient), 1)
+        models = ClientModels(self.values, len(chosen), self.data)
+        self.method.begin_round()
+        sent = torch.cat(self.method.steps(models, chosen, self.batches(chosen)), 1)
         kind = torch.int32 if self.mean.has_integer_messages else torch.float64
         total = torch.zeros(self.mean.coordinates, dtype=kind, device=self.values.device)
         self.mean.add_messages(sent, total, SeededRandom(self.plan.seed, NOISE, self.turn), round_index=self.turn)
         mean = self.mean.decode(total, len(chosen), round_index=self.turn, check=False)
         rate = self.plan.server.rate_at(self.turn, self.plan.participation.rounds)
-        self.values = self.values - rate * self.method.take(mean, self.turn, self.plan.transforms.l2_clip).float()
+        self.values = self.values - rate * self.method.apply(mean, self.turn, self.plan.transforms.l2_clip).float()
         self.turn += 1
 
     def evaluate(self) -> tuple[float, float]:

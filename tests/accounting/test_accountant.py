@@ -25,7 +25,7 @@ from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.plan.plan import Adapt, Transforms
 from rqm.registry import BUILT_IN
-from rqm.training.quantile import Quantile
+from rqm.training.adaptive_clip import AdaptiveClip
 from tests.accounting import attacks
 from tests.accounting.attacks import Choice
 from tests.accounting.random_mechanisms import log_uniform
@@ -129,8 +129,8 @@ ZERO_OUT = ThreatModel(neighboring="zero-out")
 @pytest.mark.parametrize("fraction", FRACTIONS)
 def test_the_count_bit_of_a_zero_update_is_part_of_the_distance(fraction):
     adapt = Adapt(share=fraction, start=1.0, quantile=0.5)
-    quantile = Quantile(adapt, 1.0, torch.device("cpu"))
-    long, zero = quantile.message(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64)).numpy()
+    adaptive_clip = AdaptiveClip(adapt, 1.0, torch.device("cpu"))
+    long, zero = adaptive_clip.messages(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64)).numpy()
     distance = sqrt(1 + 3 * fraction**2)
     assert np.linalg.norm(long - zero) == pytest.approx(distance)
     values = {"data": "mnist-writers", "model": "linear", "clients": 10, "rounds": 2, "neighboring": "zero-out"}

@@ -17,7 +17,7 @@ from rqm.core.record_mean import RecordSum
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.training.loop import RunState
 from rqm.training.observer import Observer
-from rqm.training.records import PerRecord, own_words
+from rqm.training.record_gradients import RecordGradients, record_hashes
 
 CANARIES, DIM, ROUNDS, DELTA = 120, 256, 10, 1e-6
 RECORDS = {"clients": 3, "delta": DELTA, "l2_clip": 64.0, "record_clip": 1.0}
@@ -88,7 +88,7 @@ def record_of_batch(pixel, label):
     """A record of one bright pixel whose hash puts it into the batch of that pixel."""
     candidates = torch.zeros((2000, CANARIES))
     candidates[:, pixel] = 50 + torch.arange(2000) / 1000
-    words = own_words(candidates, torch.full((2000,), label))
+    words = record_hashes(candidates, torch.full((2000,), label))
     return candidates[int(np.flatnonzero(words % CANARIES == pixel)[0])]
 
 
@@ -146,20 +146,20 @@ def test_without_much_noise_canaries_of_a_training_run_are_detected():
     assert 3 < measured <= stated
 
 
-def true_count(self, inputs, labels, seed=None, gather=PerRecord.gather):
+def true_count(self, inputs, labels, seed=None, clipped_sum=RecordGradients.clipped_sum):
     """A mistake: the sum is divided by the true number of records."""
-    gathered = gather(self, inputs, labels, seed)
-    return RecordSum(PUBLIC * gathered.total / max(1, gathered.records), gathered.records)
+    silo = clipped_sum(self, inputs, labels, seed)
+    return RecordSum(PUBLIC * silo.total / max(1, silo.records), silo.records)
 
 
 def batch_clip(self, inputs, labels, seed=None):
     """A mistake: the batch is clipped, by the encoder, and not the records."""
-    return RecordSum(self.way(inputs, labels, 1e9), len(labels))
+    return RecordSum(self.method(inputs, labels, 1e9), len(labels))
 
 
 @pytest.mark.parametrize("mistake", [true_count, batch_clip])
 def test_a_mistake_in_the_silo_is_noticed(monkeypatch, mistake):
-    monkeypatch.setattr(PerRecord, "gather", mistake)
+    monkeypatch.setattr(RecordGradients, "clipped_sum", mistake)
     measured, stated = train()
     assert stated <= 1.0
     assert measured > 2 * stated

@@ -14,7 +14,7 @@ from rqm.plan.account import account_ledger
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
-from rqm.training.work import losses
+from rqm.training.models import example_losses
 from tests.flower.local import LocalGrid, accuracy, arrays
 from tests.training.small import federation, model
 
@@ -49,7 +49,7 @@ def app(answer=gathered):
     def train(message, context):
         net = model()
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        return answer(message, context, net, losses, *SILOS[context.node_config["partition-id"]])
+        return answer(message, context, net, example_losses, *SILOS[context.node_config["partition-id"]])
 
     return made
 
@@ -104,7 +104,7 @@ def test_what_does_not_go_with_records_is_refused():
     users = {name: value for name, value in CONFIG.items() if "records" not in name}
     grid = LocalGrid(app(), 3, users)
     with pytest.raises(ProtocolError, match=r"rqm\.records: must be given"):
-        gathered(None, grid.contexts[100], model(), losses, *SILOS[0])
+        gathered(None, grid.contexts[100], model(), example_losses, *SILOS[0])
 
 
 LIMITS = {"epsilon": 30.0, "delta": 1e-6, "release_epsilon": 20.0, "l2_clip": 1.0, "clients": 3}
@@ -257,7 +257,7 @@ def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
     def train(message, context):
         net = partly()
         net.load_state_dict(message.content["arrays"].to_torch_state_dict(), strict=False)
-        return gathered(message, context, net, losses, *SILOS[context.node_config["partition-id"]])
+        return gathered(message, context, net, example_losses, *SILOS[context.node_config["partition-id"]])
 
     start = ArrayRecord({name: p.detach() for name, p in partly().named_parameters() if p.requires_grad})
     private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)

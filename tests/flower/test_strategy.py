@@ -55,10 +55,9 @@ def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
     for _ in range(4):
         trainer.step()
     expected = model()
-    from rqm.training.models import flatten
+    from rqm.training.models import FlatModel
 
-    values, _ = flatten(expected)
-    values.copy_(trainer.values)
+    FlatModel(expected).values.copy_(trainer.values)
     for name, array in result.arrays.items():
         assert (array.numpy() == expected.state_dict()[name].numpy()).all()
 

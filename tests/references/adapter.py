@@ -629,11 +629,11 @@ METRICS = {
 def train_model(scenario: Scenario) -> Result:
     """The hash of a trained model, its values' sum of squares, and the metrics of each round."""
     plan, data = training_plan(scenario["plan"]), blobs(scenario["data"])
-    with patch("rqm.training.workers.usable_cores", lambda: scenario["workers"]):
+    with patch("rqm.training.client_updates.usable_cores", lambda: scenario["workers"]):
         trainer = RunState(plan, data, small_network())
         if scenario["path"] == "plain":
-            trainer.updates.work.together = None
-        elif trainer.updates.work.together is None:
+            trainer.updates.groups = None
+        elif trainer.updates.groups is None:
             raise AssertionError("small clients were not trained together")
         rounds = [metrics_line(trainer.step()) for _ in range(plan.participation.rounds)]
     values = trainer.values.detach()

@@ -1,4 +1,4 @@
-"""The same plan on the GPU: the same numbers without noise, the same law with it."""
+"""Runs on a GPU against runs on the CPU: the same numbers without noise, the same distribution with it."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ import torch
 from rqm import PBM, RQM, Noiseless, StochasticRounding
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
+from rqm.training.cuda_graphs import CudaGradients
 from rqm.training.loop import RunState
 from tests.plans import change_plan, make_plan
 from tests.training.small import collected, pictures
@@ -31,16 +32,16 @@ def exact_convolutions(monkeypatch):
 
 @pytest.mark.parametrize("work", [ClientWork(), ClientWork("local", epochs=1, batch=2)], ids=["gradient", "local"])
 @pytest.mark.parametrize("model", ["paper-cnn", "small-cnn", "linear"])
-def test_noise_free_runs_are_those_of_the_cpu(model, work):
+def test_runs_without_noise_equal_those_of_the_cpu(model, work):
     data, plan = pictures(), change_plan(PLAN, model=model, client=work)
-    here, there = RunState(change_plan(plan, device="cpu"), data), RunState(plan, data)
-    before = here.values.clone()
+    on_cpu, on_gpu = RunState(change_plan(plan, device="cpu"), data), RunState(plan, data)
+    initial = on_cpu.values.clone()
     for _ in range(plan.participation.rounds):
-        one, other = here.step(), there.step()
-        assert one.clients_loss == pytest.approx(other.clients_loss, rel=1e-4)
-    moved = (here.values - before).norm()
-    assert (here.values - there.values.cpu()).norm() < 1e-4 * moved
-    assert (there.updates.work.batched is None) == (work.work == "local")
+        cpu_result, gpu_result = on_cpu.step(), on_gpu.step()
+        assert cpu_result.clients_loss == pytest.approx(gpu_result.clients_loss, rel=1e-4)
+    change = (on_cpu.values - initial).norm()
+    assert (on_cpu.values - on_gpu.values.cpu()).norm() < 1e-4 * change
+    assert isinstance(on_gpu.updates.groups, CudaGradients) != (work.work == "local")
 
 
 @pytest.mark.parametrize("mech", [RQM(clip=1e-3), PBM(clip=1e-3), StochasticRounding(clip=1e-3, levels=4)], ids=repr)
@@ -48,29 +49,29 @@ def test_the_decoded_mean_is_unbiased(mech):
     data = pictures()
     quiet, noisy = (RunState(change_plan(PLAN, mechanism=m), data) for m in (Noiseless(clip=1e-3), mech))
     truth = quiet.plan.mechanism.decode(collected(quiet, [0, 1, 4], 0)[0], 3)
-    draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], turn)[0], 3) for turn in range(200)])
+    draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], round_index)[0], 3) for round_index in range(200)])
     error = max(mech.variance(np.linspace(-1e-3, 1e-3, 99))) ** 0.5 / (3 * len(draws)) ** 0.5  # at most
     scores = (draws.mean(0) - truth) / error
     assert scores.abs().max() < 6.5  # a million coordinates
     assert scores.mean().abs() < 0.01
 
 
-def test_trainers_that_are_done_give_their_memory_back():
-    held = []
+def test_finished_trainers_free_their_memory():
+    allocated = []
     for _ in range(5):
         trainer = RunState(PLAN, pictures(each=60))
         trainer.step()
         during = torch.cuda.memory_allocated()
         del trainer
-        held.append(torch.cuda.memory_allocated())
-    assert during > held[-1] + 20_000_000
-    assert held[-1] < held[1] + 2_000_000  # the first may leave what the libraries keep for good
+        allocated.append(torch.cuda.memory_allocated())
+    assert during > allocated[-1] + 20_000_000
+    assert allocated[-1] < allocated[1] + 2_000_000  # the first may leave what the libraries keep for good
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
+def test_no_seed_falls_back_to_one_client_after_another(seed, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert RunState(change_plan(PLAN, seed=seed), pictures(each=200)).updates.work.batched is not None
+    assert RunState(change_plan(PLAN, seed=seed), pictures(each=200)).updates.groups is not None
     assert torch.backends.cudnn.allow_tf32
 
 
@@ -78,31 +79,32 @@ def test_no_start_sends_the_clients_one_by_one(seed, monkeypatch):
 def test_rotated_runs_have_the_mean_of_the_cpu(mech):
     data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=Transforms(l2_clip=0.05, rotate=True))
     quiet = change_plan(plan, mechanism=Noiseless(clip=1.0))
-    here, there = RunState(change_plan(quiet, device="cpu"), data), RunState(quiet, data)
-    one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
-    assert (one - other).norm() < 1e-4 * one.norm()
+    on_cpu, on_gpu = RunState(change_plan(quiet, device="cpu"), data), RunState(quiet, data)
+    cpu_result, gpu_result = collected(on_cpu, [0, 1, 4], 0)[0], collected(on_gpu, [0, 1, 4], 0)[0].cpu()
+    assert (cpu_result - gpu_result).norm() < 1e-4 * cpu_result.norm()
     noisy = RunState(plan, data)
     draws = torch.stack([mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() for _ in range(1)])
-    spread = (draws[0] - one / 3).std()
+    spread = (draws[0] - cpu_result / 3).std()
     expected = 0.05 / 3 if isinstance(mech, Gaussian) else 2e-4 * 21 / 3**0.5
     assert spread == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("mech", [StochasticRounding(clip=4e-3, levels=2, margin=5.0), Gaussian(1.0)], ids=repr)
-def test_few_coordinates_are_those_of_the_cpu(mech):
-    few = Transforms(l2_clip=0.05, rotate=True, coordinates=5000)
-    data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=few, min_survivors=3)
+def test_chosen_coordinates_are_those_of_the_cpu(mech):
+    subset = Transforms(l2_clip=0.05, rotate=True, coordinates=5000)
+    data, plan = pictures(), change_plan(PLAN, mechanism=mech, transforms=subset, min_survivors=3)
     quiet = change_plan(plan, mechanism=Noiseless(clip=1.0))
-    here, there = RunState(change_plan(quiet, device="cpu"), data), RunState(quiet, data)
-    one, other = collected(here, [0, 1, 4], 0)[0], collected(there, [0, 1, 4], 0)[0].cpu()
-    assert one.shape == (5000,)
-    assert (one - other).norm() < 1e-4 * one.norm()
+    on_cpu, on_gpu = RunState(change_plan(quiet, device="cpu"), data), RunState(quiet, data)
+    cpu_result, gpu_result = collected(on_cpu, [0, 1, 4], 0)[0], collected(on_gpu, [0, 1, 4], 0)[0].cpu()
+    assert cpu_result.shape == (5000,)
+    assert (cpu_result - gpu_result).norm() < 1e-4 * cpu_result.norm()
     decoded = [
-        trainer.mean.decode(total.double(), 3, round_index=0) for trainer, total in ((here, one), (there, other.cuda()))
+        on_cpu.mean.decode(cpu_result.double(), 3, round_index=0),
+        on_gpu.mean.decode(gpu_result.cuda().double(), 3, round_index=0),
     ]
     assert (decoded[0] - decoded[1].cpu()).norm() < 1e-4 * decoded[0].norm()
     noisy = RunState(plan, data)
-    spread = (mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() - one / 3).std()
+    spread = (mech.decode(collected(noisy, [0, 1, 4], 0)[0], 3).cpu() - cpu_result / 3).std()
     expected = noisy.mean.l2_bound / 3 if isinstance(mech, Gaussian) else 4e-3 * 6 / 3**0.5
     assert spread == pytest.approx(expected, rel=0.05)
 

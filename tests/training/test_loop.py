@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.plain_paper_cnn import PlainPaperCNN
 from rqm import PBM, RQM, Noiseless, StochasticRounding, account
 from rqm.ledger.ledger import read
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.plan.plan import ClientWork, ServerStep, Transforms
 from rqm.training.loop import RunState, pick_device
-from rqm.training.models import MODELS, PAPER_PARAMETERS, PaperCNN, PlainPaperCNN, flatten
+from rqm.training.models import MODELS, PAPER_PARAMETERS, FlatModel, PaperCNN, max_pool
 from rqm.training.simulate import simulate
 from tests.commands import rqm
 from tests.plans import change_plan, make_plan
@@ -43,33 +44,28 @@ def test_pooling_equals_that_of_torch():
         torch.testing.assert_close(example.grad, candidate.grad, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_pooling_finds_the_first_of_equals_and_what_is_not_a_number(compiled, monkeypatch):
-    from rqm.training import models
-
-    if not compiled:
-        monkeypatch.setattr(models, "_compiled", lambda: None)
+def test_pooling_finds_the_first_of_equals_and_what_is_not_a_number():
     x = torch.randint(3, (4, 3, 6, 8)).float()
     x[0, 0, 0, 1] = x[1, 2, 3, 4] = x[3, 1, 5, 7] = torch.nan
     expected, where = functional.max_pool2d(x, 2, return_indices=True)
-    results = models._pool(x.requires_grad_())
-    torch.testing.assert_close(results, expected, equal_nan=True, rtol=0, atol=0)
-    results.nansum().backward()
+    found = max_pool(x.requires_grad_())
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
+    found.nansum().backward()
     sure = ~torch.isnan(expected)
     marked = torch.zeros(4, 3, 48).scatter_(2, where.flatten(2), sure.float().flatten(2)).view(4, 3, 6, 8)
     assert torch.equal(x.grad, marked)
     with torch.no_grad():
-        assert torch.equal(models._pool(x[:0]), expected[:0])
+        assert torch.equal(max_pool(x[:0]), expected[:0])
 
 
 def test_a_flat_model_is_the_same_model():
     net = model()
-    original = net(torch.ones(3, 2))
-    values, gradient = flatten(net)
-    assert (net(torch.ones(3, 2)) == original).all()
+    before = net(torch.ones(3, 2))
+    flat = FlatModel(net)
+    assert (net(torch.ones(3, 2)) == before).all()
     net(torch.ones(3, 2)).sum().backward()
-    assert (gradient == torch.cat([p.grad.reshape(-1) for p in net.parameters()])).all()
-    values.zero_()
+    assert (flat.gradient == torch.cat([p.grad.reshape(-1) for p in net.parameters()])).all()
+    flat.values.zero_()
     assert (net(torch.ones(3, 2)) == 0).all()
 
 
@@ -254,13 +250,14 @@ def test_dropout_layers_follow_the_seed_and_are_off_in_evaluations():
 
 def test_local_steps_send_the_change_over_the_rate():
     plan = change_plan(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
-    state = RunState(plan, federation(), model())
-    original = state.values.clone()
-    state.updates.vector(2, 0)
-    assert (state.values == original).all()
+    trainer = RunState(plan, federation(), model())
+    before = trainer.values.clone()
+    trainer.updates.vector(2, 0)
+    assert (trainer.values == before).all()
     one_step = change_plan(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
     single, full = RunState(one_step, federation(), model()), RunState(PLAN, federation(), model())
-    torch.testing.assert_close(single.updates.vector(2, 0)[0], full.updates.vector(2, 0)[0], rtol=1e-4, atol=1e-5)
+    rows = [trainer.updates.vector(2, 0)[0] for trainer in (single, full)]
+    torch.testing.assert_close(*rows, rtol=1e-4, atol=1e-5)
 
 
 def test_outcomes_hold_bits_and_evaluations():
@@ -303,27 +300,27 @@ def test_a_simulation_charges_a_ledger_and_keeps_its_model(tmp_path):
 def test_any_number_of_workers_gives_the_same_bits(mech, work, together, monkeypatch):
     results = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr("rqm.training.workers.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("rqm.training.client_updates.usable_cores", lambda cores=cores: cores)
         plan = change_plan(PLAN, mechanism=mech, client=ClientWork(work, batch=3), clients=9)
         state = RunState(plan, federation(), model())
         if not together:
-            state.updates.work.together = None
-        assert (state.updates.work.workers is None) == (cores == 1 and not together)
-        outcomes = [state.step() for _ in range(3)]
-        results.append((state.values, [outcome.clients_loss for outcome in outcomes], outcomes[-1].accuracy))
+            state.updates.groups = None
+        assert state.updates.threads.count == cores
+        records = [state.step() for _ in range(3)]
+        results.append((state.values, [record.clients_loss for record in records], records[-1].accuracy))
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][0], results[2][0])
     assert results[0][1:] == results[1][1:] == results[2][1:]
 
 
-def test_models_with_buffers_or_random_layers_use_one_thread(monkeypatch):
-    monkeypatch.setattr("rqm.training.workers.usable_cores", lambda: 2)
+def test_a_model_with_a_state_or_randomness_of_its_own_sees_one_client_after_the_other(monkeypatch):
+    monkeypatch.setattr("rqm.training.client_updates.usable_cores", lambda: 2)
     for layer in (torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)):
         net = torch.nn.Sequential(torch.nn.Linear(2, 8), layer, torch.nn.Linear(8, 3))
-        original = torch.get_rng_state()
-        assert RunState(PLAN, federation(), net).updates.work.workers is None
-        assert torch.equal(original, torch.get_rng_state())
-    assert RunState(PLAN, federation(), model()).updates.work.workers is not None
+        before = torch.get_rng_state()
+        assert RunState(PLAN, federation(), net).updates.threads.count == 1
+        assert torch.equal(before, torch.get_rng_state())
+    assert RunState(PLAN, federation(), model()).updates.threads.count == 2
 
 
 def test_plans_that_cannot_be_carried_out_are_refused():

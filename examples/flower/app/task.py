@@ -13,8 +13,7 @@ from rqm._util.files import write_atomically
 from rqm.data.class_names import CHARACTERS
 from rqm.data.datasets import cache_folder
 from rqm.data.glyphs import glyphs
-from rqm.training.models import MODELS
-from rqm.training.work import images
+from rqm.training.models import MODELS, to_floats
 
 torch.set_num_threads(1)  # many silos share a machine
 
@@ -41,7 +40,7 @@ def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Ten
 
 def losses(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The loss of every picture."""
-    return functional.cross_entropy(net(images(pictures)), labels, reduction="none")
+    return functional.cross_entropy(net(to_floats(pictures)), labels, reduction="none")
 
 
 @torch.no_grad()
@@ -49,4 +48,4 @@ def evaluate(config: Mapping[str, Any], net: nn.Module) -> float:
     """Accuracy on writers who take no part in training."""
     held = glyphs()
     pictures, labels = held.test_inputs[:2000], held.test_labels[:2000]
-    return float((net(images(pictures)).argmax(1) == labels).float().mean())
+    return float((net(to_floats(pictures)).argmax(1) == labels).float().mean())

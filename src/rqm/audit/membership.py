@@ -17,7 +17,7 @@ from rqm._util.checks import FloatArray, real, whole
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.plan.plan import Plan
 from rqm.training.loop import RunState
-from rqm.training.work import images
+from rqm.training.models import to_floats
 
 BoolArray = npt.NDArray[np.bool_]
 Curve = tuple[FloatArray, FloatArray]
@@ -175,7 +175,7 @@ def _user_confidences(trainer: RunState, users: Clients) -> FloatArray:
     for user in range(len(users)):
         x, y = (tensor.to(trainer.device) for tensor in users[user])
         if len(y):
-            log_p = torch.log_softmax(trainer.model(images(x)).double(), dim=1)
+            log_p = torch.log_softmax(trainer.model(to_floats(x)).double(), dim=1)
             other_labels = log_p.scatter(1, y[:, None], -torch.inf).logsumexp(dim=1)
             confidences[user] = float((log_p.gather(1, y[:, None])[:, 0] - other_labels).mean())
     trainer.model.train()

@@ -9,8 +9,8 @@ from rqm.core.record_mean import PrivateRecordMean, RecordSum
 from rqm.flower.settings import Settings
 from rqm.randomness import SecureRandom
 from rqm.secagg import ProtocolError
-from rqm.training.batched import Loss
-from rqm.training.records import PerRecord, taken
+from rqm.training.layer_gradients import ExampleLosses
+from rqm.training.record_gradients import RecordGradients, records_of_round
 
 GATHERED = "rqm.gathered."
 """The array of an answer that holds the sum of clipped gradients, in float64; it does not leave the node as it is."""
@@ -20,7 +20,7 @@ def gathered(
     message: Message,
     context: Context,
     net: nn.Module,
-    losses: Loss,
+    losses: ExampleLosses,
     inputs: torch.Tensor,
     labels: torch.Tensor,
     *,
@@ -45,13 +45,13 @@ def gathered(
     mean = settings.mean(dim)
     assert isinstance(mean, PrivateRecordMean)
     try:
-        every = PerRecord(net, losses, mean, (inputs, labels), alone=alone)
+        every = RecordGradients(net, losses, mean, (inputs, labels), is_separable=alone)
     except ValueError as error:  # a model that mixes records, tried on some that are made up: no data decide that
         raise ProtocolError(str(error)) from None
     some = torch.from_numpy(
-        np.flatnonzero(taken(settings.plan.records.sampling_rate, 1, len(labels), 0, SecureRandom().words))
+        np.flatnonzero(records_of_round(settings.plan.records.sampling_rate, 1, len(labels), 0, SecureRandom().words))
     )
-    total = every.gather(inputs[some], labels[some]).total
+    total = every.clipped_sum(inputs[some], labels[some]).total
     return Message(
         RecordDict({"arrays": ArrayRecord({GATHERED + mean.fingerprint: Array(total.cpu().numpy())})}), reply_to=message
     )

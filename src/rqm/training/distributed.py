@@ -20,7 +20,7 @@ from rqm.training.run_folder import MakeState
 from rqm.training.secure_sum import MessageSum
 
 if TYPE_CHECKING:
-    from rqm.training.client_updates_adapter import ClientUpdates
+    from rqm.training.client_updates import ClientUpdates
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

@@ -1,62 +1,77 @@
-"""The server's look at its model, on data of its own."""
+"""Loss and accuracy of a model on the server's test set."""
 
+from collections.abc import Callable, Iterable, Iterator
 from math import isnan, nan
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from rqm.data.federated_data import FederatedData
-from rqm.training.work import Work, images
-from rqm.training.workers import Worker
+from rqm.data.federated_data import FederatedData, Tensors
+from rqm.training.models import FlatModel, Loss, cross_entropy, to_floats
 
 TEST_BATCH = 2000
+"""Examples of a pass: few enough for the activations of the paper's model to fit in memory."""
+
+Map = Callable[[Callable[[FlatModel, Any], Any], Iterable[Any]], Iterator[Any]]
+"""Applies a function to a model and each item, perhaps on several threads."""
 
 
-def evaluate(work: Work, data: FederatedData) -> tuple[float | None, float | None]:
-    """Loss and accuracy on the test set: neither if there is none, and accuracy only where labels are classes."""
+def evaluate(map_batches: Map, data: FederatedData, loss: Loss) -> tuple[float | None, float | None]:
+    """Loss and accuracy on the test set.
+
+    Args:
+        map_batches: Applies a function to the model and each batch.
+        data: The test set.
+        loss: What clients minimize the mean of.
+
+    Returns:
+        None for both if the test set is empty, and for the accuracy if labels are not classes.
+    """
     if not len(data.test_labels):
         return None, None
-    parts = (torch.split(part, TEST_BATCH) for part in (data.test_inputs, data.test_labels))
-    batches = list(zip(*parts, strict=True))
-    workers = work.workers if work.plan.client.work == "gradient" else None  # else their parameters are their own
 
-    def test(worker: Worker, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return _test(work, worker, *batch)
+    @torch.no_grad()
+    def test(model: FlatModel, batch: Tensors) -> Tensor:
+        inputs, labels = batch
+        model.model.eval()
+        scores = model.model(to_floats(inputs))
+        model.model.train()
+        if loss is cross_entropy:
+            total = functional.cross_entropy(scores, labels, reduction="sum")
+        else:
+            total = loss(scores, labels).mean() * len(labels)
+        return torch.stack([total, _correct(scores, labels).to(total)]).double()
 
-    found = [test(work.worker, batch) for batch in batches] if workers is None else list(workers.map(test, batches))
-    loss, accuracy = (torch.stack(found).sum(dim=0) / len(data.test_labels)).tolist()
-    return loss, None if isnan(accuracy) else accuracy
+    batches = zip(torch.split(data.test_inputs, TEST_BATCH), torch.split(data.test_labels, TEST_BATCH), strict=True)
+    sums = torch.stack(list(map_batches(test, batches))).sum(dim=0)
+    mean_loss, accuracy = (sums / len(data.test_labels)).tolist()
+    return mean_loss, None if isnan(accuracy) else accuracy
 
 
 @torch.no_grad()
-def predict(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, Any]:
-    """The class that the model says for every input, and how sure it is."""
+def predict(model: nn.Module, inputs: Tensor) -> tuple[Any, Any]:
+    """The most probable class of each input, and its probability.
+
+    Args:
+        model: The model.
+        inputs: The inputs.
+
+    Returns:
+        Two arrays.
+    """
     model.eval()
-    parts = [torch.softmax(model(images(x)), 1).cpu() for x in torch.split(inputs, TEST_BATCH)]
+    probabilities = [torch.softmax(model(to_floats(x)), 1).cpu() for x in torch.split(inputs, TEST_BATCH)]
     model.train()
-    sure, said = torch.cat(parts).max(dim=1)
-    return said.numpy(), sure.numpy()
+    probability, label = torch.cat(probabilities).max(dim=1)
+    return label.numpy(), probability.numpy()
 
 
-@torch.no_grad()  # of this thread
-def _test(work: Work, worker: Worker, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of a batch, and how many of its labels the model says; NaN if it says none."""
-    worker.model.eval()
-    scores = worker.model(images(inputs))
-    own = work.own
-    loss = functional.cross_entropy(scores, labels, reduction="sum") if own is None else own(scores, labels).mean()
-    loss = loss if own is None else loss * len(labels)
-    worker.model.train()
-    return torch.stack([loss, torch.as_tensor(_hits(scores, labels)).to(loss)]).double()
-
-
-def _hits(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | float:
-    """Examples whose class has the best score, a part of one where it has many labels."""
-    if labels.is_floating_point() or scores.ndim != labels.ndim + 1:
-        return nan
-    axis = 1 if scores.shape[:1] + scores.shape[2:] == labels.shape else -1
-    if axis == -1 and scores.shape[:-1] != labels.shape:
-        return nan
-    return (scores.argmax(axis) == labels).sum() * (len(labels) / labels.numel())
+def _correct(scores: Tensor, labels: Tensor) -> Tensor:
+    """How many examples have the best score at their label, a fraction of one with many labels; NaN if not classes."""
+    for axis in (1, -1):
+        without_classes = scores.shape[:axis] + scores.shape[axis:][1:]
+        if not labels.is_floating_point() and scores.ndim == labels.ndim + 1 and without_classes == labels.shape:
+            return (scores.argmax(axis) == labels).sum() * (len(labels) / labels.numel())
+    return torch.tensor(nan)

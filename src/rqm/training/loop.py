@@ -19,9 +19,9 @@ from rqm.data.federated_data import FederatedData
 from rqm.plan.guard import Guard
 from rqm.plan.plan import Plan
 from rqm.plan.sizes import OWN, parameters
-from rqm.training.client_updates_adapter import Loss, client_updates_for
+from rqm.training.client_updates import client_updates_for
 from rqm.training.cohort import Cohort, CohortSampler
-from rqm.training.models import MODELS
+from rqm.training.models import MODELS, Loss
 from rqm.training.observer import Observer
 from rqm.training.secure_sum import SECURE_SUMS, Revealed
 from rqm.training.server_optimizer import ServerOptimizer

@@ -1,14 +1,16 @@
-"""Models: the paper's, two small ones for quick runs, and the flat view of any model that the encoder needs."""
+"""Models: the paper's CNN, two small ones for short runs, and `FlatModel`, a model with flat parameters."""
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 PAPER_PARAMETERS = 1_018_174
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From a model's outputs and the labels to one number, or to the loss of each example."""
 
 
 class PaperCNN(nn.Module):
@@ -26,71 +28,48 @@ class PaperCNN(nn.Module):
         self.out = nn.Linear(128, classes)
         self.dropout = dropout
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Class scores. Pooling comes before the rectifier: the same values for a quarter of the work."""
-        x = functional.relu(_pool(self.first(x)))
+        x = functional.relu(max_pool(self.first(x)))
         x = functional.relu(self.second(x)).flatten(1)
         x = functional.dropout(x, 0.25 * self.dropout, self.training)
         x = functional.dropout(functional.relu(self.hidden(x)), 0.5 * self.dropout, self.training)
         return torch.as_tensor(self.out(x))
 
 
-class PlainPaperCNN(PaperCNN):
-    """The same model as one writes it in torch: what tests and benchmarks compare ours with."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Class scores."""
-        x = functional.max_pool2d(functional.relu(self.first(x)), 2)
-        x = functional.relu(self.second(x)).flatten(1)
-        return torch.as_tensor(self.out(functional.relu(self.hidden(x))))
-
-
-class _Pool(torch.autograd.Function):
-    """2×2 max-pooling, several times faster than torch's: the same values, and errors go to the same places."""
+class _MaxPool(torch.autograd.Function):
+    """2×2 max pooling, several times faster than torch's, with the same values and the same gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """The maximum of each square, and where it is: the first of equals."""
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The maximum of each square, and its index: the first of equals."""
         if x.is_cuda:  # there only torch's backward pass is slow
-            y, index = functional.max_pool2d(x, 2, return_indices=True)
-        elif (max_pool := _compiled()) is not None and x.dtype == torch.float32:
-            y = x.new_empty((*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2))
-            index = torch.empty_like(y, dtype=torch.int64)
-            max_pool(*(part.flatten(0, -3).numpy() for part in (x.detach().contiguous(), y, index)))
+            maximum, index = functional.max_pool2d(x, 2, return_indices=True)
         else:
             height, width = x.shape[-2:]
-            (a, b), (c, d) = ((x[..., i::2, 0::2], x[..., i::2, 1::2]) for i in (0, 1))
-            top, bottom = torch.maximum(a, b), torch.maximum(c, d)
-            y = torch.maximum(top, bottom)
-            down, right = y > top, top > a
-            right ^= down & (right ^ (bottom > c))
+            top_left, top_right = x[..., 0::2, 0::2], x[..., 0::2, 1::2]
+            bottom_left, bottom_right = x[..., 1::2, 0::2], x[..., 1::2, 1::2]
+            top = torch.maximum(top_left, top_right)
+            maximum = torch.maximum(top, torch.maximum(bottom_left, bottom_right))
+            is_bottom = maximum > top
+            is_right = torch.where(is_bottom, bottom_right > bottom_left, top_right > top_left)
             corner = width * torch.arange(0, height, 2)[:, None] + torch.arange(0, width, 2)
-            index = down.long().mul_(width).add_(right.long()).add_(corner)
+            index = is_bottom.long().mul_(width).add_(is_right.long()).add_(corner)
         ctx.save_for_backward(index)
-        return y
+        return maximum
 
     @staticmethod
-    def backward(ctx: Any, *errors: torch.Tensor) -> torch.Tensor:
-        """Each error, where the maximum was."""
+    def backward(ctx: Any, *errors: Tensor) -> Tensor:
+        """Put each error where the maximum was."""
         (index,) = ctx.saved_tensors
         return functional.max_unpool2d(errors[0].contiguous(), index, [2, 2])
 
 
-@cache
-def _compiled() -> Callable[..., None] | None:
-    """The compiled loop, where there is a compiler, and where this file is part of its package."""
-    try:
-        from rqm.kernels.pooling import max_pool  # noqa: PLC0415
-    except ImportError:
-        return None
-    found: Callable[..., None] = max_pool
-    return found
-
-
-def _pool(x: torch.Tensor) -> torch.Tensor:
+def max_pool(x: Tensor) -> Tensor:
+    """2×2 max pooling of planes."""
     if x.shape[-2] % 2 or x.shape[-1] % 2:
         return functional.max_pool2d(x, 2)
-    return torch.as_tensor(_Pool.apply(x))  # type: ignore[no-untyped-call]
+    return torch.as_tensor(_MaxPool.apply(x))  # type: ignore[no-untyped-call]
 
 
 class SmallCNN(nn.Module):
@@ -102,7 +81,7 @@ class SmallCNN(nn.Module):
         self.second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
         self.out = nn.Linear(32 * 7 * 7, classes)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Class scores."""
         x = functional.relu(self.second(functional.relu(self.first(x))))
         return torch.as_tensor(self.out(x.flatten(1)))
@@ -115,7 +94,7 @@ class Linear(nn.Module):
         super().__init__()
         self.out = nn.Linear(28 * 28, classes)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Class scores."""
         return torch.as_tensor(self.out(x.flatten(1)))
 
@@ -123,19 +102,53 @@ class Linear(nn.Module):
 MODELS: dict[str, Callable[..., nn.Module]] = {"paper-cnn": PaperCNN, "small-cnn": SmallCNN, "linear": Linear}
 
 
-def flatten(model: nn.Module, values: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make the parameters of a model, and their gradients, views of two flat vectors; return both.
+@final
+class FlatModel:
+    """A model whose parameters are views of one flat vector, and whose gradients are views of another.
 
-    A backward pass then writes the gradient where the encoder reads it, without a copy. ``values`` are the parameters'
-    values, of another model of the same kind, if they are to be shared.
+    A backward pass writes the gradient where the encoder reads it, without a copy.
+
+    Args:
+        model: The model, which is changed in place.
+        values: The vector of parameters of another model of the same kind, which is then shared; None: a new one.
+
+    Attributes:
+        model: The model.
+        values: All parameters that are trained.
+        gradient: Their gradients.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise ValueError("model: has no parameters to train")
-    sizes = [p.numel() for p in parameters]
-    values = torch.cat([p.detach().reshape(-1) for p in parameters]) if values is None else values
-    gradient = torch.zeros_like(values)
-    for p, value, grad in zip(parameters, torch.split(values, sizes), torch.split(gradient, sizes), strict=True):
-        p.data = value.view(p.shape)
-        p.grad = grad.view(p.shape)
-    return values, gradient
+
+    def __init__(self, model: nn.Module, values: Tensor | None = None) -> None:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if not parameters:
+            raise ValueError("model: has no parameters to train")
+        if values is None:
+            values = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.model, self.values, self.gradient = model, values, torch.zeros_like(values)
+        start = 0
+        for p in parameters:
+            end = start + p.numel()
+            p.data, p.grad = values[start:end].view(p.shape), self.gradient[start:end].view(p.shape)
+            start = end
+
+
+def to_floats(inputs: Tensor) -> Tensor:
+    """Pixels of bytes as floats in [0, 1] with a channel; other inputs as they are."""
+    return inputs.float().div_(255).unsqueeze(-3) if inputs.dtype == torch.uint8 else inputs
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of each example."""
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def example_losses(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
+    """The loss of each example, or what else `loss` returns.
+
+    Args:
+        model: The model.
+        inputs: Inputs of the examples; bytes are pixels.
+        labels: Labels of the examples.
+        loss: Compares outputs and labels.
+    """
+    return loss(model(to_floats(inputs)), labels)

@@ -18,7 +18,7 @@ from rqm.training.cohort import Cohort
 from rqm.training.streams import LOSSES, NOISE, number
 
 if TYPE_CHECKING:
-    from rqm.training.client_updates_adapter import ClientUpdates
+    from rqm.training.client_updates import ClientUpdates
 
 COMPUTING, ENCODING = "gradients", "clip, rotate, encode"
 """Parts of a round, by their names in `metrics.jsonl`."""

@@ -22,9 +22,9 @@ from rqm.data.federated_data import FederatedData, as_federated_data
 from rqm.ledger.ledger import LEDGER
 from rqm.plan.folder import CHECKPOINT, METRICS, SUMMARY, read_metrics
 from rqm.plan.plan import PLAN, ClientWork, Plan
-from rqm.training.client_updates_adapter import Loss, cross_entropy, example_losses
 from rqm.training.defaults import TrainingRequest, plan_for
 from rqm.training.loop import Outcome, RunState
+from rqm.training.models import Loss, cross_entropy, example_losses
 from rqm.training.run_folder import carry_out
 
 if TYPE_CHECKING:

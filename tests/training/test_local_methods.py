@@ -1,4 +1,4 @@
-"""FedPAQ, FedCOMGATE and FedAQ: each step against its definition, their memory, their account, what they are for."""
+"""FedAvg, FedCOMGATE and FedAQ: their definitions, their state, their accounting, and what they improve."""
 
 from dataclasses import replace
 from itertools import product
@@ -33,7 +33,7 @@ PLAN = make_plan(
 
 
 def quadratics(seed=0):
-    """Clients whose loss is ‖A_i x − b_i‖² / 2: they want different things, and all gradients are exact."""
+    """Clients with the loss ‖A_i x − b_i‖² / 2 and different optima; all gradients are exact."""
     rng = np.random.default_rng(seed)
     inputs = torch.from_numpy(rng.normal(size=(USERS * 8, 5)) * np.repeat([0.3, 0.6, 1.0, 1.5], 8)[:, None]).float()
     labels = torch.from_numpy(rng.normal(size=(USERS * 8, 1)) + np.repeat([-3.0, 0.0, 1.0, 4.0], 8)[:, None]).float()
@@ -58,7 +58,7 @@ def trained(work, rounds, data=None, **client):
 
 
 def gradients(data):
-    """Every client's gradient, by hand."""
+    """The gradient of each client, in closed form."""
     parts = [data.train[client] for client in range(USERS)]
     return [lambda x, a=a, b=b: (a.T @ (a @ x - b[:, 0]) / len(a)).double() for a, b in parts]
 
@@ -73,13 +73,13 @@ def test_fedcomgate_is_its_definition(rounds):
     delta = [torch.zeros(5, dtype=torch.float64)] * USERS
     for _ in range(rounds):
         ends = []
-        for slope, own in zip(gradients(data), delta, strict=True):
+        for slope, correction in zip(gradients(data), delta, strict=True):
             w = x.clone()
             for _ in range(STEPS):
-                w = w - RATE * (slope(w.float()) - own)
+                w = w - RATE * (slope(w.float()) - correction)
             ends.append(x - w)
         mean = sum(ends) / USERS
-        delta = [own + (end - mean) / (RATE * STEPS) for own, end in zip(delta, ends, strict=True)]
+        delta = [correction + (end - mean) / (RATE * STEPS) for correction, end in zip(delta, ends, strict=True)]
         x = x - mean
     trainer = trained("fedcomgate", rounds)
     assert trainer.values.numpy() == pytest.approx(x.numpy(), abs=1e-5)
@@ -111,19 +111,19 @@ def test_fedaq_is_its_definition():
 
 
 @pytest.mark.slow
-def test_corrections_take_the_drift_away():
-    """Clients who want different things: plain local steps stop beside the optimum, corrected ones go there."""
+def test_corrections_remove_the_drift_of_local_steps():
+    """With different optima, plain local steps stop short of the common optimum; corrected steps reach it."""
     data = quadratics()
     best = torch.linalg.lstsq(data.train.inputs, data.train.labels).solution[:, 0]
-    drift, gate = (float((trained(work, 250).values - best).norm()) for work in ("local", "fedcomgate"))
-    assert gate < 0.05
-    assert drift > 5 * gate
+    drift, corrected = (float((trained(work, 250).values - best).norm()) for work in ("local", "fedcomgate"))
+    assert corrected < 0.05
+    assert drift > 5 * corrected
 
 
 def test_acceleration_needs_fewer_rounds():
-    """Where all want the same, and steps are small, the second sequence is ahead."""
+    """With one optimum for all clients and small steps, FedAQ is ahead."""
     data = quadratics()
-    alike = FederatedData(
+    equal_clients = FederatedData(
         "alike",
         Clients(
             data.train.inputs[:8].repeat(USERS, 1), data.train.labels[:8].repeat(USERS, 1), 8 * np.arange(USERS + 1)
@@ -132,26 +132,26 @@ def test_acceleration_needs_fewer_rounds():
         data.train.labels[:8],
         1,
     )
-    plain = trained("local", 60, alike).evaluate()[0]
-    quick = trained("fedaq", 60, alike, convexity=0.05).evaluate()[0]
-    assert quick < plain
+    plain = trained("local", 60, equal_clients).evaluate()[0]
+    accelerated = trained("fedaq", 60, equal_clients, convexity=0.05).evaluate()[0]
+    assert accelerated < plain
 
 
-def test_a_client_that_is_lost_keeps_its_correction():
+def test_a_client_that_drops_out_keeps_its_correction():
     plan = change_plan(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
     trainer = RunState(plan, quadratics(), line(), loss=half_square)
-    for turn in range(plan.participation.rounds):
-        before = trainer.updates.client_state.clone()
-        staying = trainer.cohorts.draw(turn).survivors
+    for round_index in range(plan.participation.rounds):
+        previous = trainer.updates.client_state.clone()
+        survivors = trainer.cohorts.draw(round_index).survivors
         trainer.step()
-        moved = (trainer.updates.client_state != before).any(dim=1)
-        assert [client for client in range(USERS) if moved[client]] == sorted(staying)
+        has_changed = (trainer.updates.client_state != previous).any(dim=1)
+        assert [client for client in range(USERS) if has_changed[client]] == sorted(survivors)
     assert trainer.updates.client_state.abs().max() > 0
 
 
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
 @pytest.mark.parametrize("adapt", [None, Adapt(start=0.5)])
-def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
+def test_a_resumed_run_has_the_state_of_the_method(tmp_path, work, adapt):
     plan = change_plan(
         PLAN,
         adapt=adapt,
@@ -161,58 +161,58 @@ def test_a_run_that_goes_on_remembers(tmp_path, work, adapt):
         client=replace(PLAN.client, work=work, batch=5),
         transforms=Transforms(l2_clip=10.0, rotate=True),
     )
-    made = []
+    trainers = []
 
     def trainer(plan, data):
-        made.append(RunState(plan, data, model()))
-        return made[-1]
+        trainers.append(RunState(plan, data, model()))
+        return trainers[-1]
 
-    straight = trainer(plan, federation())
-    while straight.rounds_done < plan.participation.rounds:
-        straight.step()
-    late = iter((False, False, False, True))
+    uninterrupted = trainer(plan, federation())
+    while uninterrupted.rounds_done < plan.participation.rounds:
+        uninterrupted.step()
+    out_of_time_answers = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
-        carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(late))
+        carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(out_of_time_answers))
     carry_out(plan, federation(), tmp_path / "run", make=trainer)
-    assert torch.equal(made[-1].values, straight.values)
-    again, first = (
-        one.updates.client_state if work == "fedcomgate" else one.tensors["state"] for one in (made[-1], straight)
+    assert torch.equal(trainers[-1].values, uninterrupted.values)
+    resumed, expected = (
+        run.updates.client_state if work == "fedcomgate" else run.tensors["state"]
+        for run in (trainers[-1], uninterrupted)
     )
-    assert torch.equal(again, first)
-    assert first.abs().max() > 0
+    assert torch.equal(resumed, expected)
+    assert expected.abs().max() > 0
 
 
-def test_what_clients_remember_is_in_no_file_that_others_read(tmp_path):
+def test_the_state_of_clients_is_in_no_published_file(tmp_path):
     plan = change_plan(PLAN, checkpoint_every=1, client=replace(PLAN.client, work="fedcomgate"))
-    late, folder, seen = iter((False, True)), tmp_path / "run", []
+    out_of_time_answers, folder = iter((False, True)), tmp_path / "run"
 
     def trainer(plan, data):
-        seen.append(RunState(plan, data, model()))
-        return seen[-1]
+        return RunState(plan, data, model())
 
-    def kept():
+    def client_files():
         return [path for path in folder.iterdir() if path.name.startswith("clients.")]
 
     with pytest.raises(TimeoutError):
-        carry_out(plan, federation(), folder, make=trainer, out_of_time=lambda: next(late))
-    (own,) = kept()
-    assert own.name == "clients.2.safetensors"
-    assert own.stat().st_mode & 0o777 == 0o600
+        carry_out(plan, federation(), folder, make=trainer, out_of_time=lambda: next(out_of_time_answers))
+    (client_file,) = client_files()
+    assert client_file.name == "clients.2.safetensors"
+    assert client_file.stat().st_mode & 0o777 == 0o600
     arrays, _ = read_checkpoint(folder)
     assert arrays.keys() == {"values", "moments"}
-    moved = own.rename(tmp_path / "elsewhere")
+    elsewhere = client_file.rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="what clients remember cannot be read"):
         carry_out(plan, federation(), folder, make=trainer)
-    moved.rename(own)
+    elsewhere.rename(client_file)
     carry_out(plan, federation(), folder, make=trainer)
-    assert not kept()
+    assert not client_files()
     carry_out(plan, federation(), folder, make=trainer)  # which has nothing more to do, and needs none of it
 
 
-def test_clients_who_remember_tell_who_took_part():
-    """Two users, one of whom takes part in each of two rounds, by one bit: sampling does not hide as well as it would.
+def test_clients_with_a_state_reveal_who_took_part():
+    """Two users and two rounds with one client: sampling hides less than it would without a state.
 
-    Who remembers sends another bit in the second round if he was in the first. All that an outsider sees, enumerated.
+    A client with a state sends another bit in the second round if it was in the first. All outputs are enumerated.
     """
     high, delta = 0.75, 0.15
     mean = private_mean(
@@ -227,21 +227,24 @@ def test_clients_who_remember_tell_who_took_part():
         delta=delta,
     )
 
-    def sends(who, world, first, seen):
-        """In the second round by who was in the ``first``, and what was seen of it."""
-        if first is None:
-            return int(who == "i" and world == 2)
-        return int(seen == 0 and (world == 1 if who == "i" else first == "i"))
+    def bit_of(client, world, first_client, output):
+        """The bit of a client; in the second round by the client and the output of the first one."""
+        if first_client is None:
+            return int(client == "i" and world == 2)
+        return int(output == 0 and (world == 1 if client == "i" else first_client == "i"))
 
-    def law(world):
-        found = np.zeros((2, 2))
-        for first, second, y, z in product("ij", "ij", (0, 1), (0, 1)):
-            one, two = sends(first, world, None, None), sends(second, world, first, y)
-            found[y, z] += (high if one == y else 1 - high) * (high if two == z else 1 - high) / 4
-        return found
+    def pmf(world):
+        probabilities = np.zeros((2, 2))
+        for first_client, second_client, y, z in product("ij", "ij", (0, 1), (0, 1)):
+            first_bit, second_bit = (
+                bit_of(first_client, world, None, None),
+                bit_of(second_client, world, first_client, y),
+            )
+            probabilities[y, z] += (high if first_bit == y else 1 - high) * (high if second_bit == z else 1 - high) / 4
+        return probabilities
 
-    spare = np.maximum(law(1) - np.exp(mean.guarantee().epsilon) * law(2), 0).sum()
-    assert spare > 1.15 * delta  # more than was promised to users who remember nothing
+    excess = np.maximum(pmf(1) - np.exp(mean.guarantee().epsilon) * pmf(2), 0).sum()
+    assert excess > 1.15 * delta  # more than the bound for clients without a state
     plan = change_plan(
         PLAN, mechanism=StochasticRounding(levels=2, margin=1.0), population=2, clients=1, dim=1, rounds=2
     )
@@ -250,7 +253,7 @@ def test_clients_who_remember_tell_who_took_part():
         account(change_plan(plan, client=replace(plan.client, work="fedcomgate")), adversary="outsider")
 
 
-def test_a_ledger_of_clients_who_remember_has_no_outsider(tmp_path):
+def test_a_ledger_of_clients_with_a_state_refuses_an_outsider(tmp_path):
     plan = change_plan(
         PLAN,
         mechanism=StochasticRounding(levels=2, margin=3.0),
@@ -266,8 +269,8 @@ def test_a_ledger_of_clients_who_remember_has_no_outsider(tmp_path):
 
 
 @pytest.mark.parametrize("adapt", [None, Adapt(start=0.01)])
-def test_corrections_are_of_what_was_sent(adapt):
-    """A client's own is clipped as it was sent, at a clip that moves, too: then corrections add up to nothing."""
+def test_corrections_use_the_clipped_vectors(adapt):
+    """They are clipped as they were sent, also at an adaptive clip. Corrections then add up to zero."""
     plan = change_plan(
         PLAN,
         adapt=adapt,
@@ -289,14 +292,14 @@ def test_the_account_counts_both_vectors_of_fedaq():
         dim=64,
         rounds=2,
     )
-    plain, gate, quick = (
+    plain, corrected, accelerated = (
         account(change_plan(private, client=replace(PLAN.client, work=work)))
         for work in ("local", "fedcomgate", "fedaq")
     )
-    assert (plain.dim, gate.dim, quick.dim) == (64, 64, 128)
-    assert gate.epsilon == plain.epsilon  # what clients remember is theirs
-    assert quick.epsilon == pytest.approx(plain.epsilon, rel=0.1)  # one clip for both vectors
-    assert quick.wire_bits_per_parameter == 2 * plain.wire_bits_per_parameter
+    assert (plain.dim, corrected.dim, accelerated.dim) == (64, 64, 128)
+    assert corrected.epsilon == plain.epsilon  # the state of clients is not sent
+    assert accelerated.epsilon == pytest.approx(plain.epsilon, rel=0.1)  # one clip for both vectors
+    assert accelerated.wire_bits_per_parameter == 2 * plain.wire_bits_per_parameter
 
 
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
@@ -309,23 +312,23 @@ def test_both_aggregators_reveal_the_same_sum(work):
         rounds=3,
     )
     ideal, real = (list(simulate(change_plan(plan, secagg=kind), model(), federation())) for kind in ("ideal", "real"))
-    assert [one.loss for one in ideal] == [one.loss for one in real]
+    assert [outcome.loss for outcome in ideal] == [outcome.loss for outcome in real]
 
 
-def test_what_does_not_go_together_is_refused():
-    quick = replace(PLAN.client, work="fedaq")
+def test_invalid_combinations_are_refused():
+    accelerated = replace(PLAN.client, work="fedaq")
     with pytest.raises(ValueError, match=r"server.optimizer = 'momentum': must be 'sgd'"):
-        change_plan(PLAN, client=quick, server=ServerStep())
+        change_plan(PLAN, client=accelerated, server=ServerStep())
     with pytest.raises(ValueError, match=r"client.work"):
         ClientWork(work="fedprox")
-    values = change_plan(PLAN, client=quick).to_dict()
-    assert Plan.from_dict(values).client == quick
+    values = change_plan(PLAN, client=accelerated).to_dict()
+    assert Plan.from_dict(values).client == accelerated
     assert values["client"].keys() == {"work", "epochs", "batch", "rate", "steps", "convexity"}
 
 
 @pytest.mark.parametrize("work", ["local", "fedcomgate", "fedaq"])
-def test_all_clients_at_once_are_each_of_them_alone(work):
-    """What the tables of docs/methods.md are made with does what a trainer does."""
+def test_the_tool_for_the_documentation_trains_the_same_model(work):
+    """`tools.methods` makes the tables of docs/methods.md."""
     data = pictures(clients=4, each=10, classes=10)
     plan = change_plan(
         PLAN,
@@ -337,9 +340,9 @@ def test_all_clients_at_once_are_each_of_them_alone(work):
         rounds=3,
         dim=7850,
     )
-    alone, together = RunState(plan, data), Run(plan, data)
+    trainer, run = RunState(plan, data), Run(plan, data)
     for _ in range(3):
-        alone.step()
-        together.step()
-    assert together.values.numpy() == pytest.approx(alone.values.numpy(), abs=1e-5)
-    assert together.evaluate() == pytest.approx(alone.evaluate(), abs=1e-4)
+        trainer.step()
+        run.step()
+    assert run.values.numpy() == pytest.approx(trainer.values.numpy(), abs=1e-5)
+    assert run.evaluate() == pytest.approx(trainer.evaluate(), abs=1e-4)
