@@ -117,7 +117,7 @@ def test_a_resumed_run_has_the_same_clip(tmp_path, work):
         return RunState(plan, data, model())
 
     uninterrupted = RunState(plan, federation(), model())
-    while uninterrupted.done < plan.participation.rounds:
+    while uninterrupted.rounds_done < plan.participation.rounds:
         uninterrupted.step()
     out_of_time_answers = iter((False, False, False, True))
     with pytest.raises(TimeoutError):
@@ -129,9 +129,9 @@ def test_a_resumed_run_has_the_same_clip(tmp_path, work):
         return resumed[0]
 
     carry_out(plan, federation(), tmp_path / "run", make=resumed_trainer)
-    assert torch.equal(resumed[0].clip, uninterrupted.clip)
+    assert torch.equal(resumed[0].tensors["clip"], uninterrupted.tensors["clip"])
     assert torch.equal(resumed[0].values, uninterrupted.values)
-    assert float(uninterrupted.clip) != pytest.approx(log(0.5))
+    assert float(uninterrupted.tensors["clip"]) != pytest.approx(log(0.5))
 
 
 @pytest.mark.parametrize(
@@ -140,18 +140,18 @@ def test_a_resumed_run_has_the_same_clip(tmp_path, work):
 def test_the_clip_follows_from_the_revealed_sums(mechanism):
     """The sums of all rounds determine every clip, so the clip reveals nothing more."""
     trainer = RunState(change_plan(PLAN, mechanism=mechanism), federation(), model())
-    expected, totals, collect = AdaptiveClip(PLAN.adapt, trainer.mean.max_length, CPU), [], trainer.aggregator.collect
+    expected, totals, reveal = AdaptiveClip(PLAN.adapt, trainer.mean.max_length, CPU), [], trainer.secure_sum.reveal
 
-    def recorded_collect(*arguments):
-        collected = collect(*arguments)
-        totals.append(collected.total.clone())
-        return collected
+    def recorded_reveal(*arguments):
+        revealed = reveal(*arguments)
+        totals.append(revealed.total.clone())
+        return revealed
 
-    trainer.aggregator.collect = recorded_collect
+    trainer.secure_sum.reveal = recorded_reveal
     for round_index in range(PLAN.participation.rounds):
         trainer.step()
         expected.update(trainer.mean.decode(totals[round_index], PLAN.participation.clients, round_index=round_index))
-        assert torch.equal(expected.state, trainer.clip)
+        assert torch.equal(expected.state, trainer.tensors["clip"])
     assert float(expected.state) != pytest.approx(log(0.5))
 
 

@@ -28,10 +28,10 @@ PLAN = make_plan(
 )
 
 
-def both(plan):
-    found = [RunState(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
-    found[0].updates.groups = None  # clients one after the other, as in the protocol: gradients to the last bit
-    return found
+def ideal_and_real(plan):
+    states = [RunState(change_plan(plan, secagg=kind), federation(), model()) for kind in ("ideal", "real")]
+    states[0].updates.groups = None  # clients one after the other, as in the protocol: gradients to the last bit
+    return states
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from rqm import Plan, simulate
+from rqm.correlated.simulated_chain import SimulatedChain
 from rqm.training.loop import RunState
+from rqm.training.observer import Observer
 from rqm.training.record_gradients import records_of_round
 from tests.training.small import federation, model
 
@@ -37,13 +39,7 @@ def run_state(silo_plan, **options):
     return RunState(silo_plan, federation(), model(), **options)
 
 
-def silo_sum(made, silo, turn):
-    (total,), losses = made.updates.vector(silo, turn)
-    assert not len(losses)
-    return total
-
-
-def test_a_federation_of_silos_learns_and_says_what_it_costs_a_record(tmp_path):
+def test_silos_learn_and_state_the_epsilon_of_a_record(tmp_path):
     run = simulate(plan(), model(), federation(), folder=tmp_path)
     last = list(run)[-1]
     assert last.accuracy > 0.7
@@ -58,24 +54,23 @@ def test_users_are_merged_to_silos():
     assert state.data.train.sizes.sum() == federation().train.sizes.sum()
 
 
-def test_each_silo_draws_its_own_records_anew_in_every_round_and_the_same_again():
-    made = trainer(plan())
-    totals = {}
-    for silo, turn in [(0, 0), (0, 1), (1, 0)]:
-        totals[silo, turn] = silo_sum(made, silo, turn)
-    again = silo_sum(made, 0, 0)
-    torch.testing.assert_close(again.total, totals[0, 0].total)
-    assert not torch.equal(totals[0, 0].total, totals[0, 1].total)
-    counts = [silo_sum(made, 0, turn).records for turn in range(200)]
-    size = made.data.train.sizes[0]
+def test_silos_sample_records_by_round_and_seed():
+    def sampled(silo, round_index):
+        return run_state(plan()).updates.vector(silo, round_index)[0][0]
+
+    torch.testing.assert_close(sampled(0, 0).total, sampled(0, 0).total)
+    assert not torch.equal(sampled(0, 0).total, sampled(0, 1).total)
+    updates = run_state(plan()).updates
+    counts = [updates.vector(0, round_index)[0][0].records for round_index in range(200)]
+    size = run_state(plan()).data.train.sizes[0]
     assert np.mean(counts) == pytest.approx(size / 2, abs=5 * (size / 4 / 200) ** 0.5)
     assert np.var(counts) == pytest.approx(size / 4, rel=0.5)
 
 
 def test_in_a_fixed_order_every_record_comes_once_an_epoch():
-    made = trainer(plan(**IN_ORDER, neighboring="replace-one"))
-    counts = [silo_sum(made, 1, turn).records for turn in range(4)]
-    assert sum(counts) == made.data.train.sizes[1]
+    state = run_state(plan(**IN_ORDER, neighboring="replace-one"))
+    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(4)]
+    assert sum(counts) == state.data.train.sizes[1]
     assert max(counts) - min(counts) <= 1
 
 
@@ -121,16 +116,22 @@ def test_more_silos_than_users_are_refused():
 HELD = IN_ORDER | {"noise": 40.0, "mechanism": NOISE | {"bits": 14}}
 
 
-def test_in_an_order_of_their_own_records_move_no_others():
-    made = trainer(plan(**IN_ORDER))
-    counts = [silo_sum(made, 1, turn).records for turn in range(8)]
-    assert sum(counts[:4]) == made.data.train.sizes[1]
+def test_a_record_does_not_change_the_batches_of_others():
+    state = run_state(plan(**IN_ORDER))
+    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(8)]
+    assert sum(counts[:4]) == state.data.train.sizes[1]
     assert counts[:4] == counts[4:]
     words = np.arange(40, dtype=np.uint64) ** 2  # a record's own, whoever else is there
-    batch = [set(words[records_of_round(None, 4, 40, turn, lambda _: None, words)].tolist()) for turn in range(4)]
+    batch = [
+        set(words[records_of_round(None, 4, 40, round_index, lambda _: None, words)].tolist())
+        for round_index in range(4)
+    ]
     fewer = np.delete(words, 7)
-    less = [set(fewer[records_of_round(None, 4, 39, turn, lambda _: None, fewer)].tolist()) for turn in range(4)]
-    assert sum(len(one - other) for one, other in zip(batch, less, strict=True)) == 1
+    less = [
+        set(fewer[records_of_round(None, 4, 39, round_index, lambda _: None, fewer)].tolist())
+        for round_index in range(4)
+    ]
+    assert sum(len(words_ - smaller) for words_, smaller in zip(batch, less, strict=True)) == 1
 
 
 def sums_of(state, count, *, is_correlated=True):
