@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, final
 
 from rqm._util.checks import real, whole
 from rqm.accounting.participation import Sampling
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from rqm.plan.plan import Plan
 
 AnyMean = TypeVar("AnyMean", PrivateMean, PrivateRecordMean)
+
+
+class MergeableClients(Protocol):
+    """Data of clients that can be merged."""
+
+    def merge(self, silos: int, /) -> Self:
+        """The same data, of fewer clients."""
+
+
+AnyClients = TypeVar("AnyClients", bound=MergeableClients)
 
 
 @final
@@ -47,6 +57,17 @@ class Records:
     def to_dict(self) -> dict[str, Any]:
         """The values that are not None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    takes_turns: ClassVar[bool] = False
+    """Whether a round's clients take turns if participations must be separated; silos are in every round."""
+
+    def clients_of(self, users: int) -> int:
+        """The number of clients that a number of users are merged into."""
+        return self.silos or users
+
+    def merged(self, clients: AnyClients) -> AnyClients:
+        """The clients' data, merged into silos."""
+        return clients if self.silos is None else clients.merge(self.silos)
 
     def check(self, plan: "Plan") -> None:
         """Refuse what cannot be combined with records.
@@ -117,6 +138,17 @@ class Records:
 @final
 class Users:
     """The unit of privacy of a plan without records: a user, who is a client."""
+
+    takes_turns: ClassVar[bool] = True
+    """Whether a round's clients take turns if participations must be separated."""
+
+    def clients_of(self, users: int) -> int:
+        """The number of clients: each user is one."""
+        return users
+
+    def merged(self, clients: AnyClients) -> AnyClients:
+        """The clients' data as they are."""
+        return clients
 
     def check(self, plan: "Plan") -> None:
         """Users go with everything that a plan may say."""

@@ -49,8 +49,9 @@ class CohortSampler:
     def __init__(self, plan: Plan, users: int) -> None:
         self.plan, self.users, participation = plan, users, plan.participation
         # The separation of records is that of a silo's batches, whatever the order of the silos.
-        is_separated = plan.records is None and participation.min_separation > 1
+        is_separated = plan.protected.takes_turns and participation.min_separation > 1
         self.is_fixed_order = participation.sampling == "fixed-order" or plan.noise is not None or is_separated
+        self.has_second_message = plan.any_mean.has_second_message
         self._latest: Cohort | None = None
         self._participations = np.zeros(users, dtype=np.int64)
         self._counted_rounds = 0  # whose participations are counted, where the plan limits them
@@ -117,12 +118,12 @@ class CohortSampler:
         survivors = [clients[index] for index in np.flatnonzero(self._stays(len(clients), round_index))]
         settling = previous.survivors if previous is not None and previous.is_large_enough else []
         unsettled: list[int] = []
-        if self.plan.records is None:
+        if self.has_second_message:
             unsettled = np.flatnonzero(~self._stays(len(settling), round_index, 2)).tolist()
         else:  # a silo settles in its next message, and never without one
             settling = [silo for silo in settling if silo in set(survivors)]
         counts = [len(survivors)]
-        if settling and self.plan.records is None:
+        if settling and self.has_second_message:
             counts.append(len(settling) - len(unsettled))
         is_large_enough = min(counts) >= (self.plan.participation.min_survivors or 1)
         return Cohort(round_index, clients, survivors, settling, unsettled, is_large_enough)

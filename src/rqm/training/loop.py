@@ -229,10 +229,9 @@ def check_data(plan: Plan, data: FederatedData, model: nn.Module | None = None) 
         ValueError: If there are too few users, or the model or the device does not exist.
     """
     participation, users = plan.participation, plan.participation.population or len(data.train)
-    if plan.records is not None:
-        users = plan.records.silos or users
-        if users > len(data.train):
-            raise ValueError(f"records.silos = {users}: must be at most {len(data.train)}, users of {data.name}")
+    users = plan.protected.clients_of(users)
+    if plan.participation.population is None and users > len(data.train):
+        raise ValueError(f"records.silos = {users}: must be at most {len(data.train)}, users of {data.name}")
     clients, rounds, limit = participation.clients, participation.rounds, participation.max_participations
     if clients > users:
         raise ValueError(f"clients = {clients}: must be at most {users}, all that {data.name} has")
@@ -241,7 +240,7 @@ def check_data(plan: Plan, data: FederatedData, model: nn.Module | None = None) 
             f"max_participations = {limit}: {rounds} rounds of {clients} clients are more than the "
             f"{(limit or rounds) * users} turns that {users} users have"
         )
-    if plan.records is None and CohortSampler(plan, users).is_fixed_order:
+    if plan.protected.takes_turns and CohortSampler(plan, users).is_fixed_order:
         separation = users // clients
         if participation.window > max(separation, 1) and rounds * clients > users:
             raise ValueError(
@@ -274,9 +273,7 @@ def _redistributed(plan: Plan, data: FederatedData) -> FederatedData:
     """The data of an assumed population, or of silos of several users each."""
     if plan.participation.population is not None:
         data = replace(data, train=data.train.resample(plan.participation.population, plan.examples, plan.seed))
-    if plan.records is not None and plan.records.silos is not None:
-        data = replace(data, train=data.train.merge(plan.records.silos))
-    return data
+    return replace(data, train=plan.protected.merged(data.train))
 
 
 def _plan_model(plan: Plan, data: FederatedData) -> nn.Module:
