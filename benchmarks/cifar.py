@@ -20,10 +20,10 @@ from benchmarks.encode import peer_python
 from benchmarks.round import Pfl
 from benchmarks.scale import flower
 from rqm.accounting.participation import Participation
+from rqm.config.plan import ClientWork, Plan, ServerStep
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.mechanisms.rqm import RQM
-from rqm.plan.plan import ClientWork, Plan, ServerStep
-from rqm.training.loop import RunState
+from rqm.simulation.loop import RunState
 
 CLIENTS, EACH = 50, 50
 OURS, SURE = "a round with RQM", "a round with RQM, no dropout"

@@ -77,7 +77,7 @@ def encoding(levels: int) -> Job:
 
 def charging(rounds: int) -> Job:
     """A ledger of so many rounds, each charged and on the disk; and what they cost in all."""
-    from rqm.plan.guard import Guard  # noqa: PLC0415 (what is not measured does without)
+    from rqm.ledger.budget_guard import Guard  # noqa: PLC0415 (what is not measured does without)
 
     mean = private_mean(
         dim=1000, clients=100, rounds=rounds, mechanism=StochasticRounding(clip=1.0, levels=2, margin=20.0)

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class PlainPaperCNN(nn.Module):
-    """The model of `rqm.training.models.PaperCNN`, with the same parameters and torch's own pooling."""
+    """The model of `rqm.simulation.models.PaperCNN`, with the same parameters and torch's own pooling."""
 
     def __init__(self, classes: int = 62) -> None:
         super().__init__()

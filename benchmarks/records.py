@@ -21,7 +21,7 @@ from benchmarks.encode import peer_python
 from benchmarks.plain_paper_cnn import PlainPaperCNN
 from rqm.core.search import private_record_mean
 from rqm.mechanisms.gaussian import Gaussian
-from rqm.training.record_gradients import RecordGradients
+from rqm.simulation.record_gradients import RecordGradients
 
 OPACUS, OURS = "Opacus's GradSampleModule", "clipped gradients by layers"
 RECORDS, CLIP, TURNS = 128, 0.5, 7

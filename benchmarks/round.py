@@ -22,13 +22,13 @@ from benchmarks.encode import peer_python
 from benchmarks.plain_paper_cnn import PlainPaperCNN
 from rqm._util.threads import usable_cores
 from rqm.accounting.participation import Participation
+from rqm.config.plan import Plan
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.mechanisms.rqm import RQM
-from rqm.plan.plan import Plan
 from rqm.randomness import SeededRandom
-from rqm.training import models
-from rqm.training.loop import RunState
-from rqm.training.models import to_floats
+from rqm.simulation import models
+from rqm.simulation.loop import RunState
+from rqm.simulation.models import to_floats
 
 CLIENTS, EACH = 40, 200
 OURS, PFL, PLAIN = "a round with RQM", "pfl 0.6.0, central Gaussian", "plain torch loop, no privacy"
@@ -51,7 +51,7 @@ MEMORY = """
 import sys
 from dataclasses import replace
 from benchmarks.round import PLAN, federation, now, of_clients, peak
-from rqm.training.loop import RunState
+from rqm.simulation.loop import RunState
 n = int(sys.argv[1])
 trainer = RunState(replace(of_clients(PLAN, n), device="cpu"), federation(n, 5))
 before = now()

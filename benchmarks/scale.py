@@ -26,7 +26,7 @@ from benchmarks.encode import peer_python
 from benchmarks.flower import told
 from benchmarks.round import PLAN, Pfl, federation, of_clients
 from rqm.data.memory_mapped import save_to_disk
-from rqm.training.loop import RunState
+from rqm.simulation.loop import RunState
 
 EACH = 2
 SIZES = [int(size) for size in os.environ.get("RQM_SCALE", "100,1000,10000").split(",")]
@@ -45,7 +45,7 @@ import json, sys, time
 from benchmarks.round import of_clients, peak
 from benchmarks.scale import SMALL
 from rqm.data.memory_mapped import load_from_disk
-from rqm.training.loop import RunState
+from rqm.simulation.loop import RunState
 data = load_from_disk(sys.argv[1])
 trainer = RunState(of_clients(SMALL, 1000), data)
 for _ in sys.stdin:

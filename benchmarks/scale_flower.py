@@ -20,7 +20,7 @@ from flwr.simulation import run_simulation
 from torch.nn import functional
 
 from benchmarks.cifar_model import CifarCNN
-from rqm.training.models import SmallCNN
+from rqm.simulation.models import SmallCNN
 
 
 class Timed(FedAvg):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine_name
-from rqm.plan.experiments import find
-from rqm.plan.plan import Plan
-from rqm.plan.sweep import Sweep
+from rqm.config.experiments import find
+from rqm.config.plan import Plan
+from rqm.config.sweep import Sweep
 from rqm.secagg import Params, security
 from rqm.secagg.local import aggregate
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, fields, is_dataclass, replace
 
 from rqm import Participation, ThreatModel
-from rqm.plan.plan import Plan
+from rqm.config.plan import Plan
 
 
 def make_plan(**values):

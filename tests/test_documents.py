@@ -145,8 +145,8 @@ def test_readme_python_runs(tmp_path):
 
 def test_readme_shows_the_sentence_that_it_prints():
     """All but ε's last digit: what is printed is in the picture of it."""
-    from rqm.training.defaults import TrainingRequest, plan_for
-    from rqm.training.train import Statement
+    from rqm.simulation.defaults import TrainingRequest, plan_for
+    from rqm.simulation.train import Statement
 
     plan = plan_for(TrainingRequest(3.0), 1000, 42, seed=0)  # the README's thousand people, and Linear(20, 2)
     said = str(Statement(plan.private_mean().guarantee()))

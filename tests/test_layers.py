@@ -25,8 +25,8 @@ ORDER = (
     ("accounting",),
     ("core",),
     ("ledger", "secagg"),
-    ("plan", "data", "advice"),
-    ("training",),
+    ("config", "data", "advise"),
+    ("simulation",),
     ("flower", "audit"),
     ("report",),
     ("verify",),
@@ -84,8 +84,8 @@ def test_each_package_imports_only_those_before_it():
 @pytest.mark.parametrize(
     "line",
     [
-        "from rqm.training.loop import RunState",
-        "def f():\n    from rqm.plan.guard import Guard",
+        "from rqm.simulation.loop import RunState",
+        "def f():\n    from rqm.ledger.budget_guard import Guard",
         "if TYPE_CHECKING:\n    import rqm.cli",
         "from rqm import PrivateMean",
     ],
@@ -218,7 +218,7 @@ def test_functions_are_short():
 def test_tests_use_no_private_names_of_a_trainer_or_a_strategy():
     used = [
         f"{path.name}: {match}"
-        for folder in ("training", "flower", "audit", "plan")
+        for folder in ("simulation", "flower", "audit", "config")
         for path in (ROOT / "tests" / folder).rglob("*.py")
         for match in re.findall(r"\b(?:trainer|strategy|private|simulation)\._[a-z]\w*", path.read_text())
     ]
@@ -246,11 +246,11 @@ def test_the_core_the_plan_the_account_and_reports_need_no_torch(tmp_path):
         ["torch", "flwr"],
         f"""
 import json, pathlib
-import rqm, rqm.plan.guard, rqm.secagg, rqm.advice.adviser, rqm.report.page, rqm.report.paper_figures
+import rqm, rqm.ledger.budget_guard, rqm.secagg, rqm.advise.adviser, rqm.report.page, rqm.report.paper_figures
 from rqm.report import plots
-from rqm.plan.sweep import Sweep
-from rqm.plan.experiments import find
-from rqm.plan.leak import leak
+from rqm.config.sweep import Sweep
+from rqm.config.experiments import find
+from rqm.config.coordinate_divergences import leak
 plans = Sweep.from_toml(find("glyphs"), ["clients=1"]).variants
 lines = {{
     name: {{"round": [1], "loss": [[2.0]], "accuracy": [[0.1]], "plan": plan.to_dict(), "leak": leak(plan)}}

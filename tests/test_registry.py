@@ -13,9 +13,9 @@ import pytest
 
 import rqm
 from rqm import Gaussian, Mechanism, SecureRandom, TableMechanism, registry
+from rqm.config.account import account_ledger
+from rqm.config.plan import Transforms
 from rqm.core.from_dict import mean_from_dict
-from rqm.plan.account import account_ledger
-from rqm.plan.plan import Transforms
 from rqm.registry import kinds, mechanism_from_dict
 from tests.mechanisms.lazy import Lazy
 from tests.plans import make_plan
@@ -123,7 +123,7 @@ def test_it_goes_through_flowers_messages(tmp_path):
     pytest.importorskip("flwr")
     from rqm.flower import PrivateStrategy, Settings, private_mod
     from tests.flower.local import LocalGrid, arrays, gradient_app
-    from tests.training.small import model
+    from tests.simulation.small import model
 
     config = {**CONFIG, "rqm.clients": 6, "rqm.rounds": 2, "rqm.sends": "gradient"}
     strategy = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)

@@ -9,8 +9,8 @@ import typer
 
 from rqm import account
 from rqm.cli import app
-from rqm.plan.experiments import find
-from rqm.plan.sweep import Sweep
+from rqm.config.experiments import find
+from rqm.config.sweep import Sweep
 from tests.commands import rqm
 from tools import claims
 from tools.related import rows

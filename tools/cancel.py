@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from rqm.accounting.accountant import Question
 from rqm.accounting.calibration import gaussian_noise
 from rqm.accounting.participation import charge_counts
+from rqm.config.experiments import find
+from rqm.config.plan import Plan
+from rqm.config.sweep import Sweep
 from rqm.core.base import BaseMean
 from rqm.correlated.factorization import Workload, banded
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.plan.experiments import find
-from rqm.plan.plan import Plan
-from rqm.plan.sweep import Sweep
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "cancel.png"
 WIDTH = 2000

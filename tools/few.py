@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rqm._util.numeric import mean_and_interval
-from rqm.plan.plan import Plan
+from rqm.config.plan import Plan
 
 Curves = dict[str, dict[str, Any]]
 

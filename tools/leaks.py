@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from rqm._util.files import write_json
-from rqm.plan.leak import leak
-from rqm.plan.plan import Plan
+from rqm.config.coordinate_divergences import leak
+from rqm.config.plan import Plan
 from rqm.report.plots import plot_curves, save
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 ``python -m tools.methods OUT --data DIR`` chooses rates and writes JSON files, of which ``tools.tables`` makes the
 tables of docs/methods.md. It does what ``rqm train`` does for the model ``linear``, all clients at once: steps are
-those of ``rqm.training.local_methods``, what is sent is a ``PrivateMean``'s, and a test holds both together.
+those of ``rqm.simulation.local_methods``, what is sent is a ``PrivateMean``'s, and a test holds both together.
 """
 
 import argparse
@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from rqm.config.experiments import find
+from rqm.config.plan import Plan
+from rqm.config.sweep import Sweep
 from rqm.data import load
 from rqm.data.federated_data import FederatedData
-from rqm.plan.experiments import find
-from rqm.plan.plan import Plan
-from rqm.plan.sweep import Sweep
 from rqm.randomness import SeededRandom
-from rqm.training.cohort import CohortSampler
-from rqm.training.local_methods import METHODS
-from rqm.training.streams import LOCAL, NOISE, START, generator, number
+from rqm.simulation.cohort import CohortSampler
+from rqm.simulation.local_methods import METHODS
+from rqm.simulation.streams import LOCAL, NOISE, START, numpy_generator, torch_seed
 from tools.systems import shared_out
 from tools.tuning import SEEDS, chosen
 
@@ -66,7 +66,7 @@ class Run:
     def __init__(self, plan: Plan, data: FederatedData) -> None:
         if plan.participation.population is not None:
             data = replace(data, train=data.train.resample(plan.participation.population, plan.examples, plan.seed))
-        torch.manual_seed(number(plan.seed, START))
+        torch.manual_seed(torch_seed(plan.seed, START))
         layer = torch.nn.Linear(PIXELS, CLASSES)
         self.values = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(data.test_inputs.device)
         self.plan, self.data, self.mean = plan, data, plan.private_mean()
@@ -78,7 +78,7 @@ class Run:
         work, offsets = self.plan.client, self.data.train.offsets
         rows = []
         for client in chosen:
-            rng = generator(self.plan.seed, LOCAL, self.turn, client)
+            rng = numpy_generator(self.plan.seed, LOCAL, self.turn, client)
             taken: list[int] = []
             while len(taken) < (work.steps or 1) * work.batch:
                 taken += rng.permutation(int(self.data.train.sizes[client])).tolist()

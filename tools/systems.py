@@ -16,10 +16,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from rqm.config.experiments import find
+from rqm.config.plan import Plan
+from rqm.config.sweep import Sweep
 from rqm.data import load
-from rqm.plan.experiments import find
-from rqm.plan.plan import Plan
-from rqm.plan.sweep import Sweep
 from tools.tuning import SEEDS, chosen
 
 EXPERIMENT = "systems"
@@ -155,7 +155,7 @@ def _data(folder: Path | None) -> Any:
 
 def end(plan: Plan, data: Any, rate: float, seed: int) -> tuple[float, float]:
     """Loss and accuracy at the end of a run."""
-    from rqm.training.loop import RunState  # noqa: PLC0415 (torch)
+    from rqm.simulation.loop import RunState  # noqa: PLC0415 (torch)
 
     trainer = RunState(replace(plan, seed=seed, server=replace(plan.server, rate=rate)), data)
     while trainer.rounds_done < plan.participation.rounds:

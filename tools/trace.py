@@ -23,7 +23,7 @@ import torch
 
 import rqm
 from rqm.data.federated_data import as_federated_data
-from rqm.training.loop import RunState, run_round
+from rqm.simulation.loop import RunState, run_round
 
 PACKAGE = Path(rqm.__file__).parent
 

@@ -11,9 +11,11 @@ TYPE_CHECKING = False  # importing typing takes time, and the command line start
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
     from rqm.accounting.participation import Participation, ThreatModel
-    from rqm.advice.adviser import Advice, advise
+    from rqm.advise.adviser import Advice, advise
     from rqm.bounds import Bound, epsilon_of_gaussian, epsilon_of_laplace
     from rqm.certify.renyi import RenyiBound, renyi
+    from rqm.config.account import account, compose
+    from rqm.config.plan import Plan
     from rqm.core.from_dict import mean_from_dict
     from rqm.core.private_mean import PrivateMean
     from rqm.core.record_mean import PrivateRecordMean
@@ -29,12 +31,10 @@ if TYPE_CHECKING:
     from rqm.mechanisms.rqm import RQM
     from rqm.mechanisms.stochastic_rounding import StochasticRounding
     from rqm.mechanisms.table_mechanism import TableMechanism
-    from rqm.plan.account import account, compose
-    from rqm.plan.plan import Plan
     from rqm.randomness import SecureRandom, SeededRandom
     from rqm.registry import mechanism_from_dict, register
-    from rqm.training.simulate import simulate
-    from rqm.training.train import train
+    from rqm.simulation.simulate import simulate
+    from rqm.simulation.train import train
 
 __version__ = "0.2.0"
 
@@ -83,7 +83,7 @@ __all__ = [
 _LAZY = {
     "PBM": "mechanisms.pbm",
     "RQM": "mechanisms.rqm",
-    "Advice": "advice.adviser",
+    "Advice": "advise.adviser",
     "Bound": "bounds",
     "Calibration": "core.search",
     "DiscreteMechanism": "mechanisms.discrete",
@@ -95,7 +95,7 @@ _LAZY = {
     "Mechanism": "mechanisms.base",
     "Noiseless": "mechanisms.noiseless",
     "Participation": "accounting.participation",
-    "Plan": "plan.plan",
+    "Plan": "config.plan",
     "PrivateMean": "core.private_mean",
     "PrivateRecordMean": "core.record_mean",
     "RenyiBound": "certify.renyi",
@@ -105,11 +105,11 @@ _LAZY = {
     "Skellam": "mechanisms.additive",
     "TableMechanism": "mechanisms.table_mechanism",
     "ThreatModel": "accounting.participation",
-    "account": "plan.account",
-    "advise": "advice.adviser",
+    "account": "config.account",
+    "advise": "advise.adviser",
     "calibrate": "core.search",
     "calibrate_records": "core.search",
-    "compose": "plan.account",
+    "compose": "config.account",
     "epsilon_of_gaussian": "bounds",
     "epsilon_of_laplace": "bounds",
     "mean_from_dict": "core.from_dict",
@@ -118,8 +118,8 @@ _LAZY = {
     "private_record_mean": "core.search",
     "register": "registry",
     "renyi": "certify.renyi",
-    "simulate": "training.simulate",
-    "train": "training.train",
+    "simulate": "simulation.simulate",
+    "train": "simulation.train",
 }
 """The module of each public name; it is loaded when it is used."""
 

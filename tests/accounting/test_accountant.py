@@ -21,11 +21,11 @@ from rqm.accounting.release import Release
 from rqm.bounds import Bound, FixedOrder, HonestFraction, PureEpsilon, epsilon, gaussian_epsilon
 from rqm.certify.affine_rdp import affine_rdp
 from rqm.certify.renyi import renyi
+from rqm.config.plan import Adapt, Transforms
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
-from rqm.plan.plan import Adapt, Transforms
 from rqm.registry import BUILT_IN
-from rqm.training.adaptive_clip import AdaptiveClip
+from rqm.simulation.adaptive_clip import AdaptiveClip
 from tests.accounting import attacks
 from tests.accounting.attacks import Choice
 from tests.accounting.random_mechanisms import log_uniform

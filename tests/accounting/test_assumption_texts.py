@@ -25,10 +25,10 @@ from rqm.bounds import (
     UniformSampling,
     gaussian_epsilon,
 )
+from rqm.config.experiments import find
+from rqm.config.sweep import Sweep
 from rqm.correlated.factorization import Workload, banded
 from rqm.mechanisms.banded import BandedGaussian
-from rqm.plan.experiments import find
-from rqm.plan.sweep import Sweep
 from tests.accounting.random_settings import FIELDS, changed, correlated_setting, other_values, printed, random_setting
 
 SAMPLE, ALL = 120, 2000

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from rqm.plan.account import planned_mean
-from rqm.plan.experiments import find, names
-from rqm.plan.sweep import Sweep
+from rqm.config.account import planned_mean
+from rqm.config.experiments import find, names
+from rqm.config.sweep import Sweep
 
 SLOW = {"cancel", "silos-emnist", "mnist-user-level"}
 DESCRIBED = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rqm import Participation, PrivateMean, StochasticRounding
-from rqm.plan.experiments import find
-from rqm.plan.sweep import Sweep
+from rqm.config.experiments import find
+from rqm.config.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
 PLANS = [

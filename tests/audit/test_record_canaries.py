@@ -15,9 +15,9 @@ from rqm import Plan, SeededRandom, private_record_mean
 from rqm.audit.measurement import event_bounds
 from rqm.core.record_mean import RecordSum
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.training.loop import RunState
-from rqm.training.observer import Observer
-from rqm.training.record_gradients import RecordGradients, record_hashes
+from rqm.simulation.loop import RunState
+from rqm.simulation.observer import Observer
+from rqm.simulation.record_gradients import RecordGradients, record_hashes
 
 CANARIES, DIM, ROUNDS, DELTA = 120, 256, 10, 1e-6
 RECORDS = {"clients": 3, "delta": DELTA, "l2_clip": 64.0, "record_clip": 1.0}

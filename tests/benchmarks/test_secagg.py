@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks import secagg, secagg_few, secagg_scale
 from rqm import RQM, Participation, PrivateMean, SeededRandom
-from rqm.plan.experiments import find
-from rqm.plan.sweep import Sweep
+from rqm.config.experiments import find
+from rqm.config.sweep import Sweep
 from rqm.secagg import Params
 from rqm.secagg.local import aggregate
 

@@ -11,8 +11,8 @@ from shutil import copytree
 import pytest
 
 from rqm import Participation, PrivateMean, StochasticRounding, account, advise
+from rqm.ledger.budget_guard import Guard
 from rqm.mechanisms.table import Table
-from rqm.plan.guard import Guard
 from tests.commands import rqm
 
 PLAN = """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rqm.plan.account import account_ledger
-from rqm.plan.experiments import find
-from rqm.plan.sweep import Sweep
+from rqm.config.account import account_ledger
+from rqm.config.experiments import find
+from rqm.config.sweep import Sweep
 from tests.commands import rqm
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import pytest
 
 from rqm import RQM, Participation, PrivateMean, StochasticRounding
-from rqm.plan.guard import Guard
+from rqm.ledger.budget_guard import Guard
 from tests.commands import rqm, rqm_json
 
 

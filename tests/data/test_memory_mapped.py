@@ -11,9 +11,9 @@ import torch
 
 from rqm import RQM, FederatedData
 from rqm.data.memory_mapped import ABOUT, load_from_disk, save_to_disk
-from rqm.training.loop import RunState
+from rqm.simulation.loop import RunState
 from tests.plans import make_plan
-from tests.training.small import pictures
+from tests.simulation.small import pictures
 
 
 def saved(folder, data, **options):

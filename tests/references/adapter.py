@@ -44,22 +44,22 @@ from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import Bound, GdpMu, HonestAfterParticipation, RdpCurve, epsilon, gaussian_epsilon, gaussian_mu
 from rqm.certify import affine_rdp, gaussian_dp, kinks, privacy_loss, shifts, trials
+from rqm.config.account import planned_mean
+from rqm.config.experiments import find
+from rqm.config.sweep import Sweep
 from rqm.correlated import certificate, fixed_order
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
-from rqm.plan.account import planned_mean
-from rqm.plan.experiments import find
-from rqm.plan.sweep import Sweep
 from rqm.related.count_sketch import Sketch
 from rqm.related.qsgd import QSGD, packed
 from rqm.related.rappor import Rappor
 from rqm.secagg import Client, Params, Server
 from rqm.secagg.roster import Identity, Roster
 from rqm.secagg.wire import STAGES, Kind
-from rqm.training.loop import RunState
-from rqm.training.run_folder import metrics_line
-from rqm.training.simulate import simulate
+from rqm.simulation.loop import RunState
+from rqm.simulation.run_folder import metrics_line
+from rqm.simulation.simulate import simulate
 from tests.commands import rqm as run_command
 from tests.references.scenarios import vectors
 
@@ -629,7 +629,7 @@ METRICS = {
 def train_model(scenario: Scenario) -> Result:
     """The hash of a trained model, its values' sum of squares, and the metrics of each round."""
     plan, data = training_plan(scenario["plan"]), blobs(scenario["data"])
-    with patch("rqm.training.client_updates.usable_cores", lambda: scenario["workers"]):
+    with patch("rqm.simulation.client_updates.usable_cores", lambda: scenario["workers"]):
         trainer = RunState(plan, data, small_network())
         if scenario["path"] == "plain":
             trainer.updates.groups = None

@@ -13,7 +13,7 @@ from rqm import Plan, SeededRandom, account, private_mean, simulate
 from rqm.related.qsgd import QSGD, omega, packed, unpacked
 from tests.goodness import p_value
 from tests.plans import make_plan
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 V = np.array([0.5, -1.2, 0.0])
 

@@ -23,13 +23,13 @@ from rqm.accounting.participation import Participation, ThreatModel
 from rqm.accounting.release import Release
 from rqm.audit.privacy import audit_privacy
 from rqm.bounds import HonestClients
+from rqm.config.plan import Transforms
 from rqm.core.from_dict import mean_from_dict
-from rqm.plan.plan import Transforms
 from rqm.related.vqsgd import VQSGD
 from tests.commands import rqm
 from tests.goodness import p_value
 from tests.plans import make_plan
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 V = np.array([0.5, -0.6])
 BITS = [np.array(bits) for bits in product((0, 1), repeat=4)]

@@ -10,14 +10,14 @@ import pytest
 
 from rqm import account
 from rqm.cli.report import write
+from rqm.config.experiments import find
+from rqm.config.plan import PLAN as PLAN_FILE
+from rqm.config.plan import Plan
+from rqm.config.sweep import Sweep
 from rqm.data import load
-from rqm.plan.experiments import find
-from rqm.plan.plan import PLAN as PLAN_FILE
-from rqm.plan.plan import Plan
-from rqm.plan.sweep import Sweep
 from rqm.report.page import build_page, group_runs, to_toml
 from rqm.report.run_folder_reader import read_run, read_runs
-from rqm.training import run_folder
+from rqm.simulation import run_folder
 from tests.browser import chromium
 from tests.plans import change_plan
 

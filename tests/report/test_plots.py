@@ -1,8 +1,8 @@
 import pytest
 
 from rqm import RQM, Noiseless, renyi
-from rqm.plan.leak import ORDERS, has_leak, leak
-from rqm.plan.plan import Transforms
+from rqm.config.coordinate_divergences import ORDERS, has_leak, leak
+from rqm.config.plan import Transforms
 from rqm.report.plots import plot_curves, save
 from tests.plans import make_plan
 

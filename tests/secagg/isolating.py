@@ -12,9 +12,9 @@ from random import Random
 import numpy as np
 
 from rqm import RQM, Participation
+from rqm.config.plan import Plan
+from rqm.config.round_parameters import protocol
 from rqm.kernels.packing import unpack
-from rqm.plan.plan import Plan
-from rqm.plan.protocol import protocol
 from rqm.secagg import Aborted, new_round, wire
 from rqm.secagg.local import aggregate
 from rqm.secagg.wire import STAGES, Kind

@@ -6,7 +6,7 @@ import json
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rqm import Gaussian, Participation, PrivateMean, StochasticRounding
-from rqm.plan.plan import Plan
+from rqm.config.plan import Plan
 
 KEY, OTHER_KEY = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
 DELTA = 1e-6

@@ -14,9 +14,9 @@ from scipy.stats import binom
 from rqm import PBM, RQM, DiscreteGaussian, Gaussian, Skellam, StochasticRounding, private_mean
 from rqm.accounting.profiles import poisson_sampled_gaussian
 from rqm.bounds import Bound, PrivacyProfile, compose, epsilon
+from rqm.config.account import account_ledger
+from rqm.ledger.budget_guard import Guard
 from rqm.mechanisms.additive import Binomial
-from rqm.plan.account import account_ledger
-from rqm.plan.guard import Guard
 from rqm.related.randomized_response import RandomizedResponse
 from rqm.related.vqsgd import VQSGD
 from rqm.verify import verify

@@ -20,7 +20,7 @@ from rqm.accounting import guarantee as accounting_guarantee
 from rqm.accounting.accountant import Question
 from rqm.accounting.accountant import assumptions as accountant_assumptions
 from rqm.bounds import Assumption
-from rqm.plan.account import account_ledger
+from rqm.config.account import account_ledger
 from rqm.related.vqsgd import VQSGD
 from rqm.verify import guarantee_text, verify
 from rqm.verify.ledger_claims import read_claims

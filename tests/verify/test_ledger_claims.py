@@ -10,7 +10,7 @@ from math import comb, inf
 import pytest
 
 from rqm import DiscreteGaussian, Gaussian, StochasticRounding, private_mean
-from rqm.plan.plan import Adapt
+from rqm.config.plan import Adapt
 from rqm.related.vqsgd import VQSGD
 from rqm.verify.ledger_claims import read_claims
 from rqm.verify.verification_report import Unverifiable

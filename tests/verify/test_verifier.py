@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 import rqm.verify
 from rqm import PBM, RQM, DiscreteGaussian, Gaussian, StochasticRounding, private_mean
+from rqm.config.account import account_ledger
 from rqm.ledger.ledger import LEDGER as LEDGER_NAME
 from rqm.ledger.ledger import read
 from rqm.mechanisms.additive import Binomial
-from rqm.plan.account import account_ledger
 from rqm.related.vqsgd import VQSGD
-from rqm.training.loop import RunState
-from rqm.training.run_folder import carry_out
-from rqm.training.secure_sum import IdealSum, ProtocolSum
+from rqm.simulation.loop import RunState
+from rqm.simulation.run_folder import carry_out
+from rqm.simulation.secure_sum import IdealSum, ProtocolSum
 from rqm.verify import verify
 from tests.plans import change_plan, make_plan
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 from tests.verify.ledgers import LEDGER, MEAN, change_mean, describe, hashes, ledger_bytes, plan_table
 
 

@@ -10,17 +10,17 @@ import numpy as np
 
 from rqm._util.tensor_file import dump, parse
 from rqm.accounting.participation import Participation
+from rqm.config.account import account_ledger, charged_mean
+from rqm.config.experiments import find, names
+from rqm.config.plan import PLAN, Plan, Transforms, assign
+from rqm.config.run_files import CHECKPOINT, METRICS, recorded_head
+from rqm.config.sweep import Sweep
 from rqm.core.from_dict import mean_from_dict
 from rqm.correlated.noise import CorrelatedNoise
+from rqm.ledger.budget_guard import CERTIFICATE, certified
 from rqm.ledger.ledger import LEDGER, Ledger, read
 from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.mechanisms.table import Table
-from rqm.plan.account import account_ledger, charged_mean
-from rqm.plan.experiments import find, names
-from rqm.plan.folder import CHECKPOINT, METRICS, recorded_head
-from rqm.plan.guard import CERTIFICATE, certified
-from rqm.plan.plan import PLAN, Plan, Transforms, assign
-from rqm.plan.sweep import Sweep
 from rqm.registry import kinds
 from tools.fuzz.mutate import DEEP, ODD, changed, damaged, text_of, value_of
 from tools.fuzz.target import Target
@@ -212,7 +212,7 @@ class Checkpoints(Target):
 
     def prepare(self) -> None:
         """A good one, of a tiny model."""
-        from rqm.training import checkpoint  # noqa: PLC0415 (torch)
+        from rqm.simulation import checkpoint  # noqa: PLC0415 (torch)
         from tools.fuzz.tiny import trainer  # noqa: PLC0415
 
         self.module, self.trainer, self.path = checkpoint, trainer(), self.folder / CHECKPOINT

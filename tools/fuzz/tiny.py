@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from rqm.accounting.participation import Participation
+from rqm.config.plan import Plan
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.plan.plan import Plan
-from rqm.training.loop import RunState
+from rqm.simulation.loop import RunState
 
 
 def data(clients: int = 6) -> FederatedData:

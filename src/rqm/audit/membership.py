@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 
 from rqm._util.checks import FloatArray, real, whole
+from rqm.config.plan import Plan
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.plan.plan import Plan
-from rqm.training.loop import RunState
-from rqm.training.models import to_floats
+from rqm.simulation.loop import RunState
+from rqm.simulation.models import to_floats
 
 BoolArray = npt.NDArray[np.bool_]
 Curve = tuple[FloatArray, FloatArray]

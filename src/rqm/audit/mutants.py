@@ -151,9 +151,9 @@ def _ends_only(is_broken: bool) -> Finding:
 
 def _plan(clients: int = 100, rounds: int = 10) -> Any:
     """A run with ε = 1 for each user, who takes part once, if 100 clients a round are honest."""
+    from rqm.config.experiments import find  # noqa: PLC0415
+    from rqm.config.sweep import Sweep  # noqa: PLC0415
     from rqm.core.search import calibrate  # noqa: PLC0415
-    from rqm.plan.experiments import find  # noqa: PLC0415
-    from rqm.plan.sweep import Sweep  # noqa: PLC0415
 
     (plan,) = Sweep.from_toml(find("audit"), first=True).variants.values()
     calibrated = calibrate("rqm", epsilon=1, delta=1e-5, clients=100, population=3400, rounds=10, dim=2**16)
@@ -191,10 +191,10 @@ def _no_clip(is_broken: bool) -> Finding:
 def _late_charge(is_broken: bool) -> Finding:
     """The ledger is charged after the round. A process that is killed before has released a sum for free."""
     from rqm.data import load  # noqa: PLC0415
+    from rqm.ledger.budget_guard import Guard  # noqa: PLC0415
     from rqm.ledger.ledger import LEDGER, read  # noqa: PLC0415
-    from rqm.plan.guard import Guard  # noqa: PLC0415
-    from rqm.training.loop import RunState  # noqa: PLC0415
-    from rqm.training.observer import Observer  # noqa: PLC0415
+    from rqm.simulation.loop import RunState  # noqa: PLC0415
+    from rqm.simulation.observer import Observer  # noqa: PLC0415
 
     plan = _plan(clients=5, rounds=2)
     unpaid = list[int]()

@@ -89,7 +89,7 @@ def audit_sampler(
     """
     draws = whole("draws", draws, 10_000)
     if backend == "cuda":
-        from rqm.training.loop import pick_device  # noqa: PLC0415 (takes torch)
+        from rqm.simulation.loop import pick_device  # noqa: PLC0415 (takes torch)
 
         pick_device("cuda")  # raises an error if there is no GPU
     rng = rng or SecureRandom()

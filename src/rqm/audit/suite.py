@@ -18,12 +18,12 @@ from rqm._util.text import picture_to_text
 from rqm.audit.inversion import audit_inversion, summary
 from rqm.audit.membership import audit_membership
 from rqm.audit.training import audit_training
+from rqm.config.experiments import find
+from rqm.config.plan import Plan
+from rqm.config.sweep import Sweep
 from rqm.data import load
 from rqm.data.federated_data import FederatedData
 from rqm.mechanisms.discrete import DiscreteMechanism
-from rqm.plan.experiments import find
-from rqm.plan.plan import Plan
-from rqm.plan.sweep import Sweep
 
 Watch = Callable[[str], object]
 """Called with what is being done."""
@@ -95,7 +95,7 @@ def _claim(plan: Plan, delta: float | None, claimed: float | None) -> float:
         return inf
     if claimed is not None:
         return claimed
-    from rqm.plan.account import account  # noqa: PLC0415 (needs the compiler)
+    from rqm.config.account import account  # noqa: PLC0415 (needs the compiler)
 
     return account(plan, delta).epsilon
 

@@ -18,10 +18,10 @@ from scipy import stats
 from rqm._util.checks import real, whole
 from rqm._util.numeric import find_root
 from rqm.audit.measurement import EpsilonAudit
+from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
-from rqm.plan.plan import Plan
-from rqm.training.loop import RunState
-from rqm.training.observer import Observer
+from rqm.simulation.loop import RunState
+from rqm.simulation.observer import Observer
 
 CANARY_STREAM = 0xCA9A
 """The stream of a plan's seed that canaries are drawn from."""

@@ -128,10 +128,10 @@ def _combine(accounts: list[Account], delta: float | None) -> Result:
 def _account_plans(experiment: str, settings: list[str], question: dict[str, Any], save: Path | None) -> list[Account]:
     """Account for every variant of an experiment, and save the certificates."""
     from rqm._util.files import write_json
-    from rqm.plan.account import per_parameter, planned_mean
-    from rqm.plan.experiments import find
-    from rqm.plan.guard import CERTIFICATE, certificate
-    from rqm.plan.sweep import Sweep
+    from rqm.config.account import per_parameter, planned_mean
+    from rqm.config.experiments import find
+    from rqm.config.sweep import Sweep
+    from rqm.ledger.budget_guard import CERTIFICATE, certificate
 
     accounts = []
     certificates = []
@@ -154,8 +154,8 @@ def _account_plans(experiment: str, settings: list[str], question: dict[str, Any
 
 def _account_ledgers(path: Path, question: dict[str, Any]) -> list[Account]:
     """Account for the ledger of a run, or for all ledgers of a sweep."""
+    from rqm.config.account import account_ledger
     from rqm.ledger.ledger import LEDGER
-    from rqm.plan.account import account_ledger
 
     ledgers = {path.name: path}
     if path.is_dir() and not (path / LEDGER).exists():

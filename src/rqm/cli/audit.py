@@ -15,8 +15,8 @@ from rqm.mechanisms.base import Mechanism
 from rqm.related.rappor import Rappor
 
 if TYPE_CHECKING:
+    from rqm.config.plan import Plan
     from rqm.data.federated_data import FederatedData
-    from rqm.plan.plan import Plan
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Try to disprove a claim by sampling."

@@ -15,7 +15,7 @@ def completion(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
 
 def experiments(incomplete: str) -> list[str]:
     """Shipped experiments, plans, ledgers and folders."""
-    from rqm.plan.experiments import names
+    from rqm.config.experiments import names
 
     return [name for name in names() if name.startswith(incomplete)] + files(incomplete)
 

@@ -28,7 +28,7 @@ def new(folder: Annotated[Path | None, typer.Argument()] = None) -> Result:
         folder: The folder of the node's policy; default $RQM_STATE.
     """
     from rqm._util.files import state_folder
-    from rqm.plan.policy import IDENTITY
+    from rqm.config.node_policy import IDENTITY
     from rqm.secagg import Identity
 
     path = (folder or state_folder()) / IDENTITY

@@ -14,8 +14,8 @@ from rqm.cli.options import SetOption
 from rqm.cli.progress import progress
 
 if TYPE_CHECKING:
-    from rqm.plan.plan import Plan
-    from rqm.training.loop import Outcome
+    from rqm.config.plan import Plan
+    from rqm.simulation.loop import Outcome
 
 
 def experiments() -> Result:
@@ -25,7 +25,7 @@ def experiments() -> Result:
 
         rqm experiments
     """
-    from rqm.plan.experiments import names, summary
+    from rqm.config.experiments import names, summary
 
     subjects = {name: summary(name) for name in names()}
     sentence = "Shipped plans: rqm account NAME prints what each guarantees, rqm train NAME --out DIR carries it out."
@@ -100,9 +100,9 @@ def command(
 
 def _read_plan(experiment: str | None, settings: list[str], resume: Path | None) -> "Plan":
     """The plan of a shipped experiment, of a TOML file, or of the run to continue."""
-    from rqm.plan.experiments import find
-    from rqm.plan.plan import IRRELEVANT_TO_MODEL, Plan, assign
-    from rqm.plan.sweep import Sweep
+    from rqm.config.experiments import find
+    from rqm.config.plan import IRRELEVANT_TO_MODEL, Plan, assign
+    from rqm.config.sweep import Sweep
 
     if resume is None:
         if experiment is None:
@@ -122,9 +122,9 @@ def _read_plan(experiment: str | None, settings: list[str], resume: Path | None)
 def _run(plan: "Plan", folder: Path, data: Path | None, **options: Any) -> Result | None:
     """Carry out one run and write its report."""
     from rqm.data import load
-    from rqm.training import run_folder
-    from rqm.training.distributed import processes
-    from rqm.training.loop import check_data
+    from rqm.simulation import run_folder
+    from rqm.simulation.distributed import processes
+    from rqm.simulation.loop import check_data
 
     clients = load(plan.data, data)
     check_data(plan, clients)
@@ -198,12 +198,12 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     """Carry out all runs of a sweep, then write their curves, summary and report."""
     from time import perf_counter
 
+    from rqm.config.experiments import find
+    from rqm.config.sweep import Sweep
     from rqm.data import load
-    from rqm.plan.experiments import find
-    from rqm.plan.sweep import Sweep
     from rqm.report.plots import plot_curves, save
-    from rqm.training import sweeps
-    from rqm.training.distributed import processes
+    from rqm.simulation import sweeps
+    from rqm.simulation.distributed import processes
 
     start = perf_counter()
     plans = Sweep.from_toml(find(experiment), settings)

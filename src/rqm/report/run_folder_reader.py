@@ -7,9 +7,9 @@ from typing import Any, final
 import numpy as np
 
 from rqm._util.files import read_json
-from rqm.plan.folder import SUMMARY, finished, read_metrics
-from rqm.plan.plan import PLAN, Plan
-from rqm.training.findings import findings
+from rqm.config.plan import PLAN, Plan
+from rqm.config.run_files import SUMMARY, finished, read_metrics
+from rqm.simulation.findings import findings
 
 
 @final
@@ -22,7 +22,7 @@ class RunFolder:
         plan: The plan.
         metrics: One entry for each round.
         summary: The end of the run; None if it is unfinished.
-        findings: Privacy, pmf and evaluated model, see `rqm.training.findings`.
+        findings: Privacy, pmf and evaluated model, see `rqm.simulation.findings`.
     """
 
     path: Path

@@ -1,0 +1,298 @@
+"""The training loop: Algorithm 1 of the paper, round after round."""
+
+import copy
+import ctypes
+import re
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from math import isfinite
+from time import perf_counter
+from typing import final
+
+import numpy as np
+import torch
+from torch import nn
+
+from rqm._util.text import many
+from rqm.config.model_sizes import OWN, parameters
+from rqm.config.plan import Plan
+from rqm.data.federated_data import FederatedData
+from rqm.ledger.budget_guard import Guard
+from rqm.simulation.client_updates import client_updates_for
+from rqm.simulation.cohort import Cohort, CohortSampler
+from rqm.simulation.models import MODELS, Loss
+from rqm.simulation.observer import Observer
+from rqm.simulation.secure_sum import SECURE_SUMS, Revealed
+from rqm.simulation.server_optimizer import ServerOptimizer
+from rqm.simulation.streams import START, torch_seed
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a round.
+
+    Attributes:
+        round: The number of the round, from 1.
+        seconds: Seconds that it took.
+        bits_up: Bits that its survivors sent before secure aggregation.
+        survivors: Clients that were still there at its end.
+        clients_loss: The mean of the clients' losses. It is known in simulations only and is not released: no ε
+            accounts for it.
+        loss: The loss on the test set, in rounds that are evaluated.
+        accuracy: The accuracy on the test set, in rounds that are evaluated.
+        discarded: True if too few clients survived, so that the model did not change.
+        secagg_bytes_up: Bytes that all clients sent in the real protocol.
+        parts: Seconds of each part of the round; on a GPU, of launching it.
+        epsilon: ε of a user so far, where it is known within seconds.
+    """
+
+    round: int
+    seconds: float
+    bits_up: int
+    survivors: int
+    clients_loss: float | None
+    loss: float | None = None
+    accuracy: float | None = None
+    discarded: bool | None = None
+    secagg_bytes_up: int | None = None
+    parts: dict[str, float] | None = None
+    epsilon: float | None = None
+
+
+def run_round(state: "RunState", round_index: int) -> Outcome:
+    """Carry out one round of distributed DP-SGD.
+
+    Args:
+        state: The run. Its model, and all else that the next round depends on, are changed.
+        round_index: The round, from 0.
+
+    Returns:
+        What is known of the round.
+    """
+    start = perf_counter()
+    cohort = state.cohorts.draw(round_index)
+    state.guard.charge(round_index)  # on disk before any vector is computed
+    revealed = state.secure_sum.reveal(state.updates, cohort) if cohort.is_large_enough else None
+    if revealed is None:
+        state.secure_sum.chain.restart()  # the round stays charged, and its noise is never canceled
+        return state.outcome(cohort, None, start)
+    mean = state.mean.decode(revealed.total, len(cohort.survivors), round_index=round_index, check=False)
+    mean = state.updates.apply(mean, round_index)
+    state.observer.learns(round_index, mean)
+    state.optimizer.step(mean.to(state.values), round_index)
+    return state.outcome(cohort, revealed, start)
+
+
+@final
+class RunState:
+    """A run between two rounds: the model, and everything that its next round depends on.
+
+    Args:
+        plan: The plan. `state.plan` also has the size of the model.
+        data: The users' data and the test set.
+        model: A model; None: the plan's. It is copied.
+        observer: What an audit plants in the run and sees of it.
+        loss: What clients minimize, from outputs and labels; None: the cross-entropy.
+        is_secure: Whether messages are encoded with secure randomness; else all noise follows from the plan's seed.
+
+    Raises:
+        ValueError: If the plan cannot be carried out on these data.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        data: FederatedData,
+        model: nn.Module | None = None,
+        *,
+        observer: Observer | None = None,
+        loss: Loss | None = None,
+        is_secure: bool = False,
+    ) -> None:
+        check_data(plan, data, model)
+        self.device, self.observer = pick_device(plan.device), observer or Observer()
+        if self.device.type == "cpu":
+            _keep_freed_memory()
+        self.users_behind = len(data.train)
+        data = _redistributed(plan, data)
+        self.data = data.to(self.device) if self.device.type != "cpu" else data
+        self.model = _plan_model(plan, data) if model is None else copy.deepcopy(model)
+        self.model.to(self.device)
+        size = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+        is_known = model is None and data.name == plan.data and parameters(plan.model, plan.data) is not None
+        if plan.dim is None and not is_known:
+            plan = replace(plan, dim=size, model=plan.model if model is None else OWN, data=data.name)
+        self.plan, self.mean = plan, plan.private_mean()
+        if self.mean.dim != plan.width(size):
+            raise ValueError(f"the model has {size} parameters: {self.mean.dim} are accounted for")
+        _ = self.mean.max_length  # raises if there is no room for the L2 clip
+        self.updates = client_updates_for(
+            self.mean, plan, self.data, self.model, observer=self.observer, loss=loss, is_secure=is_secure
+        )
+        self.values = self.updates.values
+        self.cohorts = CohortSampler(plan, len(data.train))
+        self.secure_sum = SECURE_SUMS[plan.secagg](
+            plan, self.mean, self.device, is_secure=is_secure, clients_at_once=self.updates.clients_at_once
+        )
+        self.optimizer = ServerOptimizer(plan.server, plan.participation.rounds, self.values)
+        self.guard, self.rounds_done = Guard(self.mean), 0
+
+    def charge_to(self, guard: Guard) -> None:
+        """Charge all further rounds to a guard; without one, charges are only counted in memory.
+
+        Raises:
+            ValueError: If the guard accounts for another private mean.
+        """
+        if guard.mean != self.mean:
+            raise ValueError("the guard accounts for another private mean than the one that is sent")
+        self.guard = guard
+
+    def step(self) -> Outcome:
+        """Carry out the next round."""
+        return run_round(self, self.rounds_done)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What the server remembers from round to round, by its name in checkpoints."""
+        return {"values": self.values, "moments": self.optimizer.moments, **self.updates.server_state}
+
+    @cached_property
+    def bits_up(self) -> int:
+        """Bits that all clients of a round send before secure aggregation."""
+        participation, coordinates = self.plan.participation, self.mean.coordinates
+        if self.mean.has_integer_messages and self.mean.has_second_message:
+            return participation.clients * coordinates * 2 * (self.mean.modulus.bit_length() - 1)
+        return participation.clients * self.plan.mechanism.message_bits(coordinates)
+
+    def evaluate(self) -> tuple[float | None, float | None]:
+        """Loss and accuracy on the test set, if there is one."""
+        return self.updates.evaluate(self.data)
+
+    def outcome(self, cohort: Cohort, revealed: Revealed | None, start: float) -> Outcome:
+        """Count a round as done, and evaluate the model if it is due.
+
+        Args:
+            cohort: The clients of the round.
+            revealed: What was revealed; None if the round is discarded.
+            start: The time at which the round began.
+
+        Returns:
+            What is known of the round.
+        """
+        self.rounds_done = cohort.round_index + 1
+        seconds = {} if revealed is None else {**revealed.seconds, "server": perf_counter() - revealed.time}
+        loss = accuracy = None
+        if self.rounds_done % self.plan.evaluate_every == 0 or self.rounds_done == self.plan.participation.rounds:
+            evaluation_start = perf_counter()
+            loss, accuracy = self.evaluate()
+            seconds["evaluation"] = perf_counter() - evaluation_start
+        return Outcome(
+            round=self.rounds_done,
+            clients_loss=None if revealed is None else self._clients_loss(revealed),
+            seconds=perf_counter() - start,
+            bits_up=self.bits_up * len(cohort.survivors) // self.plan.participation.clients,
+            survivors=len(cohort.survivors),
+            loss=loss,
+            accuracy=accuracy,
+            discarded=True if revealed is None else None,
+            secagg_bytes_up=None if revealed is None else revealed.bytes_up,
+            parts={name: round(value, 6) for name, value in seconds.items()},
+        )
+
+    def _clients_loss(self, revealed: Revealed) -> float | None:
+        """The mean of the losses that are finite, with a warning if some are not."""
+        losses = revealed.losses.tolist()  # waits for the GPU, once in a round
+        finite = [loss for loss in losses if isfinite(loss)]
+        if len(finite) < len(losses):
+            warnings.warn(
+                f"round {self.rounds_done}: {many(len(losses) - len(finite), 'client')} had gradients that are not "
+                "finite and sent an encoding of zero (known to them alone, and to this simulation)",
+                stacklevel=4,
+            )
+        return float(np.mean(finite)) if finite else None
+
+
+# -- what a run begins with -----------------------------------------------------------------------
+
+
+def check_data(plan: Plan, data: FederatedData, model: nn.Module | None = None) -> None:
+    """Refuse a plan that cannot be carried out on data, before anything is made or written.
+
+    Args:
+        plan: The plan.
+        data: The data.
+        model: A model; None: the plan's.
+
+    Raises:
+        ValueError: If there are too few users, or the model or the device does not exist.
+    """
+    participation, users = plan.participation, plan.participation.population or len(data.train)
+    users = plan.protected.clients_of(users)
+    if plan.participation.population is None and users > len(data.train):
+        raise ValueError(f"records.silos = {users}: must be at most {len(data.train)}, users of {data.name}")
+    clients, rounds, limit = participation.clients, participation.rounds, participation.max_participations
+    if clients > users:
+        raise ValueError(f"clients = {clients}: must be at most {users}, all that {data.name} has")
+    if clients * rounds > (limit or rounds) * users:
+        raise ValueError(
+            f"max_participations = {limit}: {rounds} rounds of {clients} clients are more than the "
+            f"{(limit or rounds) * users} turns that {users} users have"
+        )
+    if plan.protected.takes_turns and CohortSampler(plan, users).is_fixed_order:
+        separation = users // clients
+        if participation.window > max(separation, 1) and rounds * clients > users:
+            raise ValueError(
+                f"min_separation = {participation.window}: must be at most {separation}, after which {clients} of "
+                f"{users} users a round return"
+            )
+    if model is None and plan.model not in MODELS:
+        raise ValueError(f"model = {plan.model}: must be among {', '.join(MODELS)}")
+    if model is None and plan.dropout and plan.model != "paper-cnn":
+        raise ValueError(f"dropout = {plan.dropout}: must be 0 for the model {plan.model}")
+    pick_device(plan.device)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that a plan names; "auto" is the GPU if there is one.
+
+    Raises:
+        ValueError: If there is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", name):
+        raise ValueError(f"device = {name}: must be auto, cpu or cuda")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device = {name}: torch finds no GPU here")
+    return torch.device(name)
+
+
+def _redistributed(plan: Plan, data: FederatedData) -> FederatedData:
+    """The data of an assumed population, or of silos of several users each."""
+    if plan.participation.population is not None:
+        data = replace(data, train=data.train.resample(plan.participation.population, plan.examples, plan.seed))
+    return replace(data, train=plan.protected.merged(data.train))
+
+
+def _plan_model(plan: Plan, data: FederatedData) -> nn.Module:
+    """The model that a plan names, with weights from its seed."""
+    torch.manual_seed(torch_seed(plan.seed, START))
+    return MODELS[plan.model](data.classes, **({"dropout": plan.dropout} if plan.dropout else {}))
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let this process keep up to 1 GB that it has freed (glibc only).
+
+    Otherwise every large tensor is taken from the system anew, page by page: a third of the time of a round.
+    """
+    trim_threshold, mmap_threshold, arena_limit = -1, -3, -8  # malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    for parameter in (mmap_threshold, trim_threshold):
+        mallopt(parameter, 2**30)
+    mallopt(arena_limit, 1)  # those of other threads keep nothing
