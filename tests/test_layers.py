@@ -25,7 +25,7 @@ ORDER = (
     ("accounting",),
     ("core",),
     ("ledger", "secagg"),
-    ("config", "data", "advise"),
+    ("config", "data", "advice"),
     ("simulation",),
     ("flower", "audit"),
     ("report",),
@@ -246,7 +246,7 @@ def test_the_core_the_plan_the_account_and_reports_need_no_torch(tmp_path):
         ["torch", "flwr"],
         f"""
 import json, pathlib
-import rqm, rqm.ledger.budget_guard, rqm.secagg, rqm.advise.adviser, rqm.report.page, rqm.report.paper_figures
+import rqm, rqm.ledger.budget_guard, rqm.secagg, rqm.advice.adviser, rqm.report.page, rqm.report.paper_figures
 from rqm.report import plots
 from rqm.config.sweep import Sweep
 from rqm.config.experiments import find

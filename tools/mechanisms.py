@@ -14,9 +14,9 @@ from typing import Any
 
 from rqm import PBM, RQM, Participation, StochasticRounding, ThreatModel, renyi
 from rqm.accounting.calibration import least_noise
-from rqm.advise.adviser import advise, sweep
-from rqm.advise.candidates import Request
-from rqm.advise.optimized_tables import lattice_table, level_keeps, single_keep
+from rqm.advice.adviser import advise, sweep
+from rqm.advice.candidates import Request
+from rqm.advice.optimized_tables import lattice_table, level_keeps, single_keep
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.report.plots import plot_error_by_epsilon, save
 from tools.tables import ALONE

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # importing typing takes time, and the command line start
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
     from rqm.accounting.participation import Participation, ThreatModel
-    from rqm.advise.adviser import Advice, advise
+    from rqm.advice.adviser import Advice, advise
     from rqm.bounds import Bound, epsilon_of_gaussian, epsilon_of_laplace
     from rqm.certify.renyi import RenyiBound, renyi
     from rqm.config.account import account, compose
@@ -83,7 +83,7 @@ __all__ = [
 _LAZY = {
     "PBM": "mechanisms.pbm",
     "RQM": "mechanisms.rqm",
-    "Advice": "advise.adviser",
+    "Advice": "advice.adviser",
     "Bound": "bounds",
     "Calibration": "core.search",
     "DiscreteMechanism": "mechanisms.discrete",
@@ -106,7 +106,7 @@ _LAZY = {
     "TableMechanism": "mechanisms.table_mechanism",
     "ThreatModel": "accounting.participation",
     "account": "config.account",
-    "advise": "advise.adviser",
+    "advise": "advice.adviser",
     "calibrate": "core.search",
     "calibrate_records": "core.search",
     "compose": "config.account",

@@ -9,7 +9,7 @@ from rqm.cli.formatting import Result
 from rqm.cli.progress import progress
 
 if TYPE_CHECKING:
-    from rqm.advise.adviser import Advice
+    from rqm.advice.adviser import Advice
 
 
 def command(
@@ -71,7 +71,7 @@ def command(
         unit: What is protected; for records use rqm.calibrate_records.
         plot: Draw error against ε (with few coordinates, against bits) into this file.
     """
-    from rqm.advise.adviser import advise
+    from rqm.advice.adviser import advise
 
     if unit == "record":
         raise ValueError(
@@ -107,7 +107,7 @@ def command(
 
 def _plot(advice: "Advice", plot: Path) -> None:
     """Draw error against ε, or against bits if only some coordinates are sent."""
-    from rqm.advise.adviser import sweep
+    from rqm.advice.adviser import sweep
     from rqm.report.plots import plot_error_by_bits, plot_error_by_epsilon, save
 
     with progress("comparing mechanisms") as bar:

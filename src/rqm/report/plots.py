@@ -17,7 +17,7 @@ from rqm._util.text import text_to_picture
 from rqm.registry import mechanism_from_dict
 
 if TYPE_CHECKING:
-    from rqm.advise.candidates import Candidate
+    from rqm.advice.candidates import Candidate
 
 Curves = dict[str, dict[str, Any]]
 """The `curves.json` of a sweep: for each variant its rounds, and for each seed a list of losses and accuracies."""
@@ -181,7 +181,7 @@ def plot_error_by_epsilon(candidates: "Sequence[Candidate]", title: str = "") ->
     """Plot error against ε with a line for each mechanism.
 
     Args:
-        candidates: Candidates at several ε, from `rqm.advise.adviser.sweep`.
+        candidates: Candidates at several ε, from `rqm.advice.adviser.sweep`.
         title: The setting.
 
     Returns:
@@ -213,7 +213,7 @@ def plot_error_by_bits(candidates: "Sequence[Candidate]") -> Figure:
     """Plot the least error that fits into a number of bits per parameter, and the mechanism that reaches it.
 
     Args:
-        candidates: Candidates with several limits of bits, from `rqm.advise.adviser.sweep`.
+        candidates: Candidates with several limits of bits, from `rqm.advice.adviser.sweep`.
 
     Returns:
         The figure.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rqm import RQM, renyi
-from rqm.advise.optimized_tables import (
+from rqm.advice.optimized_tables import (
     additive_table,
     attained_divergence,
     lattice_table,

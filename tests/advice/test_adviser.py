@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rqm import RQM, Participation, SeededRandom, ThreatModel, advise, mechanism_from_dict, private_mean
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
-from rqm.advise.adviser import sweep
+from rqm.advice.adviser import sweep
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.related.mvu import pure_epsilon

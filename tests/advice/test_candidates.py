@@ -18,8 +18,8 @@ from rqm import (
     mechanism_from_dict,
     private_mean,
 )
-from rqm.advise.adviser import sweep
-from rqm.advise.candidates import CORRELATED_NAME, MAX_CORRELATED_ROUNDS, MAX_CORRELATED_WINDOW, Request, searches
+from rqm.advice.adviser import sweep
+from rqm.advice.candidates import CORRELATED_NAME, MAX_CORRELATED_ROUNDS, MAX_CORRELATED_WINDOW, Request, searches
 from rqm.core.base import choice_error
 from rqm.report.plots import pareto_front, plot_error_by_bits, save
 from tests.commands import rqm

@@ -20,7 +20,7 @@ from rqm.accounting.calibration import (
 )
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.participation import Participation, ThreatModel
-from rqm.advise.optimized_tables import lattice_table, level_keeps, single_keep
+from rqm.advice.optimized_tables import lattice_table, level_keeps, single_keep
 from rqm.certify.renyi import renyi
 from rqm.core.base import choice_error
 from rqm.core.private_mean import PrivateMean

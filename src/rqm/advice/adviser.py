@@ -14,7 +14,7 @@ from typing import Any, Literal
 from rqm._util.checks import whole
 from rqm._util.text import many
 from rqm.accounting.participation import Participation, ThreatModel, default_delta, implied_sampling
-from rqm.advise.candidates import Candidate, Request, searches
+from rqm.advice.candidates import Candidate, Request, searches
 from rqm.bounds import Adversary, Neighboring
 
 Progress = Callable[[str, int, int], None]
