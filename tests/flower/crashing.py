@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm import SecureRandom
 from rqm.flower import PrivateStrategy, Settings, private_mod
-from rqm.flower.records import REFUSED
+from rqm.flower.messages import REFUSAL_KEY
 from rqm.plan.policy import EPSILONS, LEDGERS, POLICY, NodeGuard, Policy
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.training.small import federation, model
@@ -104,7 +104,7 @@ class CrashingGrid(LocalGrid):
             node = message.metadata.dst_node_id
             for told in message.content.config_records.values():
                 if "stage" in told:
-                    asked = {"stage": told["stage"], "turn": told["turn"], "round": told["round"].hex()}
+                    asked = {"stage": told["stage"], "round_index": told["round_index"], "round": told["round"].hex()}
                     self.events.leaves(self.folder / "wire", by="server", node=node, **asked)
             reply = self.ask(node, message.content)
             replies += [] if reply is None else [reply]
@@ -117,7 +117,7 @@ class CrashingGrid(LocalGrid):
         if reply.has_error():
             return None
         for name, record in reply.content.config_records.items():
-            if REFUSED not in record:
+            if REFUSAL_KEY not in record:
                 told, digest = content.config_records[name], hashlib.sha256(record["message"]).hexdigest()
                 about = {"stage": told["stage"], "round": told["round"].hex(), "digest": digest}
                 self.events.leaves(self.folder / "wire", by="client", node=node, **about)

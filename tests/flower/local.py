@@ -40,7 +40,7 @@ class LocalGrid(Grid):
         for message in messages:
             node, told = message.metadata.dst_node_id, message.content.config_records["rqm"]
             asked = [one for one in message.content.config_records.values() if "stage" in one]
-            if any(self.lose(node, one["stage"], one["turn"]) for one in asked):
+            if any(self.lose(node, one["stage"], one["round_index"]) for one in asked):
                 continue
             given = Message(
                 RecordDict(dict(message.content)), dst_node_id=node, message_type=message.metadata.message_type

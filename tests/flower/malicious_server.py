@@ -10,13 +10,14 @@ from time import monotonic, sleep
 
 import numpy as np
 from app.task import losses, new_model, own
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
 from rqm.flower import Settings
-from rqm.flower.grid import PatientGrid
-from rqm.flower.records import Asked
-from rqm.flower.vectors import flat
+from rqm.flower.arrays import to_vector
+from rqm.flower.grid import IsolatingGrid
+from rqm.flower.messages import request_message
+from rqm.flower.request import Request
 from rqm.kernels.packing import unpack
 from rqm.secagg import Client, Identity, Roster, Server, new_round, wire
 from rqm.secagg.wire import STAGES, Kind
@@ -29,7 +30,7 @@ class Attacker:
     """A server that asks what it likes, of whom it likes."""
 
     def __init__(self, grid, config):
-        self.grid, self.config = PatientGrid(grid), config
+        self.grid, self.config = IsolatingGrid(grid), config
         self.folder = Path(os.environ["RQM_LEDGER"])
         self.folder.mkdir(exist_ok=True)
         self.settings, net = Settings.from_run_config(config), new_model(config)
@@ -51,9 +52,8 @@ class Attacker:
         """The answers of some clients, and the reasons of those who refuse."""
         asked = []
         for number, message in messages.items():
-            told = Asked(stage=int(stage), round=round_, turn=turn, dim=self.dim, number=number, message=message)
-            content = RecordDict({"rqm": told.record(), "arrays": self.start})
-            asked.append(Message(content, dst_node_id=self.nodes[number], message_type="train"))
+            request = Request(stage, round_, turn, self.dim, number, message)
+            asked.append(request_message(self.nodes[number], [request], {"arrays": self.start}))
         numbers = {node: number for number, node in self.nodes.items()}
         answers, refused = {}, {}
         for reply in self.grid.send_and_receive(asked, timeout=120):
@@ -172,7 +172,7 @@ def gradient(attacker, number):
     """A writer's true gradient, clipped and rotated as its node does."""
     net = new_model(attacker.config)
     losses(net, *own(attacker.config, number)).mean().backward()
-    return flat(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
+    return to_vector(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
 
 
 def correlations(attacker, levels):

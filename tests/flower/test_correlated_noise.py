@@ -10,7 +10,7 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
-from rqm.flower.chain import Chain
+from rqm.flower.noise_chain import NoiseChain
 from rqm.plan.account import account_ledger
 from rqm.plan.policy import TEMPLATE
 from rqm.secagg.wire import Kind
@@ -122,8 +122,8 @@ class Watched(LocalGrid):
 
     def turns(self, stage=Kind.MASKED, kind=lambda number: number < 4):
         """Who is asked for a message in each round."""
-        found = [one for one in self.asked if one["stage"] == stage and kind(one["number"])]
-        return [{one["node"] for one in found if one["turn"] == turn} for turn in range(6)]
+        found = [one for one in self.asked if one["stage"] == stage and kind(one["client"])]
+        return [{one["node"] for one in found if one["round_index"] == turn} for turn in range(6)]
 
 
 def second(number):
@@ -150,16 +150,16 @@ def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_
 
 
 def test_with_too_few_second_messages_the_chain_is_broken_and_the_run_goes_on(tmp_path):
-    grid = Watched(CONFIG, lambda told: told["turn"] == 2 and told["number"] in (4, 5))
+    grid = Watched(CONFIG, lambda told: told["round_index"] == 2 and told["client"] in (4, 5))
     result, _, _ = run(tmp_path, grid=grid)
     assert [result.train_metrics_clientapp[turn]["survivors"] for turn in range(1, 7)] == [4, 4, 0, 4, 4, 4]
-    chains = [{one["chain"] for one in grid.asked if one["turn"] == turn} for turn in range(6)]
+    chains = [{one["chain"] for one in grid.asked if one["round_index"] == turn} for turn in range(6)]
     assert chains[0] == chains[1] == chains[2] != chains[3] == chains[4] == chains[5]
     assert [len(nodes) for nodes in grid.turns(kind=second)] == [0, 4, 0, 0, 4, 4]
     first = grid.turns(stage=Kind.KEYS)  # the ledger counts on the separation, whatever was broken
     assert not any(first[turn] & first[turn - gap] for turn in range(2, 6) for gap in (1, 2))
     _, charged = account_ledger(tmp_path)
-    assert charged["charges"] == 6
+    assert charged["charges"] == 5  # no vector was asked for in the discarded round
 
 
 @pytest.fixture
@@ -201,17 +201,17 @@ class Early(PrivateStrategy):
     """A server that forgets who took part when, and asks the same nodes in every other round."""
 
     def summary(self):
-        Chain.free = lambda chain, node, turn, apart: node not in chain.nodes and node < 108
+        NoiseChain.can_send_vector = lambda chain, node, turn: node not in chain.settling_nodes and node < 108
 
 
 @pytest.mark.slow
 def test_a_node_refuses_to_come_back_too_soon(policies, tmp_path, monkeypatch):
-    monkeypatch.setattr(Chain, "free", Chain.free)  # is put back
+    monkeypatch.setattr(NoiseChain, "can_send_vector", NoiseChain.can_send_vector)  # is put back
     grid = policies(Watched(CONFIG))
     Early(Settings.from_run_config(CONFIG), folder=tmp_path / "run", stage_timeout=0.2).start(grid, arrays(model()))
     assert any("must be 3 rounds later" in error for error in errors(grid))
-    sent = [one for one in grid.asked if one["stage"] == Kind.ACKS and one["number"] < 4]
-    turns = {(one["chain"], one["node"], one["turn"]) for one in sent}
+    sent = [one for one in grid.asked if one["stage"] == Kind.ACKS and one["client"] < 4]
+    turns = {(one["chain"], one["node"], one["round_index"]) for one in sent}
     assert len(turns) > 8
     for chain, node, turn in turns:
         assert not any((chain, node, turn + gap) in turns for gap in (1, 2))
@@ -238,7 +238,7 @@ class Paired(Watched):
         found = []
         for message in messages:
             node, told = message.metadata.dst_node_id, dict(message.content.config_records["rqm"])
-            self.states[node, told["turn"], told["stage"]] = copy.deepcopy(self.contexts[node].state)
+            self.states[node, told["round_index"], told["stage"]] = copy.deepcopy(self.contexts[node].state)
             for reply in super().send_and_receive([message]):
                 self.pairs.append((message, reply))
                 found.append(reply)
@@ -251,31 +251,31 @@ def test_noise_is_taken_back_once_whatever_the_node_remembers(tmp_path):
     run(tmp_path, grid=grid)
 
     def of_second(told):
-        return told["stage"] == Kind.MASKED and told["number"] >= 4
+        return told["stage"] == Kind.MASKED and told["client"] >= 4
 
     said = asked_again(grid, {}, of_second)
     assert "in no round" in said.error.reason or "already" in said.error.reason
     message, _ = next((m, r) for m, r in reversed(grid.pairs) if of_second(dict(m.content.config_records["rqm"])))
-    node, turn = message.metadata.dst_node_id, message.content.config_records["rqm"]["turn"]
+    node, turn = message.metadata.dst_node_id, message.content.config_records["rqm"]["round_index"]
     grid.contexts[node].state = grid.states[node, turn, Kind.MASKED]
     assert "already" in asked_again(grid, {}, of_second).error.reason
     # a whole second round that follows the same sum, with the state of before
     grid.contexts[node].state = grid.states[node, turn, Kind.KEYS]
 
     def keys(told):
-        return told["stage"] == Kind.KEYS and told["number"] >= 4
+        return told["stage"] == Kind.KEYS and told["client"] >= 4
 
     other = asked_again(grid, {"round": b"another"}, keys)
     assert not other.has_error()  # keys alone tell nothing, and nobody else will follow
 
 
-@pytest.mark.parametrize("change", [{"turn": 4}, {"chain": b"other"}, {"follows": bytes(32)}, {"second": 3}])
+@pytest.mark.parametrize("change", [{"round_index": 4}, {"chain": b"other"}, {"previous_sum": bytes(32)}, {"settling": 3}])
 def test_a_second_message_goes_into_no_other_round(change, tmp_path):
     grid = Paired({**CONFIG, "rqm.rounds": 4})
     run(tmp_path, config={**CONFIG, "rqm.rounds": 4}, grid=grid)
 
     def keys(told):
-        return told["stage"] == Kind.KEYS and told["number"] >= 4
+        return told["stage"] == Kind.KEYS and told["client"] >= 4
 
     message, _ = next((m, r) for m, r in reversed(grid.pairs) if keys(dict(m.content.config_records["rqm"])))
     node = message.metadata.dst_node_id
@@ -283,7 +283,7 @@ def test_a_second_message_goes_into_no_other_round(change, tmp_path):
     assert not asked_again(grid, {"round": b"again"}, keys).has_error()
     grid.contexts[node].state = grid.states[node, 3, Kind.KEYS]
     reason = asked_again(grid, {"round": b"once more", **change}, keys).error.reason
-    assert any(words in reason for words in ("does not follow", "another place", "number = "))
+    assert any(words in reason for words in ("does not follow", "another index", "client = ", "number = "))
 
 
 @pytest.mark.parametrize(

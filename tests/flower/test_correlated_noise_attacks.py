@@ -2,18 +2,17 @@
 
 import copy
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Message, RecordDict
-
-from rqm.flower import Settings
-from rqm.flower import mod as of_node
-from rqm.flower import strategy as of_server
-from rqm.flower.encoding import noise, taken_back
-from rqm.flower.mod import HELD
-from rqm.flower.records import Asked
+from rqm.flower import Settings, client_mod, strategy
+from rqm.flower.client_encoding import noise_state
+from rqm.flower.client_mod import SETTLEMENT_RECORD
+from rqm.flower.messages import request_message
+from rqm.flower.request import Request
+from rqm.flower.round_machine import RoundMachine, State
 from rqm.plan.policy import NodeGuard, Policy, PolicyError
 from rqm.plan.protocol import Link
 from rqm.secagg import Aborted, Server, new_round
@@ -24,45 +23,50 @@ from tests.flower.test_correlated_noise import CONFIG, Watched, errors
 from tests.training.small import model
 
 
-class Renumbers(of_server.PrivateStrategy):
-    """A server that asks the same nodes for a vector again, in a chain of its own, and when it comes to that calls them
-    by numbers of the second kind."""
+class Renumbering(RoundMachine):
+    """A server that begins a new chain for each round, with the same nodes, and in the second one calls them by the
+    numbers of clients that only settle."""
 
-    def _sample(self, free):
-        self._chain.begin()
-        return sorted(self._grid.get_node_ids())
+    def _draw_nodes(self, eligible):
+        self.chain.restart()
+        return sorted(self.available_nodes())
 
-    def _begin(self, ready):
-        messages = super()._begin(ready)
-        for message in messages if self._turn == 1 else ():
-            message.content.config_records["rqm"]["number"] += 4
-        return messages
+    def requests(self):
+        requests = super().requests()
+        if self.round_index == 1 and self.state == State.VECTORS:
+            return {node: [replace(one, client=one.client + 4) for one in asked] for node, asked in requests.items()}
+        return requests
 
-    def _decoded(self, now):
-        self.sums = [*getattr(self, "sums", []), now.server.finish()]
-        return super()._decoded(now)
+    def _finish(self, secure_sum):
+        self.sums = [*getattr(self, "sums", []), secure_sum.server.finish()]
+        super()._finish(secure_sum)
 
 
-def test_a_client_that_was_asked_for_a_vector_does_not_send_noise_of_before_instead(tmp_path):
-    """It would go into any sum, once: all members of a sum together would publish its noise, and pay nothing."""
+def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, monkeypatch):
+    """It would do so in any sum: all clients of a sum together would publish their noise, and pay nothing."""
+    monkeypatch.setattr(strategy, "RoundMachine", Renumbering)
     config = {**CONFIG, "rqm.rounds": 2, "rqm.min-separation": 1}
-    grid, held = Watched(config, nodes=4), {}
+    grid, settlements = Watched(config, nodes=4), {}
 
     def away(told):
-        if told["turn"] == 1 and not held:
-            for node, context in grid.contexts.items():
-                held[node] = ClientSettlement.load(context.state.config_records[HELD]["held"])
+        if told["round_index"] == 1 and not settlements:
+            settlements.update({node: settlement_of(context.state) for node, context in grid.contexts.items()})
         return False
 
     grid.away = away
-    server = Renumbers(Settings.from_run_config(config), folder=tmp_path / "run", stage_timeout=0.2)
+    server = strategy.PrivateStrategy(Settings.from_run_config(config), folder=tmp_path / "run", stage_timeout=0.2)
     server.start(grid, arrays(model()))
-    mean = Settings.from_run_config(config).plan.private_mean(len(server.sums[0]))
-    hidden = sum(noise(mean, one.noise_secret)[0] for one in held.values())
-    coins = (server.sums[0] - hidden) % mean.modulus
-    assert coins.max() <= 4  # the enemy would know it
-    assert not any(((one + hidden) % mean.modulus == 0).all() for one in server.sums[1:])
-    assert {f"rqm: number = {4 + u}: must be {u}, this client's in the round" for u in range(4)} == errors(grid)
+    sums = server._machine.sums
+    mean = Settings.from_run_config(config).plan.private_mean(len(sums[0]))
+    added = sum(noise_state(mean, one.noise_secret).added for one in settlements.values())
+    coins = (sums[0] - added) % mean.modulus
+    assert coins.max() <= 4  # what the attacker would know
+    assert not any(((total + added) % mean.modulus == 0).all() for total in sums[1:])
+    assert {f"rqm: client = {4 + u}: must be {u}, this client's number" for u in range(4)} == errors(grid)
+
+
+def settlement_of(state):
+    return ClientSettlement.load(state.config_records[SETTLEMENT_RECORD]["settlement"])
 
 
 def guard_of(tmp_path):
@@ -82,13 +86,14 @@ def test_a_shorter_run_does_not_bring_a_node_back_sooner_into_the_same_chain(tmp
         guard.charge(short.plan, 10, 2, b"chain")
 
 
-def test_a_second_message_is_sent_whatever_the_noise_is():
-    """Of two coordinates and little noise both are often zero: a client that failed for that would tell."""
-    settings = Settings.from_run_config({**CONFIG, "rqm.noise": 0.5})
-    mean, asked = settings.plan.private_mean(2), Asked(stage=5, round=b"r", turn=0, dim=2, number=4, message=b"")
-    sent = [(secret, taken_back(asked, settings, secret)) for secret in (bytes([u]) * 32 for u in range(20))]
-    assert any(not second.any() for _, second in sent)
-    assert all(not ((noise(mean, secret)[1] + second) % mean.modulus).any() for secret, second in sent)
+def test_a_settlement_is_sent_whatever_the_noise_is():
+    """With two coordinates and little noise both are often zero: a client that failed then would reveal that."""
+    mean = Settings.from_run_config({**CONFIG, "rqm.noise": 0.5}).plan.private_mean(2)
+    states = [noise_state(mean, bytes([u]) * 32) for u in range(20)]
+    settlements = [mean.settle(state) for state in states]
+    assert any(not settlement.any() for settlement in settlements)
+    for state, settlement in zip(states, settlements, strict=True):
+        assert not ((state.canceled + settlement) % mean.modulus).any()
 
 
 class Following:
@@ -106,11 +111,10 @@ class Following:
             node = self.nodes[number]
             if stage >= Kind.MASKED and node == self.lost:
                 continue
-            values = {"turn": self.link.turn, "dim": self.dim, "number": number, "message": message}
-            asked = Asked(stage=int(stage), round=self.name, **values).at(self.link)
-            content = RecordDict({"rqm": asked.record(), "arrays": arrays(model())})
+            request = Request(stage, self.name, self.link.turn, self.dim, number, message, self.link)
+            asked = request_message(node, [request], {"arrays": arrays(model())})
             self.grid.contexts[node].state = self.states[node]
-            reply = self.grid.app(Message(content, dst_node_id=node, message_type="train"), self.grid.contexts[node])
+            reply = self.grid.app(asked, self.grid.contexts[node])
             if reply.has_error():
                 self.said.add(reply.error.reason)
             else:
@@ -123,7 +127,7 @@ def test_two_rounds_at_once_that_follow_one_sum_do_not_both_take_its_noise_back(
     """In each another client is lost, whose secret the others give: without marks, of nodes whose states were copied,
     the server would learn two secrets; and in the end all."""
     if not marked:
-        monkeypatch.setattr(of_node, "spend", lambda *_: None)
+        monkeypatch.setattr(client_mod, "mark_answered", lambda *_: None)
     grid, first, others = Watched(CONFIG, nodes=8), range(100, 104), range(104, 108)
     sum_ = Following(grid, first, Link(b"chain", 0))
     for stage in STAGES:
@@ -131,7 +135,7 @@ def test_two_rounds_at_once_that_follow_one_sum_do_not_both_take_its_noise_back(
     owed = sum_.server.settlement()
     for node in first:
         grid.contexts[node].state = sum_.states[node]
-    secrets = [ClientSettlement.load(sum_.states[node].config_records[HELD]["held"]).noise_secret for node in first]
+    secrets = [settlement_of(sum_.states[node]).noise_secret for node in first]
     link = Link(b"chain", 1, 4, owed.name)
     one, other = (Following(grid, [*others, *first], link, owed, lost) for lost in (103, 100))
     for stage in STAGES[:2]:

@@ -47,7 +47,7 @@ def check(folder, ends, kills):
     assert not error.exists(), error.read_text()
     assert ends == [-9] * kills + [0]
     events = [json.loads(line) for line in (folder / "wire").read_text().splitlines()]
-    rounds = {(e["turn"], e["round"]) for e in events if e["by"] == "server" and e["stage"] >= Kind.MASKED}
+    rounds = {(e["round_index"], e["round"]) for e in events if e["by"] == "server" and e["stage"] >= Kind.MASKED}
     begun = Counter(turn for turn, _ in rounds)
     spent = read(folder / LEDGER).charges
     assert all(spent[turn] >= count for turn, count in begun.items())  # no sum that was not paid for

@@ -12,9 +12,8 @@ from flwr.common.serde import message_to_proto
 from flwr.proto import message_pb2, runtime_pb2
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.superlink.grid.http_grid import HttpGrid
-from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-from rqm.flower.grid import PatientGrid
+from rqm.flower.grid import IsolatingGrid
 from tests.flower import local
 
 
@@ -77,7 +76,7 @@ def test_flowers_own_grid_raises(grid):
 
 def test_what_one_node_sends_is_its_own_loss(grid):
     begin = monotonic()
-    found = PatientGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)], timeout=2)
+    found = IsolatingGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)], timeout=2)
     assert [reply.content["rqm"]["from"] for reply in found] == [1]
     assert monotonic() - begin < 100  # Flower's own waits until the upload expires, or for hours
 
@@ -94,8 +93,8 @@ def test_one_who_is_away_costs_nobody_else_anything():
         return Message(RecordDict(), reply_to=message)
 
     grid = Omitting(app, 4, {}, lose=lambda node, *_: node == 100)
-    told = RecordDict({"rqm": ConfigRecord({"stage": 1, "turn": 0})})
-    found = PatientGrid(grid).send_and_receive([Message(told, node, "train") for node in grid.contexts], timeout=60)
+    told = RecordDict({"rqm": ConfigRecord({"stage": 1, "round_index": 0})})
+    found = IsolatingGrid(grid).send_and_receive([Message(told, node, "train") for node in grid.contexts], timeout=60)
     assert {reply.metadata.src_node_id for reply in found} == {101, 102, 103}
 
 
@@ -110,55 +109,10 @@ def test_a_thread_that_does_not_start_leaves_no_others(grid, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", start)
     grid._client.looks = -(10**9)  # nobody ever answers
     with pytest.raises(RuntimeError, match="can't start"):
-        PatientGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)])
+        IsolatingGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)])
     while threading.active_count() > before:
         sleep(0.1)
 
 
 def test_without_messages_nobody_waits(grid):
-    assert PatientGrid(grid).send_and_receive([], timeout=None) == []
-
-
-class Memory(InMemoryGrid):
-    """That of the simulation engine: node n answers at the n-th look, 4 in another's name, 9 never."""
-
-    def __init__(self, expired=()):
-        self.sent, self.looks, self.asked, self.expired = {}, 0, [], set(expired)
-
-    def push_messages(self, messages):
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = f"message {message.metadata.dst_node_id}"
-            self.sent[message.metadata.message_id] = message
-        return list(self.sent)
-
-    def pull_messages(self, message_ids):
-        self.looks += 1
-        self.asked.append(len(list(message_ids)))
-        found = [self.sent[one] for one in message_ids if self.looks >= self.sent[one].metadata.dst_node_id != 9]
-        if gone := self.expired.intersection(message.metadata.dst_node_id for message in found):
-            raise KeyError(f"message {gone.pop()}")
-        replies = [Message(RecordDict(), reply_to=message) for message in found]
-        for reply in replies:
-            if reply.metadata.src_node_id == 4:
-                reply.metadata.__dict__["_src_node_id"] = 1
-        return replies
-
-
-def answered(grid, nodes, timeout):
-    found = PatientGrid(grid).send_and_receive([asked(node) for node in nodes], timeout=timeout)
-    return sorted(reply.metadata.src_node_id for reply in found)
-
-
-def test_in_the_simulation_engine_one_look_is_for_all_who_have_not_answered():
-    grid = Memory()
-    assert answered(grid, [1, 2, 3, 4, 5], timeout=None) == [1, 2, 3, 5]
-    assert grid.asked == [5, 4, 3, 2, 1]
-
-
-def test_in_the_simulation_engine_who_never_answers_costs_nobody_else_anything():
-    assert answered(Memory(), [1, 2, 9], timeout=0.5) == [1, 2]
-    assert answered(Memory(), [], timeout=None) == []
-
-
-def test_in_the_simulation_engine_a_look_that_fails_is_made_for_each_apart():
-    assert answered(Memory(expired=[3]), [1, 2, 3, 5], timeout=60) == [1, 2, 5]
+    assert IsolatingGrid(grid).send_and_receive([], timeout=None) == []

@@ -31,7 +31,7 @@ def spy(message, context, call_next):
     for name, told in records.items():
         if reply.has_error() or "refused" in reply.content.config_records[name]:
             continue
-        line = {"node": context.node_id, "round": told["round"].hex(), "turn": told["turn"], "stage": told["stage"]}
+        line = {"node": context.node_id, "round": told["round"].hex(), "round_index": told["round_index"], "stage": told["stage"]}
         with open(os.environ["RQM_SPY"], "a") as file:
             file.write(json.dumps(line) + "\\n")
     return reply
@@ -139,7 +139,7 @@ def test_thirty_kills_of_a_live_federation(tmp_path, monkeypatch):
         assert live.progress(15, 400)
     lines = live.lines()
     answers = Counter((line["node"], line["round"], line["stage"]) for line in lines)
-    rounds = {(line["round"], line["turn"]) for line in lines if line["stage"] >= Kind.MASKED}
+    rounds = {(line["round"], line["round_index"]) for line in lines if line["stage"] >= Kind.MASKED}
     spent = read(tmp_path / "ledger" / LEDGER).charges
     print(f"{dict(kills)} killed, {len(lines)} answers in {len(rounds)} rounds, {spent.total()} charges")
     assert set(kills) == {"node", "server", "link"}

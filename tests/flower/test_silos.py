@@ -216,8 +216,8 @@ def test_of_a_model_that_is_not_all_trained_nothing_is_sent_but_a_line_that_says
         return gathered(message, context, net, each, inputs, labels)
 
     _, private, _ = run(tmp_path / "frozen", app(frozen), CONFIG | {"rqm.rounds": 1})
-    assert len(private.refused) == 3
-    assert all("model: 0.bias: not trained; the server must" in x for x in private.refused.values())
+    assert len(private.refusals) == 3
+    assert all("model: 0.bias: not trained; the server must" in x for x in private.refusals.values())
 
     def buffered(message, context, net, each, inputs, labels):
         net.register_buffer("scale", torch.ones(2))
@@ -225,7 +225,7 @@ def test_of_a_model_that_is_not_all_trained_nothing_is_sent_but_a_line_that_says
         return gathered(message, context, net, each, inputs, labels)
 
     _, private, _ = run(tmp_path / "buffer", app(buffered), CONFIG | {"rqm.rounds": 1})
-    assert all("model: 0.weight, scale: not trained" in x for x in private.refused.values())
+    assert all("model: 0.weight, scale: not trained" in x for x in private.refusals.values())
 
 
 def test_a_model_that_mixes_records_is_refused_in_one_line(tmp_path):
@@ -239,8 +239,8 @@ def test_a_model_that_mixes_records_is_refused_in_one_line(tmp_path):
             return x - 2 * x.mean(dim=0)
 
     _, private, _ = run(tmp_path, app(mixing), CONFIG | {"rqm.rounds": 1})
-    assert len(private.refused) == 3
-    assert all("model: the loss of a record depends on which others" in one for one in private.refused.values())
+    assert len(private.refusals) == 3
+    assert all("model: the loss of a record depends on which others" in one for one in private.refusals.values())
 
 
 def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
@@ -262,7 +262,7 @@ def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
     start = ArrayRecord({name: p.detach() for name, p in partly().named_parameters() if p.requires_grad})
     private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)
     result = private.start(LocalGrid(made, 3, CONFIG), start)
-    assert not private.refused
+    assert not private.refusals
     net = partly()
     net.load_state_dict(result.arrays.to_torch_state_dict(), strict=False)
     assert accuracy(arrays(net), DATA) > accuracy(arrays(model()), DATA) + 0.1

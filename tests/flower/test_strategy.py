@@ -148,7 +148,7 @@ def test_errors_are_answered_not_raised(tmp_path):
     app, context = grid.app, grid.contexts[100]
     plain = Message(RecordDict({"arrays": arrays(model())}), dst_node_id=100, message_type="train")
     assert "not a message of a private round" in app(plain, context).error.reason
-    late = ConfigRecord({"stage": 3, "message": b"", "round": b"x", "dim": 5, "number": 0, "turn": 0, "rotation": 0})
+    late = ConfigRecord({"stage": 3, "message": b"", "round": b"x", "dim": 5, "client": 0, "round_index": 0})
     lone = Message(RecordDict({"rqm": late}), dst_node_id=100, message_type="train")
     assert "in no round" in app(lone, context).error.reason
     context.run_config["rqm.cleints"] = 3
@@ -213,7 +213,7 @@ def test_caps_and_too_many_clients(tmp_path):
     quick = {"stage_timeout": 0.05}
     result, private, _ = train({**PLAIN, "rqm.clients": 9}, gradient_app(private_mod), tmp_path, **quick)
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [0, 0, 0, 0]
-    assert "6 nodes may take part: must be at least 9" in private.note
+    assert "6 nodes may take part: must be at least 9" in private.discard_reason
     result, _, _ = train(
         {**PLAIN, "rqm.clients": 9, "rqm.min-survivors": 5, "rqm.threshold": 5},
         gradient_app(private_mod),

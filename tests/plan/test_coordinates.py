@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rqm import PrivateMean, StochasticRounding, ThreatModel, account
-from rqm.flower.settings import Settings
+from rqm.flower.run_settings import Settings
 from rqm.plan.experiments import find
 from rqm.plan.guard import Guard, certificate, certified
 from rqm.plan.plan import Plan, Transforms

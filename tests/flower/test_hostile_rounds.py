@@ -10,11 +10,10 @@ from random import Random
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Message, RecordDict
-
 from rqm.flower import PrivateStrategy, Settings, private_mod
-from rqm.flower import mod as node_side
-from rqm.flower.records import NEXT, REFUSED, Asked
+from rqm.flower import client_mod
+from rqm.flower.messages import ANSWER_KEY, NEXT_RECORD, RECORD, REFUSAL_KEY, request_message
+from rqm.flower.request import Request
 from rqm.ledger.ledger import LEDGER, read
 from rqm.plan.policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
 from rqm.secagg import ProtocolError, Server, wire
@@ -69,23 +68,20 @@ class Enemy:
 
     def ask(self, number, *asked):
         """What a client answers, to one message, to each of the things asked; a reason where it refuses."""
-        names = ("rqm", NEXT)[: len(asked)]
-        content = RecordDict({name: one.record() for name, one in zip(names, asked, strict=True)})
-        if asked[0].stage == Kind.MASKED:
-            content["arrays"] = arrays(model())
-        given = Message(content, dst_node_id=100 + number, message_type="train")
-        reply = self.grid.app(given, self.grid.contexts[100 + number])
+        names = (RECORD, NEXT_RECORD)[: len(asked)]
+        content = {"arrays": arrays(model())} if asked[0].stage == Kind.MASKED else {}
+        reply = self.grid.app(request_message(100 + number, asked, content), self.grid.contexts[100 + number])
         if reply.has_error():
             return [reply.error.reason]
         records = [reply.content.config_records[name] for name in names]
         self.left += [
-            (number, one.round, Kind(one.stage))
+            (number, one.round_name, one.stage)
             for one, record in zip(asked, records, strict=True)
-            if REFUSED not in record
+            if REFUSAL_KEY not in record
         ]
         assert self.charges(number) >= self.vectors(number)  # on the disk before anything leaves
         assert len(self.state(number).config_records["rqm"]) <= 2
-        return [record.get("message") or record[REFUSED] for record in records]
+        return [record.get(ANSWER_KEY) or record[REFUSAL_KEY] for record in records]
 
     def vectors(self, number):
         return sum((who, stage) == (number, Kind.MASKED) for who, _, stage in self.left)
@@ -100,14 +96,7 @@ class Played:
         self.heard = set()
 
     def asked(self, number):
-        return Asked(
-            stage=int(self.stage),
-            round=self.name,
-            turn=self.turn,
-            dim=DIM,
-            number=number,
-            message=self.inbox[number],
-        )
+        return Request(self.stage, self.name, self.turn, DIM, number, self.inbox[number])
 
     def hear(self, number, body):
         self.server.receive(body, number)
@@ -228,7 +217,7 @@ def besieged(enemy, chance, steps):
         before = copy.deepcopy(enemy.state(number))
         for asked, body in zip(some, enemy.ask(number, *some), strict=False):
             for one in rounds:
-                if (one.name, one.stage) == (asked.round, asked.stage):
+                if (one.name, one.stage) == (asked.round_name, asked.stage):
                     one.heard.add(number)  # whatever it says
                     with suppress(ProtocolError):
                         one.server.receive(body, number)
@@ -252,7 +241,7 @@ def besieged(enemy, chance, steps):
 def test_nobody_answers_twice_or_unpaid_whatever_is_asked_when(careless, tmp_path, monkeypatch):
     """A node without marks on its disk, or that begins rounds by any name, is found out."""
     if careless == "marks":
-        monkeypatch.setattr(node_side, "spend", lambda *_: None)
+        monkeypatch.setattr(client_mod, "mark_answered", lambda *_: None)
     if careless == "names":
         monkeypatch.setattr(NodeGuard, "begin", lambda *_: None)
     enemy = Enemy(tmp_path)
@@ -316,7 +305,7 @@ def test_a_round_that_is_spoilt_twice_costs_the_next_one_nothing(tmp_path, monke
     result, private, spent = trained(grid, CONFIG, tmp_path, monkeypatch)
     assert survivors(result) == [4, 6]
     assert spent == {0: 3, 1: 1}
-    assert list(private.liars) == [100]
+    assert list(private.blamed) == [100]
 
 
 ALL = {**CONFIG, "rqm.min-survivors": 6}

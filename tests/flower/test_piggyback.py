@@ -6,7 +6,8 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings
-from rqm.flower.records import NEXT, REFUSED, Asked
+from rqm.flower.messages import NEXT_RECORD, REFUSAL_KEY, request_message
+from rqm.flower.request import Request
 from rqm.secagg.wire import Kind
 from tests.flower.local import arrays
 from tests.flower.test_attacks import CONFIG, ODD, Tampered, answering, survivors, train
@@ -16,9 +17,9 @@ from tests.training.small import model
 @pytest.mark.parametrize("odd", [*ODD, None], ids=str)
 def test_odd_replies_to_the_next_round_cost_a_place_in_that_one(odd, tmp_path):
     def tamper(reply, node, now):
-        if node != 103 or NEXT not in reply.content:
+        if node != 103 or NEXT_RECORD not in reply.content:
             return None
-        other = RecordDict() if odd is None else RecordDict({NEXT: ConfigRecord({"message": odd})})
+        other = RecordDict() if odd is None else RecordDict({NEXT_RECORD: ConfigRecord({"message": odd})})
         return answering(reply, RecordDict({"rqm": reply.content["rqm"], **other}), bare=True)
 
     assert survivors(train(tmp_path, tamper)[0]) == [6, 5]
@@ -26,13 +27,13 @@ def test_odd_replies_to_the_next_round_cost_a_place_in_that_one(odd, tmp_path):
 
 def test_a_refusal_of_the_next_round_is_told_and_leaves_this_one_alone(tmp_path):
     def tamper(reply, node, now):
-        if node != 103 or now != Kind.ACKS or NEXT not in reply.content:
+        if node != 103 or now != Kind.ACKS or NEXT_RECORD not in reply.content:
             return None
-        return answering(reply, RecordDict({"rqm": reply.content["rqm"], NEXT: ConfigRecord({REFUSED: "rqm: no"})}))
+        return answering(reply, RecordDict({"rqm": reply.content["rqm"], NEXT_RECORD: ConfigRecord({REFUSAL_KEY: "rqm: no"})}))
 
     result, private, _ = train(tmp_path, tamper)
     assert survivors(result) == [6, 5]
-    assert private.refused == {103: "it says 'rqm: no'"}
+    assert private.refusals == {103: "it says 'rqm: no'"}
 
 
 def test_a_vector_is_asked_for_by_itself(tmp_path):
@@ -45,7 +46,7 @@ def test_a_vector_is_asked_for_by_itself(tmp_path):
             for message in messages:
                 told = message.content.config_records["rqm"]
                 if told["stage"] == Kind.MASKED:
-                    content = RecordDict({**message.content, NEXT: ConfigRecord(dict(told))})
+                    content = RecordDict({**message.content, NEXT_RECORD: ConfigRecord(dict(told))})
                     both = Message(content, dst_node_id=message.metadata.dst_node_id, message_type="train")
                     seen.extend(super().send_and_receive([both]))
             return super().send_and_receive(messages)
@@ -56,10 +57,10 @@ def test_a_vector_is_asked_for_by_itself(tmp_path):
     assert len(seen) == 12
     for reply in seen:
         assert {name: list(one) for name, one in reply.content.config_records.items()} == {
-            "rqm": [REFUSED],
-            NEXT: [REFUSED],
+            "rqm": [REFUSAL_KEY],
+            NEXT_RECORD: [REFUSAL_KEY],
         }
-        assert "must be asked for by itself" in reply.content["rqm"][REFUSED]
+        assert "must be asked for by itself" in reply.content["rqm"][REFUSAL_KEY]
 
 
 def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):
@@ -79,8 +80,7 @@ def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):
     (settings, node), name = (Settings.from_run_config(config), 100), b"another round, never ended, "
     dim = sum(value.numel() for value in model().parameters())
     for k in range(5):
-        told = Asked(stage=int(Kind.KEYS), round=name + bytes([k]), turn=0, dim=dim, number=0, message=b"")
-        asked = Message(RecordDict({"rqm": told.record()}), dst_node_id=node, message_type="train")
+        asked = request_message(node, [Request(Kind.KEYS, name + bytes([k]), 0, dim, 0, b"")])
         assert not grid.app(asked, grid.contexts[node]).has_error()
     assert settings.plan.noise is None
     assert len(grid.contexts[node].state.config_records["rqm"]) == 2

@@ -10,7 +10,7 @@ from flwr.serverapp import NeighboringRelation, PrivacyAccountant, PrivacyConfig
 from rqm import RQM, Participation, StochasticRounding, ThreatModel
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
-from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
+from rqm.flower.privacy_accountant import DiscreteAccountant, DiscreteEvent
 from rqm.mechanisms.noiseless import Noiseless
 
 MECH, DIM = StochasticRounding(4 / 2**7, 40.0, 2), 2**14
