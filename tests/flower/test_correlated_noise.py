@@ -269,7 +269,9 @@ def test_noise_is_taken_back_once_whatever_the_node_remembers(tmp_path):
     assert not other.has_error()  # keys alone tell nothing, and nobody else will follow
 
 
-@pytest.mark.parametrize("change", [{"round_index": 4}, {"chain": b"other"}, {"previous_sum": bytes(32)}, {"settling": 3}])
+@pytest.mark.parametrize(
+    "change", [{"round_index": 4}, {"chain": b"other"}, {"previous_sum": bytes(32)}, {"settling": 3}]
+)
 def test_a_second_message_goes_into_no_other_round(change, tmp_path):
     grid = Paired({**CONFIG, "rqm.rounds": 4})
     run(tmp_path, config={**CONFIG, "rqm.rounds": 4}, grid=grid)

@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 pytest.importorskip("flwr")
-from rqm.flower import PrivateStrategy, Settings, private_mod
-from rqm.flower import client_mod
+from rqm.flower import PrivateStrategy, Settings, client_mod, private_mod
 from rqm.flower.messages import ANSWER_KEY, NEXT_RECORD, RECORD, REFUSAL_KEY, request_message
 from rqm.flower.request import Request
 from rqm.ledger.ledger import LEDGER, read

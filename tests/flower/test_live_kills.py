@@ -31,7 +31,8 @@ def spy(message, context, call_next):
     for name, told in records.items():
         if reply.has_error() or "refused" in reply.content.config_records[name]:
             continue
-        line = {"node": context.node_id, "round": told["round"].hex(), "round_index": told["round_index"], "stage": told["stage"]}
+        line = {"node": context.node_id, "round": told["round"].hex()}
+        line |= {name: told[name] for name in ("round_index", "stage")}
         with open(os.environ["RQM_SPY"], "a") as file:
             file.write(json.dumps(line) + "\\n")
     return reply

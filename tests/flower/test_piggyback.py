@@ -29,7 +29,9 @@ def test_a_refusal_of_the_next_round_is_told_and_leaves_this_one_alone(tmp_path)
     def tamper(reply, node, now):
         if node != 103 or now != Kind.ACKS or NEXT_RECORD not in reply.content:
             return None
-        return answering(reply, RecordDict({"rqm": reply.content["rqm"], NEXT_RECORD: ConfigRecord({REFUSAL_KEY: "rqm: no"})}))
+        return answering(
+            reply, RecordDict({"rqm": reply.content["rqm"], NEXT_RECORD: ConfigRecord({REFUSAL_KEY: "rqm: no"})})
+        )
 
     result, private, _ = train(tmp_path, tamper)
     assert survivors(result) == [6, 5]

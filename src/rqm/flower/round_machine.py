@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from secrets import SystemRandom
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import torch
 

@@ -68,8 +68,8 @@ class Settings:
         if threat_model.honest_fraction is not None or threat_model.adversary != "server":
             name = "honest_fraction" if threat_model.honest_fraction is not None else "adversary"
             raise ValueError(
-                f"rqm.{name} = {getattr(threat_model, name)}: must not be given on Flower: the nodes that are available "
-                "are no random sample of the population; give rqm.honest-clients"
+                f"rqm.{name} = {getattr(threat_model, name)}: must not be given on Flower: the available nodes are no "
+                "random sample of the population; give rqm.honest-clients"
             )
 
     def _check_separation(self) -> None:

@@ -39,10 +39,8 @@ def position(plan: Plan, node_config: Mapping[str, Any], round_index: int) -> in
         ProtocolError: If the simulator does not draw this partition.
     """
     users, partition = int(node_config["num-partitions"]), int(node_config["partition-id"])
-    if in_order(plan):
-        clients = Participants(plan, users).choose(round_index)
-    else:
-        clients = sampled(plan, users, round_index)
+    in_turn = in_order(plan)
+    clients = Participants(plan, users).choose(round_index) if in_turn else sampled(plan, users, round_index)
     if partition not in clients:
         raise ProtocolError(f"partition {partition}: the simulator draws others in round {round_index}")
     return clients.index(partition)
