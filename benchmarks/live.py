@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.live --out results`` (some minutes) starts a SuperLink and four SuperNodes on loopback, with TLS
 and authentication, and runs two apps in it, one after the other. The messages of one are empty, and its clients import
-nothing but Flower. The other is the example (``examples/flower``: four silos, signed keys, policies, secure sums), whose
-exchanges are timed at its server. A round has three: the end of a round goes with the beginning of the next.
+nothing but Flower. The other is the example (``examples/flower``: four silos, signed keys, policies,
+secure sums), whose exchanges are timed at its server. A round has three: its end goes with the beginning of the next.
 """
 
 import argparse
@@ -148,19 +148,22 @@ def compared(empty: Timed, ours: Timed) -> dict[str, Any]:
     SuperNodes ask for messages every three seconds, and so does Flower's own server for replies. So means are compared
     beside medians.
     """
-    exchanges = [(PURPOSES.get(tuple(records), "+".join(records)), *rest) for records, *rest in ours if records]
+    exchanges = [
+        (PURPOSES.get(tuple(records), "+".join(records)), count, seconds) for records, count, seconds in ours if records
+    ]
     base = seconds_of(empty)
-    seconds = {purpose: seconds_of(exchanges, purpose) for purpose in sorted({one[0] for one in exchanges[1:]})}
+    purposes = sorted({purpose for purpose, _, _ in exchanges[1:]})
+    seconds_by_purpose = {purpose: seconds_of(exchanges, purpose) for purpose in purposes}
 
     def ratios(average: Callable[[list[float]], float]) -> dict[str, float]:
-        return {purpose: average(values) / average(base) for purpose, values in seconds.items()}
+        return {purpose: average(values) / average(base) for purpose, values in seconds_by_purpose.items()}
 
     return {
         "machine": machine_name(),
         "empty": base,
         "ours": exchanges,
         "empty_median": median(base),
-        "ours_median": {purpose: median(values) for purpose, values in seconds.items()},
+        "ours_median": {purpose: median(values) for purpose, values in seconds_by_purpose.items()},
         "ratios": ratios(median),
         "ratios_of_means": ratios(mean),
     }

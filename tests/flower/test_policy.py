@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 from flwr.app import Context, RecordDict
 
-from rqm.flower import PrivateStrategy, Settings
+from rqm.flower import PrivateStrategy, Settings, client_encoding, seeded_mod
 from rqm.flower.messages import request_message
 from rqm.flower.request import Request
 from rqm.plan.policy import TEMPLATE
+from rqm.randomness import SeededRandom
 from rqm.secagg import Client, Identity, Roster, Server, new_round
 from rqm.secagg.wire import STAGES, Kind
 from rqm.verify import verify
@@ -70,6 +72,37 @@ def test_a_node_without_a_policy_takes_part_in_nothing(tmp_path, monkeypatch):
     _, private, grid = held_to({}, CONFIG, tmp_path / "run", key=tmp_path / "key")
     assert not any(reply.has_content() for _, reply in grid.seen)
     assert all("this node has no policy" in said for said in private.refusals.values())
+
+
+@pytest.mark.parametrize("text", [None, "owner's limits", "trust_server = true\n"])
+def test_a_seeded_client_refuses_unless_its_policy_trusts_the_server(text, policy, tmp_path, monkeypatch):
+    """Its messages are not private, and no ledger counts them."""
+    monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
+    path = Path(policy["rqm-policy"])
+    if text and text.startswith("trust"):
+        path.write_text(text)
+    grid = Tampered(lambda *_: None, CONFIG, seeded_mod)
+    for context in grid.contexts.values():
+        context.node_config |= policy if text else {}
+    settings = Settings.from_run_config(CONFIG)
+    private = PrivateStrategy(settings, folder=tmp_path / "run", stage_timeout=0.2, seeded=True, key=tmp_path / "key")
+    result = private.start(grid, arrays(model()))
+    if text and text.startswith("trust"):
+        assert survivors(result) == [6, 6]
+        return
+    assert not any(reply.has_content() for _, reply in grid.seen)
+    expected = "must be trust_server = true" if text else "this node has no policy"
+    assert private.refusals
+    assert all(expected in refusal for refusal in private.refusals.values())
+
+
+def test_a_client_encodes_with_secure_randomness_only(monkeypatch):
+    settings = Settings.from_run_config(CONFIG)
+    update, mean = torch.zeros(20), settings.mean(20)
+    assert len(client_encoding.encode(update, mean, 0, b"")) == mean.coordinates
+    monkeypatch.setattr(client_encoding, "SecureRandom", lambda: SeededRandom(1))
+    with pytest.raises(TypeError, match="SecureRandom"):
+        client_encoding.encode(update, mean, 0, b"")
 
 
 def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, tmp_path, monkeypatch):

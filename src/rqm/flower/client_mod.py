@@ -154,8 +154,8 @@ class _Node:
         guard = NodeGuard.of(self.context.node_config)
         if self.seeded and guard is not None:
             raise PolicyError(
-                "the policy of this node: seeded randomness is not private: must be trust_server = true "
-                "(rqm init --policy --trust-server), or use private_mod"
+                "the policy of this node: must be trust_server = true for seeded_mod, which is not private; or use "
+                "private_mod"
             )
         return guard
 
