@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import numpy as np
-from app.task import losses, new_model, own
+from app.task import local_data, losses, new_model
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
@@ -171,7 +171,7 @@ def two_stories(attacker):
 def gradient(attacker, number):
     """A writer's true gradient, clipped and rotated as its node does."""
     net = new_model(attacker.config)
-    losses(net, *own(attacker.config, number)).mean().backward()
+    losses(net, *local_data(attacker.config, number)).mean().backward()
     return to_vector(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
 
 

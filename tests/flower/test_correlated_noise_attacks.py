@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("flwr")
 from rqm.flower import Settings, client_mod, strategy
-from rqm.flower.client_encoding import noise_state
 from rqm.flower.client_mod import SETTLEMENT_RECORD
 from rqm.flower.messages import request_message
 from rqm.flower.request import Request
@@ -63,6 +62,10 @@ def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, 
     assert coins.max() <= 4  # what the attacker would know
     assert not any(((total + added) % mean.modulus == 0).all() for total in sums[1:])
     assert {f"rqm: client = {4 + u}: must be {u}, this client's number" for u in range(4)} == errors(grid)
+
+
+def noise_state(mean, secret):
+    return mean.noise.begin(secret, mean.coordinates)
 
 
 def settlement_of(state):

@@ -62,7 +62,7 @@ def test_a_vector_is_asked_for_by_itself(tmp_path):
             "rqm": [REFUSAL_KEY],
             NEXT_RECORD: [REFUSAL_KEY],
         }
-        assert "must be asked for by itself" in reply.content["rqm"][REFUSAL_KEY]
+        assert "must be requested alone" in reply.content["rqm"][REFUSAL_KEY]
 
 
 def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):

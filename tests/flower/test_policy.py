@@ -99,10 +99,11 @@ def test_a_seeded_client_refuses_unless_its_policy_trusts_the_server(text, polic
 def test_a_client_encodes_with_secure_randomness_only(monkeypatch):
     settings = Settings.from_run_config(CONFIG)
     update, mean = torch.zeros(20), settings.mean(20)
-    assert len(client_encoding.encode(update, mean, 0, b"")) == mean.coordinates
+    encoder = client_encoding.SecureEncoder(mean, 0)
+    assert len(encoder.encode(update, b"")) == mean.coordinates
     monkeypatch.setattr(client_encoding, "SecureRandom", lambda: SeededRandom(1))
     with pytest.raises(TypeError, match="SecureRandom"):
-        client_encoding.encode(update, mean, 0, b"")
+        encoder.encode(update, b"")
 
 
 def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, tmp_path, monkeypatch):

@@ -47,22 +47,24 @@ def test_its_policy_allows_its_rounds_and_no_others():
 
 @pytest.mark.slow  # half a minute
 def test_it_learns_at_an_epsilon_of_eight_and_its_ledger_is_verified(tmp_path):
-    own, values = task(), config()
-    silos = [own.own(values, number) for number in range(4)]
+    task_module, values = task(), config()
+    silos = [task_module.local_data(values, number) for number in range(4)]
     app = ClientApp(mods=[private_mod])
 
     @app.train()
     def train(message, context):
-        net = own.new_model(values)
+        net = task_module.new_model(values)
         net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        return gathered(message, context, net, own.losses, *silos[int(context.node_config["partition-id"])], alone=True)
+        return gathered(
+            message, context, net, task_module.losses, *silos[int(context.node_config["partition-id"])], alone=True
+        )
 
     private = PrivateStrategy(Settings.from_run_config(values), folder=tmp_path)
-    start = own.new_model(values)
+    start = task_module.new_model(values)
     result = private.start(LocalGrid(app, 4, values), ArrayRecord(start.state_dict()))
-    before = own.evaluate(values, start)
+    before = task_module.evaluate(values, start)
     start.load_state_dict(result.arrays.to_torch_state_dict())
-    assert own.evaluate(values, start) > before + 0.15  # of 62 classes
+    assert task_module.evaluate(values, start) > before + 0.15  # of 62 classes
     found, charged = account_ledger(tmp_path)
     assert charged["charges"] == 5
     assert (found.threat_model.unit, found.min_honest) == ("record", 3)

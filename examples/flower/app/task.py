@@ -25,7 +25,7 @@ def new_model(config: Mapping[str, Any]) -> nn.Module:
     return MODELS[str(config["rqm.model"])](len(CHARACTERS))
 
 
-def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
+def local_data(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """All pictures and labels of one silo, from its disk: those of its writers, drawn when it is first asked."""
     count = int(config["writers"])
     path = cache_folder() / f"glyphs-{rqm.__version__}-{count}-writers-{number}.pt"

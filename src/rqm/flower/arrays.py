@@ -20,18 +20,18 @@ def vector_length(record: ArrayRecord) -> int:
     return sum(len(array) for array in _trained_arrays(record))
 
 
-def from_vector(vector: torch.Tensor, like: ArrayRecord) -> ArrayRecord:
+def from_vector(vector: torch.Tensor, template: ArrayRecord) -> ArrayRecord:
     """A record whose floating-point arrays are the chunks of a vector.
 
     Args:
-        vector: As many values as `to_vector(like)` has.
-        like: Gives the names, shapes and dtypes, and all other arrays (counters and the like, which are not trained).
+        vector: A vector of the length of `to_vector(template)`.
+        template: Gives the names, shapes and dtypes, and the other arrays, which are not trained.
 
     Returns:
         The record.
     """
     values, start, arrays = vector.numpy(), 0, {}
-    for name, array in ((name, _view(array)) for name, array in like.items()):
+    for name, array in ((name, _view(array)) for name, array in template.items()):
         chunk = array
         if _is_trained(array):
             chunk = values[start : start + array.size].astype(array.dtype, copy=False).reshape(array.shape)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -67,26 +67,36 @@ def train(
         return zero if settings.plan.records is None else RecordSum(zero.double(), 0)
 
 
-def encode(update: Update, mean: BaseMean, round_index: int, noise_secret: bytes) -> Any:
-    """A client's message, with the operating system's randomness.
+@final
+class SecureEncoder:
+    """Encodes updates with the operating system's randomness.
 
-    Args:
-        update: The update.
-        mean: What clients send.
-        round_index: The round.
-        noise_secret: The client's secret for correlated noise; empty for independent noise.
-
-    Returns:
-        Integers below the modulus.
+    `rqm.flower.seeded_client.SeededEncoder` has the same methods, for simulations.
     """
-    noise = noise_state(mean, noise_secret) if noise_secret else None
-    return np.asarray(mean.encode(update, SecureRandom(), round_index=round_index, noise_state=noise))
 
+    def __init__(self, mean: BaseMean, round_index: int) -> None:
+        self.mean, self.round_index = mean, round_index
 
-def noise_state(mean: BaseMean, secret: bytes) -> NoiseState:
-    """The correlated noise that follows from a client's secret."""
-    assert mean.noise is not None
-    return mean.noise.begin(secret, mean.coordinates)
+    def encode(self, update: Update, noise_secret: bytes) -> Any:
+        """A client's message.
+
+        Args:
+            update: The update.
+            noise_secret: The client's secret for correlated noise; empty for independent noise.
+
+        Returns:
+            Integers below the modulus.
+        """
+        noise = self._noise_state(noise_secret) if noise_secret else None
+        return np.asarray(self.mean.encode(update, SecureRandom(), round_index=self.round_index, noise_state=noise))
+
+    def settle(self, noise_secret: bytes) -> Any:
+        """The settlement of the noise that follows from a secret."""
+        return self.mean.settle(self._noise_state(noise_secret))
+
+    def _noise_state(self, noise_secret: bytes) -> NoiseState:
+        assert self.mean.noise is not None
+        return self.mean.noise.begin(noise_secret, self.mean.coordinates)
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:

@@ -105,7 +105,7 @@ class _Node:
             try:
                 request = read_request(records[name])
                 if request.stage == Kind.MASKED and len(names) > 1:
-                    raise ProtocolError("a vector: must be asked for by itself")
+                    raise ProtocolError("a vector: must be requested alone")
                 answers[name] = answer_record(self._answer(request, message, call_next), seeded=self.seeded)
             except (ProtocolError, ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
                 # The reason is of the protocol, of the settings or of this machine's disk, never of the data.
@@ -130,20 +130,15 @@ class _Node:
         client, previous = self._client(request, settings, guard, is_settling)
 
         def values() -> Any:
-            from rqm.flower import client_encoding, seeded_client  # noqa: PLC0415 (only this stage needs torch)
+            from rqm.flower.client_encoding import train  # noqa: PLC0415 (only this stage needs torch)
 
-            mean = settings.mean(request.dim)
             if previous is not None:
                 mark_answered(previous.fingerprint, SETTLED_MARK)
-                noise_state = seeded_client.noise_state if self.seeded else client_encoding.noise_state
-                return mean.settle(noise_state(mean, previous.noise_secret))
+                return self._encoder(request, settings).settle(previous.noise_secret)
             if guard is not None:
                 guard.charge(plan, request.dim, request.round_index, request.link.chain if request.link else b"")
-            update = client_encoding.train(request, settings, message, self.context, call_next)
-            if self.seeded:
-                place = seeded_client.position(plan, self.context.node_config, request.round_index)
-                return seeded_client.encode(update, mean, plan.seed, request.round_index, place, client.noise_secret)
-            return client_encoding.encode(update, mean, request.round_index, client.noise_secret)
+            update = train(request, settings, message, self.context, call_next)
+            return self._encoder(request, settings).encode(update, client.noise_secret)
 
         answer = client.answer(request.stage, request.message, values)
         self._save(client, request, keep_others=plan.noise is None)
@@ -170,7 +165,7 @@ class _Node:
             secret, next_context = b"", b""
             if request.link is not None and not is_settling:
                 next_context = request.link.after(settings.mean(request.dim).fingerprint)
-                secret = self._noise_secret(request, settings)
+                secret = self._encoder(request, settings).noise_secret if self.seeded else b""
             client = Client(
                 params,
                 request.client,
@@ -190,14 +185,16 @@ class _Node:
         mark_answered(client.fingerprint, request.stage)
         return client, previous
 
-    def _noise_secret(self, request: Request, settings: Settings) -> bytes:
-        """A secret that follows from the seed, in simulations; otherwise none, and the client draws its own."""
-        if not self.seeded:
-            return b""
-        from rqm.flower import seeded_client  # noqa: PLC0415 (torch)
+    def _encoder(self, request: Request, settings: Settings) -> Any:
+        """The encoder of a round: a `SecureEncoder`, or a `SeededEncoder` in simulations."""
+        mean = settings.mean(request.dim)
+        if self.seeded:
+            from rqm.flower.seeded_client import SeededEncoder  # noqa: PLC0415 (torch)
 
-        place = seeded_client.position(settings.plan, self.context.node_config, request.round_index)
-        return seeded_client.noise_secret(settings.plan.seed, request.round_index, place)
+            return SeededEncoder(mean, request.round_index, settings.plan, self.context.node_config)
+        from rqm.flower.client_encoding import SecureEncoder  # noqa: PLC0415 (torch)
+
+        return SecureEncoder(mean, request.round_index)
 
     # -- the node's state -------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ class IsolatingGrid:
         return _received(replies, is_over, len(awaited), end)
 
     def _pull(self, node: int, message_id: str, replies: "SimpleQueue[Message | None]", is_over: Event) -> None:
-        """Look for the reply to a message until it is there, or nobody waits any more."""
+        """Look for the reply to a message until it arrives, or the exchange is over."""
         start, reply = monotonic(), None
         try:
             while not is_over.is_set():

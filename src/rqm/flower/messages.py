@@ -18,7 +18,7 @@ ANSWER_KEY, REFUSAL_KEY, SEEDED_KEY = "message", "refused", "seeded"
 NUMBER_LIMITS = {"stage": 255, "round_index": 2**31 - 1, "dim": 2**31, "client": 2**31 - 1, "settling": 2**31 - 1}
 """The largest value of each number in a request; the protocol has 32 bits for them."""
 CHAIN_DEFAULTS: dict[str, Any] = {"chain": b"", "settling": 0, "previous_sum": b""}
-"""What is sent only with correlated noise."""
+"""The values that are omitted without correlated noise."""
 NAME_BYTES, SUM_NAME_BYTES = 255, 32
 
 

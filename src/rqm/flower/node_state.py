@@ -11,7 +11,7 @@ from rqm._util.files import read_json, write_json
 
 PARTICIPATIONS_FILE, BLAMED_FILE = "participants.json", "blamed.json"
 MAX_SUSPICIONS = 3
-"""After so many corrupted rounds in which a node is a likely cause, it is not chosen again in this run."""
+"""The number of corrupted rounds with a node as a likely cause, after which it is not chosen again in this run."""
 Value = TypeVar("Value", int, str)
 
 

@@ -2,20 +2,13 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from rqm.plan.protocol import Link
 from rqm.secagg import Server, new_round
 from rqm.secagg.settlement import ServerSettlement
 
 log = logging.getLogger("flwr")
-
-
-class RecoverableNoise(Protocol):
-    """The part of `rqm.correlated.noise.CorrelatedNoise` that the server uses."""
-
-    def recover(self, total: Any, secrets: Sequence[bytes], modulus: int) -> Any:
-        """Cancel the noise of clients that dropped out before they settled."""
 
 
 @final
@@ -32,11 +25,11 @@ class NoiseChain:
         settlement: What the server keeps of that sum; None at the beginning of a chain.
     """
 
-    def __init__(self, noise: RecoverableNoise | None, modulus: int, min_separation: int) -> None:
+    def __init__(self, noise: Any, modulus: int, min_separation: int) -> None:
         """Begin the first chain.
 
         Args:
-            noise: The correlated noise; None for independent noise.
+            noise: The `CorrelatedNoise`, whose `recover` is used; None for independent noise.
             modulus: The modulus of the sum.
             min_separation: Rounds from a node's vector to its next one, at least 1. It also holds across chains,
                 because the ledger counts on it.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from secrets import SystemRandom
-from typing import Protocol, final
+from typing import final
 
 import torch
 
@@ -26,13 +26,14 @@ from rqm.flower.node_state import NodeState
 from rqm.flower.noise_chain import NoiseChain
 from rqm.flower.request import Request
 from rqm.flower.run_settings import Settings
+from rqm.plan.guard import Guard
 from rqm.plan.protocol import Link
 from rqm.secagg import Aborted, CorruptedRound, ProtocolError, Roster, Server, new_round
 from rqm.secagg.wire import Kind
 
 log = logging.getLogger("flwr")
 NO_NODE = -1
-"""In place of a node, for a client's number that nobody has."""
+"""Stands for the node of a client number that is not assigned."""
 
 
 class State(Enum):
@@ -49,16 +50,6 @@ class State(Enum):
 
 
 ENDED = (State.DONE, State.DISCARDED, State.OUT_OF_BUDGET)
-
-
-class Ledger(Protocol):
-    """The part of `rqm.plan.guard.Guard` that a round uses."""
-
-    def allows(self, round_index: int) -> bool:
-        """Whether the budget pays for another release of this round."""
-
-    def charge(self, round_index: int) -> None:
-        """Pay for one release; it is on disk when this returns."""
 
 
 @final
@@ -125,7 +116,7 @@ class RoundMachine:
         self,
         settings: Settings,
         mean: BaseMean,
-        ledger: Ledger,
+        ledger: Guard,
         node_state: NodeState,
         chain: NoiseChain,
         available_nodes: Callable[[], Iterable[int]],
@@ -221,7 +212,7 @@ class RoundMachine:
             answer: The message.
 
         Raises:
-            ProtocolError: If the answer is refused. The client is then lost in that round, and nobody else is.
+            ProtocolError: If the answer is refused. Only that client is then lost in the round.
         """
         for secure_sum in self._in_progress():
             if secure_sum.name == request.round_name:
@@ -339,7 +330,7 @@ class RoundMachine:
             self._drop_next()
 
     def _drop_next(self) -> None:
-        """Give up the round that was prepared ahead. No vector was asked for, so nobody has taken part."""
+        """Give up the round that was prepared ahead. No vector was asked for, so this is no participation."""
         if self._next is not None:
             self.node_state.withdraw_participations(self._next.vector_nodes)
             self._next = None

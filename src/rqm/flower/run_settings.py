@@ -73,7 +73,7 @@ class Settings:
             )
 
     def _check_separation(self) -> None:
-        """Refuse a separation that nobody keeps, and records whose sum is not sent as a gradient."""
+        """Refuse a separation that is not enforced, and records whose sum is not sent as a gradient."""
         separation, records = self.plan.participation.min_separation, self.plan.records
         if records is not None and self.sends != "gradient":
             raise ValueError(f"rqm.sends = {self.sends!r}: must be 'gradient' where rqm.records is given")

@@ -5,6 +5,7 @@ It equals that of the in-process simulator. All that Flower's simulation needs f
 
 import struct
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -24,56 +25,42 @@ SECRET_PREFIX = b"rqm, not private"
 SECRET_FORMAT = "<QII"
 
 
-def position(plan: Plan, node_config: Mapping[str, Any], round_index: int) -> int:
-    """The position of this node's partition among the clients of a round, as the simulator draws them.
+@final
+class SeededEncoder:
+    """Encodes updates as the simulator does, for the partition of this node."""
 
-    Args:
-        plan: The plan.
-        node_config: The node's configuration, with `partition-id` and `num-partitions`.
-        round_index: The round.
+    def __init__(self, mean: BaseMean, round_index: int, plan: Plan, node_config: Mapping[str, Any]) -> None:
+        self.mean, self.round_index, self.plan, self.node_config = mean, round_index, plan, node_config
 
-    Returns:
-        The position.
+    @property
+    def position(self) -> int:
+        """The position of this partition (`partition-id` of `num-partitions`) among the clients of the round."""
+        users, partition = int(self.node_config["num-partitions"]), int(self.node_config["partition-id"])
+        draw = Participants(self.plan, users).choose if in_order(self.plan) else partial(sampled, self.plan, users)
+        clients = draw(self.round_index)
+        if partition not in clients:
+            raise ProtocolError(f"partition {partition}: the simulator draws others in round {self.round_index}")
+        return clients.index(partition)
 
-    Raises:
-        ProtocolError: If the simulator does not draw this partition.
-    """
-    users, partition = int(node_config["num-partitions"]), int(node_config["partition-id"])
-    in_turn = in_order(plan)
-    clients = Participants(plan, users).choose(round_index) if in_turn else sampled(plan, users, round_index)
-    if partition not in clients:
-        raise ProtocolError(f"partition {partition}: the simulator draws others in round {round_index}")
-    return clients.index(partition)
+    @property
+    def noise_secret(self) -> bytes:
+        """A noise secret that anybody can compute."""
+        return SECRET_PREFIX + struct.pack(SECRET_FORMAT, self.plan.seed, self.round_index, self.position)
 
+    def encode(self, update: Update, noise_secret: bytes) -> Any:
+        """A simulated client's message; see `SecureEncoder.encode`."""
+        noise = self._noise_state(noise_secret) if noise_secret else None
+        source = SeededRandom(self.plan.seed, NOISE, self.round_index, self.position)
+        message = self.mean.encode_simulated(update, source, round_index=self.round_index, noise_state=noise)
+        return np.asarray(message)
 
-def noise_secret(seed: int, round_index: int, place: int) -> bytes:
-    """A noise secret that anybody can compute."""
-    return SECRET_PREFIX + struct.pack(SECRET_FORMAT, seed, round_index, place)
+    def settle(self, noise_secret: bytes) -> Any:
+        """The settlement of the noise that follows from a secret."""
+        return self.mean.settle(self._noise_state(noise_secret))
 
-
-def noise_state(mean: BaseMean, secret: bytes) -> NoiseState:
-    """The correlated noise of a simulated client."""
-    assert mean.noise is not None
-    return _noise_state(mean.noise, secret, mean.coordinates)
-
-
-def encode(update: Update, mean: BaseMean, seed: int, round_index: int, place: int, secret: bytes) -> Any:
-    """A simulated client's message.
-
-    Args:
-        update: The update.
-        mean: What clients send.
-        seed: The plan's seed.
-        round_index: The round.
-        place: The client's position among the clients of the round.
-        secret: Its noise secret; empty for independent noise.
-
-    Returns:
-        Integers below the modulus.
-    """
-    noise = noise_state(mean, secret) if secret else None
-    source = SeededRandom(seed, NOISE, round_index, place)
-    return np.asarray(mean.encode_simulated(update, source, round_index=round_index, noise_state=noise))
+    def _noise_state(self, noise_secret: bytes) -> NoiseState:
+        assert self.mean.noise is not None
+        return _noise_state(self.mean.noise, noise_secret, self.mean.coordinates)
 
 
 @final
@@ -106,7 +93,7 @@ class SeededNoise:
 
 
 def _noise_state(noise: CorrelatedNoise, secret: bytes, length: int) -> NoiseState:
-    seed, round_index, place = struct.unpack_from(SECRET_FORMAT, secret, len(SECRET_PREFIX))
-    like = torch.zeros(length, dtype=torch.int32)
-    state = noise.sample_sum(1, like, SeededRandom(seed, TRANSIENT, round_index, place))
-    return NoiseState(*(np.asarray(part).astype(np.int64) for part in (state.added, state.canceled)))
+    seed, round_index, position = struct.unpack_from(SECRET_FORMAT, secret, len(SECRET_PREFIX))
+    source = SeededRandom(seed, TRANSIENT, round_index, position)
+    state = noise.sample_sum(1, torch.zeros(length, dtype=torch.int32), source)
+    return NoiseState(*(np.asarray(values).astype(np.int64) for values in (state.added, state.canceled)))

@@ -46,7 +46,7 @@ def gathered(
         losses: Returns the loss of each record: `losses(net, inputs, labels)`.
         inputs: All records of the silo.
         labels: Their labels.
-        alone: Whether the model and the loss treat each record by itself, whatever else is in its batch. Then
+        alone: Whether the loss of a record does not depend on the other records of its batch. Then
             gradients are computed for whole batches, many times faster.
         settings: The settings; None: those of the run's configuration.
 

@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from rqm.core.base import BaseMean
 from rqm.flower.arrays import from_vector, to_vector, vector_length
 from rqm.flower.grid import IsolatingGrid
 from rqm.flower.messages import NEXT_RECORD, RECORD, RefusalError, read_answer, request_message
@@ -67,8 +66,7 @@ class PrivateStrategy(Strategy):
             expect_head: See `rqm.plan.guard.Guard`.
             key: See `Guard`.
             witness: See `Guard`.
-            roster: The file that the nodes' policies name. Clients then sign their keys, and nobody can impersonate
-                one.
+            roster: The file that the nodes' policies name. Clients then sign their keys and cannot be impersonated.
             seeded: Accept the answers of `seeded_mod`, and no others: for simulations. Not private; no ε is stated.
         """
         self.settings, self.strategy, self.folder = settings, strategy, Path(folder)
@@ -83,8 +81,7 @@ class PrivateStrategy(Strategy):
         self._optimizer: Optimiser | None = None
         self._train_timeout: float | None = None
         self._rounds = settings.plan.participation.rounds
-        self._arrays, self._train_content = ArrayRecord(), dict[str, Any]()
-        self._train_requests: dict[int, list[Request]] = {}
+        self._train_content: dict[str, Any] = {}
 
     @property
     def stopped(self) -> bool:
@@ -160,40 +157,30 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Begin a round up to the messages that ask for vectors, for which it is then charged."""
+        """Remember what nodes are sent; `aggregate_train` runs the round, with messages of its own."""
         config["server-round"] = server_round
-        self._arrays, self._train_content, self._grid = arrays, {"arrays": arrays, "config": config}, grid
-        machine = self._opened(arrays)
-        if self.stopped:
-            return []
-        nodes = [] if machine.is_prepared else self._wait_for_nodes(machine, server_round - 1)
-        machine.begin(server_round - 1, nodes)
-        if self.stopped:
-            log.warning("rqm: the budget ε = %s is spent: no more rounds", self.settings.plan.budget_epsilon)
-        self._exchange_until(machine, State.VECTORS)
-        return self._vector_messages(machine)
+        self._train_content, self._grid = {"arrays": arrays, "config": config}, grid
+        if self._machine is None:
+            self._machine = self._opened(arrays, grid)
+        return []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Finish a round: unmask, decode, and step."""
-        machine = self._machine
+        """Run a round, and step along its mean."""
+        machine, guard = self._machine, self.guard
         assert machine is not None
-        assert self.guard is not None
+        assert guard is not None
         if self.stopped:
             return None, None
-        if machine.state == State.VECTORS:
-            self._receive(machine, self._train_requests, replies)
-        while not machine.has_ended:
-            self._exchange_until(machine, State.VECTORS)
-            if machine.state == State.VECTORS:  # of a round that is repeated
-                messages = self._vector_messages(machine)
-                received = self._grid.send_and_receive(messages, timeout=self._train_timeout) if self._grid else []
-                self._receive(machine, self._train_requests, received)
+        self._run_round(machine, server_round - 1)
+        if self.stopped:
+            log.warning("rqm: the budget ε = %s is spent: no more rounds", guard.budget)
+            return None, None
         self.discard_reason = machine.discard_reason
         metrics = MetricRecord({"survivors": machine.survivors, **self._privacy_spent(server_round)})
         if machine.mean_vector is None:
-            charge = "and charged" if self.guard.charges[machine.round_index] else "and not charged"
+            charge = "and charged" if guard.charges[machine.round_index] else "and not charged"
             log.warning("rqm: round %d is discarded, %s: %s", server_round, charge, machine.discard_reason)
             return None, metrics
         return self._step(server_round, machine.mean_vector, machine.vector_nodes[0]), metrics
@@ -201,19 +188,17 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nobody: a client's metrics would leave it without protection. Use `evaluate_fn` on public data."""
+        """Send nothing: a client's metrics would be unprotected. Use `evaluate_fn` on public data."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nobody was asked."""
+        """There is nothing to aggregate."""
         return None
 
     # -- driving the round machine ------------------------------------------------------------------
 
-    def _opened(self, arrays: ArrayRecord) -> RoundMachine:
-        """The round machine, with its ledger; both need the size of the model."""
-        if self._machine is not None:
-            return self._machine
+    def _opened(self, arrays: ArrayRecord, grid: Grid) -> RoundMachine:
+        """A round machine, with its ledger; both need the size of the model."""
         plan = replace(self.settings.plan, dim=vector_length(arrays), model=OWN)
         mean = plan.private_mean()
         self.guard = Guard(
@@ -228,64 +213,51 @@ class PrivateStrategy(Strategy):
         )
         nodes = NodeState(self.folder, plan.participation.max_participations)
         nodes.check(len(self.guard.charges), self.settings.min_survivors)
-        self._machine = RoundMachine(
-            self.settings,
-            mean,
-            self.guard,
-            nodes,
-            self._chain(mean),
-            lambda: [] if self._grid is None else self._grid.get_node_ids(),
-            rounds=self._rounds,
-            roster=self.roster,
-        )
-        return self._machine
-
-    def _chain(self, mean: BaseMean) -> NoiseChain:
         noise: Any = mean.noise
         if noise is not None and self.seeded:
             from rqm.flower.seeded_client import SeededNoise  # noqa: PLC0415 (simulations only)
 
             noise = SeededNoise(noise)
-        return NoiseChain(noise, mean.modulus, mean.participation.window)
+        chain = NoiseChain(noise, mean.modulus, mean.participation.window)
+        return RoundMachine(
+            self.settings, mean, self.guard, nodes, chain, grid.get_node_ids, rounds=self._rounds, roster=self.roster
+        )
 
-    def _wait_for_nodes(self, machine: RoundMachine, round_index: int) -> list[int]:
+    def _run_round(self, machine: RoundMachine, round_index: int) -> None:
+        """Exchange messages until the round ends."""
+        assert self._grid is not None
+        machine.begin(round_index, [] if machine.is_prepared else self._awaited_nodes(machine, round_index))
+        while not machine.has_ended:
+            requests, is_training = machine.requests(), machine.state == State.VECTORS
+            training_nodes = set(machine.vector_nodes if is_training else [])
+            messages = [
+                request_message(node, node_requests, self._train_content if node in training_nodes else None)
+                for node, node_requests in requests.items()
+            ]
+            timeout = self._train_timeout if is_training else self.stage_timeout
+            for reply in self._grid.send_and_receive(messages, timeout=timeout):
+                self._receive(machine, requests, reply)
+            machine.advance()
+
+    def _awaited_nodes(self, machine: RoundMachine, round_index: int) -> list[int]:
         """The eligible nodes: all that are planned in a first round, enough in a later one, or when time is over."""
         has_begun = machine.node_state.participations.total() > 0
-        wanted = self.settings.min_survivors if has_begun else self.settings.plan.participation.clients
+        min_nodes = self.settings.min_survivors if has_begun else self.settings.plan.participation.clients
         end = monotonic() + self.stage_timeout
-        while len(nodes := machine.eligible_nodes(round_index)) < wanted and monotonic() <= end:
+        while len(nodes := machine.eligible_nodes(round_index)) < min_nodes and monotonic() <= end:
             sleep(min(1.0, self.stage_timeout / 10))
         return nodes
 
-    def _exchange_until(self, machine: RoundMachine, state: State) -> None:
-        """Exchange messages until a round ends or is in this state."""
-        while not machine.has_ended and machine.state != state:
-            assert self._grid is not None
-            requests = machine.requests()
-            messages = [request_message(node, asked) for node, asked in requests.items()]
-            replies = self._grid.send_and_receive(messages, timeout=self.stage_timeout)
-            self._receive(machine, requests, replies)
-
-    def _vector_messages(self, machine: RoundMachine) -> list[Message]:
-        """The messages that ask for vectors, with the model for the nodes that train."""
-        self._train_requests, nodes = machine.requests(), set(machine.vector_nodes)
-        return [
-            request_message(node, asked, self._train_content if node in nodes else None)
-            for node, asked in self._train_requests.items()
-        ]
-
-    def _receive(self, machine: RoundMachine, requests: dict[int, list[Request]], replies: Iterable[Message]) -> None:
-        """Hand the answers to the round machine, and end the exchange."""
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            for name, request in zip((RECORD, NEXT_RECORD), requests.get(node, []), strict=False):
-                try:
-                    machine.receive(request, read_answer(reply, name, seeded=self.seeded))
-                except ProtocolError as error:
-                    log.warning("rqm: node %d is lost in this round: %s", node, error)
-                    if isinstance(error, RefusalError):
-                        self.refusals[node] = str(error)
-        machine.advance()
+    def _receive(self, machine: RoundMachine, requests: dict[int, list[Request]], reply: Message) -> None:
+        """Hand a node's answers to the round machine."""
+        node = reply.metadata.src_node_id
+        for name, request in zip((RECORD, NEXT_RECORD), requests.get(node, []), strict=False):
+            try:
+                machine.receive(request, read_answer(reply, name, seeded=self.seeded))
+            except ProtocolError as error:
+                log.warning("rqm: node %d is lost in this round: %s", node, error)
+                if isinstance(error, RefusalError):
+                    self.refusals[node] = str(error)
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -311,16 +283,17 @@ class PrivateStrategy(Strategy):
 
     def _step(self, server_round: int, mean: torch.Tensor, node: int) -> ArrayRecord | None:
         """Move the model along the decoded mean."""
-        values = to_vector(self._arrays)
+        arrays = self._train_content["arrays"]
+        values = to_vector(arrays)
         if self.strategy is not None:
             trained = values + mean if self.settings.sends == "update" else values - mean
-            return _aggregated(self.strategy, server_round, from_vector(trained, self._arrays), node)
+            return _aggregated(self.strategy, server_round, from_vector(trained, arrays), node)
         if self._optimizer is None:
             plan = self.settings.plan
             self._optimizer = Optimiser(plan.server, plan.participation.rounds, values.clone())
         self._optimizer.values.copy_(values)
         self._optimizer.move(mean if self.settings.sends == "gradient" else -mean, server_round - 1)
-        return from_vector(self._optimizer.values, self._arrays)
+        return from_vector(self._optimizer.values, arrays)
 
 
 def _aggregated(strategy: Strategy, server_round: int, arrays: ArrayRecord, node: int) -> ArrayRecord | None:
