@@ -47,12 +47,12 @@ def main(grid, context):
 
     strategy = PrivateStrategy(SETTINGS, folder=sys.argv[1], stage_timeout=200)
     result = strategy.start(grid, ArrayRecord(model().state_dict()), evaluate_fn=measure)
-    found = {
+    outcome = {
         "loss": [m["loss"] for m in result.evaluate_metrics_serverapp.values()],
         "epsilon": [m["epsilon"] for m in result.train_metrics_clientapp.values()],
         "survivors": [m["survivors"] for m in result.train_metrics_clientapp.values()],
     }
-    print("FOUND " + json.dumps(found), flush=True)
+    print("FOUND " + json.dumps(outcome), flush=True)
 
 
 if __name__ == "__main__":

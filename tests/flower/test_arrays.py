@@ -21,7 +21,7 @@ ARRAYS = {
 
 
 def record(**arrays):
-    return ArrayRecord({name: Array(np.asarray(one)) for name, one in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(entry)) for name, entry in arrays.items()})
 
 
 def damaged(data):
@@ -30,30 +30,32 @@ def damaged(data):
 
 
 def test_a_vector_is_what_numpy_reads_one_array_after_the_other():
-    given = record(**ARRAYS)
-    parts = [one.numpy().reshape(-1) for name, one in given.items() if name != "count"]
-    assert to_vector(given).numpy().tobytes() == np.concatenate(parts).astype(np.float32).tobytes()
-    assert vector_length(given) == len(to_vector(given)) == 17
+    delivered = record(**ARRAYS)
+    parts = [entry.numpy().reshape(-1) for name, entry in delivered.items() if name != "count"]
+    assert to_vector(delivered).numpy().tobytes() == np.concatenate(parts).astype(np.float32).tobytes()
+    assert vector_length(delivered) == len(to_vector(delivered)) == 17
 
 
 def test_a_vector_is_a_copy_that_may_be_overwritten():
-    given = record(x=ARRAYS["plain"])
-    to_vector(given).zero_()
-    assert to_vector(given).tolist() == [0, 1, 2, 3, 4, 5]
+    delivered = record(x=ARRAYS["plain"])
+    to_vector(delivered).zero_()
+    assert to_vector(delivered).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_record_comes_back_with_the_parts_of_a_vector_in_its_own_types():
-    given = record(**ARRAYS)
-    again = from_vector(2 * to_vector(given), given)
-    for name, one in given.items():
-        expected = one.numpy() if name == "count" else (2 * one.numpy().astype(np.float32)).astype(one.numpy().dtype)
-        assert again[name].numpy().dtype == one.numpy().dtype
+    delivered = record(**ARRAYS)
+    again = from_vector(2 * to_vector(delivered), delivered)
+    for name, entry in delivered.items():
+        expected = (
+            entry.numpy() if name == "count" else (2 * entry.numpy().astype(np.float32)).astype(entry.numpy().dtype)
+        )
+        assert again[name].numpy().dtype == entry.numpy().dtype
         assert (again[name].numpy() == expected).all(), name
 
 
 def test_a_record_of_a_vector_does_not_change_with_it():
-    given, values = record(x=ARRAYS["plain"]), torch.ones(6)
-    again = from_vector(values, given)
+    delivered, values = record(x=ARRAYS["plain"]), torch.ones(6)
+    again = from_vector(values, delivered)
     values.zero_()
     assert to_vector(again).tolist() == [1] * 6
 
@@ -77,9 +79,9 @@ def test_bytes_that_are_no_array_are_refused(data):
 
 
 def test_arrays_in_another_form_are_refused():
-    given = ArrayRecord({"x": Array("float32", (1,), "something else", bytes(200))})
+    delivered = ArrayRecord({"x": Array("float32", (1,), "something else", bytes(200))})
     with pytest.raises(TypeError, match="something else"):
-        to_vector(given)
+        to_vector(delivered)
 
 
 def test_a_record_without_floats_is_no_vector():

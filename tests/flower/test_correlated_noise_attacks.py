@@ -33,7 +33,10 @@ class Renumbering(RoundMachine):
     def requests(self):
         requests = super().requests()
         if self.round_index == 1 and self.state == State.VECTORS:
-            return {node: [replace(one, client=one.client + 4) for one in asked] for node, asked in requests.items()}
+            return {
+                node: [replace(entry, client=entry.client + 4) for entry in requests]
+                for node, requests in requests.items()
+            }
         return requests
 
     def _finish(self, secure_sum):
@@ -47,8 +50,8 @@ def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, 
     config = {**CONFIG, "rqm.rounds": 2, "rqm.min-separation": 1}
     grid, settlements = Watched(config, nodes=4), {}
 
-    def away(told):
-        if told["round_index"] == 1 and not settlements:
+    def away(fields):
+        if fields["round_index"] == 1 and not settlements:
             settlements.update({node: settlement_of(context.state) for node, context in grid.contexts.items()})
         return False
 
@@ -57,7 +60,7 @@ def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, 
     server.start(grid, arrays(model()))
     sums = server._machine.sums
     mean = Settings.from_run_config(config).plan.private_mean(len(sums[0]))
-    added = sum(noise_state(mean, one.noise_secret).added for one in settlements.values())
+    added = sum(noise_state(mean, entry.noise_secret).added for entry in settlements.values())
     coins = (sums[0] - added) % mean.modulus
     assert coins.max() <= 4  # what the attacker would know
     assert not any(((total + added) % mean.modulus == 0).all() for total in sums[1:])
@@ -102,24 +105,24 @@ def test_a_settlement_is_sent_whatever_the_noise_is():
 class Following:
     """A round of some nodes, in a chain; each remembers in it what it knew when the round began, whatever comes."""
 
-    def __init__(self, grid, nodes, link, owed=None, lost=None):
-        self.grid, self.nodes, self.link, self.lost, self.name = grid, nodes, link, lost, new_round()
-        self.settings, self.dim = Settings.from_run_config(CONFIG), sum(one.numel() for one in model().parameters())
-        self.server = Server(self.settings.params(self.dim, self.name, b"", link), previous=owed)
+    def __init__(self, grid, nodes, link, settlement=None, missing=None):
+        self.grid, self.nodes, self.link, self.missing, self.name = grid, nodes, link, missing, new_round()
+        self.settings, self.dim = Settings.from_run_config(CONFIG), sum(entry.numel() for entry in model().parameters())
+        self.server = Server(self.settings.params(self.dim, self.name, b"", link), previous=settlement)
         self.states = {node: copy.deepcopy(grid.contexts[node].state) for node in nodes}
-        self.inbox, self.said = dict.fromkeys(range(len(nodes)), b""), set()
+        self.inbox, self.output = dict.fromkeys(range(len(nodes)), b""), set()
 
     def step(self, stage):
         for number, message in self.inbox.items():
             node = self.nodes[number]
-            if stage >= Kind.MASKED and node == self.lost:
+            if stage >= Kind.MASKED and node == self.missing:
                 continue
             request = Request(stage, self.name, self.link.turn, self.dim, number, message, self.link)
-            asked = request_message(node, [request], {"arrays": arrays(model())})
+            requests = request_message(node, [request], {"arrays": arrays(model())})
             self.grid.contexts[node].state = self.states[node]
-            reply = self.grid.app(asked, self.grid.contexts[node])
+            reply = self.grid.app(requests, self.grid.contexts[node])
             if reply.has_error():
-                self.said.add(reply.error.reason)
+                self.output.add(reply.error.reason)
             else:
                 self.server.receive(reply.content.config_records["rqm"]["message"], number)
         self.inbox = {} if stage == Kind.REVEAL else self.server.advance()
@@ -135,24 +138,24 @@ def test_two_rounds_at_once_that_follow_one_sum_do_not_both_take_its_noise_back(
     sum_ = Following(grid, first, Link(b"chain", 0))
     for stage in STAGES:
         sum_.step(stage)
-    owed = sum_.server.settlement()
+    settlement = sum_.server.settlement()
     for node in first:
         grid.contexts[node].state = sum_.states[node]
     secrets = [settlement_of(sum_.states[node]).noise_secret for node in first]
-    link = Link(b"chain", 1, 4, owed.name)
-    one, other = (Following(grid, [*others, *first], link, owed, lost) for lost in (103, 100))
+    link = Link(b"chain", 1, 4, settlement.name)
+    entry, another = (Following(grid, [*others, *first], link, settlement, missing) for missing in (103, 100))
     for stage in STAGES[:2]:
-        one.step(stage)
-        other.step(stage)
+        entry.step(stage)
+        another.step(stage)
     for stage in STAGES[2:]:
-        one.step(stage)
-    assert one.server.recovered_secrets() == {3: secrets[3]}
+        entry.step(stage)
+    assert entry.server.recovered_secrets() == {3: secrets[3]}
     with (
         pytest.raises(Aborted, match="5 clients are left after MASKED: must be at least 6") if marked else nullcontext()
     ):
         for stage in STAGES[2:]:
-            other.step(stage)
+            another.step(stage)
     if marked:
-        assert other.said == {"rqm: this client has answered that stage already, and answers nothing twice"}
+        assert another.output == {"rqm: this client has answered that stage already, and answers nothing twice"}
     else:
-        assert other.server.recovered_secrets() == {0: secrets[0]}
+        assert another.server.recovered_secrets() == {0: secrets[0]}

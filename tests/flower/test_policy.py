@@ -61,17 +61,17 @@ ASKED_FOR = {
 @pytest.mark.parametrize("reason", ASKED_FOR)
 def test_a_server_that_orders_less_noise_gets_no_key(policy, reason, tmp_path):
     _, private, grid = held_to(policy, {**CONFIG, **ASKED_FOR[reason]}, tmp_path / "run")
-    assert {stage for stage, _ in grid.asked} == {Kind.KEYS}
-    assert not any(reply.has_content() for _, reply in grid.seen)
-    assert len(private.refusals) == len({message.metadata.dst_node_id for _, message in grid.asked})
-    assert all(reason in said for said in private.refusals.values())
+    assert {stage for stage, _ in grid.requests} == {Kind.KEYS}
+    assert not any(reply.has_content() for _, reply in grid.observed)
+    assert len(private.refusals) == len({message.metadata.dst_node_id for _, message in grid.requests})
+    assert all(reason in output for output in private.refusals.values())
 
 
 def test_a_node_without_a_policy_takes_part_in_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
     _, private, grid = held_to({}, CONFIG, tmp_path / "run", key=tmp_path / "key")
-    assert not any(reply.has_content() for _, reply in grid.seen)
-    assert all("this node has no policy" in said for said in private.refusals.values())
+    assert not any(reply.has_content() for _, reply in grid.observed)
+    assert all("this node has no policy" in output for output in private.refusals.values())
 
 
 @pytest.mark.parametrize("text", [None, "owner's limits", "trust_server = true\n"])
@@ -90,7 +90,7 @@ def test_a_seeded_client_refuses_unless_its_policy_trusts_the_server(text, polic
     if text and text.startswith("trust"):
         assert survivors(result) == [6, 6]
         return
-    assert not any(reply.has_content() for _, reply in grid.seen)
+    assert not any(reply.has_content() for _, reply in grid.observed)
     expected = "must be trust_server = true" if text else "this node has no policy"
     assert private.refusals
     assert all(expected in refusal for refusal in private.refusals.values())
@@ -111,9 +111,9 @@ def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, t
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
     path = Path(policy["rqm-policy"])
     path.write_text(path.read_text().replace("max_participations = 10", "max_participations = 2"))
-    for turn in range(3):  # another ledger, another server
-        result, private, _ = held_to(policy, CONFIG, tmp_path / str(turn), key=tmp_path / "key")
-        assert survivors(result) == ([6, 6] if turn == 0 else [0, 0])
+    for round_index in range(3):  # another ledger, another server
+        result, private, _ = held_to(policy, CONFIG, tmp_path / str(round_index), key=tmp_path / "key")
+        assert survivors(result) == ([6, 6] if round_index == 0 else [0, 0])
     assert "max_participations = 3: must be at most 2" in str(private.refusals)
 
 

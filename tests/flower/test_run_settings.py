@@ -17,27 +17,29 @@ def settings(**changes):
 
 
 def test_equal_settings_have_one_encoding_for_each_size_of_model():
-    one, other = settings(), pickle.loads(pickle.dumps(settings()))
-    assert one.mean(20) is other.mean(20)
-    assert one.mean(20) == one.plan.private_mean(20)
-    assert one.mean(21).dim == 21
-    assert one.mean(20) != settings(rounds=4).mean(20)
+    entry, another = settings(), pickle.loads(pickle.dumps(settings()))
+    assert entry.mean(20) is another.mean(20)
+    assert entry.mean(20) == entry.plan.private_mean(20)
+    assert entry.mean(21).dim == 21
+    assert entry.mean(20) != settings(rounds=4).mean(20)
 
 
 def test_what_is_remembered_is_not_sent_along():
-    one = settings()
-    before = len(pickle.dumps(one))
-    one.params(10, b"round")
-    one.mean(10)
-    assert len(pickle.dumps(one)) == before
+    entry = settings()
+    earlier = len(pickle.dumps(entry))
+    entry.params(10, b"round")
+    entry.mean(10)
+    assert len(pickle.dumps(entry)) == earlier
 
 
 def test_every_round_has_parameters_of_its_own():
-    one = settings()
-    first = one.params(10, b"first")
-    assert one.params(10, b"first") is first
-    assert {one.params(10, b"second").round, one.params(10, b"first", bytes(32)).roster} == {b"second", bytes(32)}
-    assert len({one.params(*given).digest for given in ((10, b"first"), (10, b"second"), (11, b"first"))}) == 3
+    entry = settings()
+    first = entry.params(10, b"first")
+    assert entry.params(10, b"first") is first
+    assert {entry.params(10, b"second").round, entry.params(10, b"first", bytes(32)).roster} == {b"second", bytes(32)}
+    assert (
+        len({entry.params(*delivered).digest for delivered in ((10, b"first"), (10, b"second"), (11, b"first"))}) == 3
+    )
     assert settings(threshold=3).params(10, b"first").threshold == 3
     with pytest.raises(ProtocolError, match="chain"):
-        one.params(10, b"first", b"", Link(b"chain", 0))
+        entry.params(10, b"first", b"", Link(b"chain", 0))
