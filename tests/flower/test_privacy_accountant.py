@@ -57,7 +57,7 @@ def test_what_is_refused():
         DiscreteAccountant(poisson)
     with pytest.raises(TypeError, match="sends integers"):
         DiscreteEvent(Noiseless(clip=1.0), 100, DIM, 1.0, 100, 10_000)
-    with pytest.raises(ValueError, match="honest = 101"):
+    with pytest.raises(ValueError, match="honest_clients = 101"):
         DiscreteEvent(MECH, 101, DIM, 1.0, 100, 10_000)
     accountant = DiscreteAccountant(ALONE)
     with pytest.raises(ValueError, match="population_size = 500"):

@@ -191,13 +191,14 @@ def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
     first = NodeGuard(record, tmp_path / "first")
     first.charge(silos, 51, 0)
     with pytest.raises(
-        PolicyError, match="it took part in rounds for a record, add-or-remove-one, and what these cost a user"
+        PolicyError, match=r"took part in rounds that protect a record \(add-or-remove-one\), and their cost for a user"
     ):
         NodeGuard(user, tmp_path / "first").allow(users, 51, b"more")
     everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.sampling-rate"}
     replaced = Settings.from_run_config(everything | {"rqm.neighboring": "replace-one"}).plan
     with pytest.raises(
-        PolicyError, match="unit = record, neighboring = replace-one: it took part in rounds for a record"
+        PolicyError,
+        match="unit = record, neighboring = replace-one: must stay what it was: this node took part in rounds",
     ):
         NodeGuard(Policy(**wide, **RECORD, neighboring="replace-one"), tmp_path / "first").allow(replaced, 51, b"more")
     second = NodeGuard(user, tmp_path / "second")

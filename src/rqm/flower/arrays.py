@@ -1,13 +1,10 @@
 """Flower's records of arrays as one flat vector, and back."""
 
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
-
-_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def to_vector(record: ArrayRecord) -> torch.Tensor:
@@ -31,31 +28,21 @@ def from_vector(vector: torch.Tensor, template: ArrayRecord) -> ArrayRecord:
         The record.
     """
     values, start, arrays = vector.numpy(), 0, {}
-    for name, array in ((name, _view(array)) for name, array in template.items()):
-        chunk = array
-        if _is_trained(array):
-            chunk = values[start : start + array.size].astype(array.dtype, copy=False).reshape(array.shape)
-            start += array.size
+    for name, array in template.items():
+        chunk = array.numpy()
+        if _is_trained(chunk):
+            end = start + chunk.size
+            chunk, start = values[start:end].astype(chunk.dtype, copy=False).reshape(chunk.shape), end
         arrays[name] = Array(np.ascontiguousarray(chunk))
     return ArrayRecord(arrays)
 
 
 def _trained_arrays(record: ArrayRecord) -> list[Any]:
-    arrays = [array.reshape(-1) for array in map(_view, record.values()) if _is_trained(array)]
-    if not arrays:
+    arrays = [array.numpy() for array in record.values()]
+    trained = [array.reshape(-1) for array in arrays if _is_trained(array)]
+    if not trained:
         raise ValueError("the record holds no floating-point array: there is nothing to train")
-    return arrays
-
-
-def _view(array: Array) -> Any:
-    """`array.numpy()` without a copy, read-only, because models are large."""
-    file = BytesIO(array.data)
-    read = _HEADER_READERS.get(np.lib.format.read_magic(file)) if array.stype == "numpy.ndarray" else None
-    shape, is_fortran, dtype = read(file) if read is not None else ((), False, np.dtype(object))
-    if dtype.hasobject:
-        return np.asarray(array.numpy())  # or says what is wrong with it
-    values = np.frombuffer(array.data, dtype, count=int(np.prod(shape, dtype=np.int64)), offset=file.tell())
-    return values.reshape(shape, order="F" if is_fortran else "C")
+    return trained
 
 
 def _is_trained(array: Any) -> bool:

@@ -95,7 +95,15 @@ class _Node:
         self.context, self._settings, self.seeded = context, settings, seeded
 
     def reply(self, message: Message, call_next: Train) -> Message:
-        """Answer the requests in a message."""
+        """Answer the requests in a message.
+
+        Args:
+            message: The server's message.
+            call_next: The app.
+
+        Returns:
+            The answers, or an error with the reason.
+        """
         records = message.content.config_records
         if message.metadata.message_type != MessageType.TRAIN or RECORD not in records:
             return _error(message, "not a message of a private round: its answer would leave the client unprotected")

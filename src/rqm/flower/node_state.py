@@ -1,6 +1,5 @@
 """What the server remembers of nodes, in files beside the ledger: participations, and who corrupted rounds."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -95,7 +94,7 @@ def _read(path: Path, kind: type[Value]) -> dict[int, Value]:
     expected = "a number of participations" if kind is int else "a reason"
     entries = read_json(path, "nodes") if path.exists() else {}
     for node, value in entries.items():
-        if not re.fullmatch("0|[1-9][0-9]{0,19}", node) or type(value) is not kind or str(value).startswith("-"):
+        if not node.isdecimal() or type(value) is not kind or str(value).startswith("-"):
             raise ValueError(f"{path}: is damaged: {shown(node)}: {shown(value)} must be a node and {expected}")
     return {int(node): value for node, value in entries.items()}
 

@@ -52,14 +52,27 @@ class NoiseChain:
         return Link(self.name, round_index, len(self.settlement.members), self.settlement.name)
 
     def can_send_vector(self, node: int, round_index: int) -> bool:
-        """Whether a node may be asked for a vector: it settles nothing, and its last vector is long enough ago."""
+        """Whether a node may be asked for a vector.
+
+        Args:
+            node: The node.
+            round_index: The round.
+
+        Returns:
+            Whether it settles nothing then, and sent its last vector at least `min_separation` rounds earlier.
+        """
         if self.noise is None:
             return True
         last = self._last_rounds.get(node)
         return node not in self.settling_nodes and (last is None or round_index >= last + self.min_separation)
 
     def record_participants(self, nodes: Sequence[int], round_index: int) -> None:
-        """Remember which nodes are asked for a vector in a round."""
+        """Remember which nodes are asked for a vector.
+
+        Args:
+            nodes: The nodes. A repeated round has some of them again.
+            round_index: The round.
+        """
         self._last_rounds |= dict.fromkeys(nodes, round_index)
 
     def recover(self, total: Any, server: Server) -> Any:

@@ -33,7 +33,7 @@ class DiscreteEvent:
 
     Attributes:
         mechanism: The mechanism, one that sends integers.
-        honest: The fewest honest clients in the sum.
+        honest_clients: The fewest honest clients in the sum.
         dim: Coordinates of a vector.
         l2_clip: The largest L2 norm of a vector.
         sample_size: Clients of the round.
@@ -41,7 +41,7 @@ class DiscreteEvent:
     """
 
     mechanism: Mechanism
-    honest: int
+    honest_clients: int
     dim: int
     l2_clip: float
     sample_size: int
@@ -53,7 +53,7 @@ class DiscreteEvent:
             raise TypeError(f"mechanism = {self.mechanism!r}: must be one that sends integers")
         whole("population_size", self.population_size, 1)
         whole("sample_size", self.sample_size, 1, self.population_size)
-        whole("honest", self.honest, 1, self.sample_size)
+        whole("honest_clients", self.honest_clients, 1, self.sample_size)
         Release(self.mechanism, self.dim, self.l2_clip)
 
 
@@ -113,27 +113,22 @@ class DiscreteAccountant:
                 f"mechanism = {event.mechanism.kind!r}: has levels inside its clip, for which certificates take "
                 "minutes; use a wider margin, or fewer levels"
             )
-        self._threat_model(event).check(self._participation(event, count))
+        _, participation, threat_model = self._release(event, count)
+        threat_model.check(participation)
         return self._events + Counter({event: count})
 
-    def _participation(self, event: DiscreteEvent, count: int) -> Participation:
-        return Participation(event.sample_size, count, event.population_size, "uniform")
-
-    def _threat_model(self, event: DiscreteEvent) -> ThreatModel:
+    def _release(self, event: DiscreteEvent, count: int) -> tuple[Release, Participation, ThreatModel]:
+        """What identical events release, from whom, and to whom."""
         neighboring: Neighboring = "replace-one" if self._adversary == "outsider" else "zero-out"
-        return ThreatModel(self._adversary, neighboring, honest_clients=event.honest)
+        return (
+            Release(event.mechanism, event.dim, event.l2_clip),
+            Participation(event.sample_size, count, event.population_size, "uniform"),
+            ThreatModel(self._adversary, neighboring, honest_clients=event.honest_clients),
+        )
 
     def _spent(self, events: Counter[DiscreteEvent], delta: float) -> EpsilonResult:
         real("delta", delta, "above 0 and below 1", 0, 1)
-        parts = [
-            (
-                Release(event.mechanism, event.dim, event.l2_clip),
-                self._participation(event, count),
-                self._threat_model(event),
-            )
-            for event, count in events.items()
-        ]
-        return account_together(parts, delta)
+        return account_together([self._release(event, count) for event, count in events.items()], delta)
 
     def get_epsilon(self, delta: float) -> float:
         """ε of everything so far."""

@@ -48,7 +48,15 @@ class SeededEncoder:
         return SECRET_PREFIX + struct.pack(SECRET_FORMAT, self.plan.seed, self.round_index, self.position)
 
     def encode(self, update: Update, noise_secret: bytes) -> Any:
-        """A simulated client's message; see `SecureEncoder.encode`."""
+        """A simulated client's message.
+
+        Args:
+            update: The update.
+            noise_secret: The client's secret for correlated noise; empty for independent noise.
+
+        Returns:
+            Integers below the modulus.
+        """
         noise = self._noise_state(noise_secret) if noise_secret else None
         source = SeededRandom(self.plan.seed, NOISE, self.round_index, self.position)
         message = self.mean.encode_simulated(update, source, round_index=self.round_index, noise_state=noise)

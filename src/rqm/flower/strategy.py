@@ -157,7 +157,17 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Remember what nodes are sent; `aggregate_train` runs the round, with messages of its own."""
+        """Prepare a round; `aggregate_train` sends its messages.
+
+        Args:
+            server_round: The round, from 1; it is added to the configuration as `server-round`.
+            arrays: The model.
+            config: Sent to the nodes that train.
+            grid: Where messages are sent.
+
+        Returns:
+            Nothing: a round takes several exchanges, not one.
+        """
         config["server-round"] = server_round
         self._train_content, self._grid = {"arrays": arrays, "config": config}, grid
         if self._machine is None:
@@ -167,7 +177,15 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Run a round, and step along its mean."""
+        """Run a round, and step along its mean.
+
+        Args:
+            server_round: The round, from 1.
+            replies: Empty, since nothing was sent in Flower's own exchange.
+
+        Returns:
+            The new model, None if the round was discarded; and the metrics `survivors` and `epsilon`.
+        """
         machine, guard = self._machine, self.guard
         assert machine is not None
         assert guard is not None
@@ -188,11 +206,29 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send nothing: a client's metrics would be unprotected. Use `evaluate_fn` on public data."""
+        """Send nothing: a client's metrics would be unprotected. Use `evaluate_fn` on public data.
+
+        Args:
+            server_round: Not used.
+            arrays: Not used.
+            config: Not used.
+            grid: Not used.
+
+        Returns:
+            No messages.
+        """
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """There is nothing to aggregate."""
+        """There is nothing to aggregate.
+
+        Args:
+            server_round: Not used.
+            replies: Empty.
+
+        Returns:
+            None.
+        """
         return None
 
     # -- driving the round machine ------------------------------------------------------------------

@@ -29,7 +29,16 @@ def local_data(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, to
 
 
 def losses(net: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of every example."""
+    """The loss of each example.
+
+    Args:
+        net: The model.
+        inputs: The examples, a row each.
+        labels: Their labels.
+
+    Returns:
+        As many losses.
+    """
     return functional.cross_entropy(net(inputs), labels, reduction="none")
 
 
