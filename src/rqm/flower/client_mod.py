@@ -34,8 +34,6 @@ SETTLED_MARK = max(STAGES) + 1
 """The mark, after all stages of a round, that the noise which was added in it is settled."""
 PRECONDITION_FAILED = 6
 """Flower's error code for a mod that refuses a message (`ErrorCode.MOD_FAILED_PRECONDITION`)."""
-MARKS_FOLDER = "spent"
-MARK_BYTES = 256
 
 
 def private_mod(message: Message, context: Context, call_next: Train) -> Message:
@@ -244,7 +242,7 @@ def mark_answered(fingerprint: str, stage: int) -> None:
     Raises:
         ProtocolError: If the client has answered this stage or a later one, or if the mark was deleted meanwhile.
     """
-    folder = state_folder() / MARKS_FOLDER
+    folder = state_folder() / "spent"
     if not folder.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(folder.parent)
@@ -254,7 +252,7 @@ def mark_answered(fingerprint: str, stage: int) -> None:
         lock(file, wait=True)
         if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file)):
             raise ProtocolError("the mark of what this client has answered was deleted meanwhile")
-        answered = os.pread(file, MARK_BYTES, 0)
+        answered = os.pread(file, 256, 0)
         if any(earlier >= stage for earlier in answered):
             raise ProtocolError("this client has answered that stage already, and answers nothing twice")
         if os.pwrite(file, bytes([stage]), len(answered)) != 1:

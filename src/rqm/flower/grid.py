@@ -18,8 +18,6 @@ from flwr.serverapp import Grid
 from rqm._util.checks import shown
 
 log = logging.getLogger("flwr")
-SHORTEST_WAIT, LONGEST_WAIT, WAIT_FRACTION = 0.02, 3.0, 0.1
-"""Seconds between two looks for a reply: a fraction of the time since the first look, between two bounds."""
 
 
 @final
@@ -71,7 +69,8 @@ class IsolatingGrid:
                     if reply is None and not is_over.is_set():
                         log.warning("rqm: the reply of node %d is missing, or in another node's name", node)
                     break
-                is_over.wait(min(max(SHORTEST_WAIT, WAIT_FRACTION * (monotonic() - start)), LONGEST_WAIT))
+                # Short waits for quick replies, and few looks for slow ones; Flower itself looks every 3 seconds.
+                is_over.wait(min(max(0.02, 0.1 * (monotonic() - start)), 3.0))
         except Exception as error:  # a reply is bytes that anybody can have made
             log.warning("rqm: the reply of node %d cannot be read: %s", node, shown(str(error)))
         replies.put(reply)

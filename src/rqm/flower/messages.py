@@ -19,7 +19,6 @@ NUMBER_LIMITS = {"stage": 255, "round_index": 2**31 - 1, "dim": 2**31, "client":
 """The largest value of each number in a request; the protocol has 32 bits for them."""
 CHAIN_DEFAULTS: dict[str, Any] = {"chain": b"", "settling": 0, "previous_sum": b""}
 """The values that are omitted without correlated noise."""
-NAME_BYTES, SUM_NAME_BYTES = 255, 32
 
 
 class RefusalError(ProtocolError):
@@ -73,9 +72,9 @@ def read_request(record: ConfigRecord) -> Request:
             raise ProtocolError(f"{name} = {shown(value)}: must be {allowed}")
         values[name] = value
     settling, previous_sum = values["settling"], values["previous_sum"]
-    if len(values["chain"]) > NAME_BYTES or len(previous_sum) != (SUM_NAME_BYTES if settling else 0):
+    if len(values["chain"]) > 255 or len(previous_sum) != (32 if settling else 0):
         raise ProtocolError(f"settling = {settling}: must come with the name of the sum that is settled")
-    if values["stage"] not in STAGES or not values["dim"] or not 1 <= len(values["round"]) <= NAME_BYTES:
+    if values["stage"] not in STAGES or not values["dim"] or not 1 <= len(values["round"]) <= 255:
         raise ProtocolError(f"stage = {values['stage']}, dim = {values['dim']}: not what a client can be asked for")
     link = Link(values["chain"], values["round_index"], settling, previous_sum) if values["chain"] else None
     return Request(

@@ -49,9 +49,6 @@ class State(Enum):
     OUT_OF_BUDGET = "out of budget"
 
 
-ENDED = (State.DONE, State.DISCARDED, State.OUT_OF_BUDGET)
-
-
 @final
 @dataclass
 class SecureSum:
@@ -148,7 +145,7 @@ class RoundMachine:
     @property
     def has_ended(self) -> bool:
         """Whether the current round has ended."""
-        return self.state in ENDED
+        return self.state in (State.DONE, State.DISCARDED, State.OUT_OF_BUDGET)
 
     @property
     def is_prepared(self) -> bool:
@@ -224,8 +221,7 @@ class RoundMachine:
         current = self._current
         if self.has_ended or current is None:
             return
-        following = self._next if len(self._in_progress()) > 1 else None
-        if following is not None:
+        for following in self._in_progress()[1:]:
             self._advance_next(following)
         try:
             if self.state == State.REVEAL:
