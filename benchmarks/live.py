@@ -111,12 +111,12 @@ def apps(folder: Path) -> tuple[Path, Path]:
 
 def timed(federation: Any, app: Path, limit: float = 500) -> Timed:
     """Run an app; what its server says of its exchanges."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         code = federation.run("", limit, app)
     if code:
-        raise RuntimeError(f"{app.name} did not come to its end:\n{said.getvalue()[-3000:]}")
-    plain = re.sub("\x1b\\[[0-9;]*m", "", said.getvalue())
+        raise RuntimeError(f"{app.name} did not come to its end:\n{output.getvalue()[-3000:]}")
+    plain = re.sub("\x1b\\[[0-9;]*m", "", output.getvalue())
     return [tuple(json.loads(line.split(TIMING_PREFIX)[1])) for line in plain.splitlines() if TIMING_PREFIX in line]
 
 
@@ -171,18 +171,18 @@ def compared(empty: Timed, ours: Timed) -> dict[str, Any]:
 
 def seconds_of(exchanges: Timed, kind: str | None = None) -> list[float]:
     """How long all but the first took, of all nodes, of a kind."""
-    return [seconds for what, count, seconds in exchanges[1:] if count == 4 and kind in (None, what)]
+    return [seconds for purpose, count, seconds in exchanges[1:] if count == 4 and kind in (None, purpose)]
 
 
 def main() -> None:
     """Measure, save, and say."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
-    given = parser.parse_args()
-    found = {**measure(), "command": "python -m benchmarks.live --out results"}
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "live.json").write_text(json.dumps(found, indent=1) + "\n")
-    json.dump(found, sys.stdout, indent=1)
+    options = parser.parse_args()
+    results = {**measure(), "command": "python -m benchmarks.live --out results"}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "live.json").write_text(json.dumps(results, indent=1) + "\n")
+    json.dump(results, sys.stdout, indent=1)
 
 
 if __name__ == "__main__":
