@@ -88,7 +88,7 @@ def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
     + [pytest.param(stage, CONFIG, marks=pytest.mark.slow) for stage in (Kind.SHARES, Kind.ACKS, Kind.REVEAL)]
     + [pytest.param(Kind.MASKED, KEPT, marks=pytest.mark.slow)],
 )
-def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):
+def test_the_noise_of_a_node_that_drops_out_before_it_settles_is_recovered(stage, config, tmp_path):
     whole, _, _ = run(tmp_path / "whole", config, grid=InTurn(config), seeded=True)
     someone = 100 + Participants(Settings.from_run_config(config).plan, NODES).choose(2)[1]
     grid = InTurn(config, lambda node, now, round_index: node == someone and round_index == 3 and now >= stage)
@@ -96,7 +96,7 @@ def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_aga
     assert (values_of(result.arrays) == values_of(whole.arrays)).all()
 
 
-def test_a_node_that_is_lost_in_its_own_round_owes_nothing(tmp_path):
+def test_a_node_that_drops_out_in_its_own_round_settles_nothing(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
     someone = 100 + Participants(plan, NODES).choose(2)[1]
     for stage, survivors in ((Kind.MASKED, 3), (Kind.REVEAL, 4)):
@@ -149,7 +149,7 @@ def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_
     assert outcome.epsilon <= checked.epsilon * 1.001
 
 
-def test_with_too_few_second_messages_the_chain_is_broken_and_the_run_goes_on(tmp_path):
+def test_with_too_few_settlements_a_new_chain_begins_and_the_run_goes_on(tmp_path):
     grid = Watched(CONFIG, lambda fields: fields["round_index"] == 2 and fields["client"] in (4, 5))
     result, _, _ = run(tmp_path, grid=grid)
     assert [result.train_metrics_clientapp[round_index]["survivors"] for round_index in range(1, 7)] == [
@@ -254,7 +254,7 @@ class Paired(Watched):
         return outcome
 
 
-def test_noise_is_taken_back_once_whatever_the_node_remembers(tmp_path):
+def test_noise_is_settled_once_whatever_the_node_remembers(tmp_path):
     """A process that died after its answer left, before its state was saved; and a server that asks again."""
     grid = Paired(CONFIG)
     run(tmp_path, grid=grid)
@@ -281,7 +281,7 @@ def test_noise_is_taken_back_once_whatever_the_node_remembers(tmp_path):
 @pytest.mark.parametrize(
     "change", [{"round_index": 4}, {"chain": b"other"}, {"previous_sum": bytes(32)}, {"settling": 3}]
 )
-def test_a_second_message_goes_into_no_other_round(change, tmp_path):
+def test_a_settlement_goes_into_no_other_round(change, tmp_path):
     grid = Paired({**CONFIG, "rqm.rounds": 4})
     run(tmp_path, config={**CONFIG, "rqm.rounds": 4}, grid=grid)
 

@@ -44,7 +44,7 @@ def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(
     assert [entry["round"] for entry in charged] == [0, 1]
 
 
-CANCELLED = """\
+CORRELATED = """\
 clients = 3
 min-survivors = 2
 rounds = 4
@@ -68,18 +68,18 @@ levels = 2
 
 
 @pytest.mark.slow  # four minutes, mostly of waiting
-def test_noise_is_taken_back_and_that_of_a_node_killed_between_its_two_messages_is_found_again(tmp_path):
+def test_noise_is_settled_and_that_of_a_node_killed_between_its_two_messages_is_recovered(tmp_path):
     app = written(tmp_path / "app")
     earlier, later = (app / "pyproject.toml").read_text().split("[tool.flwr.app.config.rqm]\n")
     later = later.split("[tool.flwr.app.config.rqm.transforms]\n")[1]
-    (app / "pyproject.toml").write_text(f"{earlier}[tool.flwr.app.config.rqm]\n{CANCELLED}{later}")
+    (app / "pyproject.toml").write_text(f"{earlier}[tool.flwr.app.config.rqm]\n{CORRELATED}{later}")
     (app / "policy.toml").write_text(POLICY.replace("= 4", "= 3").replace('["rqm"]', '["rounding"]'))
     options = ["--ledger", tmp_path / "ledger", "--kill-owing"]
     done = federation(app, *options, "--nodes", "6", "--limit", "500")
     output = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
     assert done.returncode == 0, output[-3000:] + done.stderr[-6000:]
     assert output.count("between its two messages") == 1
-    assert output.count("is gone, and its noise was found through the others") == 1
+    assert output.count("its noise was recovered from the shares of the others") == 1
     assert "its noise stays in the model" not in output
     assert "round 2 is discarded" not in output  # a later one may be: who was killed is still listed for a minute
     charged = [json.loads(line) for line in (tmp_path / "ledger" / "ledger.jsonl").read_text().splitlines()[1:]]
@@ -99,11 +99,11 @@ def test_nodes_refuse_a_server_that_orders_less_noise(tmp_path):
     assert len(re.findall(r"it says 'rqm: the policy of this node: ε for a release = ", output)) == 2 * 4
     assert "'survivors': 3" not in output
     assert "'survivors': 4" not in output
-    assert "round 2 is discarded, and charged: 0 clients are left after KEYS" in output
+    assert "round 2 is discarded, and not charged: 0 clients are left after KEYS" in output
 
 
 @pytest.mark.slow  # three minutes, mostly of waiting
-def test_the_walk_of_the_page_from_nothing_to_a_signed_federation(tmp_path):
+def test_the_commands_of_the_page_lead_from_nothing_to_a_signed_federation(tmp_path):
     """Every command of it, as it stands there, in a folder of its own."""
     page = (ROOT / "docs" / "deploy.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.M)

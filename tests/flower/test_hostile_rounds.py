@@ -289,7 +289,7 @@ def trained(grid, config, folder, monkeypatch):
     return private.start(grid, arrays(model())), private, read(folder / LEDGER).charges
 
 
-def test_a_round_that_is_spoilt_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):
+def test_a_round_that_is_corrupted_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):
     """The second time before its end: nodes would forget the next round, which was prepared beside the first time."""
     observed = []
 
@@ -312,7 +312,7 @@ def test_a_round_that_is_spoilt_twice_costs_the_next_one_nothing(tmp_path, monke
 ALL = {**CONFIG, "rqm.min-survivors": 6}
 
 
-def test_who_is_proved_a_liar_costs_the_next_round_nothing(tmp_path, monkeypatch):
+def test_a_node_that_is_proved_malicious_costs_the_next_round_nothing(tmp_path, monkeypatch):
     """Without him too few of those are left whom it was prepared with; others are there."""
     present = [range(100, 106), [100, *range(106, 111)], range(106, 112)]
     result, _, spent = trained(Coming(ALL, present, wrong={100}), ALL, tmp_path, monkeypatch)
