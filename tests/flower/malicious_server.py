@@ -181,8 +181,8 @@ def correlations(attacker, levels):
     """Of what was sent with every writer's true gradient, times √d: for noise, normal numbers."""
     mean = attacker.settings.plan.private_mean(attacker.dim)
     for number in range(NODES):
-        turned = mean.rotation(0).forward(gradient(attacker, number)[None])[0]
-        yield float(np.corrcoef(np.asarray(turned), levels.astype(float))[0, 1] * len(levels) ** 0.5)
+        rotated, _ = mean.transform(0).forward(gradient(attacker, number)[None])
+        yield float(np.corrcoef(np.asarray(rotated[0]), levels.astype(float))[0, 1] * len(levels) ** 0.5)
 
 
 def own_levels(attacker, number):

@@ -84,7 +84,7 @@ def test_what_a_malicious_server_gets_of_live_nodes(tmp_path, monkeypatch):
     for attack, reason in (
         ("mixed plans", "client 1"),
         ("plays the others", "client 1 is not in the roster"),
-        ("isolates two", "2 participants: must be 4"),
+        ("isolates two", "2 clients take part: must be at least 4"),
         ("two stories", "must be"),
         ("a round again", "a round that it has begun before"),
     ):
