@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import Entry, Result
-from rqm.plan.policy import POLICY, TRUSTING
+from rqm.config.node_policy import POLICY, TRUSTING
 
 CLIENTS, COUNT, ROUNDS = 40, 1_018_174, 6
 MEMORY = "/dev/shm"
@@ -30,7 +30,7 @@ CONTENDERS = {
 }
 
 
-def told(script: str, arguments: Sequence[object], turns: int, home: str, **environment: str) -> list[float]:
+def round_seconds(script: str, arguments: Sequence[object], turns: int, home: str, **environment: str) -> list[float]:
     """Seconds of each round but the first, as a script that runs Flower's simulation in ``home`` prints them."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
     done = subprocess.run(
@@ -40,17 +40,19 @@ def told(script: str, arguments: Sequence[object], turns: int, home: str, **envi
         text=True,
         check=False,
     )
-    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
-    if len(found) != turns:
-        raise RuntimeError(f"{script} {arguments}: {len(found)} rounds of {turns}\n{done.stderr[-3000:]}")
-    return found[1:]
+    seconds = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
+    if len(seconds) != turns:
+        raise RuntimeError(f"{script} {arguments}: {len(seconds)} rounds of {turns}\n{done.stderr[-3000:]}")
+    return seconds[1:]
 
 
-def rounds(who: str, shares: int, clients: int = CLIENTS, count: int = COUNT, turns: int = ROUNDS) -> list[float]:
+def rounds(contender: str, shares: int, clients: int = CLIENTS, count: int = COUNT, turns: int = ROUNDS) -> list[float]:
     """Seconds of each round but the first and the last."""
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as home:
         (Path(home) / POLICY).write_text(TRUSTING)
-        return told("flower_rounds", (who, clients, count, shares, turns), turns, home, RQM_STATE=home)[:-1]
+        return round_seconds("flower_rounds", (contender, clients, count, shares, turns), turns, home, RQM_STATE=home)[
+            :-1
+        ]
 
 
 def bench() -> Result:

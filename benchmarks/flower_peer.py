@@ -41,18 +41,20 @@ class Grid:
 
     def send_and_receive(self, messages, timeout=None):
         """Hand every message to its client, and return the replies."""
-        return [self._one(message) for message in messages]
+        return [self._exchange(message) for message in messages]
 
-    def _one(self, message):
+    def _exchange(self, message):
         node, records = message.metadata.dst_node_id, message.content.config_records
         content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord(dict(records[RECORD_KEY_CONFIGS]))})  # as if sent
-        given = Message(
+        delivered = Message(
             content, dst_node_id=node, message_type=message.metadata.message_type, group_id=message.metadata.group_id
         )
-        reply = secaggplus_mod(given, self.contexts[node], lambda given, _: Message(self.answers[node], reply_to=given))
+        reply = secaggplus_mod(
+            delivered, self.contexts[node], lambda message, _: Message(self.answers[node], reply_to=message)
+        )
         for value in reply.content.config_records[RECORD_KEY_CONFIGS].values():
             parts = value if isinstance(value, list) else [value]
-            self.sent += sum(len(part) if isinstance(part, bytes) else 8 for part in parts)
+            self.sent += sum(len(entry) if isinstance(entry, bytes) else 8 for entry in parts)
         return reply
 
 
@@ -99,9 +101,9 @@ def main(clients, count, levels, shares) -> None:
         print("ready", flush=True)
         if not sys.stdin.readline():
             return
-        start, held = perf_counter(), WorkflowState()
+        start, workflow_state = perf_counter(), WorkflowState()
         for stage in ("setup", "share_keys", "collect_masked_vectors", "unmask"):
-            if not getattr(workflow, f"{stage}_stage")(grid, context, held):
+            if not getattr(workflow, f"{stage}_stage")(grid, context, workflow_state):
                 raise RuntimeError(stage)
         seconds = perf_counter() - start
         right = bool(

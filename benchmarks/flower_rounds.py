@@ -24,8 +24,8 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from rqm.config import round_parameters
 from rqm.flower import Settings, mod_for
-from rqm.plan import protocol
 
 LEVELS = 16
 
@@ -33,14 +33,14 @@ LEVELS = 16
 @cache
 def vector(count: int) -> Any:
     """What every client's training returns; made once in a process, since making it is not to be measured."""
-    found = np.linspace(-1.0, 1.0, count, dtype=np.float32)
-    found.setflags(write=False)
-    return found
+    values = np.linspace(-1.0, 1.0, count, dtype=np.float32)
+    values.setflags(write=False)
+    return values
 
 
 def drawn(message: Message, context: Context, call_next: Any) -> Message:
     """A mod, and a setting of the server's: neighbours are drawn, as in rounds of more than 128 clients."""
-    protocol.MAX_COMPLETE_CLIENTS = 0
+    round_parameters.MAX_COMPLETE_CLIENTS = 0
     reply: Message = call_next(message, context)
     return reply
 
@@ -52,12 +52,12 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
     """
     from rqm.flower import PrivateStrategy  # noqa: PLC0415 (the clients do without)
 
-    few, left = shares < clients - 1, clients - clients // 20
-    if few:
-        protocol.MAX_COMPLETE_CLIENTS = 0
+    is_sparse, survivors = shares < clients - 1, clients - clients // 20
+    if is_sparse:
+        round_parameters.MAX_COMPLETE_CLIENTS = 0
     settings = Settings.from_run_config(
         {
-            **({"rqm.min-survivors": left, "rqm.honest-clients": left} if few else {}),
+            **({"rqm.min-survivors": survivors, "rqm.honest-clients": survivors} if is_sparse else {}),
             "rqm.clients": clients,
             "rqm.rounds": rounds,
             "rqm.mechanism.mechanism": "rqm",
@@ -67,21 +67,20 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
             "rqm.device": "cpu",
         }
     )
-    server, client = ServerApp(), ClientApp(mods=[*([drawn] if few else []), mod_for(settings)])
+    server, client = ServerApp(), ClientApp(mods=[*([drawn] if is_sparse else []), mod_for(settings)])
 
     class Timed(PrivateStrategy):
-        def configure_train(self, *given: Any) -> Any:
+        def configure_train(self, *arguments: Any) -> Any:
             self.start_time = perf_counter()
-            return super().configure_train(*given)
+            return super().configure_train(*arguments)
 
-        def aggregate_train(self, *given: Any) -> Any:
-            found = super().aggregate_train(*given)
-            assert found[1] is not None
-            assert found[1]["survivors"] == clients, "somebody was lost"
-            assert self._now is not None
-            assert self._now.server.params.degree == shares, self._now.server.params.degree
+        def aggregate_train(self, *arguments: Any) -> Any:
+            arrays, metrics = super().aggregate_train(*arguments)
+            assert metrics is not None
+            assert metrics["survivors"] == clients, "a client dropped out"
             tell(perf_counter() - self.start_time)
-            return found
+            assert settings.params(count, b"any").degree == shares
+            return arrays, metrics
 
     @client.train()
     def train(message: Message, context: Context) -> Message:

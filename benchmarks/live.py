@@ -1,12 +1,9 @@
-"""A live federation's exchanges: ours against those of an app that does nothing, in the same federation.
+"""Exchanges of a live federation: those of the example against those of an app that does nothing.
 
 ``python -m benchmarks.live --out results`` (some minutes) starts a SuperLink and four SuperNodes on loopback, with TLS
-and authentication, and runs two apps in it, one after the other: one whose messages are empty and whose clients import
-nothing but Flower; and the example (``examples/flower``: four silos, signed keys, policies, secure sums), whose
-exchanges are timed as its server sees them. A round has three: the end of a round goes with the beginning of the next.
-
-The federation is that of the example, whose nodes answer by copies of a warm process. The app that does nothing also
-runs in one as Flower sets it up, whose SuperNodes start a process for each message.
+and authentication, and runs two apps in it, one after the other. The messages of one are empty, and its clients import
+nothing but Flower. The other is the example (``examples/flower``: four silos, signed keys, policies,
+secure sums), whose exchanges are timed at its server. A round has three: its end goes with the beginning of the next.
 """
 
 import argparse
@@ -27,16 +24,16 @@ from typing import Any
 from benchmarks import machine_name
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower"
-SAID = "benchmark: "
+TIMING_PREFIX = "benchmark: "
 EXCHANGES = 10
-WHAT = {
+PURPOSES = {
     ("rqm",): "the first or the last",
     ("arrays", "config", "rqm"): "vectors",
     ("rqm", "rqm-next"): "the end of a round, with the next",
 }
-"""What an exchange is for, by the records of its messages."""
+"""The purpose of an exchange, by the records of its messages."""
 Timed = list[tuple[Any, int, float]]
-"""Exchanges: what for, how many replies, seconds."""
+"""Exchanges: purpose, number of replies, seconds."""
 CLIENT = """
 from flwr.app import ConfigRecord, RecordDict, Message
 from flwr.clientapp import ClientApp
@@ -66,7 +63,7 @@ def main(grid, context):
         content = RecordDict({{"nothing": ConfigRecord({{"nothing": 0}})}})
         begun = monotonic()
         replies = list(grid.send_and_receive([Message(content, node, "train") for node in nodes]))
-        print("{SAID}" + json.dumps(["nothing", len(replies), monotonic() - begun]), flush=True)
+        print("{TIMING_PREFIX}" + json.dumps(["nothing", len(replies), monotonic() - begun]), flush=True)
     print("ServerApp-side Evaluate Metrics", flush=True)
 """
 TIMED = f"""
@@ -74,20 +71,19 @@ TIMED = f"""
 import json as _json
 from time import monotonic as _monotonic
 from rqm.flower import grid as _grid
-from rqm.flower.records import NEXT as _NEXT
 
-_send = _grid.PatientGrid.send_and_receive
+_send = _grid.IsolatingGrid.send_and_receive
 
 
 def _timed(self, messages, *, timeout=None):
     messages, begun = list(messages), _monotonic()
-    found = _send(self, messages, timeout=timeout)
-    what = sorted(name for name in messages[0].content) if messages else []
-    print("{SAID}" + _json.dumps([what, len(found), _monotonic() - begun]), flush=True)
-    return found
+    replies = list(_send(self, messages, timeout=timeout))
+    records = sorted(messages[0].content) if messages else []
+    print("{TIMING_PREFIX}" + _json.dumps([records, len(replies), _monotonic() - begun]), flush=True)
+    return replies
 
 
-_grid.PatientGrid.send_and_receive = _timed
+_grid.IsolatingGrid.send_and_receive = _timed
 """
 
 
@@ -115,79 +111,78 @@ def apps(folder: Path) -> tuple[Path, Path]:
 
 def timed(federation: Any, app: Path, limit: float = 500) -> Timed:
     """Run an app; what its server says of its exchanges."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         code = federation.run("", limit, app)
     if code:
-        raise RuntimeError(f"{app.name} did not come to its end:\n{said.getvalue()[-3000:]}")
-    plain = re.sub("\x1b\\[[0-9;]*m", "", said.getvalue())
-    return [tuple(json.loads(line.split(SAID)[1])) for line in plain.splitlines() if SAID in line]
+        raise RuntimeError(f"{app.name} did not come to its end:\n{output.getvalue()[-3000:]}")
+    plain = re.sub("\x1b\\[[0-9;]*m", "", output.getvalue())
+    return [tuple(json.loads(line.split(TIMING_PREFIX)[1])) for line in plain.splitlines() if TIMING_PREFIX in line]
 
 
 @contextlib.contextmanager
-def federation(folder: Path, *, warm: bool) -> Iterator[Any]:
-    """The example's, with four nodes; where they are not ``warm`` a message's process starts from nothing."""
+def federation(folder: Path) -> Iterator[Any]:
+    """The example's, with four nodes."""
     with ExitStack() as stack:
         folder.mkdir()
-        found = example().Federation(folder, folder / "ledger", stack)
-        found.enrol(4, (EXAMPLE / "policy.toml").read_text())
-        found.link()
+        running = example().Federation(folder, folder / "ledger", stack)
+        running.enrol(4, (EXAMPLE / "policy.toml").read_text())
+        running.link()
         for number in range(4):
-            found.node(number, 4, warm=warm)
-        yield found
+            running.node(number, 4)
+        yield running
 
 
 def measure() -> dict[str, Any]:
-    """Start both federations, one after the other, run the apps, and compare."""
+    """Run both apps in one federation, and compare them."""
     with tempfile.TemporaryDirectory(prefix="rqm-live-") as name:
         folder = Path(name)
         nothing, ours = apps(folder)
-        with federation(folder / "cold", warm=False) as cold:
-            plain = timed(cold, nothing)
-        with federation(folder / "warm", warm=True) as warm:
-            trivial = timed(warm, nothing)
-            own = timed(warm, ours)
-    return compared(plain, trivial, own)
+        with federation(folder / "federation") as running:
+            return compared(timed(running, nothing), timed(running, ours))
 
 
-def compared(plain: Timed, trivial: Timed, own: Timed) -> dict[str, Any]:
-    """Our exchanges, by what they are for, over trivial ones; without the first of each, in which processes start.
+def compared(empty: Timed, ours: Timed) -> dict[str, Any]:
+    """Our exchanges by purpose over empty ones, without the first of each, in which processes start.
 
-    A SuperNode asks for messages every three seconds, and so does Flower's own server for replies: trivial exchanges of
-    warm nodes take three seconds or six. So means are compared beside medians.
+    SuperNodes ask for messages every three seconds, and so does Flower's own server for replies. So means are compared
+    beside medians.
     """
-    exchanges = [(WHAT.get(tuple(what), "+".join(what)), count, seconds) for what, count, seconds in own if what]
-    bases = {"flower": seconds_of(plain), "same federation": seconds_of(trivial)}
-    kinds = {kind: seconds_of(exchanges, kind) for kind in sorted({what for what, *_ in exchanges[1:]})}
+    exchanges = [
+        (PURPOSES.get(tuple(records), "+".join(records)), count, seconds) for records, count, seconds in ours if records
+    ]
+    base = seconds_of(empty)
+    purposes = sorted({purpose for purpose, _, _ in exchanges[1:]})
+    seconds_by_purpose = {purpose: seconds_of(exchanges, purpose) for purpose in purposes}
 
-    def over(of: Callable[[list[float]], float]) -> dict[str, dict[str, float]]:
-        return {name: {kind: of(found) / of(base) for kind, found in kinds.items()} for name, base in bases.items()}
+    def ratios(average: Callable[[list[float]], float]) -> dict[str, float]:
+        return {purpose: average(values) / average(base) for purpose, values in seconds_by_purpose.items()}
 
     return {
         "machine": machine_name(),
-        "trivial": bases,
+        "empty": base,
         "ours": exchanges,
-        "trivial_median": {name: median(base) for name, base in bases.items()},
-        "ours_median": {kind: median(found) for kind, found in kinds.items()},
-        "ratios": over(median),
-        "ratios_of_means": over(mean),
+        "empty_median": median(base),
+        "ours_median": {purpose: median(values) for purpose, values in seconds_by_purpose.items()},
+        "ratios": ratios(median),
+        "ratios_of_means": ratios(mean),
     }
 
 
 def seconds_of(exchanges: Timed, kind: str | None = None) -> list[float]:
     """How long all but the first took, of all nodes, of a kind."""
-    return [seconds for what, count, seconds in exchanges[1:] if count == 4 and kind in (None, what)]
+    return [seconds for purpose, count, seconds in exchanges[1:] if count == 4 and kind in (None, purpose)]
 
 
 def main() -> None:
     """Measure, save, and say."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
-    given = parser.parse_args()
-    found = {**measure(), "command": "python -m benchmarks.live --out results"}
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "live.json").write_text(json.dumps(found, indent=1) + "\n")
-    json.dump(found, sys.stdout, indent=1)
+    options = parser.parse_args()
+    results = {**measure(), "command": "python -m benchmarks.live --out results"}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "live.json").write_text(json.dumps(results, indent=1) + "\n")
+    json.dump(results, sys.stdout, indent=1)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks import Entry, Result, measure
 from benchmarks.encode import peer_python
-from benchmarks.flower import told
+from benchmarks.flower import round_seconds
 from benchmarks.round import PLAN, Pfl, federation, of_clients
 from rqm.data.memory_mapped import save_to_disk
 from rqm.simulation.loop import RunState
@@ -71,7 +71,7 @@ def trainers(count: int) -> tuple[RunState, RunState]:
 def flower(clients: int, each: int = EACH, which: str = "small", rounds: int = 3) -> list[float]:
     """Seconds of each round of Flower's simulation but the first."""
     with tempfile.TemporaryDirectory() as home:
-        return told("scale_flower", (which, clients, each, rounds), rounds, home)
+        return round_seconds("scale_flower", (which, clients, each, rounds), rounds, home)
 
 
 def written(users: int, folder: Path) -> Path:

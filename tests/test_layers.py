@@ -279,7 +279,7 @@ def test_a_missing_extra_names_its_command(missing, command, extra, tmp_path):
         f"import os; os.chdir({str(tmp_path)!r}); import sys; sys.argv = ['rqm', *{command}]\n"
         "from rqm.cli import main; main()"
         if command
-        else "import rqm.flower"
+        else "from rqm.flower import private_mod"
     )
     done = without([missing], code)
     assert done.returncode == 1

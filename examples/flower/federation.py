@@ -9,7 +9,6 @@ import argparse
 import datetime
 import ipaddress
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -155,7 +154,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--kill-owing",
         action="store_true",
-        help="kill the first SuperNode that owes noise to the next round (rqm.cancel)",
+        help="kill the first SuperNode before it settles its correlated noise",
     )
     parser.add_argument("--policy", type=Path, help="a policy for all nodes, instead of the app's own")
     parser.add_argument("--keep", type=Path, help="a folder, not there yet, for logs, keys and the nodes' own ledgers")
@@ -177,7 +176,6 @@ class Federation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "RQM_LEDGER": str(ledger.absolute()),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
         }
 
@@ -187,12 +185,12 @@ class Federation:
         options = {"ca-certfile": self.authority, "certfile": certificate, "keyfile": key}
         return [text for name, path in options.items() for text in (f"--ssl-{name}", str(path))]
 
-    def start(self, name: str, program: str, *options: str, beside: int = 0) -> subprocess.Popen:
-        """Start a program, or a module of Python's, and write its log; ``beside`` another, to be killed with it."""
+    def start(self, name: str, program: str, *options: str) -> subprocess.Popen:
+        """Start a program, and write its log."""
         log = (self.folder / f"{program}-{name}.log").open("ab")
-        command = [sys.executable, "-m", program] if "." in program else [str(TOOLS / program)]
+        command = [str(TOOLS / program), *options]
         process = subprocess.Popen(
-            [*command, *options], env=self.environment, stdout=log, stderr=subprocess.STDOUT, process_group=beside
+            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         self.stack.callback(stop, process)
         return process
@@ -222,12 +220,8 @@ class Federation:
         roster.write_text("\n".join(keys) + "\n")
         self.environment["RQM_ROSTER"] = str(roster)
 
-    def node(self, number: int, nodes: int, *, warm: bool = True) -> subprocess.Popen:
-        """Start a SuperNode; the first time register its key, without which nobody may join.
-
-        Beside it runs what starts a process for each message, as a copy of one that is ``warm``. Without, the SuperNode
-        starts one anew.
-        """
+    def node(self, number: int, nodes: int) -> subprocess.Popen:
+        """Start a SuperNode. The first time its key is registered, without which no node may join."""
         private = self.folder / f"node-{number}"
         if not private.exists():
             private, public = identity(self.folder, f"node-{number}")
@@ -239,16 +233,7 @@ class Federation:
         policy = self.folder / f"home-{number}" / "policy.toml"
         named = f' rqm-policy="{policy}"' if policy.exists() else ""
         about = ["--node-config", f"partition-id={number} num-partitions={nodes}{named}"]
-        if not warm:
-            return self.start(str(number), "flower-supernode", *link, *own, *self.tls(f"tls-{number}"), *about)
-        shared = ["--superexec-auth-secret-file", str(self.folder / f"exec-{number}")]
-        write_atomically(Path(shared[1]), secrets.token_bytes(32), private=True)
-        apart = ["--isolation", "process", *shared]
-        process = self.start(str(number), "flower-supernode", *link, *own, *self.tls(f"tls-{number}"), *about, *apart)
-        api = ["--runtime-api-address", f"127.0.0.1:{port}", "--root-certificates", str(self.authority)]
-        ends = ["--parent-pid", str(process.pid)]
-        self.start(str(number), "rqm.flower.superexec", *api, *shared, *ends, beside=process.pid)
-        return process
+        return self.start(str(number), "flower-supernode", *link, *own, *self.tls(f"tls-{number}"), *about)
 
     def run(self, config: str, limit: float, app: Path = HERE) -> int:
         """Run the app, and show what it says; 0 if it came to its end."""

@@ -11,7 +11,7 @@ from rqm import PBM, Gaussian, Participation, StochasticRounding, ThreatModel, c
 from rqm.accounting.accountant import account
 from rqm.accounting.release import Release
 from rqm.bounds import epsilon_of_gaussian
-from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
+from rqm.flower.privacy_accountant import DiscreteAccountant, DiscreteEvent
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 
 ALONE = PrivacyConfig(1e-5, 10_000, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)

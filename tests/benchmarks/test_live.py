@@ -29,18 +29,16 @@ class Said:
 
 def test_times_are_read_from_the_log(tmp_path):
     told = [["nothing", 4, 3.5], ["nothing", 4, 3.25]]
-    lines = [f"\x1b[92mINFO\x1b[0m: {live.SAID}{json.dumps(one)}" for one in told]
+    lines = [f"\x1b[92mINFO\x1b[0m: {live.TIMING_PREFIX}{json.dumps(one)}" for one in told]
     assert live.timed(Said(0, "starting", *lines), tmp_path) == [tuple(one) for one in told]
     with pytest.raises(RuntimeError, match="did not come to its end"):
         live.timed(Said(1, "starting"), tmp_path)
 
 
-def test_exchanges_are_compared_by_what_they_are_for_and_without_the_first():
-    plain = [["nothing", 4, seconds] for seconds in (60, 6, 6, 6)]
-    trivial = [["nothing", 4, seconds] for seconds in (60, 3, 3, 6)]
+def test_exchanges_are_compared_by_purpose_and_without_the_first():
+    empty = [["nothing", 4, seconds] for seconds in (60, 3, 3, 6)]
     vectors, ends = ["arrays", "config", "rqm"], ["rqm", "rqm-next"]
-    own = [[["rqm"], 4, 50], [vectors, 4, 5], [[], 0, 0.1], [ends, 4, 3], [vectors, 4, 3], [ends, 3, 60]]
-    found = live.compared(plain, trivial, own)
-    assert found["ratios"]["flower"] == {"vectors": pytest.approx(4 / 6), live.WHAT[tuple(ends)]: pytest.approx(0.5)}
-    assert found["ratios"]["same federation"]["vectors"] == pytest.approx(4 / 3)
-    assert found["ratios_of_means"]["same federation"]["vectors"] == pytest.approx(1)
+    ours = [[["rqm"], 4, 50], [vectors, 4, 5], [[], 0, 0.1], [ends, 4, 3], [vectors, 4, 3], [ends, 3, 60]]
+    comparison = live.compared(empty, ours)
+    assert comparison["ratios"] == {"vectors": pytest.approx(4 / 3), live.PURPOSES[tuple(ends)]: pytest.approx(1)}
+    assert comparison["ratios_of_means"]["vectors"] == pytest.approx(1)

@@ -13,7 +13,7 @@ from rqm.config.node_policy import Policy
 from rqm.config.plan import Plan, Transforms
 from rqm.config.round_parameters import protocol
 from rqm.config.sweep import Sweep
-from rqm.flower.settings import Settings
+from rqm.flower.run_settings import Settings
 from rqm.ledger.budget_guard import Guard, certificate, certified
 from rqm.simulation.loop import RunState
 from rqm.verify import verify

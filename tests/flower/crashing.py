@@ -20,11 +20,11 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm import SecureRandom
+from rqm.config.node_policy import EPSILONS, LEDGERS, POLICY, NodeGuard, Policy
 from rqm.flower import PrivateStrategy, Settings, private_mod
-from rqm.flower.records import REFUSED
-from rqm.plan.policy import EPSILONS, LEDGERS, POLICY, NodeGuard, Policy
+from rqm.flower.messages import REFUSAL_KEY
 from tests.flower.local import LocalGrid, arrays, gradient_app
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 CONFIG = {
     "rqm.clients": 3,
@@ -59,30 +59,30 @@ class Events:
         self.point, self.count, self.dirty = point, 0, set[int]()
         self.real = {name: getattr(os, name) for name in HOOKED}
         for name in HOOKED:
-            setattr(os, name, lambda *given, name=name: self.on_disk(name, *given))
+            setattr(os, name, lambda *delivered, name=name: self.on_disk(name, *delivered))
 
     def event(self) -> bool:
         self.count += 1
         return self.count == self.point
 
-    def on_disk(self, name, *given):
+    def on_disk(self, name, *delivered):
         if self.event():
             if "write" in name:
-                self.real[name](given[0], bytes(given[1])[: len(given[1]) // 2], *given[2:])
+                self.real[name](delivered[0], bytes(delivered[1])[: len(delivered[1]) // 2], *delivered[2:])
             os.kill(os.getpid(), signal.SIGKILL)
-        found = self.real[name](*given)
+        outcome = self.real[name](*delivered)
         if "write" in name:
-            self.dirty.add(given[0])
+            self.dirty.add(delivered[0])
         if name == "fsync":
-            self.dirty.discard(given[0])
-        return found
+            self.dirty.discard(delivered[0])
+        return outcome
 
-    def leaves(self, wire: Path, **what) -> None:
+    def leaves(self, wire: Path, **details) -> None:
         if self.event():
             os.kill(os.getpid(), signal.SIGKILL)
-        assert not self.dirty, f"{what} leaves before a write is on the disk"
+        assert not self.dirty, f"{details} leaves before a write is on the disk"
         file = os.open(wire, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self.real["write"](file, (json.dumps(what) + "\n").encode())
+        self.real["write"](file, (json.dumps(details) + "\n").encode())
         os.close(file)
 
 
@@ -96,16 +96,22 @@ class CrashingGrid(LocalGrid):
             context.node_config["rqm-policy"] = str(folder / f"home-{node}" / POLICY)
             if (folder / str(node)).exists():
                 saved = json.loads((folder / str(node)).read_text())
-                context.state = RecordDict({"rqm": ConfigRecord({n: bytes.fromhex(one) for n, one in saved.items()})})
+                context.state = RecordDict(
+                    {"rqm": ConfigRecord({n: bytes.fromhex(entry) for n, entry in saved.items()})}
+                )
 
     def send_and_receive(self, messages, *, timeout=None):
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
-            for told in message.content.config_records.values():
-                if "stage" in told:
-                    asked = {"stage": told["stage"], "turn": told["turn"], "round": told["round"].hex()}
-                    self.events.leaves(self.folder / "wire", by="server", node=node, **asked)
+            for fields in message.content.config_records.values():
+                if "stage" in fields:
+                    requests = {
+                        "stage": fields["stage"],
+                        "round_index": fields["round_index"],
+                        "round": fields["round"].hex(),
+                    }
+                    self.events.leaves(self.folder / "wire", by="server", node=node, **requests)
             reply = self.ask(node, message.content)
             replies += [] if reply is None else [reply]
         return replies
@@ -117,14 +123,14 @@ class CrashingGrid(LocalGrid):
         if reply.has_error():
             return None
         for name, record in reply.content.config_records.items():
-            if REFUSED not in record:
-                told, digest = content.config_records[name], hashlib.sha256(record["message"]).hexdigest()
-                about = {"stage": told["stage"], "round": told["round"].hex(), "digest": digest}
-                self.events.leaves(self.folder / "wire", by="client", node=node, **about)
-        saved = {name: bytes(one).hex() for name, one in context.state.config_records["rqm"].items()}
-        part = self.folder / f"{node}.part"
-        part.write_text(json.dumps(saved))
-        os.replace(part, self.folder / str(node))
+            if REFUSAL_KEY not in record:
+                fields, digest = content.config_records[name], hashlib.sha256(record["message"]).hexdigest()
+                summary = {"stage": fields["stage"], "round": fields["round"].hex(), "digest": digest}
+                self.events.leaves(self.folder / "wire", by="client", node=node, **summary)
+        saved = {name: bytes(entry).hex() for name, entry in context.state.config_records["rqm"].items()}
+        chunk = self.folder / f"{node}.part"
+        chunk.write_text(json.dumps(saved))
+        os.replace(chunk, self.folder / str(node))
         return reply
 
 
@@ -140,17 +146,17 @@ def go(folder: Path, point: int | None) -> int:
             for record in records.values():
                 record |= {name: bytes.fromhex(record[name]) for name in ("round", "message")}
             if records["rqm"]["stage"] > 1:
-                told = {name: ConfigRecord(record) for name, record in records.items()}
-                grid.ask(node, RecordDict({**told, "arrays": arrays(model())}))
+                fields = {name: ConfigRecord(record) for name, record in records.items()}
+                grid.ask(node, RecordDict({**fields, "arrays": arrays(model())}))
     real = grid.send_and_receive
 
     def noted(messages, *, timeout=None):
         messages = list(messages)
         for message in messages:
-            told = {name: dict(one) for name, one in message.content.config_records.items() if "stage" in one}
-            for record in told.values():
+            fields = {name: dict(entry) for name, entry in message.content.config_records.items() if "stage" in entry}
+            for record in fields.values():
                 record |= {name: record[name].hex() for name in ("round", "message")}
-            (folder / f"last-{message.metadata.dst_node_id}").write_text(json.dumps(told))
+            (folder / f"last-{message.metadata.dst_node_id}").write_text(json.dumps(fields))
         return real(messages)
 
     grid.send_and_receive = noted

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch.nn import functional
 
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
 
@@ -18,8 +18,8 @@ TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
 class LocalGrid(Grid):
     """Nodes 100, 101, …: each with its own context, as a SuperNode keeps it. ``lose`` decides who does not answer."""
 
-    def __init__(self, app, nodes, run_config, lose=lambda node, stage, turn: False):
-        self.app, self.lose, self.seen, self.replies = app, lose, [], []
+    def __init__(self, app, nodes, run_config, lose=lambda node, stage, round_index: False):
+        self.app, self.lose, self.observed, self.replies = app, lose, [], []
         self.contexts = {
             100 + p: Context(
                 run_id=1,
@@ -38,15 +38,15 @@ class LocalGrid(Grid):
     def send_and_receive(self, messages, *, timeout=None):
         replies = []
         for message in messages:
-            node, told = message.metadata.dst_node_id, message.content.config_records["rqm"]
-            asked = [one for one in message.content.config_records.values() if "stage" in one]
-            if any(self.lose(node, one["stage"], one["turn"]) for one in asked):
+            node, fields = message.metadata.dst_node_id, message.content.config_records["rqm"]
+            requests = [entry for entry in message.content.config_records.values() if "stage" in entry]
+            if any(self.lose(node, entry["stage"], entry["round_index"]) for entry in requests):
                 continue
-            given = Message(
+            delivered = Message(
                 RecordDict(dict(message.content)), dst_node_id=node, message_type=message.metadata.message_type
             )
-            reply = self.app(given, self.contexts[node])
-            self.seen.append((told["stage"], reply))
+            reply = self.app(delivered, self.contexts[node])
+            self.observed.append((fields["stage"], reply))
             replies.append(reply)
         return replies
 
@@ -55,14 +55,14 @@ class LocalGrid(Grid):
         messages = list(messages)
         replies, ids = list(self.send_and_receive(messages)), []
         for message in messages:
-            own = [reply for reply in replies if reply.metadata.src_node_id == message.metadata.dst_node_id]
+            node_ledgers = [reply for reply in replies if reply.metadata.src_node_id == message.metadata.dst_node_id]
             message.metadata.__dict__["_message_id"] = str(len(self.replies))
-            ids.append(str(len(self.replies)) if own else None)
-            self.replies.append(own)
+            ids.append(str(len(self.replies)) if node_ledgers else None)
+            self.replies.append(node_ledgers)
         return ids
 
     def pull_messages(self, message_ids):
-        return [reply for one in message_ids for reply in self.replies[int(one)]]
+        return [reply for entry in message_ids for reply in self.replies[int(entry)]]
 
     set_run = run = create_message = None  # not used by a strategy
 
@@ -81,9 +81,9 @@ def gradient_app(mod, data=None):
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         x, y = data.train[context.node_config["partition-id"]]
         functional.cross_entropy(net(x), y).backward()
-        found = ArrayRecord({name: p.grad for name, p in net.named_parameters()})
+        outcome = ArrayRecord({name: p.grad for name, p in net.named_parameters()})
         return Message(
-            RecordDict({"arrays": found, "metrics": MetricRecord({"num-examples": len(y)})}), reply_to=message
+            RecordDict({"arrays": outcome, "metrics": MetricRecord({"num-examples": len(y)})}), reply_to=message
         )
 
     return app

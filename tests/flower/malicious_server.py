@@ -9,14 +9,15 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import numpy as np
-from app.task import losses, new_model, own
-from flwr.app import ArrayRecord, Message, RecordDict
+from app.task import local_data, losses, new_model
+from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
 from rqm.flower import Settings
-from rqm.flower.grid import PatientGrid
-from rqm.flower.records import Asked
-from rqm.flower.vectors import flat
+from rqm.flower.arrays import to_vector
+from rqm.flower.grid import IsolatingGrid
+from rqm.flower.messages import request_message
+from rqm.flower.request import Request
 from rqm.kernels.packing import unpack
 from rqm.secagg import Client, Identity, Roster, Server, new_round, wire
 from rqm.secagg.wire import STAGES, Kind
@@ -29,7 +30,7 @@ class Attacker:
     """A server that asks what it likes, of whom it likes."""
 
     def __init__(self, grid, config):
-        self.grid, self.config = PatientGrid(grid), config
+        self.grid, self.config = IsolatingGrid(grid), config
         self.folder = Path(os.environ["RQM_LEDGER"])
         self.folder.mkdir(exist_ok=True)
         self.settings, net = Settings.from_run_config(config), new_model(config)
@@ -47,16 +48,15 @@ class Attacker:
     def params(self, round_):
         return self.settings.params(self.dim, round_, self.roster.hash)
 
-    def ask(self, stage, round_, messages, turn=0):
+    def ask(self, stage, round_, messages, round_index=0):
         """The answers of some clients, and the reasons of those who refuse."""
-        asked = []
+        requests = []
         for number, message in messages.items():
-            told = Asked(stage=int(stage), round=round_, turn=turn, dim=self.dim, number=number, message=message)
-            content = RecordDict({"rqm": told.record(), "arrays": self.start})
-            asked.append(Message(content, dst_node_id=self.nodes[number], message_type="train"))
+            request = Request(stage, round_, round_index, self.dim, number, message)
+            requests.append(request_message(self.nodes[number], [request], {"arrays": self.start}))
         numbers = {node: number for number, node in self.nodes.items()}
         answers, refused = {}, {}
-        for reply in self.grid.send_and_receive(asked, timeout=120):
+        for reply in self.grid.send_and_receive(requests, timeout=120):
             number = numbers[reply.metadata.src_node_id]
             if reply.has_error():
                 refused[number] = reply.error.reason
@@ -64,14 +64,14 @@ class Attacker:
                 answers[number] = reply.content.config_records["rqm"]["message"]
         return answers, refused
 
-    def play(self, round_, until, turn=0, count=NODES):
+    def play(self, round_, until, round_index=0, count=NODES):
         """An honest round up to what the server would send for a stage; with all vectors that came."""
         server, inbox = Server(self.params(round_), self.roster), dict.fromkeys(range(count), b"")
         vectors = {}
         for stage in STAGES:
             if stage == until:
                 return server, inbox, vectors
-            answers, refused = self.ask(stage, round_, inbox, turn)
+            answers, refused = self.ask(stage, round_, inbox, round_index)
             if refused:
                 return refused, {}, vectors
             if stage == Kind.MASKED:
@@ -103,10 +103,12 @@ def other_plan(attacker):
 
 def mixed(attacker):
     """Those keys among the participants of a round under another plan."""
-    known = {int(u): bytes.fromhex(key) for u, key in json.loads((attacker.folder / "mixed.json").read_text()).items()}
+    saved_values = {
+        int(u): bytes.fromhex(key) for u, key in json.loads((attacker.folder / "mixed.json").read_text()).items()
+    }
     answers, _ = attacker.ask(Kind.KEYS, b"mixed", {0: b""})
-    known[0] = bytes(wire.unframe(answers[0], Kind.KEYS, attacker.params(b"mixed").digest))
-    parties = attacker.frame(Kind.PARTIES, b"mixed", 0, wire.encode(known))
+    saved_values[0] = bytes(wire.unframe(answers[0], Kind.KEYS, attacker.params(b"mixed").digest))
+    parties = attacker.frame(Kind.PARTIES, b"mixed", 0, wire.encode(saved_values))
     answers, refused = attacker.ask(Kind.SHARES, b"mixed", {0: parties})
     attacker.say("mixed plans", answered=len(answers), refused=list(refused.values()))
 
@@ -116,12 +118,12 @@ def played(attacker):
     round_ = new_round()
     params, answers = attacker.params(round_), attacker.ask(Kind.KEYS, round_, {0: b""})[0]
     fakes = [Identity(bytes([u + 1]) * 32) for u in range(NODES)]
-    everybody = Roster.of([one.public for one in fakes])
-    known = {0: bytes(wire.unframe(answers[0], Kind.KEYS, params.digest))}
+    everybody = Roster.of([entry.public for entry in fakes])
+    saved_values = {0: bytes(wire.unframe(answers[0], Kind.KEYS, params.digest))}
     for u in range(1, NODES):
         fake = Client(attacker.settings.params(attacker.dim, round_, everybody.hash), u, fakes[u], everybody)
-        known[u] = bytes(wire.unframe(fake.answer(Kind.KEYS), Kind.KEYS, fake.params.digest))
-    parties = attacker.frame(Kind.PARTIES, round_, 0, wire.encode(known))
+        saved_values[u] = bytes(wire.unframe(fake.answer(Kind.KEYS), Kind.KEYS, fake.params.digest))
+    parties = attacker.frame(Kind.PARTIES, round_, 0, wire.encode(saved_values))
     answers, refused = attacker.ask(Kind.SHARES, round_, {0: parties})
     attacker.say("plays the others", answered=len(answers), refused=list(refused.values()))
 
@@ -133,8 +135,8 @@ def isolated(attacker):
     size, alone = attacker.params(round_).keys_size, {}
     for u in (0, 1):
         body = wire.unframe(inbox[u], Kind.PARTIES, attacker.params(round_).digest)
-        found = {v: bytes(key) for v, key in wire.read_entries(body, size, NODES)[0].items() if v in (0, 1)}
-        alone[u] = attacker.frame(Kind.PARTIES, round_, u, wire.encode(found))
+        outcome = {v: bytes(key) for v, key in wire.read_entries(body, size, NODES)[0].items() if v in (0, 1)}
+        alone[u] = attacker.frame(Kind.PARTIES, round_, u, wire.encode(outcome))
     answers, refused = attacker.ask(Kind.SHARES, round_, alone)
     attacker.say("isolates two", answered=len(answers), refused=sorted(set(refused.values())))
 
@@ -152,8 +154,8 @@ def two_stories(attacker):
     acks = {u: wire.read_entries(wire.unframe(a, Kind.ACKS, params.digest), 16, NODES)[0] for u, a in answers.items()}
     proofs = {}
     for u in answers:
-        told = {v: acks[v][u] for v in answers if v != u and u in acks[v] and not (v == 0 and u > 1)}
-        proofs[u] = attacker.frame(Kind.PROOF, round_, u, wire.encode(told))
+        fields = {v: acks[v][u] for v in answers if v != u and u in acks[v] and not (v == 0 and u > 1)}
+        proofs[u] = attacker.frame(Kind.PROOF, round_, u, wire.encode(fields))
     answers, refused = attacker.ask(Kind.REVEAL, round_, proofs)
     sent = []
     for message in vectors.values():
@@ -171,16 +173,16 @@ def two_stories(attacker):
 def gradient(attacker, number):
     """A writer's true gradient, clipped and rotated as its node does."""
     net = new_model(attacker.config)
-    losses(net, *own(attacker.config, number)).mean().backward()
-    return flat(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
+    losses(net, *local_data(attacker.config, number)).mean().backward()
+    return to_vector(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
 
 
 def correlations(attacker, levels):
     """Of what was sent with every writer's true gradient, times √d: for noise, normal numbers."""
     mean = attacker.settings.plan.private_mean(attacker.dim)
     for number in range(NODES):
-        turned = mean.rotation(0).forward(gradient(attacker, number)[None])[0]
-        yield float(np.corrcoef(np.asarray(turned), levels.astype(float))[0, 1] * len(levels) ** 0.5)
+        rotated, _ = mean.transform(0).forward(gradient(attacker, number)[None])
+        yield float(np.corrcoef(np.asarray(rotated[0]), levels.astype(float))[0, 1] * len(levels) ** 0.5)
 
 
 def own_levels(attacker, number):
@@ -202,9 +204,9 @@ def again(attacker):
     answers, refused = attacker.ask(Kind.KEYS, round_, dict.fromkeys(attacker.nodes, b""))
     attacker.say("a round again", answered=len(answers), refused=sorted(set(refused.values())))
     vectors = []
-    for turn in (1, 1, 1):
-        refused, _, found = attacker.play(new_round(), Kind.ACKS, turn)
-        vectors.append(len(found))
+    for round_index in (1, 1, 1):
+        refused, _, outcome = attacker.play(new_round(), Kind.ACKS, round_index)
+        vectors.append(len(outcome))
     attacker.say("more rounds", vectors=vectors, refused=sorted(set(refused.values())))
 
 

@@ -10,7 +10,7 @@ from flwr.simulation import run_simulation
 from torch.nn import functional
 
 from rqm.flower import PrivateStrategy, Settings, mod_for
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 SETTINGS = Settings.from_run_config(
     {
@@ -47,12 +47,12 @@ def main(grid, context):
 
     strategy = PrivateStrategy(SETTINGS, folder=sys.argv[1], stage_timeout=200)
     result = strategy.start(grid, ArrayRecord(model().state_dict()), evaluate_fn=measure)
-    found = {
+    outcome = {
         "loss": [m["loss"] for m in result.evaluate_metrics_serverapp.values()],
         "epsilon": [m["epsilon"] for m in result.train_metrics_clientapp.values()],
         "survivors": [m["survivors"] for m in result.train_metrics_clientapp.values()],
     }
-    print("FOUND " + json.dumps(found), flush=True)
+    print("FOUND " + json.dumps(outcome), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from rqm.flower import PrivateStrategy, Settings, marks, private_mod, seeded_mod
-from rqm.flower.records import NEXT
+from rqm.config.account import account_ledger
+from rqm.flower import PrivateStrategy, Settings, client_mod, private_mod, seeded_mod
+from rqm.flower.messages import NEXT_RECORD
 from rqm.ledger.ledger import LEDGER, LedgerError, read
-from rqm.plan.account import account_ledger
 from rqm.secagg import ProtocolError, wire
 from rqm.secagg.masking import sealed_bytes
 from rqm.secagg.wire import Kind
@@ -22,7 +22,7 @@ from rqm.verify import verify
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.flower.test_strategy import PRIVATE
 from tests.secagg.test_malicious_clients import dealing_wrongly, other_secret
-from tests.training.small import model
+from tests.simulation.small import model
 
 CONFIG = {**PRIVATE, "rqm.threshold": 3, "rqm.rounds": 2}
 HEADER = wire.HEADER.size
@@ -33,23 +33,23 @@ class Tampered(LocalGrid):
 
     def __init__(self, tamper, config=CONFIG, mod=private_mod):
         super().__init__(gradient_app(mod), 6, config)
-        self.tamper, self.asked = tamper, []
+        self.tamper, self.requests = tamper, []
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
         stages = {m.metadata.dst_node_id: m.content.config_records["rqm"]["stage"] for m in messages}
-        self.asked += [(stages[m.metadata.dst_node_id], m) for m in messages]
+        self.requests += [(stages[m.metadata.dst_node_id], m) for m in messages]
         replies = super().send_and_receive(messages)
         return [self.tamper(r, r.metadata.src_node_id, stages[r.metadata.src_node_id]) or r for r in replies]
 
 
 def answering(reply, body, bare=False, **more):
     """The same reply with another body; what it says of the next round stays, but for a ``bare`` one."""
-    asked = Message(RecordDict(), dst_node_id=reply.metadata.src_node_id, message_type="train")
-    beside = {NEXT: reply.content[NEXT]} if NEXT in reply.content and not bare else {}
+    requests = Message(RecordDict(), dst_node_id=reply.metadata.src_node_id, message_type="train")
+    beside = {NEXT_RECORD: reply.content[NEXT_RECORD]} if NEXT_RECORD in reply.content and not bare else {}
     odd = body if isinstance(body, RecordDict) else RecordDict({"rqm": ConfigRecord({"message": body, **more})})
     content = RecordDict({**beside, **odd})
-    return Message(content, reply_to=asked)
+    return Message(content, reply_to=requests)
 
 
 def train(tmp_path, tamper=lambda *_: None, config=CONFIG, mod=private_mod, **options):
@@ -70,34 +70,34 @@ def test_what_a_node_gives_as_its_error_is_no_line_of_the_log(tmp_path, caplog, 
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
 
     def tamper(reply, node, now):
-        asked = Message(RecordDict(), dst_node_id=node, message_type="train")
-        return Message(Error(0, "x\nINFO : rqm: (ε = 0.1, certified)"), reply_to=asked) if node == 101 else None
+        requests = Message(RecordDict(), dst_node_id=node, message_type="train")
+        return Message(Error(0, "x\nINFO : rqm: (ε = 0.1, certified)"), reply_to=requests) if node == 101 else None
 
     assert survivors(train(tmp_path, tamper)[0]) == [5, 5]
-    assert any("x\\nINFO" in one for one in caplog.messages)
-    assert not any("\n" in one for one in caplog.messages if "rqm:" in one)
+    assert any("x\\nINFO" in entry for entry in caplog.messages)
+    assert not any("\n" in entry for entry in caplog.messages if "rqm:" in entry)
 
 
 # -- uncharged ----------------------------------------------------------------------------------
 
 
 def test_a_charge_is_on_the_disk_before_anybody_is_asked_for_a_vector(tmp_path):
-    asked = []
+    requests = []
 
     class Watched(Tampered):
         def send_and_receive(self, messages, *, timeout=None):
             messages = list(messages)
             if not messages:
                 return []  # nobody is asked to evaluate
-            told = [one for one in messages[0].content.config_records.values() if "stage" in one]
-            asked.append([(one["turn"], Kind(one["stage"]).name) for one in told])
+            fields = [entry for entry in messages[0].content.config_records.values() if "stage" in entry]
+            requests.append([(entry["round_index"], Kind(entry["stage"]).name) for entry in fields])
             spent = read(tmp_path / LEDGER).charges
-            assert all(spent[one["turn"]] == 1 for one in told if one["stage"] >= Kind.MASKED)
+            assert all(spent[entry["round_index"]] == 1 for entry in fields if entry["stage"] >= Kind.MASKED)
             return super().send_and_receive(messages)
 
     private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)
     private.start(Watched(lambda *_: None), arrays(model()))
-    assert asked == [
+    assert requests == [
         [(0, "KEYS")],
         [(0, "SHARES")],
         [(0, "MASKED")],
@@ -114,9 +114,9 @@ def test_a_second_start_charges_the_same_ledger(tmp_path):
     grid = Tampered(lambda *_: None, config)
     private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
     first = private.start(grid, arrays(model()), 2)
-    other = (tmp_path / "other").open("wb")  # gets the ledger's old descriptor
+    another = (tmp_path / "other").open("wb")  # gets the ledger's old descriptor
     second = private.start(grid, arrays(model()), 2)
-    other.close()
+    another.close()
     assert (tmp_path / "other").read_bytes() == b""
     assert read(tmp_path / LEDGER).charges == {0: 2, 1: 2}
     assert second.train_metrics_clientapp[2]["epsilon"] > first.train_metrics_clientapp[2]["epsilon"]
@@ -138,8 +138,8 @@ def test_who_has_taken_part_is_known_after_a_crash(tmp_path):
     assert survivors(result) == [6]
     result, private, grid = train(tmp_path, config=config)  # another process: nothing is in memory
     assert survivors(result) == [0]
-    assert not grid.asked
-    assert "0 nodes may take part" in private.note
+    assert not grid.requests
+    assert "0 nodes may take part" in private.discard_reason
 
 
 # -- the two-time pad ---------------------------------------------------------------------------
@@ -153,19 +153,19 @@ def test_no_state_answers_twice_after_a_crash_between_reply_and_saving(stage, tm
     class Crashing(Tampered):
         def send_and_receive(self, messages, *, timeout=None):
             messages = list(messages)
-            asked = messages[0].content.config_records["rqm"]["stage"] if messages else None
-            before = copy.deepcopy({node: context.state for node, context in self.contexts.items()})
+            requests = messages[0].content.config_records["rqm"]["stage"] if messages else None
+            earlier = copy.deepcopy({node: context.state for node, context in self.contexts.items()})
             replies = super().send_and_receive(messages)
-            if asked == stage:
+            if requests == stage:
                 for message in messages:
                     node = message.metadata.dst_node_id
-                    self.contexts[node].state = before[node]
+                    self.contexts[node].state = earlier[node]
                     content = RecordDict(dict(message.content))
                     if stage == Kind.MASKED:
                         nan = {k: Array(np.full_like(v.numpy(), np.nan)) for k, v in arrays(model()).items()}
                         content["arrays"] = ArrayRecord(nan)
-                    given = Message(content, dst_node_id=node, message_type="train")
-                    again.append(self.app(given, self.contexts[node]))
+                    delivered = Message(content, dst_node_id=node, message_type="train")
+                    again.append(self.app(delivered, self.contexts[node]))
             return replies
 
     private = PrivateStrategy(Settings.from_run_config({**CONFIG, "rqm.rounds": 1}), folder=tmp_path)
@@ -194,8 +194,8 @@ def test_odd_replies_cost_their_sender_its_place(stage, tmp_path):
     def tamper(reply, node, now):
         return answering(reply, next(odd)) if node == 103 and now == stage else None
 
-    for turn in range(len(ODD) // 2 + 1):
-        result, _, _ = train(tmp_path / str(turn), tamper)
+    for round_index in range(len(ODD) // 2 + 1):
+        result, _, _ = train(tmp_path / str(round_index), tamper)
         assert survivors(result) == [5 if stage <= Kind.MASKED else 6] * 2
 
 
@@ -224,7 +224,7 @@ def test_a_flipped_bit_of_a_share_costs_nothing(tmp_path):
 
     result, private, _ = train(tmp_path, tamper)
     assert survivors(result) == [6, 6]
-    assert not private.liars  # its vector is in the sum; its shares were not needed
+    assert not private.blamed  # its vector is in the sum; its shares were not needed
 
 
 def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_again(tmp_path):
@@ -240,21 +240,21 @@ def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_a
     result, private, grid = train(tmp_path, tamper, config)
     assert survivors(result) == [5] * 4
     assert read(tmp_path / LEDGER).charges == {0: 2, 1: 2, 2: 2, 3: 1}  # done again, and charged again
-    assert list(private.liars) == [101]  # likely three times
-    assert "contradict each other" in private.liars[101]
-    assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.asked if stage == Kind.KEYS) == 3
-    assert not train(tmp_path, config=config)[1].liars  # but nothing is proved
+    assert list(private.blamed) == [101]  # likely three times
+    assert "contradict each other" in private.blamed[101]
+    assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.requests if stage == Kind.KEYS) == 3
+    assert not train(tmp_path, config=config)[1].blamed  # but nothing is proved
 
 
 def test_who_is_proved_to_have_dealt_wrongly_is_remembered(tmp_path, monkeypatch):
     dealing_wrongly(monkeypatch, {1}, other_secret)
     _, private, grid = train(tmp_path)
-    (liar,) = private.liars
-    assert json.loads((tmp_path / "liars.json").read_text()) == {str(liar): private.liars[liar]}
+    (liar,) = private.blamed
+    assert json.loads((tmp_path / "blamed.json").read_text()) == {str(liar): private.blamed[liar]}
     assert read(tmp_path / LEDGER).charges == {0: 2, 1: 1}
     _, private, grid = train(tmp_path)  # another process: nothing is in memory
-    assert list(private.liars) == [liar]
-    assert liar not in {m.metadata.dst_node_id for _, m in grid.asked}
+    assert list(private.blamed) == [liar]
+    assert liar not in {m.metadata.dst_node_id for _, m in grid.requests}
 
 
 def accuses(liar):
@@ -277,15 +277,15 @@ def test_one_who_accuses_all_is_left_out_alone(silent, tmp_path):
     config = {name: value for name, value in CONFIG.items() if name not in ("rqm.threshold", "rqm.min-survivors")}
     config["rqm.min-survivors"] = 6 if silent is None else 5
     grid = Tampered(accuses(101), config)
-    grid.lose = lambda node, stage, turn: node == silent and stage == Kind.MASKED
+    grid.lose = lambda node, stage, round_index: node == silent and stage == Kind.MASKED
     private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2)
     private.start(grid, arrays(model()))
-    assert set(private.liars) <= {101}
-    assert not (tmp_path / "liars.json").exists()
+    assert set(private.blamed) <= {101}
+    assert not (tmp_path / "blamed.json").exists()
     assert survivors(train(tmp_path, config=config)[0]) == [6, 6]
 
 
-@pytest.mark.parametrize("name", ["participants.json", "liars.json"])
+@pytest.mark.parametrize("name", ["participants.json", "blamed.json"])
 @pytest.mark.parametrize(
     "text", ['{"abc": 1}', '{"100": 1.5}', '{" 100": 1}', '{"100": -1}', '{"100": true}', "[]", "{"]
 )
@@ -303,21 +303,21 @@ def test_who_took_part_cannot_be_forgotten(text, tmp_path):
     path.unlink()
     if text:
         path.write_text(text)
-    with pytest.raises(ValueError, match=r"participants.json: tells of [01] participations"):
+    with pytest.raises(ValueError, match=r"participants.json: counts [01] participations"):
         train(tmp_path, config=config)
 
 
 def test_a_mark_that_is_taken_away_meanwhile_is_no_mark(tmp_path, monkeypatch):
     monkeypatch.setenv("RQM_STATE", str(tmp_path))
-    locked = marks.lock
+    locked = client_mod.lock
 
     def cleaned(file, *, wait):
         (tmp_path / "spent" / "me").unlink()
         return locked(file, wait=wait)
 
-    monkeypatch.setattr(marks, "lock", cleaned)
-    with pytest.raises(ProtocolError, match="taken away"):
-        marks.spend("me", 5)
+    monkeypatch.setattr(client_mod, "lock", cleaned)
+    with pytest.raises(ProtocolError, match="deleted meanwhile"):
+        client_mod.mark_answered("me", 5)
 
 
 def test_impossible_sums_are_discarded_and_charged(tmp_path):
@@ -333,7 +333,7 @@ def test_impossible_sums_are_discarded_and_charged(tmp_path):
     size = Settings.from_run_config(CONFIG).params(dim, b"x").masked_size
     result, private, _ = train(tmp_path, tamper)
     assert survivors(result) == [0, 0]
-    assert "no clients can have sent such a sum" in private.note
+    assert "no clients can have sent such a sum" in private.discard_reason
     assert read(tmp_path / LEDGER).charges == {0: 1, 1: 1}
     for name, array in result.arrays.items():
         assert (array.numpy() == model().state_dict()[name].numpy()).all()
@@ -365,10 +365,10 @@ STRANGE = [None, -1, 2**40, 2**62, 0, 1.5, True, "x", b"", b"\0" * 300, [1], [2*
 def test_a_client_answers_odd_requests_with_an_error(tmp_path):
     chance = Random(4)
     grid = LocalGrid(gradient_app(private_mod), 6, CONFIG)
-    good = {"stage": 1, "round": b"x", "turn": 0, "dim": 5, "number": 0, "message": b""}
+    valid = {"stage": 1, "round": b"x", "round_index": 0, "dim": 5, "client": 0, "message": b""}
     errors = 0
     for _ in range(400):
-        record = dict(good)
+        record = dict(valid)
         for name in chance.sample(sorted(record), chance.randint(1, 3)):
             value = chance.choice(STRANGE)
             record.pop(name) if value is None else record.update({name: value})

@@ -9,16 +9,16 @@ pytest.importorskip("flwr")
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from rqm.config.account import account_ledger
+from rqm.config.node_policy import TEMPLATE
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
-from rqm.flower.chain import Chain
-from rqm.plan.account import account_ledger
-from rqm.plan.policy import TEMPLATE
+from rqm.flower.noise_chain import NoiseChain
 from rqm.secagg.wire import Kind
-from rqm.training.cohort import CohortSampler
-from rqm.training.loop import RunState
+from rqm.simulation.cohort import CohortSampler
+from rqm.simulation.loop import RunState
 from rqm.verify import verify
 from tests.flower.local import LocalGrid, arrays, gradient_app
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 NODES = 12
 CONFIG = {
@@ -47,15 +47,15 @@ KEPT |= {"rqm.noise.transient-std": 9.0, "rqm.noise.residual-std": 2.0, "rqm.noi
 class InTurn(LocalGrid):
     """Nodes come as the simulator's clients do: there are those of this round, and of the one before."""
 
-    def __init__(self, config, lose=lambda node, stage, turn: False):
+    def __init__(self, config, lose=lambda node, stage, round_index: False):
         super().__init__(gradient_app(seeded_mod, federation()), NODES, config, lose)
         self.plan = Settings.from_run_config(config).plan
-        self.turn = 0
+        self.round_index = 0
 
     def get_node_ids(self):
-        found = [100 + user for user in CohortSampler(self.plan, NODES).clients(self.turn)]
-        self.turn += 1
-        return found
+        outcome = [100 + user for user in CohortSampler(self.plan, NODES).clients(self.round_index)]
+        self.round_index += 1
+        return outcome
 
 
 def values_of(record):
@@ -78,7 +78,7 @@ def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
     for _ in range(6):
         trainer.step()
     assert (values_of(result.arrays) == trainer.values).all()
-    second = [told for told, reply in grid.seen if told == Kind.MASKED and not reply.has_error()]
+    second = [fields for fields, reply in grid.observed if fields == Kind.MASKED and not reply.has_error()]
     assert len(second) == 4 * 6 + 4 * 5
 
 
@@ -88,42 +88,42 @@ def test_the_model_is_the_simulators_bit_for_bit(config, tmp_path):
     + [pytest.param(stage, CONFIG, marks=pytest.mark.slow) for stage in (Kind.SHARES, Kind.ACKS, Kind.REVEAL)]
     + [pytest.param(Kind.MASKED, KEPT, marks=pytest.mark.slow)],
 )
-def test_the_noise_of_a_node_that_is_gone_before_its_second_message_is_found_again(stage, config, tmp_path):
+def test_the_noise_of_a_node_that_drops_out_before_it_settles_is_recovered(stage, config, tmp_path):
     whole, _, _ = run(tmp_path / "whole", config, grid=InTurn(config), seeded=True)
     someone = 100 + CohortSampler(Settings.from_run_config(config).plan, NODES).clients(2)[1]
-    grid = InTurn(config, lambda node, now, turn: node == someone and turn == 3 and now >= stage)
+    grid = InTurn(config, lambda node, now, round_index: node == someone and round_index == 3 and now >= stage)
     result, _, _ = run(tmp_path / "lost", config, grid=grid, seeded=True)
     assert (values_of(result.arrays) == values_of(whole.arrays)).all()
 
 
-def test_a_node_that_is_lost_in_its_own_round_owes_nothing(tmp_path):
+def test_a_node_that_drops_out_in_its_own_round_settles_nothing(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
     someone = 100 + CohortSampler(plan, NODES).clients(2)[1]
     for stage, survivors in ((Kind.MASKED, 3), (Kind.REVEAL, 4)):
-        grid = InTurn(CONFIG, lambda node, now, turn, s=stage: node == someone and turn == 2 and now == s)
+        grid = InTurn(CONFIG, lambda node, now, round_index, s=stage: node == someone and round_index == 2 and now == s)
         result, _, _ = run(tmp_path / stage.name, grid=grid, seeded=True)
-        found = [result.train_metrics_clientapp[turn]["survivors"] for turn in range(1, 7)]
-        assert found == [4, 4, survivors, 4, 4, 4]
+        outcome = [result.train_metrics_clientapp[round_index]["survivors"] for round_index in range(1, 7)]
+        assert outcome == [4, 4, survivors, 4, 4, 4]
 
 
 class Watched(LocalGrid):
     """Notes what is asked of whom; ``away`` says, of what is asked, who does not hear of it."""
 
-    def __init__(self, config, away=lambda told: False, nodes=NODES):
+    def __init__(self, config, away=lambda fields: False, nodes=NODES):
         super().__init__(gradient_app(private_mod, federation()), nodes, config)
-        self.away, self.asked, self.answers = away, [], []
+        self.away, self.requests, self.answers = away, [], []
 
     def send_and_receive(self, messages, *, timeout=None):
-        messages = [(one, dict(one.content.config_records["rqm"])) for one in messages]
-        self.asked += [{**told, "node": one.metadata.dst_node_id} for one, told in messages]
-        replies = super().send_and_receive([one for one, told in messages if not self.away(told)])
+        messages = [(entry, dict(entry.content.config_records["rqm"])) for entry in messages]
+        self.requests += [{**fields, "node": entry.metadata.dst_node_id} for entry, fields in messages]
+        replies = super().send_and_receive([entry for entry, fields in messages if not self.away(fields)])
         self.answers += replies
         return replies
 
     def turns(self, stage=Kind.MASKED, kind=lambda number: number < 4):
         """Who is asked for a message in each round."""
-        found = [one for one in self.asked if one["stage"] == stage and kind(one["number"])]
-        return [{one["node"] for one in found if one["turn"] == turn} for turn in range(6)]
+        outcome = [entry for entry in self.requests if entry["stage"] == stage and kind(entry["client"])]
+        return [{entry["node"] for entry in outcome if entry["round_index"] == round_index} for round_index in range(6)]
 
 
 def second(number):
@@ -135,31 +135,40 @@ def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_
     result, _, grid = run(tmp_path, config, grid=Watched(config))
     first, again = grid.turns(), grid.turns(kind=second)
     assert again == [set(), *first[:5]]
-    for turn in range(5):
-        assert not first[turn].intersection(*[set().union(*first[max(0, turn - 2) : turn])])
-    assert not any(one.has_error() for one in grid.answers)
-    assert [result.train_metrics_clientapp[turn]["survivors"] for turn in range(1, 7)] == [4] * 6
-    models = [one for one in grid.asked if one["stage"] == Kind.MASKED]
+    for round_index in range(5):
+        assert not first[round_index].intersection(*[set().union(*first[max(0, round_index - 2) : round_index])])
+    assert not any(entry.has_error() for entry in grid.answers)
+    assert [result.train_metrics_clientapp[round_index]["survivors"] for round_index in range(1, 7)] == [4] * 6
+    models = [entry for entry in grid.requests if entry["stage"] == Kind.MASKED]
     assert len(models) == 4 * 11
-    found, charged = account_ledger(tmp_path)
+    outcome, charged = account_ledger(tmp_path)
     assert charged["charges"] == 6
-    assert found.epsilon == result.train_metrics_clientapp[6]["epsilon"]
-    assert found.participations == 2
+    assert outcome.epsilon == result.train_metrics_clientapp[6]["epsilon"]
+    assert outcome.participations == 2
     checked = verify(tmp_path / "ledger.jsonl")
-    assert found.epsilon <= checked.epsilon * 1.001
+    assert outcome.epsilon <= checked.epsilon * 1.001
 
 
-def test_with_too_few_second_messages_the_chain_is_broken_and_the_run_goes_on(tmp_path):
-    grid = Watched(CONFIG, lambda told: told["turn"] == 2 and told["number"] in (4, 5))
+def test_with_too_few_settlements_a_new_chain_begins_and_the_run_goes_on(tmp_path):
+    grid = Watched(CONFIG, lambda fields: fields["round_index"] == 2 and fields["client"] in (4, 5))
     result, _, _ = run(tmp_path, grid=grid)
-    assert [result.train_metrics_clientapp[turn]["survivors"] for turn in range(1, 7)] == [4, 4, 0, 4, 4, 4]
-    chains = [{one["chain"] for one in grid.asked if one["turn"] == turn} for turn in range(6)]
+    assert [result.train_metrics_clientapp[round_index]["survivors"] for round_index in range(1, 7)] == [
+        4,
+        4,
+        0,
+        4,
+        4,
+        4,
+    ]
+    chains = [
+        {entry["chain"] for entry in grid.requests if entry["round_index"] == round_index} for round_index in range(6)
+    ]
     assert chains[0] == chains[1] == chains[2] != chains[3] == chains[4] == chains[5]
     assert [len(nodes) for nodes in grid.turns(kind=second)] == [0, 4, 0, 0, 4, 4]
     first = grid.turns(stage=Kind.KEYS)  # the ledger counts on the separation, whatever was broken
-    assert not any(first[turn] & first[turn - gap] for turn in range(2, 6) for gap in (1, 2))
+    assert not any(first[round_index] & first[round_index - gap] for round_index in range(2, 6) for gap in (1, 2))
     _, charged = account_ledger(tmp_path)
-    assert charged["charges"] == 6
+    assert charged["charges"] == 5  # no vector was asked for in the discarded round
 
 
 @pytest.fixture
@@ -191,8 +200,8 @@ def test_a_participation_is_paid_once_for_both_messages(policies, tmp_path):
     paid = {}
     for node in grid.contexts:
         ledgers = list((tmp_path / "nodes" / str(node)).glob("node/*/ledger.jsonl"))
-        paid[node] = sum(account_ledger(one)[1]["charges"] for one in ledgers)
-    taken = Counter(node for turn in grid.turns() for node in turn)
+        paid[node] = sum(account_ledger(entry)[1]["charges"] for entry in ledgers)
+    taken = Counter(node for round_index in grid.turns() for node in round_index)
     assert paid == {node: taken[node] for node in grid.contexts}
     assert set(paid.values()) == {1}
 
@@ -201,30 +210,30 @@ class Early(PrivateStrategy):
     """A server that forgets who took part when, and asks the same nodes in every other round."""
 
     def summary(self):
-        Chain.free = lambda chain, node, turn, apart: node not in chain.nodes and node < 108
+        NoiseChain.can_send_vector = lambda chain, node, round_index: node not in chain.settling_nodes and node < 108
 
 
 @pytest.mark.slow
 def test_a_node_refuses_to_come_back_too_soon(policies, tmp_path, monkeypatch):
-    monkeypatch.setattr(Chain, "free", Chain.free)  # is put back
+    monkeypatch.setattr(NoiseChain, "can_send_vector", NoiseChain.can_send_vector)  # is put back
     grid = policies(Watched(CONFIG))
     Early(Settings.from_run_config(CONFIG), folder=tmp_path / "run", stage_timeout=0.2).start(grid, arrays(model()))
     assert any("must be 3 rounds later" in error for error in errors(grid))
-    sent = [one for one in grid.asked if one["stage"] == Kind.ACKS and one["number"] < 4]
-    turns = {(one["chain"], one["node"], one["turn"]) for one in sent}
+    sent = [entry for entry in grid.requests if entry["stage"] == Kind.ACKS and entry["client"] < 4]
+    turns = {(entry["chain"], entry["node"], entry["round_index"]) for entry in sent}
     assert len(turns) > 8
-    for chain, node, turn in turns:
-        assert not any((chain, node, turn + gap) in turns for gap in (1, 2))
+    for chain, node, round_index in turns:
+        assert not any((chain, node, round_index + gap) in turns for gap in (1, 2))
 
 
-def asked_again(grid, change, which=lambda told: True):
+def asked_again(grid, change, which=lambda fields: True):
     """Ask a node a second time for what it has just answered, with something changed; what it says."""
     message, reply = next((m, r) for m, r in reversed(grid.pairs) if which(dict(m.content.config_records["rqm"])))
-    told = {**message.content.config_records["rqm"], **change}
-    content = {**dict(message.content), "rqm": ConfigRecord(told)}
-    given = Message(RecordDict(content), dst_node_id=message.metadata.dst_node_id, message_type="train")
+    fields = {**message.content.config_records["rqm"], **change}
+    content = {**dict(message.content), "rqm": ConfigRecord(fields)}
+    delivered = Message(RecordDict(content), dst_node_id=message.metadata.dst_node_id, message_type="train")
     assert not reply.has_error()
-    return grid.app(given, grid.contexts[message.metadata.dst_node_id])
+    return grid.app(delivered, grid.contexts[message.metadata.dst_node_id])
 
 
 class Paired(Watched):
@@ -235,47 +244,49 @@ class Paired(Watched):
         self.pairs, self.states = [], {}
 
     def send_and_receive(self, messages, *, timeout=None):
-        found = []
+        outcome = []
         for message in messages:
-            node, told = message.metadata.dst_node_id, dict(message.content.config_records["rqm"])
-            self.states[node, told["turn"], told["stage"]] = copy.deepcopy(self.contexts[node].state)
+            node, fields = message.metadata.dst_node_id, dict(message.content.config_records["rqm"])
+            self.states[node, fields["round_index"], fields["stage"]] = copy.deepcopy(self.contexts[node].state)
             for reply in super().send_and_receive([message]):
                 self.pairs.append((message, reply))
-                found.append(reply)
-        return found
+                outcome.append(reply)
+        return outcome
 
 
-def test_noise_is_taken_back_once_whatever_the_node_remembers(tmp_path):
+def test_noise_is_settled_once_whatever_the_node_remembers(tmp_path):
     """A process that died after its answer left, before its state was saved; and a server that asks again."""
     grid = Paired(CONFIG)
     run(tmp_path, grid=grid)
 
-    def of_second(told):
-        return told["stage"] == Kind.MASKED and told["number"] >= 4
+    def of_second(fields):
+        return fields["stage"] == Kind.MASKED and fields["client"] >= 4
 
-    said = asked_again(grid, {}, of_second)
-    assert "in no round" in said.error.reason or "already" in said.error.reason
+    output = asked_again(grid, {}, of_second)
+    assert "in no round" in output.error.reason or "already" in output.error.reason
     message, _ = next((m, r) for m, r in reversed(grid.pairs) if of_second(dict(m.content.config_records["rqm"])))
-    node, turn = message.metadata.dst_node_id, message.content.config_records["rqm"]["turn"]
-    grid.contexts[node].state = grid.states[node, turn, Kind.MASKED]
+    node, round_index = message.metadata.dst_node_id, message.content.config_records["rqm"]["round_index"]
+    grid.contexts[node].state = grid.states[node, round_index, Kind.MASKED]
     assert "already" in asked_again(grid, {}, of_second).error.reason
     # a whole second round that follows the same sum, with the state of before
-    grid.contexts[node].state = grid.states[node, turn, Kind.KEYS]
+    grid.contexts[node].state = grid.states[node, round_index, Kind.KEYS]
 
-    def keys(told):
-        return told["stage"] == Kind.KEYS and told["number"] >= 4
+    def keys(fields):
+        return fields["stage"] == Kind.KEYS and fields["client"] >= 4
 
-    other = asked_again(grid, {"round": b"another"}, keys)
-    assert not other.has_error()  # keys alone tell nothing, and nobody else will follow
+    another = asked_again(grid, {"round": b"another"}, keys)
+    assert not another.has_error()  # keys alone tell nothing, and nobody else will follow
 
 
-@pytest.mark.parametrize("change", [{"turn": 4}, {"chain": b"other"}, {"follows": bytes(32)}, {"second": 3}])
-def test_a_second_message_goes_into_no_other_round(change, tmp_path):
+@pytest.mark.parametrize(
+    "change", [{"round_index": 4}, {"chain": b"other"}, {"previous_sum": bytes(32)}, {"settling": 3}]
+)
+def test_a_settlement_goes_into_no_other_round(change, tmp_path):
     grid = Paired({**CONFIG, "rqm.rounds": 4})
     run(tmp_path, config={**CONFIG, "rqm.rounds": 4}, grid=grid)
 
-    def keys(told):
-        return told["stage"] == Kind.KEYS and told["number"] >= 4
+    def keys(fields):
+        return fields["stage"] == Kind.KEYS and fields["client"] >= 4
 
     message, _ = next((m, r) for m, r in reversed(grid.pairs) if keys(dict(m.content.config_records["rqm"])))
     node = message.metadata.dst_node_id
@@ -283,7 +294,7 @@ def test_a_second_message_goes_into_no_other_round(change, tmp_path):
     assert not asked_again(grid, {"round": b"again"}, keys).has_error()
     grid.contexts[node].state = grid.states[node, 3, Kind.KEYS]
     reason = asked_again(grid, {"round": b"once more", **change}, keys).error.reason
-    assert any(words in reason for words in ("does not follow", "another place", "number = "))
+    assert any(words in reason for words in ("does not follow", "another index", "client = ", "number = "))
 
 
 @pytest.mark.parametrize(

@@ -2,67 +2,77 @@
 
 import copy
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Message, RecordDict
-
-from rqm.flower import Settings
-from rqm.flower import mod as of_node
-from rqm.flower import strategy as of_server
-from rqm.flower.encoding import noise, taken_back
-from rqm.flower.mod import HELD
-from rqm.flower.records import Asked
-from rqm.plan.policy import NodeGuard, Policy, PolicyError
-from rqm.plan.protocol import Link
+from rqm.config.node_policy import NodeGuard, Policy, PolicyError
+from rqm.config.round_parameters import Link
+from rqm.flower import Settings, client_mod, strategy
+from rqm.flower.client_mod import SETTLEMENT_RECORD
+from rqm.flower.messages import request_message
+from rqm.flower.request import Request
+from rqm.flower.round_machine import RoundMachine, State
 from rqm.secagg import Aborted, Server, new_round
 from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
 from tests.flower.local import arrays
 from tests.flower.test_correlated_noise import CONFIG, Watched, errors
-from tests.training.small import model
+from tests.simulation.small import model
 
 
-class Renumbers(of_server.PrivateStrategy):
-    """A server that asks the same nodes for a vector again, in a chain of its own, and when it comes to that calls them
-    by numbers of the second kind."""
+class Renumbering(RoundMachine):
+    """A server that begins a new chain for each round, with the same nodes, and in the second one calls them by the
+    numbers of clients that only settle."""
 
-    def _sample(self, free):
-        self._chain.begin()
-        return sorted(self._grid.get_node_ids())
+    def _draw_nodes(self, eligible):
+        self.chain.restart()
+        return sorted(self.available_nodes())
 
-    def _begin(self, ready):
-        messages = super()._begin(ready)
-        for message in messages if self._turn == 1 else ():
-            message.content.config_records["rqm"]["number"] += 4
-        return messages
+    def requests(self):
+        requests = super().requests()
+        if self.round_index == 1 and self.state == State.VECTORS:
+            return {
+                node: [replace(entry, client=entry.client + 4) for entry in requests]
+                for node, requests in requests.items()
+            }
+        return requests
 
-    def _decoded(self, now):
-        self.sums = [*getattr(self, "sums", []), now.server.finish()]
-        return super()._decoded(now)
+    def _finish(self, secure_sum):
+        self.sums = [*getattr(self, "sums", []), secure_sum.server.finish()]
+        super()._finish(secure_sum)
 
 
-def test_a_client_that_was_asked_for_a_vector_does_not_send_noise_of_before_instead(tmp_path):
-    """It would go into any sum, once: all members of a sum together would publish its noise, and pay nothing."""
+def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, monkeypatch):
+    """It would do so in any sum: all clients of a sum together would publish their noise, and pay nothing."""
+    monkeypatch.setattr(strategy, "RoundMachine", Renumbering)
     config = {**CONFIG, "rqm.rounds": 2, "rqm.min-separation": 1}
-    grid, held = Watched(config, nodes=4), {}
+    grid, settlements = Watched(config, nodes=4), {}
 
-    def away(told):
-        if told["turn"] == 1 and not held:
-            for node, context in grid.contexts.items():
-                held[node] = ClientSettlement.load(context.state.config_records[HELD]["held"])
+    def away(fields):
+        if fields["round_index"] == 1 and not settlements:
+            settlements.update({node: settlement_of(context.state) for node, context in grid.contexts.items()})
         return False
 
     grid.away = away
-    server = Renumbers(Settings.from_run_config(config), folder=tmp_path / "run", stage_timeout=0.2)
+    server = strategy.PrivateStrategy(Settings.from_run_config(config), folder=tmp_path / "run", stage_timeout=0.2)
     server.start(grid, arrays(model()))
-    mean = Settings.from_run_config(config).plan.private_mean(len(server.sums[0]))
-    hidden = sum(noise(mean, one.noise_secret)[0] for one in held.values())
-    coins = (server.sums[0] - hidden) % mean.modulus
-    assert coins.max() <= 4  # the enemy would know it
-    assert not any(((one + hidden) % mean.modulus == 0).all() for one in server.sums[1:])
-    assert {f"rqm: number = {4 + u}: must be {u}, this client's in the round" for u in range(4)} == errors(grid)
+    sums = server._machine.sums
+    mean = Settings.from_run_config(config).plan.private_mean(len(sums[0]))
+    added = sum(noise_state(mean, entry.noise_secret).added for entry in settlements.values())
+    coins = (sums[0] - added) % mean.modulus
+    assert coins.max() <= 4  # what the attacker would know
+    assert not any(((total + added) % mean.modulus == 0).all() for total in sums[1:])
+    assert {f"rqm: client = {4 + u}: must be {u}, this client's number" for u in range(4)} == errors(grid)
+
+
+def noise_state(mean, secret):
+    return mean.noise.begin(secret, mean.coordinates)
+
+
+def settlement_of(state):
+    return ClientSettlement.load(state.config_records[SETTLEMENT_RECORD]["settlement"])
 
 
 def guard_of(tmp_path):
@@ -82,37 +92,37 @@ def test_a_shorter_run_does_not_bring_a_node_back_sooner_into_the_same_chain(tmp
         guard.charge(short.plan, 10, 2, b"chain")
 
 
-def test_a_second_message_is_sent_whatever_the_noise_is():
-    """Of two coordinates and little noise both are often zero: a client that failed for that would tell."""
-    settings = Settings.from_run_config({**CONFIG, "rqm.noise": 0.5})
-    mean, asked = settings.plan.private_mean(2), Asked(stage=5, round=b"r", turn=0, dim=2, number=4, message=b"")
-    sent = [(secret, taken_back(asked, settings, secret)) for secret in (bytes([u]) * 32 for u in range(20))]
-    assert any(not second.any() for _, second in sent)
-    assert all(not ((noise(mean, secret)[1] + second) % mean.modulus).any() for secret, second in sent)
+def test_a_settlement_is_sent_whatever_the_noise_is():
+    """With two coordinates and little noise both are often zero: a client that failed then would reveal that."""
+    mean = Settings.from_run_config({**CONFIG, "rqm.noise": 0.5}).plan.private_mean(2)
+    states = [noise_state(mean, bytes([u]) * 32) for u in range(20)]
+    settlements = [mean.settle(state) for state in states]
+    assert any(not settlement.any() for settlement in settlements)
+    for state, settlement in zip(states, settlements, strict=True):
+        assert not ((state.canceled + settlement) % mean.modulus).any()
 
 
 class Following:
     """A round of some nodes, in a chain; each remembers in it what it knew when the round began, whatever comes."""
 
-    def __init__(self, grid, nodes, link, owed=None, lost=None):
-        self.grid, self.nodes, self.link, self.lost, self.name = grid, nodes, link, lost, new_round()
-        self.settings, self.dim = Settings.from_run_config(CONFIG), sum(one.numel() for one in model().parameters())
-        self.server = Server(self.settings.params(self.dim, self.name, b"", link), previous=owed)
+    def __init__(self, grid, nodes, link, settlement=None, missing=None):
+        self.grid, self.nodes, self.link, self.missing, self.name = grid, nodes, link, missing, new_round()
+        self.settings, self.dim = Settings.from_run_config(CONFIG), sum(entry.numel() for entry in model().parameters())
+        self.server = Server(self.settings.params(self.dim, self.name, b"", link), previous=settlement)
         self.states = {node: copy.deepcopy(grid.contexts[node].state) for node in nodes}
-        self.inbox, self.said = dict.fromkeys(range(len(nodes)), b""), set()
+        self.inbox, self.output = dict.fromkeys(range(len(nodes)), b""), set()
 
     def step(self, stage):
         for number, message in self.inbox.items():
             node = self.nodes[number]
-            if stage >= Kind.MASKED and node == self.lost:
+            if stage >= Kind.MASKED and node == self.missing:
                 continue
-            values = {"turn": self.link.turn, "dim": self.dim, "number": number, "message": message}
-            asked = Asked(stage=int(stage), round=self.name, **values).at(self.link)
-            content = RecordDict({"rqm": asked.record(), "arrays": arrays(model())})
+            request = Request(stage, self.name, self.link.turn, self.dim, number, message, self.link)
+            requests = request_message(node, [request], {"arrays": arrays(model())})
             self.grid.contexts[node].state = self.states[node]
-            reply = self.grid.app(Message(content, dst_node_id=node, message_type="train"), self.grid.contexts[node])
+            reply = self.grid.app(requests, self.grid.contexts[node])
             if reply.has_error():
-                self.said.add(reply.error.reason)
+                self.output.add(reply.error.reason)
             else:
                 self.server.receive(reply.content.config_records["rqm"]["message"], number)
         self.inbox = {} if stage == Kind.REVEAL else self.server.advance()
@@ -123,29 +133,29 @@ def test_two_rounds_at_once_that_follow_one_sum_do_not_both_take_its_noise_back(
     """In each another client is lost, whose secret the others give: without marks, of nodes whose states were copied,
     the server would learn two secrets; and in the end all."""
     if not marked:
-        monkeypatch.setattr(of_node, "spend", lambda *_: None)
+        monkeypatch.setattr(client_mod, "mark_answered", lambda *_: None)
     grid, first, others = Watched(CONFIG, nodes=8), range(100, 104), range(104, 108)
     sum_ = Following(grid, first, Link(b"chain", 0))
     for stage in STAGES:
         sum_.step(stage)
-    owed = sum_.server.settlement()
+    settlement = sum_.server.settlement()
     for node in first:
         grid.contexts[node].state = sum_.states[node]
-    secrets = [ClientSettlement.load(sum_.states[node].config_records[HELD]["held"]).noise_secret for node in first]
-    link = Link(b"chain", 1, 4, owed.name)
-    one, other = (Following(grid, [*others, *first], link, owed, lost) for lost in (103, 100))
+    secrets = [settlement_of(sum_.states[node]).noise_secret for node in first]
+    link = Link(b"chain", 1, 4, settlement.name)
+    entry, another = (Following(grid, [*others, *first], link, settlement, missing) for missing in (103, 100))
     for stage in STAGES[:2]:
-        one.step(stage)
-        other.step(stage)
+        entry.step(stage)
+        another.step(stage)
     for stage in STAGES[2:]:
-        one.step(stage)
-    assert one.server.recovered_secrets() == {3: secrets[3]}
+        entry.step(stage)
+    assert entry.server.recovered_secrets() == {3: secrets[3]}
     with (
         pytest.raises(Aborted, match="5 clients are left after MASKED: must be at least 6") if marked else nullcontext()
     ):
         for stage in STAGES[2:]:
-            other.step(stage)
+            another.step(stage)
     if marked:
-        assert other.said == {"rqm: this client has answered that stage already, and answers nothing twice"}
+        assert another.output == {"rqm: this client has answered that stage already, and answers nothing twice"}
     else:
-        assert other.server.recovered_secrets() == {0: secrets[0]}
+        assert another.server.recovered_secrets() == {0: secrets[0]}

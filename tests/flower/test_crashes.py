@@ -36,9 +36,9 @@ class Federations:
 
 @pytest.fixture(scope="module")
 def federations():
-    found = Federations()
-    yield found
-    found.close()
+    outcome = Federations()
+    yield outcome
+    outcome.close()
 
 
 def check(folder, ends, kills):
@@ -47,23 +47,23 @@ def check(folder, ends, kills):
     assert not error.exists(), error.read_text()
     assert ends == [-9] * kills + [0]
     events = [json.loads(line) for line in (folder / "wire").read_text().splitlines()]
-    rounds = {(e["turn"], e["round"]) for e in events if e["by"] == "server" and e["stage"] >= Kind.MASKED}
-    begun = Counter(turn for turn, _ in rounds)
+    rounds = {(e["round_index"], e["round"]) for e in events if e["by"] == "server" and e["stage"] >= Kind.MASKED}
+    begun = Counter(round_index for round_index, _ in rounds)
     spent = read(folder / LEDGER).charges
-    assert all(spent[turn] >= count for turn, count in begun.items())  # no sum that was not paid for
+    assert all(spent[round_index] >= count for round_index, count in begun.items())  # no sum that was not paid for
     answers = Counter((e["node"], e["round"], e["stage"]) for e in events if e["by"] == "client")
     assert max(answers.values()) == 1  # nobody answers twice
     vectors = Counter(node for node, _, stage in answers if stage == Kind.MASKED)
     for node, count in vectors.items():  # each paid for in the node's own ledger, too
-        (own,) = folder.glob(f"home-{node}/node/*/{LEDGER}")
-        assert read(own).charges.total() >= count
+        (node_ledgers,) = folder.glob(f"home-{node}/node/*/{LEDGER}")
+        assert read(node_ledgers).charges.total() >= count
     return sum(answers.values())
 
 
 def killed(federations, tmp_path, points):
-    for number, some in enumerate(points):
+    for number, subset in enumerate(points):
         folder = tmp_path / str(number)
-        check(folder, federations.run(folder, *some), len(some))
+        check(folder, federations.run(folder, *subset), len(subset))
 
 
 def events(federations, tmp_path):

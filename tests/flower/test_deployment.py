@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
-from rqm.plan.account import account_ledger
+from rqm.config.account import account_ledger
 from rqm.verify import verify
 from tests.flower.users import EXAMPLE, POLICY, ROOT, written
 
@@ -32,19 +32,19 @@ def test_a_federation_goes_on_without_one_node_and_discards_a_round_without_two(
     kills = ["--kill", "1", "--kill", "2"]  # one in each round, when it is asked to train
     done = federation(written(tmp_path / "app"), "--ledger", tmp_path, "--set", CONFIG, *kills)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
-    assert said.count("killing the SuperNode") == 2
-    assert "'survivors': 3" in said  # the run went on without the first
-    assert "round 2 is discarded, and charged" in said
-    accuracies = [float(found) for found in re.findall(r"'accuracy': '([\d.e+-]+)'", said)]
+    output = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
+    assert output.count("killing the SuperNode") == 2
+    assert "'survivors': 3" in output  # the run went on without the first
+    assert "round 2 is discarded, and charged" in output
+    accuracies = [float(outcome) for outcome in re.findall(r"'accuracy': '([\d.e+-]+)'", output)]
     assert accuracies[1] > accuracies[0] + 0.02
     assert accuracies[2] == accuracies[1]
-    assert "for every user against the server, certified, after 2 rounds" in said
+    assert "for every user against the server, certified, after 2 rounds" in output
     charged = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()[1:]]
     assert [entry["round"] for entry in charged] == [0, 1]
 
 
-CANCELLED = """\
+CORRELATED = """\
 clients = 3
 min-survivors = 2
 rounds = 4
@@ -68,26 +68,26 @@ levels = 2
 
 
 @pytest.mark.slow  # four minutes, mostly of waiting
-def test_noise_is_taken_back_and_that_of_a_node_killed_between_its_two_messages_is_found_again(tmp_path):
+def test_noise_is_settled_and_that_of_a_node_killed_between_its_two_messages_is_recovered(tmp_path):
     app = written(tmp_path / "app")
-    before, after = (app / "pyproject.toml").read_text().split("[tool.flwr.app.config.rqm]\n")
-    after = after.split("[tool.flwr.app.config.rqm.transforms]\n")[1]
-    (app / "pyproject.toml").write_text(f"{before}[tool.flwr.app.config.rqm]\n{CANCELLED}{after}")
+    earlier, later = (app / "pyproject.toml").read_text().split("[tool.flwr.app.config.rqm]\n")
+    later = later.split("[tool.flwr.app.config.rqm.transforms]\n")[1]
+    (app / "pyproject.toml").write_text(f"{earlier}[tool.flwr.app.config.rqm]\n{CORRELATED}{later}")
     (app / "policy.toml").write_text(POLICY.replace("= 4", "= 3").replace('["rqm"]', '["rounding"]'))
     options = ["--ledger", tmp_path / "ledger", "--kill-owing"]
     done = federation(app, *options, "--nodes", "6", "--limit", "500")
-    said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
-    assert done.returncode == 0, said[-3000:] + done.stderr[-6000:]
-    assert said.count("between its two messages") == 1
-    assert said.count("is gone, and its noise was found through the others") == 1
-    assert "its noise stays in the model" not in said
-    assert "round 2 is discarded" not in said  # a later one may be: who was killed is still listed for a minute
+    output = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
+    assert done.returncode == 0, output[-3000:] + done.stderr[-6000:]
+    assert output.count("between its two messages") == 1
+    assert output.count("its noise was recovered from the shares of the others") == 1
+    assert "its noise stays in the model" not in output
+    assert "round 2 is discarded" not in output  # a later one may be: who was killed is still listed for a minute
     charged = [json.loads(line) for line in (tmp_path / "ledger" / "ledger.jsonl").read_text().splitlines()[1:]]
     assert [entry["round"] for entry in charged] == [0, 1, 2, 3]
-    told = re.findall(r"\(ε = ([\d.e+]+), δ = 1e-05\) for every user against the server, certified, after 4", said)
-    found, _ = account_ledger(tmp_path / "ledger")
-    assert f"{found.epsilon:.4g}" == told[0]
-    assert found.epsilon <= verify(tmp_path / "ledger" / "ledger.jsonl").epsilon * 1.001
+    fields = re.findall(r"\(ε = ([\d.e+]+), δ = 1e-05\) for every user against the server, certified, after 4", output)
+    outcome, _ = account_ledger(tmp_path / "ledger")
+    assert f"{outcome.epsilon:.4g}" == fields[0]
+    assert outcome.epsilon <= verify(tmp_path / "ledger" / "ledger.jsonl").epsilon * 1.001
 
 
 @pytest.mark.slow
@@ -95,15 +95,15 @@ def test_nodes_refuse_a_server_that_orders_less_noise(tmp_path):
     app = written(tmp_path / "app")
     (app / "policy.toml").write_text(POLICY.replace("release_epsilon = 1e12", "release_epsilon = 5.0"))
     done = federation(app, "--ledger", tmp_path, "--set", CONFIG)
-    said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
-    assert len(re.findall(r"it says 'rqm: the policy of this node: ε for a release = ", said)) == 2 * 4
-    assert "'survivors': 3" not in said
-    assert "'survivors': 4" not in said
-    assert "round 2 is discarded, and charged: 0 clients are left after KEYS" in said
+    output = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
+    assert len(re.findall(r"it says 'rqm: the policy of this node: ε for a release = ", output)) == 2 * 4
+    assert "'survivors': 3" not in output
+    assert "'survivors': 4" not in output
+    assert "round 2 is discarded, and not charged: 0 clients are left after KEYS" in output
 
 
 @pytest.mark.slow  # three minutes, mostly of waiting
-def test_the_walk_of_the_page_from_nothing_to_a_signed_federation(tmp_path):
+def test_the_commands_of_the_page_lead_from_nothing_to_a_signed_federation(tmp_path):
     """Every command of it, as it stands there, in a folder of its own."""
     page = (ROOT / "docs" / "deploy.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.M)
@@ -118,9 +118,9 @@ def test_the_walk_of_the_page_from_nothing_to_a_signed_federation(tmp_path):
             code = process.wait(900)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-    said = re.sub("\x1b\\[[0-9;]*m", "", log.read_text())
-    assert code == 0, said[-4000:]
-    assert "4 keys, hash" in said
-    assert "'survivors': 3" in said, said[-4000:]  # without the killed node
-    assert "for every record against the server, certified, after 2 rounds" in said
-    assert len(re.findall(r"ε", said.rsplit("after 2 rounds", 1)[1])) >= 2  # by both ledgers
+    output = re.sub("\x1b\\[[0-9;]*m", "", log.read_text())
+    assert code == 0, output[-4000:]
+    assert "4 keys, hash" in output
+    assert "'survivors': 3" in output, output[-4000:]  # without the killed node
+    assert "for every record against the server, certified, after 2 rounds" in output
+    assert len(re.findall(r"ε", output.rsplit("after 2 rounds", 1)[1])) >= 2  # by both ledgers

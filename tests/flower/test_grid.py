@@ -12,13 +12,12 @@ from flwr.common.serde import message_to_proto
 from flwr.proto import message_pb2, runtime_pb2
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.superlink.grid.http_grid import HttpGrid
-from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-from rqm.flower.grid import PatientGrid
+from rqm.flower.grid import IsolatingGrid
 from tests.flower import local
 
 
-def asked(node):
+def requests(node):
     return Message(RecordDict(), dst_node_id=node, message_type="train")
 
 
@@ -28,33 +27,35 @@ class Link:
     def __init__(self):
         self.objects, self.replies, self.looks, self.open = {}, {}, 0, True
         for node in (1, 2, 3, 4):
-            reply = Message(RecordDict({"rqm": ConfigRecord({"from": node})}), reply_to=asked(1 if node == 4 else node))
-            parts = {one: part.deflate() for one, part in get_all_nested_objects(reply).items()}
+            reply = Message(
+                RecordDict({"rqm": ConfigRecord({"from": node})}), reply_to=requests(1 if node == 4 else node)
+            )
+            parts = {entry: chunk.deflate() for entry, chunk in get_all_nested_objects(reply).items()}
             if node == 2:
                 parts = dict.fromkeys(parts, b"nonsense")
-            self.objects |= {one: (data, node != 3) for one, data in parts.items()}
+            self.objects |= {entry: (data, node != 3) for entry, data in parts.items()}
             reply.metadata.__dict__["_message_id"] = reply.object_id
             proto = message_to_proto(reply)
             self.replies[node] = proto, get_object_tree(reply)
 
     def PushMessages(self, request):  # noqa: N802 (as Flower calls it)
-        told = [message.metadata for message in request.messages_list]
-        self.replies |= {one.message_id: self.replies[one.dst_node_id] for one in told}
-        return runtime_pb2.PushAppMessagesResponse(message_ids=[one.message_id for one in told])
+        fields = [message.metadata for message in request.messages_list]
+        self.replies |= {entry.message_id: self.replies[entry.dst_node_id] for entry in fields}
+        return runtime_pb2.PushAppMessagesResponse(message_ids=[entry.message_id for entry in fields])
 
     def PushObject(self, request):  # noqa: N802
         raise AssertionError("nothing is asked for")
 
     def PullMessages(self, request):  # noqa: N802
         self.looks += 1
-        found = [self.replies[one] for one in request.message_ids if self.looks > 5]  # nobody is that fast
+        outcome = [self.replies[entry] for entry in request.message_ids if self.looks > 5]  # nobody is that fast
         return runtime_pb2.PullAppMessagesResponse(
-            messages_list=[proto for proto, _ in found], message_object_trees=[tree for _, tree in found]
+            messages_list=[proto for proto, _ in outcome], message_object_trees=[tree for _, tree in outcome]
         )
 
     def PullObject(self, request):  # noqa: N802
-        data, there = self.objects[request.object_id]
-        return message_pb2.PullObjectResponse(object_found=self.open, object_available=there, object_content=data)
+        data, present = self.objects[request.object_id]
+        return message_pb2.PullObjectResponse(object_found=self.open, object_available=present, object_content=data)
 
     def ConfirmMessageReceived(self, _):  # noqa: N802
         return message_pb2.ConfirmMessageReceivedResponse()
@@ -72,13 +73,13 @@ def test_flowers_own_grid_raises(grid):
     """So that the next test can fail."""
     grid._client.looks = 9
     with pytest.raises(ValueError, match="not enough values"):
-        grid.send_and_receive([asked(1), asked(2)])
+        grid.send_and_receive([requests(1), requests(2)])
 
 
 def test_what_one_node_sends_is_its_own_loss(grid):
     begin = monotonic()
-    found = PatientGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)], timeout=2)
-    assert [reply.content["rqm"]["from"] for reply in found] == [1]
+    outcome = IsolatingGrid(grid).send_and_receive([requests(node) for node in (1, 2, 3, 4)], timeout=2)
+    assert [reply.content["rqm"]["from"] for reply in outcome] == [1]
     assert monotonic() - begin < 100  # Flower's own waits until the upload expires, or for hours
 
 
@@ -86,7 +87,7 @@ class Omitting(local.LocalGrid):
     """Like Flower's grid in memory it has no id for a message that could not be sent."""
 
     def push_messages(self, messages):
-        return [one for one in super().push_messages(messages) if one]
+        return [entry for entry in super().push_messages(messages) if entry]
 
 
 def test_one_who_is_away_costs_nobody_else_anything():
@@ -94,71 +95,28 @@ def test_one_who_is_away_costs_nobody_else_anything():
         return Message(RecordDict(), reply_to=message)
 
     grid = Omitting(app, 4, {}, lose=lambda node, *_: node == 100)
-    told = RecordDict({"rqm": ConfigRecord({"stage": 1, "turn": 0})})
-    found = PatientGrid(grid).send_and_receive([Message(told, node, "train") for node in grid.contexts], timeout=60)
-    assert {reply.metadata.src_node_id for reply in found} == {101, 102, 103}
+    fields = RecordDict({"rqm": ConfigRecord({"stage": 1, "round_index": 0})})
+    outcome = IsolatingGrid(grid).send_and_receive(
+        [Message(fields, node, "train") for node in grid.contexts], timeout=60
+    )
+    assert {reply.metadata.src_node_id for reply in outcome} == {101, 102, 103}
 
 
 def test_a_thread_that_does_not_start_leaves_no_others(grid, monkeypatch):
-    before, begin = threading.active_count(), threading.Thread.start
+    earlier, begin = threading.active_count(), threading.Thread.start
 
     def start(thread):
-        if threading.active_count() > before + 2:
+        if threading.active_count() > earlier + 2:
             raise RuntimeError("can't start new thread")
         begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
     grid._client.looks = -(10**9)  # nobody ever answers
     with pytest.raises(RuntimeError, match="can't start"):
-        PatientGrid(grid).send_and_receive([asked(node) for node in (1, 2, 3, 4)])
-    while threading.active_count() > before:
+        IsolatingGrid(grid).send_and_receive([requests(node) for node in (1, 2, 3, 4)])
+    while threading.active_count() > earlier:
         sleep(0.1)
 
 
 def test_without_messages_nobody_waits(grid):
-    assert PatientGrid(grid).send_and_receive([], timeout=None) == []
-
-
-class Memory(InMemoryGrid):
-    """That of the simulation engine: node n answers at the n-th look, 4 in another's name, 9 never."""
-
-    def __init__(self, expired=()):
-        self.sent, self.looks, self.asked, self.expired = {}, 0, [], set(expired)
-
-    def push_messages(self, messages):
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = f"message {message.metadata.dst_node_id}"
-            self.sent[message.metadata.message_id] = message
-        return list(self.sent)
-
-    def pull_messages(self, message_ids):
-        self.looks += 1
-        self.asked.append(len(list(message_ids)))
-        found = [self.sent[one] for one in message_ids if self.looks >= self.sent[one].metadata.dst_node_id != 9]
-        if gone := self.expired.intersection(message.metadata.dst_node_id for message in found):
-            raise KeyError(f"message {gone.pop()}")
-        replies = [Message(RecordDict(), reply_to=message) for message in found]
-        for reply in replies:
-            if reply.metadata.src_node_id == 4:
-                reply.metadata.__dict__["_src_node_id"] = 1
-        return replies
-
-
-def answered(grid, nodes, timeout):
-    found = PatientGrid(grid).send_and_receive([asked(node) for node in nodes], timeout=timeout)
-    return sorted(reply.metadata.src_node_id for reply in found)
-
-
-def test_in_the_simulation_engine_one_look_is_for_all_who_have_not_answered():
-    grid = Memory()
-    assert answered(grid, [1, 2, 3, 4, 5], timeout=None) == [1, 2, 3, 5]
-    assert grid.asked == [5, 4, 3, 2, 1]
-
-
-def test_in_the_simulation_engine_who_never_answers_costs_nobody_else_anything():
-    assert answered(Memory(), [1, 2, 9], timeout=0.5) == [1, 2]
-    assert answered(Memory(), [], timeout=None) == []
-
-
-def test_in_the_simulation_engine_a_look_that_fails_is_made_for_each_apart():
-    assert answered(Memory(expired=[3]), [1, 2, 3, 5], timeout=60) == [1, 2, 5]
+    assert IsolatingGrid(grid).send_and_receive([], timeout=None) == []

@@ -34,7 +34,7 @@ class Attacked:
         policy = policy.replace("honest_clients = 4", "honest_clients = 3").replace(
             "max_participations = 1000", "max_participations = 3"
         )
-        self.said, self.example = folder / "said" / "said.jsonl", folder / "example"
+        self.output, self.example = folder / "said" / "said.jsonl", folder / "example"
         self.all = federation.Federation(folder, folder / "said", stack)
         self.all.environment["RQM_STATE"] = str(folder / "state")
         self.all.enrol(4, policy)
@@ -44,18 +44,18 @@ class Attacked:
 
     def run(self, config, seconds=600):
         """All that the server has to tell about a run."""
-        before = len(self.lines())
+        earlier = len(self.lines())
         command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.example), "here", "--run-config", config]
         subprocess.run(command, env=self.all.environment, check=True, timeout=300, stdout=subprocess.DEVNULL)
         end = monotonic() + seconds
-        while not (lines := self.lines()[before:]) or lines[-1]["attack"] != "end":
+        while not (lines := self.lines()[earlier:]) or lines[-1]["attack"] != "end":
             logs = "".join(path.read_text()[-3000:] for path in self.all.folder.glob("*.log"))
             assert monotonic() < end, f"{lines}\n{logs}"
             sleep(0.5)
         return {line["attack"]: line for line in lines}
 
     def lines(self):
-        return [json.loads(line) for line in self.said.read_text().splitlines()] if self.said.exists() else []
+        return [json.loads(line) for line in self.output.read_text().splitlines()] if self.output.exists() else []
 
 
 @pytest.mark.slow  # some minutes, mostly of waiting
@@ -75,22 +75,22 @@ def test_what_a_malicious_server_gets_of_live_nodes(tmp_path, monkeypatch):
             ),
             (CONFIG.format(1.0, f"{honest} rqm.threshold=2"), "threshold = 2: must be at least"),
         ):
-            found = live.run(config)["keys"]
-            assert found["answered"] == 0  # no key has left
-            assert all(reason in one for one in found["refused"]), found
+            outcome = live.run(config)["keys"]
+            assert outcome["answered"] == 0  # no key has left
+            assert all(reason in entry for entry in outcome["refused"]), outcome
         assert live.run(CONFIG.format(1.1, honest))["other plan"]["answered"] == 3
-        found = live.run(CONFIG.format(1.0, honest), 1200)
-    print(json.dumps(found, indent=1))
+        outcome = live.run(CONFIG.format(1.0, honest), 1200)
+    print(json.dumps(outcome, indent=1))
     for attack, reason in (
         ("mixed plans", "client 1"),
         ("plays the others", "client 1 is not in the roster"),
-        ("isolates two", "2 participants: must be 4"),
+        ("isolates two", "2 clients take part: must be at least 4"),
         ("two stories", "must be"),
         ("a round again", "a round that it has begun before"),
     ):
-        assert found[attack]["answered"] == 0
-        assert all(reason in one for one in found[attack]["refused"]), found[attack]
-    assert max(found["two stories"]["correlations"]) < 5  # as noise: the largest of sixteen normal numbers
-    assert found["two stories"]["unmasked"] > 10  # what would be seen otherwise
-    assert found["more rounds"]["vectors"] == [4, 4, 0]
-    assert all("max_participations = 4: must be at most 3" in one for one in found["more rounds"]["refused"])
+        assert outcome[attack]["answered"] == 0
+        assert all(reason in entry for entry in outcome[attack]["refused"]), outcome[attack]
+    assert max(outcome["two stories"]["correlations"]) < 5  # as noise: the largest of sixteen normal numbers
+    assert outcome["two stories"]["unmasked"] > 10  # what would be seen otherwise
+    assert outcome["more rounds"]["vectors"] == [4, 4, 0]
+    assert all("max_participations = 4: must be at most 3" in entry for entry in outcome["more rounds"]["refused"])

@@ -31,7 +31,8 @@ def spy(message, context, call_next):
     for name, told in records.items():
         if reply.has_error() or "refused" in reply.content.config_records[name]:
             continue
-        line = {"node": context.node_id, "round": told["round"].hex(), "turn": told["turn"], "stage": told["stage"]}
+        line = {"node": context.node_id, "round": told["round"].hex()}
+        line |= {name: told[name] for name in ("round_index", "stage")}
         with open(os.environ["RQM_SPY"], "a") as file:
             file.write(json.dumps(line) + "\\n")
     return reply
@@ -54,8 +55,8 @@ class Live:
 
         written(folder / "example")
         client = folder / "example" / "app" / "client.py"
-        before, after = client.read_text().split("app = ClientApp(mods=[")
-        client.write_text(f"{before}{SPY}app = ClientApp(mods=[spy, {after}")
+        earlier, later = client.read_text().split("app = ClientApp(mods=[")
+        client.write_text(f"{earlier}{SPY}app = ClientApp(mods=[spy, {later}")
         self.folder, self.spied, self.stack = folder, folder / "spied", stack
         self.spied.touch()
         self.all = federation.Federation(folder, folder / "ledger", stack)
@@ -77,8 +78,8 @@ class Live:
             command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.folder / "example"), "here"]
             subprocess.run([*command, "--run-config", CONFIG], env=self.all.environment, check=True, timeout=300)
             self.running = True
-        wanted, end = len(self.lines()) + more, monotonic() + seconds
-        while len(self.lines()) < wanted:
+        expected_values, end = len(self.lines()) + more, monotonic() + seconds
+        while len(self.lines()) < expected_values:
             if monotonic() > end:
                 self.kill_server()
                 self.running = False  # begin another
@@ -99,10 +100,10 @@ class Live:
         with suppress(ProcessLookupError):
             os.killpg(node.pid, signal.SIGKILL)
 
-    def kill(self, whom, chance):
-        if whom == "node":
+    def kill(self, victim, chance):
+        if victim == "node":
             self.end(chance.choice([node for node in self.nodes if node.poll() is None]))
-        elif whom == "server":
+        elif victim == "server":
             assert self.kill_server(), "no ServerApp is running"
             self.running = False
         else:
@@ -113,16 +114,16 @@ class Live:
 
     def kill_server(self):
         """Kill this federation's ServerApp, which has a process group of its own; whether there was one."""
-        found, own = 0, f"RQM_SPY={self.spied}\0".encode()
+        outcome, node_ledgers = 0, f"RQM_SPY={self.spied}\0".encode()
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # others', or gone meanwhile
                 if (
                     b"flwr-serverapp\0" in (process / "cmdline").read_bytes()
-                    and own in (process / "environ").read_bytes()
+                    and node_ledgers in (process / "environ").read_bytes()
                 ):
                     os.kill(int(process.name), signal.SIGKILL)
-                    found += 1
-        return found > 0
+                    outcome += 1
+        return outcome > 0
 
 
 @pytest.mark.slow  # a quarter of an hour, mostly of waiting
@@ -133,17 +134,17 @@ def test_thirty_kills_of_a_live_federation(tmp_path, monkeypatch):
         assert live.progress(15, 400)  # a whole round
         while kills.total() < KILLS:
             if live.progress(chance.randint(1, 9)):
-                whom = chance.choices(["node", "server", "link"], [4, 1, 1])[0]
-                live.kill(whom, chance)
-                kills[whom] += 1
+                victim = chance.choices(["node", "server", "link"], [4, 1, 1])[0]
+                live.kill(victim, chance)
+                kills[victim] += 1
         assert live.progress(15, 400)
     lines = live.lines()
     answers = Counter((line["node"], line["round"], line["stage"]) for line in lines)
-    rounds = {(line["round"], line["turn"]) for line in lines if line["stage"] >= Kind.MASKED}
+    rounds = {(line["round"], line["round_index"]) for line in lines if line["stage"] >= Kind.MASKED}
     spent = read(tmp_path / "ledger" / LEDGER).charges
     print(f"{dict(kills)} killed, {len(lines)} answers in {len(rounds)} rounds, {spent.total()} charges")
     assert set(kills) == {"node", "server", "link"}
     assert max(answers.values()) == 1
-    begun = Counter(turn for _, turn in rounds)
-    assert all(spent[turn] >= count for turn, count in begun.items())
+    begun = Counter(round_index for _, round_index in rounds)
+    assert all(spent[round_index] >= count for round_index, count in begun.items())
     assert not verify(tmp_path / "ledger" / LEDGER).wrong  # its ε nobody can verify: a level lies inside the clip

@@ -5,19 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, RecordDict
 
-from rqm.flower import PrivateStrategy, Settings
-from rqm.flower.records import Asked
-from rqm.plan.policy import TEMPLATE
+from rqm.config.node_policy import TEMPLATE
+from rqm.flower import PrivateStrategy, Settings, client_encoding, seeded_mod
+from rqm.flower.messages import request_message
+from rqm.flower.request import Request
+from rqm.randomness import SeededRandom
 from rqm.secagg import Client, Identity, Roster, Server, new_round
 from rqm.secagg.wire import STAGES, Kind
 from rqm.verify import verify
 from tests.flower.local import arrays
 from tests.flower.test_attacks import CONFIG, Tampered, survivors
-from tests.training.small import model
+from tests.simulation.small import model
 
 
 @pytest.fixture
@@ -58,17 +61,49 @@ ASKED_FOR = {
 @pytest.mark.parametrize("reason", ASKED_FOR)
 def test_a_server_that_orders_less_noise_gets_no_key(policy, reason, tmp_path):
     _, private, grid = held_to(policy, {**CONFIG, **ASKED_FOR[reason]}, tmp_path / "run")
-    assert {stage for stage, _ in grid.asked} == {Kind.KEYS}
-    assert not any(reply.has_content() for _, reply in grid.seen)
-    assert len(private.refused) == len({message.metadata.dst_node_id for _, message in grid.asked})
-    assert all(reason in said for said in private.refused.values())
+    assert {stage for stage, _ in grid.requests} == {Kind.KEYS}
+    assert not any(reply.has_content() for _, reply in grid.observed)
+    assert len(private.refusals) == len({message.metadata.dst_node_id for _, message in grid.requests})
+    assert all(reason in output for output in private.refusals.values())
 
 
 def test_a_node_without_a_policy_takes_part_in_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
     _, private, grid = held_to({}, CONFIG, tmp_path / "run", key=tmp_path / "key")
-    assert not any(reply.has_content() for _, reply in grid.seen)
-    assert all("this node has no policy" in said for said in private.refused.values())
+    assert not any(reply.has_content() for _, reply in grid.observed)
+    assert all("this node has no policy" in output for output in private.refusals.values())
+
+
+@pytest.mark.parametrize("text", [None, "owner's limits", "trust_server = true\n"])
+def test_a_seeded_client_refuses_unless_its_policy_trusts_the_server(text, policy, tmp_path, monkeypatch):
+    """Its messages are not private, and no ledger counts them."""
+    monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
+    path = Path(policy["rqm-policy"])
+    if text and text.startswith("trust"):
+        path.write_text(text)
+    grid = Tampered(lambda *_: None, CONFIG, seeded_mod)
+    for context in grid.contexts.values():
+        context.node_config |= policy if text else {}
+    settings = Settings.from_run_config(CONFIG)
+    private = PrivateStrategy(settings, folder=tmp_path / "run", stage_timeout=0.2, seeded=True, key=tmp_path / "key")
+    result = private.start(grid, arrays(model()))
+    if text and text.startswith("trust"):
+        assert survivors(result) == [6, 6]
+        return
+    assert not any(reply.has_content() for _, reply in grid.observed)
+    expected = "must be trust_server = true" if text else "this node has no policy"
+    assert private.refusals
+    assert all(expected in refusal for refusal in private.refusals.values())
+
+
+def test_a_client_encodes_with_secure_randomness_only(monkeypatch):
+    settings = Settings.from_run_config(CONFIG)
+    update, mean = torch.zeros(20), settings.mean(20)
+    encoder = client_encoding.SecureEncoder(mean, 0)
+    assert len(encoder.encode(update, b"")) == mean.coordinates
+    monkeypatch.setattr(client_encoding, "SecureRandom", lambda: SeededRandom(1))
+    with pytest.raises(TypeError, match="SecureRandom"):
+        encoder.encode(update, b"")
 
 
 def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, tmp_path, monkeypatch):
@@ -76,10 +111,10 @@ def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, t
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
     path = Path(policy["rqm-policy"])
     path.write_text(path.read_text().replace("max_participations = 10", "max_participations = 2"))
-    for turn in range(3):  # another ledger, another server
-        result, private, _ = held_to(policy, CONFIG, tmp_path / str(turn), key=tmp_path / "key")
-        assert survivors(result) == ([6, 6] if turn == 0 else [0, 0])
-    assert "max_participations = 3: must be at most 2" in str(private.refused)
+    for round_index in range(3):  # another ledger, another server
+        result, private, _ = held_to(policy, CONFIG, tmp_path / str(round_index), key=tmp_path / "key")
+        assert survivors(result) == ([6, 6] if round_index == 0 else [0, 0])
+    assert "max_participations = 3: must be at most 2" in str(private.refusals)
 
 
 # -- keys by grace of the server ------------------------------------------------------------------
@@ -104,9 +139,8 @@ def recovered(policy, tmp_path, roster=None):
     server, nothing = Server(params, fake), np.zeros(params.count, int)
     inbox = dict.fromkeys(range(6), b"")
     for stage in STAGES:
-        asked = Asked(stage=int(stage), round=round_, turn=0, dim=dim, number=0, message=inbox[0])
-        content = RecordDict({"rqm": asked.record(), "arrays": start})
-        reply = grid.app(Message(content, dst_node_id=100, message_type="train"), grid.contexts[100])
+        request = Request(stage, round_, 0, dim, 0, inbox[0])
+        reply = grid.app(request_message(100, [request], {"arrays": start}), grid.contexts[100])
         if reply.has_error():
             return reply.error.reason
         server.receive(reply.content.config_records["rqm"]["message"], 0)
@@ -131,9 +165,9 @@ def test_a_round_is_begun_once(policy):
     grid.contexts[100].node_config |= policy
 
     def begin(round_):
-        asked = Asked(stage=int(Kind.KEYS), round=round_, turn=0, dim=50, number=0, message=b"")
+        request = Request(Kind.KEYS, round_, 0, 50, 0, b"")
         context = Context(1, 100, grid.contexts[100].node_config, RecordDict(), grid.contexts[100].run_config)
-        return grid.app(Message(RecordDict({"rqm": asked.record()}), dst_node_id=100, message_type="train"), context)
+        return grid.app(request_message(100, [request]), context)
 
     assert not begin(b"one").has_error()
     assert not begin(b"two").has_error()

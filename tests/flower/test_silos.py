@@ -8,15 +8,15 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from rqm.config import policy
+from rqm.config.account import account_ledger
+from rqm.config.node_policy import NodeGuard, Policy, PolicyError
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
-from rqm.plan import policy
-from rqm.plan.account import account_ledger
-from rqm.plan.policy import NodeGuard, Policy, PolicyError
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
-from rqm.training.models import example_losses
+from rqm.simulation.models import example_losses
 from tests.flower.local import LocalGrid, accuracy, arrays
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 CONFIG = {
     "rqm.clients": 3,
@@ -63,33 +63,33 @@ def run(tmp_path, client=None, config=CONFIG, lose=lambda *_: False):
 def test_silos_learn_and_the_ledger_tells_what_it_costs_a_record(tmp_path, caplog):
     result, _, _ = run(tmp_path)
     assert accuracy(result.arrays, DATA) > accuracy(arrays(model()), DATA) + 0.2
-    found, charged = account_ledger(tmp_path)
+    outcome, charged = account_ledger(tmp_path)
     assert charged["charges"] == 6
-    assert (found.threat_model.unit, found.release.sampling_rate, found.min_honest) == ("record", 0.4, 2)
-    assert 0 < found.epsilon < 30
+    assert (outcome.threat_model.unit, outcome.release.sampling_rate, outcome.min_honest) == ("record", 0.4, 2)
+    assert 0 < outcome.epsilon < 30
     assert "for every record against the server" in caplog.text
-    assert result.train_metrics_clientapp[6]["epsilon"] == found.epsilon
+    assert result.train_metrics_clientapp[6]["epsilon"] == outcome.epsilon
 
 
 def test_a_silo_that_is_lost_is_survived(tmp_path):
-    result, _, _ = run(tmp_path, lose=lambda node, stage, turn: node == 101 and turn == 2)
+    result, _, _ = run(tmp_path, lose=lambda node, stage, round_index: node == 101 and round_index == 2)
     assert accuracy(result.arrays, DATA) > accuracy(arrays(model()), DATA)
 
 
 def test_what_was_not_clipped_record_by_record_is_not_sent(tmp_path):
     """A gradient of the batch, as an app would return that knows nothing of records: zero is encoded instead."""
 
-    def of_batch(message, context, net, each, inputs, labels):
-        (1e6 * each(net, inputs, labels).mean()).backward()
-        found = ArrayRecord({name: p.grad for name, p in net.named_parameters()})
-        return Message(RecordDict({"arrays": found}), reply_to=message)
+    def of_batch(message, context, net, every, inputs, labels):
+        (1e6 * every(net, inputs, labels).mean()).backward()
+        outcome = ArrayRecord({name: p.grad for name, p in net.named_parameters()})
+        return Message(RecordDict({"arrays": outcome}), reply_to=message)
 
     result, _, _ = run(tmp_path, app(of_batch), CONFIG | {"rqm.rounds": 1})
-    moved = max(
-        abs(after.numpy() - before.numpy()).max()
-        for after, before in zip(result.arrays.values(), arrays(model()).values(), strict=True)
+    shift = max(
+        abs(later.numpy() - earlier.numpy()).max()
+        for later, earlier in zip(result.arrays.values(), arrays(model()).values(), strict=True)
     )
-    assert moved < 0.3  # noise alone: 2.1 over 90
+    assert shift < 0.3  # noise alone: 2.1 over 90
 
 
 def test_what_does_not_go_with_records_is_refused():
@@ -116,9 +116,9 @@ def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a
     trusting = {"honest_clients": 3, "trust_server_with_keys": True}
     with pytest.raises(PolicyError, match="unit = record: must be user"):
         Policy(**LIMITS, **trusting).check(plan, plan.private_mean(51))
-    mine = Policy(**LIMITS, **trusting, unit="record")
-    mine.check(plan, plan.private_mean(51))
-    assert mine.counted(plan.private_mean(51)).threat_model.unit == "record"
+    owner_policy = Policy(**LIMITS, **trusting, unit="record")
+    owner_policy.check(plan, plan.private_mean(51))
+    assert owner_policy.counted(plan.private_mean(51)).threat_model.unit == "record"
     with pytest.raises(PolicyError, match=r"l2_clip = 1\.0: must be at most 0\.5"):
         Policy(**LIMITS | {"l2_clip": 0.5}, **trusting, unit="record").check(plan, plan.private_mean(51))
     with pytest.raises(ValueError, match="unit = 'patient'"):
@@ -127,27 +127,29 @@ def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a
 
 def test_a_silo_counts_its_own_rounds(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
-    mine = Policy(**LIMITS | {"max_participations": 2}, honest_clients=3, trust_server_with_keys=True, unit="record")
-    guard = NodeGuard(mine, tmp_path)
-    for turn in range(2):
-        guard.allow(plan, 51, bytes([turn]))
-        guard.charge(plan, 51, turn)
+    owner_policy = Policy(
+        **LIMITS | {"max_participations": 2}, honest_clients=3, trust_server_with_keys=True, unit="record"
+    )
+    guard = NodeGuard(owner_policy, tmp_path)
+    for round_index in range(2):
+        guard.allow(plan, 51, bytes([round_index]))
+        guard.charge(plan, 51, round_index)
     with pytest.raises(PolicyError, match="max_participations = 3: must be at most 2"):
         guard.allow(plan, 51, b"again")
 
 
 def test_what_a_silos_next_rounds_cost_is_known_before_they_are_asked_for(tmp_path, monkeypatch):
     """Every message has a process of its own, in which nothing is known but what is on the disk."""
-    plan, asked = Settings.from_run_config(CONFIG).plan, []
+    plan, requests = Settings.from_run_config(CONFIG).plan, []
     guard = NodeGuard(Policy(**LIMITS, **RECORD), tmp_path)
     guard.charge(plan, 51, 0)
     cost = policy._cost
-    monkeypatch.setattr(policy, "_cost", lambda *given: asked.append(given[1]) or cost(*given))
-    for turn in range(1, policy.SAMPLED_RELEASES_AHEAD):
-        guard.charge(plan, 51, turn)
-    assert not asked
+    monkeypatch.setattr(policy, "_cost", lambda *delivered: requests.append(delivered[1]) or cost(*delivered))
+    for round_index in range(1, policy.SAMPLED_RELEASES_AHEAD):
+        guard.charge(plan, 51, round_index)
+    assert not requests
     guard.allow(plan, 51, b"one more")
-    assert asked == [9, 10]  # participations are allowed
+    assert requests == [9, 10]  # participations are allowed
 
 
 RECORD = {"honest_clients": 3, "trust_server_with_keys": True, "unit": "record"}
@@ -162,14 +164,14 @@ def test_whether_records_are_removed_or_replaced_is_the_owners_to_say():
     }
     assert Policy(**LIMITS, **RECORD).neighboring == "add-or-remove-one"
     assert Policy(**LIMITS, **RECORD | {"unit": "user"}).neighboring == "replace-one"
-    for own in plans:
-        mine = Policy(**LIMITS, **RECORD, neighboring=own)
+    for node_ledgers in plans:
+        owner_policy = Policy(**LIMITS, **RECORD, neighboring=node_ledgers)
         for kind, plan in plans.items():
-            if kind == own:
-                mine.check(plan, plan.private_mean(51))
+            if kind == node_ledgers:
+                owner_policy.check(plan, plan.private_mean(51))
                 continue
-            with pytest.raises(PolicyError, match=f"neighboring = {kind}: must be {own}"):
-                mine.check(plan, plan.private_mean(51))
+            with pytest.raises(PolicyError, match=f"neighboring = {kind}: must be {node_ledgers}"):
+                owner_policy.check(plan, plan.private_mean(51))
     with pytest.raises(ValueError, match="neighboring = 'zero-out': must be add-or-remove-one or replace-one"):
         Policy(**LIMITS, **RECORD, neighboring="zero-out")
     with pytest.raises(ValueError, match="must be replace-one where the unit is a user"):
@@ -189,19 +191,20 @@ def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
     first = NodeGuard(record, tmp_path / "first")
     first.charge(silos, 51, 0)
     with pytest.raises(
-        PolicyError, match="it took part in rounds for a record, add-or-remove-one, and what these cost a user"
+        PolicyError, match=r"took part in rounds that protect a record \(add-or-remove-one\), and their cost for a user"
     ):
         NodeGuard(user, tmp_path / "first").allow(users, 51, b"more")
     everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.sampling-rate"}
     replaced = Settings.from_run_config(everything | {"rqm.neighboring": "replace-one"}).plan
     with pytest.raises(
-        PolicyError, match="unit = record, neighboring = replace-one: it took part in rounds for a record"
+        PolicyError,
+        match="unit = record, neighboring = replace-one: must stay what it was: this node took part in rounds",
     ):
         NodeGuard(Policy(**wide, **RECORD, neighboring="replace-one"), tmp_path / "first").allow(replaced, 51, b"more")
     second = NodeGuard(user, tmp_path / "second")
     second.charge(users, 51, 0)
-    alone, both = (NodeGuard(record, tmp_path / name) for name in ("third", "second"))
-    both.allow(silos, 51, b"a record")  # what is for all that a node holds, is for each of its records
+    alone, pair = (NodeGuard(record, tmp_path / name) for name in ("third", "second"))
+    pair.allow(silos, 51, b"a record")  # what is for all that a node holds, is for each of its records
     few = Policy(**wide | {"max_participations": 1}, **RECORD)
     with pytest.raises(PolicyError, match="max_participations = 2: must be at most 1"):
         NodeGuard(few, tmp_path / "second").allow(silos, 51, b"another")
@@ -211,26 +214,26 @@ def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
 def test_of_a_model_that_is_not_all_trained_nothing_is_sent_but_a_line_that_says_so(tmp_path):
     """Noise would come on what is frozen, too; and a silo must not seem to train while it sends nothing."""
 
-    def frozen(message, context, net, each, inputs, labels):
+    def frozen(message, context, net, every, inputs, labels):
         net[0].bias.requires_grad_(False)
-        return gathered(message, context, net, each, inputs, labels)
+        return gathered(message, context, net, every, inputs, labels)
 
     _, private, _ = run(tmp_path / "frozen", app(frozen), CONFIG | {"rqm.rounds": 1})
-    assert len(private.refused) == 3
-    assert all("model: 0.bias: not trained; the server must" in x for x in private.refused.values())
+    assert len(private.refusals) == 3
+    assert all("model: 0.bias: not trained; the server must" in x for x in private.refusals.values())
 
-    def buffered(message, context, net, each, inputs, labels):
+    def buffered(message, context, net, every, inputs, labels):
         net.register_buffer("scale", torch.ones(2))
         net[0].weight.requires_grad_(False)
-        return gathered(message, context, net, each, inputs, labels)
+        return gathered(message, context, net, every, inputs, labels)
 
     _, private, _ = run(tmp_path / "buffer", app(buffered), CONFIG | {"rqm.rounds": 1})
-    assert all("model: 0.weight, scale: not trained" in x for x in private.refused.values())
+    assert all("model: 0.weight, scale: not trained" in x for x in private.refusals.values())
 
 
 def test_a_model_that_mixes_records_is_refused_in_one_line(tmp_path):
-    def mixing(message, context, net, each, inputs, labels):
-        return gathered(message, context, nn.Sequential(*net, LessMean()), each, inputs, labels)
+    def mixing(message, context, net, every, inputs, labels):
+        return gathered(message, context, nn.Sequential(*net, LessMean()), every, inputs, labels)
 
     class LessMean(nn.Module):
         """Takes the mean of a batch away, as batch normalisation does."""
@@ -239,8 +242,8 @@ def test_a_model_that_mixes_records_is_refused_in_one_line(tmp_path):
             return x - 2 * x.mean(dim=0)
 
     _, private, _ = run(tmp_path, app(mixing), CONFIG | {"rqm.rounds": 1})
-    assert len(private.refused) == 3
-    assert all("model: the loss of a record depends on which others" in one for one in private.refused.values())
+    assert len(private.refusals) == 3
+    assert all("model: the loss of a record depends on which others" in entry for entry in private.refusals.values())
 
 
 def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
@@ -262,7 +265,7 @@ def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
     start = ArrayRecord({name: p.detach() for name, p in partly().named_parameters() if p.requires_grad})
     private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)
     result = private.start(LocalGrid(made, 3, CONFIG), start)
-    assert not private.refused
+    assert not private.refusals
     net = partly()
     net.load_state_dict(result.arrays.to_torch_state_dict(), strict=False)
     assert accuracy(arrays(net), DATA) > accuracy(arrays(model()), DATA) + 0.1
@@ -270,21 +273,21 @@ def test_of_a_frozen_model_the_rest_can_be_trained(tmp_path):
 
 def test_an_empty_silo_and_one_of_broken_records_send_as_much_as_any_other(tmp_path, caplog):
     """Nor does anything in their logs say that training failed: it did not."""
-    seen = []
+    observed = []
 
-    def broken(message, context, net, each, inputs, labels):
+    def broken(message, context, net, every, inputs, labels):
         number = context.node_config["partition-id"]
-        some = slice(0, 0) if number == 0 else slice(None)
+        subset = slice(0, 0) if number == 0 else slice(None)
         inputs = torch.full_like(inputs, torch.nan) if number == 1 else inputs
-        reply = gathered(message, context, net, each, inputs[some], labels[some])
+        reply = gathered(message, context, net, every, inputs[subset], labels[subset])
         (total,) = reply.content["arrays"].values()
-        seen.append((number, float(abs(total.numpy()).max())))
+        observed.append((number, float(abs(total.numpy()).max())))
         return reply
 
     result, _, grid = run(tmp_path, app(broken), CONFIG | {"rqm.rounds": 1})
     assert result.train_metrics_clientapp[1]["survivors"] == 3
-    assert {number: size > 0 for number, size in seen} == {0: False, 1: False, 2: True}
-    masked = [len(reply.content["rqm"]["message"]) for stage, reply in grid.seen if stage == Kind.MASKED]
+    assert {number: size > 0 for number, size in observed} == {0: False, 1: False, 2: True}
+    masked = [len(reply.content["rqm"]["message"]) for stage, reply in grid.observed if stage == Kind.MASKED]
     assert len(set(masked)) == 1
     assert len(masked) == 3
     assert "training failed" not in caplog.text

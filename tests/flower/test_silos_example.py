@@ -13,9 +13,9 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 
+from rqm.config.account import account_ledger
+from rqm.config.node_policy import Policy
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
-from rqm.plan.account import account_ledger
-from rqm.plan.policy import Policy
 from rqm.verify import verify
 from tests.flower.local import LocalGrid
 from tests.flower.users import EXAMPLE
@@ -47,53 +47,57 @@ def test_its_policy_allows_its_rounds_and_no_others():
 
 @pytest.mark.slow  # half a minute
 def test_it_learns_at_an_epsilon_of_eight_and_its_ledger_is_verified(tmp_path):
-    own, values = task(), config()
-    silos = [own.own(values, number) for number in range(4)]
+    task_module, values = task(), config()
+    silos = [task_module.local_data(values, number) for number in range(4)]
     app = ClientApp(mods=[private_mod])
 
     @app.train()
     def train(message, context):
-        net = own.new_model(values)
+        net = task_module.new_model(values)
         net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        return gathered(message, context, net, own.losses, *silos[int(context.node_config["partition-id"])], alone=True)
+        return gathered(
+            message, context, net, task_module.losses, *silos[int(context.node_config["partition-id"])], alone=True
+        )
 
     private = PrivateStrategy(Settings.from_run_config(values), folder=tmp_path)
-    start = own.new_model(values)
+    start = task_module.new_model(values)
     result = private.start(LocalGrid(app, 4, values), ArrayRecord(start.state_dict()))
-    before = own.evaluate(values, start)
+    earlier = task_module.evaluate(values, start)
     start.load_state_dict(result.arrays.to_torch_state_dict())
-    assert own.evaluate(values, start) > before + 0.15  # of 62 classes
-    found, charged = account_ledger(tmp_path)
+    assert task_module.evaluate(values, start) > earlier + 0.15  # of 62 classes
+    outcome, charged = account_ledger(tmp_path)
     assert charged["charges"] == 5
-    assert (found.threat_model.unit, found.min_honest) == ("record", 3)
-    assert 7 < found.epsilon <= 8
+    assert (outcome.threat_model.unit, outcome.min_honest) == ("record", 3)
+    assert 7 < outcome.epsilon <= 8
     report = verify(tmp_path)
     assert (report.status, report.unit) == ("verified", "record")
-    assert report.epsilon == pytest.approx(found.epsilon, rel=0.02)  # by another bound
+    assert report.epsilon == pytest.approx(outcome.epsilon, rel=0.02)  # by another bound
 
 
 @pytest.mark.slow  # some minutes, mostly of waiting
 def test_live_silos_learn_and_a_killed_one_is_survived(tmp_path):
     """A SuperLink and four SuperNodes with TLS, keys, and policies that allow ε ≤ 8 a record."""
-    ledger, kept = tmp_path / "ledger", tmp_path / "kept"
-    command = [sys.executable, EXAMPLE / "federation.py", "--ledger", ledger, "--keep", kept, "--kill", "2"]
+    ledger, kept_folder = tmp_path / "ledger", tmp_path / "kept"
+    command = [sys.executable, EXAMPLE / "federation.py", "--ledger", ledger, "--keep", kept_folder, "--kill", "2"]
     done = subprocess.run([*map(str, command), "--limit", "1500"], capture_output=True, text=True, check=False)
-    said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
-    assert done.returncode == 0, said[-3000:] + done.stderr[-6000:]
-    assert said.count("killing the SuperNode") == 1
-    assert "'survivors': 3" in said
-    accuracies = [float(found) for found in re.findall(r"'accuracy': '([\d.e+-]+)'", said)]
+    output = re.sub("\x1b\\[[0-9;]*m", "", done.stdout)
+    assert done.returncode == 0, output[-3000:] + done.stderr[-6000:]
+    assert output.count("killing the SuperNode") == 1
+    assert "'survivors': 3" in output
+    accuracies = [float(outcome) for outcome in re.findall(r"'accuracy': '([\d.e+-]+)'", output)]
     assert accuracies[0] < 0.05  # chance: one of 62
     assert accuracies[-1] > 0.15
-    told = re.findall(r"\(ε = ([\d.]+), δ = 1e-06\) for every record against the server, certified, after", said)
-    assert len(told) == 5
-    assert 7 < float(told[-1]) <= 8
+    fields = re.findall(r"\(ε = ([\d.]+), δ = 1e-06\) for every record against the server, certified, after", output)
+    assert len(fields) == 5
+    assert 7 < float(fields[-1]) <= 8
     charged = [json.loads(line) for line in (ledger / "ledger.jsonl").read_text().splitlines()[1:]]
     assert [entry["round"] for entry in charged] == [0, 1, 2, 3, 4]
-    own = sorted(kept.glob("home-*/node/*/ledger.jsonl"))
-    assert len(own) == 4
-    for path, most in zip([ledger, *own], [8.0, 8.0, 8.0, 8.0, 6.0], strict=True):  # the last was killed in its second
-        found, report = account_ledger(path), verify(path)
+    node_ledgers = sorted(kept_folder.glob("home-*/node/*/ledger.jsonl"))
+    assert len(node_ledgers) == 4
+    for path, limit in zip(
+        [ledger, *node_ledgers], [8.0, 8.0, 8.0, 8.0, 6.0], strict=True
+    ):  # the last was killed in its second
+        outcome, report = account_ledger(path), verify(path)
         assert (report.status, report.unit) == ("verified", "record")
-        assert report.epsilon == pytest.approx(found[0].epsilon, rel=0.02)
-        assert found[0].epsilon <= most
+        assert report.epsilon == pytest.approx(outcome[0].epsilon, rel=0.02)
+        assert outcome[0].epsilon <= limit

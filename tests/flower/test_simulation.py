@@ -26,8 +26,8 @@ def test_ten_clients_in_the_simulation_engine(tmp_path):
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stdout[-3000:] + done.stderr[-3000:]
-    found = json.loads(lines[-1].removeprefix("FOUND "))
-    assert found["survivors"] == [10, 10]
-    assert found["loss"][2] < found["loss"][0] - 0.1
-    assert 0 < found["epsilon"][0] < found["epsilon"][1]
+    outcome = json.loads(lines[-1].removeprefix("FOUND "))
+    assert outcome["survivors"] == [10, 10]
+    assert outcome["loss"][2] < outcome["loss"][0] - 0.1
+    assert 0 < outcome["epsilon"][0] < outcome["epsilon"][1]
     assert "certified, after 2 rounds" in done.stdout + done.stderr

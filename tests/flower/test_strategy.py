@@ -13,10 +13,10 @@ from flwr.serverapp.strategy import FedAvg
 import rqm
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.secagg.wire import Kind
-from rqm.training.loop import RunState
+from rqm.simulation.loop import RunState
 from tests.flower.local import LocalGrid, accuracy, arrays, gradient_app, training_app
 from tests.plans import change_plan
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 PLAIN = {
     "rqm.clients": 6,
@@ -55,7 +55,7 @@ def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
     for _ in range(4):
         trainer.step()
     expected = model()
-    from rqm.training.models import FlatModel
+    from rqm.simulation.models import FlatModel
 
     FlatModel(expected).values.copy_(trainer.values)
     for name, array in result.arrays.items():
@@ -66,11 +66,13 @@ def test_the_model_is_the_simulators_bit_for_bit(change, tmp_path):
 def test_the_model_of_rqm_train_is_the_plans_and_flowers_bit_for_bit(tmp_path):
     """Seeded, all nodes in each round."""
     data = federation(clients=6)
-    own = rqm.train(model(), data, epsilon=100, rounds=4, clients=6, rate=0.5, seed=2, device="cpu", progress=False)
-    simulation = rqm.simulate(own.plan, model(), data)
+    node_ledgers = rqm.train(
+        model(), data, epsilon=100, rounds=4, clients=6, rate=0.5, seed=2, device="cpu", progress=False
+    )
+    simulation = rqm.simulate(node_ledgers.plan, model(), data)
     for _ in simulation:
         pass
-    values = own.plan.to_dict()
+    values = node_ledgers.plan.to_dict()
     tables = {
         f"rqm.{name}.{key}": value
         for name in ("mechanism", "transforms", "server", "client")
@@ -81,21 +83,21 @@ def test_the_model_of_rqm_train_is_the_plans_and_flowers_bit_for_bit(tmp_path):
     }
     config = {**plain, **tables, "rqm.sampling": "available", "rqm.sends": "gradient"}
     result, private, _ = train(config, gradient_app(seeded_mod), tmp_path, seeded=True)
-    assert private.settings.plan == change_plan(own.plan, sampling="available")
+    assert private.settings.plan == change_plan(node_ledgers.plan, sampling="available")
     for name, array in result.arrays.items():
-        assert (array.numpy() == own.model.state_dict()[name].numpy()).all()
+        assert (array.numpy() == node_ledgers.model.state_dict()[name].numpy()).all()
         assert (array.numpy() == simulation.model.state_dict()[name].numpy()).all()
-    assert any((p != q).any() for p, q in zip(own.model.parameters(), model().parameters(), strict=True))
+    assert any((p != q).any() for p, q in zip(node_ledgers.model.parameters(), model().parameters(), strict=True))
 
 
 def test_nothing_but_the_protocol_leaves_a_client(tmp_path):
     _, _, grid = train({**PLAIN, "rqm.sends": "update"}, training_app(private_mod), tmp_path)
-    for _, reply in grid.seen:
+    for _, reply in grid.observed:
         assert not reply.content.array_records
         assert not reply.content.metric_records
         assert reply.content.config_records.keys() <= {"rqm", "rqm-next"}
         assert all(record.keys() == {"message"} for record in reply.content.config_records.values())
-    stages = {stage for stage, _ in grid.seen}
+    stages = {stage for stage, _ in grid.observed}
     assert stages == {Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.ACKS, Kind.REVEAL}
 
 
@@ -108,7 +110,7 @@ def test_an_unmodified_app_learns_under_flowers_own_strategy(tmp_path):
 
 def test_epsilon_is_logged_and_the_budget_stops_the_run(tmp_path):
     result, private, _ = train(PRIVATE, gradient_app(private_mod), tmp_path / "free")
-    spent = [result.train_metrics_clientapp[turn]["epsilon"] for turn in range(1, 5)]
+    spent = [result.train_metrics_clientapp[round_index]["epsilon"] for round_index in range(1, 5)]
     assert spent == sorted(spent)
     assert spent[0] > 0
     budget = (spent[1] + spent[2]) / 2
@@ -125,17 +127,20 @@ def test_epsilon_is_logged_and_the_budget_stops_the_run(tmp_path):
 def test_a_lost_node_does_not_stop_the_run(stage, tmp_path):
     config = {**PRIVATE, "rqm.threshold": 3}
     result, _, _ = train(
-        config, gradient_app(private_mod), tmp_path, lambda node, now, turn: node == 103 and now == stage and turn == 1
+        config,
+        gradient_app(private_mod),
+        tmp_path,
+        lambda node, now, round_index: node == 103 and now == stage and round_index == 1,
     )
     metrics = result.train_metrics_clientapp  # who is silent at the end of a round is also at the next one's beginning
-    wanted = [6, 5, 6, 6] if stage <= Kind.MASKED else [6, 6, 5, 6]
-    assert [metrics[turn]["survivors"] for turn in (1, 2, 3, 4)] == wanted
+    expected_values = [6, 5, 6, 6] if stage <= Kind.MASKED else [6, 6, 5, 6]
+    assert [metrics[round_index]["survivors"] for round_index in (1, 2, 3, 4)] == expected_values
 
 
 def test_below_the_minimum_a_round_is_discarded_and_charged(tmp_path):
     config = {**PRIVATE, "rqm.rounds": 1, "rqm.max-participations": 1}
     result, _, _ = train(
-        config, gradient_app(private_mod), tmp_path, lambda node, now, turn: node >= 103 and now == Kind.MASKED
+        config, gradient_app(private_mod), tmp_path, lambda node, now, round_index: node >= 103 and now == Kind.MASKED
     )
     assert result.train_metrics_clientapp[1]["survivors"] == 0
     assert result.train_metrics_clientapp[1]["epsilon"] > 0
@@ -147,7 +152,7 @@ def test_errors_are_answered_not_raised(tmp_path):
     app, context = grid.app, grid.contexts[100]
     plain = Message(RecordDict({"arrays": arrays(model())}), dst_node_id=100, message_type="train")
     assert "not a message of a private round" in app(plain, context).error.reason
-    late = ConfigRecord({"stage": 3, "message": b"", "round": b"x", "dim": 5, "number": 0, "turn": 0, "rotation": 0})
+    late = ConfigRecord({"stage": 3, "message": b"", "round": b"x", "dim": 5, "client": 0, "round_index": 0})
     lone = Message(RecordDict({"rqm": late}), dst_node_id=100, message_type="train")
     assert "in no round" in app(lone, context).error.reason
     context.run_config["rqm.cleints"] = 3
@@ -209,19 +214,19 @@ def test_the_shown_settings_are_good(page):
 
 
 def test_caps_and_too_many_clients(tmp_path):
-    quick = {"stage_timeout": 0.05}
-    result, private, _ = train({**PLAIN, "rqm.clients": 9}, gradient_app(private_mod), tmp_path, **quick)
+    options = {"stage_timeout": 0.05}
+    result, private, _ = train({**PLAIN, "rqm.clients": 9}, gradient_app(private_mod), tmp_path, **options)
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [0, 0, 0, 0]
-    assert "6 nodes may take part: must be at least 9" in private.note
+    assert "6 nodes may take part: must be at least 9" in private.discard_reason
     result, _, _ = train(
         {**PLAIN, "rqm.clients": 9, "rqm.min-survivors": 5, "rqm.threshold": 5},
         gradient_app(private_mod),
         tmp_path / "fewer",
-        **quick,
+        **options,
     )
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 6, 6]
     result, _, _ = train(
-        {**PLAIN, "rqm.max-participations": 2}, gradient_app(private_mod), tmp_path / "capped", **quick
+        {**PLAIN, "rqm.max-participations": 2}, gradient_app(private_mod), tmp_path / "capped", **options
     )
     assert [m["survivors"] for m in result.train_metrics_clientapp.values()] == [6, 6, 0, 0]
     with pytest.raises(ValueError, match="num_rounds = 9"):

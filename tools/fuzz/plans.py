@@ -10,14 +10,14 @@ import numpy as np
 
 from rqm._util.tensor_file import dump, parse
 from rqm.accounting.participation import Participation
-from rqm.config.account import account_ledger, charged_mean
+from rqm.config.account import account_ledger
 from rqm.config.experiments import find, names
 from rqm.config.plan import PLAN, Plan, Transforms, assign
 from rqm.config.run_files import CHECKPOINT, METRICS, recorded_head
 from rqm.config.sweep import Sweep
 from rqm.core.from_dict import mean_from_dict
 from rqm.correlated.noise import CorrelatedNoise
-from rqm.ledger.budget_guard import CERTIFICATE, certified
+from rqm.ledger.budget_guard import CERTIFICATE, certified, charged_mean
 from rqm.ledger.ledger import LEDGER, Ledger, read
 from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.mechanisms.table import Table

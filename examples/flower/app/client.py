@@ -11,11 +11,11 @@ app = ClientApp(mods=[private_mod])
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Records are drawn in secret, their gradients clipped one by one; only the masked sum leaves."""
-    from app.task import losses, new_model, own  # noqa: PLC0415 (only this message needs torch)
+    from app.task import local_data, losses, new_model  # noqa: PLC0415 (only this message needs torch)
     from rqm.flower import gathered  # noqa: PLC0415
 
     net = new_model(context.run_config)
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    inputs, labels = own(context.run_config, int(context.node_config["partition-id"]))
+    inputs, labels = local_data(context.run_config, int(context.node_config["partition-id"]))
     # A linear model, in which nothing mixes records: all of a batch may go through it together.
     return gathered(message, context, net, losses, inputs, labels, alone=True)

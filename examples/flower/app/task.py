@@ -13,7 +13,7 @@ from rqm._util.files import write_atomically
 from rqm.data.class_names import CHARACTERS
 from rqm.data.datasets import cache_folder
 from rqm.data.glyphs import glyphs
-from rqm.training.models import MODELS, to_floats
+from rqm.simulation.models import MODELS, to_floats
 
 torch.set_num_threads(1)  # many silos share a machine
 
@@ -24,7 +24,7 @@ def new_model(config: Mapping[str, Any]) -> nn.Module:
     return MODELS[str(config["rqm.model"])](len(CHARACTERS))
 
 
-def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
+def local_data(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """All pictures and labels of one silo, from its disk: those of its writers, drawn when it is first asked."""
     count = int(config["writers"])
     path = cache_folder() / f"glyphs-{rqm.__version__}-{count}-writers-{number}.pt"

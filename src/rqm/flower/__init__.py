@@ -1,18 +1,17 @@
-"""Flower: private training with secure aggregation on its Message API, in simulation and in deployment."""
+"""Private training on Flower with secure aggregation, in simulation and in deployment.
+
+Everything is imported when it is first used: a client's process starts without torch.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rqm._util.imports import how_to_install
 
-try:
-    from rqm.flower.mod import mod_for, private_mod, seeded_mod
-    from rqm.flower.settings import Settings
-except ModuleNotFoundError as error:
-    raise how_to_install(error) from None
-
 if TYPE_CHECKING:
-    from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
+    from rqm.flower.client_mod import mod_for, private_mod, seeded_mod
+    from rqm.flower.privacy_accountant import DiscreteAccountant, DiscreteEvent
+    from rqm.flower.run_settings import Settings
     from rqm.flower.silo import gathered
     from rqm.flower.strategy import PrivateStrategy
 
@@ -27,15 +26,22 @@ __all__ = [
     "seeded_mod",
 ]
 
-_LAZY = {
-    "DiscreteAccountant": "rqm.flower.accountant",
-    "DiscreteEvent": "rqm.flower.accountant",
-    "PrivateStrategy": "rqm.flower.strategy",
-    "gathered": "rqm.flower.silo",
-}  # the server's, with torch: a client's process starts without
+_MODULES = {
+    "DiscreteAccountant": "privacy_accountant",
+    "DiscreteEvent": "privacy_accountant",
+    "PrivateStrategy": "strategy",
+    "Settings": "run_settings",
+    "gathered": "silo",
+    "mod_for": "client_mod",
+    "private_mod": "client_mod",
+    "seeded_mod": "client_mod",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'rqm.flower' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'rqm.flower' has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"rqm.flower.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise how_to_install(error) from None

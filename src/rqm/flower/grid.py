@@ -1,134 +1,91 @@
-"""Flower's grid, with every reply pulled on its own: what one node sends, or never sends, is that node's loss alone.
+"""Flower's grid, with each reply pulled on its own, so that a node's reply can only harm that node.
 
-Flower's own ``send_and_receive`` pulls all replies at once. One that cannot be read raises out of it, with the replies
-that were pulled before; one whose parts never arrive holds it up until the SuperLink gives that upload up, minutes
-later, whatever the timeout. In its simulation engine replies are objects of this process: there one look is for all.
+Flower's `send_and_receive` pulls all replies at once. If one cannot be read, it raises, and the replies that were
+pulled before are lost. If the parts of one never arrive, it waits until the SuperLink gives that upload up, minutes
+later, whatever the timeout.
 """
 
-import sys
+import logging
 from collections.abc import Iterable, Iterator
-from logging import WARNING
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from time import monotonic, sleep
-from typing import Any
+from time import monotonic
+from typing import Any, final
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from rqm._util.checks import shown
 
-SOON, LATE, PART = 0.05, 3.0, 0.1
-"""Seconds between two looks for a reply: at first, and at most; in between such a part of what one has waited."""
-BESIDE = 0.02
-"""The same where one look is for all replies, in the memory of this process."""
+log = logging.getLogger("flwr")
 
 
-class PatientGrid(Grid):
-    """Another grid, whose replies come one by one and in time, each from the node that was asked."""
+@final
+class IsolatingGrid:
+    """A grid that returns the replies that can be read, are in time, and come from the node that was asked.
+
+    Everything but `send_and_receive` is the other grid's.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages; return the replies that can be read and come before the timeout (in seconds).
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
-        In the simulation engine they are returned as they come, and may be worked on while others are awaited.
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages, and return replies as they come.
+
+        Args:
+            messages: The messages, at most one for each node.
+            timeout: Seconds after which no more replies are returned; None: no limit.
+
+        Returns:
+            The replies. They are awaited while they are read.
         """
         messages, end = list(messages), None if timeout is None else monotonic() + timeout
-        sent = set(self._grid.push_messages(messages)) if messages else set()
-        nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}  # known by now
-        asked = {one: node for one, node in nodes.items() if one in sent}
-        if in_memory(self._grid):
-            return self._together(asked, end)
-        return self._apart(asked, end)
-
-    def _together(self, asked: dict[str, int], end: float | None) -> Iterator[Message]:
-        """Look for all replies at once until they are there, or time is over; apart, if that cannot be done."""
-        while asked:
-            try:
-                found = list(self._grid.pull_messages(list(asked)))
-            except Exception as error:  # as when a message has expired: whose it was shows if each is looked for apart
-                log(WARNING, "rqm: replies are looked for one by one: %s", shown(str(error)))
-                yield from self._apart(asked, end)
-                break
-            for reply in found:
-                yield from _own(reply, asked.pop(reply.metadata.reply_to_message_id, None))
-            if end is not None and monotonic() >= end:
-                break
-            if asked:
-                sleep(BESIDE)
-
-    def _apart(self, asked: dict[str, int], end: float | None) -> list[Message]:
-        """Look for every reply on its own until it is there, or time is over."""
-        replies: SimpleQueue[list[Message]] = SimpleQueue()
-        over, found = Event(), list[Message]()
+        if not messages:
+            return []
+        sent = set(self._grid.push_messages(messages))
+        nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        awaited = {message_id: node for message_id, node in nodes.items() if message_id in sent}
+        replies, is_over = SimpleQueue[Message | None](), Event()
         try:
-            for one, node in asked.items():
-                Thread(target=self._pull, args=(node, one, replies, over), daemon=True).start()
-            for _ in asked:
-                found += replies.get(timeout=None if end is None else max(0.0, end - monotonic()))
-        except Empty:
-            pass  # too late
-        finally:
-            over.set()
-        return found
+            for message_id, node in awaited.items():
+                Thread(target=self._pull, args=(node, message_id, replies, is_over), daemon=True).start()
+        except BaseException:
+            is_over.set()
+            raise
+        return _received(replies, is_over, len(awaited), end)
 
-    def _pull(self, node: int, one: str, replies: "SimpleQueue[list[Message]]", over: Event) -> None:
-        """Look for the reply to one message until it is there, or all is over."""
-        begun, good = monotonic(), []
+    def _pull(self, node: int, message_id: str, replies: "SimpleQueue[Message | None]", is_over: Event) -> None:
+        """Look for the reply to a message until it arrives, or the exchange is over."""
+        start, reply = monotonic(), None
         try:
-            while not over.is_set():
-                found = list(self._grid.pull_messages([one]))
-                if found:
-                    good = [own for reply in found for own in _own(reply, node if not over.is_set() else None)]
+            while not is_over.is_set():
+                pulled = list(self._grid.pull_messages([message_id]))
+                if pulled:
+                    reply = pulled[0] if pulled[0].metadata.src_node_id == node else None
+                    if reply is None and not is_over.is_set():
+                        log.warning("rqm: the reply of node %d is missing, or in another node's name", node)
                     break
-                over.wait(min(max(SOON, PART * (monotonic() - begun)), LATE))
+                # Short waits for quick replies, and few looks for slow ones; Flower itself looks every 3 seconds.
+                is_over.wait(min(max(0.02, 0.1 * (monotonic() - start)), 3.0))
         except Exception as error:  # a reply is bytes that anybody can have made
-            log(WARNING, "rqm: the reply of node %d cannot be read: %s", node, shown(str(error)))
-        replies.put(good)
-
-    # -- as ever ----------------------------------------------------------------------------------
-
-    def set_run(self, run: Any) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """The run."""
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """Make a message."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Who is there."""
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Look for replies."""
-        return self._grid.pull_messages(message_ids)
+            log.warning("rqm: the reply of node %d cannot be read: %s", node, shown(str(error)))
+        replies.put(reply)
 
 
-def in_memory(grid: Grid) -> bool:
-    """Whether a grid is that of Flower's simulation engine, whose replies lie in this process."""
-    module = sys.modules.get("flwr.superlink.grid.inmemory_grid")
-    return module is not None and isinstance(grid, module.InMemoryGrid)
-
-
-def _own(reply: Message, node: int | None) -> list[Message]:
-    """The reply, if it is that of the node that was asked."""
-    if reply.metadata.src_node_id == node:
-        return [reply]
-    if node is not None:
-        log(WARNING, "rqm: the reply of node %d is not there, or in another's name", node)
-    return []
+def _received(
+    replies: "SimpleQueue[Message | None]", is_over: Event, count: int, end: float | None
+) -> Iterator[Message]:
+    """The replies that come before the end."""
+    try:
+        for _ in range(count):
+            reply = replies.get(timeout=None if end is None else max(0.0, end - monotonic()))
+            if reply is not None:
+                yield reply
+    except Empty:
+        pass  # the others are too late
+    finally:
+        is_over.set()

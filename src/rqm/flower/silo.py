@@ -1,4 +1,7 @@
-"""A silo's part of a private round: records are drawn, their gradients clipped, and the sum handed to the mod."""
+"""A silo's part of a private round: it draws records, clips their gradients, and hands the sum to the mod.
+
+The per-record gradients are those of the simulator, which is imported here alone.
+"""
 
 import numpy as np
 import torch
@@ -6,14 +9,14 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from torch import nn
 
 from rqm.core.record_mean import PrivateRecordMean, RecordSum
-from rqm.flower.settings import Settings
+from rqm.flower.run_settings import Settings
 from rqm.randomness import SecureRandom
 from rqm.secagg import ProtocolError
-from rqm.training.layer_gradients import ExampleLosses
-from rqm.training.record_gradients import RecordGradients, records_of_round
+from rqm.simulation.layer_gradients import ExampleLosses
+from rqm.simulation.record_gradients import RecordGradients, records_of_round
 
-GATHERED = "rqm.gathered."
-"""The array of an answer that holds the sum of clipped gradients, in float64; it does not leave the node as it is."""
+GATHERED_PREFIX = "rqm.gathered."
+"""The name of the array with the sum of clipped gradients begins so; the fingerprint of the mean follows."""
 
 
 def gathered(
@@ -27,56 +30,83 @@ def gathered(
     alone: bool = False,
     settings: Settings | None = None,
 ) -> Message:
-    """The answer of a silo's training, where the run's configuration has ``rqm.records``: return it as it is.
+    """The answer of a silo's training, where the run's configuration has `rqm.records`.
 
-    ``net`` holds the model that was sent, ``losses(net, inputs, labels)`` gives one number for every record. Draws are
-    the operating system's, anew for every message; how many came of them is in no answer. ``alone``: you know that the
-    model and the loss treat every record by itself, whatever is beside it in a batch; many times faster.
+    Return it unchanged: the mod encodes it. Records are drawn with the operating system's randomness, anew for
+    each message. How many were drawn is in no answer.
 
-    The server must have sent what is trained and nothing else, since noise comes on all of it. Of a model with frozen
-    parameters, or buffers of floats, it begins with ``ArrayRecord({name: p for name, p in net.named_parameters() if
-    p.requires_grad})``, and both sides load that with ``strict=False``.
+    The server must send what is trained and nothing else, because noise is added to all of it. For a model with
+    frozen parameters, or with buffers of floats, begin with `ArrayRecord({name: p for name, p in
+    net.named_parameters() if p.requires_grad})`, and load it on both sides with `strict=False`.
+
+    Args:
+        message: The server's message.
+        context: The node's context.
+        net: The model, with the received parameters.
+        losses: Returns the loss of each record: `losses(net, inputs, labels)`.
+        inputs: All records of the silo.
+        labels: Their labels.
+        alone: Whether the loss of a record does not depend on the other records of its batch. Then
+            gradients are computed for whole batches, many times faster.
+        settings: The settings; None: those of the run's configuration.
+
+    Returns:
+        The answer.
+
+    Raises:
+        ProtocolError: If `rqm.records` is not given, the server sent other arrays than are trained, or the model
+            mixes records.
     """
     settings = settings or Settings.from_run_config(context.run_config)
     if settings.plan.records is None:
-        raise ProtocolError("rqm.records: must be given in the run's configuration, or nobody's record is clipped")
-    _check_sent(message, net)
-    dim = sum(one.numel() for one in net.parameters() if one.requires_grad)
-    mean = settings.mean(dim)
+        raise ProtocolError("rqm.records: must be given in the run's configuration, or no record is clipped")
+    _check_received(message, net)
+    mean = settings.mean(sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad))
     assert isinstance(mean, PrivateRecordMean)
     try:
-        every = RecordGradients(net, losses, mean, (inputs, labels), is_separable=alone)
-    except ValueError as error:  # a model that mixes records, tried on some that are made up: no data decide that
+        gradients = RecordGradients(net, losses, mean, (inputs, labels), is_separable=alone)
+    except ValueError as error:  # the model mixes records, which was tried on made-up ones: it depends on no data
         raise ProtocolError(str(error)) from None
-    some = torch.from_numpy(
+    drawn = torch.from_numpy(
         np.flatnonzero(records_of_round(settings.plan.records.sampling_rate, 1, len(labels), 0, SecureRandom().words))
     )
-    total = every.clipped_sum(inputs[some], labels[some]).total
-    return Message(
-        RecordDict({"arrays": ArrayRecord({GATHERED + mean.fingerprint: Array(total.cpu().numpy())})}), reply_to=message
-    )
+    total = gradients.clipped_sum(inputs[drawn], labels[drawn]).total
+    arrays = ArrayRecord({GATHERED_PREFIX + mean.fingerprint: Array(total.cpu().numpy())})
+    return Message(RecordDict({"arrays": arrays}), reply_to=message)
 
 
-def _check_sent(message: Message, net: nn.Module) -> None:
-    """Refuse a model of which the server has sent other numbers than those that are trained; no data decide that."""
-    given = [np.asarray(one.numpy()) for part in message.content.array_records.values() for one in part.values()]
-    sent = [one.shape for one in given if one.dtype.kind == "f"]
-    trained = [tuple(one.shape) for one in net.parameters() if one.requires_grad]
-    if sent == trained:
+def _check_received(message: Message, net: nn.Module) -> None:
+    """Refuse a model if the server has sent other arrays than are trained; this depends on no data."""
+    records = message.content.array_records.values()
+    arrays = [np.asarray(array.numpy()) for record in records for array in record.values()]
+    received = [array.shape for array in arrays if array.dtype.kind == "f"]
+    if received == [tuple(parameter.shape) for parameter in net.parameters() if parameter.requires_grad]:
         return
-    names = [name for name, one in net.named_parameters() if not one.requires_grad]
-    names += [name for name, one in net.named_buffers() if one.is_floating_point()]
-    what = f"{', '.join(names[:2])}: not trained" if names else "other arrays came than are trained"
-    raise ProtocolError(f"model: {what}; the server must send what is trained, and only that")
+    untrained = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
+    untrained += [name for name, buffer in net.named_buffers() if buffer.is_floating_point()]
+    problem = f"{', '.join(untrained[:2])}: not trained" if untrained else "other arrays were received than are trained"
+    raise ProtocolError(f"model: {problem}; the server must send what is trained, and only that")
 
 
-def read_gathered(answer: ArrayRecord, dim: int, kind: str) -> RecordSum:
-    """The sum in an answer; ValueError if it is anything else than what ``gathered`` makes for a mean of this kind."""
-    if list(answer) != [GATHERED + kind]:
+def read_gathered(arrays: ArrayRecord, dim: int, fingerprint: str) -> RecordSum:
+    """The sum that `gathered` made for a mean.
+
+    Args:
+        arrays: What training returned.
+        dim: Parameters of the model.
+        fingerprint: The fingerprint of the mean.
+
+    Returns:
+        The sum; how many records it has is not known.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    if list(arrays) != [GATHERED_PREFIX + fingerprint]:
         raise ValueError(
-            "training must return rqm.flower.gathered(…), of the same settings, where rqm.records is given"
+            "training must return rqm.flower.gathered(…), with the same settings, where rqm.records is given"
         )
-    values = np.asarray(answer[GATHERED + kind].numpy())
+    values = np.asarray(arrays[GATHERED_PREFIX + fingerprint].numpy())
     if values.dtype != np.float64 or values.shape != (dim,):
-        raise ValueError(f"{GATHERED}: has shape {values.shape}, {values.dtype}: must be ({dim},), float64")
+        raise ValueError(f"{GATHERED_PREFIX}: has shape {values.shape}, {values.dtype}: must be ({dim},), float64")
     return RecordSum(torch.from_numpy(values.copy()), 0)

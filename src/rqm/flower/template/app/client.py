@@ -11,11 +11,11 @@ app = ClientApp(mods=[private_mod])
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One full local gradient, as in the paper's Algorithm 1."""
-    from app.task import losses, new_model, own  # noqa: PLC0415 (only this message needs torch)
+    from app.task import local_data, losses, new_model  # noqa: PLC0415 (only this message needs torch)
 
     net = new_model(context.run_config)
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    inputs, labels = own(context.run_config, int(context.node_config["partition-id"]))
+    inputs, labels = local_data(context.run_config, int(context.node_config["partition-id"]))
     losses(net, inputs, labels).mean().backward()
     gradient = ArrayRecord({name: value.grad for name, value in net.named_parameters()})
     return Message(RecordDict({"arrays": gradient}), reply_to=message)

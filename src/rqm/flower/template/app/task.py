@@ -23,18 +23,27 @@ def examples(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, (inputs[:, 0] + inputs[:, 1] > 0).long()
 
 
-def own(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
+def local_data(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The inputs and labels of one node: read its own disk here."""
     return examples(number, 50)
 
 
 def losses(net: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of every example."""
+    """The loss of each example.
+
+    Args:
+        net: The model.
+        inputs: The examples, a row each.
+        labels: Their labels.
+
+    Returns:
+        As many losses.
+    """
     return functional.cross_entropy(net(inputs), labels, reduction="none")
 
 
 @torch.no_grad()
 def evaluate(config: Mapping[str, Any], net: nn.Module) -> float:
-    """Accuracy on data that are nobody's: it is released, and no ε covers it."""
+    """Accuracy on public data. It is released, and no ε covers it."""
     inputs, labels = examples(10**6, 1000)
     return float((net(inputs).argmax(1) == labels).float().mean())

@@ -10,13 +10,11 @@ from random import Random
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Message, RecordDict
-
-from rqm.flower import PrivateStrategy, Settings, private_mod
-from rqm.flower import mod as node_side
-from rqm.flower.records import NEXT, REFUSED, Asked
+from rqm.config.node_policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
+from rqm.flower import PrivateStrategy, Settings, client_mod, private_mod
+from rqm.flower.messages import ANSWER_KEY, NEXT_RECORD, RECORD, REFUSAL_KEY, request_message
+from rqm.flower.request import Request
 from rqm.ledger.ledger import LEDGER, read
-from rqm.plan.policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
 from rqm.secagg import ProtocolError, Server, wire
 from rqm.secagg import client as protocol
 from rqm.secagg.masking import sealed_bytes
@@ -24,7 +22,7 @@ from rqm.secagg.wire import STAGES, Kind
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.flower.test_attacks import CONFIG, HEADER, answering, body_of, survivors
 from tests.secagg.test_malicious_clients import other_secret
-from tests.training.small import federation, model
+from tests.simulation.small import federation, model
 
 NODES, DIM = 6, sum(value.numel() for value in model().parameters())
 SETTINGS = Settings.from_run_config(CONFIG)
@@ -60,54 +58,44 @@ class Enemy:
     def state(self, number):
         return self.grid.contexts[100 + number].state
 
-    def crash(self, number, before):
+    def crash(self, number, earlier):
         """What a node has answered has left it; then it was killed, and knows no more than before."""
-        self.grid.contexts[100 + number].state = before
+        self.grid.contexts[100 + number].state = earlier
 
     def charges(self, number):
         return sum(read(path).charges.total() for path in self.folder.glob(f"{100 + number}/{LEDGERS}/*/{LEDGER}"))
 
-    def ask(self, number, *asked):
+    def ask(self, number, *requests):
         """What a client answers, to one message, to each of the things asked; a reason where it refuses."""
-        names = ("rqm", NEXT)[: len(asked)]
-        content = RecordDict({name: one.record() for name, one in zip(names, asked, strict=True)})
-        if asked[0].stage == Kind.MASKED:
-            content["arrays"] = arrays(model())
-        given = Message(content, dst_node_id=100 + number, message_type="train")
-        reply = self.grid.app(given, self.grid.contexts[100 + number])
+        names = (RECORD, NEXT_RECORD)[: len(requests)]
+        content = {"arrays": arrays(model())} if requests[0].stage == Kind.MASKED else {}
+        reply = self.grid.app(request_message(100 + number, requests, content), self.grid.contexts[100 + number])
         if reply.has_error():
             return [reply.error.reason]
         records = [reply.content.config_records[name] for name in names]
         self.left += [
-            (number, one.round, Kind(one.stage))
-            for one, record in zip(asked, records, strict=True)
-            if REFUSED not in record
+            (number, entry.round_name, entry.stage)
+            for entry, record in zip(requests, records, strict=True)
+            if REFUSAL_KEY not in record
         ]
         assert self.charges(number) >= self.vectors(number)  # on the disk before anything leaves
         assert len(self.state(number).config_records["rqm"]) <= 2
-        return [record.get("message") or record[REFUSED] for record in records]
+        return [record.get(ANSWER_KEY) or record[REFUSAL_KEY] for record in records]
 
     def vectors(self, number):
-        return sum((who, stage) == (number, Kind.MASKED) for who, _, stage in self.left)
+        return sum((client, stage) == (number, Kind.MASKED) for client, _, stage in self.left)
 
 
 class Played:
     """A round in which all take part, as an honest server plays it: what is due, and what has come."""
 
-    def __init__(self, name, turn=0):
-        self.name, self.turn, self.params = name, turn, SETTINGS.params(DIM, name)
+    def __init__(self, name, round_index=0):
+        self.name, self.round_index, self.params = name, round_index, SETTINGS.params(DIM, name)
         self.server, self.stage, self.inbox = Server(self.params), Kind.KEYS, dict.fromkeys(range(NODES), b"")
         self.heard = set()
 
-    def asked(self, number):
-        return Asked(
-            stage=int(self.stage),
-            round=self.name,
-            turn=self.turn,
-            dim=DIM,
-            number=number,
-            message=self.inbox[number],
-        )
+    def requests(self, number):
+        return Request(self.stage, self.name, self.round_index, DIM, number, self.inbox[number])
 
     def hear(self, number, body):
         self.server.receive(body, number)
@@ -121,17 +109,17 @@ class Played:
         """Go on as one should, until a stage is due, for which nobody has been asked yet."""
         while self.stage < until:
             for number in self.inbox:
-                self.hear(number, *enemy.ask(number, self.asked(number)))
+                self.hear(number, *enemy.ask(number, self.requests(number)))
             self.advance()
         return self
 
-    def story(self, number, lost):
+    def story(self, number, missing):
         """What is asked of a client by a server that tells it of another sum, in which one is lost."""
         everybody, tags, _ = self.params.read(self.inbox[number], Kind.SURVIVORS, number)
-        tags.pop(lost, None)
-        survivors = wire.unpack_set(everybody, NODES) - {lost}
-        told = wire.pack_set(survivors, NODES) + wire.encode(tags) + wire.encode([lost])
-        return replace(self.asked(number), message=wire.frame(Kind.SURVIVORS, self.params.digest, number, told))
+        tags.pop(missing, None)
+        survivors = wire.unpack_set(everybody, NODES) - {missing}
+        fields = wire.pack_set(survivors, NODES) + wire.encode(tags) + wire.encode([missing])
+        return replace(self.requests(number), message=wire.frame(Kind.SURVIVORS, self.params.digest, number, fields))
 
 
 # -- one round twice, others in between -----------------------------------------------------------
@@ -142,22 +130,22 @@ def at_once(enemy, number, first, again):
 
 
 def beside_the_next(enemy, number, first, again):
-    enemy.ask(number, first, Played(b"next").asked(number))
-    return enemy.ask(number, again, Played(b"next but one").asked(number))[0]
+    enemy.ask(number, first, Played(b"next").requests(number))
+    return enemy.ask(number, again, Played(b"next but one").requests(number))[0]
 
 
 def after_two_more_have_begun(enemy, number, first, again):
     enemy.ask(number, first)
-    enemy.ask(number, Played(b"next").asked(number))
-    enemy.ask(number, Played(b"next but one").asked(number))
+    enemy.ask(number, Played(b"next").requests(number))
+    enemy.ask(number, Played(b"next but one").requests(number))
     return enemy.ask(number, again)[0]
 
 
 def after_a_kill(enemy, number, first, again):
-    before = copy.deepcopy(enemy.state(number))
+    earlier = copy.deepcopy(enemy.state(number))
     enemy.ask(number, first)
-    enemy.crash(number, before)
-    enemy.ask(number, Played(b"next").asked(number))
+    enemy.crash(number, earlier)
+    enemy.ask(number, Played(b"next").requests(number))
     return enemy.ask(number, again)[0]
 
 
@@ -165,16 +153,16 @@ TWICE = [(how, stage) for how in (at_once, beside_the_next) for stage in (Kind.S
 TWICE += [(how, stage) for how in (after_two_more_have_begun, after_a_kill) for stage in STAGES[1:]]  # a vector, too
 
 
-@pytest.mark.parametrize(("how", "stage"), TWICE, ids=lambda one: getattr(one, "name", "") or one.__name__)
+@pytest.mark.parametrize(("how", "stage"), TWICE, ids=lambda entry: getattr(entry, "name", "") or entry.__name__)
 def test_a_round_is_answered_once_whatever_began_meanwhile(how, stage, tmp_path):
     """Another vector under the same masks, another sum to acknowledge or to reveal: whenever it is asked for."""
     enemy = Enemy(tmp_path)
     played = Played(b"this").play(enemy, stage)
     for number in range(NODES - 1):
-        first = played.asked(number)
+        first = played.requests(number)
         again = played.story(number, NODES - 1) if stage == Kind.ACKS else first
-        said = how(enemy, number, first, again)
-        assert "answers nothing twice" in said or "in no round, or was lost in it" in said
+        output = how(enemy, number, first, again)
+        assert "answers nothing twice" in output or "in no round, or was lost in it" in output
     assert Counter(enemy.left).most_common(1)[0][1] == 1
     assert {(u, stage) for u, name, stage in enemy.left if name == b"this"} >= {(u, stage) for u in range(NODES - 1)}
 
@@ -182,10 +170,10 @@ def test_a_round_is_answered_once_whatever_began_meanwhile(how, stage, tmp_path)
 def test_rounds_that_are_begun_at_once_are_paid_one_by_one(tmp_path):
     """When both began there was budget for either: the first vector takes it."""
     enemy = Enemy(tmp_path, LIMITS.replace("max_participations = 12", "max_participations = 1"))
-    one, other = Played(b"one").play(enemy, Kind.MASKED), Played(b"other", 1).play(enemy, Kind.MASKED)
+    entry, another = Played(b"one").play(enemy, Kind.MASKED), Played(b"other", 1).play(enemy, Kind.MASKED)
     for number in range(NODES):
-        assert isinstance(enemy.ask(number, one.asked(number))[0], bytes)
-        assert "max_participations = 2: must be at most 1" in enemy.ask(number, other.asked(number))[0]
+        assert isinstance(enemy.ask(number, entry.requests(number))[0], bytes)
+        assert "max_participations = 2: must be at most 1" in enemy.ask(number, another.requests(number))[0]
         assert (enemy.vectors(number), enemy.charges(number)) == (1, 1)
 
 
@@ -193,12 +181,12 @@ def test_a_name_given_again_beside_the_end_of_its_round_ends_nothing(tmp_path):
     enemy = Enemy(tmp_path)
     played = Played(b"this").play(enemy, Kind.ACKS)
     for number in range(NODES):
-        answered, refused = enemy.ask(number, played.asked(number), Played(b"this").asked(number))
+        answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
         assert "a round that it has begun before" in refused
         played.hear(number, answered)
     played.advance()
     for number in range(NODES):
-        answered, refused = enemy.ask(number, played.asked(number), Played(b"this").asked(number))
+        answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
         assert "a round that it has begun before" in refused
         played.hear(number, answered)
     assert played.server.finish().max() > 0
@@ -213,38 +201,38 @@ def besieged(enemy, chance, steps):
     Returns how many sums came out.
     """
     rounds, pool, sums = [], {number: [] for number in range(NODES)}, 0
-    for turn in range(steps):
+    for round_index in range(steps):
         if len(rounds) < 2:
-            rounds.append(Played(str(turn).encode(), turn))
+            rounds.append(Played(str(round_index).encode(), round_index))
         number = chance.randrange(NODES)
-        due = [one.asked(number) for one in rounds if number in one.inbox.keys() - one.heard]
+        due = [entry.requests(number) for entry in rounds if number in entry.inbox.keys() - entry.heard]
         pool[number] += due
         pool[number] += [
-            one.story(number, 5 - number) for one in rounds if one.stage == Kind.ACKS and number in one.inbox
+            entry.story(number, 5 - number) for entry in rounds if entry.stage == Kind.ACKS and number in entry.inbox
         ]
-        some = due if due and chance.random() < 0.97 else [chance.choice(pool[number]), *due]
-        alone = some[0].stage == Kind.MASKED or chance.random() < 0.2
-        some = some[:1] if alone else [one for one in some if one.stage != Kind.MASKED][:2]
-        before = copy.deepcopy(enemy.state(number))
-        for asked, body in zip(some, enemy.ask(number, *some), strict=False):
-            for one in rounds:
-                if (one.name, one.stage) == (asked.round, asked.stage):
-                    one.heard.add(number)  # whatever it says
+        subset = due if due and chance.random() < 0.97 else [chance.choice(pool[number]), *due]
+        alone = subset[0].stage == Kind.MASKED or chance.random() < 0.2
+        subset = subset[:1] if alone else [entry for entry in subset if entry.stage != Kind.MASKED][:2]
+        earlier = copy.deepcopy(enemy.state(number))
+        for requests, body in zip(subset, enemy.ask(number, *subset), strict=False):
+            for entry in rounds:
+                if (entry.name, entry.stage) == (requests.round_name, requests.stage):
+                    entry.heard.add(number)  # whatever it says
                     with suppress(ProtocolError):
-                        one.server.receive(body, number)
+                        entry.server.receive(body, number)
         if chance.random() < 0.03:
-            enemy.crash(number, before)
-            enemy.ask(number, *some)
-        for one in list(rounds):
-            if one.heard >= one.inbox.keys():
+            enemy.crash(number, earlier)
+            enemy.ask(number, *subset)
+        for entry in list(rounds):
+            if entry.heard >= entry.inbox.keys():
                 try:
-                    if one.stage == Kind.REVEAL:
-                        sums += one.server.finish().max() > 0
-                        rounds.remove(one)
+                    if entry.stage == Kind.REVEAL:
+                        sums += entry.server.finish().max() > 0
+                        rounds.remove(entry)
                     else:
-                        one.advance()
+                        entry.advance()
                 except ProtocolError:
-                    rounds.remove(one)
+                    rounds.remove(entry)
     return sums
 
 
@@ -252,7 +240,7 @@ def besieged(enemy, chance, steps):
 def test_nobody_answers_twice_or_unpaid_whatever_is_asked_when(careless, tmp_path, monkeypatch):
     """A node without marks on its disk, or that begins rounds by any name, is found out."""
     if careless == "marks":
-        monkeypatch.setattr(node_side, "spend", lambda *_: None)
+        monkeypatch.setattr(client_mod, "mark_answered", lambda *_: None)
     if careless == "names":
         monkeypatch.setattr(NodeGuard, "begin", lambda *_: None)
     enemy = Enemy(tmp_path)
@@ -269,9 +257,11 @@ def test_nobody_answers_twice_or_unpaid_whatever_is_asked_when(careless, tmp_pat
 class Coming(LocalGrid):
     """Nodes who are there when the first round is sampled, the second, and ever after; some of them lie."""
 
-    def __init__(self, config, there, wrong=(), silent=lambda node, stage, turn: False, tamper=lambda *_: None):
+    def __init__(
+        self, config, present, wrong=(), silent=lambda node, stage, round_index: False, tamper=lambda *_: None
+    ):
         super().__init__(self.answer, 12, config, silent)
-        self.real, self.there, self.looked, self.tamper = gradient_app(private_mod, federation()), there, 0, tamper
+        self.real, self.present, self.looked, self.tamper = gradient_app(private_mod, federation()), present, 0, tamper
         self.wrong, self.now = wrong, 0
 
     def answer(self, message, context):
@@ -280,17 +270,17 @@ class Coming(LocalGrid):
 
     def get_node_ids(self):
         self.looked += 1
-        return list(self.there[min(self.looked, len(self.there)) - 1])
+        return list(self.present[min(self.looked, len(self.present)) - 1])
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
-        asked = {m.metadata.dst_node_id: m.content.config_records["rqm"] for m in messages}
+        requests = {m.metadata.dst_node_id: m.content.config_records["rqm"] for m in messages}
         replies = super().send_and_receive(messages)
-        return [self.tamper(r, r.metadata.src_node_id, asked[r.metadata.src_node_id]) or r for r in replies]
+        return [self.tamper(r, r.metadata.src_node_id, requests[r.metadata.src_node_id]) or r for r in replies]
 
     def deal(self, split):
         """How secrets are shared: the wrong ones deal shares of another, and will be proved to have."""
-        return lambda *given: other_secret(split, *given) if self.now in self.wrong else split(*given)
+        return lambda *delivered: other_secret(split, *delivered) if self.now in self.wrong else split(*delivered)
 
 
 def trained(grid, config, folder, monkeypatch):
@@ -299,33 +289,33 @@ def trained(grid, config, folder, monkeypatch):
     return private.start(grid, arrays(model())), private, read(folder / LEDGER).charges
 
 
-def test_a_round_that_is_spoilt_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):
+def test_a_round_that_is_corrupted_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):
     """The second time before its end: nodes would forget the next round, which was prepared beside the first time."""
-    seen = []
+    observed = []
 
-    def tamper(reply, node, asked):
-        if node != 101 or asked["stage"] != Kind.SHARES:
+    def tamper(reply, node, requests):
+        if node != 101 or requests["stage"] != Kind.SHARES:
             return None
-        seen.append(asked["round"])
+        observed.append(requests["round"])
         body = bytearray(body_of(reply))
         for start in range(HEADER + 32 + 4, len(body), 4 + sealed_bytes(2)):
-            body[start + 4 + sealed_bytes(2) - 1] ^= len(seen) == 2  # what nobody can open, in the second attempt
+            body[start + 4 + sealed_bytes(2) - 1] ^= len(observed) == 2  # what nobody can open, in the second attempt
         return answering(reply, bytes(body))
 
     grid = Coming(CONFIG, [range(100, 106), range(102, 108)], wrong={100}, tamper=tamper)
     result, private, spent = trained(grid, CONFIG, tmp_path, monkeypatch)
     assert survivors(result) == [4, 6]
     assert spent == {0: 3, 1: 1}
-    assert list(private.liars) == [100]
+    assert list(private.blamed) == [100]
 
 
 ALL = {**CONFIG, "rqm.min-survivors": 6}
 
 
-def test_who_is_proved_a_liar_costs_the_next_round_nothing(tmp_path, monkeypatch):
+def test_a_node_that_is_proved_malicious_costs_the_next_round_nothing(tmp_path, monkeypatch):
     """Without him too few of those are left whom it was prepared with; others are there."""
-    there = [range(100, 106), [100, *range(106, 111)], range(106, 112)]
-    result, _, spent = trained(Coming(ALL, there, wrong={100}), ALL, tmp_path, monkeypatch)
+    present = [range(100, 106), [100, *range(106, 111)], range(106, 112)]
+    result, _, spent = trained(Coming(ALL, present, wrong={100}), ALL, tmp_path, monkeypatch)
     assert survivors(result) == [0, 6]
     assert spent == {0: 1, 1: 1}
 
@@ -335,16 +325,16 @@ def test_a_round_that_could_not_be_prepared_is_nobodys_participation(at, change,
     """One is silent, once: too few are left for the sum, or for anybody's threshold, and nobody is asked to train."""
     config, silent = {**CONFIG, **change, "rqm.max-participations": 1}, []
 
-    def lost(node, stage, turn):
-        if (turn, stage) == (1, at) and not silent:
+    def missing(node, stage, round_index):
+        if (round_index, stage) == (1, at) and not silent:
             silent.append(node)
             return True
         return False
 
-    grid = Coming(config, [range(100, 112)], silent=lost)
+    grid = Coming(config, [range(100, 112)], silent=missing)
     result, _, spent = trained(grid, config, tmp_path, monkeypatch)
     assert survivors(result) == [6, 6]
     assert spent == {0: 1, 1: 1}
-    told = json.loads((tmp_path / "participants.json").read_text())
-    assert told == {str(node): 1 for node in range(100, 112)}
-    assert sum(stage == Kind.MASKED for stage, _ in grid.seen) == 12
+    fields = json.loads((tmp_path / "participants.json").read_text())
+    assert fields == {str(node): 1 for node in range(100, 112)}
+    assert sum(stage == Kind.MASKED for stage, _ in grid.observed) == 12

@@ -1,17 +1,19 @@
-"""A privacy accountant in Flower's shape, for mechanisms that send integers.
+"""A privacy accountant with Flower's interface, for mechanisms that send integers.
 
-Flower's own accounts for Gaussian noise at a trusted server. Here an event is one secure sum of encoded vectors; it
-says what was released, the accountant what that costs (as in dp-accounting). Without amplification a user's vector is
-zeroed out (the neighbours that Flower calls add-or-remove-one; the number of clients stays, as under secure
-aggregation); with sampling without replacement one user is replaced by another.
+Flower's own accountant is for Gaussian noise at a trusted server. Here an event is one secure sum of encoded
+vectors: the event says what was released, and the accountant what that costs, as in dp-accounting.
+
+| sampling method | neighboring relation | adversary |
+|---|---|---|
+| no-amplification | a user's vector is zeroed out (Flower calls it add-or-remove-one) | the server |
+| without-replacement | one user is replaced by another | an outsider, who does not see who takes part |
 """
 
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, final
 
-from flwr.serverapp import PrivacyConfig, PrivacySpent
-from flwr.supercore.privacy_accounting import SamplingMethod
+from flwr.serverapp import PrivacyConfig, PrivacySpent, SamplingMethod
 
 from rqm._util.checks import real, whole
 from rqm.accounting.accountant import EpsilonResult, account_together
@@ -21,16 +23,25 @@ from rqm.bounds import Adversary, Neighboring
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.registry import mechanism_from_dict
 
-FORMAT = 1
+STATE_FORMAT = 1
 
 
 @final
 @dataclass(frozen=True)
 class DiscreteEvent:
-    """One round: the secure sum of ``honest`` (at least) clients' vectors of ``dim`` coordinates within ``l2_clip``."""
+    """One round: the secure sum of clients' vectors.
+
+    Attributes:
+        mechanism: The mechanism, one that sends integers.
+        honest_clients: The fewest honest clients in the sum.
+        dim: Coordinates of a vector.
+        l2_clip: The largest L2 norm of a vector.
+        sample_size: Clients of the round.
+        population_size: The users that they are drawn from.
+    """
 
     mechanism: Mechanism
-    honest: int
+    honest_clients: int
     dim: int
     l2_clip: float
     sample_size: int
@@ -42,13 +53,13 @@ class DiscreteEvent:
             raise TypeError(f"mechanism = {self.mechanism!r}: must be one that sends integers")
         whole("population_size", self.population_size, 1)
         whole("sample_size", self.sample_size, 1, self.population_size)
-        whole("honest", self.honest, 1, self.sample_size)
+        whole("honest_clients", self.honest_clients, 1, self.sample_size)
         Release(self.mechanism, self.dim, self.l2_clip)
 
 
 @final
 class DiscreteAccountant:
-    """Cumulative (ε, δ) of discrete events: Flower's ``PrivacyAccountant``. Every ε is certified.
+    """The (ε, δ) of many events; implements Flower's `PrivacyAccountant`. Every ε is certified.
 
     >>> from flwr.serverapp import NeighboringRelation, PrivacyConfig, SamplingMethod
     >>> from rqm import StochasticRounding
@@ -61,6 +72,7 @@ class DiscreteAccountant:
     """
 
     def __init__(self, config: PrivacyConfig) -> None:
+        """Begin without events; Poisson sampling is refused."""
         if config.sampling_method == SamplingMethod.POISSON:
             raise ValueError(
                 "sampling_method = poisson: must be without-replacement or no-amplification; a secure sum has a fixed "
@@ -81,7 +93,15 @@ class DiscreteAccountant:
         return self._events.total()
 
     def compose(self, event: DiscreteEvent, count: int = 1) -> None:
-        """Add one or more identical releases."""
+        """Add identical releases.
+
+        Args:
+            event: The release.
+            count: How often it happened, at least 1.
+
+        Raises:
+            ValueError: If no certificate is known for it, or its population is not the configuration's.
+        """
         self._events = self._with(event, count)
 
     def _with(self, event: DiscreteEvent, count: int) -> Counter[DiscreteEvent]:
@@ -93,34 +113,29 @@ class DiscreteAccountant:
                 f"mechanism = {event.mechanism.kind!r}: has levels inside its clip, for which certificates take "
                 "minutes; use a wider margin, or fewer levels"
             )
-        self._threat_model(event).check(self._participation(event, count))
+        _, participation, threat_model = self._release(event, count)
+        threat_model.check(participation)
         return self._events + Counter({event: count})
 
-    def _participation(self, event: DiscreteEvent, count: int) -> Participation:
-        return Participation(event.sample_size, count, event.population_size, "uniform")
-
-    def _threat_model(self, event: DiscreteEvent) -> ThreatModel:
+    def _release(self, event: DiscreteEvent, count: int) -> tuple[Release, Participation, ThreatModel]:
+        """What identical events release, from whom, and to whom."""
         neighboring: Neighboring = "replace-one" if self._adversary == "outsider" else "zero-out"
-        return ThreatModel(self._adversary, neighboring, honest_clients=event.honest)
+        return (
+            Release(event.mechanism, event.dim, event.l2_clip),
+            Participation(event.sample_size, count, event.population_size, "uniform"),
+            ThreatModel(self._adversary, neighboring, honest_clients=event.honest_clients),
+        )
 
-    def _account(self, events: Counter[DiscreteEvent], delta: float) -> EpsilonResult:
+    def _spent(self, events: Counter[DiscreteEvent], delta: float) -> EpsilonResult:
         real("delta", delta, "above 0 and below 1", 0, 1)
-        parts = [
-            (
-                Release(event.mechanism, event.dim, event.l2_clip),
-                self._participation(event, count),
-                self._threat_model(event),
-            )
-            for event, count in events.items()
-        ]
-        return account_together(parts, delta)
+        return account_together([self._release(event, count) for event, count in events.items()], delta)
 
     def get_epsilon(self, delta: float) -> float:
         """ε of everything so far."""
-        return self._account(self._events, delta).epsilon
+        return self._spent(self._events, delta).epsilon
 
     def get_delta(self, epsilon: float) -> float:
-        """δ of everything so far: the smallest, to within a per mille, at which ε is enough."""
+        """δ of everything so far, for an ε; at most .1 % above the smallest one."""
         epsilon = real("epsilon", epsilon, "at least 0", -1e-300, float("inf"))
         if not self._events:
             return 0.0
@@ -131,22 +146,34 @@ class DiscreteAccountant:
         return high
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """Everything so far, in Flower's words."""
+        """ε of everything so far, at a δ that is by default the configuration's."""
         delta = self._config.target_delta if delta is None else delta
-        found = self._account(self._events, delta)
-        return PrivacySpent(found.epsilon, delta, self.num_releases, f"{found.accountant}, certified", found.order)
+        spent = self._spent(self._events, delta)
+        return PrivacySpent(spent.epsilon, delta, self.num_releases, f"{spent.accountant}, certified", spent.order)
 
     def would_exceed(self, event: DiscreteEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether another event would pass a limit on ε."""
+        """Whether another event would exceed a limit.
+
+        Args:
+            event: The release.
+            max_epsilon: The limit on ε; None: the configuration's.
+            count: How often it would happen.
+
+        Returns:
+            Whether ε would be larger than the limit, at the configuration's δ.
+
+        Raises:
+            ValueError: If there is no limit.
+        """
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError("max_epsilon = None: must be given here or in the configuration")
-        return self._account(self._with(event, count), self._config.target_delta).epsilon > limit
+        return self._spent(self._with(event, count), self._config.target_delta).epsilon > limit
 
     def state_dict(self) -> dict[str, object]:
         """All events, as plain values."""
         return {
-            "format": FORMAT,
+            "format": STATE_FORMAT,
             "events": [
                 {**vars(event), "mechanism": event.mechanism.to_dict(), "count": count}
                 for event, count in self._events.items()
@@ -154,12 +181,12 @@ class DiscreteAccountant:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what ``state_dict`` gave; the costs are computed anew."""
-        if state.get("format") != FORMAT:
-            raise ValueError(f"format = {state.get('format')}: must be {FORMAT}")
-        fresh = DiscreteAccountant(self._config)
-        for line in state["events"]:
-            values = dict(line)
+        """Replace all events by those of a `state_dict`; costs are computed again."""
+        if state.get("format") != STATE_FORMAT:
+            raise ValueError(f"format = {state.get('format')}: must be {STATE_FORMAT}")
+        loaded = DiscreteAccountant(self._config)
+        for entry in state["events"]:
+            values = dict(entry)
             count, mechanism = values.pop("count"), mechanism_from_dict(values.pop("mechanism"))
-            fresh.compose(DiscreteEvent(mechanism, **values), count)
-        self._events = fresh._events
+            loaded.compose(DiscreteEvent(mechanism, **values), count)
+        self._events = loaded._events

@@ -10,7 +10,7 @@ from flwr.serverapp import NeighboringRelation, PrivacyAccountant, PrivacyConfig
 from rqm import RQM, Participation, StochasticRounding, ThreatModel
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.release import Release
-from rqm.flower.accountant import DiscreteAccountant, DiscreteEvent
+from rqm.flower.privacy_accountant import DiscreteAccountant, DiscreteEvent
 from rqm.mechanisms.noiseless import Noiseless
 
 MECH, DIM = StochasticRounding(4 / 2**7, 40.0, 2), 2**14
@@ -26,8 +26,8 @@ def test_the_same_epsilon_as_a_plans(config, adversary, neighboring):
     accountant: PrivacyAccountant = DiscreteAccountant(config)
     accountant.compose(EVENT, 3)
     accountant.compose(EVENT)
-    who, threat_model = Participation(100, 4, 10_000, "uniform"), ThreatModel(adversary, neighboring)
-    ours = guarantee(Release(MECH, DIM, 1.0), who, threat_model, 1e-5)
+    client, threat_model = Participation(100, 4, 10_000, "uniform"), ThreatModel(adversary, neighboring)
+    ours = guarantee(Release(MECH, DIM, 1.0), client, threat_model, 1e-5)
     assert accountant.get_epsilon(1e-5) == pytest.approx(ours.epsilon, rel=1e-9)
     spent = accountant.get_privacy_spent()
     assert (spent.epsilon, spent.delta, spent.num_releases) == (accountant.get_epsilon(1e-5), 1e-5, 4)
@@ -57,7 +57,7 @@ def test_what_is_refused():
         DiscreteAccountant(poisson)
     with pytest.raises(TypeError, match="sends integers"):
         DiscreteEvent(Noiseless(clip=1.0), 100, DIM, 1.0, 100, 10_000)
-    with pytest.raises(ValueError, match="honest = 101"):
+    with pytest.raises(ValueError, match="honest_clients = 101"):
         DiscreteEvent(MECH, 101, DIM, 1.0, 100, 10_000)
     accountant = DiscreteAccountant(ALONE)
     with pytest.raises(ValueError, match="population_size = 500"):

@@ -6,81 +6,83 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings
-from rqm.flower.records import NEXT, REFUSED, Asked
+from rqm.flower.messages import NEXT_RECORD, REFUSAL_KEY, request_message
+from rqm.flower.request import Request
 from rqm.secagg.wire import Kind
 from tests.flower.local import arrays
 from tests.flower.test_attacks import CONFIG, ODD, Tampered, answering, survivors, train
-from tests.training.small import model
+from tests.simulation.small import model
 
 
 @pytest.mark.parametrize("odd", [*ODD, None], ids=str)
 def test_odd_replies_to_the_next_round_cost_a_place_in_that_one(odd, tmp_path):
     def tamper(reply, node, now):
-        if node != 103 or NEXT not in reply.content:
+        if node != 103 or NEXT_RECORD not in reply.content:
             return None
-        other = RecordDict() if odd is None else RecordDict({NEXT: ConfigRecord({"message": odd})})
-        return answering(reply, RecordDict({"rqm": reply.content["rqm"], **other}), bare=True)
+        another = RecordDict() if odd is None else RecordDict({NEXT_RECORD: ConfigRecord({"message": odd})})
+        return answering(reply, RecordDict({"rqm": reply.content["rqm"], **another}), bare=True)
 
     assert survivors(train(tmp_path, tamper)[0]) == [6, 5]
 
 
 def test_a_refusal_of_the_next_round_is_told_and_leaves_this_one_alone(tmp_path):
     def tamper(reply, node, now):
-        if node != 103 or now != Kind.ACKS or NEXT not in reply.content:
+        if node != 103 or now != Kind.ACKS or NEXT_RECORD not in reply.content:
             return None
-        return answering(reply, RecordDict({"rqm": reply.content["rqm"], NEXT: ConfigRecord({REFUSED: "rqm: no"})}))
+        return answering(
+            reply, RecordDict({"rqm": reply.content["rqm"], NEXT_RECORD: ConfigRecord({REFUSAL_KEY: "rqm: no"})})
+        )
 
     result, private, _ = train(tmp_path, tamper)
     assert survivors(result) == [6, 5]
-    assert private.refused == {103: "it says 'rqm: no'"}
+    assert private.refusals == {103: "it says 'rqm: no'"}
 
 
 def test_a_vector_is_asked_for_by_itself(tmp_path):
     """Beside a round that is asked for a vector, and in the place of the next one, nothing is answered."""
-    seen = []
+    observed = []
 
     class Both(Tampered):
         def send_and_receive(self, messages, *, timeout=None):
             messages = list(messages)
             for message in messages:
-                told = message.content.config_records["rqm"]
-                if told["stage"] == Kind.MASKED:
-                    content = RecordDict({**message.content, NEXT: ConfigRecord(dict(told))})
-                    both = Message(content, dst_node_id=message.metadata.dst_node_id, message_type="train")
-                    seen.extend(super().send_and_receive([both]))
+                fields = message.content.config_records["rqm"]
+                if fields["stage"] == Kind.MASKED:
+                    content = RecordDict({**message.content, NEXT_RECORD: ConfigRecord(dict(fields))})
+                    pair = Message(content, dst_node_id=message.metadata.dst_node_id, message_type="train")
+                    observed.extend(super().send_and_receive([pair]))
             return super().send_and_receive(messages)
 
     private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path, stage_timeout=0.2)
     result = private.start(Both(lambda *_: None), arrays(model()))
     assert survivors(result) == [6, 6]  # nothing was spent by it
-    assert len(seen) == 12
-    for reply in seen:
-        assert {name: list(one) for name, one in reply.content.config_records.items()} == {
-            "rqm": [REFUSED],
-            NEXT: [REFUSED],
+    assert len(observed) == 12
+    for reply in observed:
+        assert {name: list(entry) for name, entry in reply.content.config_records.items()} == {
+            "rqm": [REFUSAL_KEY],
+            NEXT_RECORD: [REFUSAL_KEY],
         }
-        assert "must be asked for by itself" in reply.content["rqm"][REFUSED]
+        assert "must be requested alone" in reply.content["rqm"][REFUSAL_KEY]
 
 
 def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):
-    known = []
+    saved_values = []
 
     class Watched(Tampered):
         def send_and_receive(self, messages, *, timeout=None):
             replies = super().send_and_receive(messages)
-            known.append({len(context.state.config_records["rqm"]) for context in self.contexts.values()})
+            saved_values.append({len(context.state.config_records["rqm"]) for context in self.contexts.values()})
             return replies
 
     config = {**CONFIG, "rqm.rounds": 3}
     private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2)
     grid = Watched(lambda *_: None, config)
     private.start(grid, arrays(model()))
-    assert [one for one in known if one] == [{1}, {1}, {1}, {2}, {1}, {1}, {2}, {1}, {1}, {1}, {0}]
+    assert [entry for entry in saved_values if entry] == [{1}, {1}, {1}, {2}, {1}, {1}, {2}, {1}, {1}, {1}, {0}]
     (settings, node), name = (Settings.from_run_config(config), 100), b"another round, never ended, "
     dim = sum(value.numel() for value in model().parameters())
     for k in range(5):
-        told = Asked(stage=int(Kind.KEYS), round=name + bytes([k]), turn=0, dim=dim, number=0, message=b"")
-        asked = Message(RecordDict({"rqm": told.record()}), dst_node_id=node, message_type="train")
-        assert not grid.app(asked, grid.contexts[node]).has_error()
+        requests = request_message(node, [Request(Kind.KEYS, name + bytes([k]), 0, dim, 0, b"")])
+        assert not grid.app(requests, grid.contexts[node]).has_error()
     assert settings.plan.noise is None
     assert len(grid.contexts[node].state.config_records["rqm"]) == 2

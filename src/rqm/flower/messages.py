@@ -1,0 +1,127 @@
+"""Requests and answers as Flower's records. Every value from the other side is checked when it is read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from rqm._util.checks import shown
+from rqm.config.round_parameters import Link
+from rqm.flower.request import Request
+from rqm.secagg import ProtocolError
+from rqm.secagg.wire import STAGES, Kind
+
+RECORD, NEXT_RECORD = "rqm", "rqm-next"
+"""The names of the records for the current round, and for the next one beside it."""
+ANSWER_KEY, REFUSAL_KEY, SEEDED_KEY = "message", "refused", "seeded"
+"""The keys of an answer: its bytes; why there is none; whether its randomness was seeded."""
+NUMBER_LIMITS = {"stage": 255, "round_index": 2**31 - 1, "dim": 2**31, "client": 2**31 - 1, "settling": 2**31 - 1}
+"""The largest value of each number in a request; the protocol has 32 bits for them."""
+CHAIN_DEFAULTS: dict[str, Any] = {"chain": b"", "settling": 0, "previous_sum": b""}
+"""The values that are omitted without correlated noise."""
+
+
+class RefusalError(ProtocolError):
+    """A node refuses to take part, and says why."""
+
+
+def request_message(node: int, requests: Sequence[Request], content: Mapping[str, Any] | None = None) -> Message:
+    """Flower's message with one or two requests.
+
+    Args:
+        node: The node that is asked.
+        requests: The request of the current round, and optionally that of the next one.
+        content: Other records, for nodes that train.
+
+    Returns:
+        The message.
+    """
+    records = {name: request_record(request) for name, request in zip((RECORD, NEXT_RECORD), requests, strict=False)}
+    return Message(RecordDict({**(content or {}), **records}), dst_node_id=node, message_type=MessageType.TRAIN)
+
+
+def request_record(request: Request) -> ConfigRecord:
+    """A request as a record."""
+    values: dict[str, Any] = {
+        "stage": int(request.stage),
+        "round": request.round_name,
+        "round_index": request.round_index,
+        "dim": request.dim,
+        "client": request.client,
+        "message": request.message,
+    }
+    if request.link is not None:
+        values["chain"] = request.link.chain
+        if request.link.second:
+            values |= {"settling": request.link.second, "previous_sum": request.link.follows}
+    return ConfigRecord(values)
+
+
+def read_request(record: ConfigRecord) -> Request:
+    """A request from a record that a server sent.
+
+    Raises:
+        ProtocolError: If a value is missing, or not what a server of this protocol sends.
+    """
+    values: dict[str, Any] = {}
+    for name in ("stage", "round", "round_index", "dim", "client", "message", *CHAIN_DEFAULTS):
+        value, limit = record.get(name, CHAIN_DEFAULTS.get(name)), NUMBER_LIMITS.get(name)
+        is_valid = isinstance(value, bytes) if limit is None else type(value) is int and 0 <= value <= limit
+        if not is_valid:
+            allowed = "bytes" if limit is None else f"a whole number from 0 to {limit}"
+            raise ProtocolError(f"{name} = {shown(value)}: must be {allowed}")
+        values[name] = value
+    settling, previous_sum = values["settling"], values["previous_sum"]
+    if len(values["chain"]) > 255 or len(previous_sum) != (32 if settling else 0):
+        raise ProtocolError(f"settling = {settling}: must come with the name of the sum that is settled")
+    if values["stage"] not in STAGES or not values["dim"] or not 1 <= len(values["round"]) <= 255:
+        raise ProtocolError(f"stage = {values['stage']}, dim = {values['dim']}: not what a client can be asked for")
+    link = Link(values["chain"], values["round_index"], settling, previous_sum) if values["chain"] else None
+    return Request(
+        stage=Kind(values["stage"]),
+        round_name=values["round"],
+        round_index=values["round_index"],
+        dim=values["dim"],
+        client=values["client"],
+        message=values["message"],
+        link=link,
+    )
+
+
+def answer_record(answer: bytes, *, seeded: bool) -> ConfigRecord:
+    """A client's answer as a record; one with seeded randomness says so."""
+    return ConfigRecord({ANSWER_KEY: answer, **({SEEDED_KEY: True} if seeded else {})})
+
+
+def refusal_record(reason: str) -> ConfigRecord:
+    """A record that says why there is no answer."""
+    return ConfigRecord({REFUSAL_KEY: reason})
+
+
+def read_answer(reply: Message, name: str, *, seeded: bool) -> bytes:
+    """A client's answer from a node's reply, which anybody can have made.
+
+    Args:
+        reply: The reply.
+        name: The name of the record.
+        seeded: Whether the run is a simulation with seeded randomness.
+
+    Returns:
+        The answer.
+
+    Raises:
+        RefusalError: If the node refuses to answer.
+        ProtocolError: If there is no answer, or one with the other kind of randomness.
+    """
+    if reply.has_error():
+        raise RefusalError(f"it says {shown(str(reply.error.reason))}")
+    record = reply.content.config_records.get(name, ConfigRecord())
+    if REFUSAL_KEY in record:
+        raise RefusalError(f"it says {shown(str(record[REFUSAL_KEY]))}")
+    answer = record.get(ANSWER_KEY)
+    if not isinstance(answer, bytes):
+        raise ProtocolError(f"an answer of type {type(answer).__name__}: must be bytes")
+    if bool(record.get(SEEDED_KEY)) != seeded:
+        kinds = ("the operating system's randomness", "seeded randomness, which is not private")
+        raise ProtocolError(f"an answer with {kinds[not seeded]}: must be with {kinds[seeded]}")
+    return answer
