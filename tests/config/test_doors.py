@@ -17,7 +17,7 @@ from rqm.ledger.ledger import LEDGER, Ledger, LedgerError, read
 from rqm.ledger.signing import signer
 from rqm.simulation import run_folder, sweeps
 from tests.commands import rqm as command
-from tests.config.test_guard import PLAN, pictures, train
+from tests.ledger.test_budget_guard import PLAN, pictures, train
 from tests.plans import change_plan, make_plan
 
 MECHANISM = StochasticRounding(clip=0.1, margin=20.0, levels=2)

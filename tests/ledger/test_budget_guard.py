@@ -134,7 +134,7 @@ def test_old_copies_are_refused(tmp_path):
 CHILD = """
 import sys
 from pathlib import Path
-from tests.config.test_guard import PLAN, train
+from tests.ledger.test_budget_guard import PLAN, train
 train(PLAN, Path(sys.argv[1]))
 """
 
