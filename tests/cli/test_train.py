@@ -54,6 +54,7 @@ def test_a_budget_a_ledger_and_its_account(tmp_path):
     plan.write_text(PLAN)
     done = rqm("train", plan, "--budget-epsilon", "1.2", "--out", folder)
     assert done.returncode == 0, done.stderr
+    assert "-DP for every user against the server" in done.stderr + done.stdout
     assert "the budget is spent" in done.stdout
     summary, account = json.loads((folder / "summary.json").read_text()), rqm_json("account", folder)
     assert 0 < summary["rounds"] < 4

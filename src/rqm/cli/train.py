@@ -167,7 +167,7 @@ def _notes(summary: dict[str, Any], folder: Path) -> list[str]:
         notes.append(f"sent {summary['bits_up'] / 8e9:.3g} GB, {ratio:.3g} times less than float32")
     if "epsilon" in summary:
         budget = "the budget is spent: " if summary["budget_spent"] else ""
-        unit = "record" if "records" in summary["plan"] else "user"
+        unit = summary["plan"]["unit"]
         notes.append(
             f"privacy: {budget}({summary['epsilon']:.4g}, {summary['delta']:.3g})-DP for every {unit} against "
             f"the server, certified, after {many(summary['rounds'], 'round')} (rqm account {folder}). "
