@@ -523,7 +523,7 @@ def test_other_noise_is_neither_added_nor_canceled(state):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"noise": True}, "noise = True: must be 'independent', 'correlated', or a table"),
+        ({"noise": True}, "noise = True: must be rqm.CorrelatedNoise"),
         ({"noise": {"gain": 5}}, "noise"),
         ({"mechanism": RQM()}, "two levels"),
         ({"mechanism": PBM()}, "two levels"),

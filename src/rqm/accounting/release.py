@@ -317,7 +317,7 @@ class Release:
 
         Args:
             honest: Number of honest clients.
-            times: How many releases of the same vector are composed.
+            count: How many releases of the same vector are composed.
 
         Returns:
             The profile; None if the coordinates are too many, or none is known.

@@ -35,7 +35,7 @@ SUM_NOISE_DEVIATIONS = 6.0
 @final
 @dataclass(frozen=True, eq=False)
 class NoiseState:
-    """The noise of one participation. It is secret and single-use.
+    """The noise of one participation. It is secret. The caller uses it once: for one message and one settlement.
 
     Attributes:
         added: Integers that are added to the first message.
@@ -128,8 +128,8 @@ class CorrelatedNoise:
             return cls(**value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(
-                f"noise = {shown(value)}: must be 'independent', 'correlated', or a table of transient_std, "
-                "residual_std and gain"
+                f"noise = {shown(value)}: must be rqm.CorrelatedNoise(…), a standard deviation, or a table of "
+                "transient_std, residual_std and gain"
             )
         return cls(value)
 

@@ -1,4 +1,4 @@
-"""The guard of a run's privacy budget: charges the ledger before a sum is used, and states what was spent.
+"""The guard of a run's privacy budget: charges the ledger before vectors are asked for, and states what was spent.
 
 Every way to train uses it: the commands, sweeps, the Python API and Flower.
 """
