@@ -129,7 +129,7 @@ def inputs(name: str, x: npt.ArrayLike) -> FloatArray:
 
 
 def sums(name: str, x: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return an array of int64 itself, and other numbers as `inputs` does."""
+    """Return an int64 array unchanged, and other numbers as floats without NaN or infinity, or raise."""
     return x if type(x) is np.ndarray and x.dtype == np.int64 else inputs(name, x)
 
 

@@ -28,7 +28,7 @@ CLIENT_RELATIONS: tuple[Neighboring, ...] = ("replace-one", "zero-out")
 
 
 class AffineLeakage(NamedTuple):
-    """What one coordinate leaks at some orders: exp((α−1) D_α) − 1 ≤ κ · (x − x')²/c², and D_α ≤
+    """Bounds on the Rényi divergence of one coordinate at some orders: exp((α−1) D_α) − 1 ≤ κ · (x − x')²/c², and D_α ≤
     `largest`.
 
     κ may be too large for a float and is given by its logarithm.

@@ -389,7 +389,7 @@ class _Search:
         return largest
 
     def keep_pairs_near_best(self) -> None:
-        """From now on, try only the pair that is worst so far."""
+        """Restrict the search to the pair of inputs that is worst so far."""
         self.pairs = np.array([self.best.pair])
 
     def _keep(self, values: FloatArray, placement: tuple[int, ...]) -> None:

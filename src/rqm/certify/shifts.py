@@ -30,7 +30,7 @@ NOISE_ROUND_UP = 1 + 1e-6
 
 
 def shift_range(mechanism: Additive, l2_clip: float, neighboring: Neighboring) -> tuple[float, float]:
-    """How far the coordinates of neighboring vectors can differ.
+    """The largest distances between coordinates of neighboring vectors.
 
     Args:
         mechanism: The mechanism.

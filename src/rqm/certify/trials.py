@@ -86,8 +86,8 @@ def summed_trials(
 
 
 class _OwnTrials:
-    """The client's own trials on the grid of inputs: pmfs, and the most that a pmf of all but one
-    can be in a cell.
+    """The client's own trials on the grid of inputs: pmfs, and bounds in each cell on the pmf of all
+    trials but one.
 
     See docs/proofs/trials.md#lemma-3.
     """

@@ -115,7 +115,7 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
 
 
 def _by_paths(coordinate: _Coordinate, fraction: float) -> CoordinateGdp:
-    """μ² by the paths that suit Gaussian noise, with `fraction` of the rounding's variance."""
+    """μ² by the path lengths that are best for Gaussian noise, if rounding has `fraction` of its variance."""
     ends = np.array(coordinate.ends)
     noise = coordinate.noise
     honest = coordinate.honest
@@ -169,7 +169,7 @@ def _others_rounding(ends: tuple[tuple[float, ...], ...], others: int) -> tuple[
 
 
 def _from_ratio(ratio: Ratio, ends: FloatArray, missing: float, error: float, coordinate: _Coordinate) -> CoordinateGdp:
-    """What the client's own rounded coordinate reveals, with a relative error of μ².
+    """μ of the client's own rounded coordinate, with a relative error of μ².
 
     See docs/proofs/correlated.md#theorem-8.
     """

@@ -219,7 +219,7 @@ class _ToeplitzError:
 
 
 def _minimized(loss: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
-    """Where a loss, given with its slope, is least."""
+    """The argument that minimizes a loss, which comes with its gradient."""
     from scipy.optimize import minimize  # noqa: PLC0415 (rare)
 
     options: Any = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-9}

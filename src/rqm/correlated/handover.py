@@ -322,7 +322,7 @@ def _corner_weights(
 
 
 def without_rare(ratio: Ratio, rare: float = NEGLIGIBLE_MASS) -> Ratio:
-    """A slightly larger ratio: rare values become 0, or what only the shift can give.
+    """A slightly larger ratio with fewer values: rare ones become 0, or count as infinite.
 
     See docs/proofs/correlated.md#lemma-5.
 

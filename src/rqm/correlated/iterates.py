@@ -47,7 +47,7 @@ class IterateNoise(NamedTuple):
         return sqrt(self.residual * independent**2 + self.transient * transient**2 + of_residual * residual**2)
 
     def over_independent(self, separation: int, independent: float, transient: float) -> float:
-        """The same over that of independent Gaussian noise that reveals as much of a participation.
+        """The root mean square over that of independent Gaussian noise with the same μ per participation.
 
         Args:
             separation: Rounds from one participation of a user to the next, at least.
@@ -76,7 +76,7 @@ class IterateNoise(NamedTuple):
 
 @lru_cache(maxsize=16)
 def iterate_noise(workload: Workload) -> IterateNoise:
-    """What noise does to the iterates of a server.
+    """The effect of noise on the iterates of a server.
 
     Args:
         workload: How the server sums noise.
