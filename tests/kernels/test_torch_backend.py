@@ -95,21 +95,23 @@ def test_bad_tensors_are_refused_and_sums_stay_as_they_were(fallback, monkeypatc
     mech, rng = RQM(), SeededRandom(1)
     x, total = torch.zeros(2, 3), torch.arange(3, dtype=torch.int32)
     x[1, 1] = torch.nan
-    with pytest.raises(ValueError, match="x contains nan"):
-        mech.encode(x, rng)
-    with pytest.raises(ValueError, match="x contains nan"):
-        mech.encode_sum(x, rng, out=total)
-    with pytest.raises(ValueError, match=r"0\.\.2147483617"):
-        mech.encode_sum(torch.zeros(2, 3), rng, out=torch.full((3,), 2**31 - 20, dtype=torch.int32))
-    with pytest.raises(ValueError, match="shape"):
-        mech.encode_sum(torch.zeros(2, 3), rng, out=torch.zeros(4, dtype=torch.int32))
-    for wrong in (torch.zeros(3), np.zeros(3, np.int32), torch.zeros(3, 2, dtype=torch.int32)[:, 0]):
-        with pytest.raises(TypeError, match="int32"):
-            mech.encode_sum(torch.zeros(2, 3), rng, out=wrong)
-    with pytest.raises(TypeError, match="dtype"):
-        mech.encode(torch.zeros(3, dtype=torch.bool), rng)
-    with pytest.raises(TypeError, match="SecureRandom"):
-        mech.encode(torch.zeros(3), torch.Generator())
+    for inputs, out, error, words in (
+        (x, total, ValueError, "x contains nan"),
+        (torch.zeros(2, 3), torch.full((3,), 2**31 - 20, dtype=torch.int32), ValueError, r"0\.\.2147483617"),
+        (torch.zeros(2, 3), torch.zeros(4, dtype=torch.int32), ValueError, "shape"),
+        (torch.zeros(2, 3), torch.zeros(3), TypeError, "int32"),
+        (torch.zeros(2, 3), np.zeros(3, np.int32), TypeError, "int32"),
+        (torch.zeros(2, 3), torch.zeros(3, 2, dtype=torch.int32)[:, 0], TypeError, "int32"),
+    ):
+        with pytest.raises(error, match=words):
+            mech.encode_sum(inputs, rng, out=out)
+    for inputs, source, error, words in (
+        (x, rng, ValueError, "x contains nan"),
+        (torch.zeros(3, dtype=torch.bool), rng, TypeError, "dtype"),
+        (torch.zeros(3), torch.Generator(), TypeError, "SecureRandom"),
+    ):
+        with pytest.raises(error, match=words):
+            mech.encode(inputs, source)
     assert (total == torch.arange(3)).all()
 
 

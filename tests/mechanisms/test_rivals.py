@@ -18,6 +18,7 @@ from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.table import Table
 from rqm.related.randomized_response import RandomizedResponse
 from rqm.secagg import Params
+from tests.goodness import p_value
 
 SMALL = {"scale": 0.8, "steps": 5, "bits": 5}
 MECHS = [
@@ -56,15 +57,6 @@ def test_every_row_has_exactly_the_mean_of_its_level(mech):
 
 def counts(mech, x, rng, draws=1_000_000):
     return np.bincount(mech.encode(np.full(draws, x), rng), minlength=mech.levels)
-
-
-def p_value(observed, law):
-    seen = law * observed.sum() > 5
-    expected = np.append(law[seen], law[~seen].sum()) * observed.sum()
-    observed = np.append(observed[seen], observed[~seen].sum())
-    keep = expected > 1e-9
-    assert observed[~keep].sum() == 0
-    return stats.chisquare(observed[keep], expected[keep] * observed[keep].sum() / expected[keep].sum()).pvalue
 
 
 @pytest.mark.parametrize("x", [-1.0, 0.23])

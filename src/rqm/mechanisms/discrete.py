@@ -58,7 +58,7 @@ class Grid:
 class DiscreteMechanism(Mechanism):
     """A mechanism with a pmf over the integers 0, …, levels − 1, unbiased for every input in [-clip, clip]."""
 
-    has_integer_messages: ClassVar[bool] = True
+    has_integer_messages = True
     is_modular: ClassVar[bool] = False
     """Whether outcomes, and so sums, are taken modulo 2**bits."""
     clip: float

@@ -1,7 +1,7 @@
 """Gaussian baselines: clients send clipped vectors as floats, and a trusted server or every client adds noise."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from rqm.mechanisms.base import Mechanism, option
 class GaussianBaseline(Mechanism):
     """Gaussian noise of `noise_multiplier` (z) times the L2 clip, on sums of floats."""
 
-    needs_l2_clip: ClassVar[bool] = True
-    bits: ClassVar[int] = 32
-    min_noise: ClassVar[float] = 0.0
+    needs_l2_clip = True
+    bits = 32
+    min_noise = 0.0
 
     noise_multiplier: float = option(1.0, "z, the noise in units of the L2 clip.")
 
@@ -57,7 +57,7 @@ class Gaussian(GaussianBaseline):
     without secure aggregation, and the noise of the sum is √n times as large.
     """
 
-    kind: ClassVar[str] = "gaussian"
+    kind = "gaussian"
 
     local: bool = option(False, "Whether every client adds the noise, and not the server once.")
 

@@ -1,7 +1,7 @@
 """Averaging of clipped floats without noise: the baseline without privacy."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,9 @@ class Noiseless(Mechanism):
     1.0
     """
 
-    kind: ClassVar[str] = "noiseless"
-    adds_noise: ClassVar[bool] = False
-    bits: ClassVar[int] = 32
+    kind = "noiseless"
+    adds_noise = False
+    bits = 32
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
 

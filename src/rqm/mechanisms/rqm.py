@@ -32,7 +32,7 @@ class RQM(WideTableMechanism):
     [-1.0, 1.0]
     """
 
-    kind: ClassVar[str] = "rqm"
+    kind = "rqm"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "RQM (1.0, 0.42)": {},
         "RQM (1.0, 0.23)": {"keep": 0.23},
@@ -104,7 +104,7 @@ class RQM(WideTableMechanism):
     @property
     def keeps(self) -> FloatArray:
         """The probability of keeping each level: 1 at the two ends."""
-        inner = np.broadcast_to(np.asarray(self.keep, dtype=np.float64), (self.levels - 2,))
+        inner = np.full(self.levels - 2, self.keep)
         return np.concatenate([[1.0], inner, [1.0]])
 
     @classmethod

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -31,8 +31,8 @@ class Table(TableMechanism):
     ([0.5, 0.5], 1)
     """
 
-    kind: ClassVar[str] = "table"
-    input_range: ClassVar[Fraction] = Fraction(1)
+    kind = "table"
+    input_range = Fraction(1)
     """Inputs are rounded inside the clip."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)

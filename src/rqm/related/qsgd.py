@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 from struct import error, pack, unpack
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ class QSGD(Mechanism):
     (5.0, True)
     """
 
-    kind: ClassVar[str] = "qsgd"
-    adds_noise: ClassVar[bool] = False
+    kind = "qsgd"
+    adds_noise = False
 
     levels: int = option(4, "s, the levels above zero.")
 

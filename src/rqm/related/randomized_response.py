@@ -29,12 +29,12 @@ class RandomizedResponse(TableMechanism):
     [0.25, 0.75]
     """
 
-    kind: ClassVar[str] = "randomized-response"
+    kind = "randomized-response"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"randomized response": {"levels": 8, "epsilon": 3.0}}
     for_models: ClassVar[Mapping[str, Any]] = {"levels": 2}
-    input_range: ClassVar[Fraction] = Fraction(1)
+    input_range = Fraction(1)
     """Inputs are rounded inside the clip."""
-    min_noise: ClassVar[float] = 1.0
+    min_noise = 1.0
     """No noise: the outcomes are not scaled."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)

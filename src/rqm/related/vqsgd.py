@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, log, sqrt
-from typing import Any, ClassVar, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +40,11 @@ class VQSGD(Mechanism):
     [0.5519, 0.2288, 0.2288, 0.2288]
     """
 
-    kind: ClassVar[str] = "vqsgd"
-    has_integer_messages: ClassVar[bool] = True
-    needs_l2_clip: ClassVar[bool] = True
-    bits: ClassVar[int] = 1
-    min_noise: ClassVar[float] = 1.0
+    kind = "vqsgd"
+    has_integer_messages = True
+    needs_l2_clip = True
+    bits = 1
+    min_noise = 1.0
     """No noise: bits are not scaled."""
 
     epsilon: float = option(8.0, "ε of one message, pure.")
@@ -144,7 +144,7 @@ class VQSGD(Mechanism):
         """The probability that each bit is set; if `local`, of each index. `v` is in units of the L2 clip."""
         vertices = self.shares(v)
         p_true, p_false = self._response(len(vertices))
-        return np.asarray(vertices * p_true + (1 - vertices) * p_false)
+        return vertices * p_true + (1 - vertices) * p_false
 
     def _response(self, slots: int) -> tuple[float, float]:
         """The probabilities that a vertex is sent, if it is the true one, and if it is not."""
@@ -191,7 +191,7 @@ class VQSGD(Mechanism):
             is_positive = (rows.gather(1, indices.clamp(max=d - 1)[:, None])[:, 0] > 0).cpu().numpy()
             index = indices.cpu().numpy()
         chosen = np.where(is_positive, index, d + index)
-        return np.asarray(np.where(index == d, _scaled(second, 2 * d), chosen))
+        return np.where(index == d, _scaled(second, 2 * d), chosen)
 
     def encode_rows(self, rows: FloatArray, source: SecureRandom | SeededRandom) -> IntArray:
         """The messages of all vectors before they are summed.
@@ -206,7 +206,7 @@ class VQSGD(Mechanism):
         vertices = self.vertices(rows, source)
         slots = 2 * rows.shape[1]
         if self.local:
-            return np.asarray(np.eye(slots, dtype=np.int64)[self._randomized(vertices, slots, source)])
+            return np.eye(slots, dtype=np.int64)[self._randomized(vertices, slots, source)]
         return np.asarray(self.discrete.encode(2.0 * np.eye(slots)[vertices] - 1, source)).astype(np.int64)
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom) -> Any:
@@ -254,7 +254,7 @@ class VQSGD(Mechanism):
         true_units, false_units = self.units(slots)
         first, second = source.words(2 * len(vertices)).reshape(-1, 2).T
         is_true = first >> np.uint64(64 - TABLE_BITS) < true_units - false_units
-        return np.asarray(np.where(is_true, vertices, _scaled(second, slots)))
+        return np.where(is_true, vertices, _scaled(second, slots))
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
         """An unbiased estimate of the mean of the clients' vectors, in L2 clips.
