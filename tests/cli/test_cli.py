@@ -62,27 +62,6 @@ def test_privacy_of_a_sum():
     assert all(part in text for part in ("0.517531", "certified for all inputs", "Per coordinate"))
 
 
-def test_the_papers_assignment_is_no_guarantee():
-    command = ("privacy", "--clients", "40", "--others", "random", "--seed", "3")
-    assert rqm_json(*command)["certified"] is False
-    assert "not a guarantee" in rqm(*command).stdout
-
-
-def test_infinity_is_a_string_in_json_and_keep_may_be_a_list():
-    assert rqm_json("privacy", "--alpha", "inf")["alpha"] == "inf"
-    facts = rqm_json("privacy", "--mechanism", "rounding", "--levels", "4")
-    assert facts["lower"] == facts["upper"] == "inf"
-    assert rqm_json("privacy", "--levels", "4", "--keep", "0.25,0.5")["mechanism"]["keep"] == [0.25, 0.5]
-
-
-def test_figures_by_name(tmp_path):
-    done = rqm("figures", "laws", "--out", tmp_path / "deep" / "folder")
-    assert done.returncode == 0, done.stderr
-    files = [str(tmp_path / "deep" / "folder" / name) for name in ("laws.png", "laws.csv")]
-    assert done.stdout.split() == files
-    assert sorted(map(str, (tmp_path / "deep" / "folder").iterdir())) == sorted(files)
-
-
 def test_benchmarks_are_in_a_clone_only(monkeypatch, tmp_path):
     facts = rqm_json("bench", "divergence", "--out", tmp_path / "out")
     assert (facts["name"], bool(facts["machine"])) == ("divergence", True)

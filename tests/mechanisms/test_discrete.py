@@ -35,13 +35,13 @@ def test_inputs_that_are_not_finite_are_refused(bad):
             ask(bad)
 
 
-def test_inputs_of_the_wrong_kind_are_refused():
-    with pytest.raises(ValueError, match="ragged"):
-        RQM().pmf([[1.0], [1.0, 2.0]])
-    with pytest.raises(TypeError, match="dtype"):
-        RQM().pmf(["a"])
-    with pytest.raises(TypeError, match="dtype"):
-        RQM().pmf([1j])
+@pytest.mark.parametrize(
+    ("x", "error", "words"),
+    [([[1.0], [1.0, 2.0]], ValueError, "ragged"), (["a"], TypeError, "dtype"), ([1j], TypeError, "dtype")],
+)
+def test_inputs_of_the_wrong_kind_are_refused(x, error, words):
+    with pytest.raises(error, match=words):
+        RQM().pmf(x)
 
 
 def test_shapes_are_kept():

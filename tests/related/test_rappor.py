@@ -1,6 +1,5 @@
 """RAPPOR: both responses against enumeration, ε exactly, decoding, and what memory leaks."""
 
-import json
 from itertools import product
 from math import exp, log, sqrt
 
@@ -11,7 +10,6 @@ from rqm import SecureRandom, SeededRandom
 from rqm.audit.privacy import audit_reports
 from rqm.related.randomized_response import RandomizedResponse
 from rqm.related.rappor import Rappor
-from tests.commands import rqm
 from tests.goodness import p_value
 
 SMALL = Rappor(bits=3, hashes=1, cohorts=2, f=0.4, p=0.3, q=0.8)
@@ -98,20 +96,6 @@ def test_an_audit_measures_reports(reports):
         Rappor(bits=3, hashes=1, cohorts=2, f=0.2, p=0.2, q=0.9), draws=60_000, rng=SeededRandom(1)
     )
     assert careless.measured > SMALL.epsilon(1)
-
-
-def test_the_commands_know_it():
-    done = rqm("privacy", "--mechanism", "rappor", "--hashes", 2, "--reports", 10, "--json")
-    result = json.loads(done.stdout)
-    assert result["epsilon"] == pytest.approx(4.2993, abs=1e-4)
-    assert result["epsilon_infinity"] == pytest.approx(4 * log(3))
-    assert "ε = 4.29934" in rqm("privacy", "--mechanism", "rappor", "--hashes", 2, "--reports", 10).stdout
-    done = rqm("audit", "privacy", "--mechanism", "rappor", "--bits", 8, "--draws", 20000)
-    assert done.returncode == 0
-    assert "not contradicted: claimed ε ≤ 1.07429" in done.stdout
-    wrong = rqm("privacy", "--mechanism", "rappor", "--theta", 0.2)
-    assert wrong.returncode == 2
-    assert "--theta 0.2: must not be given with --mechanism rappor" in wrong.stderr
 
 
 def test_one_bit_of_it_is_randomized_response():

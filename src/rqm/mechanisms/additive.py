@@ -28,8 +28,6 @@ from rqm.mechanisms.discrete import PmfKind
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.mechanisms.table_mechanism import TableMechanism
 
-MAX_EXACT_COINS = 10_000
-"""Up to this many coins, binomial noise is named by their number and not by the requested deviation."""
 MAX_STEPS = 16_383
 """Limits the table of all levels, which is made only where it is asked for."""
 NOISE_PER_BIT = 0.01
@@ -362,7 +360,7 @@ class Binomial(Additive):
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with enough coins. Amounts that need the same number of coins give equal mechanisms."""
         mechanism = super().with_noise(amount)
-        if mechanism.coins >= MAX_EXACT_COINS:
+        if mechanism.coins >= 10_000:  # fewer coins are named by their number, not by the requested deviation
             return mechanism
         return _with_coins(mechanism.with_parameters(scale=1.0), mechanism.coins)
 

@@ -1,11 +1,11 @@
 """Gaussian baselines: clients send clipped vectors as floats, and a trusted server or every client adds noise."""
 
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Self, final
 
 import numpy as np
 
-from rqm._util.checks import real, shown, whole
+from rqm._util.checks import real, shown
 from rqm.mechanisms.base import Mechanism, option
 
 
@@ -32,19 +32,6 @@ class GaussianBaseline(Mechanism):
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with noise of this many L2 clips."""
         return self.with_parameters(noise_multiplier=amount)
-
-    def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """An unbiased estimate of the mean.
-
-        Args:
-            z_sum: The sum with its noise.
-            clients: Number of clients.
-            check: Not used, since all sums are possible.
-
-        Returns:
-            The mean.
-        """
-        return z_sum / whole("clients", clients, 1)
 
 
 @final

@@ -12,7 +12,6 @@ from rqm.mechanisms.base import ProposalRequest, option
 from rqm.mechanisms.discrete import MAX_MARGIN
 from rqm.mechanisms.table_mechanism import WideTableMechanism
 
-MAX_TABLE_LEVELS = 1024
 MIN_INTERIOR_LEVELS = 9
 """With fewer levels calibration puts none inside the clip: they would be too far apart."""
 
@@ -46,7 +45,7 @@ class RQM(WideTableMechanism):
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
-        self._validate(MAX_TABLE_LEVELS)
+        self._validate(1024)
         allowed = f"a positive finite number, up to {MAX_MARGIN:g}"
         object.__setattr__(self, "margin", real("margin", self.margin, allowed, 0, MAX_MARGIN, closed="]"))
         is_number = np.ndim(self.keep) == 0

@@ -14,9 +14,6 @@ from rqm.mechanisms.base import Option, option
 from rqm.mechanisms.discrete import MAX_LEVELS, MAX_MARGIN
 from rqm.mechanisms.table_mechanism import TableMechanism
 
-ROW_TOLERANCE = 1e-6
-"""The largest error of a row's total and mean; such errors are corrected."""
-
 
 @final
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class Table(TableMechanism):
 def _check_rows(name: str, values: FloatArray, targets: FloatArray) -> None:
     """Raise if the total or mean of a row is not what it must be."""
     row = int(np.argmax(abs(values - targets)))
-    if abs(values - targets)[row] > ROW_TOLERANCE:
+    if abs(values - targets)[row] > 1e-6:  # smaller errors are corrected
         raise ValueError(
             f"rows[{row}] has {name} {values[row]:.9g}: must be {targets[row]:.9g}, with outcomes from -1 to 1"
         )

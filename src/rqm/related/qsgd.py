@@ -97,19 +97,6 @@ class QSGD(Mechanism):
         fraction = np.abs(row) / (norm or 1.0) * self.levels % 1
         return float(norm**2 / self.levels**2 * (fraction * (1 - fraction)).sum())
 
-    def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """The mean of the decoded vectors.
-
-        Args:
-            z_sum: Their sum. They are decoded one by one, as messages cannot be added.
-            clients: Number of clients.
-            check: Ignored; every sum is possible.
-
-        Returns:
-            The mean.
-        """
-        return z_sum / whole("clients", clients, 1)
-
 
 # -- Elias's omega code -------------------------------------------------------------------------------
 

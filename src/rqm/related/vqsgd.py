@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, exp, log, sqrt
+from math import log, sqrt
 from typing import Any, Self, final
 
 import numpy as np
@@ -15,7 +15,7 @@ from rqm.mechanisms.base import Mechanism, option
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.table import Table
 from rqm.randomness import SecureRandom, SeededRandom
-from rqm.related.randomized_response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse, response_units
 
 MAX_BIT_EPSILON = 25.0
 """ε of one bit, or of one index. With a larger one, units of 2⁻⁴⁰ are too coarse for the flips."""
@@ -107,9 +107,8 @@ class VQSGD(Mechanism):
         return (self.discrete if dim == 2 else self._pair(dim)), 1, 1.0
 
     def units(self, slots: int) -> tuple[int, int]:
-        """Units (of 2**TABLE_BITS) of the true vertex and of each other one, rounded so that the loss is at most ε."""
-        false_units = ceil(2**TABLE_BITS / (exp(self.epsilon) + slots - 1))
-        return 2**TABLE_BITS - (slots - 1) * false_units, false_units
+        """Units of the true vertex and of each other one (see `response_units`)."""
+        return response_units(self.epsilon, slots)
 
     def _pair(self, slots: int) -> Table:
         """The pmfs of an index at two vertices, over the first vertex, all others and the second.
