@@ -339,23 +339,6 @@ def test_coordinates_are_independent(rng):
 
 
 @pytest.mark.statistical
-def test_clients_and_rounds_are_independent():
-    mech, x, root = RQM(), -0.2, SeededRandom(6)
-    pmf, size = mech.sampled_pmf(x), MANY // 4
-    z = {
-        (client, draw_index): mech.encode(np.full(size, x), root.stream(client, draw_index)).astype(np.int64)
-        for client in range(3)
-        for draw_index in range(2)
-    }
-    names = list(z)
-    for i, first in enumerate(names):
-        for variant in names[i + 1 :]:
-            assert joint_p_value(z[first], z[variant], pmf) > LEVEL
-            assert joint_p_value(z[first][:-1], z[variant][1:], pmf) > LEVEL
-    assert joint_p_value(z[names[0]], planted(z[names[0]], z[names[1]]), pmf) < LEVEL
-
-
-@pytest.mark.statistical
 def test_calls_of_one_source_are_independent():
     mech, x, pmf = RQM(), 0.0, RQM().sampled_pmf(0.0)
     for rng in (SeededRandom(7), SecureRandom()):
