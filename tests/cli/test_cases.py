@@ -54,6 +54,8 @@ def template(tmp_path_factory):
     with Guard(mean, folder / "ledger") as guard:
         guard.charge(0)
         guard.charge(1)
+    changed = (folder / "ledger" / "ledger.jsonl").read_bytes().replace(b'{"round": 1', b'{"round": 0')
+    (folder / "changed.jsonl").write_bytes(changed)
     Table().save(folder / "table.json")
     for name, text in FILES.items():
         (folder / name).write_text(text)

@@ -35,54 +35,6 @@ mechanism = { mechanism = "noiseless", clip = 1.0 }
 """
 
 
-def test_privacy_of_one_client():
-    facts = rqm_json("privacy", "--margin", "1.0", "--keep", "0.42", "--levels", "16", "--alpha", "10")
-    expected = {
-        "mechanism": {"mechanism": "rqm", "clip": 1.0, "margin": 1.0, "levels": 16, "keep": 0.42},
-        "alpha": 10,
-        "clients": 1,
-        "neighboring": "replace-one",
-        "lower": pytest.approx(5.36840, abs=5.1e-6),
-        "upper": facts["lower"],
-        "theorem_bound": pytest.approx(9.01247, abs=1e-5),
-        "variance_max": pytest.approx(0.2435, abs=1e-4),
-        "bits": 4,
-        "certified": True,
-    }
-    assert {key: facts[key] for key in expected} == expected
-    assert abs(facts["worst"]["x"]) == pytest.approx(0.9333, abs=1e-4)
-
-
-def test_privacy_of_a_sum():
-    command = ("privacy", "--mechanism", "pbm", "--theta", "0.25", "--clients", "40", "--alpha", "2")
-    facts, text = rqm_json(*command), rqm(*command).stdout
-    assert facts["upper"] == pytest.approx(0.51753, abs=5.1e-6)
-    assert sum(group["clients"] for group in facts["worst"]["others"]) == 39
-    assert "theorem_bound" not in facts
-    assert all(part in text for part in ("0.517531", "certified for all inputs", "Per coordinate"))
-
-
-def test_the_papers_assignment_is_no_guarantee():
-    command = ("privacy", "--clients", "40", "--others", "random", "--seed", "3")
-    assert rqm_json(*command)["certified"] is False
-    assert "not a guarantee" in rqm(*command).stdout
-
-
-def test_infinity_is_a_string_in_json_and_keep_may_be_a_list():
-    assert rqm_json("privacy", "--alpha", "inf")["alpha"] == "inf"
-    facts = rqm_json("privacy", "--mechanism", "rounding", "--levels", "4")
-    assert facts["lower"] == facts["upper"] == "inf"
-    assert rqm_json("privacy", "--levels", "4", "--keep", "0.25,0.5")["mechanism"]["keep"] == [0.25, 0.5]
-
-
-def test_figures_by_name(tmp_path):
-    done = rqm("figures", "laws", "--out", tmp_path / "deep" / "folder")
-    assert done.returncode == 0, done.stderr
-    files = [str(tmp_path / "deep" / "folder" / name) for name in ("laws.png", "laws.csv")]
-    assert done.stdout.split() == files
-    assert sorted(map(str, (tmp_path / "deep" / "folder").iterdir())) == sorted(files)
-
-
 def test_benchmarks_are_in_a_clone_only(monkeypatch, tmp_path):
     facts = rqm_json("bench", "divergence", "--out", tmp_path / "out")
     assert (facts["name"], bool(facts["machine"])) == ("divergence", True)

@@ -8,7 +8,7 @@ import typer
 
 from rqm.cli import app, completion
 from rqm.cli.progress import Bar, progress
-from tests.commands import process, rqm
+from tests.commands import process
 
 
 def leaf_commands():
@@ -26,14 +26,6 @@ def test_every_command_has_an_example_and_prints_json_and_every_parameter_has_a_
     assert "Args:" not in command.help
     assert "--json" in [option for param in command.params for option in param.opts]
     assert [param.name for param in command.params if not param.help] == []
-
-
-@pytest.mark.parametrize("command", [(), ("privacy",), ("figures",), ("bench",), ("audit", "all")])
-def test_help_and_version_answer(command):
-    done = rqm(*command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert " ".join(("rqm", *command)) in done.stdout
-    assert rqm("--version").stdout.startswith("rqm ")
 
 
 def test_nothing_heavy_is_imported_to_begin_with():
@@ -92,8 +84,3 @@ def test_a_terminal_shows_a_bar_with_facts_unless_json_is_printed(is_visible, mo
         bar.update(None, 3, facts=["accuracy 31.0%", "ε 4.2"])
     shown = sys.stderr.getvalue()
     assert all((text in shown) == is_visible for text in ("training [1]", "75%", "accuracy 31.0%, ε 4.2"))
-
-
-def test_a_pipe_shows_no_bar():
-    done = rqm("privacy", "--clients", "3")
-    assert (done.returncode, done.stderr) == (0, "")

@@ -27,11 +27,6 @@ def test_a_run_and_its_files(tmp_path):
     assert rqm("train", "--resume", folder).returncode == 0
 
 
-def test_the_resolved_plan_is_printed():
-    plan = json.loads(rqm("train", "glyphs", "--set", "mechanism.keep=0.5", "--print-config").stdout)
-    assert (plan["mechanism"]["keep"], plan["server"]["optimizer"]) == (0.5, "momentum")
-
-
 def test_data_are_read_from_a_folder_and_missing_data_name_their_source(tmp_path):
     command = ("train", "mnist-writers", *SMALL, "--data", tmp_path, "--out", tmp_path / "run")
     missing = rqm(*command)

@@ -7,6 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from rqm.kernels import word_type
 from rqm.secagg import ProtocolError, masking
 from rqm.secagg.client import Client
 from tests.goodness import p_value
@@ -19,7 +20,7 @@ LEVEL = 1e-6
 @pytest.mark.parametrize("count", [1, 5, 2**18 + 3])
 def test_a_mask_is_the_keystream_word_by_word(bits, count):
     key = bytes(range(32))
-    total = np.arange(count).astype(masking.lane(bits))
+    total = np.arange(count).astype(word_type(bits))
     original = total.copy()
     masking.add_mask(total, key, 1)
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
@@ -31,7 +32,7 @@ def test_a_mask_is_the_keystream_word_by_word(bits, count):
 
 def masks(bits):
     """A client's own mask, modulo 2**bits."""
-    total = np.zeros(1000, masking.lane(bits))
+    total = np.zeros(1000, word_type(bits))
     masking.add_mask(total, masking.own_mask_key(PARAMS.digest, Client(PARAMS, 0)._seed, 0), 1)
     return total & (2**bits - 1)
 

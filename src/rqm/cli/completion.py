@@ -17,7 +17,7 @@ def experiments(incomplete: str) -> list[str]:
     """Shipped experiments, plans, ledgers and folders."""
     from rqm.config.experiments import names
 
-    return [name for name in names() if name.startswith(incomplete)] + files(incomplete)
+    return completion(names)(incomplete) + files(incomplete)
 
 
 def files(incomplete: str) -> list[str]:

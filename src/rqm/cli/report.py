@@ -35,9 +35,8 @@ def write(folders: list[Path], out: Path | None = None, data: Path | None = None
 
     Args:
         folders: Folders of runs or of sweeps.
-        data: The folder of the data; default $RQM_DATA, else the user's cache.
         out: The file; None: `report.html` in the first folder.
-        data: The folder of the data.
+        data: The folder of the data; default $RQM_DATA, else the user's cache.
 
     Returns:
         The file.

@@ -57,7 +57,7 @@ class Clients:
     def sizes_of(self, clients: Sequence[int]) -> IntArray:
         """Number of examples of some clients, in time that does not depend on the number of all clients."""
         indices = np.asarray(clients, dtype=np.int64)
-        return np.asarray(self.offsets[indices + 1] - self.offsets[indices])
+        return self.offsets[indices + 1] - self.offsets[indices]
 
     def prepare_clients(self, clients: Iterable[int] | IntArray) -> None:
         """Call `prepare` for some clients. Needed before `gather`; indexing prepares the client."""

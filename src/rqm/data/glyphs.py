@@ -18,6 +18,7 @@ from rqm._util.checks import whole
 from rqm._util.threads import usable_cores
 from rqm.data.class_names import CHARACTERS
 from rqm.data.federated_data import Clients, FederatedData
+from rqm.data.readers import SIDE
 
 FONTS = [
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -26,8 +27,7 @@ FONTS = [
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 ]
-TEMPLATE_SIDE, SIDE = 64, 28
-PICTURES_PER_TEST_WRITER = 30
+TEMPLATE_SIDE = 64
 STYLE_STREAM, COUNT_STREAM = 0, 1
 """Streams of random numbers of one seed."""
 
@@ -57,7 +57,7 @@ def glyphs(seed: int = 0, writers: int = 3400, test_writers: int = 340) -> Feder
         images[examples], labels[examples] = draw(seed, writer, int(counts[writer]))
 
     def draw_test(writer: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        return draw(seed, writer, PICTURES_PER_TEST_WRITER)
+        return draw(seed, writer, 30)
 
     torch_threads = torch.get_num_threads()  # they would wait for each other after every operation on small pictures
     with ThreadPoolExecutor(usable_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:

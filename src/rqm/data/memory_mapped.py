@@ -21,7 +21,6 @@ from rqm._util.files import read_json, write_json
 from rqm.data.federated_data import Clients, FederatedData, Tensors, class_count, example_tensors
 
 ABOUT = "about.json"
-ARRAYS = ("inputs", "labels", "offsets", "test_inputs", "test_labels")
 DTYPES = ("uint8", "float32", "int64")
 
 MAX_RESIDENT_BYTES = 2**26
@@ -91,7 +90,8 @@ def load_from_disk(folder: str | Path) -> FederatedData:
     folder = Path(folder)
     try:
         description = read_json(folder / ABOUT, "what rqm.data.memory_mapped.save_to_disk wrote")
-        inputs, labels, offsets, *test = (_map(folder / f"{array}.bin", description[array]) for array in ARRAYS)
+        names = ("inputs", "labels", "offsets", "test_inputs", "test_labels")
+        inputs, labels, offsets, *test = (_map(folder / f"{name}.bin", description[name]) for name in names)
         name, classes = str(description["name"]), int(description["classes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(

@@ -31,8 +31,6 @@ SMALL_BYTES = 2**26
 """What any file may unpack to, however small it is."""
 PARSED_JSON_RATIO = 8
 """A JSON file of numbers takes about this multiple of its size when it is parsed."""
-CHUNK_BYTES = 2**20
-CHUNK_PICTURES = 2**12
 
 SIDE = 28
 
@@ -177,7 +175,7 @@ def read_idx(path: Path) -> Images:
         size, filled = prod(shape), 0
         check_unpacked(path, size)
         array = np.empty(size, dtype=np.uint8)
-        while chunk := stream.read(min(CHUNK_BYTES, size - filled)):
+        while chunk := stream.read(min(2**20, size - filled)):
             array[filled : filled + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
             filled += len(chunk)
         if filled < size or stream.read(1):
@@ -235,16 +233,17 @@ def read_tff(path: Path) -> Examples:
 
 def _writer_examples(name: str, pixels: Any, labels: Array, shape: tuple[int, ...]) -> Examples:
     """The examples of a writer, from pictures (an array, or a data set of a file) with ink 0 on background 1."""
-    size = "×".join(map(str, shape))
-    error = ValueError(f"writer {_short(name)} must have pictures of {size} numbers from 0 to 1, each with a label")
+    sides = "×".join(map(str, shape))
+    error = ValueError(f"writer {_short(name)} must have pictures of {sides} numbers from 0 to 1, each with a label")
     if pixels.shape != (labels.size, *shape) or labels.ndim != 1:
         raise error
     images = np.empty((labels.size, SIDE, SIDE), dtype=np.uint8)
-    for start in range(0, labels.size, CHUNK_PICTURES):
-        chunk = pixels[start : start + CHUNK_PICTURES]
+    size = 2**12  # pictures that are converted at a time
+    for start in range(0, labels.size, size):
+        chunk = pixels[start : start + size]
         if not ((chunk >= 0) & (chunk <= 1)).all():
             raise error
-        images[start : start + CHUNK_PICTURES] = np.rint(255 * (1 - chunk)).reshape(-1, SIDE, SIDE)
+        images[start : start + size] = np.rint(255 * (1 - chunk)).reshape(-1, SIDE, SIDE)
     return Examples(images, _integers(labels), np.full(labels.size, name))
 
 

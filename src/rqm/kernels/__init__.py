@@ -14,6 +14,11 @@ MAX_INT32 = 2**31 - 1
 """Sums of messages are 32-bit integers."""
 
 
+def word_type(bits: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest word that holds `bits` bits, at most 32."""
+    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
+
+
 def backend(x: Any) -> ModuleType | None:
     """The module that encodes torch tensors if `x` is one; None for everything that NumPy reads."""
     torch = sys.modules.get("torch")

@@ -14,6 +14,7 @@ from numba import njit
 from numba.extending import intrinsic
 
 from rqm._util.checks import whole
+from rqm.kernels import word_type
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
@@ -40,16 +41,12 @@ def packed_size(count: int, bits: int) -> int:
     """
     bits = _check_bits(bits)
     count = whole("count", count, 0)
-    word_bytes = _word_type(bits).itemsize
+    word_bytes = word_type(bits).itemsize
     return word_bytes * bits * -(-count // (8 * word_bytes))
 
 
 def _check_bits(bits: int) -> int:
     return whole("bits", bits, 1, 32)
-
-
-def _word_type(bits: int) -> np.dtype[np.unsignedinteger]:
-    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
 
 
 def pack(values: npt.ArrayLike, bits: int) -> Bytes:
@@ -75,7 +72,7 @@ def pack(values: npt.ArrayLike, bits: int) -> Bytes:
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"values have dtype {array.dtype}: must be integers")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    words = np.zeros(packed_size(array.size, bits) // _word_type(bits).itemsize, dtype=_word_type(bits))
+    words = np.zeros(packed_size(array.size, bits) // word_type(bits).itemsize, dtype=word_type(bits))
     if array.size:
         all_bits = int(_pack(array.reshape(-1), _U(bits), words))
         if all_bits < 0 or all_bits >> bits:
@@ -104,9 +101,9 @@ def unpack(data: Any, bits: int, count: int) -> npt.NDArray[np.unsignedinteger]:
     raw = np.frombuffer(data, dtype=np.uint8)
     if raw.size != size:
         raise ValueError(f"data has {raw.size} bytes: {count} values of {bits} bits take {size}")
-    out = np.empty(count, dtype=_word_type(bits))
+    out = np.empty(count, dtype=word_type(bits))
     if count:
-        words = raw.view(_word_type(bits))
+        words = raw.view(word_type(bits))
         _unpack(words if words.flags.aligned else words.copy(), _U(bits), out)
     return out
 

@@ -5,6 +5,8 @@ first 18 levels are computed in blocks that stay in the cache, the others three 
 order of the levels is fixed, so the result is the same to the last bit on every processor and any number of threads.
 """
 
+from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -233,7 +235,7 @@ def _square_sums(x: Array, out: Array, start: int, stop: int) -> bool:  # pragma
 
 @compiled
 def _square_distances(
-    x: Array, out: Array, scale: float, center: float, low: int, high: int, shift: int, start: int, stop: int
+    x: Array, scale: float, center: float, low: int, high: int, shift: int, out: Array, start: int, stop: int
 ) -> bool:  # pragma: no cover (compiled)
     """The sums that `squares` returns, of chunks of the rows."""
     twice_middle = np.int64(low + high)
@@ -316,14 +318,7 @@ def rotate(
 
 def square_sums(x: Array, threads: int | None = None) -> npt.NDArray[np.float64]:
     """The sum of the squares of every row: not finite if a number is not, or if the sum exceeds float64."""
-    sums = np.empty((len(x), max(1, -(-x.shape[1] // SQUARES_PER_SUM))))
-    run_in_blocks(
-        lambda start, stop: bool(_square_sums(x, sums, start, stop)),
-        sums.size,
-        threads,
-        MIN_NUMBERS // SQUARES_PER_SUM,
-    )
-    return np.asarray(sums.sum(axis=1))
+    return _sum_chunks(partial(_square_sums, x), len(x), x.shape[1], np.float64, threads)
 
 
 def squares(sampler: IntegerSampler, x: Array, shift: int, threads: int | None = None) -> npt.NDArray[np.int64]:
@@ -338,12 +333,12 @@ def squares(sampler: IntegerSampler, x: Array, shift: int, threads: int | None =
     Returns:
         A sum for each row.
     """
-    sums = np.empty((len(x), max(1, -(-x.shape[1] // SQUARES_PER_SUM))), dtype=np.int64)
-    grid = sampler.scale, sampler.center, sampler.low, sampler.high, shift
-    run_in_blocks(
-        lambda start, stop: bool(_square_distances(x, sums, *grid, start, stop)),
-        sums.size,
-        threads,
-        MIN_NUMBERS // SQUARES_PER_SUM,
-    )
+    loop = partial(_square_distances, x, sampler.scale, sampler.center, sampler.low, sampler.high, shift)
+    return _sum_chunks(loop, len(x), x.shape[1], np.int64, threads)
+
+
+def _sum_chunks(loop: Callable[..., bool], rows: int, columns: int, dtype: Any, threads: int | None) -> Array:
+    """The sum of every row, from the sums that a compiled loop writes for chunks of the rows."""
+    sums = np.empty((rows, max(1, -(-columns // SQUARES_PER_SUM))), dtype=dtype)
+    run_in_blocks(lambda *block: bool(loop(sums, *block)), sums.size, threads, MIN_NUMBERS // SQUARES_PER_SUM)
     return np.asarray(sums.sum(axis=1))

@@ -28,8 +28,6 @@ from rqm.mechanisms.discrete import PmfKind
 from rqm.mechanisms.sums import NEGLIGIBLE, summed
 from rqm.mechanisms.table_mechanism import TableMechanism
 
-MAX_EXACT_COINS = 10_000
-"""Up to this many coins, binomial noise is named by their number and not by the requested deviation."""
 MAX_STEPS = 16_383
 """Limits the table of all levels, which is made only where it is asked for."""
 NOISE_PER_BIT = 0.01
@@ -48,9 +46,9 @@ AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 class Additive(TableMechanism):
     """Rounding plus noise that does not depend on the input. Subclasses define `log_weights`."""
 
-    is_modular: ClassVar[bool] = True
+    is_modular = True
     for_models: ClassVar[Mapping[str, Any]] = {"steps": 15, "bits": 16}
-    input_range: ClassVar[Fraction] = Fraction(1)
+    input_range = Fraction(1)
     """Inputs are rounded inside the clip."""
     min_noise: ClassVar[float] = 0.0
 
@@ -248,7 +246,7 @@ class Additive(TableMechanism):
     def breakpoint_log_pmfs(self, kind: PmfKind = "paper") -> FloatArray:
         """Log-probabilities at every level."""
         if kind == "sampled":
-            return np.asarray(np.log(self.table) - TABLE_BITS * log(2))
+            return np.log(self.table) - TABLE_BITS * log(2)
         return self._log_rows
 
     def variance(self, x: npt.ArrayLike) -> FloatArray:
@@ -322,12 +320,12 @@ class DiscreteGaussian(Additive):
     1.0204
     """
 
-    kind: ClassVar[str] = "discrete-gaussian"
+    kind = "discrete-gaussian"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"discrete Gaussian": AUDITED}
 
     def log_weights(self, t: IntArray) -> FloatArray:
         """exp(−t²/2σ²)."""
-        return np.asarray(-(t**2) / (2 * self.deviation**2))
+        return -(t**2) / (2 * self.deviation**2)
 
 
 @final
@@ -335,7 +333,7 @@ class DiscreteGaussian(Additive):
 class Skellam(Additive):
     """The Skellam mechanism (Agarwal, Kairouz and Liu 2021): the difference of two Poisson variables."""
 
-    kind: ClassVar[str] = "skellam"
+    kind = "skellam"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"Skellam": AUDITED}
 
     def log_weights(self, t: IntArray) -> FloatArray:
@@ -343,7 +341,7 @@ class Skellam(Additive):
         from scipy.special import ive  # noqa: PLC0415 (slow to import)
 
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(ive(abs(t), self.deviation**2)))
+            return np.log(ive(abs(t), self.deviation**2))
 
 
 @final
@@ -351,7 +349,7 @@ class Skellam(Additive):
 class Binomial(Additive):
     """Binomial noise (cpSGD, Agarwal et al. 2018): an even number of fair coins, centered."""
 
-    kind: ClassVar[str] = "binomial"
+    kind = "binomial"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"binomial": AUDITED}
 
     @property
@@ -362,7 +360,7 @@ class Binomial(Additive):
     def with_noise(self, amount: float) -> Self:
         """The same mechanism with enough coins. Amounts that need the same number of coins give equal mechanisms."""
         mechanism = super().with_noise(amount)
-        if mechanism.coins >= MAX_EXACT_COINS:
+        if mechanism.coins >= 10_000:  # fewer coins are named by their number, not by the requested deviation
             return mechanism
         return _with_coins(mechanism.with_parameters(scale=1.0), mechanism.coins)
 

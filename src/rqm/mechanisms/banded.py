@@ -1,7 +1,7 @@
 """A trusted server's Gaussian noise that is correlated over rounds."""
 
 from dataclasses import dataclass
-from typing import ClassVar, cast, final, get_args
+from typing import cast, final, get_args
 
 from rqm._util.checks import real, shown, whole
 from rqm.mechanisms.base import Correlation, Schedule, option
@@ -19,8 +19,8 @@ class BandedGaussian(GaussianBaseline):
     part once, or participations of a user are at least `bands` rounds apart. The models have much less noise.
     """
 
-    kind: ClassVar[str] = "banded-gaussian"
-    trusted_server: ClassVar[bool] = True
+    kind = "banded-gaussian"
+    trusted_server = True
 
     bands: int = option(8, "Rounds over which noise is correlated; 1: independent.")
     momentum: float = option(0.9, "The server's momentum, for which the bands are optimized.")

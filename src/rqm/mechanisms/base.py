@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from math import cos, pi
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
-from rqm._util.checks import known_keys, shown
+from rqm._util.checks import known_keys, shown, whole
 
 if TYPE_CHECKING:
     from rqm.mechanisms.discrete import DiscreteMechanism
@@ -250,18 +250,18 @@ class Mechanism(ABC):
         """Standard deviation of the noise in a sum of floats, in units of the L2 clip."""
         return 0.0
 
-    @abstractmethod
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
         """An unbiased estimate of the mean of all inputs.
 
         Args:
             z_sum: The sum of the messages.
             clients: Number of messages.
-            check: Whether to check that these clients can have sent this sum.
+            check: Whether to check that these clients can have sent this sum. All sums of floats are possible.
 
         Returns:
             The mean, in the array library of the sum.
         """
+        return z_sum / whole("clients", clients, 1)
 
     # -- dictionaries -------------------------------------------------------------------------
 

@@ -25,12 +25,8 @@ PmfKind = Literal["paper", "sampled"]
 
 MAX_LEVELS = 65_536
 """An outcome fits 16 bits."""
-CLIP_RANGE = (1e-280, 1e280)
-"""Beyond it the scale from inputs to positions overflows."""
 MAX_MARGIN = 1e25
-"""In clips, for the same reason."""
-CHUNK = 2**16
-"""Sums that are decoded at a time, so that intermediate arrays stay in the cache."""
+"""In clips; beyond it the scale from inputs to positions overflows."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Grid:
 class DiscreteMechanism(Mechanism):
     """A mechanism with a pmf over the integers 0, …, levels − 1, unbiased for every input in [-clip, clip]."""
 
-    has_integer_messages: ClassVar[bool] = True
+    has_integer_messages = True
     is_modular: ClassVar[bool] = False
     """Whether outcomes, and so sums, are taken modulo 2**bits."""
     clip: float
@@ -78,8 +74,9 @@ class DiscreteMechanism(Mechanism):
         return self
 
     def _validate(self, max_levels: int = MAX_LEVELS) -> None:
-        low, high = CLIP_RANGE
-        object.__setattr__(self, "clip", real("clip", self.clip, f"from {low:g} to {high:g}", low, high, closed="[]"))
+        # Beyond this range the scale from inputs to positions overflows.
+        clip = real("clip", self.clip, "from 1e-280 to 1e+280", 1e-280, 1e280, closed="[]")
+        object.__setattr__(self, "clip", clip)
         object.__setattr__(self, "levels", whole("levels", self.levels, 2, max_levels))
 
     # -- what a mechanism defines -------------------------------------------------------------
@@ -270,11 +267,12 @@ class DiscreteMechanism(Mechanism):
         total = sums("z_sum", z_sum)
         mean = np.empty(total.shape)
         flat_total, flat_mean = total.reshape(-1), mean.reshape(-1)
-        for start in range(0, total.size, CHUNK):
-            chunk = flat_total[start : start + CHUNK]
+        size = 2**16  # so that intermediate arrays stay in the cache
+        for start in range(0, total.size, size):
+            chunk = flat_total[start : start + size]
             if check and (chunk.min() < 0 or chunk.max() > largest):
                 raise kernels.sum_range_error(clients, largest, chunk.min() if chunk.min() < 0 else chunk.max())
-            flat_mean[start : start + CHUNK] = extent * (2 * chunk / largest - 1)
+            flat_mean[start : start + size] = extent * (2 * chunk / largest - 1)
         return mean[()]
 
 

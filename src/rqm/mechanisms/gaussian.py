@@ -1,11 +1,11 @@
 """Gaussian baselines: clients send clipped vectors as floats, and a trusted server or every client adds noise."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, final
+from typing import Self, final
 
 import numpy as np
 
-from rqm._util.checks import real, shown, whole
+from rqm._util.checks import real, shown
 from rqm.mechanisms.base import Mechanism, option
 
 
@@ -13,9 +13,9 @@ from rqm.mechanisms.base import Mechanism, option
 class GaussianBaseline(Mechanism):
     """Gaussian noise of `noise_multiplier` (z) times the L2 clip, on sums of floats."""
 
-    needs_l2_clip: ClassVar[bool] = True
-    bits: ClassVar[int] = 32
-    min_noise: ClassVar[float] = 0.0
+    needs_l2_clip = True
+    bits = 32
+    min_noise = 0.0
 
     noise_multiplier: float = option(1.0, "z, the noise in units of the L2 clip.")
 
@@ -33,19 +33,6 @@ class GaussianBaseline(Mechanism):
         """The same mechanism with noise of this many L2 clips."""
         return self.with_parameters(noise_multiplier=amount)
 
-    def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """An unbiased estimate of the mean.
-
-        Args:
-            z_sum: The sum with its noise.
-            clients: Number of clients.
-            check: Not used, since all sums are possible.
-
-        Returns:
-            The mean.
-        """
-        return z_sum / whole("clients", clients, 1)
-
 
 @final
 @dataclass(frozen=True)
@@ -57,7 +44,7 @@ class Gaussian(GaussianBaseline):
     without secure aggregation, and the noise of the sum is √n times as large.
     """
 
-    kind: ClassVar[str] = "gaussian"
+    kind = "gaussian"
 
     local: bool = option(False, "Whether every client adds the noise, and not the server once.")
 

@@ -29,12 +29,12 @@ class PBM(DiscreteMechanism):
     [0.25, 0.5, 0.25]
     """
 
-    kind: ClassVar[str] = "pbm"
+    kind = "pbm"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"PBM (0.1)": {"theta": 0.1, "levels": 8}}
 
-    is_affine: ClassVar[bool] = True
+    is_affine = True
     """Every trial is."""
-    min_noise: ClassVar[float] = 1.0
+    min_noise = 1.0
     """1 / (2θ) of a trial that is never wrong."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)

@@ -12,7 +12,6 @@ from rqm.mechanisms.base import ProposalRequest, option
 from rqm.mechanisms.discrete import MAX_MARGIN
 from rqm.mechanisms.table_mechanism import WideTableMechanism
 
-MAX_TABLE_LEVELS = 1024
 MIN_INTERIOR_LEVELS = 9
 """With fewer levels calibration puts none inside the clip: they would be too far apart."""
 
@@ -32,7 +31,7 @@ class RQM(WideTableMechanism):
     [-1.0, 1.0]
     """
 
-    kind: ClassVar[str] = "rqm"
+    kind = "rqm"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "RQM (1.0, 0.42)": {},
         "RQM (1.0, 0.23)": {"keep": 0.23},
@@ -46,7 +45,7 @@ class RQM(WideTableMechanism):
 
     def __post_init__(self) -> None:
         """Validate every parameter."""
-        self._validate(MAX_TABLE_LEVELS)
+        self._validate(1024)
         allowed = f"a positive finite number, up to {MAX_MARGIN:g}"
         object.__setattr__(self, "margin", real("margin", self.margin, allowed, 0, MAX_MARGIN, closed="]"))
         is_number = np.ndim(self.keep) == 0
@@ -104,7 +103,7 @@ class RQM(WideTableMechanism):
     @property
     def keeps(self) -> FloatArray:
         """The probability of keeping each level: 1 at the two ends."""
-        inner = np.broadcast_to(np.asarray(self.keep, dtype=np.float64), (self.levels - 2,))
+        inner = np.full(self.levels - 2, self.keep)
         return np.concatenate([[1.0], inner, [1.0]])
 
     @classmethod

@@ -28,7 +28,7 @@ class StochasticRounding(WideTableMechanism):
     [0.25, 0.75]
     """
 
-    kind: ClassVar[str] = "rounding"
+    kind = "rounding"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"1 bit": {"levels": 2, "margin": 1.0}}
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)

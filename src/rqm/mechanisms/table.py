@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from rqm.kernels.integer_sampler import TABLE_BITS
 from rqm.mechanisms.base import Option, option
 from rqm.mechanisms.discrete import MAX_LEVELS, MAX_MARGIN
 from rqm.mechanisms.table_mechanism import TableMechanism
-
-ROW_TOLERANCE = 1e-6
-"""The largest error of a row's total and mean; such errors are corrected."""
 
 
 @final
@@ -31,8 +28,8 @@ class Table(TableMechanism):
     ([0.5, 0.5], 1)
     """
 
-    kind: ClassVar[str] = "table"
-    input_range: ClassVar[Fraction] = Fraction(1)
+    kind = "table"
+    input_range = Fraction(1)
     """Inputs are rounded inside the clip."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
@@ -123,7 +120,7 @@ class Table(TableMechanism):
 def _check_rows(name: str, values: FloatArray, targets: FloatArray) -> None:
     """Raise if the total or mean of a row is not what it must be."""
     row = int(np.argmax(abs(values - targets)))
-    if abs(values - targets)[row] > ROW_TOLERANCE:
+    if abs(values - targets)[row] > 1e-6:  # smaller errors are corrected
         raise ValueError(
             f"rows[{row}] has {name} {values[row]:.9g}: must be {targets[row]:.9g}, with outcomes from -1 to 1"
         )

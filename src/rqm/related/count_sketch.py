@@ -57,4 +57,4 @@ class Sketch:
 
     def inverse(self, rows: FloatArray) -> FloatArray:
         """Estimates of vectors from their sketches, one row each: the sum of each coordinate with its sign."""
-        return np.asarray(rows[:, self.bins] * self.signs)
+        return rows[:, self.bins] * self.signs

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 from struct import error, pack, unpack
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ class QSGD(Mechanism):
     (5.0, True)
     """
 
-    kind: ClassVar[str] = "qsgd"
-    adds_noise: ClassVar[bool] = False
+    kind = "qsgd"
+    adds_noise = False
 
     levels: int = option(4, "s, the levels above zero.")
 
@@ -96,19 +96,6 @@ class QSGD(Mechanism):
         norm = float(np.linalg.norm(row))
         fraction = np.abs(row) / (norm or 1.0) * self.levels % 1
         return float(norm**2 / self.levels**2 * (fraction * (1 - fraction)).sum())
-
-    def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
-        """The mean of the decoded vectors.
-
-        Args:
-            z_sum: Their sum. They are decoded one by one, as messages cannot be added.
-            clients: Number of clients.
-            check: Ignored; every sum is possible.
-
-        Returns:
-            The mean.
-        """
-        return z_sum / whole("clients", clients, 1)
 
 
 # -- Elias's omega code -------------------------------------------------------------------------------

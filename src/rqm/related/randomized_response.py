@@ -15,6 +15,12 @@ from rqm.mechanisms.base import option
 from rqm.mechanisms.table_mechanism import TableMechanism
 
 
+def response_units(epsilon: float, outcomes: int) -> tuple[int, int]:
+    """Units (of 2**TABLE_BITS) of the true outcome and of each other one, rounded so that the loss is at most ε."""
+    false_units = ceil(2**TABLE_BITS / (exp(epsilon) + outcomes - 1))
+    return 2**TABLE_BITS - (outcomes - 1) * false_units, false_units
+
+
 @final
 @dataclass(frozen=True)
 class RandomizedResponse(TableMechanism):
@@ -29,12 +35,12 @@ class RandomizedResponse(TableMechanism):
     [0.25, 0.75]
     """
 
-    kind: ClassVar[str] = "randomized-response"
+    kind = "randomized-response"
     examples: ClassVar[Mapping[str, Mapping[str, Any]]] = {"randomized response": {"levels": 8, "epsilon": 3.0}}
     for_models: ClassVar[Mapping[str, Any]] = {"levels": 2}
-    input_range: ClassVar[Fraction] = Fraction(1)
+    input_range = Fraction(1)
     """Inputs are rounded inside the clip."""
-    min_noise: ClassVar[float] = 1.0
+    min_noise = 1.0
     """No noise: the outcomes are not scaled."""
 
     clip: float = option(1.0, "c, what inputs are clipped to.", flag=False)
@@ -52,9 +58,8 @@ class RandomizedResponse(TableMechanism):
 
     @cached_property
     def units(self) -> tuple[int, int]:
-        """Units (of 2**TABLE_BITS) of the true value and of each other one, rounded so that the loss is at most ε."""
-        false_units = ceil(2**TABLE_BITS / (exp(self.epsilon) + self.levels - 1))
-        return 2**TABLE_BITS - (self.levels - 1) * false_units, false_units
+        """Units of the true value and of each other one (see `response_units`)."""
+        return response_units(self.epsilon, self.levels)
 
     @property
     def output_range(self) -> Fraction:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import log, prod
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ class Rappor:
     (4.3944, 1.0743, 4.2993)
     """
 
-    kind: ClassVar[str] = "rappor"
+    kind = "rappor"
 
     bits: int = option(128, "k, the bits of a report.")
     hashes: int = option(2, "h, the bits that a value sets.")
@@ -155,7 +155,7 @@ class Rappor:
         from scipy.stats import binom  # noqa: PLC0415 (takes a second)
 
         counts = np.arange(reports + 1)
-        unset, set_ = (np.asarray(binom.logpmf(counts, reports, chance)) for chance in (self.p, self.q))
+        unset, set_ = (binom.logpmf(counts, reports, chance) for chance in (self.p, self.q))
         return unset, set_
 
     # -- a user -------------------------------------------------------------------------------
@@ -223,8 +223,7 @@ class Rappor:
         """
         low, _ = self.report_probabilities
         totals = np.asarray(reports, dtype=np.float64)[..., None]
-        counts = (np.asarray(sums, dtype=np.float64) - low * totals) / ((1 - self.f) * (self.q - self.p))
-        return np.asarray(counts)
+        return (np.asarray(sums, dtype=np.float64) - low * totals) / ((1 - self.f) * (self.q - self.p))
 
     def variance(self, users: float, reports: float) -> float:
         """The variance of the unbiased count of one bit.

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, exp, log, sqrt
-from typing import Any, ClassVar, Self, final
+from math import log, sqrt
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from rqm.mechanisms.base import Mechanism, option
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.table import Table
 from rqm.randomness import SecureRandom, SeededRandom
-from rqm.related.randomized_response import RandomizedResponse
+from rqm.related.randomized_response import RandomizedResponse, response_units
 
 MAX_BIT_EPSILON = 25.0
 """ε of one bit, or of one index. With a larger one, units of 2⁻⁴⁰ are too coarse for the flips."""
@@ -40,11 +40,11 @@ class VQSGD(Mechanism):
     [0.5519, 0.2288, 0.2288, 0.2288]
     """
 
-    kind: ClassVar[str] = "vqsgd"
-    has_integer_messages: ClassVar[bool] = True
-    needs_l2_clip: ClassVar[bool] = True
-    bits: ClassVar[int] = 1
-    min_noise: ClassVar[float] = 1.0
+    kind = "vqsgd"
+    has_integer_messages = True
+    needs_l2_clip = True
+    bits = 1
+    min_noise = 1.0
     """No noise: bits are not scaled."""
 
     epsilon: float = option(8.0, "ε of one message, pure.")
@@ -107,9 +107,8 @@ class VQSGD(Mechanism):
         return (self.discrete if dim == 2 else self._pair(dim)), 1, 1.0
 
     def units(self, slots: int) -> tuple[int, int]:
-        """Units (of 2**TABLE_BITS) of the true vertex and of each other one, rounded so that the loss is at most ε."""
-        false_units = ceil(2**TABLE_BITS / (exp(self.epsilon) + slots - 1))
-        return 2**TABLE_BITS - (slots - 1) * false_units, false_units
+        """Units of the true vertex and of each other one (see `response_units`)."""
+        return response_units(self.epsilon, slots)
 
     def _pair(self, slots: int) -> Table:
         """The pmfs of an index at two vertices, over the first vertex, all others and the second.
@@ -144,7 +143,7 @@ class VQSGD(Mechanism):
         """The probability that each bit is set; if `local`, of each index. `v` is in units of the L2 clip."""
         vertices = self.shares(v)
         p_true, p_false = self._response(len(vertices))
-        return np.asarray(vertices * p_true + (1 - vertices) * p_false)
+        return vertices * p_true + (1 - vertices) * p_false
 
     def _response(self, slots: int) -> tuple[float, float]:
         """The probabilities that a vertex is sent, if it is the true one, and if it is not."""
@@ -191,7 +190,7 @@ class VQSGD(Mechanism):
             is_positive = (rows.gather(1, indices.clamp(max=d - 1)[:, None])[:, 0] > 0).cpu().numpy()
             index = indices.cpu().numpy()
         chosen = np.where(is_positive, index, d + index)
-        return np.asarray(np.where(index == d, _scaled(second, 2 * d), chosen))
+        return np.where(index == d, _scaled(second, 2 * d), chosen)
 
     def encode_rows(self, rows: FloatArray, source: SecureRandom | SeededRandom) -> IntArray:
         """The messages of all vectors before they are summed.
@@ -206,7 +205,7 @@ class VQSGD(Mechanism):
         vertices = self.vertices(rows, source)
         slots = 2 * rows.shape[1]
         if self.local:
-            return np.asarray(np.eye(slots, dtype=np.int64)[self._randomized(vertices, slots, source)])
+            return np.eye(slots, dtype=np.int64)[self._randomized(vertices, slots, source)]
         return np.asarray(self.discrete.encode(2.0 * np.eye(slots)[vertices] - 1, source)).astype(np.int64)
 
     def encode(self, row: Any, source: SecureRandom | SeededRandom) -> Any:
@@ -254,7 +253,7 @@ class VQSGD(Mechanism):
         true_units, false_units = self.units(slots)
         first, second = source.words(2 * len(vertices)).reshape(-1, 2).T
         is_true = first >> np.uint64(64 - TABLE_BITS) < true_units - false_units
-        return np.asarray(np.where(is_true, vertices, _scaled(second, slots)))
+        return np.where(is_true, vertices, _scaled(second, slots))
 
     def decode(self, z_sum: Any, clients: int, *, check: bool = True) -> Any:
         """An unbiased estimate of the mean of the clients' vectors, in L2 clips.

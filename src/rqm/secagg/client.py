@@ -11,6 +11,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm._util.checks import whole
+from rqm.kernels import word_type
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError, require
 from rqm.secagg.graph import draw_neighbors
@@ -248,7 +249,7 @@ class Client:
             f"neighbors have shared their secrets (not {refused}, whose shares were altered, or belong to another "
             "round or client)",
         )
-        total = values.astype(masking.lane(params.bits))
+        total = values.astype(word_type(params.bits))
         masking.add_mask(total, masking.own_mask_key(self._digest, self._seed, self.number), 1)
         for client in self._shares:
             secret = self._secrets[client][SECRET_BYTES:]

@@ -36,11 +36,6 @@ Lanes = npt.NDArray[np.unsignedinteger]
 # -- masks ----------------------------------------------------------------------------------------
 
 
-def lane(bits: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest word that holds `bits` bits."""
-    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
-
-
 def add_mask(total: Lanes, key: bytes, sign: int) -> None:
     """Add the mask of a key, or subtract it.
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from rqm.kernels import word_type
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import Aborted, CorruptedRound, ProtocolError, require
 from rqm.secagg.masking import COMMITMENT_BYTES, KEY_BYTES
@@ -70,7 +71,7 @@ class Server:
         self._deals: dict[int, _Deal] = {}
         self._inbox = defaultdict[int, Entries](dict)  # the sealed shares that each client holds
         self._linked: dict[int, set[int]] = {}  # with whom each client has a mask
-        self._total = np.zeros(params.count, dtype=masking.lane(params.bits))
+        self._total = np.zeros(params.count, dtype=word_type(params.bits))
         self._tags: dict[int, Entries] = {}  # of each client in the sum
         self._distrust = defaultdict[int, set[int]](set)  # the neighbors that hold no share of each client
         self._acks: dict[int, Any] = {}
