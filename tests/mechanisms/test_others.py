@@ -76,12 +76,12 @@ def test_many_levels_cost_nothing():
 
 def test_noiseless_has_no_pmf():
     mech = Noiseless(clip=2.0)
-    assert mech.clip_messages(np.array([5.0, -1.0])).tolist() == [2.0, -1.0]
-    assert mech.decode([2.0], 2).tolist() == [1.0]
-    with pytest.raises(ValueError, match="z_sum contains inf"):
-        mech.decode([np.inf], 2)
-    with pytest.raises(TypeError, match="no pmf"):
-        _ = mech.discrete
+    assert mech.encode([5.0, -1.0]).tolist() == [2.0, -1.0]
+    assert mech.decode(mech.encode([5.0]), 2).tolist() == [1.0]
+    assert mech.variance([0.5]).tolist() == [0.0]
+    for ask in (mech.pmf, mech.sampled_pmf, mech.log_pmf_at):
+        with pytest.raises(TypeError, match="no pmf"):
+            ask(0.0)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rqm import RQM, SeededRandom, StochasticRounding, mechanism_from_dict, renyi
-from rqm.certify.shifts import shift_divergences
+from rqm import RQM, SecureRandom, SeededRandom, StochasticRounding, mechanism_from_dict, renyi
+from rqm.certify.shifts import shift_divergences, shift_range, shifted_rdp
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.mechanisms.table import Table
 from rqm.related.randomized_response import RandomizedResponse
@@ -54,6 +54,40 @@ def test_every_row_has_exactly_the_mean_of_its_level(mech):
         assert sum(row) == 2**40
 
 
+def counts(mech, x, rng, draws=1_000_000):
+    return np.bincount(mech.encode(np.full(draws, x), rng), minlength=mech.levels)
+
+
+def p_value(observed, law):
+    seen = law * observed.sum() > 5
+    expected = np.append(law[seen], law[~seen].sum()) * observed.sum()
+    observed = np.append(observed[seen], observed[~seen].sum())
+    keep = expected > 1e-9
+    assert observed[~keep].sum() == 0
+    return stats.chisquare(observed[keep], expected[keep] * observed[keep].sum() / expected[keep].sum()).pvalue
+
+
+@pytest.mark.parametrize("x", [-1.0, 0.23])
+@pytest.mark.parametrize("mech", MECHS, ids=IDS)
+def test_draws_follow_the_law(mech, x):
+    assert p_value(counts(mech, x, SecureRandom()), mech.pmf(x)) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("mech", "off"),
+    [
+        (DiscreteGaussian(**SMALL), DiscreteGaussian(scale=0.8 * 1.02, steps=5, bits=5)),
+        (Skellam(**SMALL), Skellam(scale=0.8 * 1.02, steps=5, bits=5)),
+        (Skellam(**SMALL), DiscreteGaussian(**SMALL)),
+        (Binomial(**SMALL), Binomial(scale=1.0, steps=5, bits=5)),
+        (RandomizedResponse(levels=5, epsilon=2.0), RandomizedResponse(levels=5, epsilon=2.02)),
+    ],
+    ids=str,
+)
+def test_the_same_test_sees_a_law_that_is_slightly_off(mech, off):
+    assert p_value(counts(off, 0.23, SeededRandom(3), 4_000_000), mech.pmf(0.23)) < 1e-6
+
+
 def test_noise_is_what_its_name_says():
     t = np.arange(32) - 16
     sigma = DiscreteGaussian(**SMALL).deviation
@@ -72,6 +106,53 @@ def test_sums_are_the_exact_convolution_modulo_m(mech):
     for _ in range(2):
         exact = [sum(exact[i] * noise[(k - i) % 32] for i in range(32)) for k in range(32)]
     np.testing.assert_allclose(mech.summed(3), [float(p) for p in exact], rtol=1e-12)
+
+
+@pytest.mark.parametrize("mech", MECHS[:3], ids=IDS[:3])
+def test_privacy_of_a_sum_equals_mpmaths(mech):
+    law = [mpmath.mpf(float(p)) for p in mech.summed(3)]
+    for alpha in (2, 7.5):
+        worst = max(
+            mpmath.log(sum(p**alpha * q ** (1 - alpha) for p, q in zip(a, b, strict=True))) / (alpha - 1)
+            for k in range(1, 6)
+            for a, b in [(law, law[k:] + law[:k]), (law[k:] + law[:k], law)]
+        )
+        bound = renyi(mech, alpha, 3)
+        assert float(worst) * (1 - 1e-12) <= bound.upper <= float(worst) * (1 + 2e-6)
+        assert bound.certified
+    assert renyi(mech, inf, 3).upper < inf
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), kind=st.sampled_from([DiscreteGaussian, Skellam]), alpha=st.sampled_from([2.0, 5.0, 16.0]))
+def test_no_inputs_of_anybody_pass_the_certified_bound(data, kind, alpha):
+    """Sums of three clients of four coordinates, computed one by one: never above, whatever they hold."""
+    mech = kind(scale=1.5, steps=3, bits=5)
+    dim, l2_clip = 4, 1.2
+    point = st.lists(st.floats(-1, 1), min_size=dim, max_size=dim)
+
+    def within(vector):
+        return np.array(vector) * min(1, l2_clip / max(1e-9, float(np.linalg.norm(vector))))
+
+    x, y = within(data.draw(point)), within(data.draw(point))
+    others = [within(data.draw(point)) for _ in range(2)]
+
+    def law(*values):
+        found = np.zeros(32)
+        found[0] = 1
+        for value in values:
+            one = mech.sampled_pmf(value).astype(float)
+            found = np.array([sum(found[i] * one[(k - i) % 32] for i in range(32)) for k in range(32)])
+        return found
+
+    total = 0.0
+    for j in range(dim):
+        p, q = law(x[j], *(o[j] for o in others)), law(y[j], *(o[j] for o in others))
+        total += log((p**alpha * q ** (1 - alpha)).sum()) / (alpha - 1)
+    farthest, squared = shift_range(mech, l2_clip, "replace-one")
+    bound = shifted_rdp(mech, [alpha], honest=3, dim=dim, farthest=farthest, squared=squared)[0]
+    assert total <= bound * (1 + 1e-9)
+    assert bound <= dim * renyi(mech, alpha, 3).upper * (1 + 3e-6)
 
 
 def test_a_discrete_gaussian_costs_what_a_gaussian_costs_and_not_less():
