@@ -22,11 +22,34 @@ def write_ledger(tmp_path):
     return write
 
 
-def test_the_verifier_and_the_account_agree(write_ledger):
-    folder = write_ledger().parent
-    report, account = rqm_json("verify", folder), rqm_json("account", folder)
+def test_a_sound_ledger(write_ledger):
+    ledger = write_ledger()
+    done = rqm("verify", ledger, "--rounds", 3, "--dim", 100)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[1] == "Verified: chain, signatures and ε are consistent."
+    assert "3 charges for 3 rounds" in done.stdout
+    assert "- all 20 clients of every round are honest" in lines
+    assert "ε ≤ " in done.stdout
+    report, account = rqm_json("verify", ledger.parent), rqm_json("account", ledger.parent)
     assert (report["status"], report["head_hash"]) == ("verified", account["head_hash"])
     assert account["epsilon"] <= report["epsilon"] <= 1.10 * account["epsilon"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--rounds", 4), ("--dim", 99), ("--delta", "1e-5"), ("--honest-clients", 19), ("--key", "0" * 64), "changed"],
+)
+def test_what_is_wrong_is_named(write_ledger, options):
+    ledger = write_ledger()
+    if options == "changed":
+        ledger.write_bytes(ledger.read_bytes().replace(b'{"round": 1', b'{"round": 0'))
+        options = ()
+    done = rqm("verify", ledger, *options)
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[1] == "Wrong: do not rely on this ledger."
+    assert lines[2].startswith("wrong: ")
 
 
 def test_what_cannot_be_verified(write_ledger):

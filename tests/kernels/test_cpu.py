@@ -183,56 +183,36 @@ def test_bad_inputs_are_refused_and_sums_stay_as_they_were():
                 with pytest.raises(ValueError, match=f"x contains {value}"):
                     mech.encode_sum(x, rng, out=total)
                 assert (total == np.arange(size)).all()
-
-
-FULL = np.full(3, 2**31 - 20, dtype=np.int32)
-MEMORY = np.zeros(8, dtype=np.float32)
-
-
-@pytest.mark.parametrize(
-    ("x", "out", "error", "words"),
-    [
-        (np.zeros((2, 3)), FULL, ValueError, r"0\.\.2147483617"),
-        (np.zeros((2, 3)), np.zeros(3), TypeError, "out"),
-        (np.zeros((2, 3)), np.zeros((3, 2), np.int32)[:, 0], TypeError, "out"),
-        (np.zeros((2, 3)), [0, 0, 0], TypeError, "out"),
-        (np.zeros((1, 3)), np.ma.zeros(3, dtype=np.int32), TypeError, "out"),
-        (np.zeros((2, 3)), np.zeros(4, np.int32), ValueError, "shape"),
-        (MEMORY.reshape(1, 8), MEMORY.view(np.int32), ValueError, "share memory"),
-        (np.zeros(()), None, ValueError, "client"),
-        (np.zeros((0, 3)), None, ValueError, "client"),
-    ],
-)
-def test_sums_that_cannot_be_are_refused(x, out, error, words):
-    with pytest.raises(error, match=words):
-        RQM().encode_sum(x, SeededRandom(1), out=out)
-    assert (FULL == 2**31 - 20).all()
-
-
-def test_inputs_that_cannot_be_are_refused():
-    mech, rng = RQM(), SeededRandom(1)
+    full = np.full(3, 2**31 - 20, dtype=np.int32)
+    with pytest.raises(ValueError, match=r"0\.\.2147483617"):
+        mech.encode_sum(np.zeros((2, 3)), rng, out=full)
+    assert (full == 2**31 - 20).all()
+    for out, error in ((np.zeros(3), TypeError), (np.zeros((3, 2), np.int32)[:, 0], TypeError), ([0, 0, 0], TypeError)):
+        with pytest.raises(error, match="out"):
+            mech.encode_sum(np.zeros((2, 3)), rng, out=out)
+    with pytest.raises(ValueError, match="shape"):
+        mech.encode_sum(np.zeros((2, 3)), rng, out=np.zeros(4, np.int32))
+    for shape in ((), (0, 3)):
+        with pytest.raises(ValueError, match="client"):
+            mech.encode_sum(np.zeros(shape), rng)
     with pytest.raises(ValueError, match="at most 32768"):
         StochasticRounding(levels=65536).encode_sum(np.zeros((32769, 1)), rng)
     with pytest.raises(ValueError, match="threads"):
         mech.encode([0.0], rng, threads=0)
-    for x, words in (([True], "dtype"), (np.ma.masked_array([1.0, 2.0], [True, False]), "masked")):
-        with pytest.raises(TypeError, match=words):
-            mech.encode(x, rng)
+    with pytest.raises(TypeError, match="dtype"):
+        mech.encode([True], rng)
 
 
 def test_other_layouts_and_types_are_read_correctly():
+    mech = RQM()
     x = np.random.default_rng(0).normal(size=(40, 50))
-    half, whole, frozen = x.astype(np.float16), np.arange(-3, 4), x.copy()
-    frozen.setflags(write=False)
-    for variant, plain in (
-        (x.T, np.ascontiguousarray(x.T)),
-        (x.tolist(), x),
-        (x.astype(">f8"), x),
-        (frozen, x),
-        (half, half.astype(np.float32)),
-        (whole, whole.astype(float)),
-    ):
-        assert (RQM().encode(variant, SeededRandom(1)) == RQM().encode(plain, SeededRandom(1))).all()
+    expected = mech.encode(np.ascontiguousarray(x.T), SeededRandom(1))
+    assert (mech.encode(x.T, SeededRandom(1)) == expected).all()
+    assert (mech.encode(x.T.tolist(), SeededRandom(1)) == expected).all()
+    half = x.astype(np.float16)
+    assert (mech.encode(half, SeededRandom(1)) == mech.encode(half.astype(np.float32), SeededRandom(1))).all()
+    whole = np.arange(-3, 4)
+    assert (mech.encode(whole, SeededRandom(1)) == mech.encode(whole.astype(float), SeededRandom(1))).all()
 
 
 @pytest.mark.parametrize("rng", [SeededRandom(1), SecureRandom()], ids=repr)
@@ -339,6 +319,23 @@ def test_coordinates_are_independent(rng):
 
 
 @pytest.mark.statistical
+def test_clients_and_rounds_are_independent():
+    mech, x, root = RQM(), -0.2, SeededRandom(6)
+    pmf, size = mech.sampled_pmf(x), MANY // 4
+    z = {
+        (client, draw_index): mech.encode(np.full(size, x), root.stream(client, draw_index)).astype(np.int64)
+        for client in range(3)
+        for draw_index in range(2)
+    }
+    names = list(z)
+    for i, first in enumerate(names):
+        for variant in names[i + 1 :]:
+            assert joint_p_value(z[first], z[variant], pmf) > LEVEL
+            assert joint_p_value(z[first][:-1], z[variant][1:], pmf) > LEVEL
+    assert joint_p_value(z[names[0]], planted(z[names[0]], z[names[1]]), pmf) < LEVEL
+
+
+@pytest.mark.statistical
 def test_calls_of_one_source_are_independent():
     mech, x, pmf = RQM(), 0.0, RQM().sampled_pmf(0.0)
     for rng in (SeededRandom(7), SecureRandom()):
@@ -375,6 +372,26 @@ def test_a_pool_that_is_shut_down_leaves_the_work_to_the_caller(monkeypatch):
     expected = RQM().encode(x, SeededRandom(1), threads=1)
     monkeypatch.setattr(cpu, "_pool", Closed)
     assert (RQM().encode(x, SeededRandom(1), threads=3) == expected).all()
+
+
+def test_arrays_that_would_hide_something_are_refused():
+    mech, rng = RQM(), SeededRandom(1)
+    with pytest.raises(TypeError, match="masked"):
+        mech.encode(np.ma.masked_array([1.0, 2.0], [True, False]), rng)
+    memory = np.zeros(8, dtype=np.float32)
+    with pytest.raises(ValueError, match="share memory"):
+        mech.encode_sum(memory.reshape(1, 8), rng, out=memory.view(np.int32))
+    with pytest.raises(TypeError, match="out"):
+        mech.encode_sum(np.zeros((1, 3)), rng, out=np.ma.zeros(3, dtype=np.int32))
+
+
+def test_big_endian_and_read_only_inputs_give_the_same_levels():
+    x = np.random.default_rng(0).normal(size=2000).astype(np.float32)
+    expected = RQM().encode(x, SeededRandom(1))
+    frozen = x.copy()
+    frozen.setflags(write=False)
+    for variant in (x.astype(">f4"), frozen):
+        assert (RQM().encode(variant, SeededRandom(1)) == expected).all()
 
 
 def test_rows_with_a_source_each_draw_what_they_draw_alone():

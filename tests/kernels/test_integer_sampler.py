@@ -24,7 +24,6 @@ def units_of(entries, columns):
 
 
 @given(levels=st.integers(2, 40), keep=st.floats(1e-6, 1 - 1e-6), margin=st.floats(0.01, 50))
-@example(levels=1000, keep=0.05, margin=1.0)
 def test_entries_draw_from_the_integer_table_exactly(levels, keep, margin):
     mech = RQM(levels=levels, keep=keep, margin=margin)
     sampler = mech.sampler
@@ -40,6 +39,16 @@ def test_entries_draw_from_any_row_exactly(weights):
     units[weights.index(max(weights))] += 2**TABLE_BITS - sum(units)
     entries, columns = alias_table(np.array([units]))
     assert units_of(entries, columns) == units + [0] * ((1 << columns) - len(units))
+
+
+@pytest.mark.parametrize("levels", [256, 1000])
+def test_entries_of_large_tables(levels):
+    mech = RQM(levels=levels, keep=0.05)
+    sampler = mech.sampler
+    width = 1 << sampler.column_bits
+    for j in (0, 1, levels // 2, levels - 1):
+        units = units_of(sampler.entries[j * width : (j + 1) * width], sampler.column_bits)
+        assert units[:levels] == mech.table[j].tolist()
 
 
 @given(

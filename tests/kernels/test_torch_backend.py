@@ -8,9 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rqm import PBM, RQM, SeededRandom, StochasticRounding  # noqa: E402
+from rqm import PBM, RQM, SecureRandom, SeededRandom, StochasticRounding  # noqa: E402
 from rqm.kernels import torch_backend  # noqa: E402
 from rqm.randomness import OneEach  # noqa: E402
+from tests.goodness import p_value  # noqa: E402
 from tests.kernels import oracle  # noqa: E402
 
 MECHANISMS = [RQM(), RQM(levels=300), PBM(), StochasticRounding(levels=5)]
@@ -51,6 +52,20 @@ def no_compiler(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize("rng", [SecureRandom(), pytest.param(SeededRandom(1), marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize("mech", MECHANISMS, ids=repr)
+def test_torch_operations_follow_the_sampled_law(mech, rng):
+    x = torch.full((200_000,), 0.37)
+    z = mech.encode(x, rng)
+    assert z.dtype == (torch.uint8 if mech.levels <= 256 else torch.uint16)
+    pmf = mech.sampled_pmf(np.float32(0.37))
+    assert p_value(np.bincount(z.numpy(), minlength=mech.levels), pmf) > 1e-6
+    sums = mech.decode(mech.encode_sum(x.view(200, 1000), rng), 200).numpy()
+    error = np.sqrt(mech.variance(0.37) / 200_000)
+    assert abs(sums.mean() - np.float32(0.37)) < 5.5 * error
+
+
+@pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("sampler", [RQM().sampler, oracle.additive(modulus=100, levels=70)])
 def test_torch_operations_make_of_each_word_what_the_proof_says(sampler):
     x = torch.linspace(-1.3, 1.3, 3000)
@@ -60,12 +75,17 @@ def test_torch_operations_make_of_each_word_what_the_proof_says(sampler):
 
 
 @pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("mech", MECHANISMS, ids=repr)
-def test_rows_with_a_source_each_draw_what_they_draw_alone(mech):
-    x, sources = torch.linspace(-1.3, 1.3, 7500).view(3, 2500), OneEach(SeededRandom(3, client) for client in range(3))
-    rows = [mech.encode(row, SeededRandom(3, client)) for client, row in enumerate(x)]
-    assert rows[0].dtype == (torch.uint8 if mech.levels <= 256 else torch.uint16)
-    assert (mech.encode_sum(x, sources) == sum(row.long() for row in rows)).all()
+def test_rows_with_a_source_each_draw_what_they_draw_alone():
+    x, sources = torch.linspace(-1.3, 1.3, 3000).view(3, 1000), OneEach(SeededRandom(3, client) for client in range(3))
+    expected = sum(RQM().encode(row, SeededRandom(3, client)).long() for client, row in enumerate(x))
+    assert (RQM().encode_sum(x, sources) == expected).all()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_the_power_of_the_test_of_torch_operations():
+    z = RQM().encode(torch.full((400_000,), 0.37), SeededRandom(1)).numpy()
+    for keep in (0.42 * 0.98, 0.42 * 1.02):
+        assert p_value(np.bincount(z, minlength=16), RQM(keep=keep).sampled_pmf(np.float32(0.37))) < 1e-6
 
 
 @pytest.mark.parametrize("fallback", [False, True])
@@ -75,23 +95,21 @@ def test_bad_tensors_are_refused_and_sums_stay_as_they_were(fallback, monkeypatc
     mech, rng = RQM(), SeededRandom(1)
     x, total = torch.zeros(2, 3), torch.arange(3, dtype=torch.int32)
     x[1, 1] = torch.nan
-    for inputs, out, error, words in (
-        (x, total, ValueError, "x contains nan"),
-        (torch.zeros(2, 3), torch.full((3,), 2**31 - 20, dtype=torch.int32), ValueError, r"0\.\.2147483617"),
-        (torch.zeros(2, 3), torch.zeros(4, dtype=torch.int32), ValueError, "shape"),
-        (torch.zeros(2, 3), torch.zeros(3), TypeError, "int32"),
-        (torch.zeros(2, 3), np.zeros(3, np.int32), TypeError, "int32"),
-        (torch.zeros(2, 3), torch.zeros(3, 2, dtype=torch.int32)[:, 0], TypeError, "int32"),
-    ):
-        with pytest.raises(error, match=words):
-            mech.encode_sum(inputs, rng, out=out)
-    for inputs, source, error, words in (
-        (x, rng, ValueError, "x contains nan"),
-        (torch.zeros(3, dtype=torch.bool), rng, TypeError, "dtype"),
-        (torch.zeros(3), torch.Generator(), TypeError, "SecureRandom"),
-    ):
-        with pytest.raises(error, match=words):
-            mech.encode(inputs, source)
+    with pytest.raises(ValueError, match="x contains nan"):
+        mech.encode(x, rng)
+    with pytest.raises(ValueError, match="x contains nan"):
+        mech.encode_sum(x, rng, out=total)
+    with pytest.raises(ValueError, match=r"0\.\.2147483617"):
+        mech.encode_sum(torch.zeros(2, 3), rng, out=torch.full((3,), 2**31 - 20, dtype=torch.int32))
+    with pytest.raises(ValueError, match="shape"):
+        mech.encode_sum(torch.zeros(2, 3), rng, out=torch.zeros(4, dtype=torch.int32))
+    for wrong in (torch.zeros(3), np.zeros(3, np.int32), torch.zeros(3, 2, dtype=torch.int32)[:, 0]):
+        with pytest.raises(TypeError, match="int32"):
+            mech.encode_sum(torch.zeros(2, 3), rng, out=wrong)
+    with pytest.raises(TypeError, match="dtype"):
+        mech.encode(torch.zeros(3, dtype=torch.bool), rng)
+    with pytest.raises(TypeError, match="SecureRandom"):
+        mech.encode(torch.zeros(3), torch.Generator())
     assert (total == torch.arange(3)).all()
 
 

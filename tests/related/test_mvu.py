@@ -1,17 +1,18 @@
 """Private tables: unbiased and private in the integers that are sampled, and never worse than what they include."""
 
 from fractions import Fraction
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 
 import mpmath
 import numpy as np
 import pytest
 
-from rqm import RQM, renyi
+from rqm import RQM, SeededRandom, renyi
 from rqm.mechanisms.table import Table
 from rqm.mechanisms.table_mechanism import integer_row
 from rqm.related.mvu import average_variance, mvu_table, private_table, pure_epsilon, solve_rows, symmetric_alphabet
 from rqm.related.randomized_response import RandomizedResponse
+from tests.goodness import p_value
 
 SETTINGS = [(1.0, 8), (3.0, 8), (3.0, 5), (5.4699, 6)]
 
@@ -107,6 +108,20 @@ def test_the_slopes_are_derivatives_of_the_least_variance(levels):
     for j, step in enumerate(1e-6 * np.eye(len(gaps))):
         low, high = (solve_rows(3.0, gap_matrix @ (gaps + sign * step), 9, True).variance for sign in (-1, 1))
         assert slopes[j] == pytest.approx((high - low) / 2e-6, rel=1e-3, abs=1e-6)
+
+
+def test_draws_have_the_pmf_and_the_variance():
+    table, draws, x = mvu_table(3.0, 8, clip=2.0, rows=9), 200_000, 0.7
+    levels = table.encode(np.full(draws, x), SeededRandom(3))
+    observed = np.bincount(levels, minlength=table.levels)
+    assert p_value(observed, table.sampled_pmf(x).astype(float)) > 1e-6
+    assert p_value(observed, table.sampled_pmf(0.75).astype(float)) < 1e-6
+    values = table.grid.values[levels]
+    squares = (values - x) ** 2
+    error = 5 * squares.std() / sqrt(draws)
+    assert abs(squares.mean() - table.variance(x)) < error
+    assert abs(squares.mean() - 1.05 * table.variance(x)) > error
+    assert abs(values.mean() - x) < 5 * values.std() / sqrt(draws)
 
 
 def test_a_row_of_distant_outcomes_has_its_mean_in_integers():

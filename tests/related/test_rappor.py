@@ -1,5 +1,6 @@
 """RAPPOR: both responses against enumeration, ε exactly, decoding, and what memory leaks."""
 
+import json
 from itertools import product
 from math import exp, log, sqrt
 
@@ -10,6 +11,7 @@ from rqm import SecureRandom, SeededRandom
 from rqm.audit.privacy import audit_reports
 from rqm.related.randomized_response import RandomizedResponse
 from rqm.related.rappor import Rappor
+from tests.commands import rqm
 from tests.goodness import p_value
 
 SMALL = Rappor(bits=3, hashes=1, cohorts=2, f=0.4, p=0.3, q=0.8)
@@ -98,6 +100,22 @@ def test_an_audit_measures_reports(reports):
     assert careless.measured > SMALL.epsilon(1)
 
 
+def test_the_commands_know_it():
+    done = rqm("privacy", "--mechanism", "rappor", "--hashes", 2, "--reports", 10, "--json")
+    result = json.loads(done.stdout)
+    assert result["epsilon"] == pytest.approx(4.2993, abs=1e-4)
+    assert result["epsilon_infinity"] == pytest.approx(4 * log(3))
+    assert "ε = 4.29934" in rqm("privacy", "--mechanism", "rappor", "--hashes", 2, "--reports", 10).stdout
+    done = rqm("audit", "privacy", "--mechanism", "rappor", "--bits", 8, "--draws", 20000)
+    assert done.returncode == 0
+    assert "not contradicted: claimed ε ≤ 1.07429" in done.stdout
+    wrong = rqm("privacy", "--mechanism", "rappor", "--theta", 0.2)
+    assert wrong.returncode == 2
+    assert "--theta 0.2: must not be given with --mechanism rappor" in wrong.stderr
+    wrong = rqm("privacy", "--reports", 3)
+    assert "--reports 3: must come with --mechanism rappor" in wrong.stderr
+
+
 def test_one_bit_of_it_is_randomized_response():
     bit = Rappor(bits=1, hashes=1, cohorts=1, f=0.5, p=0.0, q=1.0)
     low, high = bit.report_probabilities
@@ -177,33 +195,20 @@ def test_what_is_kept_is_a_name():
     assert rappor.recovered(1) == pytest.approx(0.625)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"p": 0.5, "q": 0.3}, r"q = 0.3: must be larger than p = 0.5"),
-        ({"bits": 8, "hashes": 9}, "hashes = 9"),
-        ({"f": 1e-15}, "f = 1e-15"),
-    ],
-)
-def test_parameters_are_checked(options, words):
-    with pytest.raises(ValueError, match=words):
-        Rappor(**options)
-
-
-@pytest.mark.parametrize(
-    ("cohorts", "reports", "candidates", "words"),
-    [
-        (1, [3], ["a"], r"shapes \(1, 8\), \(1,\): must be a row of 8 bits"),
-        (2, [0, 0], ["a"], "reports"),
-        (2, [1, 1], [], "candidates"),
-    ],
-)
-def test_reports_are_checked(cohorts, reports, candidates, words):
-    with pytest.raises(ValueError, match=words):
-        Rappor(bits=8, cohorts=2).decode(np.zeros((cohorts, 8)), reports, candidates)
-
-
-def test_every_report_has_all_bits_and_no_report_has_no_cost():
+def test_values_are_checked():
+    with pytest.raises(ValueError, match=r"q = 0.3: must be larger than p = 0.5"):
+        Rappor(p=0.5, q=0.3)
+    with pytest.raises(ValueError, match="hashes = 9"):
+        Rappor(bits=8, hashes=9)
+    with pytest.raises(ValueError, match="f = 1e-15"):
+        Rappor(f=1e-15)
+    rappor = Rappor(bits=8, cohorts=2)
+    with pytest.raises(ValueError, match=r"shapes \(1, 8\), \(1,\): must be a row of 8 bits"):
+        rappor.decode(np.zeros((1, 8)), [3], ["a"])
+    with pytest.raises(ValueError, match="reports"):
+        rappor.decode(np.zeros((2, 8)), [0, 0], ["a"])
+    with pytest.raises(ValueError, match="candidates"):
+        rappor.decode(np.zeros((2, 8)), [1, 1], [])
     rappor = Rappor()
     assert rappor.report(rappor.permanent("x", 0, SecureRandom()), SecureRandom()).shape == (128,)
     assert rappor.bloom("x", 3).sum() == 2

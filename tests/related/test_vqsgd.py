@@ -1,5 +1,6 @@
 """vqSGD: its pmf and its ε against enumeration, its variance against the published formulas, its use everywhere."""
 
+import json
 from fractions import Fraction
 from itertools import product
 from math import exp, log, sqrt
@@ -25,6 +26,7 @@ from rqm.bounds import HonestClients
 from rqm.config.plan import Transforms
 from rqm.core.from_dict import mean_from_dict
 from rqm.related.vqsgd import VQSGD
+from tests.commands import rqm
 from tests.goodness import p_value
 from tests.plans import make_plan
 from tests.simulation.small import federation, model
@@ -252,6 +254,17 @@ def test_indices_are_not_hidden_by_others():
 def test_records_of_a_silo_are_refused():
     with pytest.raises(ValueError, match="mechanism = 'vqsgd': no bound is known for records"):
         private_record_mean(mechanism=VQSGD(), dim=16, clients=4, record_clip=0.1, l2_clip=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), 4.0), (("--local",), 4.0)])
+def test_the_command_tells_of_the_whole_message(options, expected):
+    done = rqm("privacy", "--mechanism", "vqsgd", "--epsilon", 4, "--alpha", "inf", *options, "--json")
+    result = json.loads(done.stdout)
+    assert result["upper"] == pytest.approx(expected, abs=1e-6)
+    assert result["lower"] == pytest.approx(expected, abs=1e-6)
+    assert result["mechanism"]["mechanism"] == "vqsgd"
+    assert result["per"] == "message and round"
+    assert "Of a whole message" in rqm("privacy", "--mechanism", "vqsgd", *options).stdout
 
 
 @pytest.mark.parametrize("local", [False, True])

@@ -30,11 +30,11 @@ class Round:
         for stage in STAGES[: STAGES.index(until)]:
             self.step(stage, {u for u in self.clients if stage == Kind.MASKED and u in dropouts})
 
-    def step(self, stage, dropouts=(), altered=None, tamper=lambda u, stage, message: message):
-        """Carry out a stage; `altered` messages take the place of the server's, and `tamper` changes the clients'."""
+    def step(self, stage, dropouts=(), altered=None):
+        """Carry out a stage; `altered` messages take the place of the server's."""
         for u, message in self.answers(stage, altered).items():
             if u not in dropouts:
-                self.server.receive(tamper(u, stage, message), u)
+                self.server.receive(message, u)
         if stage != Kind.REVEAL:
             self.inbox = self.server.advance()
 

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from rqm.kernels import word_type
+from rqm.kernels.packing import word_type
 from rqm.secagg import ProtocolError, masking
 from rqm.secagg.client import Client
 from tests.goodness import p_value

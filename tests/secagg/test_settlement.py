@@ -161,13 +161,12 @@ def test_too_few_of_one_kind(first, dropped, kind):
 def test_noise_is_settled_in_no_other_sum(first, change, match):
     now, settlement = params(1, first.pending), first.settlements[0]
     Client(now, N, previous=settlement)
-    for parameters, number, previous, words in (
-        (params(1, first.pending, **change), N, settlement, match),
-        (now, N + 1, settlement, "another index"),
-        (now, N, None, "in no sum"),
-    ):
-        with pytest.raises(ProtocolError, match=words):
-            Client(parameters, number, previous=previous)
+    with pytest.raises(ProtocolError, match=match):
+        Client(params(1, first.pending, **change), N, previous=settlement)
+    with pytest.raises(ProtocolError, match="another index"):
+        Client(now, N + 1, previous=settlement)
+    with pytest.raises(ProtocolError, match="in no sum"):
+        Client(now, N)
     with pytest.raises(ValueError, match="must be the settlement of the sum that this round follows"):
         Server(now)
 

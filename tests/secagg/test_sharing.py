@@ -64,6 +64,12 @@ def test_fewer_shares_fit_every_secret_equally_well():
     assert len(set(shares)) == 2**16
 
 
+def test_a_wrong_share_gives_another_secret():
+    shares = split(b"12345678", [1, 2, 3], 2, os.urandom(8))
+    wrong = bytes([shares[0][0] ^ 1]) + shares[0][1:]
+    assert join([(1, wrong), (2, shares[1])], 2) != b"12345678"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -11,6 +11,11 @@ from rqm.secagg.wire import STAGES, Kind
 from tests.secagg.rounds import HEADER, PARAMS, VALUES, Round
 
 
+def answer(stage, data):
+    """What the first client answers to a message in that stage."""
+    return Round(stage).clients[0].answer(stage, data, lambda: VALUES)
+
+
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_every_cut_of_a_message(stage):
     round_ = Round(stage)
@@ -52,6 +57,12 @@ def test_a_server_meets_anything_with_its_own_error(stage, noise, is_framed):
         server.receive(data)
     except ProtocolError:
         assert not server._heard
+
+
+@given(st.binary(max_size=200))
+def test_a_client_meets_anything_with_its_own_error(noise):
+    with pytest.raises(ProtocolError):
+        answer(Kind.SHARES, noise)
 
 
 @pytest.mark.parametrize(
