@@ -117,7 +117,7 @@ class Following:
             node = self.nodes[number]
             if stage >= Kind.MASKED and node == self.missing:
                 continue
-            request = Request(stage, self.name, self.link.turn, self.dim, number, message, self.link)
+            request = Request(stage, self.name, self.link.round_index, self.dim, number, message, self.link)
             requests = request_message(node, [request], {"arrays": arrays(model())})
             self.grid.contexts[node].state = self.states[node]
             reply = self.grid.app(requests, self.grid.contexts[node])

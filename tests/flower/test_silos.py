@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from rqm.config import policy
+from rqm.config import node_policy
 from rqm.config.account import account_ledger
 from rqm.config.node_policy import NodeGuard, Policy, PolicyError
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
@@ -143,9 +143,9 @@ def test_what_a_silos_next_rounds_cost_is_known_before_they_are_asked_for(tmp_pa
     plan, requests = Settings.from_run_config(CONFIG).plan, []
     guard = NodeGuard(Policy(**LIMITS, **RECORD), tmp_path)
     guard.charge(plan, 51, 0)
-    cost = policy._cost
-    monkeypatch.setattr(policy, "_cost", lambda *delivered: requests.append(delivered[1]) or cost(*delivered))
-    for round_index in range(1, policy.SAMPLED_RELEASES_AHEAD):
+    cost = node_policy._cost
+    monkeypatch.setattr(node_policy, "_cost", lambda *delivered: requests.append(delivered[1]) or cost(*delivered))
+    for round_index in range(1, node_policy.SAMPLED_RELEASES_AHEAD):
         guard.charge(plan, 51, round_index)
     assert not requests
     guard.allow(plan, 51, b"one more")
