@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from rqm.config.account import account_ledger
 from rqm.config.node_policy import TEMPLATE
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
-from rqm.flower.noise_chain import NoiseChain
+from rqm.flower.round_machine import NoiseChain
 from rqm.secagg.wire import Kind
 from rqm.simulation.cohort import CohortSampler
 from rqm.simulation.loop import RunState

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm.flower import PrivateStrategy, Settings
 from rqm.flower.messages import NEXT_RECORD, REFUSAL_KEY, request_message
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.secagg.wire import Kind
 from tests.flower.local import arrays
 from tests.flower.test_attacks import CONFIG, ODD, Tampered, answering, survivors, train

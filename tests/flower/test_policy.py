@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 from rqm.config.node_policy import TEMPLATE
 from rqm.flower import PrivateStrategy, Settings, client_encoding, seeded_mod
 from rqm.flower.messages import request_message
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.randomness import SeededRandom
 from rqm.secagg import Client, Identity, Roster, Server, new_round
 from rqm.secagg.wire import STAGES, Kind
@@ -100,10 +100,10 @@ def test_a_client_encodes_with_secure_randomness_only(monkeypatch):
     settings = Settings.from_run_config(CONFIG)
     update, mean = torch.zeros(20), settings.mean(20)
     encoder = client_encoding.SecureEncoder(mean, 0)
-    assert len(encoder.encode(update, b"")) == mean.coordinates
+    assert len(encoder.encode(update, None)) == mean.coordinates
     monkeypatch.setattr(client_encoding, "SecureRandom", lambda: SeededRandom(1))
     with pytest.raises(TypeError, match="SecureRandom"):
-        encoder.encode(update, b"")
+        encoder.encode(update, None)
 
 
 def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, tmp_path, monkeypatch):

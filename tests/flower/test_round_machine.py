@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rqm.flower.node_state import NodeState
-from rqm.flower.noise_chain import NoiseChain
 from rqm.flower.round_machine import RoundMachine, State
 from rqm.flower.run_settings import Settings
 from rqm.randomness import SecureRandom
@@ -48,10 +47,9 @@ class Run:
     def __init__(self, folder, nodes=range(10, 15), **ledger):
         self.mean, self.ledger, self.clients, self.states = SETTINGS.mean(DIM), CountingLedger(**ledger), {}, []
         node_state = NodeState(folder, SETTINGS.plan.participation.max_participations)
-        chain = NoiseChain(None, self.mean.modulus, 1)
         self.nodes = list(nodes)
         self.machine = RoundMachine(
-            SETTINGS, self.mean, self.ledger, node_state, chain, lambda: self.nodes, rounds=CONFIG["rqm.rounds"]
+            SETTINGS, self.mean, self.ledger, node_state, None, lambda: self.nodes, rounds=CONFIG["rqm.rounds"]
         )
 
     def answer(self, node, request):
