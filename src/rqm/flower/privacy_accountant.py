@@ -112,17 +112,21 @@ class DiscreteAccountant:
                 f"mechanism = {event.mechanism.kind!r}: has levels inside its clip, for which certificates take "
                 "minutes; use a wider margin, or fewer levels"
             )
+        _, participation, threat_model = self._release(event, count)
+        threat_model.check(participation)
         return self._events + Counter({event: count})
 
+    def _release(self, event: DiscreteEvent, count: int) -> tuple[Release, Participation, ThreatModel]:
+        """What identical events release, from whom, and to whom."""
+        return (
+            Release(event.mechanism, event.dim, event.l2_clip),
+            Participation(event.sample_size, count, event.population_size, "uniform"),
+            replace(self._threat_model, honest_clients=event.honest_clients),
+        )
+
     def _spent(self, events: Counter[DiscreteEvent], delta: float) -> EpsilonResult:
-        """ε of events, each with what it releases, from whom, and to whom."""
         real("delta", delta, "above 0 and below 1", 0, 1)
-        parts = []
-        for event, count in events.items():
-            participation = Participation(event.sample_size, count, event.population_size, "uniform")
-            threat_model = replace(self._threat_model, honest_clients=event.honest_clients)
-            parts.append((Release(event.mechanism, event.dim, event.l2_clip), participation, threat_model))
-        return account_together(parts, delta)
+        return account_together([self._release(event, count) for event, count in events.items()], delta)
 
     def get_epsilon(self, delta: float) -> float:
         """ε of everything so far."""
