@@ -129,7 +129,9 @@ def test_a_corrupted_round_is_repeated_without_the_blamed_node_and_charged_again
     assert run.ledger.charges == {0: 2}
     (blamed,) = machine.node_state.blamed
     assert blamed not in machine.vector_nodes
-    assert NodeState(tmp_path, None).blamed == machine.node_state.blamed  # it is proved, and on disk
+    later_run = NodeState(tmp_path, None)
+    assert later_run.blamed == machine.node_state.blamed  # it is proved, and on disk
+    assert not later_run.may_participate(blamed)
 
 
 def test_a_round_that_the_ledger_cannot_pay_for_asks_nobody(tmp_path):
