@@ -178,15 +178,13 @@ def test_rounds_that_are_begun_at_once_are_paid_one_by_one(tmp_path):
 def test_a_name_given_again_beside_the_end_of_its_round_ends_nothing(tmp_path):
     enemy = Enemy(tmp_path)
     played = Played(b"this").play(enemy, Kind.ACKS)
-    for number in range(NODES):
-        answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
-        assert "a round that it has begun before" in refused
-        played.hear(number, answered)
-    played.advance()
-    for number in range(NODES):
-        answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
-        assert "a round that it has begun before" in refused
-        played.hear(number, answered)
+    for stage in (Kind.ACKS, Kind.REVEAL):
+        for number in range(NODES):
+            answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
+            assert "a round that it has begun before" in refused
+            played.hear(number, answered)
+        if stage == Kind.ACKS:
+            played.advance()
     assert played.server.finish().max() > 0
 
 

@@ -47,7 +47,6 @@ ASKED_FOR = {
         "rqm.mechanism.levels": 2**14,
         "rqm.mechanism.mechanism": "rounding",
     },
-    "ε for a release = ": {"rqm.mechanism.margin": 3.0},
     "l2_clip = 8.0: must be at most 1.0": {"rqm.transforms.l2-clip": 8.0},
 }
 
