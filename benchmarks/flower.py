@@ -1,6 +1,6 @@
 """A round of 40 clients × 1,018,174 coordinates in Flower's simulation engine: our mod and strategy against SecAgg+.
 
-Ours has all others as neighbours, as in deployment; and the 12 that suffice if 5 % are corrupt and 5 % lost, which
+Ours has all others as neighbors, as in deployment; and the 12 that suffice if 5 % are corrupt and 5 % lost, which
 clients draw where they are more than 128 (``rqm.secagg.security``). Training returns a constant, so that only encoding,
 masking, messages and decoding are measured. Each contender has an engine of its own, one after the other; its first
 round, in which workers start, does not count, nor does the last, which prepares none that follows. Simulated nodes end
@@ -30,7 +30,9 @@ CONTENDERS = {
 }
 
 
-def round_seconds(script: str, arguments: Sequence[object], turns: int, home: str, **environment: str) -> list[float]:
+def round_seconds(
+    script: str, arguments: Sequence[object], round_count: int, home: str, **environment: str
+) -> list[float]:
     """Seconds of each round but the first, as a script that runs Flower's simulation in ``home`` prints them."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
     done = subprocess.run(
@@ -41,18 +43,19 @@ def round_seconds(script: str, arguments: Sequence[object], turns: int, home: st
         check=False,
     )
     seconds = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("ROUND ")]
-    if len(seconds) != turns:
-        raise RuntimeError(f"{script} {arguments}: {len(seconds)} rounds of {turns}\n{done.stderr[-3000:]}")
+    if len(seconds) != round_count:
+        raise RuntimeError(f"{script} {arguments}: {len(seconds)} rounds of {round_count}\n{done.stderr[-3000:]}")
     return seconds[1:]
 
 
-def rounds(contender: str, shares: int, clients: int = CLIENTS, count: int = COUNT, turns: int = ROUNDS) -> list[float]:
+def rounds(
+    contender: str, shares: int, clients: int = CLIENTS, count: int = COUNT, round_count: int = ROUNDS
+) -> list[float]:
     """Seconds of each round but the first and the last."""
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as home:
         (Path(home) / POLICY).write_text(TRUSTING)
-        return round_seconds("flower_rounds", (contender, clients, count, shares, turns), turns, home, RQM_STATE=home)[
-            :-1
-        ]
+        arguments = (contender, clients, count, shares, round_count)
+        return round_seconds("flower_rounds", arguments, round_count, home, RQM_STATE=home)[:-1]
 
 
 def bench() -> Result:

@@ -38,8 +38,8 @@ def vector(count: int) -> Any:
     return values
 
 
-def drawn(message: Message, context: Context, call_next: Any) -> Message:
-    """A mod, and a setting of the server's: neighbours are drawn, as in rounds of more than 128 clients."""
+def sparse_mod(message: Message, context: Context, call_next: Any) -> Message:
+    """A mod, and a setting of the server's: neighbors are drawn, as in rounds of more than 128 clients."""
     round_parameters.MAX_COMPLETE_CLIENTS = 0
     reply: Message = call_next(message, context)
     return reply
@@ -48,7 +48,7 @@ def drawn(message: Message, context: Context, call_next: Any) -> Message:
 def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp, ClientApp]:
     """Our mod and strategy around a ClientApp that returns a gradient.
 
-    With fewer shares than there are others neighbours are drawn, so many as suffice if 5 % are corrupt and 5 % lost.
+    With fewer shares than there are others neighbors are drawn, so many as suffice if 5 % are corrupt and 5 % lost.
     """
     from rqm.flower import PrivateStrategy  # noqa: PLC0415 (the clients do without)
 
@@ -67,7 +67,7 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
             "rqm.device": "cpu",
         }
     )
-    server, client = ServerApp(), ClientApp(mods=[*([drawn] if is_sparse else []), mod_for(settings)])
+    server, client = ServerApp(), ClientApp(mods=[*([sparse_mod] if is_sparse else []), mod_for(settings)])
 
     class Timed(PrivateStrategy):
         def configure_train(self, *arguments: Any) -> Any:
@@ -78,7 +78,7 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
             arrays, metrics = super().aggregate_train(*arguments)
             assert metrics is not None
             assert metrics["survivors"] == clients, "a client dropped out"
-            tell(perf_counter() - self.start_time)
+            print_seconds(perf_counter() - self.start_time)
             assert settings.params(count, b"any").degree == shares
             return arrays, metrics
 
@@ -113,7 +113,7 @@ class TimedPlus(SecAggPlusWorkflow):
         """Carry out one round."""
         start = perf_counter()
         super().__call__(grid, context)
-        tell(perf_counter() - start)
+        print_seconds(perf_counter() - start)
 
 
 def theirs(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp, ClientApp]:
@@ -139,7 +139,7 @@ def theirs(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerAp
     return server, client
 
 
-def tell(seconds: float) -> None:
+def print_seconds(seconds: float) -> None:
     """Print a round's time for whoever started this."""
     print("ROUND " + json.dumps(seconds), flush=True)
 

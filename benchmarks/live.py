@@ -102,9 +102,9 @@ def apps(folder: Path) -> tuple[Path, Path]:
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     nothing, ours = (Path(shutil.copytree(EXAMPLE, folder / name, ignore=ignored)) for name in ("nothing", "ours"))
     (nothing / "app" / "task.py").unlink()
-    (nothing / "app" / "client.py").write_text(CLIENT)
-    (nothing / "app" / "server.py").write_text(SERVER)
-    with (ours / "app" / "server.py").open("a") as file:
+    (nothing / "app" / "client_app.py").write_text(CLIENT)
+    (nothing / "app" / "server_app.py").write_text(SERVER)
+    with (ours / "app" / "server_app.py").open("a") as file:
         file.write(TIMED)
     return nothing, ours
 

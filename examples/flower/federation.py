@@ -197,9 +197,9 @@ class Federation:
 
     def link(self, *options: str) -> subprocess.Popen:
         """Start the SuperLink, and wait for it."""
-        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
         process = self.start(
-            "link", "flower-superlink", *self.tls("server"), *where, "--enable-supernode-auth", *options
+            "link", "flower-superlink", *self.tls("server"), *address, "--enable-supernode-auth", *options
         )
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
@@ -229,11 +229,13 @@ class Federation:
             subprocess.run(register, env=self.environment, check=True, stdout=subprocess.DEVNULL)
         link = ["--root-certificates", str(self.authority), "--superlink", f"127.0.0.1:{self.port}"]
         port = free_port()
-        own = ["--host", "127.0.0.1", "--port", str(port), "--auth-supernode-private-key", str(private)]
+        node_options = ["--host", "127.0.0.1", "--port", str(port), "--auth-supernode-private-key", str(private)]
         policy = self.folder / f"home-{number}" / "policy.toml"
-        named = f' rqm-policy="{policy}"' if policy.exists() else ""
-        about = ["--node-config", f"partition-id={number} num-partitions={nodes}{named}"]
-        return self.start(str(number), "flower-supernode", *link, *own, *self.tls(f"tls-{number}"), *about)
+        policy_option = f' rqm-policy="{policy}"' if policy.exists() else ""
+        config_option = ["--node-config", f"partition-id={number} num-partitions={nodes}{policy_option}"]
+        return self.start(
+            str(number), "flower-supernode", *link, *node_options, *self.tls(f"tls-{number}"), *config_option
+        )
 
     def run(self, config: str, limit: float, app: Path = HERE) -> int:
         """Run the app, and show what it says; 0 if it came to its end."""
@@ -242,15 +244,15 @@ class Federation:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
         run = subprocess.Popen(command, env=self.environment, **options)
         self.stack.callback(stop, run)
-        late, finished = Timer(limit, stop, [run]), False  # also of a run that says nothing
-        late.daemon = True
-        late.start()
+        timer, finished = Timer(limit, stop, [run]), False  # also of a run that says nothing
+        timer.daemon = True
+        timer.start()
         for line in run.stdout:
             print(line, end="", flush=True)
             finished |= "ServerApp-side Evaluate Metrics" in line
             if "Run finished" in line or ("run_id" in line and "status" in line and "finished" in line):
                 break
-        late.cancel()
+        timer.cancel()
         if not finished:
             for path in sorted(self.folder.glob("*.log")):
                 print(f"--- {path.name}\n{path.read_text()[-3000:]}", file=sys.stderr)
@@ -259,23 +261,23 @@ class Federation:
 
 def main() -> int:
     """Start, run, stop."""
-    given = arguments()
+    options = arguments()
     with ExitStack() as stack:
-        folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
         folder = folder.absolute()
-        folder.mkdir(exist_ok=given.keep is None)
-        federation = Federation(folder, given.ledger, stack)
-        federation.enrol(given.nodes, (given.policy or given.app / "policy.toml").read_text())
+        folder.mkdir(exist_ok=options.keep is None)
+        federation = Federation(folder, options.ledger, stack)
+        federation.enrol(options.nodes, (options.policy or options.app / "policy.toml").read_text())
         federation.link()
-        nodes = [federation.node(number, given.nodes) for number in range(given.nodes)]
-        for number, round_ in enumerate(given.kill):
-            victim = given.nodes - 1 - number
+        nodes = [federation.node(number, options.nodes) for number in range(options.nodes)]
+        for number, round_ in enumerate(options.kill):
+            victim = options.nodes - 1 - number
             log = folder / f"flower-supernode-{victim}.log"
             Thread(target=kill, args=(nodes[victim], log, round_), daemon=True).start()
-        if given.kill_owing:
-            logs = [folder / f"flower-supernode-{number}.log" for number in range(given.nodes)]
+        if options.kill_owing:
+            logs = [folder / f"flower-supernode-{number}.log" for number in range(options.nodes)]
             Thread(target=kill_owing, args=(nodes, logs), daemon=True).start()
-        return federation.run(given.set, given.limit, given.app.absolute())
+        return federation.run(options.set, options.limit, options.app.absolute())
 
 
 if __name__ == "__main__":

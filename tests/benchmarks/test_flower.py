@@ -39,5 +39,5 @@ def test_without_the_engine_it_says_so(monkeypatch):
 def test_small_rounds_of_both_in_the_engine():
     pytest.importorskip("ray")
     for who, shares in (("ours", 5), ("theirs", 5)):
-        (seconds,) = flower.rounds(who, shares, clients=6, count=1000, turns=3)
+        (seconds,) = flower.rounds(who, shares, clients=6, count=1000, round_count=3)
         assert seconds > 0

@@ -11,11 +11,11 @@ from benchmarks import live
 def test_one_app_does_nothing_and_the_other_is_the_example_timed(tmp_path):
     nothing, ours = live.apps(tmp_path)
     for app in (nothing, ours):
-        for name in ("client.py", "server.py"):
+        for name in ("client_app.py", "server_app.py"):
             ast.parse((app / "app" / name).read_text())
-    assert "rqm" not in (nothing / "app" / "client.py").read_text()
-    example = (live.EXAMPLE / "app" / "server.py").read_text()
-    assert (ours / "app" / "server.py").read_text() == example + live.TIMED
+    assert "rqm" not in (nothing / "app" / "client_app.py").read_text()
+    example = (live.EXAMPLE / "app" / "server_app.py").read_text()
+    assert (ours / "app" / "server_app.py").read_text() == example + live.TIMED
 
 
 class Said:

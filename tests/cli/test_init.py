@@ -54,7 +54,7 @@ def test_an_app_that_protects_its_users_and_learns(written, tmp_path):
     # as Flower reads it
     values = flatten_dict(tomllib.loads((written / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
     settings = Settings.from_run_config(values)
-    client, task = importlib.import_module("app.client"), importlib.import_module("app.task")
+    client, task = importlib.import_module("app.client_app"), importlib.import_module("app.task")
     net = task.new_model(values)
     guarantee = account(settings.plan, dim=sum(parameter.numel() for parameter in net.parameters()))
     assert 7.5 < guarantee.epsilon <= 8
@@ -76,5 +76,5 @@ def test_an_app_is_never_written_over_another(written):
 
 def test_the_example_and_the_template_share_their_server():
     """One source: what differs is whom they protect, the model, the data and the numbers."""
-    example = ROOT / "examples" / "flower" / "app" / "server.py"
-    assert example.resolve() == (ROOT / "src/rqm/flower/template/app/server.py").resolve()
+    example = ROOT / "examples" / "flower" / "app" / "server_app.py"
+    assert example.resolve() == (ROOT / "src/rqm/flower/template/app/server_app.py").resolve()

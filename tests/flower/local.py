@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch.nn import functional
 
+from rqm.flower import PrivateStrategy, Settings
 from tests.simulation.small import federation, model
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
@@ -65,6 +66,26 @@ class LocalGrid(Grid):
         return [reply for entry in message_ids for reply in self.replies[int(entry)]]
 
     set_run = run = create_message = None  # not used by a strategy
+
+
+def start(grid, config, folder, **options):
+    """Train a new model by a private strategy; its result, and the strategy."""
+    private = PrivateStrategy(Settings.from_run_config(config), folder=folder, **{"stage_timeout": 0.2, **options})
+    return private.start(grid, arrays(model())), private
+
+
+def survivors(result):
+    """The number of vectors in the sum of each round."""
+    return [metrics["survivors"] for metrics in result.train_metrics_clientapp.values()]
+
+
+def give_policies(grid, folder, text):
+    """Give each node a policy in a folder of its own."""
+    for node, context in grid.contexts.items():
+        path = folder / str(node) / "policy.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        context.node_config["rqm-policy"] = str(path)
 
 
 def arrays(net):

@@ -17,7 +17,7 @@ from rqm.flower import Settings
 from rqm.flower.arrays import to_vector
 from rqm.flower.grid import IsolatingGrid
 from rqm.flower.messages import request_message
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.kernels.packing import unpack
 from rqm.secagg import Client, Identity, Roster, Server, new_round, wire
 from rqm.secagg.wire import STAGES, Kind

@@ -12,12 +12,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from rqm.config.account import account_ledger
 from rqm.config.node_policy import TEMPLATE
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
-from rqm.flower.noise_chain import NoiseChain
+from rqm.flower.round_machine import NoiseChain
 from rqm.secagg.wire import Kind
 from rqm.simulation.cohort import CohortSampler
 from rqm.simulation.loop import RunState
 from rqm.verify import verify
-from tests.flower.local import LocalGrid, arrays, gradient_app
+from tests.flower.local import LocalGrid, arrays, give_policies, gradient_app, start, survivors
 from tests.simulation.small import federation, model
 
 NODES = 12
@@ -64,8 +64,7 @@ def values_of(record):
 
 def run(tmp_path, config=CONFIG, lose=lambda *_: False, grid=None, **options):
     grid = grid or LocalGrid(gradient_app(private_mod, federation()), NODES, config, lose)
-    strategy = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2, **options)
-    return strategy.start(grid, arrays(model())), strategy, grid
+    return *start(grid, config, tmp_path, **options), grid
 
 
 BOTH = [pytest.param(CONFIG, id="all goes"), pytest.param(KEPT, id="a part stays", marks=pytest.mark.slow)]
@@ -99,11 +98,10 @@ def test_the_noise_of_a_node_that_drops_out_before_it_settles_is_recovered(stage
 def test_a_node_that_drops_out_in_its_own_round_settles_nothing(tmp_path):
     plan = Settings.from_run_config(CONFIG).plan
     someone = 100 + CohortSampler(plan, NODES).clients(2)[1]
-    for stage, survivors in ((Kind.MASKED, 3), (Kind.REVEAL, 4)):
+    for stage, expected in ((Kind.MASKED, 3), (Kind.REVEAL, 4)):
         grid = InTurn(CONFIG, lambda node, now, round_index, s=stage: node == someone and round_index == 2 and now == s)
         result, _, _ = run(tmp_path / stage.name, grid=grid, seeded=True)
-        outcome = [result.train_metrics_clientapp[round_index]["survivors"] for round_index in range(1, 7)]
-        assert outcome == [4, 4, survivors, 4, 4, 4]
+        assert survivors(result) == [4, 4, expected, 4, 4, 4]
 
 
 class Watched(LocalGrid):
@@ -138,7 +136,7 @@ def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_
     for round_index in range(5):
         assert not first[round_index].intersection(*[set().union(*first[max(0, round_index - 2) : round_index])])
     assert not any(entry.has_error() for entry in grid.answers)
-    assert [result.train_metrics_clientapp[round_index]["survivors"] for round_index in range(1, 7)] == [4] * 6
+    assert survivors(result) == [4] * 6
     models = [entry for entry in grid.requests if entry["stage"] == Kind.MASKED]
     assert len(models) == 4 * 11
     outcome, charged = account_ledger(tmp_path)
@@ -152,14 +150,7 @@ def test_nodes_come_back_once_with_their_noise_and_with_a_vector_no_sooner_than_
 def test_with_too_few_settlements_a_new_chain_begins_and_the_run_goes_on(tmp_path):
     grid = Watched(CONFIG, lambda fields: fields["round_index"] == 2 and fields["client"] in (4, 5))
     result, _, _ = run(tmp_path, grid=grid)
-    assert [result.train_metrics_clientapp[round_index]["survivors"] for round_index in range(1, 7)] == [
-        4,
-        4,
-        0,
-        4,
-        4,
-        4,
-    ]
+    assert survivors(result) == [4, 4, 0, 4, 4, 4]
     chains = [
         {entry["chain"] for entry in grid.requests if entry["round_index"] == round_index} for round_index in range(6)
     ]
@@ -179,11 +170,7 @@ def policies(tmp_path):
     text = text.replace("epsilon = 8.0", "epsilon = 5000.0").replace("release_epsilon = 2.0", "release_epsilon = 900.0")
 
     def give(grid):
-        for node, context in grid.contexts.items():
-            home = tmp_path / "nodes" / str(node)
-            home.mkdir(parents=True, exist_ok=True)
-            (home / "policy.toml").write_text(text)
-            context.node_config["rqm-policy"] = str(home / "policy.toml")
+        give_policies(grid, tmp_path / "nodes", text)
         return grid
 
     return give
@@ -236,6 +223,11 @@ def asked_again(grid, change, which=lambda fields: True):
     return grid.app(delivered, grid.contexts[message.metadata.dst_node_id])
 
 
+def settles_keys(fields):
+    """Whether a request is for the keys of a client that only settles."""
+    return fields["stage"] == Kind.KEYS and second(fields["client"])
+
+
 class Paired(Watched):
     """Keeps every message with its answer, and the node's state before it."""
 
@@ -271,10 +263,7 @@ def test_noise_is_settled_once_whatever_the_node_remembers(tmp_path):
     # a whole second round that follows the same sum, with the state of before
     grid.contexts[node].state = grid.states[node, round_index, Kind.KEYS]
 
-    def keys(fields):
-        return fields["stage"] == Kind.KEYS and fields["client"] >= 4
-
-    another = asked_again(grid, {"round": b"another"}, keys)
+    another = asked_again(grid, {"round": b"another"}, settles_keys)
     assert not another.has_error()  # keys alone tell nothing, and nobody else will follow
 
 
@@ -285,15 +274,12 @@ def test_a_settlement_goes_into_no_other_round(change, tmp_path):
     grid = Paired({**CONFIG, "rqm.rounds": 4})
     run(tmp_path, config={**CONFIG, "rqm.rounds": 4}, grid=grid)
 
-    def keys(fields):
-        return fields["stage"] == Kind.KEYS and fields["client"] >= 4
-
-    message, _ = next((m, r) for m, r in reversed(grid.pairs) if keys(dict(m.content.config_records["rqm"])))
+    message, _ = next((m, r) for m, r in reversed(grid.pairs) if settles_keys(m.content.config_records["rqm"]))
     node = message.metadata.dst_node_id
     grid.contexts[node].state = grid.states[node, 3, Kind.KEYS]
-    assert not asked_again(grid, {"round": b"again"}, keys).has_error()
+    assert not asked_again(grid, {"round": b"again"}, settles_keys).has_error()
     grid.contexts[node].state = grid.states[node, 3, Kind.KEYS]
-    reason = asked_again(grid, {"round": b"once more", **change}, keys).error.reason
+    reason = asked_again(grid, {"round": b"once more", **change}, settles_keys).error.reason
     assert any(words in reason for words in ("does not follow", "another index", "client = ", "number = "))
 
 

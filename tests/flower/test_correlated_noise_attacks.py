@@ -12,8 +12,8 @@ from rqm.config.round_parameters import Link
 from rqm.flower import Settings, client_mod, strategy
 from rqm.flower.client_mod import SETTLEMENT_RECORD
 from rqm.flower.messages import request_message
-from rqm.flower.request import Request
 from rqm.flower.round_machine import RoundMachine, State
+from rqm.flower.run_settings import Request
 from rqm.secagg import Aborted, Server, new_round
 from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind

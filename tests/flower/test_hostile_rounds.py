@@ -11,16 +11,16 @@ import pytest
 
 pytest.importorskip("flwr")
 from rqm.config.node_policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
-from rqm.flower import PrivateStrategy, Settings, client_mod, private_mod
+from rqm.flower import Settings, client_mod, private_mod
 from rqm.flower.messages import ANSWER_KEY, NEXT_RECORD, RECORD, REFUSAL_KEY, request_message
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.ledger.ledger import LEDGER, read
 from rqm.secagg import ProtocolError, Server, wire
 from rqm.secagg import client as protocol
 from rqm.secagg.masking import sealed_bytes
 from rqm.secagg.wire import STAGES, Kind
-from tests.flower.local import LocalGrid, arrays, gradient_app
-from tests.flower.test_attacks import CONFIG, HEADER, answering, body_of, survivors
+from tests.flower.local import LocalGrid, arrays, give_policies, gradient_app, start, survivors
+from tests.flower.test_attacks import CONFIG, HEADER, answering, body_of
 from tests.secagg.test_malicious_clients import other_secret
 from tests.simulation.small import federation, model
 
@@ -48,12 +48,10 @@ class Enemy:
     def __init__(self, folder, limits=LIMITS):
         self.grid, self.folder = LocalGrid(gradient_app(private_mod), NODES, CONFIG), folder
         self.left = []  # client, round, stage
-        for node, context in self.grid.contexts.items():
-            home = folder / str(node)
-            (home / LEDGERS).mkdir(parents=True)
-            (home / "policy.toml").write_text(limits)
-            (home / LEDGERS / EPSILONS).write_text(costs(Policy.from_toml(home / "policy.toml")))
-            context.node_config["rqm-policy"] = str(home / "policy.toml")
+        give_policies(self.grid, folder, limits)
+        for path in folder.glob("*/policy.toml"):
+            (path.parent / LEDGERS).mkdir()
+            (path.parent / LEDGERS / EPSILONS).write_text(costs(Policy.from_toml(path)))
 
     def state(self, number):
         return self.grid.contexts[100 + number].state
@@ -180,15 +178,13 @@ def test_rounds_that_are_begun_at_once_are_paid_one_by_one(tmp_path):
 def test_a_name_given_again_beside_the_end_of_its_round_ends_nothing(tmp_path):
     enemy = Enemy(tmp_path)
     played = Played(b"this").play(enemy, Kind.ACKS)
-    for number in range(NODES):
-        answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
-        assert "a round that it has begun before" in refused
-        played.hear(number, answered)
-    played.advance()
-    for number in range(NODES):
-        answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
-        assert "a round that it has begun before" in refused
-        played.hear(number, answered)
+    for stage in (Kind.ACKS, Kind.REVEAL):
+        for number in range(NODES):
+            answered, refused = enemy.ask(number, played.requests(number), Played(b"this").requests(number))
+            assert "a round that it has begun before" in refused
+            played.hear(number, answered)
+        if stage == Kind.ACKS:
+            played.advance()
     assert played.server.finish().max() > 0
 
 
@@ -285,8 +281,7 @@ class Coming(LocalGrid):
 
 def trained(grid, config, folder, monkeypatch):
     monkeypatch.setattr(protocol.sharing, "split", grid.deal(protocol.sharing.split))
-    private = PrivateStrategy(Settings.from_run_config(config), folder=folder, stage_timeout=0.2)
-    return private.start(grid, arrays(model())), private, read(folder / LEDGER).charges
+    return *start(grid, config, folder), read(folder / LEDGER).charges
 
 
 def test_a_round_that_is_corrupted_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):
@@ -298,8 +293,9 @@ def test_a_round_that_is_corrupted_twice_costs_the_next_one_nothing(tmp_path, mo
             return None
         observed.append(requests["round"])
         body = bytearray(body_of(reply))
-        for start in range(HEADER + 32 + 4, len(body), 4 + sealed_bytes(2)):
-            body[start + 4 + sealed_bytes(2) - 1] ^= len(observed) == 2  # what nobody can open, in the second attempt
+        for position in range(HEADER + 32 + 4, len(body), 4 + sealed_bytes(2)):
+            # In the second attempt no neighbor can open it.
+            body[position + 4 + sealed_bytes(2) - 1] ^= len(observed) == 2
         return answering(reply, bytes(body))
 
     grid = Coming(CONFIG, [range(100, 106), range(102, 108)], wrong={100}, tamper=tamper)

@@ -27,7 +27,7 @@ class Attacked:
         import federation
 
         written(folder / "example")
-        shutil.copy(Path(__file__).parent / "malicious_server.py", folder / "example" / "app" / "server.py")
+        shutil.copy(Path(__file__).parent / "malicious_server.py", folder / "example" / "app" / "server_app.py")
         settings = folder / "example" / "pyproject.toml"
         settings.write_text(settings.read_text().replace("clients = 10 ", "honest-clients = 10\nclients = 10 ", 1))
         policy = POLICY.replace("release_epsilon = 1e12", "release_epsilon = 2.9e5")

@@ -54,7 +54,7 @@ class Live:
         import federation
 
         written(folder / "example")
-        client = folder / "example" / "app" / "client.py"
+        client = folder / "example" / "app" / "client_app.py"
         earlier, later = client.read_text().split("app = ClientApp(mods=[")
         client.write_text(f"{earlier}{SPY}app = ClientApp(mods=[spy, {later}")
         self.folder, self.spied, self.stack = folder, folder / "spied", stack

@@ -15,7 +15,7 @@ from rqm.flower.messages import (
     refusal_record,
     request_record,
 )
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
 from tests.flower import local  # noqa: F401 (messages can be made)

@@ -5,12 +5,11 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from rqm.flower import PrivateStrategy, Settings
 from rqm.flower.messages import NEXT_RECORD, REFUSAL_KEY, request_message
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.secagg.wire import Kind
-from tests.flower.local import arrays
-from tests.flower.test_attacks import CONFIG, ODD, Tampered, answering, survivors, train
+from tests.flower.local import start, survivors
+from tests.flower.test_attacks import CONFIG, ODD, Tampered, answering, train
 from tests.simulation.small import model
 
 
@@ -53,8 +52,7 @@ def test_a_vector_is_asked_for_by_itself(tmp_path):
                     observed.extend(super().send_and_receive([pair]))
             return super().send_and_receive(messages)
 
-    private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path, stage_timeout=0.2)
-    result = private.start(Both(lambda *_: None), arrays(model()))
+    result, _ = start(Both(lambda *_: None), CONFIG, tmp_path)
     assert survivors(result) == [6, 6]  # nothing was spent by it
     assert len(observed) == 12
     for reply in observed:
@@ -75,14 +73,12 @@ def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):
             return replies
 
     config = {**CONFIG, "rqm.rounds": 3}
-    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path, stage_timeout=0.2)
     grid = Watched(lambda *_: None, config)
-    private.start(grid, arrays(model()))
+    start(grid, config, tmp_path)
     assert [entry for entry in saved_values if entry] == [{1}, {1}, {1}, {2}, {1}, {1}, {2}, {1}, {1}, {1}, {0}]
-    (settings, node), name = (Settings.from_run_config(config), 100), b"another round, never ended, "
+    node, name = 100, b"another round, never ended, "
     dim = sum(value.numel() for value in model().parameters())
     for k in range(5):
         requests = request_message(node, [Request(Kind.KEYS, name + bytes([k]), 0, dim, 0, b"")])
         assert not grid.app(requests, grid.contexts[node]).has_error()
-    assert settings.plan.noise is None
     assert len(grid.contexts[node].state.config_records["rqm"]) == 2

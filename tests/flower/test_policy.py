@@ -1,6 +1,5 @@
 """Less noise by order of the server: a node that has a policy sends no key, and counts for itself."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +7,17 @@ import pytest
 import torch
 
 pytest.importorskip("flwr")
-from flwr.app import Context, RecordDict
 
 from rqm.config.node_policy import TEMPLATE
-from rqm.flower import PrivateStrategy, Settings, client_encoding, seeded_mod
+from rqm.flower import Settings, client_encoding, seeded_mod
 from rqm.flower.messages import request_message
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.randomness import SeededRandom
 from rqm.secagg import Client, Identity, Roster, Server, new_round
 from rqm.secagg.wire import STAGES, Kind
 from rqm.verify import verify
-from tests.flower.local import arrays
-from tests.flower.test_attacks import CONFIG, Tampered, survivors
+from tests.flower.local import arrays, give_policies, start, survivors
+from tests.flower.test_attacks import CONFIG, Tampered
 from tests.simulation.small import model
 
 
@@ -34,16 +32,12 @@ def policy(tmp_path):
 
 def held_to(policy, config, folder, others=(), change=None, **options):
     grid = Tampered(lambda *_: None, config)
-    for node, context in grid.contexts.items():
-        home = Path(policy["rqm-policy"]).parent / str(node) if policy else folder
-        home.mkdir(parents=True, exist_ok=True)
-        if policy:  # each has its own, and counts for itself
-            shutil.copy(policy["rqm-policy"], home)
-            context.node_config["rqm-policy"] = str(home / "policy.toml")
+    if policy:
+        path = Path(policy["rqm-policy"])
+        give_policies(grid, path.parent, path.read_text())
     for node in others:
         grid.contexts[node].run_config |= change
-    private = PrivateStrategy(Settings.from_run_config(config), folder=folder, stage_timeout=0.2, **options)
-    return private.start(grid, arrays(model())), private, grid
+    return *start(grid, config, folder, **options), grid
 
 
 ASKED_FOR = {
@@ -53,7 +47,6 @@ ASKED_FOR = {
         "rqm.mechanism.levels": 2**14,
         "rqm.mechanism.mechanism": "rounding",
     },
-    "ε for a release = ": {"rqm.mechanism.margin": 3.0},
     "l2_clip = 8.0: must be at most 1.0": {"rqm.transforms.l2-clip": 8.0},
 }
 
@@ -84,9 +77,7 @@ def test_a_seeded_client_refuses_unless_its_policy_trusts_the_server(text, polic
     grid = Tampered(lambda *_: None, CONFIG, seeded_mod)
     for context in grid.contexts.values():
         context.node_config |= policy if text else {}
-    settings = Settings.from_run_config(CONFIG)
-    private = PrivateStrategy(settings, folder=tmp_path / "run", stage_timeout=0.2, seeded=True, key=tmp_path / "key")
-    result = private.start(grid, arrays(model()))
+    result, private = start(grid, CONFIG, tmp_path / "run", seeded=True, key=tmp_path / "key")
     if text and text.startswith("trust"):
         assert survivors(result) == [6, 6]
         return
@@ -100,21 +91,10 @@ def test_a_client_encodes_with_secure_randomness_only(monkeypatch):
     settings = Settings.from_run_config(CONFIG)
     update, mean = torch.zeros(20), settings.mean(20)
     encoder = client_encoding.SecureEncoder(mean, 0)
-    assert len(encoder.encode(update, b"")) == mean.coordinates
+    assert len(encoder.encode(update, None)) == mean.coordinates
     monkeypatch.setattr(client_encoding, "SecureRandom", lambda: SeededRandom(1))
     with pytest.raises(TypeError, match="SecureRandom"):
-        encoder.encode(update, b"")
-
-
-def test_a_node_counts_its_own_participations_whatever_the_server_says(policy, tmp_path, monkeypatch):
-    """30 releases under a cap of the server's own: each node stops by itself."""
-    monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
-    path = Path(policy["rqm-policy"])
-    path.write_text(path.read_text().replace("max_participations = 10", "max_participations = 2"))
-    for round_index in range(3):  # another ledger, another server
-        result, private, _ = held_to(policy, CONFIG, tmp_path / str(round_index), key=tmp_path / "key")
-        assert survivors(result) == ([6, 6] if round_index == 0 else [0, 0])
-    assert "max_participations = 3: must be at most 2" in str(private.refusals)
+        encoder.encode(update, None)
 
 
 # -- keys by grace of the server ------------------------------------------------------------------
@@ -129,9 +109,8 @@ class Anybody:
 
 def recovered(policy, tmp_path, roster=None):
     """A server that plays five of six clients: the sixth one's levels from "a sum of 6", or what it says."""
-    settings, grid = Settings.from_run_config(CONFIG), Tampered(lambda *_: None)
+    settings, grid, round_ = Settings.from_run_config(CONFIG), Tampered(lambda *_: None), new_round()
     grid.contexts[100].node_config |= policy
-    start, round_ = arrays(model()), new_round()
     dim = sum(value.numel() for value in model().parameters())
     params = settings.params(dim, round_, roster.hash if roster else b"")
     fake = Anybody(roster) if roster else None
@@ -140,7 +119,7 @@ def recovered(policy, tmp_path, roster=None):
     inbox = dict.fromkeys(range(6), b"")
     for stage in STAGES:
         request = Request(stage, round_, 0, dim, 0, inbox[0])
-        reply = grid.app(request_message(100, [request], {"arrays": start}), grid.contexts[100])
+        reply = grid.app(request_message(100, [request], {"arrays": arrays(model())}), grid.contexts[100])
         if reply.has_error():
             return reply.error.reason
         server.receive(reply.content.config_records["rqm"]["message"], 0)
@@ -160,20 +139,6 @@ def test_others_who_are_ordered_less_noise_are_in_no_sum(policy, tmp_path):
         assert survivors(result) == left
 
 
-def test_a_round_is_begun_once(policy):
-    grid = Tampered(lambda *_: None)
-    grid.contexts[100].node_config |= policy
-
-    def begin(round_):
-        request = Request(Kind.KEYS, round_, 0, 50, 0, b"")
-        context = Context(1, 100, grid.contexts[100].node_config, RecordDict(), grid.contexts[100].run_config)
-        return grid.app(request_message(100, [request]), context)
-
-    assert not begin(b"one").has_error()
-    assert not begin(b"two").has_error()
-    assert "a round that it has begun before" in begin(b"one").error.reason
-
-
 def test_a_server_that_plays_the_others(policy, tmp_path):
     """Without a roster, which the policy must allow, it reads a client's levels; with one it gets no vector."""
     path = Path(policy["rqm-policy"])
@@ -190,18 +155,11 @@ def test_a_server_that_plays_the_others(policy, tmp_path):
 def test_a_signed_federation(policy, tmp_path):
     text = Path(policy["rqm-policy"]).read_text().replace("trust_server_with_keys = true  # ", "")
     text = text.replace('"roster.txt"', '"../roster.txt"')
-    grid, keys = Tampered(lambda *_: None), []
-    for node, context in grid.contexts.items():
-        home = tmp_path / str(node)
-        home.mkdir()
-        keys.append(Identity.new(home / "identity.key").public)
-        (home / "policy.toml").write_text(text)
-        context.node_config["rqm-policy"] = str(home / "policy.toml")
-    (tmp_path / "roster.txt").write_text("\n".join(key.hex() for key in keys))
-    options = {"folder": tmp_path / "run", "stage_timeout": 0.2, "roster": tmp_path / "roster.txt"}
-    private = PrivateStrategy(Settings.from_run_config(CONFIG), **options)
-    assert survivors(private.start(grid, arrays(model()))) == [6, 6]
+    grid = Tampered(lambda *_: None)
+    give_policies(grid, tmp_path, text)
+    keys = [Identity.new(tmp_path / str(node) / "identity.key").public.hex() for node in grid.contexts]
+    (tmp_path / "roster.txt").write_text("\n".join(keys))
+    assert survivors(start(grid, CONFIG, tmp_path / "run", roster=tmp_path / "roster.txt")[0]) == [6, 6]
     assert all(verify(path).charges == 2 for path in tmp_path.glob("1*/node/*/ledger.jsonl"))
     assert len(list(tmp_path.glob("1*/node/*/ledger.jsonl"))) == 6
-    unsigned = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path / "other", stage_timeout=0.2)
-    assert survivors(unsigned.start(grid, arrays(model()))) == [0, 0]
+    assert survivors(start(grid, CONFIG, tmp_path / "other")[0]) == [0, 0]

@@ -64,6 +64,8 @@ def test_what_is_refused():
         accountant.compose(DiscreteEvent(MECH, 100, DIM, 1.0, 100, 500))
     with pytest.raises(ValueError, match="has levels inside its clip"):
         accountant.compose(DiscreteEvent(RQM(clip=4 / 2**7, margin=1.0), 100, DIM, 1.0, 100, 10_000))
+    with pytest.raises(ValueError, match="honest_clients = 80: must be given as honest_fraction"):
+        DiscreteAccountant(SAMPLED).compose(DiscreteEvent(MECH, 80, DIM, 1.0, 100, 10_000))
     with pytest.raises(ValueError, match="count = 0"):
         accountant.compose(EVENT, 0)
     assert accountant.num_releases == 0

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rqm.flower.node_state import NodeState
-from rqm.flower.noise_chain import NoiseChain
 from rqm.flower.round_machine import RoundMachine, State
 from rqm.flower.run_settings import Settings
 from rqm.randomness import SecureRandom
@@ -48,10 +47,9 @@ class Run:
     def __init__(self, folder, nodes=range(10, 15), **ledger):
         self.mean, self.ledger, self.clients, self.states = SETTINGS.mean(DIM), CountingLedger(**ledger), {}, []
         node_state = NodeState(folder, SETTINGS.plan.participation.max_participations)
-        chain = NoiseChain(None, self.mean.modulus, 1)
         self.nodes = list(nodes)
         self.machine = RoundMachine(
-            SETTINGS, self.mean, self.ledger, node_state, chain, lambda: self.nodes, rounds=CONFIG["rqm.rounds"]
+            SETTINGS, self.mean, self.ledger, node_state, None, lambda: self.nodes, rounds=CONFIG["rqm.rounds"]
         )
 
     def answer(self, node, request):
@@ -131,7 +129,9 @@ def test_a_corrupted_round_is_repeated_without_the_blamed_node_and_charged_again
     assert run.ledger.charges == {0: 2}
     (blamed,) = machine.node_state.blamed
     assert blamed not in machine.vector_nodes
-    assert NodeState(tmp_path, None).blamed == machine.node_state.blamed  # it is proved, and on disk
+    later_run = NodeState(tmp_path, None)
+    assert later_run.blamed == machine.node_state.blamed  # it is proved, and on disk
+    assert not later_run.may_participate(blamed)
 
 
 def test_a_round_that_the_ledger_cannot_pay_for_asks_nobody(tmp_path):

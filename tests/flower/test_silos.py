@@ -15,7 +15,7 @@ from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
 from rqm.simulation.models import example_losses
-from tests.flower.local import LocalGrid, accuracy, arrays
+from tests.flower.local import LocalGrid, accuracy, arrays, start
 from tests.simulation.small import federation, model
 
 CONFIG = {
@@ -56,8 +56,7 @@ def app(answer=gathered):
 
 def run(tmp_path, client=None, config=CONFIG, lose=lambda *_: False):
     grid = LocalGrid(client or app(), 3, config, lose)
-    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
-    return private.start(grid, arrays(model())), private, grid
+    return *start(grid, config, tmp_path), grid
 
 
 def test_silos_learn_and_the_ledger_tells_what_it_costs_a_record(tmp_path, caplog):
@@ -123,19 +122,6 @@ def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a
         Policy(**LIMITS | {"l2_clip": 0.5}, **trusting, unit="record").check(plan, plan.private_mean(51))
     with pytest.raises(ValueError, match="unit = 'patient'"):
         Policy(**LIMITS, **trusting, unit="patient")
-
-
-def test_a_silo_counts_its_own_rounds(tmp_path):
-    plan = Settings.from_run_config(CONFIG).plan
-    owner_policy = Policy(
-        **LIMITS | {"max_participations": 2}, honest_clients=3, trust_server_with_keys=True, unit="record"
-    )
-    guard = NodeGuard(owner_policy, tmp_path)
-    for round_index in range(2):
-        guard.allow(plan, 51, bytes([round_index]))
-        guard.charge(plan, 51, round_index)
-    with pytest.raises(PolicyError, match="max_participations = 3: must be at most 2"):
-        guard.allow(plan, 51, b"again")
 
 
 def test_what_a_silos_next_rounds_cost_is_known_before_they_are_asked_for(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
+from flwr.common.config import flatten_dict
 
 from rqm.config.account import account_ledger
 from rqm.config.node_policy import Policy
@@ -30,11 +31,7 @@ def task():
 
 
 def config():
-    def flat(table, prefix=""):
-        for key, value in table.items():
-            yield from flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-
-    return dict(flat(tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]))
+    return flatten_dict(tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
 
 
 def test_its_policy_allows_its_rounds_and_no_others():

@@ -1,4 +1,4 @@
-"""Flower's own simulation engine, in short: the model gets better, ε is told, everybody takes part."""
+"""Flower's own simulation engine: the model improves, ε is logged, and all nodes take part."""
 
 import json
 import os

@@ -30,8 +30,8 @@ def local_data(config: Mapping[str, Any], number: int) -> tuple[torch.Tensor, to
     path = cache_folder() / f"glyphs-{rqm.__version__}-{count}-writers-{number}.pt"
     if not path.exists():
         writers = glyphs(test_writers=1).train  # the test set is the server's
-        users, file = [writers[number * count + one] for one in range(count)], BytesIO()
-        torch.save([torch.cat([user[part] for user in users]) for part in (0, 1)], file)
+        users, file = [writers[number * count + index] for index in range(count)], BytesIO()
+        torch.save([torch.cat([user[column] for user in users]) for column in (0, 1)], file)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, file.getvalue())
     inputs, labels = torch.load(path)
@@ -46,6 +46,6 @@ def losses(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor) -> torc
 @torch.no_grad()
 def evaluate(config: Mapping[str, Any], net: nn.Module) -> float:
     """Accuracy on writers who take no part in training."""
-    held = glyphs()
-    pictures, labels = held.test_inputs[:2000], held.test_labels[:2000]
+    data = glyphs()
+    pictures, labels = data.test_inputs[:2000], data.test_labels[:2000]
     return float((net(to_floats(pictures)).argmax(1) == labels).float().mean())

@@ -65,6 +65,10 @@ class Records:
         """The number of clients that a number of users are merged into."""
         return self.silos or users
 
+    def decoded_scale(self, survivors: int) -> float:
+        """The factor for a decoded mean of silos: the sum of records is divided by a public number of records."""
+        return survivors / self.batch
+
     def merged(self, clients: AnyClients) -> AnyClients:
         """The clients' data, merged into silos."""
         return clients if self.silos is None else clients.merge(self.silos)
@@ -145,6 +149,10 @@ class Users:
     def clients_of(self, users: int) -> int:
         """The number of clients: each user is one."""
         return users
+
+    def decoded_scale(self, survivors: int) -> float:
+        """The factor for a decoded mean of users: 1."""
+        return 1.0
 
     def merged(self, clients: AnyClients) -> AnyClients:
         """The clients' data as they are."""

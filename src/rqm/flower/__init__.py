@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rqm._util.imports import how_to_install
 
 if TYPE_CHECKING:
+    from rqm.flower.client_encoding import gathered
     from rqm.flower.client_mod import mod_for, private_mod, seeded_mod
     from rqm.flower.privacy_accountant import DiscreteAccountant, DiscreteEvent
     from rqm.flower.run_settings import Settings
-    from rqm.flower.silo import gathered
     from rqm.flower.strategy import PrivateStrategy
 
 __all__ = [
@@ -31,7 +31,7 @@ _MODULES = {
     "DiscreteEvent": "privacy_accountant",
     "PrivateStrategy": "strategy",
     "Settings": "run_settings",
-    "gathered": "silo",
+    "gathered": "client_encoding",
     "mod_for": "client_mod",
     "private_mod": "client_mod",
     "seeded_mod": "client_mod",

@@ -9,12 +9,11 @@ from flwr.app import Array, ArrayRecord
 
 def to_vector(record: ArrayRecord) -> torch.Tensor:
     """All floating-point arrays of a record, one after the other, in float32: a copy."""
-    return torch.from_numpy(np.concatenate(_trained_arrays(record)).astype(np.float32, copy=False))
-
-
-def vector_length(record: ArrayRecord) -> int:
-    """The length of `to_vector`."""
-    return sum(len(array) for array in _trained_arrays(record))
+    arrays = [array.numpy() for array in record.values()]
+    trained = [array.reshape(-1) for array in arrays if _is_trained(array)]
+    if not trained:
+        raise ValueError("the record holds no floating-point array: there is nothing to train")
+    return torch.from_numpy(np.concatenate(trained).astype(np.float32, copy=False))
 
 
 def from_vector(vector: torch.Tensor, template: ArrayRecord) -> ArrayRecord:
@@ -35,14 +34,6 @@ def from_vector(vector: torch.Tensor, template: ArrayRecord) -> ArrayRecord:
             chunk, start = values[start:end].astype(chunk.dtype, copy=False).reshape(chunk.shape), end
         arrays[name] = Array(np.ascontiguousarray(chunk))
     return ArrayRecord(arrays)
-
-
-def _trained_arrays(record: ArrayRecord) -> list[Any]:
-    arrays = [array.numpy() for array in record.values()]
-    trained = [array.reshape(-1) for array in arrays if _is_trained(array)]
-    if not trained:
-        raise ValueError("the record holds no floating-point array: there is nothing to train")
-    return trained
 
 
 def _is_trained(array: Any) -> bool:

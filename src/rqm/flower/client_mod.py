@@ -14,13 +14,13 @@ from functools import cache
 from hashlib import sha256
 from typing import Any, final
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 
 from rqm._util.files import lock, state_folder, sync_folder
 from rqm.config.node_policy import NodeGuard, PolicyError
 from rqm.flower.messages import NEXT_RECORD, RECORD, answer_record, read_request, refusal_record
-from rqm.flower.request import Request
-from rqm.flower.run_settings import Settings
+from rqm.flower.run_settings import Request, Settings
 from rqm.secagg import Client, ProtocolError
 from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
@@ -138,13 +138,15 @@ class _Node:
         def values() -> Any:
             from rqm.flower.client_encoding import train  # noqa: PLC0415 (only this stage needs torch)
 
+            encoder = self._encoder(request, settings)
             if previous is not None:
                 mark_answered(previous.fingerprint, SETTLED_MARK)
-                return self._encoder(request, settings).settle(previous.noise_secret)
+                return encoder.mean.settle(encoder.noise_state(previous.noise_secret))
             if guard is not None:
                 guard.charge(plan, request.dim, request.round_index, request.link.chain if request.link else b"")
             update = train(request, settings, message, self.context, call_next)
-            return self._encoder(request, settings).encode(update, client.noise_secret)
+            noise = encoder.noise_state(client.noise_secret) if client.noise_secret else None
+            return np.asarray(encoder.encode(update, noise))
 
         answer = client.answer(request.stage, request.message, values)
         self._save(client, request, keep_others=plan.noise is None)

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from rqm._util.checks import shown
 from rqm.config.round_parameters import Link
-from rqm.flower.request import Request
+from rqm.flower.run_settings import Request
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import STAGES, Kind
 
@@ -63,29 +63,25 @@ def read_request(record: ConfigRecord) -> Request:
     Raises:
         ProtocolError: If a value is missing, or not what a server of this protocol sends.
     """
-    values: dict[str, Any] = {}
-    for name in ("stage", "round", "round_index", "dim", "client", "message", *CHAIN_DEFAULTS):
-        value, limit = record.get(name, CHAIN_DEFAULTS.get(name)), NUMBER_LIMITS.get(name)
-        is_valid = isinstance(value, bytes) if limit is None else type(value) is int and 0 <= value <= limit
-        if not is_valid:
-            allowed = "bytes" if limit is None else f"a whole number from 0 to {limit}"
-            raise ProtocolError(f"{name} = {shown(value)}: must be {allowed}")
-        values[name] = value
-    settling, previous_sum = values["settling"], values["previous_sum"]
-    if len(values["chain"]) > 255 or len(previous_sum) != (32 if settling else 0):
+    names = ("stage", "round", "round_index", "dim", "client", "message", *CHAIN_DEFAULTS)
+    stage, round_name, round_index, dim, client, message, *link_values = (_value(record, name) for name in names)
+    chain, settling, previous_sum = link_values
+    if len(chain) > 255 or len(previous_sum) != (32 if settling else 0):
         raise ProtocolError(f"settling = {settling}: must come with the name of the sum that is settled")
-    if values["stage"] not in STAGES or not values["dim"] or not 1 <= len(values["round"]) <= 255:
-        raise ProtocolError(f"stage = {values['stage']}, dim = {values['dim']}: not what a client can be asked for")
-    link = Link(values["chain"], values["round_index"], settling, previous_sum) if values["chain"] else None
-    return Request(
-        stage=Kind(values["stage"]),
-        round_name=values["round"],
-        round_index=values["round_index"],
-        dim=values["dim"],
-        client=values["client"],
-        message=values["message"],
-        link=link,
-    )
+    if stage not in STAGES or not dim or not 1 <= len(round_name) <= 255:
+        raise ProtocolError(f"stage = {stage}, dim = {dim}: not what a client can be asked for")
+    link = Link(chain, round_index, settling, previous_sum) if chain else None
+    return Request(Kind(stage), round_name, round_index, dim, client, message, link)
+
+
+def _value(record: ConfigRecord, name: str) -> Any:
+    """A value of a request, of its type and in its range."""
+    value, limit = record.get(name, CHAIN_DEFAULTS.get(name)), NUMBER_LIMITS.get(name)
+    is_valid = isinstance(value, bytes) if limit is None else type(value) is int and 0 <= value <= limit
+    if not is_valid:
+        allowed = "bytes" if limit is None else f"a whole number from 0 to {limit}"
+        raise ProtocolError(f"{name} = {shown(value)}: must be {allowed}")
+    return value
 
 
 def answer_record(answer: bytes, *, seeded: bool) -> ConfigRecord:

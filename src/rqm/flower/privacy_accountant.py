@@ -10,7 +10,7 @@ vectors: the event says what was released, and the accountant what that costs, a
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from flwr.serverapp import PrivacyConfig, PrivacySpent, SamplingMethod
@@ -19,7 +19,6 @@ from rqm._util.checks import real, whole
 from rqm.accounting.accountant import EpsilonResult, account_together
 from rqm.accounting.participation import Participation, ThreatModel
 from rqm.accounting.release import Release
-from rqm.bounds import Adversary, Neighboring
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.registry import mechanism_from_dict
 
@@ -79,8 +78,8 @@ class DiscreteAccountant:
                 "number of clients"
             )
         self._config, self._events = config, Counter[DiscreteEvent]()
-        sampled = config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
-        self._adversary: Adversary = "outsider" if sampled else "server"
+        is_sampled = config.sampling_method == SamplingMethod.WITHOUT_REPLACEMENT
+        self._threat_model = ThreatModel("outsider", "replace-one") if is_sampled else ThreatModel("server", "zero-out")
 
     @property
     def config(self) -> PrivacyConfig:
@@ -119,11 +118,10 @@ class DiscreteAccountant:
 
     def _release(self, event: DiscreteEvent, count: int) -> tuple[Release, Participation, ThreatModel]:
         """What identical events release, from whom, and to whom."""
-        neighboring: Neighboring = "replace-one" if self._adversary == "outsider" else "zero-out"
         return (
             Release(event.mechanism, event.dim, event.l2_clip),
             Participation(event.sample_size, count, event.population_size, "uniform"),
-            ThreatModel(self._adversary, neighboring, honest_clients=event.honest_clients),
+            replace(self._threat_model, honest_clients=event.honest_clients),
         )
 
     def _spent(self, events: Counter[DiscreteEvent], delta: float) -> EpsilonResult:

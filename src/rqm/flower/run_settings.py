@@ -1,4 +1,7 @@
-"""The settings that the server and the clients of a run agree on; each reads them from the run's configuration."""
+"""What the server and the clients of a run agree on: the settings, and what a request consists of.
+
+Each reads the settings from the run's configuration. Nothing here needs torch or Flower.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,13 +13,14 @@ from rqm.config.model_sizes import OWN
 from rqm.config.plan import Plan, plan_keys
 from rqm.config.round_parameters import Link, protocol
 from rqm.secagg import Params, ProtocolError
+from rqm.secagg.wire import Kind
 
 if TYPE_CHECKING:
     from rqm.core.base import BaseMean
 
 KEY_PREFIX = "rqm."
 CACHED_ROUNDS = 8
-"""Rounds whose parameters a process keeps, and model sizes: a simulation has many nodes in one process."""
+"""Rounds whose parameters a process keeps: a simulation has many nodes in one process."""
 
 
 @final
@@ -147,11 +151,31 @@ class Settings:
 
     def mean(self, dim: int) -> "BaseMean":
         """What clients send, for a model with `dim` parameters."""
-        return _mean(self, dim)
+        return self.plan.private_mean(dim)
 
-    def decoded_scale(self, survivors: int) -> float:
-        """The factor for a decoded mean: silos divide the sum of records by a public number of records."""
-        return 1.0 if self.plan.records is None else survivors / self.plan.records.batch
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of one client.
+
+    Attributes:
+        stage: The message that is asked for, one of `rqm.secagg.wire.STAGES`.
+        round_name: The name of the secure sum; each attempt at a round has its own.
+        round_index: The round of the run, from 0.
+        dim: Parameters of the model.
+        client: The client's number in the secure sum.
+        message: The message of the protocol's server.
+        link: The position in the chain of rounds, with correlated noise.
+    """
+
+    stage: Kind
+    round_name: bytes
+    round_index: int
+    dim: int
+    client: int
+    message: bytes
+    link: Link | None = None
 
 
 def _insert(values: dict[str, Any], key: str, value: Any) -> None:
@@ -175,8 +199,3 @@ def _hyphenated(name: str) -> str:
 def _params(settings: Settings, dim: int, round_name: bytes, roster_hash: bytes, link: Link | None) -> Params:
     params: Params = protocol(settings.plan, dim, round_name, settings.threshold, roster_hash, link=link)
     return params
-
-
-@lru_cache(maxsize=CACHED_ROUNDS)
-def _mean(settings: Settings, dim: int) -> "BaseMean":
-    return settings.plan.private_mean(dim)

@@ -46,28 +46,23 @@ class SeededEncoder:
         """A noise secret that anybody can compute."""
         return SECRET_PREFIX + struct.pack(SECRET_FORMAT, self.plan.seed, self.round_index, self.position)
 
-    def encode(self, update: Update, noise_secret: bytes) -> Any:
+    def noise_state(self, noise_secret: bytes) -> NoiseState:
+        """The correlated noise that follows from a simulated client's secret."""
+        assert self.mean.noise is not None
+        return _noise_state(self.mean.noise, noise_secret, self.mean.coordinates)
+
+    def encode(self, update: Update, noise: NoiseState | None) -> Any:
         """A simulated client's message.
 
         Args:
             update: The update.
-            noise_secret: The client's secret for correlated noise; empty for independent noise.
+            noise: The client's correlated noise; None for independent noise.
 
         Returns:
             Integers below the modulus.
         """
-        noise = self._noise_state(noise_secret) if noise_secret else None
         source = SeededRandom(self.plan.seed, NOISE, self.round_index, self.position)
-        message = self.mean.encode_simulated(update, source, round_index=self.round_index, noise_state=noise)
-        return np.asarray(message)
-
-    def settle(self, noise_secret: bytes) -> Any:
-        """The settlement of the noise that follows from a secret."""
-        return self.mean.settle(self._noise_state(noise_secret))
-
-    def _noise_state(self, noise_secret: bytes) -> NoiseState:
-        assert self.mean.noise is not None
-        return _noise_state(self.mean.noise, noise_secret, self.mean.coordinates)
+        return self.mean.encode_simulated(update, source, round_index=self.round_index, noise_state=noise)
 
 
 @final

@@ -13,14 +13,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from rqm.config.model_sizes import OWN
-from rqm.flower.arrays import from_vector, to_vector, vector_length
+from rqm.flower.arrays import from_vector, to_vector
 from rqm.flower.grid import IsolatingGrid
 from rqm.flower.messages import NEXT_RECORD, RECORD, RefusalError, read_answer, request_message
 from rqm.flower.node_state import NodeState
-from rqm.flower.noise_chain import NoiseChain
-from rqm.flower.request import Request
 from rqm.flower.round_machine import RoundMachine, State
-from rqm.flower.run_settings import Settings
+from rqm.flower.run_settings import Request, Settings
 from rqm.ledger.budget_guard import Guard
 from rqm.secagg import ProtocolError, Roster
 from rqm.simulation.server_optimizer import ServerOptimizer
@@ -235,7 +233,7 @@ class PrivateStrategy(Strategy):
 
     def _opened(self, arrays: ArrayRecord, grid: Grid) -> RoundMachine:
         """A round machine, with its ledger; both need the size of the model."""
-        plan = replace(self.settings.plan, dim=vector_length(arrays), model=OWN)
+        plan = replace(self.settings.plan, dim=len(to_vector(arrays)), model=OWN)
         mean = plan.private_mean()
         self.guard = Guard(
             mean,
@@ -254,9 +252,8 @@ class PrivateStrategy(Strategy):
             from rqm.flower.seeded_client import SeededNoise  # noqa: PLC0415 (simulations only)
 
             noise = SeededNoise(noise)
-        chain = NoiseChain(noise, mean.modulus, mean.participation.window)
         return RoundMachine(
-            self.settings, mean, self.guard, nodes, chain, grid.get_node_ids, rounds=self._rounds, roster=self.roster
+            self.settings, mean, self.guard, nodes, noise, grid.get_node_ids, rounds=self._rounds, roster=self.roster
         )
 
     def _run_round(self, machine: RoundMachine, round_index: int) -> None:

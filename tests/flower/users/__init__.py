@@ -12,7 +12,8 @@ POLICY = (HERE / "policy.toml").read_text()
 def written(folder):
     """Write it, with the example's federation beside it."""
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(ROOT / "src" / "rqm" / "flower" / "template" / "app" / "client.py", folder / "app" / "client.py")
+    template = ROOT / "src" / "rqm" / "flower" / "template"
+    shutil.copy(template / "app" / "client_app.py", folder / "app" / "client_app.py")
     for name in ("pyproject.toml", "policy.toml"):
         shutil.copy(HERE / name, folder / name)
     return folder

@@ -1,1 +1,0 @@
-../../../../../examples/flower/app/server.py

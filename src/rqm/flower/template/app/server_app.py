@@ -1,0 +1,1 @@
+../../../../../examples/flower/app/server_app.py
