@@ -155,13 +155,22 @@ def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int],
     """
     cohorts, delta = claims.cohorts(releases)
     parts = [(log(weight), divergence_of(honest)) for weight, honest in cohorts]
-    smallest = inf
-    for alpha in ORDERS:
+
+    def bound(alpha: float, parts: Sequence[tuple[float, Divergence]]) -> float:
+        """ε at an order, as far as it comes from some of the cohorts."""
         moments = [log_weight + (alpha - 1) * divergence(alpha) for log_weight, divergence in parts]
         total = releases * float(logsumexp(moments)) / (alpha - 1) * SLACK
-        if -expm1(-total) < delta**2:  # then even the total variation is below δ (Bretagnolle and Huber 1979)
+        if -expm1(-max(0.0, total)) < delta**2:  # then even the total variation is below δ (Bretagnolle and Huber 1979)
             return 0.0
-        smallest = min(smallest, total + log1p(-1 / alpha) - log(delta * alpha) / (alpha - 1))
+        return total + log1p(-1 / alpha) - log(delta * alpha) / (alpha - 1)
+
+    # Of most orders, one cohort is enough to see that they are not the best.
+    likeliest = max(parts, key=lambda part: part[0])
+    lower = {alpha: bound(alpha, [likeliest]) for alpha in ORDERS}
+    smallest = inf
+    for alpha in sorted(ORDERS, key=lower.__getitem__):
+        if lower[alpha] < smallest:
+            smallest = min(smallest, bound(alpha, parts))
     return max(0.0, smallest) * SLACK
 
 
@@ -171,7 +180,7 @@ def _excess_curve(p: float, x: Array) -> Array:
     is_small = abs(x) * (abs(p) + 3) < 1e-3
     safe = np.where(is_small, 0.5, x)
     curve = np.where(is_small, series, (np.expm1(p * np.log1p(-safe)) + p * safe) / safe**2)
-    return np.nan_to_num(curve, nan=inf, posinf=inf)
+    return np.where(np.isnan(curve), inf, curve)
 
 
 # -- privacy losses -------------------------------------------------------------------------------

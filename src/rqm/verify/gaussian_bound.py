@@ -331,9 +331,11 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     if honest > MAX_CLIENTS or squares < 2 or not is_exact:
         return smallest
     pmf, unit = dominating_score(low, high, honest)
+    # No rate is below the variance of a score. Where even that would be no smaller, the rest is not computed.
+    variance = unit**2 * float(pmf @ np.arange(-SCORE_POINTS, SCORE_POINTS + 1) ** 2)
     at_ends = 0.0  # this part of the sum lies as far out as such a sum can be
     terms = 1
-    while terms <= min(squares, MAX_TERMS):
+    while terms <= min(squares, MAX_TERMS) and variance * (1 + (terms - 1) / squares) < smallest:
         scale = unit * normal_scale(pmf, at_ends, SCORE_POINTS * terms)
         # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
         rate = scale**2 / terms * (1 + (terms - 1) / squares)
