@@ -96,11 +96,10 @@ class Reconstruction:
     @property
     def identified(self) -> bool:
         """Whether the true picture is more correlated with what was rebuilt than any lookalike."""
-        candidates = np.array([self.truth, *self.lookalikes]).reshape(1 + len(self.lookalikes), -1)
-        candidates = candidates - candidates.mean(axis=1, keepdims=True)
-        lengths = np.maximum(1e-12, np.linalg.norm(candidates, axis=1))
-        correlations = candidates @ (self.rebuilt - self.rebuilt.mean()).ravel() / lengths
-        return bool((correlations[0] > correlations[1:]).all())
+        pictures = [picture.ravel() for picture in (self.rebuilt, self.truth, *self.lookalikes)]
+        with np.errstate(invalid="ignore"):
+            correlations = np.nan_to_num(np.corrcoef(pictures)[0])  # 0 for a picture of one color
+        return bool((correlations[1] > correlations[2:]).all())
 
 
 def audit_inversion(
@@ -170,16 +169,14 @@ def summary(attacks: Sequence[Reconstruction]) -> dict[str, dict[str, Any]]:
     """
     scores: dict[str, dict[str, Any]] = {}
     for kind in dict.fromkeys(attack.kind for attack in attacks):
-        by_picture: dict[int, list[Reconstruction]] = {}
-        for attack in attacks:
-            if attack.kind == kind:
-                by_picture.setdefault(attack.picture, []).append(attack)
-        groups = by_picture.values()
+        of_kind = [attack for attack in attacks if attack.kind == kind]
+        pictures = sorted({attack.picture for attack in of_kind})
+        groups = [[attack for attack in of_kind if attack.picture == picture] for picture in pictures]
         mean, half_width = mean_and_interval([np.mean([attack.similarity for attack in group]) for group in groups])
         hits = stats.binomtest(sum(any(attack.identified for attack in group) for group in groups), len(groups))
         interval = hits.proportion_ci(0.95)
         scores[kind] = {
-            "attacks": sum(map(len, groups)),
+            "attacks": len(of_kind),
             "pictures": len(groups),
             "similarity": float(mean),
             "half_width": None if np.isnan(half_width) else float(half_width),

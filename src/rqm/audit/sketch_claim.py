@@ -7,7 +7,7 @@ whose coordinates all go to the same sum becomes many times longer. Clipped afte
 private as stated.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from math import inf
 from typing import final
@@ -53,7 +53,6 @@ def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
     """
     draws = whole("draws", draws, 1000)
     source = SeededRandom(0x5CE7)
-    confidence = 0.999
     clip = second_clip(COUNT)
     mean = PrivateMean(
         dim=COUNT,
@@ -70,18 +69,10 @@ def audit_sketch(draws: int = 20_000) -> list[SketchAudit]:
         ("noise, clipped after", partial(_count_sums, mean, True), private_epsilon, DELTA, draws),
     ):
         audit = measure_epsilon(
-            partial(count, source), [0, 1], [np.empty(0)], claimed, draws=number, confidence=confidence, delta=delta
+            partial(count, source), [0, 1], [np.empty(0)], claimed, draws=number, confidence=0.999, delta=delta
         )
-        audits.append(
-            SketchAudit(
-                name=name,
-                claimed=claimed,
-                measured=audit.measured,
-                delta=delta,
-                confidence=confidence,
-                draws=number,
-            )
-        )
+        shared = {field.name: getattr(audit, field.name) for field in fields(SketchAudit) if field.name != "name"}
+        audits.append(SketchAudit(name=name, **shared))
     return audits
 
 

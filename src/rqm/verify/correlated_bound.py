@@ -18,18 +18,10 @@ from .verification_report import Unverifiable
 
 MIN_PROBABILITY, IGNORED = 1e-60, 1e-53
 """Less likely values of a ratio are left out; more than the probability of all that a round leaves out."""
-SHIFT_DENSITY, PATH_DENSITY = 10, 36
-"""Grid points in one standard deviation of a ratio: of a shift of one noise, and of a path."""
-GRID_EXTENT = 80
-"""Standard deviations that a grid extends above 1; a larger ratio is split into the largest and a remainder."""
-CELL_WIDTH = 0.5
-"""Width of the cells of transient noise, in standard deviations. A tenth less changes μ by less than 0.1 %."""
-MIN_GAIN = 1e-4
-"""A path ends where one more round reduces μ² by less than this fraction."""
-RECORD_TAIL, RECORD_TAIL_FRACTION = 1e-28, 0.02
-"""Probability of either tail of a record's coordinate, and the fraction of δ that all of them may cost."""
-MAX_TOTAL_ERROR = 1e-6
-"""Beyond this error of its total, a pmf is not used."""
+SHIFT_DENSITY = 10
+"""Grid points in one standard deviation of the ratio of a shift of one noise."""
+RECORD_TAIL = 1e-28
+"""Probability of either tail of a record's coordinate."""
 
 
 class Ratio(NamedTuple):
@@ -140,7 +132,7 @@ def fixed_order_epsilon(claims: Claims, honest: int, count: int) -> tuple[float,
         # What the tails of all coordinates cost, on every segment along which none changes by more than a step.
         tails = count * claims.sent * (4 * RECORD_TAIL + ndtr(ndtri(2 * RECORD_TAIL) + slope))
         failure = float(max(1, ceil(distance)) * ndtr(ndtri(min(tails, 0.5)) + mu))
-    if not failure < RECORD_TAIL_FRACTION * claims.delta:
+    if not failure < 0.02 * claims.delta:
         return inf, inf
     return gaussian_epsilon(mu, claims.delta - failure)[0], mu
 
@@ -157,7 +149,7 @@ def pmf_variance(pmf: Array) -> float:
 def _grid_step(std: float, density: int) -> tuple[float, float]:
     """The step of a grid and its largest value, for a ratio with this standard deviation."""
     std = min(std, 0.5)
-    return std / density, 1 + GRID_EXTENT * std
+    return std / density, 1 + 80 * std  # a larger ratio is split into the largest and a remainder
 
 
 def _on_grid(values: Array, pmf: Array, unmatched: float, grid: tuple[float, float]) -> Ratio:
@@ -232,7 +224,7 @@ def transient_ratios(noise: Array, gain: int) -> TransientRatios:
     Returns:
         The ratios.
     """
-    width = max(1, round(CELL_WIDTH * sqrt(pmf_variance(noise))))
+    width = max(1, round(0.5 * sqrt(pmf_variance(noise))))  # a tenth less changes μ by less than 0.1 %
     noise = noise[noise > MIN_PROBABILITY]
     ratio_one = np.append(0.0, noise[:-1]) / noise
     ratio_back = np.append(noise[gain - 1 :], np.zeros(min(gain - 1, len(noise)))) / noise
@@ -244,11 +236,13 @@ def transient_ratios(noise: Array, gain: int) -> TransientRatios:
         cell = slice(start, start + width)
         u = (ratio_one[cell] - low_one) / (high_one - low_one or 1)
         v = (ratio_back[cell] - low_back) / (high_back - low_back or 1)
-        corners = [
-            (high_one, low_back, u + np.minimum(1 - u - v, 0)),
-            (low_one, high_back, v + np.minimum(1 - u - v, 0)),
-        ]
-        corners += [(low_one, low_back, np.maximum(1 - u - v, 0)), (high_one, high_back, np.maximum(u + v - 1, 0))]
+        beyond = 1 - u - v  # negative where values lie beyond the diagonal of the box
+        corners = (
+            (high_one, low_back, u + np.minimum(beyond, 0)),
+            (low_one, high_back, v + np.minimum(beyond, 0)),
+            (low_one, low_back, np.maximum(beyond, 0)),
+            (high_one, high_back, np.maximum(u + v - 1, 0)),
+        )
         points += [(float(x), float(y), float(noise[cell] @ weight)) for x, y, weight in corners]
     return TransientRatios(
         [point for point in points if point[2] > 0], float(noise[-1]), float(noise[: gain - 1].sum())
@@ -271,7 +265,7 @@ def path_weights(
         window: The largest number of rounds.
 
     Returns:
-        The weights; one more round would reduce μ² by less than the fraction `MIN_GAIN`.
+        The weights; one more round would reduce μ² by less than 0.01 %.
     """
     weights: list[tuple[float, float, float]] = []
     following = 0.0  # μ² of the round after
@@ -290,7 +284,7 @@ def path_weights(
         solution, _ = nnls(np.vstack([shifts, [total] * 3]) * is_possible, [0, 0, 0, 0, total])
         solution /= solution.sum()
         squared_mu = float(((shifts @ solution) ** 2).sum())
-        if weights and squared_mu > (1 - MIN_GAIN) * following:
+        if weights and squared_mu > (1 - 1e-4) * following:
             break
         following = squared_mu
         weights.append((float(solution[0]), float(solution[1]), squared_mu))
@@ -324,7 +318,7 @@ def path_ratio(
     weights = path_weights(residual_variance, pmf_variance(transient), gain, last, window)
     y = Ratio(1.0, 1, np.ones(1), 0.0)
     for e, c, squared_mu in weights:
-        grid = _grid_step(sqrt(squared_mu), PATH_DENSITY)
+        grid = _grid_step(sqrt(squared_mu), 36)
         onward = max(0.0, 1 - e - c)
         unmatched = onward * _either(y.unmatched, by_transient.unmatched_one)
         mixture = np.zeros(2 * ceil(grid[1] / grid[0]) + 4)
@@ -340,7 +334,7 @@ def path_ratio(
         y = _sum(passed_on, _on_grid(c * by_last.values, by_last.pmf, c * by_last.unmatched, grid))
         y = _on_grid(y.values, y.pmf, y.unmatched, grid)
     totals = float(y.pmf.sum()), float(y.pmf @ y.values) + y.unmatched
-    if not all(abs(total - 1) < MAX_TOTAL_ERROR for total in totals):
+    if not all(abs(total - 1) < 1e-6 for total in totals):
         raise Unverifiable(f"noise: probabilities of a path add up to {totals}, not to 1")
     return y, len(weights)
 

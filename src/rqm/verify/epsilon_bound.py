@@ -28,24 +28,14 @@ from .verification_report import Unverifiable
 ORDERS: tuple[float, ...] = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14)
 ORDERS += (16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512)
 """Rényi orders."""
-CELLS = np.array([0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0])
-"""Distances of two inputs, over the largest, between which every outcome is taken at its worst."""
-STEP_PARTS = 48
-"""Parts of a step, on each of which additive noise is taken at its worst."""
-MAX_SHIFTS = 2**25
-"""Outcomes times steps beyond which additive noise takes too long."""
-FEW_COORDINATES, MAX_COMPOSED = 1000, 2**16
-"""Coordinates of all releases, and their trials, up to which privacy losses are composed."""
-LOSS_POINTS = 1000
-"""Points of a privacy loss on either side of zero."""
-LOSS_ERROR, FFT_ERROR = 2e-13, 1e-13
-"""More than the rounding error of a coordinate's δ, and than that of δ by Fourier transforms."""
+FEW_COORDINATES = 1000
+"""Coordinates of all releases up to which privacy losses are composed."""
+FFT_ERROR = 1e-13
+"""More than the rounding error of δ by Fourier transforms."""
 RESERVED, TAIL_PART = 2e-3, 1e-3
 """The parts of δ that are left unused, as an accountant may, and that pay for outcomes far in the tails."""
 MAX_EPSILON = 700.0
 """ε beyond which exponentials are no numbers."""
-MAX_SAMPLED_MU = 15
-"""μ of a round of sampled records beyond which there are too many losses to compose."""
 
 
 class PrivacySpent(NamedTuple):
@@ -155,13 +145,22 @@ def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int],
     """
     cohorts, delta = claims.cohorts(releases)
     parts = [(log(weight), divergence_of(honest)) for weight, honest in cohorts]
-    smallest = inf
-    for alpha in ORDERS:
+
+    def bound(alpha: float, parts: Sequence[tuple[float, Divergence]]) -> float:
+        """ε at an order, as far as it comes from some of the cohorts."""
         moments = [log_weight + (alpha - 1) * divergence(alpha) for log_weight, divergence in parts]
         total = releases * float(logsumexp(moments)) / (alpha - 1) * SLACK
-        if -expm1(-total) < delta**2:  # then even the total variation is below δ (Bretagnolle and Huber 1979)
+        if -expm1(-max(0.0, total)) < delta**2:  # then even the total variation is below δ (Bretagnolle and Huber 1979)
             return 0.0
-        smallest = min(smallest, total + log1p(-1 / alpha) - log(delta * alpha) / (alpha - 1))
+        return total + log1p(-1 / alpha) - log(delta * alpha) / (alpha - 1)
+
+    # Of most orders, one cohort is enough to see that they are not the best.
+    likeliest = max(parts, key=lambda part: part[0])
+    lower = {alpha: bound(alpha, [likeliest]) for alpha in ORDERS}
+    smallest = inf
+    for alpha in sorted(ORDERS, key=lower.__getitem__):
+        if lower[alpha] < smallest:
+            smallest = min(smallest, bound(alpha, parts))
     return max(0.0, smallest) * SLACK
 
 
@@ -171,7 +170,7 @@ def _excess_curve(p: float, x: Array) -> Array:
     is_small = abs(x) * (abs(p) + 3) < 1e-3
     safe = np.where(is_small, 0.5, x)
     curve = np.where(is_small, series, (np.expm1(p * np.log1p(-safe)) + p * safe) / safe**2)
-    return np.nan_to_num(curve, nan=inf, posinf=inf)
+    return np.where(np.isnan(curve), inf, curve)
 
 
 # -- privacy losses -------------------------------------------------------------------------------
@@ -191,7 +190,8 @@ def _loss_epsilon(
 
     if not largest < MAX_EPSILON:
         return inf
-    epsilons = np.linspace(0, largest, LOSS_POINTS + 1)
+    points = 1000  # on either side of zero
+    epsilons = np.linspace(0, largest, points + 1)
     mixture: Any = None
     total = 0.0
     for weight, profile in parts:
@@ -200,9 +200,7 @@ def _loss_epsilon(
         below = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
         all_deltas = np.clip(np.concatenate([below, deltas]), 0, 1)
         all_deltas = np.maximum.accumulate(all_deltas[::-1])[::-1]
-        losses = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-            largest / LOSS_POINTS, -LOSS_POINTS, LOSS_POINTS, all_deltas
-        )
+        losses = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(largest / points, -points, points, all_deltas)
         losses = losses.self_compose(count, TAIL_PART * delta / releases).to_dense_pmf()
         total += weight
         mixture = losses if mixture is None else losses.compute_mixture(mixture, weight / total)
@@ -248,7 +246,7 @@ class AffinePairs(NamedTuple):
                 count_above = np.searchsorted((q / p)[order], 1 / x, side="left")
                 mass_p, mass_q = (np.concatenate([[0.0], np.cumsum(pmf[order])]) for pmf in (p, q))
                 deltas = np.maximum(deltas, mass_p[count_above] - x * mass_q[count_above])
-        return np.asarray(deltas + self.missing + LOSS_ERROR)
+        return np.asarray(deltas + self.missing + 2e-13)  # more than the rounding errors
 
 
 def _affine_epsilon(claims: Claims, releases: int) -> tuple[float, float]:
@@ -258,7 +256,7 @@ def _affine_epsilon(claims: Claims, releases: int) -> tuple[float, float]:
         return inf, 0.0  # some outcome reveals everything
     epsilon = _renyi_epsilon(claims, releases, partial(_affine_divergence, claims))
     coordinates = claims.sent * releases
-    if coordinates <= FEW_COORDINATES and trials * coordinates <= MAX_COMPOSED:
+    if coordinates <= FEW_COORDINATES and trials * coordinates <= 2**16:
         cohorts, delta = claims.cohorts(releases)
         pairs = [AffinePairs.of(claims, honest) for _, honest in cohorts]
         parts = [(weight, pair.profile) for (weight, _), pair in zip(cohorts, pairs, strict=True)]
@@ -275,6 +273,8 @@ def _affine_divergence(claims: Claims, honest: int) -> Divergence:
     count = end_pmfs(claims.mechanism)[2] * claims.sent
     pairs = AffinePairs.of(claims, honest)
     lean = pairs.lean
+    # Distances of two inputs, over the largest, between which every outcome is taken at its worst.
+    cells = np.array([0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0])
     cases = []  # pmfs F and y such that every pair to look at is F and F(1 − a·y), 0 < a ≤ 1
     for down, up in pairs.pmfs:
         r = (up - down) / (up + down)
@@ -291,7 +291,7 @@ def _affine_divergence(claims: Claims, honest: int) -> Divergence:
         kappa = 0.0
         for y, weight in cases:
             for p in (alpha, 1 - alpha):
-                values = _excess_curve(p, CELLS[:, None] * y)
+                values = _excess_curve(p, cells[:, None] * y)
                 kappa = max(kappa, float((np.maximum(values[1:], values[:-1]) @ weight).max()))
         return count / (alpha - 1) * log1p(kappa * claims.squared_length / claims.sent)
 
@@ -333,7 +333,7 @@ def _additive_epsilon(claims: Claims, releases: int) -> float:
     steps = mechanism["steps"]
     if steps == 1 and claims.sent * releases <= FEW_COORDINATES:
         raise Unverifiable("steps = 1: this verifier has no tight bound for so few coordinates")
-    if steps << mechanism["bits"] > MAX_SHIFTS:
+    if steps << mechanism["bits"] > 2**25:
         raise Unverifiable(f"steps = {steps}, bits = {mechanism['bits']}: takes this verifier too long")
     return _renyi_epsilon(claims, releases, partial(_additive_divergence, claims))
 
@@ -344,7 +344,7 @@ def _additive_divergence(claims: Claims, honest: int) -> Divergence:
     steps = mechanism["steps"]
     pmf = modular_noise(mechanism, honest)  # symmetric, so both directions reveal as much
     last = steps / 2 if claims.is_zero_out else steps
-    shifts = np.arange(round(STEP_PARTS * last) + 1) / STEP_PARTS
+    shifts = np.arange(round(48 * last) + 1) / 48  # noise is taken at its worst on each part of a step
 
     def shift_excess(k: int, alpha: float) -> float:
         """exp((α−1) D_α) − 1 of noise and noise that is shifted by k."""
@@ -396,8 +396,8 @@ def sampled_record_epsilon(mu: float, claims: Claims, releases: int) -> float:
     """
     from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415 (takes a second)
 
-    if not mu < MAX_SAMPLED_MU:
-        raise Unverifiable(f"μ = {mu:.4g} of a round: this verifier composes losses of μ below {MAX_SAMPLED_MU}")
+    if not mu < 15:  # else there are too many losses
+        raise Unverifiable(f"μ = {mu:.4g} of a round: this verifier composes losses of μ below 15")
     losses = pld.from_gaussian_mechanism(
         standard_deviation=1 / mu,
         sampling_prob=claims.sampling_rate,

@@ -26,28 +26,12 @@ from .integer_pmfs import (
 from .ledger_claims import AFFINE, Claims
 from .verification_report import Unverifiable
 
-DISTANCES = np.append(0.0, np.geomspace(1e-4, 1, 8000))
-"""Distances of two inputs, over the largest, between which a bound is that of the larger one."""
 ERROR, SLACK = 1e-11, 1 + 1e-6
 """More than the rounding errors of a difference of Φ⁻¹, and of μ² and ε."""
-CERTAIN = 1e12
-"""How many times as likely as what a sum lacks all events must be."""
-MAX_SUM = 4 * 10**6
-"""Honest clients times their squared outcomes beyond which sums take too long."""
-MAX_CLIENTS = 32
-"""Honest clients up to which sums of scores are computed: of more, one coordinate is nearly normal."""
 SCORE_POINTS, MAX_TERMS = 24, 512
 """Points of a score's grid on either side of zero, and scores that are added up at most."""
-SCORE_ENDS = 1.01e-7
-"""The fraction of a score's pmf that is moved to its ends."""
-MIN_PROBABILITY, FLOAT_LOG = 1e-199, 650.0
-"""Probabilities below this are moved to the ends of a sum; −log of what is far above the smallest float."""
-UNCUT = 112
-"""Outcomes of a sum below which nothing is cut off, here or by the accountant."""
 ROUNDING = 1 + 1e-9
 """More than the rounding errors of sums of positive numbers."""
-MAX_RECORD_SUM = 60_000
-"""Honest silos times 20 standard deviations of their noise beyond which sums take too long."""
 
 
 def gaussian_delta(mu: float, epsilon: Array) -> Array:
@@ -118,7 +102,7 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     last = min(power.shape[1], int(np.searchsorted(-complement.max(axis=0), -tail, side="left")) + 1)
     power = power[:, first:last]
     complement = complement[:, first:last]
-    if min(power.min(initial=1), complement.min(initial=1)) < CERTAIN * missing:
+    if min(power.min(initial=1), complement.min(initial=1)) < 1e12 * missing:
         return None
     z = np.where(power < complement, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(complement, 0.5)))
     rise = np.where(power[1] < complement[1], power[2] - power[0], complement[0] - complement[2]) / 2
@@ -185,7 +169,7 @@ def _tail(failure: float, coordinates: int) -> float:
 def _affine_mu(claims: Claims, honest: int, failure: float) -> float:
     """Of mechanisms whose pmf is affine on the clip: by slopes through zero, or by sums of scores."""
     low, high, trials = end_pmfs(claims.mechanism)
-    if honest * (len(low) - 1) ** 2 > MAX_SUM:
+    if honest * (len(low) - 1) ** 2 > 4 * 10**6:
         raise Unverifiable(f"{honest} honest clients of {len(low)} outcomes: takes this verifier too long")
     squares = claims.squared_distance * trials
     squares_anywhere = claims.distance_anywhere**2 * trials
@@ -239,10 +223,11 @@ def _additive_mu(claims: Claims, honest: int, failure: float) -> float:
     if not (slopes.min() > 0 and slopes.max() < inf):
         return anywhere
     whole = np.maximum.accumulate(whole)
-    shifts = last * DISTANCES[1:]
+    distances = np.append(0.0, np.geomspace(1e-4, 1, 8000))  # over the largest; between two, the larger one counts
+    shifts = last * distances[1:]
     above = np.ceil(shifts).astype(int)
     mus = np.minimum(whole[above - 1] + slopes[above - 1] * (shifts - above + 1), whole[above])
-    return min(anywhere, sqrt(worst_sum(DISTANCES, mus**2, claims.sent, claims.squared_length) * SLACK))
+    return min(anywhere, sqrt(worst_sum(distances, mus**2, claims.sent, claims.squared_length) * SLACK))
 
 
 def _merge_tails(pmf: Array, start: int, stop: int) -> Array:
@@ -297,7 +282,7 @@ def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
         μ.
     """
     mechanism = claims.mechanism
-    if honest * 20 * step_std(mechanism) > MAX_RECORD_SUM:
+    if honest * 20 * step_std(mechanism) > 60_000:
         raise Unverifiable(
             f"{honest} honest silos or clients, steps = {mechanism['steps']}: takes this verifier too long"
         )
@@ -325,15 +310,18 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
     """
     smaller = np.minimum(low, high)
     rarest = float(smaller[low + high > 0].min())
-    is_whole = honest * (len(low) - 1) < UNCUT or float(smaller[[0, -1]].min()) ** honest > TAIL
-    is_exact = rarest > 0 and is_whole and -honest * log(rarest) < FLOAT_LOG
+    # Of so few outcomes nothing is cut off, here or by the accountant; so likely ones are no subnormal floats.
+    is_whole = honest * (len(low) - 1) < 112 or float(smaller[[0, -1]].min()) ** honest > TAIL
+    is_exact = rarest > 0 and is_whole and -honest * log(rarest) < 650
     smallest = inf
-    if honest > MAX_CLIENTS or squares < 2 or not is_exact:
+    if honest > 32 or squares < 2 or not is_exact:  # of more clients, one coordinate is nearly normal
         return smallest
     pmf, unit = dominating_score(low, high, honest)
+    # No rate is below the variance of a score. Where even that would be no smaller, the rest is not computed.
+    variance = unit**2 * float(pmf @ np.arange(-SCORE_POINTS, SCORE_POINTS + 1) ** 2)
     at_ends = 0.0  # this part of the sum lies as far out as such a sum can be
     terms = 1
-    while terms <= min(squares, MAX_TERMS):
+    while terms <= min(squares, MAX_TERMS) and variance * (1 + (terms - 1) / squares) < smallest:
         scale = unit * normal_scale(pmf, at_ends, SCORE_POINTS * terms)
         # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
         rate = scale**2 / terms * (1 + (terms - 1) / squares)
@@ -343,7 +331,7 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float) -> 
         terms = 2 * terms
         pmf = np.convolve(pmf, pmf)
         pmf = (pmf + pmf[::-1]) / 2
-        cut = int(np.argmax(pmf > MIN_PROBABILITY))
+        cut = int(np.argmax(pmf > 1e-199))
         at_ends = 2 * at_ends + 2 * float(pmf[:cut].sum()) + len(pmf) * 1e-300
         pmf = pmf[cut : len(pmf) - cut]
     return smallest * ROUNDING
@@ -375,8 +363,9 @@ def dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float
         for sign in (1, -1)
     ]
     pmf, _ = dominating_pmf(pmfs, SCORE_POINTS)
-    pmf = (1 - SCORE_ENDS) * (pmf + pmf[::-1]) / 2
-    pmf[[0, -1]] += SCORE_ENDS / 2
+    moved = 1.01e-7  # to the ends: more than the rounding errors
+    pmf = (1 - moved) * (pmf + pmf[::-1]) / 2
+    pmf[[0, -1]] += moved / 2
     return pmf, unit
 
 

@@ -11,8 +11,6 @@ from .verification_report import Report, Row, Unverifiable, parse_json, read_byt
 
 FORMAT = 4
 """The format that this version verifies."""
-START = "0" * 64
-"""The hash before the first line."""
 
 
 def read_lines(data: bytes, report: Report) -> list[Row]:
@@ -69,7 +67,7 @@ def _faults(raw: bytes, line: Any, previous_lines: list[Row]) -> Iterator[str]:
         yield "does not say what is charged for"
     if not isinstance(line["nonce"], str) or not re.fullmatch("[0-9a-f]{16}", line["nonce"]):
         yield f"has the nonce {shown(line['nonce'])}: expected 16 hexadecimal digits"
-    previous = START if is_first else previous_lines[-1]["hash"]
+    previous = "0" * 64 if is_first else previous_lines[-1]["hash"]
     if line["previous"] != previous:
         yield f"follows {shown(line['previous'])}: expected {previous}; a line was removed, inserted or moved"
     body = {name: value for name, value in line.items() if name not in ("hash", "signature")}

@@ -21,18 +21,10 @@ Array = npt.NDArray[np.float64]
 
 TABLE_TOTAL = 2**40
 """The probabilities of one input are integers that add up to this."""
-BLOCKS = 40
-"""The numbers of other clients at the upper end come in blocks, each at most 1/BLOCKS of all."""
 TAIL, SHIFT_TAIL = 1e-40, 1e-120
 """Probability that may be cut off at each end of a long sum, and of one that is shifted later."""
 LONG = 512
 """Outcomes from which on the tails of a sum are cut off."""
-MIN_SLOPE = 2**-14
-"""The least slope of an outcome's probability: encoders have 1,024 positions within the clip."""
-MAX_TRIALS = 10**9
-"""Bernoulli trials beyond which factorials lose too many digits."""
-MAX_NOISE_OUTCOMES = 10**5
-"""Outcomes of a sum of transient noise beyond which it takes too long."""
 
 
 def end_pmfs(mechanism: Row) -> tuple[Array, Array, int]:
@@ -63,7 +55,7 @@ def end_pmfs(mechanism: Row) -> tuple[Array, Array, int]:
         middle = levels // 2 - 1
         is_rounding = mechanism["mechanism"] == "rounding"
         rows = np.eye(2) if is_rounding else np.array([rqm_row(mechanism, middle), rqm_row(mechanism, middle + 1)])
-    if slope < MIN_SLOPE:
+    if slope < 2**-14:  # encoders have 1,024 positions within the clip
         raise Unverifiable("the outer levels lie so far out that no encoder supports them")
     upper = (1 + slope) / 2
     lower = (1 - slope) / 2
@@ -159,7 +151,7 @@ def _growing_sums(pmf: Array, counts: list[int]) -> list[Array]:
 def other_sums(low: Array, high: Array, others: int) -> Iterator[Array]:
     """Pmfs such that for all inputs of the others at the ends, their sum is one of these and an independent rest.
 
-    In a block at least `start`, and fewer than the next start, of them are at the upper end. The
+    In a block at least `start`, and fewer than the next start, of them are at the upper end: a fortieth at most. The
     clients in whom members of a block differ are left out: they only add independent noise.
 
     See docs/verify.md#lemma-2.
@@ -175,7 +167,7 @@ def other_sums(low: Array, high: Array, others: int) -> Iterator[Array]:
     starts = [0]
     while starts[-1] <= others:
         start = starts[-1]
-        starts.append(start + max(1, min(ceil(others / BLOCKS), min(start, others - start) // 4)))
+        starts.append(start + max(1, min(ceil(others / 40), min(start, others - start) // 4)))
     at_low = reversed(_growing_sums(low, [max(0, others - following + 1) for following in starts[:0:-1]]))
     for upper, lower in zip(_growing_sums(high, starts[:-1]), at_low, strict=True):
         yield np.convolve(upper, lower)
@@ -200,7 +192,7 @@ def _core_noise(mechanism: Row) -> Array:
         logs = np.log(ive(abs(t), std**2))
     else:
         half = max(1, -(-ceil(4 * std**2 - 1e-9) // 2))  # of an even number of trials
-        if half > MAX_TRIALS:
+        if half > 10**9:  # factorials lose too many digits
             raise Unverifiable(f"scale = {mechanism['scale']}: the noise does not fit {mechanism['bits']} bits")
         logs = np.array([-lgamma(half + s + 1) - lgamma(half - s + 1) if abs(s) <= half else -inf for s in t.tolist()])
     pmf = np.exp(logs - logs.max())
@@ -254,7 +246,7 @@ def transient_noise(std: float, clients: int) -> tuple[Array, float]:
     Returns:
         The pmf, and the probability that it lacks at most.
     """
-    if 20 * std * clients**0.5 > MAX_NOISE_OUTCOMES:
+    if 20 * std * clients**0.5 > 10**5:
         raise Unverifiable(f"noise = {std}, {clients} honest clients: takes this verifier too long")
     steps = np.arange(ceil(9 * std) + 1)
     half = np.exp(-(steps**2) / (2 * std**2))

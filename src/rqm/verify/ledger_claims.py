@@ -11,8 +11,6 @@ import numpy as np
 from .integer_pmfs import TABLE_TOTAL
 from .verification_report import Report, Row, Unverifiable, shown
 
-MEAN_FORMAT = 2
-ABOUT = {"mean", "plan"}
 TABLES: dict[str, set[str]] = {
     "transforms": {"l2_clip", "rotate", "coordinates"},
     "client": {"work", "epochs", "batch", "rate", "steps", "convexity"},
@@ -94,8 +92,6 @@ PARAMETERS: dict[str, dict[str, Allowed]] = {
     **dict.fromkeys(ADDITIVE, NOISE),
     "vqsgd": {"epsilon": _real(50.0), "local": _one_of(True, False)},
 }
-MAX_USER_STEPS, MAX_LOCAL_EPSILON = 1023, 25.0
-"""Steps of additive noise for users; ε of a message of vqSGD that is one index."""
 MIN_NOISE_STD, MAX_NOISE_STD = 0.5, 2.0**11
 CORRELATED = {
     "transient_std": _real(MAX_NOISE_STD, MIN_NOISE_STD),
@@ -106,10 +102,6 @@ CORRELATED = {
 
 RARE = 1e-3
 """The fraction of δ that pays for samples with fewer honest clients than any cohort."""
-SIMILAR = 1.02
-"""Numbers of honest clients within this factor count as the least of them."""
-MAX_POPULATION, MAX_SAMPLE = 10**8, 10**6
-"""Samples larger than these are not computed with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,13 +233,13 @@ class Claims:
             releases: The number of releases.
 
         Returns:
-            Probabilities and numbers in increasing order, where similar numbers count as the smallest; and the δ that
-            is left.
+            Probabilities and numbers in increasing order, where numbers within 2 % count as the smallest; and
+            the δ that is left.
         """
         if self.honest_fraction is None:
             return [(1.0, max(1, (self.honest_clients or self.clients) - self.dropouts))], self.delta
         population = self.population
-        if self.sampling != "uniform" or population is None or population > MAX_POPULATION or self.clients > MAX_SAMPLE:
+        if self.sampling != "uniform" or population is None or population > 10**8 or self.clients > 10**6:
             raise Unverifiable(
                 f"honest_fraction = {self.honest_fraction}: needs clients who are sampled uniformly from a population"
             )
@@ -260,7 +252,7 @@ class Claims:
         first = int(np.searchsorted(np.cumsum(probabilities), RARE * self.delta / releases, side="right"))
         first = min(first, len(counts) - 1)
         honest = np.maximum(1, 1 + counts[first:] - self.dropouts)
-        _, starts = np.unique(np.log(honest) // log(SIMILAR), return_index=True)
+        _, starts = np.unique(np.log(honest) // log(1.02), return_index=True)
         weights = np.add.reduceat(probabilities[first:], starts)
         return list(zip(weights.tolist(), honest[starts].tolist(), strict=True)), (1 - RARE) * self.delta
 
@@ -291,12 +283,12 @@ def read_claims(description: Row) -> Claims:
         Unverifiable: If there is anything in it that this verifier does not know.
     """
     mean = read_mean(description)
-    if set(description) - {"users"} != ABOUT:
+    if set(description) - {"users"} != {"mean", "plan"}:
         raise Unverifiable(
             f"the ledger describes {shown(sorted(description))}: expected mean and plan, and maybe users"
         )
     names = {"private_mean", *(field.name for field in fields(Claims))}
-    if set(mean) != names or mean["private_mean"] != MEAN_FORMAT or isinstance(mean["private_mean"], bool):
+    if set(mean) != names or mean["private_mean"] != 2 or isinstance(mean["private_mean"], bool):
         unexpected = sorted(set(mean) ^ names)
         raise Unverifiable(f"mean: does not describe a release as this verifier knows it {shown(unexpected)}")
     _check_each(mean, MEAN)
@@ -368,7 +360,7 @@ def _mechanism_conditions(claims: Claims) -> Iterator[Condition]:
         is_plain = has_l2_clip and claims.noise is None and claims.coordinates is None
         yield is_plain, "mechanism", "vqsgd only with an L2 clip, all coordinates and independent noise"
         if mechanism["local"]:
-            yield mechanism["epsilon"] <= MAX_LOCAL_EPSILON, "epsilon", f"at most {MAX_LOCAL_EPSILON}"
+            yield mechanism["epsilon"] <= 25.0, "epsilon", "at most 25.0"
             yield claims.honest_clients == 1, "honest_clients", "1: messages are alone"
     if claims.kind == "rqm":
         keep = mechanism["keep"]
@@ -378,7 +370,7 @@ def _mechanism_conditions(claims: Claims) -> Iterator[Condition]:
     if claims.kind in ADDITIVE:
         steps = mechanism["steps"]
         yield steps % 2 == 1 and steps < 2 ** mechanism["bits"], "steps", f"odd, and fit {mechanism['bits']} bits"
-        yield steps <= MAX_USER_STEPS or not is_user, "steps", f"at most {MAX_USER_STEPS} for users"
+        yield steps <= 1023 or not is_user, "steps", "at most 1023 for users"
     if claims.noise is not None:
         residual_std = claims.noise["residual_std"]
         if residual_std == 0:
@@ -473,19 +465,15 @@ def compare_with_auditor(description: Row, expected: Row, report: Report) -> Non
     if expected["rounds"] is not None and report.charges < expected["rounds"]:
         report.wrong.append(f"{report.charges} releases were charged: {expected['rounds']} are known of")
     mean = read_mean(description)
-    stated = {**mean, "honest_clients": _stated_honest(mean)}
+    stated = {**mean}
+    if mean.get("honest_clients") is None and mean.get("honest_fraction") is None:  # then all are honest
+        stated["honest_clients"] = mean.get("clients")
     expected = {**expected, "dim": sent_values(description.get("plan"), expected["dim"])}
     for name in ("dim", "delta", "honest_clients", "honest_fraction"):
         if expected[name] is not None and stated.get(name) != expected[name]:
             report.wrong.append(f"{name} = {shown(stated.get(name))}: expected {expected[name]}")
     if description.get("plan") is not None:
         compare_with_plan(mean, description["plan"], "the ledger's plan", report)
-
-
-def _stated_honest(mean: Row) -> Any:
-    """The honest clients that a mean states: all, if it states neither a number nor a fraction."""
-    is_all = mean.get("honest_clients") is None and mean.get("honest_fraction") is None
-    return mean.get("clients") if is_all else mean.get("honest_clients")
 
 
 def _is_plan(plan: Row) -> bool:
@@ -526,18 +514,18 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
     planned["record_clip"] = None if records is None else records["clip"]
     planned["sampling_rate"] = None if records is None else records.get("sampling_rate")
     planned["zero_distance"] = 1.0 if adapt is None else sqrt(1 + 3 * adapt["share"] ** 2)
-    if planned["coordinates"] is not None and type(mean.get("dim")) is int:
-        padded = 1 << (mean["dim"] - 1).bit_length()
-        planned["coordinates"] = None if planned["coordinates"] == padded else planned["coordinates"]
+    if type(mean.get("dim")) is int and planned["coordinates"] == 1 << (mean["dim"] - 1).bit_length():
+        planned["coordinates"] = None  # all are sent
     if planned["min_survivors"] is None and plan["lost"]:
         planned["min_survivors"] = 1  # a round may then end with any number of clients
     if planned["delta"] is None:
         population = planned["population"]
         _check_each(planned, {"population": MEAN["population"]})
         planned["delta"] = min(1e-5, 1 / population) if population else 1e-5
+    if planned["dim"] is None:
+        del planned["dim"]
     for name, value in sorted(planned.items()):
-        is_open = name == "dim" and value is None
-        if not is_open and not _is_same(value, mean.get(name)):
+        if not _is_same(value, mean.get(name)):
             report.wrong.append(f"{name} = {shown(mean.get(name))} is charged for: {where} says {shown(value)}")
 
 

@@ -11,8 +11,6 @@ Row = dict[str, Any]
 
 MAX_FILE_BYTES = 2**30
 """Larger files are not read."""
-MAX_SHOWN = 80
-"""Characters of a value that a message shows."""
 
 
 class Unverifiable(Exception):  # noqa: N818 (no error: the answer "cannot verify")
@@ -74,14 +72,6 @@ class Report:
         return {"status": self.status, **values}
 
 
-def is_folder(path: Path) -> bool:
-    """Whether a path is that of a folder."""
-    try:
-        return path.is_dir()
-    except OSError as error:
-        raise Unverifiable(f"{shown(str(path))}: cannot be read ({error.strerror})") from None
-
-
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file.
 
@@ -116,4 +106,4 @@ def shown(value: Any) -> str:
         text = repr(value)
     except ValueError:  # a number of more digits than Python writes
         text = f"a {type(value).__name__} of {value.bit_length()} bits"
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+    return text if len(text) <= 80 else text[:79] + "…"

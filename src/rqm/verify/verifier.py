@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import prod
+from os.path import isdir
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +15,7 @@ from . import guarantee_text
 from .epsilon_bound import privacy_spent
 from .hash_chain import check_heads, check_signatures, read_lines
 from .ledger_claims import compare_with_auditor, compare_with_plan, read_claims, read_mean, sent_values
-from .verification_report import Report, Row, Unverifiable, is_folder, parse_json, read_bytes, shown
-
-LOOSENESS = 1.10
-"""This verifier's ε is at most this many times the accountant's."""
-MAX_HEADER_BYTES = 2**24
-"""Bytes of a checkpoint's header that are read."""
+from .verification_report import Report, Row, Unverifiable, parse_json, read_bytes, shown
 
 
 class Ledger(NamedTuple):
@@ -81,7 +77,7 @@ def verify(
     expected |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
     checks: list[Callable[[], None]] = []
     with _reporting_doubts(report):
-        folder = path if is_folder(path) else None
+        folder = path if isdir(path) else None  # which never fails
         lines = read_lines(read_bytes(path / "ledger.jsonl" if folder else path), report)
         ledger = Ledger.of(lines)
         report.charges = ledger.charges.total()
@@ -155,7 +151,7 @@ def _check_checkpoint(path: Path, ledger: Ledger, report: Report) -> None:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(length, MAX_HEADER_BYTES)))
+            header = json.loads(file.read(min(length, 2**24)))
         state = json.loads(header["__metadata__"]["state"])
         size = prod(header["values"]["shape"])
         rounds = state["round"]
@@ -193,7 +189,7 @@ def _check_summary(path: Path, ledger: Ledger, report: Report) -> None:
         return
     if type(stated) not in (int, float) or not stated >= report.lower:
         report.wrong.append(f"summary.json states ε = {shown(stated)}: no ε below {report.lower:.4g} can be true")
-    elif stated < report.epsilon / LOOSENESS:
+    elif stated < report.epsilon / 1.10:  # at most so many times the accountant's
         raise Unverifiable(f"summary.json states ε = {stated:.6g}: this verifier can only confirm {report.epsilon:.6g}")
 
 
