@@ -1,13 +1,10 @@
 """Audits: they find what is planted, and nothing where there is nothing."""
 
-import torch
-
 from rqm import PBM, RQM, StochasticRounding
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 from rqm.related.mvu import private_table
 from rqm.related.randomized_response import RandomizedResponse
 
-torch.set_num_threads(1)  # tests share few cores
 SMALL_NOISE = {"scale": 1.0, "steps": 5, "bits": 6}
 """Additive noise whose tails can be measured."""
 ADDITIVE = [DiscreteGaussian(**SMALL_NOISE), Skellam(**SMALL_NOISE), Binomial(**SMALL_NOISE)]

@@ -1,5 +1,7 @@
 """ε that pairs of vectors attain: few coordinates against enumeration, many against Gaussians."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -8,14 +10,18 @@ from rqm.audit.attained import Pair, attained_epsilon, loss_events, pairs
 from rqm.audit.measurement import event_epsilons
 from rqm.bounds import gaussian_epsilon
 from rqm.mechanisms.additive import DiscreteGaussian
-from tests.verify.pmfs import joint
 
 DELTA = 1e-3
 
 
+def joint_pmfs(p, q, count):
+    """The pmfs of several coordinates, outcome by outcome."""
+    return [np.array([np.prod(outcome) for outcome in product(pmf, repeat=count)]) for pmf in (p, q)]
+
+
 def nested_events(p, q, count):
     """The probabilities of the events of the likeliest outcomes, all of them."""
-    p, q = (joint([pmf] * count) for pmf in (p, q))
+    p, q = joint_pmfs(p, q, count)
     order = np.argsort(-p / q, kind="stable")
     return np.cumsum(p[order]), np.cumsum(q[order])
 
@@ -37,11 +43,11 @@ def test_epsilon_of_few_coordinates_is_close_to_enumeration_and_never_above(coun
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_events_are_those_of_losses_above_a_threshold_but_for_rounding(count):
     p, q = random_pmfs(np.random.default_rng(count))
-    pmfs = [joint([pmf] * count) for pmf in (p, q)]
-    losses = np.log(pmfs[0] / pmfs[1])
+    joint = joint_pmfs(p, q, count)
+    losses = np.log(joint[0] / joint[1])
     thresholds, *events = loss_events(p, q, count)
     rounding = 1e-9 if count == 1 else count * (thresholds[0] - thresholds[1]) / 2
-    for pmf, probabilities in zip(pmfs, events, strict=True):
+    for pmf, probabilities in zip(joint, events, strict=True):
         for threshold, probability in list(zip(thresholds, probabilities, strict=True))[::7]:
             assert pmf[losses >= threshold + rounding].sum() - 1e-9 <= probability
             assert probability <= pmf[losses >= threshold - rounding].sum() + 1e-9

@@ -28,10 +28,11 @@ def test_the_command_runs_an_audit_and_names_what_is_wrong(tmp_path, capsys):
 @pytest.mark.slow
 def test_inversion_results_hold_scores_and_pictures(tmp_path):
     out = tmp_path / "inversion.json"
-    flags = ["--pictures", "1", "--clients", "2", "--iterations", "2"]
+    options = {"pictures": 1, "clients": 2, "iterations": 2}
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     assert suite.main(["inversion", *flags, "--out", str(out)]) == 0
     result = json.loads(out.read_text())
-    assert result["options"] == {"pictures": 1, "clients": 2, "iterations": 2}
+    assert result["options"] == options
     assert result["kinds"].keys() == result["pictures"].keys() - {"the picture"}
     assert all(len(row) == 1 for row in result["pictures"].values())
 

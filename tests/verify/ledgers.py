@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections import Counter
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -74,28 +73,6 @@ def witness_bytes(ledger):
     heads = hashes(ledger)
     rows = [{"ledger": heads[0], "lines": n, "head": head, "path": "x"} for n, head in enumerate(heads, start=1)]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-NOISE = {"mechanism": "discrete-gaussian", "clip": 1.0, "scale": 0.5, "steps": 511, "bits": 12}
-RECORDS = {"clip": 1.0, "batch": 200, "sampling_rate": 0.05}
-SILOS = {
-    "model": "own",
-    "dim": 500,
-    "mechanism": NOISE,
-    "clients": 4,
-    "rounds": 20,
-    "delta": 1e-6,
-    "transforms": {"l2_clip": 22.6, "rotate": True},
-    "records": RECORDS,
-}
-"""A plan of records."""
-
-
-def planned_ledger(plan, charges=(0,), **more):
-    """The accountant's ε of some rounds of a plan, and the ledger."""
-    mean = plan.private_mean()
-    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), **more)
-    return mean.account(Counter(charges)).epsilon, ledger_bytes(charges, description)
 
 
 LEDGER = ledger_bytes([0, 1, 2, 2, 3])

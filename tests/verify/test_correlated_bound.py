@@ -12,7 +12,7 @@ import pytest
 from rqm import CorrelatedNoise, Participation, StochasticRounding, private_mean
 from rqm.correlated.handover import gaussian_squared_mu
 from rqm.verify import epsilon_bound, verify
-from rqm.verify.correlated_bound import bits_ratio, participation_mu, path_ratio, shift_ratio
+from rqm.verify.correlated_bound import bits_ratio, participation_mu, path_ratio, path_weights, shift_ratio
 from rqm.verify.gaussian_bound import gaussian_epsilon
 from rqm.verify.integer_pmfs import end_pmfs, transient_noise
 from rqm.verify.ledger_claims import read_claims
@@ -21,14 +21,13 @@ from tests.correlated.enumeration import (
     always,
     bernoulli_sum,
     discrete_gaussian,
-    hockey_stick,
     joint_pmf,
     pmf_variance,
     smallest_mu,
     transient_only,
 )
 from tests.plans import make_plan
-from tests.verify.ledgers import NOISE, SILOS, change_mean, describe, ledger_bytes, planned_ledger
+from tests.verify.ledgers import change_mean, describe, ledger_bytes
 
 MECHANISM = StochasticRounding(clip=4 / 1024, levels=2, margin=8.3)
 
@@ -46,21 +45,17 @@ def claims_of(*args, **values):
 # -- transient noise of users ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("margin", "noise", "clients", "largest"),
-    [
-        (8.3, CorrelatedNoise(26.0), 1000, 1.04),
-        (33.0, CorrelatedNoise(26.0), 100, 1.06),
-        pytest.param(2.27, CorrelatedNoise(27.0, 1.0, 50), 1000, 1.05, marks=pytest.mark.slow),
-        (7.4, CorrelatedNoise(54.0, 1.5, 16), 100, 1.05),
-    ],
-)
-def test_mu_of_wide_noise_is_nearly_that_of_gaussians(margin, noise, clients, largest):
+def gaussian_mu(claims, honest, window):
+    """μ if all noise were Gaussian."""
+    squared_mu = path_weights(0.0, honest * claims.noise["transient_std"] ** 2, 1, honest / 4, window)[-1][2]
+    return sqrt(claims.squared_length * squared_mu) / (1 + claims.mechanism["margin"])
+
+
+@pytest.mark.parametrize(("margin", "noise", "clients", "ratio"), [(8.3, 26.0, 1000, 1.04), (33.0, 26.0, 100, 1.06)])
+def test_mu_of_wide_noise_is_nearly_that_of_gaussians(margin, noise, clients, ratio):
     claims = claims_of(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
-    variances = clients * noise.residual_std**2, clients * noise.transient_std**2
-    exact = gaussian_squared_mu(34, *variances, noise.gain, clients / 4)
-    ratio = participation_mu(claims, clients, 1e-10) / (sqrt(exact * claims.squared_length) / (1 + margin))
-    assert 1 < ratio < largest
+    mu = participation_mu(claims, clients, 1e-10)
+    assert 1 < mu / gaussian_mu(claims, clients, 34) < ratio
 
 
 @pytest.mark.parametrize(("clients", "margin", "std"), [(2, 1.0, 0.6), (3, 0.3, 0.5), (4, 3.0, 0.5), (4, 1.0, 0.7)])
@@ -114,6 +109,21 @@ def test_the_ratio_of_bits_dominates_that_of_every_input(number):
 
 
 # -- a part of the noise is residual --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clients", "margin", "noise"),
+    [
+        pytest.param(1000, 2.27, CorrelatedNoise(27.0, 1.0, 50), marks=pytest.mark.slow),
+        (100, 7.4, CorrelatedNoise(54.0, 1.5, 16)),
+    ],
+)
+def test_mu_with_residual_noise_is_nearly_that_of_gaussians(clients, margin, noise):
+    claims = claims_of(StochasticRounding(clip=4 / 1024, levels=2, margin=margin), noise, 34, clients=clients)
+    variances = clients * noise.residual_std**2, clients * noise.transient_std**2
+    exact = gaussian_squared_mu(34, *variances, noise.gain, clients / 4)
+    ratio = participation_mu(claims, clients, 1e-10) / (sqrt(exact * claims.squared_length) / (1 + margin))
+    assert 1 < ratio < 1.05
 
 
 def two_rounds_pmf(residual, transient, gain, bits, user_bit):
@@ -261,16 +271,27 @@ def test_epsilon_of_a_run_that_is_not_finished_is_that_of_the_accountant(
 # -- records in a fixed order ---------------------------------------------------------------------
 
 
-NARROW_NOISE = NOISE | {"scale": 0.2, "bits": 15}
-ORDERED = SILOS | {"mechanism": NARROW_NOISE, "records": {"clip": 1.0, "batch": 200}}
-ORDERED |= {"min_separation": 8, "noise": 200.0}
+NOISE = {"mechanism": "discrete-gaussian", "clip": 1.0, "scale": 0.2, "steps": 511, "bits": 15}
+SILOS = {
+    "model": "own",
+    "dim": 500,
+    "mechanism": NOISE,
+    "clients": 4,
+    "rounds": 20,
+    "delta": 1e-6,
+    "transforms": {"l2_clip": 22.6, "rotate": True},
+    "records": {"clip": 1.0, "batch": 200},
+    "min_separation": 8,
+    "noise": 200.0,
+}
 
 
 def silo_report(verify_bytes, charges, **changes):
     """The accountant's ε, and the verifier's report."""
-    plan = make_plan(**ORDERED | changes)
-    stated, ledger = planned_ledger(plan, charges, users=plan.participation.clients)
-    return stated, verify_bytes(ledger)
+    plan = make_plan(**SILOS | changes)
+    mean = plan.private_mean()
+    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
+    return mean.account(dict.fromkeys(charges, 1)).epsilon, verify_bytes(ledger_bytes(charges, description))
 
 
 @pytest.mark.parametrize(
@@ -281,9 +302,9 @@ def silo_report(verify_bytes, charges, **changes):
         {"clients": 8, "min_survivors": 7},
         {"neighboring": "replace-one"},
         {"min_separation": 40, "rounds": 40},
-        {"dim": 10**6, "mechanism": NARROW_NOISE | {"clip": 0.1, "scale": 2.0, "steps": 255, "bits": 14}},
+        {"dim": 10**6, "mechanism": NOISE | {"clip": 0.1, "scale": 2.0, "steps": 255, "bits": 14}},
         pytest.param(
-            {"dim": 10**6, "mechanism": NARROW_NOISE | {"clip": 0.1, "scale": 2.0, "bits": 15}}, marks=pytest.mark.slow
+            {"dim": 10**6, "mechanism": NOISE | {"clip": 0.1, "scale": 2.0, "bits": 15}}, marks=pytest.mark.slow
         ),
     ],
 )
@@ -315,10 +336,30 @@ def test_beside_no_honest_silo_only_residual_noise_counts(verify_bytes):
     ],
 )
 def test_correlated_noise_of_records_without_a_bound_is_not_verified(verify_bytes, changes, message):
-    description = change_mean(describe(make_plan(**ORDERED).private_mean()), **changes)
+    description = change_mean(describe(make_plan(**SILOS).private_mean()), **changes)
     report = verify_bytes(ledger_bytes(range(3), description))
     assert (report.status, report.epsilon) == ("cannot verify", None)
     assert any(re.search(message, doubt) for doubt in report.unsure), report.unsure
+
+
+def record_run_pmf(first, rounds, residual, transient):
+    """The pmf of all sums, y_t = R_t + F_t − F_{t−1} and in the first the record's steps; the last F_t is shown.
+
+    Args:
+        first: The pmf of the steps of the first round.
+        rounds: The number of rounds.
+        residual: The pmf of R_t.
+        transient: The pmf of F_t.
+    """
+    state, reach = np.ones((1, 1)), len(transient) // 2
+    for index in range(rounds):
+        added = np.convolve(residual, first) if index == 0 else residual
+        next_state = np.zeros((len(state), len(added) + 4 * reach, len(transient)))
+        for previous, (current, probability) in product(range(state.shape[1]), enumerate(transient)):
+            start = 2 * reach + current - (previous if index else 0)
+            next_state[:, start : start + len(added), current] += probability * state[:, previous, None] * added
+        state = next_state.reshape(-1, len(transient))
+    return state.ravel()
 
 
 RESIDUAL, WIDE, NARROW = (
@@ -329,18 +370,22 @@ RESIDUAL, WIDE, NARROW = (
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_no_run_of_silos_is_easier_to_tell_apart(rounds):
-    """Up to the next round of the record; and the bound is nearly reached. The last noise is shown."""
-    transient = WIDE if rounds < 3 else NARROW
-    others = [[RESIDUAL]] * rounds + [[np.ones(1)]]
-    scheme = Scheme(transient_only(transient), [1] * rounds + [0], others)
-    runs = joint_pmf(scheme, [{0: always(step)} for step in (0.0, 1.0)])
+    """Up to the next round of the record; and the bound is nearly reached."""
+    transient, epsilons = WIDE if rounds < 3 else NARROW, np.linspace(0, 5, 41)
+    runs = [record_run_pmf(first, rounds, RESIDUAL, transient) for first in (np.eye(2)[0], np.eye(2)[1])]
+    exact = _deltas(*runs, epsilons)
     ratio, _ = path_ratio(shift_ratio(RESIDUAL, pmf_variance(RESIDUAL)), pmf_variance(RESIDUAL), transient, rounds)
     noise, shifted = (ratio.bit_sum_pmf(probability) for probability in (0, 1))
-    exact, bound = (
-        [hockey_stick(*pair, epsilon) for epsilon in np.linspace(0, 5, 41)] for pair in (runs, (noise, shifted))
-    )
-    assert (np.array(exact) <= np.array(bound) + 1e-12).all()
+    bound = _deltas(noise, shifted, epsilons)
+    assert (exact <= bound + 1e-12).all()
     assert exact[0] > 0.9 * bound[0]
+
+
+def _deltas(p, q, epsilons):
+    is_possible = (p > 0) | (q > 0)
+    p, q = p[is_possible], q[is_possible]
+    pairs = ((p, q), (q, p))
+    return np.array([max(np.maximum(a - np.exp(eps) * b, 0).sum() for a, b in pairs) for eps in epsilons])
 
 
 def test_without_other_honest_clients_there_is_no_mu():

@@ -2,6 +2,7 @@
 
 import random
 from functools import reduce
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from rqm.verify.integer_pmfs import (
     unbounded_noise,
 )
 from rqm.verify.verification_report import Unverifiable
-from tests.verify.pmfs import noise_sum
+from tests.verify.pmfs import modular_sum, noise_sum
 
 
 @pytest.mark.parametrize("levels", [2, 4, 6, 16, 64])
@@ -103,3 +104,11 @@ def test_every_sum_of_others_is_a_block_and_independent_noise(others):
             for a in range(missing + 1)
             if (b := missing - a) >= 0
         )
+
+
+def test_sums_modulo_are_of_the_right_numbers():
+    pmf = np.array([0.5, 0.25, 0.25, 0.0])
+    exact = np.zeros(4)
+    for outcomes in product(range(4), repeat=3):
+        exact[sum(outcomes) % 4] += np.prod(pmf[list(outcomes)])
+    assert modular_sum(pmf, 3) == pytest.approx(exact)

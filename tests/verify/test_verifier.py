@@ -155,29 +155,38 @@ def test_an_epsilon_of_other_releases_is_not_confirmed(tmp_path, wrong):
 
 # -- runs of all methods --------------------------------------------------------------------------
 
-CLIENT = {"work": "local", "steps": 2, "batch": 4}
-RUN = {
-    "model": "own",
-    "mechanism": StochasticRounding(clip=0.8, margin=9.0, levels=2),
-    "clients": 8,
-    "rounds": 3,
-    "evaluate_every": 3,
-    "client": CLIENT,
-    "server": {"optimizer": "sgd", "rate": 0.1},
-    "transforms": {"l2_clip": 1.0, "rotate": True},
-}
-ADAPT = {"adapt": {"quantile": 0.5, "rate": 0.2, "start": 0.3, "share": 0.1}}
-FEDAQ = {"client": CLIENT | {"work": "fedaq"}}
+PLAN = make_plan(
+    model="own",
+    mechanism=StochasticRounding(clip=0.8, margin=9.0, levels=2),
+    clients=8,
+    rounds=3,
+    evaluate_every=3,
+    client={"work": "local", "steps": 2, "batch": 4},
+    server={"optimizer": "sgd", "rate": 0.1},
+    transforms={"l2_clip": 1.0, "rotate": True},
+)
+ADAPT = {"quantile": 0.5, "rate": 0.2, "start": 0.3, "share": 0.1}
+
+
+def with_values(**values):
+    table = {**PLAN.to_dict(), **values}
+    return make_plan(**{name: value for name, value in table.items() if value is not None})
+
+
+def with_work(work, **values):
+    return with_values(client={**PLAN.to_dict()["client"], "work": work}, **values)
+
+
 RUNS = {
-    "vqSGD": {"mechanism": VQSGD(epsilon=8.0)},
-    "vqSGD, real": {"mechanism": VQSGD(epsilon=8.0), "secagg": "real"},
-    "local vqSGD": {"mechanism": VQSGD(epsilon=3.0, local=True), "honest_clients": 1},
-    "adaptive clip": ADAPT,
-    "adaptive clip, zero-out": ADAPT | {"neighboring": "zero-out"},
-    "adaptive clip, real": ADAPT | {"secagg": "real"},
-    "FedCOMGATE": {"client": CLIENT | {"work": "fedcomgate"}},
-    "FedAQ": FEDAQ,
-    "FedAQ, adaptive clip": FEDAQ | ADAPT,
+    "vqSGD": with_values(mechanism=VQSGD(epsilon=8.0)),
+    "vqSGD, real": with_values(mechanism=VQSGD(epsilon=8.0), secagg="real"),
+    "local vqSGD": with_values(mechanism=VQSGD(epsilon=3.0, local=True), honest_clients=1),
+    "adaptive clip": with_values(adapt=ADAPT),
+    "adaptive clip, zero-out": with_values(adapt=ADAPT, neighboring="zero-out"),
+    "adaptive clip, real": with_values(adapt=ADAPT, secagg="real"),
+    "FedCOMGATE": with_work("fedcomgate"),
+    "FedAQ": with_work("fedaq"),
+    "FedAQ, adaptive clip": with_work("fedaq", adapt=ADAPT),
 }
 
 
@@ -187,7 +196,7 @@ def trained(plan, folder):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_verified_as_it_was_charged(name, tmp_path):
-    summary = trained(make_plan(**RUN | RUNS[name]), tmp_path / "run")
+    summary = trained(RUNS[name], tmp_path / "run")
     report = verify(tmp_path / "run", dim=summary["parameters"])
     assert (report.wrong, report.unsure) == ([], [])
     guarantee, _ = account_ledger(tmp_path / "run")
@@ -200,7 +209,7 @@ def test_a_run_is_verified_as_it_was_charged(name, tmp_path):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_round_is_on_the_disk_before_clients_are_asked(name, tmp_path, monkeypatch):
     """And one that the budget does not pay for is not asked for."""
-    plan, charges = make_plan(**RUN | RUNS[name]), []
+    plan, charges = RUNS[name], []
     one_round = plan.private_mean(51).account({0: 1}).epsilon
     secure_sum = ProtocolSum if plan.secagg == "real" else IdealSum
     reveal = secure_sum.reveal
