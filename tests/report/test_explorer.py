@@ -14,7 +14,7 @@ from rqm.accounting.calibration import coordinate_clip, gaussian_noise
 from rqm.accounting.participation import charge_counts
 from rqm.accounting.release import Release
 from rqm.bounds import gaussian_deltas, gaussian_mu
-from rqm.report.explorer import INPUTS, ORDERS, build_explorer, mechanism_table, mechanism_tables
+from rqm.report.explorer import PLOTTED_INPUTS, PLOTTED_ORDERS, build_explorer, mechanism_table, mechanism_tables
 from tests.browser import chromium
 from tests.commands import rqm
 
@@ -75,9 +75,9 @@ def test_command_writes_and_opens(tmp_path, monkeypatch):
 )
 def test_tables_have_the_pmf_and_certified_divergences(mechanism):
     table = mechanism_table(mechanism)
-    np.testing.assert_allclose(table["pmfs"], mechanism.pmf(INPUTS), rtol=1e-3)
-    np.testing.assert_allclose(mechanism.pmf(-INPUTS), mechanism.pmf(INPUTS)[:, ::-1], atol=1e-12)
-    certified = np.array([bound.upper for bound in renyi(mechanism, ORDERS, 1)])
+    np.testing.assert_allclose(table["pmfs"], mechanism.pmf(PLOTTED_INPUTS), rtol=1e-3)
+    np.testing.assert_allclose(mechanism.pmf(-PLOTTED_INPUTS), mechanism.pmf(PLOTTED_INPUTS)[:, ::-1], atol=1e-12)
+    certified = np.array([bound.upper for bound in renyi(mechanism, PLOTTED_ORDERS, 1)])
     assert (table["renyi"] >= certified * (1 - 1e-8)).all()
     assert (table["renyi"] <= certified * 1.001).all()
 
@@ -217,7 +217,7 @@ def test_sliders_choose_the_table(page):
         for x in (-7, 4):
             page.fill("#x", str(x))
             table = mechanism["tables"][position]
-            assert f"≤ {table['renyi'][ORDERS.index(inf)]}" in page.inner_text("#mechanism-table")
+            assert f"≤ {table['renyi'][PLOTTED_ORDERS.index(inf)]}" in page.inner_text("#mechanism-table")
             titles = page.locator("#pmf-chart title").all_text_contents()
             shown = [float(title.split(": ")[1]) for title in titles]
             assert shown == table["pmfs"][abs(x)][:: 1 if x > 0 else -1]
@@ -225,8 +225,8 @@ def test_sliders_choose_the_table(page):
 
 def test_it_opens_with_the_papers_mechanism(page):
     bound = renyi(RQM(), 2, 1).upper
-    assert f"≤ {mechanism_table(RQM())['renyi'][ORDERS.index(2)]}" in page.inner_text("#mechanism-table")
-    assert mechanism_table(RQM())["renyi"][ORDERS.index(2)] == pytest.approx(bound, rel=1e-3)
+    assert f"≤ {mechanism_table(RQM())['renyi'][PLOTTED_ORDERS.index(2)]}" in page.inner_text("#mechanism-table")
+    assert mechanism_table(RQM())["renyi"][PLOTTED_ORDERS.index(2)] == pytest.approx(bound, rel=1e-3)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

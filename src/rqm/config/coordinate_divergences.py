@@ -3,7 +3,7 @@
 from rqm.config.plan import Plan
 from rqm.core.base import MAX_CLIENTS_WITH_INTERIOR_LEVELS
 
-ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+DIVERGENCE_ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
 def has_leak(plan: Plan) -> bool:
@@ -12,7 +12,7 @@ def has_leak(plan: Plan) -> bool:
     return plan.mechanism.has_integer_messages and plan.transforms.l2_clip is None and is_small
 
 
-def leak(plan: Plan, orders: list[float] = ORDERS) -> dict[str, list[float]] | None:
+def leak(plan: Plan, orders: list[float] = DIVERGENCE_ORDERS) -> dict[str, list[float]] | None:
     """Rényi divergences of one coordinate in one round, as it is deployed.
 
     Args:

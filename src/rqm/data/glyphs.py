@@ -18,7 +18,7 @@ from rqm._util.checks import whole
 from rqm._util.threads import usable_cores
 from rqm.data.class_names import CHARACTERS
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.data.readers import SIDE
+from rqm.data.readers import IMAGE_SIDE
 
 FONTS = [
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -48,7 +48,7 @@ def glyphs(seed: int = 0, writers: int = 3400, test_writers: int = 340) -> Feder
     counts = picture_counts(seed, whole("writers", writers, 1))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     # The system allocates a page when it is first written, so pictures that are never drawn take no memory.
-    images = np.zeros((offsets[-1], SIDE, SIDE), dtype=np.uint8)
+    images = np.zeros((offsets[-1], IMAGE_SIDE, IMAGE_SIDE), dtype=np.uint8)
     labels = np.zeros(offsets[-1], dtype=np.int64)
 
     @cache
@@ -102,9 +102,11 @@ def draw(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], npt
     affine[:, 1, 0], affine[:, 1, 1] = -np.sin(angle), np.cos(angle) / height
     affine[:, :, :2] *= (1 + 0.04 * jitter[:, 3])[:, None, None]
     affine[:, :, 2] = shift + 0.03 * jitter[:, 1:3]
-    grid = functional.affine_grid(torch.from_numpy(affine).float(), [count, 1, SIDE, SIDE], align_corners=False)
+    grid = functional.affine_grid(
+        torch.from_numpy(affine).float(), [count, 1, IMAGE_SIDE, IMAGE_SIDE], align_corners=False
+    )
     distortion = torch.from_numpy(rng.normal(0, distortion_std, size=(count, 2, 5, 5))).float()
-    distortion = functional.interpolate(distortion, size=(SIDE, SIDE), mode="bicubic", align_corners=True)
+    distortion = functional.interpolate(distortion, size=(IMAGE_SIDE, IMAGE_SIDE), mode="bicubic", align_corners=True)
     characters = templates(int(rng.integers(len(FONTS))))[torch.from_numpy(labels)]
     ink = functional.grid_sample(characters, grid + distortion.permute(0, 2, 3, 1), align_corners=False)[:, 0]
     ink = ((ink - threshold) * contrast + 0.5).clamp(0, 1)

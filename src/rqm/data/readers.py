@@ -32,7 +32,7 @@ SMALL_BYTES = 2**26
 PARSED_JSON_RATIO = 8
 """A JSON file of numbers takes about this multiple of its size when it is parsed."""
 
-SIDE = 28
+IMAGE_SIDE = 28
 
 Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
@@ -195,7 +195,9 @@ def read_leaf(path: Path) -> Examples:
         parts = []
         for user in dict.fromkeys(content["users"]):
             data = content["user_data"][user]
-            parts.append(_writer_examples(user, np.asarray(data["x"]), np.asarray(data["y"]), (SIDE * SIDE,)))
+            parts.append(
+                _writer_examples(user, np.asarray(data["x"]), np.asarray(data["y"]), (IMAGE_SIDE * IMAGE_SIDE,))
+            )
         return concatenate(parts)
 
 
@@ -227,7 +229,7 @@ def read_tff(path: Path) -> Examples:
             for array in (pixels, labels):
                 size += array.dtype.itemsize * max(array.size, prod(array.chunks or ()))
             check_unpacked(path, size)
-            parts.append(_writer_examples(name, pixels, labels[()].reshape(-1), (SIDE, SIDE)))
+            parts.append(_writer_examples(name, pixels, labels[()].reshape(-1), (IMAGE_SIDE, IMAGE_SIDE)))
         return concatenate(parts)
 
 
@@ -237,13 +239,13 @@ def _writer_examples(name: str, pixels: Any, labels: Array, shape: tuple[int, ..
     error = ValueError(f"writer {_short(name)} must have pictures of {sides} numbers from 0 to 1, each with a label")
     if pixels.shape != (labels.size, *shape) or labels.ndim != 1:
         raise error
-    images = np.empty((labels.size, SIDE, SIDE), dtype=np.uint8)
+    images = np.empty((labels.size, IMAGE_SIDE, IMAGE_SIDE), dtype=np.uint8)
     size = 2**12  # pictures that are converted at a time
     for start in range(0, labels.size, size):
         chunk = pixels[start : start + size]
         if not ((chunk >= 0) & (chunk <= 1)).all():
             raise error
-        images[start : start + size] = np.rint(255 * (1 - chunk)).reshape(-1, SIDE, SIDE)
+        images[start : start + size] = np.rint(255 * (1 - chunk)).reshape(-1, IMAGE_SIDE, IMAGE_SIDE)
     return Examples(images, _integers(labels), np.full(labels.size, name))
 
 
@@ -287,7 +289,7 @@ def read_parquet(path: Path) -> Examples:
     ):
         metadata = file.metadata
         size = sum(abs(metadata.row_group(index).total_byte_size) for index in range(metadata.num_row_groups))
-        check_unpacked(path, max(size, SIDE * SIDE * metadata.num_rows))
+        check_unpacked(path, max(size, IMAGE_SIDE * IMAGE_SIDE * metadata.num_rows))
         rows: list[tuple[Images, int, str]] = []
         for batch in file.iter_batches(batch_size=1024, columns=names):
             for values in zip(batch["image"], batch["writer_id"], batch["character"], strict=True):
@@ -304,7 +306,7 @@ def read_parquet(path: Path) -> Examples:
 def _decode_png(pillow: Any, content: bytes, row: int) -> Images:
     """A picture of 28×28 gray pixels, black on white. Larger ones are refused before they are unpacked."""
     with pillow.open(io.BytesIO(content), formats=["PNG"]) as picture:
-        if picture.size != (SIDE, SIDE) or picture.mode not in ("L", "1"):
+        if picture.size != (IMAGE_SIDE, IMAGE_SIDE) or picture.mode not in ("L", "1"):
             raise ValueError(f"the picture in row {row} is {picture.size} {picture.mode}: must be 28×28 gray")
         return 255 - np.asarray(picture.convert("L"))
 
@@ -345,7 +347,7 @@ def read_emnist_mat(path: Path) -> tuple[Examples, Examples]:
 
 def _mat_examples(record: dict[str, Array]) -> Examples:
     """The examples of the structure `train` or `test`."""
-    images = np.ascontiguousarray(record["images"].T.reshape(SIDE, SIDE, -1).transpose(2, 1, 0))
+    images = np.ascontiguousarray(record["images"].T.reshape(IMAGE_SIDE, IMAGE_SIDE, -1).transpose(2, 1, 0))
     return _examples(images, record["labels"].reshape(-1), _integers(record["writers"].reshape(-1)))
 
 

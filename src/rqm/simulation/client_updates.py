@@ -415,7 +415,7 @@ class SiloUpdates(ClientUpdates):
         return mean * (self.silos / self.plan.records.batch)
 
 
-CLASSES: dict[type[BaseMean], type[ClientUpdates]] = {PrivateMean: UserUpdates, PrivateRecordMean: SiloUpdates}
+UPDATE_CLASSES: dict[type[BaseMean], type[ClientUpdates]] = {PrivateMean: UserUpdates, PrivateRecordMean: SiloUpdates}
 """What clients compute, by the class of the private mean."""
 
 
@@ -427,4 +427,4 @@ def client_updates_for(mean: BaseMean, *arguments: Any, **options: Any) -> Clien
         *arguments: See `ClientUpdates`.
         **options: See `ClientUpdates`.
     """
-    return CLASSES[type(mean)](mean, *arguments, **options)
+    return UPDATE_CLASSES[type(mean)](mean, *arguments, **options)

@@ -25,8 +25,30 @@ from .integer_pmfs import LONG, TAIL, Array, end_pmfs, missing_from_sum, modular
 from .ledger_claims import AFFINE, Claims
 from .verification_report import Unverifiable
 
-ORDERS: tuple[float, ...] = (1.25, 1.5, 1.75, 2, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 8, 9, 10, 11, 12, 14)
-ORDERS += (16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512)
+RENYI_ORDERS: tuple[float, ...] = (
+    1.25,
+    1.5,
+    1.75,
+    2,
+    3,
+    3.25,
+    3.5,
+    3.75,
+    4,
+    4.5,
+    5,
+    5.5,
+    6,
+    6.5,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    14,
+)
+RENYI_ORDERS += (16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512)
 """Rényi orders."""
 FEW_COORDINATES = 1000
 """Coordinates of all releases up to which privacy losses are composed."""
@@ -156,9 +178,9 @@ def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int],
 
     # Of most orders, one cohort is enough to see that they are not the best.
     likeliest = max(parts, key=lambda part: part[0])
-    lower = {alpha: bound(alpha, [likeliest]) for alpha in ORDERS}
+    lower = {alpha: bound(alpha, [likeliest]) for alpha in RENYI_ORDERS}
     smallest = inf
-    for alpha in sorted(ORDERS, key=lower.__getitem__):
+    for alpha in sorted(RENYI_ORDERS, key=lower.__getitem__):
         if lower[alpha] < smallest:
             smallest = min(smallest, bound(alpha, parts))
     return max(0.0, smallest) * SLACK

@@ -17,10 +17,18 @@ TABLES: dict[str, set[str]] = {
     "server": {"optimizer", "rate", "momentum", "schedule"},
 }
 """Tables of a plan, and the names in each."""
-PLAN = {"data", "model", "dropout", "dim", "mechanism", "noise", "examples", "lost", "delta", "budget_epsilon"}
-PLAN |= {"secagg", "seed", "device", "evaluate_every", "checkpoint_every", "records", "adapt", *TABLES}
-WHO = {"clients", "rounds", "population", "sampling", "max_participations", "min_separation", "min_survivors"}
-WHO |= {"adversary", "neighboring", "unit", "honest_clients", "honest_fraction"}
+PLAN_NAMES = {"data", "model", "dropout", "dim", "mechanism", "noise", "examples", "lost", "delta", "budget_epsilon"}
+PLAN_NAMES |= {"secagg", "seed", "device", "evaluate_every", "checkpoint_every", "records", "adapt", *TABLES}
+PARTICIPATION_NAMES = {
+    "clients",
+    "rounds",
+    "population",
+    "sampling",
+    "max_participations",
+    "min_separation",
+    "min_survivors",
+}
+PARTICIPATION_NAMES |= {"adversary", "neighboring", "unit", "honest_clients", "honest_fraction"}
 """Who takes part and what is assumed of the adversary: the same names in a mean and in a plan."""
 VECTORS = {"gradient": 1, "local": 1, "fedcomgate": 1, "fedaq": 2}
 """How many vectors of the model's length a client sends, for each kind of work."""
@@ -77,14 +85,14 @@ MEAN = {
 """What this verifier computes with, of the names of a mean that it checks one by one."""
 ADDITIVE = ("discrete-gaussian", "skellam", "binomial")
 AFFINE = ("rounding", "rqm", "pbm", "vqsgd")
-ROUNDING = {"clip": _real(1e280), "margin": _real(1e300, 0.0), "levels": _whole(2**16, 2)}
+ROUNDING_PARAMETERS = {"clip": _real(1e280), "margin": _real(1e300, 0.0), "levels": _whole(2**16, 2)}
 NOISE = {"clip": _real(1e280), "scale": _real(1e300), "steps": _whole(2**14), "bits": _whole(16)}
 KEEP = Allowed("one probability, or one for each inner level", lambda value: type(value) in (float, list))
-PARAMETERS: dict[str, dict[str, Allowed]] = {
+MECHANISM_PARAMETERS: dict[str, dict[str, Allowed]] = {
     "gaussian": {"noise_multiplier": _real(1e150), "local": _one_of(True, False)},
-    "rounding": ROUNDING,
+    "rounding": ROUNDING_PARAMETERS,
     "rqm": {
-        **ROUNDING,
+        **ROUNDING_PARAMETERS,
         "levels": _whole(1024, 2),
         "keep": KEEP,
     },
@@ -294,11 +302,11 @@ def read_claims(description: Row) -> Claims:
     _check_each(mean, MEAN)
     mechanism = mean["mechanism"]
     kind = mechanism.get("mechanism") if isinstance(mechanism, dict) else None
-    if not isinstance(kind, str) or kind not in PARAMETERS:
+    if not isinstance(kind, str) or kind not in MECHANISM_PARAMETERS:
         raise Unverifiable(f"mechanism = {shown(kind)}: this verifier has no bound for it")
-    if set(mechanism) - {"mechanism"} != set(PARAMETERS[kind]):
+    if set(mechanism) - {"mechanism"} != set(MECHANISM_PARAMETERS[kind]):
         raise Unverifiable(f"mechanism: has the parameters {shown(sorted(mechanism))}, which are not those of {kind}")
-    _check_each(mechanism, PARAMETERS[kind])
+    _check_each(mechanism, MECHANISM_PARAMETERS[kind])
     noise = mean["noise"]
     if noise is not None:
         if not isinstance(noise, dict) or set(noise) != set(CORRELATED):
@@ -478,7 +486,7 @@ def compare_with_auditor(description: Row, expected: Row, report: Report) -> Non
 
 def _is_plan(plan: Row) -> bool:
     """Whether all names are those of a plan, and of its tables."""
-    if set(plan) != PLAN | WHO:
+    if set(plan) != PLAN_NAMES | PARTICIPATION_NAMES:
         return False
     for name, names in TABLES.items():
         if not isinstance(plan[name], dict) or set(plan[name]) != names:
@@ -509,7 +517,7 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
         raise Unverifiable(f"{where} does not say what a plan says as this verifier knows it")
     records = plan["records"]
     adapt = plan["adapt"]
-    planned = {name: plan[name] for name in WHO | {"mechanism", "noise", "delta"}} | plan["transforms"]
+    planned = {name: plan[name] for name in PARTICIPATION_NAMES | {"mechanism", "noise", "delta"}} | plan["transforms"]
     planned["dim"] = sent_values(plan, plan["dim"])
     planned["record_clip"] = None if records is None else records["clip"]
     planned["sampling_rate"] = None if records is None else records.get("sampling_rate")

@@ -20,8 +20,8 @@ from rqm.mechanisms.rqm import RQM
 from rqm.mechanisms.stochastic_rounding import StochasticRounding
 from rqm.report.html_document import html_document
 
-ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, inf)
-INPUTS = np.linspace(0, 1, 11)
+PLOTTED_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, inf)
+PLOTTED_INPUTS = np.linspace(0, 1, 11)
 """In clips. The pmf of −x is that of x in reverse."""
 MECHANISMS: tuple[tuple[str, Callable[..., DiscreteMechanism], dict[str, tuple[float, ...]]], ...] = (
     (
@@ -65,7 +65,7 @@ def mechanism_tables() -> dict[str, Any]:
         settings = product(*parameters.values())
         tables = [mechanism_table(make(**dict(zip(parameters, values, strict=True)))) for values in settings]
         mechanisms.append({"name": name, "parameters": parameters, "tables": tables})
-    return {"orders": [None if alpha == inf else alpha for alpha in ORDERS], "mechanisms": mechanisms}
+    return {"orders": [None if alpha == inf else alpha for alpha in PLOTTED_ORDERS], "mechanisms": mechanisms}
 
 
 def mechanism_table(mechanism: DiscreteMechanism) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def mechanism_table(mechanism: DiscreteMechanism) -> dict[str, Any]:
         "bits": mechanism.bits,
         "variance": _round(mechanism.variance_max),
         "outputs": [_round(value) for value in mechanism.grid.values],
-        "pmfs": [[_round(probability) for probability in pmf] for pmf in mechanism.pmf(INPUTS)],
-        "renyi": [_round_up(bound.upper) for bound in renyi(mechanism, ORDERS, 1)],
+        "pmfs": [[_round(probability) for probability in pmf] for pmf in mechanism.pmf(PLOTTED_INPUTS)],
+        "renyi": [_round_up(bound.upper) for bound in renyi(mechanism, PLOTTED_ORDERS, 1)],
     }
 
 
