@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup  ## train a classifier of 62 characters with ε ≤ 8 for every user, beside the noise-free one (two minutes)
 	$(BIN)/rqm train demo --sweep --out out/demo
 	@echo "Look at out/demo/report.html; the numbers are in out/demo/summary.json."
-	@echo "Next: your own model, in five lines of the README. (The paper's own setting, whose ε is per number and promises a person nothing: $(BIN)/rqm train glyphs --sweep --out out/paper)"
+	@echo "Next: your own model, in five lines of the README. (The paper's own setting, whose ε is per coordinate and protects no user: $(BIN)/rqm train glyphs --sweep --out out/paper)"
 
 test: lint  ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
@@ -41,7 +41,7 @@ lint: setup  ## ruff and mypy
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy --no-error-summary
 
-format: setup  ## rewrite the code in the house style
+format: setup  ## format the code
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --fix --quiet .
 
