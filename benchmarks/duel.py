@@ -49,13 +49,14 @@ try:
     from rqm.data.federated_data import Clients, FederatedData
 except ImportError:
     from rqm.data.clients import Clients, FederatedData
-from rqm.config.plan import Transforms
 from rqm.secagg import Params
 from rqm.secagg.local import aggregate
 try:
+    from rqm.config.plan import Transforms
     from rqm.simulation.loop import RunState
 except ImportError:
-    from rqm.simulation.trainer import Trainer as RunState
+    from rqm.plan.plan import Transforms
+    from rqm.training.trainer import Trainer as RunState
 
 is_old = not hasattr(rqm, "Participation")
 OLD = {"max_participations": "participations", "adversary": "observer", "sampling": None}
