@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from rqm.data.class_names import CHARACTERS
-from rqm.data.glyphs import FONTS, draw, glyphs, picture_counts, templates
+from rqm.data.glyphs import FONTS, character_bitmaps, draw, glyphs, picture_counts
 
 
 def test_glyphs_follow_from_their_seed():
@@ -18,7 +18,7 @@ def test_glyphs_follow_from_their_seed():
 
 def test_every_font_draws_every_character():
     for font in range(len(FONTS)):
-        drawn = templates(font)
+        drawn = character_bitmaps(font)
         assert drawn.shape == (62, 1, 64, 64)
         assert (drawn.amax(dim=(1, 2, 3)) > 0.5).all(), FONTS[font]
         distinct = {bytes((picture > 0.5).numpy()) for picture in drawn}

@@ -1,7 +1,7 @@
 import pytest
 
 from rqm import RQM, Noiseless, renyi
-from rqm.config.coordinate_divergences import DIVERGENCE_ORDERS, has_leak, leak
+from rqm.config.coordinate_divergences import DIVERGENCE_ORDERS, has_coordinate_divergences, leak
 from rqm.config.plan import Transforms
 from rqm.report.plots import plot_curves, save
 from tests.plans import make_plan
@@ -46,7 +46,7 @@ def test_divergences_are_the_certified_and_the_papers():
 
 @pytest.mark.parametrize("name", ["plain", "clipped"])
 def test_divergences_are_left_out_where_they_say_nothing(name):
-    assert not has_leak(PLANS[name])
+    assert not has_coordinate_divergences(PLANS[name])
     assert len(plotted_lines(plot_curves(make_curves([name])))) == 2
 
 

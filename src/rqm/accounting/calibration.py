@@ -64,7 +64,7 @@ class Target:
         self.threat_model.check(self.participation)
 
     @property
-    def unit_clip(self) -> float:
+    def privacy_unit_clip(self) -> float:
         """The clip of what one unit of privacy contributes."""
         return self.l2_clip
 
@@ -172,7 +172,7 @@ class RecordTarget(Target):
     sampling_rate: float | None = None
 
     @property
-    def unit_clip(self) -> float:
+    def privacy_unit_clip(self) -> float:
         """The clip of a record's vector."""
         return self.record_clip
 
@@ -393,7 +393,7 @@ def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: Co
     if first.vector_mechanism is not None:  # its noise does not depend on the clip
         return 0.1
     question = target.question(target.release(first, noise))
-    needed = question.release.sensitivity(question.neighboring) / target.unit_clip / target.gaussian_noise()
+    needed = question.release.sensitivity(question.neighboring) / target.privacy_unit_clip / target.gaussian_noise()
     honest, window = target.honest, target.participation.window
 
     def estimated(extra: float) -> float:
@@ -417,7 +417,7 @@ def noise_over_gaussian(mechanism: Mechanism, target: Target) -> float:
     Returns:
         The ratio of standard deviations.
     """
-    deviation = sqrt(float(mechanism.discrete.variance(0.0)) * target.honest) / target.unit_clip
+    deviation = sqrt(float(mechanism.discrete.variance(0.0)) * target.honest) / target.privacy_unit_clip
     return deviation / target.gaussian_noise()
 
 
@@ -498,7 +498,7 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target) -> list[Mech
         bits=MAX_SUM_BITS,
         clients=target.participation.clients,
         typical=target.l2_clip / clip / sqrt(target.dim),
-        deviation=target.gaussian_noise() * target.unit_clip / clip,
+        deviation=target.gaussian_noise() * target.privacy_unit_clip / clip,
         options=options,
     )
     return [model_mechanism(kind, clip, {**proposal, **options}) for _, proposal in first.proposals(ask)] or [first]
@@ -606,7 +606,7 @@ def _record_noise(target: Target, ratio: float = 0.0) -> Mechanism:
     Transient noise is `ratio` times as wide.
     """
     clip, clients = target.coordinate_clip, target.participation.clients
-    total_std = target.gaussian_noise() * target.unit_clip / clip
+    total_std = target.gaussian_noise() * target.privacy_unit_clip / clip
     client_std = total_std / sqrt(target.honest)
     if ratio:
         client_std *= sqrt(gaussian_squared_mu(target.participation.window, 0.0, ratio**2, 1, 1.0))

@@ -185,7 +185,7 @@ class Guarantee:
         independent = release.mechanism.sum_noise_std(clients)
         transient, residual, gain = release.noise.transient_std, release.noise.residual_std, release.noise.gain
         if release.mechanism.has_integer_messages:
-            channel, unit = release.mechanism.discrete, release.unit_clip
+            channel, unit = release.mechanism.discrete, release.privacy_unit_clip
             independent, transient, residual = (
                 sqrt(clients) * std / unit
                 for std in (

@@ -68,7 +68,7 @@ class RecordRelease(Release):
         return "record"
 
     @property
-    def unit_clip(self) -> float:
+    def privacy_unit_clip(self) -> float:
         """The L2 bound of a record's vector."""
         return self.record_clip
 
@@ -151,7 +151,7 @@ class RecordRelease(Release):
         return mu_anywhere(self, self.sensitivity(neighboring), honest, failure)
 
     @property
-    def _reached_fraction(self) -> float:
+    def _attainable_fraction(self) -> float:
         return 1.0  # a silo's vector may be longer than a record's clip
 
     def per_coordinate(self, neighboring: Neighboring, honest: int) -> float | None:

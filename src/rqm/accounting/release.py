@@ -95,7 +95,7 @@ class Release:
         return "interior" if self.has_interior_levels else "independent"
 
     @property
-    def unit_clip(self) -> float:
+    def privacy_unit_clip(self) -> float:
         """The L2 bound of what one unit of privacy contributes."""
         return self.l2_clip
 
@@ -161,8 +161,8 @@ class Release:
             The distance, in the units of the clips.
         """
         if neighboring == "replace-one":
-            return 2 * self.unit_clip
-        return self.unit_clip * self.zero_distance
+            return 2 * self.privacy_unit_clip
+        return self.privacy_unit_clip * self.zero_distance
 
     # -- Gaussian DP --------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Release:
         variance = float(mechanism.discrete.variance(0.0))
         if self.noise is not None:
             variance += (self.noise.residual_std * mechanism.discrete.grid.step) ** 2
-        return sqrt(clients * variance) / self.unit_clip
+        return sqrt(clients * variance) / self.privacy_unit_clip
 
     def mu(self, neighboring: Neighboring, honest: int, failure: float, window: int = 1) -> float:
         """Certified μ of one participation, as it is deployed.
@@ -254,7 +254,7 @@ class Release:
         )
         multiplier = self.mechanism.gaussian_multiplier
         if multiplier is not None:  # noise in units of the clip
-            unit = self.unit_clip
+            unit = self.privacy_unit_clip
             independent, transient, residual = multiplier * unit, transient * unit, residual * unit
         else:
             channel = self.mechanism.discrete
@@ -263,13 +263,13 @@ class Release:
             )
             independent = sqrt(honest * variance)
             transient, residual = (sqrt(honest) * std * channel.grid.step for std in (transient, residual))
-            distance *= self._reached_fraction
+            distance *= self._attainable_fraction
         if not transient:
             return distance / independent
         return distance * sqrt(gaussian_squared_mu(window, residual**2, transient**2, gain, independent**2))
 
     @property
-    def _reached_fraction(self) -> float:
+    def _attainable_fraction(self) -> float:
         """The part of the sensitivity that the clip of each coordinate allows."""
         return min(1.0, self.mechanism.discrete.clip * sqrt(self.dim) / self.l2_clip)
 

@@ -108,13 +108,13 @@ def additive_table(steps: int, noise: FloatArray, levels: int, clip: float = 1.0
     """
     rows = np.zeros((steps + 1, levels))
     for j in range(steps + 1):
-        rows[j] = SPREAD_WEIGHT * _spread(levels, j + (len(noise) - 1) / 2)
+        rows[j] = SPREAD_WEIGHT * _max_entropy_pmf(levels, j + (len(noise) - 1) / 2)
         rows[j, j : j + len(noise)] += (1 - SPREAD_WEIGHT) * noise
     rows /= rows.sum(axis=1, keepdims=True)
     return Table(clip=clip, margin=(levels - 1) / steps - 1, rows=tuple(map(tuple, rows.tolist())))
 
 
-def _spread(levels: int, mean: float) -> FloatArray:
+def _max_entropy_pmf(levels: int, mean: float) -> FloatArray:
     """The pmf of largest entropy on 0, …, levels − 1 with this mean."""
     z = np.arange(levels) - mean
     tilt = brentq(lambda tilt: float(softmax(tilt * z) @ z), -40, 40, xtol=1e-14)

@@ -148,7 +148,7 @@ def _test_frequencies(
                 yield 0.0, f"the pmf at {where}: an outcome that there is not"
                 continue
             yield goodness(np.bincount(drawn, minlength=len(pmf)), pmf), f"the pmf at {where}"
-            yield independence(drawn), f"neighbors at {where}"
+            yield serial_independence_p_value(drawn), f"neighbors at {where}"
 
 
 def _test_inputs(mechanism: DiscreteMechanism) -> list[float]:
@@ -227,7 +227,7 @@ def _draw_into(queue: Any, mechanism: DiscreteMechanism, rng: Source) -> None:
 
 def _joint_independence(draws: Sequence[IntArray]) -> float:
     """The smallest p-value of independence of two of several sequences, times the number of pairs."""
-    values = [independence(np.column_stack(pair).ravel()) for pair in combinations(draws, 2)]
+    values = [serial_independence_p_value(np.column_stack(pair).ravel()) for pair in combinations(draws, 2)]
     return min(1.0, min(values) * len(values))
 
 
@@ -256,7 +256,7 @@ def goodness(counts: IntArray, pmf: FloatArray) -> float:
     return float(stats.power_divergence(observed, expected, lambda_="log-likelihood").pvalue)
 
 
-def independence(messages: IntArray) -> float:
+def serial_independence_p_value(messages: IntArray) -> float:
     """The p-value of a G-test of independence of the draws 0 and 1, 2 and 3, …, in at most four groups each."""
     highest = np.max(messages)
     edges = np.unique(np.quantile(messages, [0.25, 0.5, 0.75], method="nearest"))

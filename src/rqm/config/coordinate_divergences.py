@@ -6,7 +6,7 @@ from rqm.core.base import MAX_CLIENTS_WITH_INTERIOR_LEVELS
 DIVERGENCE_ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
-def has_leak(plan: Plan) -> bool:
+def has_coordinate_divergences(plan: Plan) -> bool:
     """Whether the divergences of a coordinate are of interest for this plan, and take seconds."""
     is_small = plan.participation.clients <= MAX_CLIENTS_WITH_INTERIOR_LEVELS
     return plan.mechanism.has_integer_messages and plan.transforms.l2_clip is None and is_small
@@ -23,7 +23,7 @@ def leak(plan: Plan, orders: list[float] = DIVERGENCE_ORDERS) -> dict[str, list[
         The orders with attained and certified values, and what the paper plots (other clients balanced at ±c);
         None if they are not of interest or not known.
     """
-    if not has_leak(plan):
+    if not has_coordinate_divergences(plan):
         return None
     from rqm.certify.renyi import renyi  # noqa: PLC0415 (takes the compiler)
 

@@ -283,7 +283,7 @@ class NodeGuard:
             raise PolicyError(
                 f"this node has no policy, and takes part in nothing: rqm init --policy writes one, {path} by default"
             )
-        return None if _trusts_server(path) else cls(Policy.from_toml(path), path.parent)
+        return None if _policy_trusts_server(path) else cls(Policy.from_toml(path), path.parent)
 
     @property
     def credentials(self) -> "tuple[Identity, Roster] | None":
@@ -445,7 +445,7 @@ def _has_first_line(path: Path) -> bool:
         return file.readline().endswith(b"\n")
 
 
-def _trusts_server(path: Path) -> bool:
+def _policy_trusts_server(path: Path) -> bool:
     """Whether a policy consists of `trust_server = true`."""
     try:
         values = read_toml(path)

@@ -47,7 +47,7 @@ def rotate_back(y: torch.Tensor, rotation: "Rotation", *, overwrite: bool = Fals
     y = y.detach().contiguous()
     out = y if overwrite else torch.empty_like(y)
     bits = transform.sign_bits(rotation.seed, rotation.padded)
-    _cpu_kernel().rotate(y.numpy(), out.numpy(), signs=bits, signs_last=True, threads=torch.get_num_threads())
+    _import_cpu_kernel().rotate(y.numpy(), out.numpy(), signs=bits, signs_last=True, threads=torch.get_num_threads())
     return out[:, : rotation.dim]
 
 
@@ -56,7 +56,7 @@ def _rotated(x: torch.Tensor, rotation: "Rotation", factors: torch.Tensor | None
     out = x.new_empty((len(x), rotation.padded))
     bits, scale = transform.sign_bits(rotation.seed, rotation.padded), None if factors is None else factors.numpy()
     values = x.detach().contiguous().numpy()
-    _cpu_kernel().rotate(values, out.numpy(), factors=scale, signs=bits, threads=torch.get_num_threads())
+    _import_cpu_kernel().rotate(values, out.numpy(), factors=scale, signs=bits, threads=torch.get_num_threads())
     return out
 
 
@@ -89,14 +89,14 @@ def choose_indices(seed: int, round_index: int, count: int, total: int, device: 
 
 def hadamard(x: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
     """The orthonormal Walsh–Hadamard transform of every row; the number of columns is a power of two."""
-    if _has_gpu_kernel(x) and (kernel := _gpu_kernel()).fits(x.shape[-1]):
+    if _has_gpu_kernel(x) and (kernel := _import_gpu_kernel()).fits(x.shape[-1]):
         out: torch.Tensor = kernel.hadamard(x if overwrite else x.clone(memory_format=torch.contiguous_format))
         return out
     if _has_cpu_kernel(x):
         values = x.detach().contiguous()
         out = values if overwrite else torch.empty_like(values)
         source, target = (array.view(-1, x.shape[-1]).numpy() for array in (values, out))
-        _cpu_kernel().rotate(source, target, threads=torch.get_num_threads())
+        _import_cpu_kernel().rotate(source, target, threads=torch.get_num_threads())
         return out
     product: torch.Tensor = transform.multiply_factors(x, lambda bits: _matrix(bits, x.dtype, x.device))
     return product
@@ -126,13 +126,13 @@ def _has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-def _cpu_kernel() -> Any:
+def _import_cpu_kernel() -> Any:
     from rqm.kernels import rotation  # noqa: PLC0415 (needs the compiler)
 
     return rotation
 
 
-def _gpu_kernel() -> Any:
+def _import_gpu_kernel() -> Any:
     from rqm.kernels import cuda_rotation  # noqa: PLC0415 (needs Triton)
 
     return cuda_rotation
@@ -151,7 +151,7 @@ def clip_and_rotate(
     Returns:
         The rows, and which of them were finite.
     """
-    if rotation is not None and _has_gpu_kernel(x) and (kernel := _gpu_kernel()).fits(rotation.padded):
+    if rotation is not None and _has_gpu_kernel(x) and (kernel := _import_gpu_kernel()).fits(rotation.padded):
         factors, finite = _factors(x, length)
         row_signs = _signs(rotation.seed, rotation.padded, x.dtype, x.device)
         return kernel.rotate(x.contiguous(), row_signs, factors), finite
@@ -201,7 +201,7 @@ def _size(x: torch.Tensor) -> torch.Tensor:
 def zero_rows(x: torch.Tensor, rows: torch.Tensor) -> None:
     """Set some rows of `x` to zero, in place."""
     if _has_gpu_kernel(x) and x.is_contiguous():
-        _gpu_kernel().zero_rows(x, rows)
+        _import_gpu_kernel().zero_rows(x, rows)
     elif x.is_cuda or rows.any():  # reading `rows` would wait for the GPU; filling takes time on the CPU
         x.masked_fill_(rows[:, None], 0.0)
 
@@ -233,11 +233,13 @@ def squared_distances(sampler: IntegerSampler, x: torch.Tensor, dropped_bits: in
         A sum for each row.
     """
     if _has_gpu_kernel(x):
-        sums: torch.Tensor = _gpu_kernel().squares(sampler, x.contiguous(), dropped_bits)
+        sums: torch.Tensor = _import_gpu_kernel().squares(sampler, x.contiguous(), dropped_bits)
         return sums
     if _has_cpu_kernel(x):
         threads = torch.get_num_threads()
-        return torch.from_numpy(_cpu_kernel().squares(sampler, x.detach().contiguous().numpy(), dropped_bits, threads))
+        return torch.from_numpy(
+            _import_cpu_kernel().squares(sampler, x.detach().contiguous().numpy(), dropped_bits, threads)
+        )
     if len(x) > MAX_POSITION_ROWS:  # positions take several times the memory of the floats
         return torch.cat(
             [squared_distances(sampler, chunk, dropped_bits) for chunk in torch.split(x, MAX_POSITION_ROWS)]

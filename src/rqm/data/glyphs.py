@@ -107,7 +107,7 @@ def draw(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], npt
     )
     distortion = torch.from_numpy(rng.normal(0, distortion_std, size=(count, 2, 5, 5))).float()
     distortion = functional.interpolate(distortion, size=(IMAGE_SIDE, IMAGE_SIDE), mode="bicubic", align_corners=True)
-    characters = templates(int(rng.integers(len(FONTS))))[torch.from_numpy(labels)]
+    characters = character_bitmaps(int(rng.integers(len(FONTS))))[torch.from_numpy(labels)]
     ink = functional.grid_sample(characters, grid + distortion.permute(0, 2, 3, 1), align_corners=False)[:, 0]
     ink = ((ink - threshold) * contrast + 0.5).clamp(0, 1)
     ink += torch.from_numpy(rng.normal(0, noise_std, size=ink.shape)).float() * (ink > 0)
@@ -115,7 +115,7 @@ def draw(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], npt
 
 
 @cache
-def templates(font: int) -> torch.Tensor:
+def character_bitmaps(font: int) -> torch.Tensor:
     """All characters in one font, (62, 1, 64, 64), ink 1 on background 0."""
     try:
         import matplotlib  # noqa: PLC0415 (an extra)

@@ -128,7 +128,7 @@ class _Node:
         is_settling = plan.noise is not None and request.client >= plan.participation.clients
         if request.stage == Kind.KEYS:
             if guard is None:
-                _warn_once(self.seeded)
+                _warn_unprotected_once(self.seeded)
             elif is_settling:
                 guard.begin(request.round_name)
             else:
@@ -275,7 +275,7 @@ def _error(message: Message, reason: str) -> Message:
 
 
 @cache
-def _warn_once(seeded: bool) -> None:
+def _warn_unprotected_once(seeded: bool) -> None:
     """Warn once in a process, which is many nodes in simulations."""
     if seeded:
         log.warning("rqm: seeded randomness, NOT PRIVATE: for simulation only")

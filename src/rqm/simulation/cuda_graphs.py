@@ -30,7 +30,7 @@ Layout = dict[str, Tensor]
 """Where the examples of each client are; see `CudaGradients.layout`."""
 
 
-class Recording(NamedTuple):
+class CapturedGraph(NamedTuple):
     """A recorded pass, the layout that it reads, and the losses that it writes."""
 
     graph: Any
@@ -54,7 +54,7 @@ class CudaGradients(GroupedGradients):
         mean_size = max(1.0, float(clients.sizes.mean()))
         max_clients = min(int(EXAMPLES_AT_ONCE["cuda"] / mean_size), FLOATS_AT_ONCE["cuda"] // len(model.values))
         self.max_clients = max(1, max_clients)
-        self.recordings: dict[tuple[int, int, int], Recording] = {}
+        self.recordings: dict[tuple[int, int, int], CapturedGraph] = {}
         self.rows = model.values.new_empty((0, len(model.values)))
 
     def split(self, client_ids: Sequence[int]) -> list[list[int]]:
@@ -141,7 +141,7 @@ class CudaGradients(GroupedGradients):
                 target.copy_(sums)
         return _sum_segments(losses, layout["sizes"])
 
-    def _record(self, layout: Layout, count: int) -> Recording:
+    def _record(self, layout: Layout, count: int) -> CapturedGraph:
         """Record a pass. Torch's switch for convolutions (TF32 unless forbidden) then holds for all products in it."""
         rows, switch = self.rows[:count], torch.backends.cuda.matmul
         allows_tf32, switch.allow_tf32 = switch.allow_tf32, torch.backends.cudnn.allow_tf32
@@ -156,7 +156,7 @@ class CudaGradients(GroupedGradients):
             torch._C._cuda_clearCublasWorkspaces()  # or it keeps the recording's memory
         finally:
             switch.allow_tf32 = allows_tf32
-        return Recording(graph, layout, losses)
+        return CapturedGraph(graph, layout, losses)
 
 
 def has_kernel(values: Tensor) -> bool:

@@ -94,7 +94,7 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
     if recorded is not None and not (folder / LEDGER).exists():
         raise LedgerError(f"{folder}: its ledger ({LEDGER}) is gone, which ended with {recorded} or later")
     if is_new:
-        check_budget(state, guard_options.get("certificate"))
+        require_budget_for_one_round(state, guard_options.get("certificate"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_new:
@@ -114,7 +114,7 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
         yield guard
 
 
-def check_budget(state: RunState, certificate: Path | None = None) -> None:
+def require_budget_for_one_round(state: RunState, certificate: Path | None = None) -> None:
     """Refuse a budget that does not pay for one round, before anything is written.
 
     Args:

@@ -186,7 +186,7 @@ def _renyi_epsilon(claims: Claims, releases: int, divergence_of: Callable[[int],
     return max(0.0, smallest) * SLACK
 
 
-def _excess_curve(p: float, x: Array) -> Array:
+def _power_remainder(p: float, x: Array) -> Array:
     """((1−x)^p − 1 + p x) / x²: monotone in x < 1, and positive for p < 0 or p > 1."""
     series = p * (p - 1) / 2 * (1 - (p - 2) * x / 3 * (1 - (p - 3) * x / 4))
     is_small = abs(x) * (abs(p) + 3) < 1e-3
@@ -313,7 +313,7 @@ def _affine_divergence(claims: Claims, honest: int) -> Divergence:
         kappa = 0.0
         for y, weight in cases:
             for p in (alpha, 1 - alpha):
-                values = _excess_curve(p, cells[:, None] * y)
+                values = _power_remainder(p, cells[:, None] * y)
                 kappa = max(kappa, float((np.maximum(values[1:], values[:-1]) @ weight).max()))
         return count / (alpha - 1) * log1p(kappa * claims.squared_length / claims.sent)
 
@@ -373,7 +373,7 @@ def _additive_divergence(claims: Claims, honest: int) -> Divergence:
         base = np.roll(pmf, k)
         y = 1 - pmf / base
         weight = base * y * y
-        return float(_excess_curve(alpha, y[weight > 0]) @ weight[weight > 0])
+        return float(_power_remainder(alpha, y[weight > 0]) @ weight[weight > 0])
 
     def divergence(alpha: float) -> float:
         excess = np.maximum.accumulate([0.0, *(shift_excess(k, alpha) for k in range(1, steps + 1))])
