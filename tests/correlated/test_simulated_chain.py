@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rqm import CorrelatedNoise
-from rqm.correlated.simulated_chain import CorrelatedChain, SimulatedChain
+from rqm.correlated.simulated_chain import CorrelatedChain, IndependentChain
 
 LENGTH = 6
 NOISE = CorrelatedNoise(5.0)
@@ -35,7 +35,7 @@ def noise_of(state, round_index, clients, part="added"):
 
 
 def test_independent_noise_adds_nothing():
-    assert not totals(SimulatedChain(), [Cohort([4, 7], []), Cohort([1], [4, 7])]).any()
+    assert not totals(IndependentChain(), [Cohort([4, 7], []), Cohort([1], [4, 7])]).any()
 
 
 def test_users_cancel_all_but_the_residual_noise_one_round_later():

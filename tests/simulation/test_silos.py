@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rqm import Plan, simulate
-from rqm.correlated.simulated_chain import SimulatedChain
+from rqm.correlated.simulated_chain import IndependentChain
 from rqm.simulation.loop import RunState
 from rqm.simulation.observer import Observer
 from rqm.simulation.record_gradients import records_of_round
@@ -137,7 +137,7 @@ def test_a_record_does_not_change_the_batches_of_others():
 def sums_of(state, count, *, is_correlated=True):
     """The sums of some rounds as they are revealed; without correlated noise, of the same messages."""
     if not is_correlated:
-        state.secure_sum.chain = SimulatedChain()
+        state.secure_sum.chain = IndependentChain()
     cohorts = [state.cohorts.draw(round_index) for round_index in range(count)]
     return torch.stack([state.secure_sum.reveal(state.updates, cohort).total.long() for cohort in cohorts])
 

@@ -1,7 +1,7 @@
 """Correlated noise of all clients of a simulated run, round after round.
 
 A chain of rounds adds noise in each round and cancels most of it in the next one. The training loop
-holds a `SimulatedChain` and does not depend on which noise there is.
+holds one of the classes here and does not depend on which noise there is.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ TRANSIENT_STREAM = 7
 """The stream of a run's seed from which correlated noise is drawn."""
 
 
-class SimulatedChain:
+class IndependentChain:
     """Independent noise: nothing is added to a sum of messages, and nothing is canceled."""
 
     def apply(self, total: Any, round_index: int, survivors: Sequence[int], settling: Sequence[int]) -> None:
@@ -58,7 +58,7 @@ class SimulatedChain:
 
 
 @final
-class CorrelatedChain(SimulatedChain):
+class CorrelatedChain(IndependentChain):
     """Correlated noise, which each client cancels one round after it was added.
 
     Users settle by a second message. The noise of users who drop out before is recovered, so a sum
@@ -89,7 +89,7 @@ class CorrelatedChain(SimulatedChain):
         self._pending: dict[int, Any] = {}  # by the round that cancels it: a row for all users, or for each silo
 
     def apply(self, total: Any, round_index: int, survivors: Sequence[int], settling: Sequence[int]) -> None:
-        """See `SimulatedChain`."""
+        """See `IndependentChain`."""
         pending = self._pending.pop(round_index, None)
         self._pending.clear()  # noise is canceled once or never
         if pending is None and not self.is_secure:
@@ -100,7 +100,7 @@ class CorrelatedChain(SimulatedChain):
         total += added
 
     def apply_to_message(self, message: Any, round_index: int, position: int, cohort: Any) -> None:
-        """See `SimulatedChain`."""
+        """See `IndependentChain`."""
         client = cohort.survivors[position]
         message += self.state_of(round_index, position if self.silos is None else client).added
         if self.silos is not None and client in cohort.settling:
@@ -121,15 +121,15 @@ class CorrelatedChain(SimulatedChain):
         return self.noise.sample_sum(clients, self.template, SecureRandom() if self.is_secure else seeded)
 
     def restart(self) -> None:
-        """See `SimulatedChain`."""
+        """See `IndependentChain`."""
         self._pending.clear()
 
     def secret(self, round_index: int) -> Any | None:
-        """See `SimulatedChain`."""
+        """See `IndependentChain`."""
         return self._pending.get(round_index) if self.is_secure else None
 
     def restore(self, round_index: int, noise: Any) -> None:
-        """See `SimulatedChain`."""
+        """See `IndependentChain`."""
         shape = (self.silos or 1, len(self.template))
         if tuple(noise.shape) != shape:
             raise ValueError(f"the noise has shape {tuple(noise.shape)}: must be {shape}")

@@ -12,7 +12,7 @@ import torch
 from rqm.config.plan import Plan, SecAgg
 from rqm.config.round_parameters import protocol
 from rqm.core.base import BaseMean
-from rqm.correlated.simulated_chain import CorrelatedChain, SimulatedChain
+from rqm.correlated.simulated_chain import CorrelatedChain, IndependentChain
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
 from rqm.simulation.cohort import Cohort
 from rqm.simulation.streams import LOSSES, NOISE, torch_seed
@@ -130,7 +130,7 @@ class SecureSum(ABC):
         if is_secure and mean.noise is not None and plan.secagg == "real":
             raise ValueError("secagg = 'real': must come with a seed where noise is correlated")
         self.server_noise = mean.server_noise(lambda round_index: torch_seed(plan.seed, NOISE, round_index))
-        self.chain = SimulatedChain()
+        self.chain = IndependentChain()
         if mean.noise is not None and mean.has_integer_messages:
             self.chain = CorrelatedChain(
                 mean.noise,
