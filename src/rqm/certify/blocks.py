@@ -174,11 +174,13 @@ def _counted(
 def _full_blocks(steps: int, weight: float, several: int) -> FloatArray:
     """[k, c]: the probability that of k · several blocks c · several (and fewer than that more)
     contain their shape."""
-    from scipy.stats import binom  # noqa: PLC0415 (takes half a second)
-
-    blocks = several * np.arange(steps + 1)[:, None]
-    counts = several * np.arange(steps + 2)
-    return np.asarray(np.diff(binom.cdf(counts - 1, blocks, weight), axis=1))
+    added = _convolved([np.array([1 - weight, weight])] * several)
+    chances = np.zeros((steps + 1, steps + 1))
+    full = np.ones(1)  # the pmf of the number of blocks with their shape
+    for k in range(steps + 1):
+        chances[k, : k + 1] = np.add.reduceat(full, several * np.arange(k + 1))
+        full = np.convolve(full, added)
+    return chances
 
 
 def largest_means(
@@ -417,7 +419,7 @@ def _key(pmfs: FloatArray) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, pmfs.tolist()))
 
 
-def _convolved(pmfs: FloatArray) -> FloatArray:
+def _convolved(pmfs: Iterable[FloatArray]) -> FloatArray:
     """The pmf of the sum of clients with these pmfs."""
     return reduce(np.convolve, pmfs, np.ones(1))
 

@@ -116,20 +116,28 @@ class _OwnTrials:
         Returns:
             The larger of each.
         """
-        events = {sign: _upper_events(pmfs, base) for sign, pmfs in self.pmfs.items()}
-        # Events {sum ≥ t} for t = 1, …: those that are not in the tails at either end, and one beyond.
-        above, below = events[1][0][-1], events[-1][1][-1]
-        used = slice(int(np.argmax(below > tail)) - (below[0] <= tail), _last_likely(above, tail) + 1)
+        # Events {sum ≥ t} for t = 1, 2, …: their probabilities and those of their complements.
+        at_ends = {sign: np.convolve(base, pmfs[-1]) for sign, pmfs in self.pmfs.items()}
+        likely_above = np.cumsum(at_ends[1][::-1])[::-1][1:] > tail
+        likely_below = np.cumsum(at_ends[-1])[:-1] > tail
+        # Those that are not in the tails at either end, and one beyond.
+        first = max(int(np.argmax(likely_below)) - 1, 0)
+        last = int(np.flatnonzero(likely_above).max(initial=-1)) + 1
+        used = slice(first, min(last + 1, len(likely_above)))
+        below = np.cumsum(base)
+        above = np.append(np.cumsum(base[:0:-1])[::-1], 0.0)
         rises, mean_slopes = {}, {}
-        for sign, (inside, outside) in events.items():
-            z = _normal_quantile(inside[:, used], outside[:, used])
+        for sign, pmfs in self.pmfs.items():
+            inside = _means(pmfs, _windows(above, self.trials + 1, below[-1], 0.0)[used])
+            outside = _means(pmfs, _windows(below, self.trials + 1, 0.0, below[-1])[used])
+            z = _normal_quantile(inside, outside)
             rises[sign] = abs(z - z[0]) + Z_ERROR
             rises[sign][0] = 0.0
             # The slope of an event's probability is that of its last outcome beside one trial less.
-            steepest = self.rise * _with_others(base, self.max_pmfs[sign])[:, : inside.shape[1]]
+            steepest = self.rise * _means(self.max_pmfs[sign], _windows(base, self.trials, 0.0, 0.0)[used])
             density = np.minimum(*(np.exp(-values * values / 2) for values in (z[:-1], z[1:]))) / sqrt(2 * pi)
             with np.errstate(divide="ignore", invalid="ignore"):
-                slopes = np.nan_to_num(steepest[:, used] / density, nan=inf, posinf=inf)
+                slopes = np.nan_to_num(steepest / density, nan=inf, posinf=inf)
             mean_slopes[sign] = _mean_slopes(rises[sign], slopes)
         if neighboring == "zero-out":
             per_square = max(float(values.max()) for values in mean_slopes.values()) ** 2
@@ -152,26 +160,15 @@ def _binomial_pmf(successes: FloatArray, trials: int, p: FloatArray) -> FloatArr
     return np.asarray(np.exp(log_choices + xlogy(successes, p) + xlog1py(trials - successes, -p)))
 
 
-def _with_others(base: FloatArray, pmfs: FloatArray) -> FloatArray:
-    """The pmfs of the sums of a client, one row for each of its pmfs, and the other clients."""
-    count = pmfs.shape[1]
-    padded = np.concatenate([np.zeros(count - 1), base, np.zeros(count)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, count)[:, ::-1]
-    return np.asarray(
-        np.einsum("zk,uk->uz", windows, pmfs)
-    )  # no product of matrices: threads would cost more than they gain
+def _windows(values: FloatArray, count: int, before: float, after: float) -> FloatArray:
+    """Row i has the values at i, i − 1, …, i − count + 1; there are constants before and after the values."""
+    padded = np.pad(values, count - 1, constant_values=(before, after))
+    return np.lib.stride_tricks.sliding_window_view(padded, count)[:, ::-1]
 
 
-def _upper_events(pmfs: FloatArray, base: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Probabilities of {sum ≥ t}, t = 1, 2, …, and of their complements, a row for each pmf."""
-    sums = _with_others(base, pmfs)[:, : len(base) + pmfs.shape[1] - 1]
-    return np.cumsum(sums[:, ::-1], axis=1)[:, ::-1][:, 1:], np.cumsum(sums, axis=1)[:, :-1]
-
-
-def _last_likely(above: FloatArray, tail: float) -> int:
-    """The last event that is likelier than a tail, or the one after it."""
-    likely = np.flatnonzero(above > tail)
-    return min(int(likely[-1]) + 1, len(above) - 1) if len(likely) else 0
+def _means(pmfs: FloatArray, windows: FloatArray) -> FloatArray:
+    """The mean of each window under each pmf."""
+    return np.einsum("uk,zk->uz", pmfs, windows)  # a product of matrices would start threads
 
 
 def _normal_quantile(inside: FloatArray, outside: FloatArray) -> FloatArray:
