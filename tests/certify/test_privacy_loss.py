@@ -13,6 +13,7 @@ from rqm.accounting.release import Release
 from rqm.audit.attained import attained_epsilon
 from rqm.bounds import Bound, PrivacyProfile, epsilon
 from rqm.certify import privacy_loss
+from rqm.certify.affine_rdp import end_sums
 from rqm.certify.privacy_loss import coordinates_profile
 from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
 
@@ -21,8 +22,8 @@ ENDS = np.array([-1.0, 1.0])
 
 def profile(mechanism, others):
     """A grid of ε and the largest δ of one coordinate of an affine mechanism at each."""
-    low, high = mechanism.pmf(ENDS)
-    pairs = [privacy_loss._with_others(base, low, high) for base in privacy_loss.splits(low, high, others)]
+    low, high = ends = mechanism.pmf(ENDS)
+    pairs = list(end_sums(tuple(map(tuple, ends.tolist())), others))
     deltas, interval = privacy_loss._largest_profile(pairs, float(abs(np.log(high / low)).max()) * (1 + 1e-9))
     return (np.arange(len(deltas)) - len(deltas) // 2) * interval, deltas
 

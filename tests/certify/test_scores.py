@@ -53,7 +53,7 @@ def test_no_release_of_many_coordinates_is_easier_to_distinguish(mechanism):
 def test_one_distribution_is_above_every_score_in_convex_order(mechanism, honest):
     """E(S − τ)₊ of scores at any own input, beside others anywhere."""
     pmfs = np.array(ends(mechanism))
-    upper, unit = _upper_score(*pmfs, honest - 1)
+    upper, unit = _upper_score(ends(mechanism), honest - 1)
     assert upper.sum() == pytest.approx(1, abs=1e-12)
     assert upper == pytest.approx(upper[::-1], abs=1e-15)
     values = np.arange(-SCORE_CELLS, SCORE_CELLS + 1) * unit

@@ -11,8 +11,8 @@ coordinates, D_α is at most d/(α−1) · log(1 + κS/d), where S is the larges
 neighboring vectors over c². The cost does not depend on d.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, reduce
 from math import inf, log
 from typing import NamedTuple
 
@@ -20,11 +20,11 @@ import numpy as np
 
 from rqm._util.checks import FloatArray, one_of, order, real, whole
 from rqm.bounds import Neighboring
-from rqm.certify.distributions import ROUND_UP, PartialSum, splits
+from rqm.certify.distributions import ROUND_UP, splits
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
-CLIENT_RELATIONS: tuple[Neighboring, ...] = ("replace-one", "zero-out")
-"""Neighboring relations for a client's whole vector."""
+Ends = tuple[tuple[float, ...], ...]
+"""The pmfs of a coordinate at the two ends of the clip."""
 
 
 class AffineLeakage(NamedTuple):
@@ -38,7 +38,16 @@ class AffineLeakage(NamedTuple):
     largest: FloatArray
 
 
-def end_pmfs(mechanism: DiscreteMechanism, distribution: PmfKind) -> tuple[tuple[float, ...], ...]:
+class EndSums(NamedTuple):
+    """The pmfs of a sum with the client's coordinate at the lower and at the upper end, and the probability that each
+    lacks."""
+
+    low: FloatArray
+    high: FloatArray
+    missing: float
+
+
+def end_pmfs(mechanism: DiscreteMechanism, distribution: PmfKind) -> Ends:
     """The pmfs of one coordinate, or of one of its independent trials, at the two ends of the clip.
 
     The messages of PBM are sums of trials with the same input. Revealing every trial's sum only
@@ -55,6 +64,26 @@ def end_pmfs(mechanism: DiscreteMechanism, distribution: PmfKind) -> tuple[tuple
     """
     pmfs = np.exp(mechanism.trial_log_pmfs(distribution))
     return tuple(map(tuple, (pmfs / pmfs.sum(axis=1, keepdims=True)).tolist()))
+
+
+def end_sums(ends: Ends, others: int, tail: float = 1e-40, trials: int = 1) -> Iterator[EndSums]:
+    """Sums with the client at either end, one pair for each split of the others between the ends.
+
+    See docs/proofs/affine.md#lemma-1.
+
+    Args:
+        ends: The pmfs at the two ends, see `end_pmfs`.
+        others: Number of other clients, or of their trials.
+        tail: Probability that may be cut from each end of a sum of the others.
+        trials: Trials of the client, all of them at the same end.
+
+    Yields:
+        The pairs, in the order of `splits`.
+    """
+    low, high = (np.array(pmf) for pmf in ends)
+    own_low, own_high = (reduce(np.convolve, [pmf] * trials) for pmf in (low, high))
+    for base in splits(low, high, others, tail):
+        yield EndSums(np.convolve(own_low, base.pmf), np.convolve(own_high, base.pmf), base.missing)
 
 
 def squared_distance(mechanism: DiscreteMechanism, l2_clip: float, neighboring: Neighboring) -> float:
@@ -106,7 +135,7 @@ def affine_rdp(
     alphas = np.array([order(alpha) for alpha in orders])
     if ((alphas == 1) | (alphas > 2) & (alphas < 3) | np.isinf(alphas)).any():
         raise ValueError(f"orders = {list(orders)}: must lie in (1, 2] or [3, ∞)")
-    one_of("neighboring", neighboring, CLIENT_RELATIONS)
+    one_of("neighboring", neighboring, ("replace-one", "zero-out"))
     honest = whole("honest", honest, 1)
     dim = whole("dim", dim, 1)
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
@@ -117,9 +146,7 @@ def affine_rdp(
 
 
 @lru_cache(maxsize=256)
-def affine_leakage(
-    ends: tuple[tuple[float, ...], ...], orders: tuple[float, ...], others: int, neighboring: Neighboring
-) -> AffineLeakage:
+def affine_leakage(ends: Ends, orders: tuple[float, ...], others: int, neighboring: Neighboring) -> AffineLeakage:
     """What a coordinate leaks whose pmf is affine between two pmfs, with other clients of the same
     kind.
 
@@ -134,7 +161,7 @@ def affine_leakage(
     Returns:
         The largest leakage over all splits of the other clients between the two ends.
     """
-    low, high = (np.array(pmf) for pmf in ends)
+    low, high = np.array(ends)
     alphas = np.array(orders)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         steepest = float(np.nanmax(np.abs(high - low) / (high + low)))
@@ -143,23 +170,17 @@ def affine_leakage(
         nearest = np.log(alphas * (alphas - 1) / 2 * steepest**2 / (1 - steepest))
         tail = float(np.clip(np.exp(-80 - farthest.max()), 1e-280, 1e-40))
         log_kappa = np.full(len(alphas), -inf)
-        largest = np.zeros(len(alphas))
-        for base in splits(low, high, others, tail):
-            kappa, leakage_at_distance = _leakage_with_others(
-                base, low, high, alphas, steepest, farthest, nearest, neighboring
-            )
+        log_excess = np.full(len(alphas), -inf)
+        for sums in end_sums(ends, others, tail):
+            kappa, excess = _leakage_of(sums, alphas, steepest, farthest, nearest, neighboring)
             log_kappa = np.maximum(log_kappa, np.where(np.isnan(kappa), inf, kappa))
-            largest = np.maximum(
-                largest,
-                np.where(np.isnan(leakage_at_distance), inf, np.logaddexp(0, leakage_at_distance) / (alphas - 1)),
-            )
+            log_excess = np.maximum(log_excess, np.where(np.isnan(excess), inf, excess))
+        largest = np.logaddexp(0, log_excess) / (alphas - 1)
     return AffineLeakage(log_kappa + log(ROUND_UP), largest * ROUND_UP)
 
 
-def _leakage_with_others(
-    base: PartialSum,
-    low: FloatArray,
-    high: FloatArray,
+def _leakage_of(
+    sums: EndSums,
     alphas: FloatArray,
     steepest: float,
     farthest: FloatArray,
@@ -170,39 +191,29 @@ def _leakage_with_others(
 
     See docs/proofs/affine.md#lemma-2.
     """
-    at_low = np.convolve(base.pmf, low)
-    at_high = np.convolve(base.pmf, high)
-    is_seen = at_low + at_high > 0
-    mass = ((at_low + at_high) / 2)[is_seen]
-    ratio = np.clip(((at_high - at_low) / (at_high + at_low))[is_seen], -steepest, steepest)
-    log_mass = np.log(mass)
-    missing = np.log(base.missing + 1e-290)
+    low, high, missing = sums
+    is_seen = low + high > 0
+    low, high = low[is_seen], high[is_seen]
+    mass = (low + high) / 2
+    ratio = np.clip((high - low) / (high + low), -steepest, steepest)
     logs = {sign: np.log1p(sign * ratio) for sign in (1, -1, 0)}
-    is_moderate = farthest < 500.0  # no outcome counts for more than exp(500): no logarithms are needed
-    large_exponent = 40.0  # from here on exp(x) − 1 equals exp(x) as a float, and linear terms do not matter
+    log_missing = np.log(missing + 1e-290)
+    gain = np.log(alphas * (alphas - 1) / 2)
 
     def excess(u: int, w: int) -> FloatArray:
         """log(exp((α−1) D_α) − 1) at the inputs u·c and w·c; the linear term, which sums to zero, is
         taken out."""
         powers = alphas[:, None] * logs[u] + (1 - alphas)[:, None] * logs[w]
         linear = (alphas * u + (1 - alphas) * w)[:, None] * ratio
-        total = np.empty(len(alphas))
-        total[is_moderate] = np.log(np.maximum(np.expm1(powers[is_moderate]) - linear[is_moderate], 0) @ mass)
-        powers, linear = powers[~is_moderate], linear[~is_moderate]
-        small = np.log(np.maximum(np.expm1(np.minimum(powers, large_exponent)) - linear, 0))
-        total[~is_moderate] = _log_sum(log_mass + np.where(powers < large_exponent, small, powers))
-        return np.asarray(np.logaddexp(total, missing + farthest))
+        top = np.maximum(powers.max(axis=1, keepdims=True), 0)  # in units of its power, no term overflows
+        terms = np.maximum(np.expm1(np.minimum(powers, 40)) - linear, 0) * np.exp(-top)
+        np.exp(powers - top, out=terms, where=powers > 40)  # linear terms do not matter there
+        return np.asarray(np.logaddexp(np.log(terms @ mass) + top[:, 0], log_missing + farthest))
 
     if neighboring == "zero-out":
         at_distance = np.maximum.reduce([excess(*pair) for pair in ((1, 0), (-1, 0), (0, 1), (0, -1))])
         return at_distance, at_distance
     at_distance = np.maximum(excess(1, -1), excess(-1, 1))
-    squares = log_mass + 2 * np.log(np.abs(ratio))
-    at_zero = max(_log_sum((squares - logs[end])[None])[0] for end in (1, -1)) + np.log(alphas * (alphas - 1) / 2)
-    return np.maximum(at_distance - log(4), np.logaddexp(at_zero, missing + nearest)), at_distance
-
-
-def _log_sum(logs: FloatArray) -> FloatArray:
-    """Logarithms of the sums of rows of numbers given by theirs."""
-    top = np.maximum(logs.max(axis=1, initial=-1e300), -1e300)
-    return np.asarray(top + np.log(np.exp(logs - top[:, None]).sum(axis=1)))
+    squares = max(float((mass * ratio**2 / (1 + sign * ratio)).sum()) for sign in (1, -1))
+    at_zero = np.logaddexp(np.log(squares) + gain, log_missing + nearest)
+    return np.maximum(at_distance - log(4), at_zero), at_distance

@@ -21,14 +21,11 @@ from scipy.special import ndtri_exp
 
 from rqm._util.checks import FloatArray, one_of, real, whole
 from rqm.bounds import Neighboring
-from rqm.certify.affine_rdp import CLIENT_RELATIONS, end_pmfs, squared_distance
-from rqm.certify.distributions import ROUND_UP, IntArray, splits
+from rqm.certify.affine_rdp import Ends, end_pmfs, end_sums, squared_distance
+from rqm.certify.distributions import ROUND_UP, IntArray
 from rqm.certify.scores import summed_rate
-from rqm.certify.trials import Z_ERROR, CoordinateGdp, summed_trials
+from rqm.certify.trials import Z_ERROR, CoordinateGdp, nan_as_infinity, summed_trials
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
-
-SLOPE_INTERVALS = 32
-"""Intervals from zero to an end of the clip in which the slope of Φ⁻¹ is bounded."""
 
 
 def affine_gdp(
@@ -65,7 +62,7 @@ def affine_gdp(
     honest = whole("honest", honest, 1)
     dim = whole("dim", dim, 1)
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
-    one_of("neighboring", neighboring, CLIENT_RELATIONS)
+    one_of("neighboring", neighboring, ("replace-one", "zero-out"))
     ends = end_pmfs(mechanism, distribution)
     trials = mechanism.bernoulli_trials
     tail = _tail(failure, dim * trials)
@@ -124,9 +121,7 @@ def _tail(failure: float, coordinates: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def coordinate_gdp(
-    ends: tuple[tuple[float, ...], ...], others: int, neighboring: Neighboring, tail: float
-) -> CoordinateGdp:
+def coordinate_gdp(ends: Ends, others: int, neighboring: Neighboring, tail: float) -> CoordinateGdp:
     """μ² of a coordinate whose pmf is affine between two pmfs, beside other clients, except for a
     tail at each end.
 
@@ -151,7 +146,7 @@ def coordinate_gdp(
 
 
 @lru_cache(maxsize=256)
-def steepest_slope(ends: tuple[tuple[float, ...], ...], others: int, tail: float) -> float:
+def steepest_slope(ends: Ends, others: int, tail: float) -> float:
     """The largest ratio of μ of a coordinate to the distance of its two inputs, in clips.
 
     Args:
@@ -166,13 +161,12 @@ def steepest_slope(ends: tuple[tuple[float, ...], ...], others: int, tail: float
     return max(slopes, default=0.0) * ROUND_UP
 
 
-def _events_of_splits(ends: tuple[tuple[float, ...], ...], others: int, tail: float) -> Iterator["BestEvents | None"]:
+def _events_of_splits(ends: Ends, others: int, tail: float) -> Iterator["BestEvents | None"]:
     """The best events beside every split of the other clients; None where a tail is unknown."""
-    low, high = (np.array(pmf) for pmf in ends)
-    for base in splits(low, high, others):
-        if 2 * base.missing > tail:
+    for low, high, missing in end_sums(ends, others):
+        if 2 * missing > tail:
             yield None
-        elif events := BestEvents.between(np.convolve(low, base.pmf), np.convolve(high, base.pmf), tail - base.missing):
+        elif events := BestEvents.between(low, high, tail - missing):
             yield events
 
 
@@ -258,23 +252,20 @@ class BestEvents:
     def _slope(self, z: FloatArray, events: slice | IntArray = slice(None)) -> FloatArray:
         """The slopes of Φ⁻¹ of some events where it is z."""
         with np.errstate(over="ignore", invalid="ignore"):
-            slope = self.rise[events] * np.exp(z * z / 2 + log(2 * pi) / 2)  # over φ(z)
-        return np.nan_to_num(slope, nan=inf, posinf=inf)
+            return nan_as_infinity(self.rise[events] * np.exp(z * z / 2 + log(2 * pi) / 2))  # over φ(z)
 
-    def _mean_slopes(self, events: IntArray, sign: int) -> FloatArray:
-        """Bounds of |z(±x) − z(0)| / x at x = 0, 1/SLOPE_INTERVALS, …, 1, one row each; the first is the
-        slope at 0.
+    def _mean_slope(
+        self, u: float | FloatArray, center: FloatArray, slope: FloatArray, events: slice | IntArray = slice(None)
+    ) -> FloatArray:
+        """Bounds of |z(u) − z(0)| / |u| for some events, of which z and its slope at 0 are given.
 
         See docs/proofs/affine.md#lemma-6.
         """
-        start = self.z(0.0, events)
-        steepest = self._slope(start, events)
-        x = (np.arange(1, SLOPE_INTERVALS + 1) / SLOPE_INTERVALS)[:, None]
-        z = self.z(sign * x, events)
+        z = self.z(u, events)
+        steepest = np.maximum(slope, self._slope(z, events))  # on the way z is steepest at one end of it
         with np.errstate(invalid="ignore"):
-            # z rises by no more than its steepest slope on the way, which is at one end of it.
-            mean = np.minimum((abs(z - start) + Z_ERROR) / x, np.maximum(steepest, self._slope(z, events)))
-        return np.vstack([steepest, np.nan_to_num(mean, nan=inf, posinf=inf)])
+            mean = (abs(z - center) + Z_ERROR) / np.abs(u)
+        return nan_as_infinity(np.minimum(mean, steepest))
 
     def raised(self, bounds: CoordinateGdp, neighboring: Neighboring) -> CoordinateGdp:
         """The largest μ² over these events and those before.
@@ -290,39 +281,26 @@ class BestEvents:
         """
         center = self.z(0.0)
         slope = self._slope(center)
-        rises = []
-        for sign in (1, -1):
-            end = self.z(float(sign))
-            with np.errstate(invalid="ignore"):
-                rise = np.minimum(abs(end - center) + Z_ERROR, np.maximum(slope, self._slope(end)))
-            rises.append(np.nan_to_num(rise, nan=inf, posinf=inf))
-        if neighboring == "zero-out":
-            farthest = np.maximum(*rises)
-            return bounds.maximum(CoordinateGdp(np.maximum(slope, farthest).max() ** 2, farthest.max() ** 2))
-        crude = sum((np.maximum(slope, rise) ** 2 for rise in rises), start=np.zeros(len(slope))) / 2
-        per_square = bounds.per_square
-        by_bound = np.argsort(-crude)
-        batch_size = 256
-        for start in range(0, len(by_bound), batch_size):
-            events = by_bound[start : start + batch_size]
-            if crude[events[0]] <= per_square:
-                break
-            per_square = max(per_square, float(self._per_square(events[crude[events] > per_square]).max()))
-        return CoordinateGdp(per_square, max(bounds.largest, float(((rises[0] + rises[1]) ** 2).max())))
+        rises = [self._mean_slope(end, center, slope) for end in (1.0, -1.0)]
+        slopes = [np.maximum(slope, rise) for rise in rises]
+        return bounds.raised(rises, slopes, self._per_square, neighboring, batch_size=256)
 
-    def _per_square(self, events: IntArray) -> FloatArray:
+    def _per_square(self, events: IntArray) -> float:
         """The largest μ² / (2(u² + u'²)) of some events over all u ≥ 0 ≥ u': at 0, or with one of
         them at its end.
 
         See docs/proofs/affine.md#lemma-7.
         """
-        slopes = [self._mean_slopes(events, sign) for sign in (1, -1)]
-        largest = slopes[0][0] ** 2
-        edges = (np.arange(SLOPE_INTERVALS + 1) / SLOPE_INTERVALS)[:, None]
-        for mean, opposite in (slopes, slopes[::-1]):
-            steep = np.maximum(mean[:-1], mean[1:])
-            end = opposite[-1]
+        center = self.z(0.0, events)
+        slope = self._slope(center, events)
+        edges = np.linspace(0, 1, 33)[:, None]  # of the intervals in which the mean slope is bounded
+        up, down = (np.vstack([slope, self._mean_slope(sign * edges[1:], center, slope, events)]) for sign in (1, -1))
+        largest = float(slope.max()) ** 2
+        for mean, end in ((up, down[-1]), (down, up[-1])):
+            steepest = np.maximum(mean[:-1], mean[1:])
             with np.errstate(divide="ignore", invalid="ignore"):
-                x = np.clip(np.nan_to_num(steep / end, nan=1.0, posinf=1.0), edges[:-1], edges[1:])
-            largest = np.maximum(largest, ((x * steep + end) ** 2 / (2 * (x * x + 1))).max(axis=0))
-        return np.asarray(largest)
+                best = steepest / end
+            x = np.clip(np.where(np.isfinite(best), best, 1.0), edges[:-1], edges[1:])
+            squares = (x * steepest + end) ** 2 / (2 * (x * x + 1))
+            largest = max(largest, float(nan_as_infinity(squares).max()))
+        return largest

@@ -13,16 +13,15 @@ joint convexity the largest value over all possible k is that of a dominating pa
 are rounded.
 """
 
-from collections.abc import Iterable
-from functools import lru_cache, reduce
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from rqm._util.checks import FloatArray
 from rqm.bounds import ReleaseProfile, symmetric_loss
-from rqm.certify.affine_rdp import end_pmfs
-from rqm.certify.distributions import PartialSum, splits
+from rqm.certify.affine_rdp import Ends, EndSums, end_pmfs, end_sums
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
@@ -31,10 +30,6 @@ LOSS_GRID_SIZE = 4000
 (Doroshenko et al. 2022)."""
 DELTA_ERROR = 1e-13
 """Above the rounding errors of δ on a coordinate's grid, and of δ at many ε at once."""
-
-Pair = tuple[FloatArray, FloatArray, float]
-"""The pmfs of a sum with the client at either end, for one split of the others, and the probability
-that each lacks."""
 
 
 def coordinates_profile(
@@ -79,61 +74,22 @@ def _composed(mechanism: DiscreteMechanism, honest: int, coordinates: int, distr
 
 
 @lru_cache(maxsize=64)
-def _affine_loss(ends: tuple[tuple[float, ...], ...], trials: int, others: int) -> Any:
+def _affine_loss(ends: Ends, trials: int, others: int) -> Any:
     """The privacy loss distribution that dominates one coordinate; None if some outcome reveals
     everything.
 
     See docs/proofs/composition.md#lemma-8.
     """
-    low, high = (np.array(pmf) for pmf in ends)
-    own_pmfs = [reduce(np.convolve, [pmf] * trials) for pmf in (low, high)]
-    if ((own_pmfs[0] > 0) != (own_pmfs[1] > 0)).any():
+    (alone,) = end_sums(ends, 0, trials=trials)
+    if ((alone.low > 0) != (alone.high > 0)).any():
         return None
-    pairs = [_with_others(base, *own_pmfs) for base in splits(low, high, trials * others)]
+    pairs = list(end_sums(ends, trials * others, trials=trials))
     if trials == 1:  # the other clients' noise makes no loss larger than that of the client alone
-        is_seen = low > 0
-        last = float(abs(np.log(high[is_seen] / low[is_seen])).max()) * (1 + 1e-9)
+        largest = max(_losses(alone.low, alone.high).max(), _losses(alone.high, alone.low).max())
+        last = float(largest) * (1 + 1e-9)
     else:
-        last = max(max(_last_loss(first, second), _last_loss(second, first)) for first, second, _ in pairs)
+        last = _last_loss(pairs)
     return symmetric_loss(*_largest_profile(pairs, last))
-
-
-def _with_others(base: PartialSum, low: FloatArray, high: FloatArray) -> Pair:
-    return np.convolve(low, base.pmf), np.convolve(high, base.pmf), base.missing
-
-
-def _epsilon_grid(last: float) -> FloatArray:
-    half = LOSS_GRID_SIZE // 2
-    return np.asarray(np.arange(-half, half + 1, dtype=np.float64) * (last / half))
-
-
-def _largest_profile(pairs: Iterable[Pair], last: float) -> tuple[FloatArray, float]:
-    """The largest δ of some pairs, in both directions, on a grid of ε from −last to last, and the grid's interval.
-
-    See docs/proofs/composition.md#lemma-8.
-    """
-    grid = _epsilon_grid(last)
-    largest = np.zeros(len(grid))
-    for first, second, missing in pairs:
-        for p, q in ((first, second), (second, first)):
-            is_seen = (p > 0) & (q > 0)
-            loss = np.log(p[is_seen]) - np.log(q[is_seen])
-            by_loss = np.argsort(-loss)
-            above = np.searchsorted(-loss[by_loss], -grid, side="left")  # outcomes whose loss exceeds ε
-            mass_p, mass_q = (np.concatenate([[0.0], np.cumsum(pmf[is_seen][by_loss])]) for pmf in (p, q))
-            largest = np.maximum(largest, mass_p[above] - np.exp(grid) * mass_q[above] + missing)
-    return _as_profile(grid, largest), float(grid[1] - grid[0])
-
-
-def _as_profile(grid: FloatArray, deltas: FloatArray) -> FloatArray:
-    """The profile that upper bounds of δ on a rising grid imply: at each ε the least bound up to there.
-
-    The true δ falls as ε grows, so a bound at one ε holds at every larger one.
-
-    See docs/proofs/composition.md#lemma-8.
-    """
-    minimum = np.maximum(0, -np.expm1(grid))
-    return np.asarray(np.minimum.accumulate(np.clip(np.nan_to_num(deltas + DELTA_ERROR, nan=1.0), minimum, 1)))
 
 
 @lru_cache(maxsize=64)
@@ -144,29 +100,55 @@ def _additive_profile(mechanism: Additive, honest: int) -> tuple[FloatArray, flo
     See docs/proofs/composition.md#lemma-9.
     """
     noise = mechanism.summed(honest)
-    pairs = []
-    for k in range(1, mechanism.steps + 1):
-        shifted = np.roll(noise, k)
-        pairs += [(noise, shifted), (shifted, noise)]
-    last = max(_last_loss(p, q) for p, q in pairs)
-    grid = _epsilon_grid(last)
-    unit = last / (LOSS_GRID_SIZE // 2)
+    pairs = [EndSums(noise, np.roll(noise, k), 0.0) for k in range(1, mechanism.steps + 1)]
+    return _largest_profile(pairs, _last_loss(pairs), sum_error=1e-9)  # above the relative errors of summed noise
+
+
+def _largest_profile(pairs: Sequence[EndSums], last: float, sum_error: float = 0.0) -> tuple[FloatArray, float]:
+    """The largest δ of some pairs, in both directions, on a grid of ε from −last to last, and the grid's interval.
+
+    The true δ falls as ε grows, so a bound at one ε holds at every larger one.
+
+    See docs/proofs/composition.md#lemma-8.
+    """
+    half = LOSS_GRID_SIZE // 2
+    interval = last / half
+    grid = np.arange(-half, half + 1) * interval
+    ratio = np.exp(grid)
     largest = np.zeros(len(grid))
-    sum_error = 1e-9  # above the relative errors of pmfs of summed noise
-    for p, q in pairs:
-        cell = np.ceil((np.log(p) - np.log(q)) / unit + LOSS_GRID_SIZE // 2)
-        cell = np.clip(cell, 0, len(grid)).astype(np.int64)
-        above_p, above_q = (np.cumsum(np.bincount(cell, pmf, len(grid) + 1)[:0:-1])[::-1] for pmf in (p, q))
-        largest = np.maximum(largest, (1 + sum_error) * above_p - (1 - sum_error) * np.exp(grid) * above_q)
-    return _as_profile(grid, largest), float(grid[1] - grid[0])
+    for pair in pairs:
+        for p, q in ((pair.low, pair.high), (pair.high, pair.low)):
+            cell = _losses(p, q) / interval + half
+            above_p, above_q = (_masses_above(cell, pmf, len(grid))[1:] for pmf in (p, q))
+            deltas = (1 + sum_error) * above_p - (1 - sum_error) * ratio * above_q
+            largest = np.maximum(largest, deltas + pair.missing)
+    minimum = np.maximum(0, -np.expm1(grid))
+    bounds = np.clip(np.nan_to_num(largest + DELTA_ERROR, nan=1.0), minimum, 1)
+    return np.asarray(np.minimum.accumulate(bounds)), interval
 
 
-def _last_loss(p: FloatArray, q: FloatArray) -> float:
-    """A loss of P against Q beyond which outcomes of a total probability below 10⁻¹⁶ may count as
-    if they revealed everything."""
+def _last_loss(pairs: Sequence[EndSums]) -> float:
+    """A loss beyond which the outcomes of each pair have a total probability below 10⁻¹⁶. They may count as if they
+    revealed everything."""
+    last = 0.0
+    for low, high, _ in pairs:
+        for p, q in ((low, high), (high, low)):
+            loss = _losses(p, q)
+            unit = max(float(loss.max()), 1e-9) / LOSS_GRID_SIZE
+            above = _masses_above(loss / unit, p, LOSS_GRID_SIZE)
+            rare = np.count_nonzero(above < 1e-16)
+            last = max(last, (LOSS_GRID_SIZE - rare) * unit * (1 + 1e-9))
+    return last
+
+
+def _losses(p: FloatArray, q: FloatArray) -> FloatArray:
+    """The privacy loss of every outcome, −∞ where one of the two probabilities is too small for a float."""
     is_seen = (p > 0) & (q > 0)
-    p, loss = p[is_seen], np.log(p[is_seen]) - np.log(q[is_seen])
-    unit = max(float(loss.max()), 1e-9) / LOSS_GRID_SIZE
-    cell = np.clip(np.ceil(loss / unit), 0, LOSS_GRID_SIZE).astype(np.int64)
-    above = np.cumsum(np.bincount(cell, p, LOSS_GRID_SIZE + 1)[::-1])
-    return (LOSS_GRID_SIZE - int(np.searchsorted(above, 1e-16))) * unit * (1 + 1e-9)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(is_seen, np.log(p) - np.log(q), -np.inf)
+
+
+def _masses_above(cell: FloatArray, pmf: FloatArray, cells: int) -> FloatArray:
+    """The probability of all outcomes whose cell, rounded up, is at least 0, 1, …, `cells`."""
+    index = np.clip(np.ceil(cell), 0, cells).astype(np.int64)
+    return np.asarray(np.cumsum(np.bincount(index, pmf, cells + 1)[::-1])[::-1])

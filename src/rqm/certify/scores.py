@@ -15,13 +15,14 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from rqm._util.checks import FloatArray
-from rqm.certify.distributions import ROUND_UP, splits
+from rqm.certify.affine_rdp import Ends, end_sums
+from rqm.certify.distributions import ROUND_UP
 
 SCORE_CELLS = 24
 """Cells from zero to the largest score on which the distribution of scores is bounded."""
 
 
-def summed_rate(ends: tuple[tuple[float, ...], ...], others: int, coordinates: float) -> float:
+def summed_rate(ends: Ends, others: int, coordinates: float) -> float:
     """A bound on μ² over the squared distance of two vectors in clips.
 
     See docs/proofs/scores.md#lemma-3.
@@ -44,17 +45,17 @@ def summed_rate(ends: tuple[tuple[float, ...], ...], others: int, coordinates: f
 
 
 @lru_cache(maxsize=256)
-def _rates(ends: tuple[tuple[float, ...], ...], others: int, max_count: int) -> tuple[tuple[int, float], ...]:
+def _rates(ends: Ends, others: int, max_count: int) -> tuple[tuple[int, float], ...]:
     """For N = 1, 2, 4, …: the least s²/N for which N scores are below s·Z, until nothing is gained."""
     rates: list[tuple[int, float]] = []
-    for count, rate in _doubled_sums(*_upper_score(np.array(ends[0]), np.array(ends[1]), others), min(max_count, 512)):
+    for count, rate in _doubled_sums(*_upper_score(ends, others), min(max_count, 512)):
         rates.append((count, rate))
         if len(rates) > 1 and rate * (1 + (count - 1) / max_count) > rates[-2][1] * (1 + (count / 2 - 1) / max_count):
             break
     return tuple(rates)
 
 
-def _upper_score(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatArray, float]:
+def _upper_score(ends: Ends, others: int) -> tuple[FloatArray, float]:
     """A symmetric pmf on −SCORE_CELLS, …, SCORE_CELLS that is above every score in convex order, and
     its unit.
 
@@ -64,10 +65,9 @@ def _upper_score(low: FloatArray, high: FloatArray, others: int) -> tuple[FloatA
     See docs/proofs/scores.md#lemma-2.
     """
     rises, pmfs = [], []
-    for base in splits(low, high, others):
-        at_ends = np.array([np.convolve(end, base.pmf) for end in (low, high)])
-        at_ends = at_ends[:, (at_ends > 0).any(axis=0)]
-        if base.missing > 0 or not at_ends.all():
+    for low, high, missing in end_sums(ends, others):
+        at_ends = np.array([low, high])[:, (low > 0) | (high > 0)]
+        if missing > 0 or not at_ends.all():
             return np.empty(0), inf
         rises += [(at_ends[1] - at_ends[0]) / 2] * 2
         pmfs += list(at_ends)

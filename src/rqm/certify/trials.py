@@ -8,6 +8,7 @@ are known, and on a grid of inputs so are their probabilities; in between, slope
 (docs/proofs/trials.md).
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import inf, pi, sqrt
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from scipy.special import gammaln, ndtri, xlog1py, xlogy
 
 from rqm._util.checks import FloatArray
 from rqm.bounds import Neighboring
-from rqm.certify.distributions import ROUND_UP, splits
+from rqm.certify.distributions import ROUND_UP, IntArray, splits
 
 Z_ERROR = 1e-11
 """Above the absolute error of Φ⁻¹ of a sum of positive numbers."""
@@ -33,9 +34,38 @@ class CoordinateGdp(NamedTuple):
     per_square: float
     largest: float
 
-    def maximum(self, alternative: "CoordinateGdp") -> "CoordinateGdp":
-        """The larger of each."""
-        return CoordinateGdp(max(self.per_square, alternative.per_square), max(self.largest, alternative.largest))
+    def raised(
+        self,
+        rises: list[FloatArray],
+        slopes: list[FloatArray],
+        per_square: Callable[[IntArray], float],
+        neighboring: Neighboring,
+        batch_size: int,
+    ) -> "CoordinateGdp":
+        """The largest of these and the μ² of some events, of which z = Φ⁻¹ of the probability is known.
+
+        See docs/proofs/affine.md#lemma-7.
+
+        Args:
+            rises: For the inputs from zero to either end of the clip, how far z moves: a value for each event.
+            slopes: Its steepest mean slope from zero on.
+            per_square: The largest μ² / (2(u² + u'²)) of the events with some indices.
+            neighboring: "replace-one" or "zero-out".
+            batch_size: Events for which `per_square` is computed at once, those with the steepest slopes first.
+        """
+        if neighboring == "zero-out":
+            steepest, farthest = float(np.max(slopes)), float(np.max(rises))
+            return CoordinateGdp(max(self.per_square, steepest**2), max(self.largest, farthest**2))
+        upper_bounds = (slopes[0] ** 2 + slopes[1] ** 2) / 2
+        by_bound = np.argsort(-upper_bounds)
+        largest = self.per_square
+        for start in range(0, len(by_bound), batch_size):
+            events = by_bound[start : start + batch_size]
+            events = events[upper_bounds[events] > largest]
+            if not len(events):
+                break
+            largest = max(largest, per_square(events))
+        return CoordinateGdp(largest, max(self.largest, float((rises[0] + rises[1]).max()) ** 2))
 
 
 def _input_grid() -> FloatArray:
@@ -117,41 +147,41 @@ class _OwnTrials:
             The larger of each.
         """
         # Events {sum ≥ t} for t = 1, 2, …: their probabilities and those of their complements.
-        at_ends = {sign: np.convolve(base, pmfs[-1]) for sign, pmfs in self.pmfs.items()}
-        likely_above = np.cumsum(at_ends[1][::-1])[::-1][1:] > tail
-        likely_below = np.cumsum(at_ends[-1])[:-1] > tail
+        at_high, at_low = (np.convolve(base, self.pmfs[sign][-1]) for sign in (1, -1))
+        likely_above = np.cumsum(at_high[::-1])[::-1][1:] > tail
+        likely_below = np.cumsum(at_low)[:-1] > tail
         # Those that are not in the tails at either end, and one beyond.
         first = max(int(np.argmax(likely_below)) - 1, 0)
         last = int(np.flatnonzero(likely_above).max(initial=-1)) + 1
         used = slice(first, min(last + 1, len(likely_above)))
         below = np.cumsum(base)
         above = np.append(np.cumsum(base[:0:-1])[::-1], 0.0)
-        rises, mean_slopes = {}, {}
-        for sign, pmfs in self.pmfs.items():
+        rises, mean_slopes = [], []
+        for pmfs, max_pmfs in zip(self.pmfs.values(), self.max_pmfs.values(), strict=True):
             inside = _means(pmfs, _windows(above, self.trials + 1, below[-1], 0.0)[used])
             outside = _means(pmfs, _windows(below, self.trials + 1, 0.0, below[-1])[used])
             z = _normal_quantile(inside, outside)
-            rises[sign] = abs(z - z[0]) + Z_ERROR
-            rises[sign][0] = 0.0
+            rise = abs(z - z[0]) + Z_ERROR
+            rise[0] = 0.0
             # The slope of an event's probability is that of its last outcome beside one trial less.
-            steepest = self.rise * _means(self.max_pmfs[sign], _windows(base, self.trials, 0.0, 0.0)[used])
-            density = np.minimum(*(np.exp(-values * values / 2) for values in (z[:-1], z[1:]))) / sqrt(2 * pi)
+            steepest = self.rise * _means(max_pmfs, _windows(base, self.trials, 0.0, 0.0)[used])
+            density = np.exp(-np.maximum(z[:-1] ** 2, z[1:] ** 2) / 2) / sqrt(2 * pi)
             with np.errstate(divide="ignore", invalid="ignore"):
-                slopes = np.nan_to_num(steepest / density, nan=inf, posinf=inf)
-            mean_slopes[sign] = _mean_slopes(rises[sign], slopes)
-        if neighboring == "zero-out":
-            per_square = max(float(values.max()) for values in mean_slopes.values()) ** 2
-            return bounds.maximum(CoordinateGdp(per_square, max(float(rise[-1].max()) for rise in rises.values()) ** 2))
-        crude = (mean_slopes[1].max(axis=0) ** 2 + mean_slopes[-1].max(axis=0) ** 2) / 2
-        per_square = bounds.per_square
-        by_bound = np.argsort(-crude)
-        batch_size = 16
-        for start in range(0, len(by_bound), batch_size):
-            batch = by_bound[start : start + batch_size]
-            if crude[batch[0]] <= per_square:
-                break
-            per_square = max(per_square, _per_square(mean_slopes[1][:, batch], mean_slopes[-1][:, batch]))
-        return CoordinateGdp(per_square, max(bounds.largest, float((rises[1][-1] + rises[-1][-1]).max()) ** 2))
+                slopes = nan_as_infinity(steepest / density)
+            rises.append(rise)
+            mean_slopes.append(_mean_slopes(rise, slopes))
+
+        def per_square(events: IntArray) -> float:
+            return _per_square(mean_slopes[0][:, events], mean_slopes[1][:, events])
+
+        at_ends = [rise[-1] for rise in rises]
+        steepest_means = [slopes.max(axis=0) for slopes in mean_slopes]
+        return bounds.raised(at_ends, steepest_means, per_square, neighboring, batch_size=16)
+
+
+def nan_as_infinity(bounds: FloatArray) -> FloatArray:
+    """Upper bounds, infinite where their computation gave no number."""
+    return np.where(np.isnan(bounds), inf, bounds)
 
 
 def _binomial_pmf(successes: FloatArray, trials: int, p: FloatArray) -> FloatArray:
@@ -168,7 +198,7 @@ def _windows(values: FloatArray, count: int, before: float, after: float) -> Flo
 
 def _means(pmfs: FloatArray, windows: FloatArray) -> FloatArray:
     """The mean of each window under each pmf."""
-    return np.einsum("uk,zk->uz", pmfs, windows)  # a product of matrices would start threads
+    return np.asarray(np.einsum("uk,zk->uz", pmfs, windows))  # a product of matrices would start threads
 
 
 def _normal_quantile(inside: FloatArray, outside: FloatArray) -> FloatArray:
@@ -206,4 +236,4 @@ def _per_square(mean: FloatArray, opposite: FloatArray) -> float:
         largest = (INPUTS[1:] / INPUTS[:-1, None])[..., None]
         ratio = np.clip(b / a, smallest, largest)
         squares = (a + b * ratio) ** 2 / (2 * (1 + ratio**2))
-    return float(np.nan_to_num(squares, nan=inf, posinf=inf).max())
+    return float(nan_as_infinity(squares).max())
