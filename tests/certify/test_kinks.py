@@ -39,9 +39,11 @@ def true_delta(mechanism, eps, clients):
 
 def certified_deltas(mechanism, epsilons, clients):
     """δ of one coordinate at some ε, certified for all inputs."""
-    pairs = pairs_of_client(np.exp(mechanism.breakpoint_log_pmfs()), clients - 1)
+    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs())
+    pairs = pairs_of_client(own_pmfs, clients - 1)
     tiled = np.tile(np.asarray(epsilons, dtype=float), (len(pairs), 1))
-    return kinks._certified(mechanism, clients, "paper", pairs, tiled, lambda best: False, 1e-12).max(axis=0)
+    *_, best = kinks._certified(own_pmfs, clients, pairs, tiled, 1e-12)
+    return best.max(axis=0)
 
 
 # -- one coordinate -------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ def test_the_distribution_of_scores_is_above_every_score(mechanism, placements, 
         for a, b, w in zip(pmfs, pmfs[1:], widths, strict=False)
         for p, q in ((a, b), (b, a))
     )
-    thresholds, stop_loss = kinks._bounded_scores(mechanism, 3, "paper", widths, largest * (1 + 1e-9))
+    thresholds, stop_loss = kinks._bounded_scores(pmfs, 3, widths, largest * (1 + 1e-9))
     tightest = 0.0
     for u, v in product(range(len(pmfs)), repeat=2):
         base = np.convolve(pmfs[u], pmfs[v])

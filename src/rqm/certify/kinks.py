@@ -12,7 +12,7 @@ the worst inputs of the other clients are known in advance.
   is certified for all inputs. A mixture of Gaussians above it gives s (docs/proofs/interior-levels.md#theorem-17).
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -30,46 +30,31 @@ SUM_TAIL = 1e-100
 """Probability that may be cut from each end of a sum whose tails matter: far below every δ."""
 
 
-def _attained(
-    mechanism: DiscreteMechanism, honest: int, distribution: PmfKind, pairs: IntArray, epsilons: FloatArray
-) -> FloatArray:
+def _attained(own_pmfs: FloatArray, honest: int, pairs: IntArray, epsilons: FloatArray) -> FloatArray:
     """Hockey-stick divergences of some pairs of breakpoints, the largest with all other clients at
     one breakpoint."""
-    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     bases = [repeated(pmf, honest - 1, SUM_TAIL) for pmf in own_pmfs]
     table, _ = divergences(bases, own_pmfs, pairs, epsilons, "hockey-stick")
     return np.asarray(table.max(axis=0))
 
 
 def _certified(
-    mechanism: DiscreteMechanism,
-    honest: int,
-    distribution: PmfKind,
-    pairs: IntArray,
-    epsilons: FloatArray,
-    is_close: Callable[[FloatArray], bool],
-    negligible: float,
-) -> FloatArray:
-    """Hockey-stick divergences of some pairs of breakpoints for all placements of the other clients."""
-    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
-    best = np.full(epsilons.shape, inf)
-    for family in other_clients(own_pmfs, honest - 1, tail=max(SMALLEST_ENTRY, negligible / honest)):
-        means = largest_means(
-            family,
-            own_pmfs,
-            pairs,
-            epsilons,
-            "hockey-stick",
-            lambda table, missing: np.minimum(table + missing, 1),
-            negligible,
-        )
+    own_pmfs: FloatArray, honest: int, pairs: IntArray, epsilons: FloatArray, negligible: float
+) -> Iterator[FloatArray]:
+    """Ever smaller bounds of hockey-stick divergences of some pairs of breakpoints, for all placements of the other
+    clients; the first is that of a single client."""
+
+    def averaged(table: FloatArray, missing: FloatArray) -> FloatArray:
+        return np.minimum(table + missing, 1)
+
+    table, _ = divergences([EMPTY_SUM], own_pmfs, pairs, epsilons, "hockey-stick")
+    best = table[0]
+    yield best
+    tail = max(SMALLEST_ENTRY, negligible / honest)
+    for family in other_clients(own_pmfs, honest - 1, tail=tail):
+        means = largest_means(family, own_pmfs, pairs, epsilons, "hockey-stick", averaged, negligible)
         best = np.minimum(best, means)
-        if is_close(best):
-            break
-    if not np.isfinite(best).all():  # so many breakpoints that only one client is accounted for
-        single_client, _ = divergences([EMPTY_SUM], own_pmfs, pairs, epsilons, "hockey-stick")
-        best = np.minimum(best, single_client[0])
-    return best
+        yield best
 
 
 # -- one coordinate -------------------------------------------------------------------------------
@@ -96,23 +81,19 @@ def coordinate_epsilon(
     attained = attained_epsilon(mechanism, delta, honest, distribution)
     if attained == inf:
         return inf
-    pairs = pairs_of_client(np.exp(mechanism.breakpoint_log_pmfs(distribution)), honest - 1)
+    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
+    pairs = pairs_of_client(own_pmfs, honest - 1)
     ratios = (1.002, 1.005, 1.01, 1.015, 1.019, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0, 5.0, 10.0)
     tried = np.array([max(attained * ratio, 0.01 * (ratio - 1)) for ratio in ratios])  # if hardly any ε is attained
     epsilons = np.tile(tried, (len(pairs), 1))
-    matters = (_attained(mechanism, 1, distribution, pairs, epsilons) > delta).any(axis=1)
-    deltas = np.zeros(epsilons.shape)
-    if matters.any():
-        deltas[matters] = _certified(
-            mechanism,
-            honest,
-            distribution,
-            pairs[matters],
-            epsilons[matters],
-            lambda best: bool((best[:, 0] <= delta).all()),
-            NEGLIGIBLE_PART * delta,
-        )
-    is_enough = deltas.max(axis=0) * (1 + 1e-9) <= delta
+    single_client = _attained(own_pmfs, 1, pairs, epsilons)
+    matters = (single_client > delta).any(axis=1)
+    deltas = single_client.max(axis=0)
+    for bounds in _certified(own_pmfs, honest, pairs[matters], epsilons[matters], NEGLIGIBLE_PART * delta):
+        deltas = bounds.max(axis=0, initial=0.0)
+        if deltas[0] <= delta:
+            break
+    is_enough = deltas * (1 + 1e-9) <= delta
     return float(tried[np.argmax(is_enough)]) if is_enough.any() else inf
 
 
@@ -129,21 +110,22 @@ def attained_epsilon(mechanism: DiscreteMechanism, delta: float, honest: int, di
     Returns:
         ε to four digits, infinite if δ is attained at every ε.
     """
-    pairs = pairs_of_client(np.exp(mechanism.breakpoint_log_pmfs(distribution)), honest - 1)
+    own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
+    pairs = pairs_of_client(own_pmfs, honest - 1)
 
-    def is_attained(epsilons: FloatArray) -> list[bool]:
-        table = _attained(mechanism, honest, distribution, pairs, np.tile(epsilons, (len(pairs), 1)))
-        return [bool(value > delta) for value in table.max(axis=0)]
+    def last_attained(epsilons: FloatArray) -> int:
+        """The index of the largest ε at which δ is attained; −1 if there is none."""
+        table = _attained(own_pmfs, honest, pairs, np.tile(epsilons, (len(pairs), 1)))
+        return int(np.flatnonzero(table.max(axis=0) > delta).max(initial=-1))
 
     low, high = 0.0, 1.0
-    while is_attained(np.array([high]))[0]:
+    while last_attained(np.array([high])) == 0:
         low, high = high, 2 * high
         if high > 1e3:
             return inf
     while high - low > 1e-4 * high:
         grid = np.linspace(low, high, 10)
-        above = np.flatnonzero(is_attained(grid))
-        last = int(above[-1]) if len(above) else 0
+        last = max(last_attained(grid), 0)
         low = float(grid[last])
         high = float(grid[last + 1])
     return high
@@ -215,15 +197,15 @@ def score_variance(mechanism: DiscreteMechanism, honest: int, distribution: PmfK
         The variance, per clip².
     """
     own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
-    widths = _cell_widths(mechanism, distribution)
+    widths = _cell_widths(mechanism, distribution)[:, None]
     largest = 0.0
     for pmf in own_pmfs:
         base = repeated(pmf, honest - 1, SUM_TAIL).pmf
-        sums = np.array([np.convolve(pmf, base) for pmf in own_pmfs])
-        rises = (np.diff(sums, axis=0) / widths[:, None]) ** 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = [np.where(sum_pmfs > 0, rises / sum_pmfs, 0.0).sum(axis=1) for sum_pmfs in (sums[:-1], sums[1:])]
-        largest = max(largest, float(np.max(ratios)))
+        sums = np.array([np.convolve(own_pmf, base) for own_pmf in own_pmfs])
+        squares = (np.diff(sums, axis=0) / widths) ** 2
+        for inside in (sums[:-1], sums[1:]):
+            terms = np.divide(squares, inside, out=np.zeros_like(squares), where=inside > 0)
+            largest = max(largest, float(terms.sum(axis=1).max()))
     return largest
 
 
@@ -246,15 +228,15 @@ def _scores(mechanism: DiscreteMechanism, honest: int, distribution: PmfKind) ->
     own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     widths = _cell_widths(mechanism, distribution)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.concatenate([own_pmfs[1:] / own_pmfs[:-1], own_pmfs[:-1] / own_pmfs[1:]])
-        largest = float(np.nanmax((ratios - 1) / np.concatenate([widths, widths])[:, None])) * (1 + 1e-9)
+        ratios = np.maximum(own_pmfs[1:] / own_pmfs[:-1], own_pmfs[:-1] / own_pmfs[1:])
+    largest = float(np.nanmax((ratios - 1) / widths[:, None])) * (1 + 1e-9)
     if not np.isfinite(largest):
         return None
-    return GaussianMixture.above(*_bounded_scores(mechanism, honest, distribution, widths, largest))
+    return GaussianMixture.above(*_bounded_scores(own_pmfs, honest, widths, largest))
 
 
 def _bounded_scores(
-    mechanism: DiscreteMechanism, honest: int, distribution: PmfKind, widths: FloatArray, largest: float
+    own_pmfs: FloatArray, honest: int, widths: FloatArray, largest: float
 ) -> tuple[FloatArray, FloatArray]:
     """Some τ from zero to the largest score, and bounds of E(score − τ)₊ over all inputs of all
     clients.
@@ -262,23 +244,25 @@ def _bounded_scores(
     See docs/proofs/interior-levels.md#lemma-14.
     """
     pairs, epsilons, weights = _stop_loss_terms(widths, np.zeros(1))
-    at_zero = float((weights * _attained(mechanism, honest, distribution, pairs, epsilons)).max())
-    deviation = sqrt(2 * pi) * at_zero  # of a Gaussian with that mean of its positive part
+    at_zero = weights * _attained(own_pmfs, honest, pairs, epsilons)
+    deviation = sqrt(2 * pi) * float(at_zero.max())  # of a Gaussian with that mean of its positive part
     steps = [np.arange(0, 4.1, 0.25), np.arange(4.5, 8.1, 0.5), np.arange(9, 17), np.arange(19, 40, 3)]
     tau = np.concatenate(steps) * deviation
     tau = tau[tau < largest]
     pairs, epsilons, weights = _stop_loss_terms(widths, tau)
-    attained = (weights * _attained(mechanism, honest, distribution, pairs, epsilons)).max(axis=0)
-    used = slice(0, int(np.argmax(np.append(attained < 1e-60 * deviation, True))) + 1)
-    tau, epsilons, weights, attained = tau[used], epsilons[:, used], weights[:, used], attained[used]
-
-    def is_close(best: FloatArray) -> bool:
-        return bool(((weights * best).max(axis=0) <= 1.02 * attained).all())
-
+    attained = (weights * _attained(own_pmfs, honest, pairs, epsilons)).max(axis=0)
+    is_rare = np.append(attained < 1e-60 * deviation, True)
+    used = int(np.argmax(is_rare)) + 1
+    tau = tau[:used]
+    attained = attained[:used]
+    epsilons = np.ascontiguousarray(epsilons[:, :used])
+    weights = weights[:, :used]
     negligible = NEGLIGIBLE_PART * float(attained.min() / weights.max())
-    certified = (weights * _certified(mechanism, honest, distribution, pairs, epsilons, is_close, negligible)).max(
-        axis=0
-    )
+    certified = np.full(len(tau), inf)
+    for bounds in _certified(own_pmfs, honest, pairs, epsilons, negligible):
+        certified = (weights * bounds).max(axis=0)
+        if (certified <= 1.02 * attained).all():
+            break
     above = np.append(certified * (1 + 1e-9) + deviation * SUM_TAIL, 0.0)
     return np.append(tau, largest), np.maximum.accumulate(above[::-1])[::-1]
 
@@ -296,16 +280,16 @@ def _stop_loss_terms(widths: FloatArray, tau: FloatArray) -> tuple[IntArray, Flo
     Returns:
         Pairs of breakpoints (rows), and for each pair and τ the ε and the weight of a divergence.
     """
-    low = np.arange(len(widths))
-    step = widths[:, None] * tau
+    widths = widths[:, None]
+    step = widths * tau
     steep = np.maximum(1 - step, 1e-300)
-    under_p = np.log1p(step), np.broadcast_to(1 / widths[:, None], step.shape)
-    under_q = -np.log(steep), np.where(step < 1, steep, 0.0) / widths[:, None]
-    up = np.stack([low + 1, low], axis=1)
-    down = np.stack([low, low + 1], axis=1)
-    terms = [(pairs, *end) for pairs in (up, down) for end in (under_p, under_q)]
-    pairs, epsilons, weights = (np.concatenate(parts) for parts in zip(*terms, strict=True))
-    return pairs, epsilons, weights
+    epsilons = np.concatenate([np.log1p(step), -np.log(steep)])
+    weights = np.concatenate([np.ones_like(step) / widths, np.where(step < 1, steep, 0.0) / widths])
+    cells = np.arange(len(widths))
+    up = np.stack([cells + 1, cells], axis=1)
+    down = np.stack([cells, cells + 1], axis=1)
+    pairs = np.concatenate([up, up, down, down])
+    return pairs, np.concatenate([epsilons, epsilons]), np.concatenate([weights, weights])
 
 
 # -- mixtures of Gaussians above a score ----------------------------------------------------------
