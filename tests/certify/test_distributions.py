@@ -12,6 +12,8 @@ from rqm import PBM, RQM, renyi
 from rqm.certify.distributions import (
     EMPTY_SUM,
     SMALLEST_ENTRY,
+    Comparison,
+    OtherSums,
     PartialSum,
     all_pairs,
     different_pairs,
@@ -43,8 +45,9 @@ NO_OTHERS = np.zeros((1, 2), np.int64)
 def table_of(first, second, own_pmfs, parameters, measure="renyi", cells=GRID, **options):
     """Divergences of all pairs of pmfs, each at all parameters."""
     pairs = all_pairs(len(own_pmfs))
-    rows = np.tile(np.asarray(parameters, dtype=float), (len(pairs), 1))
-    return divergence_table(first, second, cells, own_pmfs, pairs, rows, measure, **options)
+    return divergence_table(
+        OtherSums(first, second, cells), Comparison(own_pmfs, pairs, parameters, measure), **options
+    )
 
 
 def single(p, q, orders):

@@ -17,26 +17,26 @@ docs/proofs/interior-levels.md#theorem-5.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import combinations_with_replacement, product
 from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rqm._util.checks import FloatArray
 from rqm.certify.distributions import (
     EMPTY_SUM,
     SMALLEST_ENTRY,
     UNDERFLOW,
+    Comparison,
     IntArray,
-    Measure,
+    OtherSums,
     PartialSum,
     all_pairs,
     different_pairs,
     divergence_table,
-    divergences,
     repeated,
     splits,
 )
@@ -60,17 +60,13 @@ cohorts, of more than twice `MAX_COUNTED_BLOCKS` clients, where each block size 
 # -- sums of the other clients as mixtures --------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Mixtures:
+class Mixtures(NamedTuple):
     """Mixtures of sums of the other clients: row r of `weights` has the probabilities of the cells.
 
-    Cell (i, j) is the sum `first[i] + second[j]`. Without weights every cell is a mixture of its
-    own.
+    Without weights every cell is a mixture of its own.
     """
 
-    first: list[PartialSum]
-    second: list[PartialSum]
-    cells: IntArray
+    sums: OtherSums
     weights: FloatArray | None = None
 
 
@@ -92,15 +88,15 @@ def other_clients(
         a valid bound.
     """
     if count == 0:
-        yield [Mixtures([EMPTY_SUM], [EMPTY_SUM], np.zeros((1, 2), np.int64))]
+        yield [Mixtures(OtherSums.of([EMPTY_SUM]))]
     elif len(pmfs) == 2:
-        sums = list(splits(pmfs[0], pmfs[1], count, tail))
-        yield [Mixtures(sums, [EMPTY_SUM], np.stack([np.arange(len(sums)), np.zeros(len(sums), np.int64)], axis=1))]
+        yield [Mixtures(OtherSums.of(list(splits(pmfs[0], pmfs[1], count, tail))))]
     elif comb(count + len(pmfs) - 1, count) <= MAX_PLACEMENTS:
         yield [_all_placements(pmfs, count)]
     elif len(pmfs) <= MAX_BREAKPOINTS:
         # Each multiset of breakpoints that a block may have is a constraint of a linear program.
-        largest = max(size for size in BLOCK_SIZES if comb(-(-len(pmfs) // 2) + size - 1, size) <= 800)
+        width = -(-len(pmfs) // 2)
+        largest = max(size for size in BLOCK_SIZES if comb(width + size - 1, size) <= 800)
         for size in dict.fromkeys(min(size, largest) for size in sizes):
             yield list(_blocks(pmfs, count, size, tail))
 
@@ -110,11 +106,16 @@ def _all_placements(pmfs: FloatArray, count: int) -> Mixtures:
 
     See docs/proofs/interior-levels.md#lemma-2.
     """
-    parts = [list(combinations_with_replacement(range(len(pmfs)), size)) for size in (count // 2, count - count // 2)]
-    sums = [[PartialSum(_convolved(pmfs[list(row)]), 0.0).trimmed(SMALLEST_ENTRY) for row in half] for half in parts]
-    last = np.array([multiset[-1] if multiset else -1 for multiset in parts[0]])
-    begin = np.array([multiset[0] for multiset in parts[1]])
-    return Mixtures(sums[0], sums[1], np.argwhere(last[:, None] <= begin))
+    low, high = (
+        list(combinations_with_replacement(range(len(pmfs)), size)) for size in (count // 2, count - count // 2)
+    )
+    first, second = (
+        [PartialSum(_convolved(pmfs[list(multiset)]), 0.0).trimmed(SMALLEST_ENTRY) for multiset in half]
+        for half in (low, high)
+    )
+    last = np.array([max(multiset, default=-1) for multiset in low])
+    begin = np.array([min(multiset) for multiset in high])
+    return Mixtures(OtherSums(first, second, np.argwhere(last[:, None] <= begin)))
 
 
 def _blocks(pmfs: FloatArray, count: int, size: int, tail: float) -> Iterator[Mixtures]:
@@ -155,20 +156,27 @@ def _counted(
     for half, remainder in zip(halves, remainders, strict=True):
         shape = common_shape(half, size)
         smaller = common_shape(half, remainder) if remainder else CommonShape(np.ones(1), 1.0)
+        rest = PartialSum(smaller.pmf, 0.0)
         block = repeated(shape.pmf, several)
-        powers = [EMPTY_SUM]
+        power = EMPTY_SUM
+        sums_of_half = [power, power + rest]
         for _ in range(steps):
-            powers.append((powers[-1] + block).trimmed(tail))
-        sums.append([partial_sum for power in powers for partial_sum in (power, power + PartialSum(smaller.pmf, 0.0))])
+            power = (power + block).trimmed(tail)
+            sums_of_half += [power, power + rest]
+        sums.append(sums_of_half)
         chances.append(_full_blocks(steps, shape.weight, several))
-        rest_chances.append(np.array([1 - smaller.weight, smaller.weight]))
-    pairs = np.argwhere(np.add.outer(np.arange(steps + 1), np.arange(steps + 1)) <= steps)
-    rests = [(a, b) for a, b in product((0, 1), repeat=2) if rest_chances[0][a] * rest_chances[1][b] > 0]
-    cells = np.concatenate([2 * pairs + rest_pair for rest_pair in rests])
-    divided = np.arange(steps + 1)
-    weights = chances[0][divided][:, pairs[:, 0]] * chances[1][steps - divided][:, pairs[:, 1]]
-    by_rest = [weights * rest_chances[0][a] * rest_chances[1][b] for a, b in rests]
-    return Mixtures(sums[0], sums[1], cells, np.concatenate(by_rest, axis=1))
+        rest_chances.append((1 - smaller.weight, smaller.weight))
+    counts = np.arange(steps + 1)
+    pairs = np.argwhere(np.add.outer(counts, counts) <= steps)
+    weights = chances[0][:, pairs[:, 0]] * chances[1][::-1, pairs[:, 1]]  # k blocks in one half, steps − k in the other
+    cells, cell_weights = [], []
+    for low, high in product((0, 1), repeat=2):
+        chance = rest_chances[0][low] * rest_chances[1][high]
+        if chance > 0:
+            cells.append(2 * pairs + (low, high))
+            cell_weights.append(weights * chance)
+    all_sums = OtherSums(sums[0], sums[1], np.concatenate(cells))
+    return Mixtures(all_sums, np.concatenate(cell_weights, axis=1))
 
 
 def _full_blocks(steps: int, weight: float, several: int) -> FloatArray:
@@ -185,10 +193,7 @@ def _full_blocks(steps: int, weight: float, several: int) -> FloatArray:
 
 def largest_means(
     mixtures: Iterable[Mixtures],
-    own_pmfs: FloatArray,
-    pairs: IntArray,
-    parameters: FloatArray,
-    measure: Measure,
+    comparison: Comparison,
     averaged: Callable[[FloatArray, FloatArray], FloatArray],
     negligible: float,
 ) -> FloatArray:
@@ -198,10 +203,7 @@ def largest_means(
 
     Args:
         mixtures: A family that covers all placements of the other clients.
-        own_pmfs: The pmfs of the client whose input differs, one row each.
-        pairs: Rows (v, w): the client has the pmf `own_pmfs[v]` or `own_pmfs[w]`.
-        parameters: For each pair, the Rényi orders or the values of ε.
-        measure: "renyi" or "hockey-stick".
+        comparison: The divergences.
         averaged: Turns a table of divergences, and the probability that each cell lacks, into the
             jointly convex numbers that are averaged; none of them is above 1.
         negligible: What may be added to a mean: cells and tails that are less likely than this
@@ -210,23 +212,22 @@ def largest_means(
     Returns:
         An array of shape (pairs, parameters).
     """
-    best = np.zeros(parameters.shape)
-    for family in mixtures:
-        cells = family.cells
-        weights = family.weights
+    largest = []
+    for mixture in mixtures:
+        sums, weights = mixture
         unweighted = np.zeros(1)
         if weights is not None:
-            matters = weights.max(axis=0) > negligible / len(cells)
-            cells, weights, unweighted = cells[matters], weights[:, matters], weights[:, ~matters].sum(axis=1)
-        smallest = max(SMALLEST_ENTRY, negligible / (len(family.first[-1].pmf) + len(family.second[-1].pmf)))
-        table, missing = divergence_table(
-            family.first, family.second, cells, own_pmfs, pairs, parameters, measure, smallest
-        )
+            matters = weights.max(axis=0) > negligible / len(sums.cells)
+            unweighted = weights[:, ~matters].sum(axis=1)
+            weights = weights[:, matters]
+            sums = sums._replace(cells=sums.cells[matters])
+        longest = len(sums.first[-1].pmf) + len(sums.second[-1].pmf)
+        table, missing = divergence_table(sums, comparison, max(SMALLEST_ENTRY, negligible / longest))
         values = averaged(table, missing[:, None, None])
         if weights is not None:
-            values = (weights @ values.reshape(len(values), -1) + unweighted[:, None]).reshape(-1, *parameters.shape)
-        best = np.maximum(best, values.max(axis=0))
-    return best
+            values = np.tensordot(weights, values, axes=1) + unweighted[:, None, None]
+        largest.append(values.max(axis=0))
+    return np.asarray(np.max(largest, axis=0))
 
 
 # -- Rényi divergence -----------------------------------------------------------------------------
@@ -320,7 +321,8 @@ def _is_mirrored(pmfs: FloatArray) -> bool:
 
 def _single_client(own_pmfs: FloatArray, pairs: IntArray, alpha: float) -> FloatArray:
     """D_α of one client for each pair."""
-    return divergences([EMPTY_SUM], own_pmfs, pairs, [alpha], "renyi")[0][0, :, 0]
+    table, _ = divergence_table(OtherSums.of([EMPTY_SUM]), Comparison(own_pmfs, pairs, [alpha], "renyi"))
+    return table[0, :, 0]
 
 
 def divergences_with_equal_inputs(
@@ -338,13 +340,13 @@ def divergences_with_equal_inputs(
     Returns:
         A divergence for each pair.
     """
-    sums = [repeated(pmf, count) for pmf in others]
-    table, _ = divergences(sums, own_pmfs, pairs, [alpha], "renyi", is_attained=True)
+    sums = OtherSums.of([repeated(pmf, count) for pmf in others])
+    table, _ = divergence_table(sums, Comparison(own_pmfs, pairs, [alpha], "renyi"), is_attained=True)
     return np.asarray(table[:, :, 0].max(axis=0))
 
 
 def _mean_divergences(
-    mixtures_of_family: list[Mixtures],
+    family: list[Mixtures],
     own_pmfs: FloatArray,
     pairs: IntArray,
     alpha: float,
@@ -352,7 +354,7 @@ def _mean_divergences(
     negligible: float,
 ) -> FloatArray:
     """D_α of each pair from the mean of exp((α−1) D_α), in units of what one client alone leaks."""
-    is_weighted = any(mixtures.weights is not None for mixtures in mixtures_of_family)
+    is_weighted = any(mixtures.weights is not None for mixtures in family)
     if np.isinf(alpha) and is_weighted:
         return single_client  # some of the numbers of shapes is zero
     rise = 1.0 if alpha == 1 or np.isinf(alpha) else alpha - 1
@@ -369,10 +371,8 @@ def _mean_divergences(
             return np.where(missing > 0, np.maximum(missing, 1.0), values)
         return values + missing
 
-    parameters = np.full((len(pairs), 1), alpha)
-    means = largest_means(mixtures_of_family, own_pmfs, pairs, parameters, "renyi", averaged, negligible)[:, 0] * (
-        1 + 1e-12
-    )
+    comparison = Comparison(own_pmfs, pairs, [alpha], "renyi")
+    means = largest_means(family, comparison, averaged, negligible)[:, 0] * (1 + 1e-12)
     bounds = unit[:, 0] * means if alpha == 1 else unit[:, 0] + np.log(means + UNDERFLOW) / rise
     return np.where(is_unbounded & is_weighted, np.inf, bounds)
 
@@ -386,10 +386,6 @@ class CommonShape(NamedTuple):
 
     pmf: FloatArray
     weight: float
-
-
-RARE_OUTCOME = 1e-11
-"""A common shape has no outcomes of a sum that are less likely."""
 
 
 def common_shape(pmfs: FloatArray, clients: int) -> CommonShape:
@@ -483,7 +479,6 @@ def _alternating(sums: FloatArray, unit: float) -> CommonShape:
 
 def _heaviest_shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatArray | None:
     """The shape with most mass and variance for which shape ∗ added lies below every sum."""
-    from scipy.optimize import linprog  # noqa: PLC0415 (takes half a second)
     from scipy.sparse import csr_matrix, vstack  # noqa: PLC0415
 
     width = sums.shape[1]
@@ -497,7 +492,7 @@ def _heaviest_shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatAr
             inside = (at >= 0) & (at < width)
             is_impossible |= ~inside
             matrix[at[inside], np.flatnonzero(inside)] += more[outcome]
-        rare = pmf < RARE_OUTCOME
+        rare = _is_rare(pmf)
         is_impossible |= (matrix[rare] > 0).any(axis=0)
         rows.append(csr_matrix(matrix[~rare] / pmf[~rare, None]))
     possible = np.flatnonzero(~is_impossible)
@@ -506,11 +501,10 @@ def _heaviest_shape(sums: FloatArray, added: FloatArray, unit: float) -> FloatAr
     # Mass counts as much as a squared distance of three variances.
     value = 3.0 * unit + offsets[possible].astype(np.float64) ** 2
     limits: Any = vstack(rows).tocsc()[:, possible]
-    solved = linprog(-value, A_ub=limits, b_ub=np.ones(limits.shape[0]), method="highs")
-    if solved.x is None or not solved.x.max() > 1e-9:
-        return None
     mass = np.zeros(len(offsets))
-    mass[possible] = np.where(solved.x > 1e-9, solved.x, 0.0)
+    mass[possible] = _largest_within(limits, value, 1e-9)
+    if not mass.any():
+        return None
     shape = np.trim_zeros(mass)
     return np.asarray(shape / shape.sum())
 
@@ -521,24 +515,34 @@ def _complement(pmf: FloatArray, shape: FloatArray) -> FloatArray:
 
     See docs/proofs/interior-levels.md#lemma-4.
     """
-    from scipy.optimize import linprog  # noqa: PLC0415 (takes half a second)
-
     shift_count = len(pmf) - len(shape) + 1
     if shift_count < 1:
         return np.zeros(1)
     shifted = np.zeros((len(pmf), shift_count))
     for k in range(shift_count):
         shifted[k : k + len(shape), k] = shape
-    rare = pmf < RARE_OUTCOME
+    rare = _is_rare(pmf)
     possible = ~(shifted[rare] > 0).any(axis=0)
     if not possible.any():
         return np.zeros(shift_count)
     rows = shifted[~rare][:, possible] / pmf[~rare, None]
-    solved = linprog(-np.ones(rows.shape[1]), A_ub=rows, b_ub=np.ones(len(rows)), method="highs")
     complement = np.zeros(shift_count)
-    if solved.x is not None:
-        complement[possible] = np.where(solved.x > 1e-12, solved.x, 0.0)
+    complement[possible] = _largest_within(rows, np.ones(rows.shape[1]), 1e-12)
     total = shifted @ complement
     with np.errstate(divide="ignore", invalid="ignore"):
         fraction = float(np.where(total > 0, pmf / total, np.inf).min(initial=1.0))
     return complement * min(1.0, fraction) * (1 - 1e-12)
+
+
+def _is_rare(pmf: FloatArray) -> npt.NDArray[np.bool_]:
+    """The outcomes of a sum that are so rare that a common shape has none of them."""
+    return pmf < 1e-11
+
+
+def _largest_within(limits: Any, value: FloatArray, smallest: float) -> FloatArray:
+    """The x ≥ 0 with `limits` @ x ≤ 1 and the largest `value` @ x, without entries below `smallest`; zero if the
+    solver fails."""
+    from scipy.optimize import linprog  # noqa: PLC0415 (takes half a second)
+
+    solved = linprog(-value, A_ub=limits, b_ub=np.ones(limits.shape[0]), method="highs")
+    return np.zeros(len(value)) if solved.x is None else np.where(solved.x > smallest, solved.x, 0.0)

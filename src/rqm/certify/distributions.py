@@ -279,28 +279,46 @@ def _fill(
                 table[cell, k, m] = _hockey_stick(p, q, parameters[k, m])
 
 
+class OtherSums(NamedTuple):
+    """Sums of the other clients: row (i, j) of `cells` is the sum of `first[i]` and `second[j]`."""
+
+    first: Sequence[PartialSum]
+    second: Sequence[PartialSum]
+    cells: IntArray
+
+    @classmethod
+    def of(cls, sums: Sequence[PartialSum]) -> "OtherSums":
+        """Some sums, each of which is a cell."""
+        cells = np.zeros((len(sums), 2), np.int64)
+        cells[:, 0] = np.arange(len(sums))
+        return cls(sums, [EMPTY_SUM], cells)
+
+
+class Comparison(NamedTuple):
+    """Divergences between sums that differ in one client.
+
+    Attributes:
+        own_pmfs: The pmfs of the client whose input differs, one row each.
+        pairs: Rows (v, w): the client has the pmf `own_pmfs[v]` or `own_pmfs[w]`.
+        parameters: The Rényi orders, or the values of ε of hockey-stick divergences: a row for each pair, or one
+            for all of them.
+        measure: "renyi" or "hockey-stick".
+    """
+
+    own_pmfs: FloatArray
+    pairs: IntArray
+    parameters: npt.ArrayLike
+    measure: Measure
+
+
 def divergence_table(
-    first: Sequence[PartialSum],
-    second: Sequence[PartialSum],
-    cells: IntArray,
-    own_pmfs: FloatArray,
-    pairs: IntArray,
-    parameters: FloatArray,
-    measure: Measure,
-    smallest: float = SMALLEST_ENTRY,
-    is_attained: bool = False,
+    others: OtherSums, comparison: Comparison, smallest: float = SMALLEST_ENTRY, is_attained: bool = False
 ) -> tuple[FloatArray, FloatArray]:
     """Divergences between sums that differ in one client, beside many sums of the other clients.
 
     Args:
-        first: Sums of some of the other clients.
-        second: Sums of the rest of them.
-        cells: Rows (i, j): the other clients add `first[i] + second[j]`.
-        own_pmfs: The pmfs of the client whose input differs, one row each.
-        pairs: Rows (v, w): the client has the pmf `own_pmfs[v]` or `own_pmfs[w]`.
-        parameters: For each pair, the Rényi orders, or the values of ε of hockey-stick
-            divergences.
-        measure: "renyi" or "hockey-stick".
+        others: Sums of the other clients.
+        comparison: The divergences.
         smallest: Outcomes at both ends of a sum of the other clients are cut if they are less
             likely.
         is_attained: Whether Rényi divergences must be no larger than those of the whole sums, of
@@ -311,56 +329,36 @@ def divergence_table(
         A table of shape (cells, pairs, parameters), and for each cell the probability that its
         sum lacks.
     """
-    table = np.empty((len(cells), *parameters.shape))
-    halves = _stacked(first), _stacked(second)
-    missing = [np.array([partial_sum.missing for partial_sum in sums]) for sums in (first, second)]
-    cut = missing[0][cells[:, 0]] + missing[1][cells[:, 1]]
-    ends = [np.array([partial_sum.cut_ends for partial_sum in sums]) for sums in (first, second)]
-    cut_ends = ends[0][cells[:, 0]] | ends[1][cells[:, 1]]
+    own_pmfs, pairs, parameters, measure = comparison
+    rows = np.empty((len(pairs), np.shape(parameters)[-1]))
+    rows[:] = parameters
+    table = np.empty((len(others.cells), *rows.shape))
+    missing = np.zeros(len(table))
+    cut_ends = np.zeros(len(table), np.int64)
+    for sums, index in zip(others[:2], others.cells.T, strict=True):
+        missing += np.array([partial_sum.missing for partial_sum in sums])[index]
+        cut_ends |= np.array([partial_sum.cut_ends for partial_sum in sums])[index]
+    first = _stacked(others.first)
+    second = _stacked(others.second)
 
-    def fill(cell_range: slice) -> None:
+    def fill(chunk: slice) -> None:
         _fill(
-            cells[cell_range],
-            *halves,
+            others.cells[chunk],
+            first,
+            second,
             own_pmfs,
             pairs,
-            parameters,
+            rows,
             measure == "hockey-stick",
             smallest,
             is_attained,
-            cut_ends[cell_range],
-            table[cell_range],
+            cut_ends[chunk],
+            table[chunk],
         )
 
-    fill_in_parallel(fill, len(cells), min_cells=4)
-    longest = len(halves[0][0][0]) + len(halves[1][0][0])
-    return table, cut + longest * smallest * (cut_ends > 0)
-
-
-def divergences(
-    others: Sequence[PartialSum],
-    own_pmfs: FloatArray,
-    pairs: IntArray,
-    parameters: npt.ArrayLike,
-    measure: Measure,
-    is_attained: bool = False,
-) -> tuple[FloatArray, FloatArray]:
-    """Divergences between sums that differ in one client, one cell for each sum of the other clients.
-
-    Args:
-        others: Sums of the other clients.
-        own_pmfs: The pmfs of the client whose input differs, one row each.
-        pairs: Rows (v, w): the client has the pmf `own_pmfs[v]` or `own_pmfs[w]`.
-        parameters: The parameters of `divergence_table`, for each pair or for all.
-        measure: "renyi" or "hockey-stick".
-        is_attained: Whether divergences must be no larger than those of the whole sums.
-
-    Returns:
-        What `divergence_table` returns.
-    """
-    cells = np.stack([np.arange(len(others)), np.zeros(len(others), np.int64)], axis=1)
-    rows = np.array(np.broadcast_to(np.asarray(parameters, dtype=np.float64), (len(pairs), np.shape(parameters)[-1])))
-    return divergence_table(others, [EMPTY_SUM], cells, own_pmfs, pairs, rows, measure, is_attained=is_attained)
+    fill_in_parallel(fill, len(table), min_cells=4)
+    longest = first[0].shape[1] + second[0].shape[1]
+    return table, missing + longest * smallest * (cut_ends > 0)
 
 
 def _stacked(sums: Sequence[PartialSum]) -> tuple[FloatArray, IntArray]:

@@ -23,7 +23,15 @@ from scipy.special import erfcx, ndtr, ndtri, ndtri_exp
 
 from rqm._util.checks import FloatArray
 from rqm.certify.blocks import NEGLIGIBLE_PART, largest_means, other_clients, pairs_of_client
-from rqm.certify.distributions import EMPTY_SUM, SMALLEST_ENTRY, IntArray, divergences, repeated
+from rqm.certify.distributions import (
+    EMPTY_SUM,
+    SMALLEST_ENTRY,
+    Comparison,
+    IntArray,
+    OtherSums,
+    divergence_table,
+    repeated,
+)
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 SUM_TAIL = 1e-100
@@ -34,7 +42,7 @@ def _attained(own_pmfs: FloatArray, honest: int, pairs: IntArray, epsilons: Floa
     """Hockey-stick divergences of some pairs of breakpoints, the largest with all other clients at
     one breakpoint."""
     bases = [repeated(pmf, honest - 1, SUM_TAIL) for pmf in own_pmfs]
-    table, _ = divergences(bases, own_pmfs, pairs, epsilons, "hockey-stick")
+    table, _ = divergence_table(OtherSums.of(bases), Comparison(own_pmfs, pairs, epsilons, "hockey-stick"))
     return np.asarray(table.max(axis=0))
 
 
@@ -47,12 +55,13 @@ def _certified(
     def averaged(table: FloatArray, missing: FloatArray) -> FloatArray:
         return np.minimum(table + missing, 1)
 
-    table, _ = divergences([EMPTY_SUM], own_pmfs, pairs, epsilons, "hockey-stick")
+    comparison = Comparison(own_pmfs, pairs, epsilons, "hockey-stick")
+    table, _ = divergence_table(OtherSums.of([EMPTY_SUM]), comparison)
     best = table[0]
     yield best
     tail = max(SMALLEST_ENTRY, negligible / honest)
     for family in other_clients(own_pmfs, honest - 1, tail=tail):
-        means = largest_means(family, own_pmfs, pairs, epsilons, "hockey-stick", averaged, negligible)
+        means = largest_means(family, comparison, averaged, negligible)
         best = np.minimum(best, means)
         yield best
 

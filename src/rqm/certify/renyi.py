@@ -17,10 +17,11 @@ from rqm.certify.blocks import certified_renyi, pairs_of_client
 from rqm.certify.distributions import (
     EMPTY_SUM,
     SMALLEST_ENTRY,
+    Comparison,
+    OtherSums,
     PartialSum,
     all_pairs,
     divergence_table,
-    divergences,
     repeated,
 )
 from rqm.certify.shifts import shift_divergences
@@ -182,16 +183,16 @@ def _for_given_inputs(
         counts[float(value)] = int(count)
         total += repeated(_pmfs(mechanism, mechanism.log_pmf_at(value, distribution)), int(count))
     own_pmfs = _pmfs(mechanism, mechanism.log_pmf_at(own_inputs, distribution))
-    pairs = all_pairs(len(own_inputs))
-    attained = divergences([total], own_pmfs, pairs, orders, "renyi", is_attained=True)[0][0]
-    table, missing = divergences([total], own_pmfs, pairs, orders, "renyi")
-    single_client = divergences([EMPTY_SUM], own_pmfs, pairs, orders, "renyi")[0][0]
+    comparison = Comparison(own_pmfs, all_pairs(len(own_inputs)), orders, "renyi")
+    attained, _ = divergence_table(OtherSums.of([total]), comparison, is_attained=True)
+    table, missing = divergence_table(OtherSums.of([total, EMPTY_SUM]), comparison)
     bounds = []
     for k, alpha in enumerate(orders.tolist()):
-        i, j = pairs[_last_largest(attained[:, k])]
+        i, j = comparison.pairs[_last_largest(attained[0, :, k])]
         witness = Witness(float(own_inputs[i]), float(own_inputs[j]), counts)
-        lower = float(attained[:, k].max())
-        upper = max(lower, float(_with_tails(table[0, :, k], float(missing[0]), single_client[:, k], alpha).max()))
+        lower = float(attained[0, :, k].max())
+        with_tails = _with_tails(table[0, :, k], float(missing[0]), table[1, :, k], alpha)
+        upper = max(lower, float(with_tails.max()))
         bounds.append(RenyiBound(lower, upper, alpha, clients, False, distribution, witness))
     return bounds
 
@@ -410,10 +411,8 @@ class _Search:
                 ]
             )
         sums = [[self._sum(placement_half) for placement_half in half] for half in halves]
-        parameters = np.full((len(self.pairs), 1), self.alpha)
-        table, _ = divergence_table(
-            sums[0], sums[1], np.array(cells), self.pmfs, self.pairs, parameters, "renyi", is_attained=True
-        )
+        others = OtherSums(sums[0], sums[1], np.array(cells))
+        table, _ = divergence_table(others, Comparison(self.pmfs, self.pairs, [self.alpha], "renyi"), is_attained=True)
         return np.asarray(table[:, :, 0])
 
     def _sum(self, used: tuple[tuple[int, int], ...]) -> PartialSum:
