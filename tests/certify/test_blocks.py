@@ -290,15 +290,14 @@ def test_whatever_is_attained_pairs_that_leak_more_are_not_left_out(pmfs, count,
 def test_what_is_left_out_is_charged(negligible, alpha, monkeypatch):
     """With tails and rare cells left out far too early the bound may be loose, but never falls below the truth."""
     monkeypatch.setattr(blocks, "NEGLIGIBLE_PART", negligible)
-    monkeypatch.setattr(blocks, "CLOSE_ENOUGH", (1.0, 1.0))
     rounding = pmfs_of(StochasticRounding(levels=2, margin=1.0))
     truth = renyi(StochasticRounding(levels=2, margin=1.0), alpha, 400, [1.0] * 399).lower
-    assert certified_renyi(rounding, rounding, 399, alpha, 0.9 * truth) >= truth * (1 - 1e-9)
+    assert certified_renyi(rounding, rounding, 399, alpha, 0.9 * truth, (1.0, 1.0)) >= truth * (1 - 1e-9)
     for placements in (0, 130_000):
         monkeypatch.setattr(blocks, "MAX_PLACEMENTS", placements)
         for pmfs in (pmfs_of(EVEN), MIRRORED[1] / MIRRORED[1].sum(axis=1, keepdims=True)):
             (worst,) = largest_divergences(pmfs, pmfs, 5, [alpha])
-            assert certified_renyi(pmfs, pmfs, 5, alpha, 0.9 * worst) >= worst * (1 - 1e-9)
+            assert certified_renyi(pmfs, pmfs, 5, alpha, 0.9 * worst, (1.0, 1.0)) >= worst * (1 - 1e-9)
 
 
 def test_pmfs_with_impossible_outcomes_are_bounded_beside_others():

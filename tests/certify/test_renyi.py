@@ -185,8 +185,8 @@ def test_randomized_response_among_1024_values_is_bounded_by_one_pair():
 def test_of_very_many_breakpoints_those_that_leak_most_are_searched(monkeypatch):
     mechanism, orders = RQM(levels=24), [2, 8]
     everything = renyi(mechanism, orders, 5)
-    monkeypatch.setattr(renyi_module, "MANY_BREAKPOINTS", 4)
-    monkeypatch.setattr(renyi_module, "SEARCHED_PAIRS", 8)
+    monkeypatch.setattr(renyi_module._Search, "many_breakpoints", 4)
+    monkeypatch.setattr(renyi_module._Search, "searched_pairs", 8)
     renyi_module._worst_case.cache_clear()
     renyi_module.worst_inputs.cache_clear()
     for partial_bound, every in zip(renyi(mechanism, orders, 5), everything, strict=True):

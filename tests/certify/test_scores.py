@@ -15,7 +15,7 @@ from rqm.accounting.release import Release
 from rqm.bounds import Bound, GdpMu, PrivacyProfile, epsilon, profile_of
 from rqm.certify.affine_rdp import end_pmfs
 from rqm.certify.gaussian_dp import affine_gdp
-from rqm.certify.scores import SCORE_CELLS, _doubled_sums, _gaussian_factor, _rates, _upper_score, summed_rate
+from rqm.certify.scores import _doubled_sums, _gaussian_factor, _rates, _upper_score, summed_rate
 from tests.certify.oracle import largest_normal_gap, release_pmf
 
 AFFINE = [
@@ -56,7 +56,7 @@ def test_one_distribution_is_above_every_score_in_convex_order(mechanism, honest
     upper, unit = _upper_score(ends(mechanism), honest - 1)
     assert upper.sum() == pytest.approx(1, abs=1e-12)
     assert upper == pytest.approx(upper[::-1], abs=1e-15)
-    values = np.arange(-SCORE_CELLS, SCORE_CELLS + 1) * unit
+    values = (np.arange(len(upper)) - len(upper) // 2) * unit
     rng = np.random.default_rng(7)
     for v in (-1.0, -0.6, 0.0, 0.3, 1.0):
         base = np.ones(1)
@@ -86,7 +86,7 @@ def test_the_factor_of_signs_is_known():
 def test_probability_that_is_moved_to_the_ends_counts():
     plain = _gaussian_factor(np.array([0.25, 0.5, 0.25]), 0.0, 100)
     assert _gaussian_factor(np.array([0.25, 0.5, 0.25]), 0.5, 100) > 5 * plain
-    for count, rate in _doubled_sums(np.array([0.5] + [0.0] * (2 * SCORE_CELLS - 1) + [0.5]), 1 / SCORE_CELLS, 512):
+    for count, rate in _doubled_sums(np.array([0.5] + [0.0] * 47 + [0.5]), 1 / 24, 512):
         assert 1 < rate < 1 + 0.6 / count
 
 

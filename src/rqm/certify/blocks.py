@@ -52,9 +52,6 @@ MAX_COUNTED_BLOCKS = 100
 """Blocks that are counted one by one; of more, several count as one."""
 NEGLIGIBLE_PART = 1e-6
 """The part of a mean by which cells that are too rare to matter may raise it."""
-CLOSE_ENOUGH = (1.05, 1.125)
-"""A bound within this factor of an attained value is not improved. The second factor is for large
-cohorts, of more than twice `MAX_COUNTED_BLOCKS` clients, where each block size takes seconds."""
 
 
 # -- sums of the other clients as mixtures --------------------------------------------------------
@@ -233,7 +230,14 @@ def largest_means(
 # -- Rényi divergence -----------------------------------------------------------------------------
 
 
-def certified_renyi(own_pmfs: FloatArray, others: FloatArray, count: int, alpha: float, attained: float) -> float:
+def certified_renyi(
+    own_pmfs: FloatArray,
+    others: FloatArray,
+    count: int,
+    alpha: float,
+    attained: float,
+    close_enough: tuple[float, float] = (1.05, 1.125),
+) -> float:
     """A bound on D_α of one client's sum with `count` others, over all pairs of the client's pmfs
     and all placements.
 
@@ -245,6 +249,9 @@ def certified_renyi(own_pmfs: FloatArray, others: FloatArray, count: int, alpha:
         count: How many other clients there are.
         alpha: The Rényi order.
         attained: A value that some inputs attain. Pairs that are provably below it are left out.
+        close_enough: A bound within this factor of the attained value is not improved. The second
+            factor is for large cohorts, of more than twice `MAX_COUNTED_BLOCKS` clients, where each
+            block size takes seconds.
 
     Returns:
         The bound, at least `attained`.
@@ -266,10 +273,11 @@ def certified_renyi(own_pmfs: FloatArray, others: FloatArray, count: int, alpha:
             attained / single_client.max() if alpha == 1 else np.exp(rise * (attained - single_client.max()))
         )
         negligible = 0.0 if np.isinf(alpha) else NEGLIGIBLE_PART * smallest_ratio
+        sufficient = close_enough[fewer > 2 * MAX_COUNTED_BLOCKS] * attained
         sizes = BLOCK_SIZES if fewer == count else BLOCK_SIZES[1:2]
         for family in other_clients(others, fewer, sizes, max(SMALLEST_ENTRY, negligible / max(fewer, 1))):
             bounds = np.minimum(bounds, _mean_divergences(family, own_pmfs, pairs, alpha, single_client, negligible))
-            if bounds.max() <= CLOSE_ENOUGH[fewer > 2 * MAX_COUNTED_BLOCKS] * attained:
+            if bounds.max() <= sufficient:
                 break
     return max(float(bounds.max()), attained)
 

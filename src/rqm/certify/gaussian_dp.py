@@ -24,7 +24,7 @@ from rqm.bounds import Neighboring
 from rqm.certify.affine_rdp import Ends, end_pmfs, end_sums, squared_distance
 from rqm.certify.distributions import ROUND_UP, IntArray
 from rqm.certify.scores import summed_rate
-from rqm.certify.trials import Z_ERROR, CoordinateGdp, nan_as_infinity, summed_trials
+from rqm.certify.trials import CoordinateGdp, nan_as_infinity, summed_trials, z_distance
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 
@@ -240,7 +240,7 @@ class BestEvents:
 
     def mu_between_ends(self) -> float:
         """The smallest μ for which the two ends are μ-GDP."""
-        return float((abs(self.z(1.0) - self.z(-1.0)) + Z_ERROR).max())
+        return float(z_distance(self.z(1.0), self.z(-1.0)).max())
 
     def steepest_slope(self) -> float:
         """The largest slope of z over all events and inputs; it is attained at an end.
@@ -264,7 +264,7 @@ class BestEvents:
         z = self.z(u, events)
         steepest = np.maximum(slope, self._slope(z, events))  # on the way z is steepest at one end of it
         with np.errstate(invalid="ignore"):
-            mean = (abs(z - center) + Z_ERROR) / np.abs(u)
+            mean = z_distance(z, center) / np.abs(u)
         return nan_as_infinity(np.minimum(mean, steepest))
 
     def raised(self, bounds: CoordinateGdp, neighboring: Neighboring) -> CoordinateGdp:

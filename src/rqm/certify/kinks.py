@@ -29,20 +29,23 @@ from rqm.certify.distributions import (
     Comparison,
     IntArray,
     OtherSums,
+    PartialSum,
     divergence_table,
     repeated,
 )
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
-SUM_TAIL = 1e-100
-"""Probability that may be cut from each end of a sum whose tails matter: far below every δ."""
+
+def _equal_inputs(own_pmfs: FloatArray, honest: int) -> list[PartialSum]:
+    """Sums of all other clients at one breakpoint, one for each breakpoint. What is cut is far below every δ."""
+    return [repeated(pmf, honest - 1, 1e-100) for pmf in own_pmfs]
 
 
 def _attained(own_pmfs: FloatArray, honest: int, pairs: IntArray, epsilons: FloatArray) -> FloatArray:
     """Hockey-stick divergences of some pairs of breakpoints, the largest with all other clients at
     one breakpoint."""
-    bases = [repeated(pmf, honest - 1, SUM_TAIL) for pmf in own_pmfs]
-    table, _ = divergence_table(OtherSums.of(bases), Comparison(own_pmfs, pairs, epsilons, "hockey-stick"))
+    others = OtherSums.of(_equal_inputs(own_pmfs, honest))
+    table, _ = divergence_table(others, Comparison(own_pmfs, pairs, epsilons, "hockey-stick"))
     return np.asarray(table.max(axis=0))
 
 
@@ -208,9 +211,8 @@ def score_variance(mechanism: DiscreteMechanism, honest: int, distribution: PmfK
     own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     widths = _cell_widths(mechanism, distribution)[:, None]
     largest = 0.0
-    for pmf in own_pmfs:
-        base = repeated(pmf, honest - 1, SUM_TAIL).pmf
-        sums = np.array([np.convolve(own_pmf, base) for own_pmf in own_pmfs])
+    for base in _equal_inputs(own_pmfs, honest):
+        sums = np.array([np.convolve(own_pmf, base.pmf) for own_pmf in own_pmfs])
         squares = (np.diff(sums, axis=0) / widths) ** 2
         for inside in (sums[:-1], sums[1:]):
             terms = np.divide(squares, inside, out=np.zeros_like(squares), where=inside > 0)
@@ -272,7 +274,7 @@ def _bounded_scores(
         certified = (weights * bounds).max(axis=0)
         if (certified <= 1.02 * attained).all():
             break
-    above = np.append(certified * (1 + 1e-9) + deviation * SUM_TAIL, 0.0)
+    above = np.append(certified * (1 + 1e-9) + deviation * 1e-100, 0.0)
     return np.append(tau, largest), np.maximum.accumulate(above[::-1])[::-1]
 
 

@@ -25,12 +25,6 @@ from rqm.certify.affine_rdp import Ends, EndSums, end_pmfs, end_sums
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
-LOSS_GRID_SIZE = 4000
-"""Values of ε at which the profile of a coordinate is computed; between them it is bounded
-(Doroshenko et al. 2022)."""
-DELTA_ERROR = 1e-13
-"""Above the rounding errors of δ on a coordinate's grid, and of δ at many ε at once."""
-
 
 def coordinates_profile(
     mechanism: DiscreteMechanism, *, honest: int, coordinates: int, distribution: PmfKind = "paper"
@@ -57,7 +51,9 @@ def coordinates_profile(
         if len(eps) == 1:  # without the differences of large sums that several values at once are made of
             return np.array([composed.get_delta_for_epsilon(float(eps[0]))])
         with np.errstate(over="ignore", invalid="ignore"):
-            deltas = np.asarray(composed.get_delta_for_epsilon(eps)) + DELTA_ERROR
+            deltas = (
+                np.asarray(composed.get_delta_for_epsilon(eps)) + 1e-13
+            )  # above the rounding errors of many ε at once
         return np.clip(np.nan_to_num(deltas, nan=1.0, posinf=1.0), 0, 1)
 
     return ReleaseProfile(delta)
@@ -111,7 +107,7 @@ def _largest_profile(pairs: Sequence[EndSums], last: float, sum_error: float = 0
 
     See docs/proofs/composition.md#lemma-8.
     """
-    half = LOSS_GRID_SIZE // 2
+    half = 2000  # between the values of the grid the profile is bounded (Doroshenko et al. 2022)
     interval = last / half
     grid = np.arange(-half, half + 1) * interval
     ratio = np.exp(grid)
@@ -119,25 +115,28 @@ def _largest_profile(pairs: Sequence[EndSums], last: float, sum_error: float = 0
     for pair in pairs:
         for p, q in ((pair.low, pair.high), (pair.high, pair.low)):
             cell = _losses(p, q) / interval + half
-            above_p, above_q = (_masses_above(cell, pmf, len(grid))[1:] for pmf in (p, q))
+            above_p = _masses_above(cell, p, len(grid))[1:]
+            above_q = _masses_above(cell, q, len(grid))[1:]
             deltas = (1 + sum_error) * above_p - (1 - sum_error) * ratio * above_q
             largest = np.maximum(largest, deltas + pair.missing)
     minimum = np.maximum(0, -np.expm1(grid))
-    bounds = np.clip(np.nan_to_num(largest + DELTA_ERROR, nan=1.0), minimum, 1)
+    error = 1e-13  # above the rounding errors of sums of probabilities
+    bounds = np.clip(np.nan_to_num(largest + error, nan=1.0), minimum, 1)
     return np.asarray(np.minimum.accumulate(bounds)), interval
 
 
 def _last_loss(pairs: Sequence[EndSums]) -> float:
     """A loss beyond which the outcomes of each pair have a total probability below 10⁻¹⁶. They may count as if they
     revealed everything."""
+    cells = 4000
     last = 0.0
     for low, high, _ in pairs:
         for p, q in ((low, high), (high, low)):
             loss = _losses(p, q)
-            unit = max(float(loss.max()), 1e-9) / LOSS_GRID_SIZE
-            above = _masses_above(loss / unit, p, LOSS_GRID_SIZE)
-            rare = np.count_nonzero(above < 1e-16)
-            last = max(last, (LOSS_GRID_SIZE - rare) * unit * (1 + 1e-9))
+            unit = max(float(loss.max()), 1e-9) / cells
+            above = _masses_above(loss / unit, p, cells)
+            likely = np.count_nonzero(above >= 1e-16) - 1
+            last = max(last, likely * unit * (1 + 1e-9))
     return last
 
 
@@ -151,4 +150,5 @@ def _losses(p: FloatArray, q: FloatArray) -> FloatArray:
 def _masses_above(cell: FloatArray, pmf: FloatArray, cells: int) -> FloatArray:
     """The probability of all outcomes whose cell, rounded up, is at least 0, 1, …, `cells`."""
     index = np.clip(np.ceil(cell), 0, cells).astype(np.int64)
-    return np.asarray(np.cumsum(np.bincount(index, pmf, cells + 1)[::-1])[::-1])
+    masses = np.bincount(index, pmf, cells + 1)
+    return np.asarray(np.cumsum(masses[::-1])[::-1], dtype=np.float64)

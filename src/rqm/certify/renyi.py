@@ -30,12 +30,6 @@ from rqm.mechanisms.discrete import DiscreteMechanism, PmfKind
 
 Others = Literal["worst", "balanced", "random"]
 
-MANY_BREAKPOINTS = 160
-"""With more breakpoints the search for the worst inputs tries only some of them: 256-level tables
-take seconds instead of hours."""
-SEARCHED_PAIRS = 128
-"""Pairs of breakpoints that the search then tries, those that reveal most of one client alone."""
-
 
 class Witness(NamedTuple):
     """Inputs that attain the lower bound: the client's two inputs, and how many other clients have
@@ -339,7 +333,7 @@ def worst_inputs(
         return search.best
     breakpoints = len(pmfs)
     tried: Sequence[int] = range(breakpoints)
-    if breakpoints > MANY_BREAKPOINTS:
+    if breakpoints > search.many_breakpoints:
         tried = sorted({round(v) for v in np.linspace(0, breakpoints - 1, 17)})
     ranked = sorted((search.consider([search.placed({v: count})]), v) for v in reversed(tried))
     search.keep_pairs_near_best()
@@ -361,7 +355,16 @@ def worst_inputs(
 
 
 class _Search:
-    """The worst inputs found so far, and the sums of clients that were needed to find them."""
+    """The worst inputs found so far, and the sums of clients that were needed to find them.
+
+    Attributes:
+        many_breakpoints: With more breakpoints only some inputs and pairs are tried: 256-level tables
+            take seconds instead of hours.
+        searched_pairs: Pairs of breakpoints that are then tried, those that reveal most of one client alone.
+    """
+
+    many_breakpoints = 160
+    searched_pairs = 128
 
     def __init__(self, pmfs: FloatArray, alpha: float, count: int) -> None:
         self.pmfs, self.alpha = pmfs, alpha
@@ -371,8 +374,8 @@ class _Search:
         single_client = self._divergences([self.placed({})])[0]
         if count == 0:
             self._keep(single_client, self.placed({}))
-        elif len(pmfs) > MANY_BREAKPOINTS:
-            self.pairs = self.pairs[np.argsort(-single_client, kind="stable")[:SEARCHED_PAIRS]]
+        elif len(pmfs) > self.many_breakpoints:
+            self.pairs = self.pairs[np.argsort(-single_client, kind="stable")[: self.searched_pairs]]
 
     def placed(self, counts: dict[int, int]) -> tuple[int, ...]:
         """The number of clients at every breakpoint, zero where `counts` has none."""

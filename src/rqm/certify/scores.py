@@ -18,9 +18,6 @@ from rqm._util.checks import FloatArray
 from rqm.certify.affine_rdp import Ends, end_sums
 from rqm.certify.distributions import ROUND_UP
 
-SCORE_CELLS = 24
-"""Cells from zero to the largest score on which the distribution of scores is bounded."""
-
 
 def summed_rate(ends: Ends, others: int, coordinates: float) -> float:
     """A bound on μ² over the squared distance of two vectors in clips.
@@ -36,28 +33,33 @@ def summed_rate(ends: Ends, others: int, coordinates: float) -> float:
     Returns:
         The bound, infinite if none is known.
     """
-    best = inf
-    if others < 32 and coordinates >= 2:  # with more clients a coordinate is nearly Gaussian itself
-        for count, rate in _rates(ends, others, int(coordinates)):
-            # Coordinates are sorted and cut into blocks of `count`; all of a block count as its largest.
-            best = min(best, rate * (1 + (count - 1) / coordinates))
-    return best * ROUND_UP
+    if others >= 32 or coordinates < 2:  # with many clients a coordinate is nearly Gaussian itself
+        return inf
+    rates = [_of_blocks(rate, count, coordinates) for count, rate in _rates(ends, others, int(coordinates))]
+    return min(rates, default=inf) * ROUND_UP
+
+
+def _of_blocks(rate: float, count: int, coordinates: float) -> float:
+    """The rate if coordinates are sorted and cut into blocks of `count`, all of which count as the largest."""
+    return rate * (1 + (count - 1) / coordinates)
 
 
 @lru_cache(maxsize=256)
 def _rates(ends: Ends, others: int, max_count: int) -> tuple[tuple[int, float], ...]:
     """For N = 1, 2, 4, …: the least s²/N for which N scores are below s·Z, until nothing is gained."""
+    score, unit = _upper_score(ends, others)
     rates: list[tuple[int, float]] = []
-    for count, rate in _doubled_sums(*_upper_score(ends, others), min(max_count, 512)):
+    best = inf
+    for count, rate in _doubled_sums(score, unit, min(max_count, 512)):
         rates.append((count, rate))
-        if len(rates) > 1 and rate * (1 + (count - 1) / max_count) > rates[-2][1] * (1 + (count / 2 - 1) / max_count):
+        if _of_blocks(rate, count, max_count) > best:
             break
+        best = _of_blocks(rate, count, max_count)
     return tuple(rates)
 
 
-def _upper_score(ends: Ends, others: int) -> tuple[FloatArray, float]:
-    """A symmetric pmf on −SCORE_CELLS, …, SCORE_CELLS that is above every score in convex order, and
-    its unit.
+def _upper_score(ends: Ends, others: int, cells: int = 24) -> tuple[FloatArray, float]:
+    """A symmetric pmf on −cells, …, cells that is above every score in convex order, and its unit.
 
     E(S − t)₊ is convex in the client's own input, so it is largest at an end of the clip; so it
     is in the others'.
@@ -71,21 +73,25 @@ def _upper_score(ends: Ends, others: int) -> tuple[FloatArray, float]:
             return np.empty(0), inf
         rises += [(at_ends[1] - at_ends[0]) / 2] * 2
         pmfs += list(at_ends)
-    largest = max(float((abs(rise) / pmf).max()) for rise, pmf in zip(rises, pmfs, strict=True)) * ROUND_UP
+    scores = [float((abs(rise) / pmf).max()) for rise, pmf in zip(rises, pmfs, strict=True)]
+    largest = max(scores) * ROUND_UP
     if not largest > 0:
         return np.empty(0), inf
-    unit = largest / SCORE_CELLS
-    t = np.arange(-SCORE_CELLS, SCORE_CELLS + 1) * unit
+    unit = largest / cells
+    t = np.arange(-cells, cells + 1) * unit
     stop_loss = np.maximum(-t, 0)
     for rise, pmf in zip(rises, pmfs, strict=True):
-        for sign in (1, -1):
-            stop_loss = np.maximum(stop_loss, np.maximum(sign * rise - t[:, None] * pmf, 0).sum(axis=1))
-    score = np.maximum(np.diff(np.concatenate([[-t[0] + unit], stop_loss, [0.0]]), 2), 0)
+        for signed_rise in (rise, -rise):
+            excess = np.maximum(signed_rise - t[:, None] * pmf, 0)
+            stop_loss = np.maximum(stop_loss, excess.sum(axis=1))
+    beyond = np.concatenate([[largest + unit], stop_loss, [0.0]])
+    score = np.maximum(np.diff(beyond, 2), 0)
     end_mass = 1e-7  # above what rounding errors take away anywhere
     score = (score + score[::-1]) / score.sum() / 2 * (1 - end_mass)
     score[[0, -1]] += end_mass / 2
     # Rounding may have left the result below the stop-loss function nowhere.
-    reached = unit * np.cumsum(np.cumsum(score[::-1]))[::-1]
+    tails = np.cumsum(score[::-1])
+    reached = unit * np.cumsum(tails)[::-1]
     return (score, unit) if (reached[2:] >= stop_loss[1:-1]).all() else (np.empty(0), inf)
 
 
@@ -95,9 +101,12 @@ def _doubled_sums(score: FloatArray, unit: float, max_count: int) -> Iterator[tu
 
     See docs/proofs/scores.md#lemma-5.
     """
-    count, total_shift = 1, 0.0
+    cells = len(score) // 2
+    count = 1
+    total_shift = 0.0
     while len(score) and count <= max_count:
-        yield count, (unit * _gaussian_factor(score, total_shift, SCORE_CELLS * count)) ** 2 / count
+        factor = unit * _gaussian_factor(score, total_shift, cells * count)
+        yield count, factor**2 / count
         score = np.convolve(score, score)
         total_shift = 2 * total_shift
         count = 2 * count
@@ -121,4 +130,5 @@ def _gaussian_factor(score: FloatArray, total_shift: float, farthest: int) -> fl
     used = (probability > 0) & (probability <= 0.5 * ROUND_UP)
     z = ndtri_exp(np.log(probability[used]))
     with np.errstate(over="ignore"):
-        return float((mean[used] * np.exp(z * z / 2 + log(2 * pi) / 2)).max())
+        over_density = np.exp(z * z / 2 + log(2 * pi) / 2)
+        return float((mean[used] * over_density).max())

@@ -15,9 +15,10 @@ max(g(s) − λs²). The same holds for μ², with μ(k) at whole steps and slop
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import exp, inf, log, sqrt
+from math import ceil, exp, floor, inf, log, log1p, log2, sqrt
 
 import numpy as np
+from scipy.special import logsumexp
 
 from rqm._util.checks import FloatArray
 from rqm._util.numeric import find_minimum
@@ -41,9 +42,10 @@ def shift_range(mechanism: Additive, l2_clip: float, neighboring: Neighboring) -
         The largest difference of one coordinate in steps, and the sum of the squares of all
         differences.
     """
-    is_replaced = neighboring == "replace-one"
     squared = (l2_clip / mechanism.clip * mechanism.steps / 2) ** 2
-    return mechanism.steps / (1 if is_replaced else 2), (4 if is_replaced else 1) * squared
+    if neighboring == "zero-out":
+        return mechanism.steps / 2, squared
+    return float(mechanism.steps), 4 * squared
 
 
 @lru_cache(maxsize=64)
@@ -67,28 +69,31 @@ def shift_divergences(mechanism: Additive, orders: tuple[float, ...], honest: in
     for k in range(1, mechanism.steps + 1):
         shifted = np.roll(noise, k)
         log_ratio = logs - np.roll(logs, k)
-        for pmf, ratio in ((shifted, log_ratio), (noise, -log_ratio)):  # the noise is symmetric but for one outcome
-            divergences[k] = np.maximum(divergences[k], [_divergence(pmf, ratio, alpha) for alpha in orders])
+        for index, alpha in enumerate(orders):
+            forward = _divergence(shifted, log_ratio, alpha)
+            backward = _divergence(noise, -log_ratio, alpha)  # the noise is symmetric but for one outcome
+            divergences[k, index] = max(forward, backward)
     return np.maximum.accumulate(divergences, axis=0) * NOISE_ROUND_UP  # a larger shift counts for at least as much
 
 
-def _divergence(q: FloatArray, log_ratio: FloatArray, alpha: float) -> float:
+def _divergence(q: FloatArray, u: FloatArray, alpha: float) -> float:
     """D_α(P ‖ Q) from Q and u = log P/Q, as a sum of nonnegative terms so that small values keep
     their digits.
 
     Since Σ Q(e^u − 1) = 0, exp((α−1) D_α) − 1 = Σ Q (e^{αu} − 1 − α(e^u − 1)).
     """
-    u = log_ratio
     if alpha == inf:
         return float(u.max())
+    if alpha > 1 and alpha * u.max() > 600:
+        return float(logsumexp(alpha * u, b=q) / (alpha - 1))
     if alpha == 1:
-        return float((q * np.where(abs(u) < 1e-4, u * u / 2 * (1 + 2 * u / 3), u * np.exp(u) - np.expm1(u))).sum())
-    if alpha * u.max() > 600:
-        powers = alpha * u + np.log(q)
-        return float((powers.max() + np.log(np.exp(powers - powers.max()).sum())) / (alpha - 1))
-    small = alpha * (alpha - 1) / 2 * u * u * (1 + (alpha + 1) / 3 * u)
-    large = np.expm1(alpha * u) - alpha * np.expm1(u)
-    return float(np.log1p((q * np.where(abs(alpha * u) < 1e-4, small, large)).sum()) / (alpha - 1))
+        small = u * u / 2 * (1 + 2 * u / 3)
+        large = u * np.exp(u) - np.expm1(u)
+    else:
+        small = alpha * (alpha - 1) / 2 * u * u * (1 + (alpha + 1) / 3 * u)
+        large = np.expm1(alpha * u) - alpha * np.expm1(u)
+    excess = float(np.where(abs(alpha * u) < 1e-4, small, large) @ q)
+    return excess if alpha == 1 else log1p(excess) / (alpha - 1)
 
 
 def shifted_rdp(
@@ -113,23 +118,25 @@ def shifted_rdp(
     alphas = np.array(orders, dtype=float)
     table = shift_divergences(mechanism, tuple(alphas.tolist()), honest)
     last = min(float(mechanism.steps), farthest)
-    shift = np.unique(np.concatenate([np.arange(0, last, 1 / 64), [last]]))  # the bound is computed at these
-    low = (
-        np.minimum(shift[1:].astype(int), mechanism.steps - 1) if mechanism.steps > 1 else np.zeros(len(shift) - 1, int)
-    )
+    shift = np.append(np.arange(0, last, 1 / 64), last)  # the bound is computed at these
+    low = np.minimum(shift[1:].astype(np.int64), mechanism.steps - 1)
     fraction = (shift[1:] - low)[:, None]
-    power = (alphas - 1) * table
+    below = (alphas - 1) * table[low]
+    above = (alphas - 1) * table[low + 1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        small = np.log1p((1 - fraction) * np.expm1(power[low]) + fraction * np.expm1(power[low + 1]))
-        large = np.logaddexp(np.log1p(-fraction) + power[low], np.log(fraction) + power[low + 1])
-    g = np.where(power[low + 1] < 500, small, large) / (alphas - 1)
-    squares = shift[:-1] ** 2
-    mean = squared / dim  # g at the end of an interval is paid for at its beginning
-    bounds = []
-    for gains, upper in zip(g.T, table[-1].tolist(), strict=True):
+        small = np.log1p((1 - fraction) * np.expm1(below) + fraction * np.expm1(above))
+        large = np.logaddexp(np.log1p(-fraction) + below, np.log(fraction) + above)
+    g = np.where(above < 500, small, large) / (alphas - 1)
+    squares = shift[:-1] ** 2  # g at the end of an interval is paid for at its beginning
+    bounds = np.empty(len(alphas))
+    for index, gains in enumerate(g.T):
+
+        def excess(price: float, gains: FloatArray = gains) -> float:
+            return float((gains - price * squares).max())
+
         start = gains[-1] / max(squares[-1], 1e-12)
-        bounds.append(dim * min(_least_bound(lambda price: float((gains - price * squares).max()), mean, start), upper))  # noqa: B023
-    return np.array(bounds) * NOISE_ROUND_UP
+        bounds[index] = _least_bound(excess, squared / dim, start)
+    return np.asarray(dim * np.minimum(bounds, table[-1]) * NOISE_ROUND_UP)
 
 
 def _least_bound(excess: Callable[[float], float], mean: float, start: float) -> float:
@@ -165,8 +172,9 @@ def shifted_gdp(
     Returns:
         μ, infinite where the noise is too narrow.
     """
-    max_shift = min(mechanism.steps, -int(-farthest // 1))
-    whole_steps = _whole_steps(mechanism, honest, max_shift, float(2.0 ** np.floor(np.log2(failure / (2 * dim)))))
+    max_shift = min(mechanism.steps, ceil(farthest))
+    tail = 2.0 ** floor(log2(failure / (2 * dim)))
+    whole_steps = _whole_steps(mechanism, honest, max_shift, tail)
     return inf if whole_steps is None else _under_budget(*whole_steps, dim, farthest, squared)
 
 
@@ -190,12 +198,13 @@ def shifted_gdp_anywhere(mechanism: Additive, *, honest: int, dim: int, sensitiv
     """
     steps = sensitivity / mechanism.clip * mechanism.steps / 2
     farthest = min(float(mechanism.steps), steps)
-    return _under_budget(*_circular_steps(mechanism, honest, -int(-farthest // 1)), dim, farthest, steps**2)
+    mu, slope = _circular_steps(mechanism, honest, ceil(farthest))
+    return _under_budget(mu, slope, dim, farthest, steps**2)
 
 
 @lru_cache(maxsize=256)
 def _circular_steps(mechanism: Additive, honest: int, max_shift: int) -> tuple[FloatArray, FloatArray]:
-    """μ(k) for k = 0, …, `most` and the steepest slope within a step, of the noise modulo M.
+    """μ(k) for k = 0, …, `max_shift` and the steepest slope within a step, of the noise modulo M.
 
     See docs/proofs/additive.md#theorem-9.
     """
@@ -207,13 +216,16 @@ def _circular_steps(mechanism: Additive, honest: int, max_shift: int) -> tuple[F
         return best
 
     slope = 2 * events(1).steepest_slope()
-    mu, last = np.zeros(max_shift + 1), 0
+    mu = np.zeros(max_shift + 1)
+    last = 0
     for k in range(1, max_shift + 1):
-        if k <= 8 or k >= last + last // 8 or k == max_shift:  # other shifts are composed of two
-            mu[k], last = events(k).mu_between_ends(), k
-        else:
+        if k <= 8 or k >= last + last // 8 or k == max_shift:
+            mu[k] = events(k).mu_between_ends()
+            last = k
+        else:  # composed of two shifts
             mu[k] = mu[last] + mu[k - last]
-    return np.maximum.accumulate(np.minimum(mu, np.arange(max_shift + 1) * slope)), np.full(max_shift, slope)
+    mu = np.minimum(mu, np.arange(max_shift + 1) * slope)
+    return np.maximum.accumulate(mu), np.full(max_shift, slope)
 
 
 @lru_cache(maxsize=256)
@@ -236,21 +248,23 @@ def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) 
         """The shifted noise, with all outcomes before the line's first and after its last merged."""
         start = first - line - shift
         stop = last + line - shift
-        core = np.zeros(stop - start)
         low = max(start, 0)
         high = min(stop, len(noise))
-        core[low - start : high - start] = noise[low:high]
+        core = np.pad(noise[low:high], (low - start, stop - high))
         return np.concatenate([[noise[:low].sum()], core, [noise[high:].sum()]])
+
+    def events(shift: int, line: int) -> BestEvents | None:
+        return BestEvents.between(merged(0, line), merged(shift, line), 0.0)
 
     mu = np.zeros(max_shift + 1)
     slope = np.zeros(max_shift)
-    for k in range(max_shift + 1):
-        if k:
-            events = BestEvents.between(merged(0, k + 2), merged(k, k + 2), 0.0)
-            mu[k] = min(inf if events is None else events.mu_between_ends(), k * slope[k - 1])
-        if k < max_shift:
-            step = BestEvents.between(merged(0, k + 2), merged(1, k + 2), 0.0)
-            slope[k] = inf if step is None else 2 * step.steepest_slope()
+    for k in range(max_shift):
+        step = events(1, k + 2)
+        slope[k] = inf if step is None else 2 * step.steepest_slope()
+        shifted = events(k + 1, k + 3)
+        mu[k + 1] = (k + 1) * slope[k]
+        if shifted is not None:
+            mu[k + 1] = min(mu[k + 1], shifted.mu_between_ends())
     if not (np.isfinite(mu).all() and np.isfinite(slope).all()):
         return None
     return np.maximum.accumulate(mu), slope
@@ -278,4 +292,5 @@ def _under_budget(mu: FloatArray, slope: FloatArray, dim: int, farthest: float, 
         return float(((base + slope * rho) ** 2 - price * (k + rho) ** 2).max())
 
     mean = min(squared / dim, farthest**2)  # no coordinate can use more
-    return sqrt(dim * min(_least_bound(excess, mean, slope.max() ** 2), float(mu[-1]) ** 2) * NOISE_ROUND_UP)
+    largest = min(_least_bound(excess, mean, slope.max() ** 2), float(mu[-1]) ** 2)
+    return sqrt(dim * largest * NOISE_ROUND_UP)

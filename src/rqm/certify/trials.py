@@ -20,9 +20,6 @@ from rqm._util.checks import FloatArray
 from rqm.bounds import Neighboring
 from rqm.certify.distributions import ROUND_UP, IntArray, splits
 
-Z_ERROR = 1e-11
-"""Above the absolute error of Φ⁻¹ of a sum of positive numbers."""
-
 
 class CoordinateGdp(NamedTuple):
     """μ² of one coordinate with inputs u, u' in clips: at most `largest`, and at most `per_square` ·
@@ -68,18 +65,6 @@ class CoordinateGdp(NamedTuple):
         return CoordinateGdp(largest, max(self.largest, float((rises[0] + rises[1]).max()) ** 2))
 
 
-def _input_grid() -> FloatArray:
-    """Inputs from zero to one, closer together near zero."""
-    grid = [0.0, 0.001]
-    while grid[-1] < 1:
-        grid.append(min(1.0, grid[-1] + sqrt(0.002 * grid[-1])))
-    return np.array(grid)
-
-
-INPUTS = _input_grid()
-"""Ends of the cells of inputs, in clips."""
-
-
 @lru_cache(maxsize=256)
 def summed_trials(
     success: tuple[float, float],
@@ -123,16 +108,22 @@ class _OwnTrials:
     """
 
     def __init__(self, low: float, high: float, trials: int) -> None:
-        self.trials, self.rise = trials, trials * (high - low) / 2
-        success = {sign: (low + high) / 2 + sign * INPUTS * (high - low) / 2 for sign in (1, -1)}
+        self.trials = trials
+        self.rise = trials * (high - low) / 2
+        grid = [0.0, 0.001]  # inputs in clips, closer together near zero
+        while grid[-1] < 1:
+            grid.append(min(1.0, grid[-1] + sqrt(0.002 * grid[-1])))
+        self.inputs = np.array(grid)[:, None]
         outcomes = np.arange(trials + 1.0)
-        self.pmfs = {sign: _binomial_pmf(outcomes, trials, p[:, None]) for sign, p in success.items()}
         modes = np.arange(trials) / max(1, trials - 1)
-        self.max_pmfs = {}
-        for sign, p in success.items():
-            cell_ends = np.sort(np.stack([p[:-1], p[1:]]), axis=0)[:, :, None]
-            worst = np.clip(modes, cell_ends[0], cell_ends[1])
-            self.max_pmfs[sign] = _binomial_pmf(outcomes[:-1], trials - 1, worst)
+        self.pmfs = []
+        self.max_pmfs = []
+        for rise in ((high - low) / 2, (low - high) / 2):
+            success = (low + high) / 2 + self.inputs * rise
+            self.pmfs.append(_binomial_pmf(outcomes, trials, success))
+            begin, end = success[:-1], success[1:]
+            worst = np.clip(modes, np.minimum(begin, end), np.maximum(begin, end))
+            self.max_pmfs.append(_binomial_pmf(outcomes[:-1], trials - 1, worst))
 
     def raised(self, bounds: CoordinateGdp, base: FloatArray, tail: float, neighboring: Neighboring) -> CoordinateGdp:
         """The largest μ² with a sum of the other clients, and of the sums before.
@@ -147,7 +138,8 @@ class _OwnTrials:
             The larger of each.
         """
         # Events {sum ≥ t} for t = 1, 2, …: their probabilities and those of their complements.
-        at_high, at_low = (np.convolve(base, self.pmfs[sign][-1]) for sign in (1, -1))
+        at_high = np.convolve(base, self.pmfs[0][-1])
+        at_low = np.convolve(base, self.pmfs[1][-1])
         likely_above = np.cumsum(at_high[::-1])[::-1][1:] > tail
         likely_below = np.cumsum(at_low)[:-1] > tail
         # Those that are not in the tails at either end, and one beyond.
@@ -157,11 +149,11 @@ class _OwnTrials:
         below = np.cumsum(base)
         above = np.append(np.cumsum(base[:0:-1])[::-1], 0.0)
         rises, mean_slopes = [], []
-        for pmfs, max_pmfs in zip(self.pmfs.values(), self.max_pmfs.values(), strict=True):
+        for pmfs, max_pmfs in zip(self.pmfs, self.max_pmfs, strict=True):
             inside = _means(pmfs, _windows(above, self.trials + 1, below[-1], 0.0)[used])
             outside = _means(pmfs, _windows(below, self.trials + 1, 0.0, below[-1])[used])
             z = _normal_quantile(inside, outside)
-            rise = abs(z - z[0]) + Z_ERROR
+            rise = z_distance(z, z[0])
             rise[0] = 0.0
             # The slope of an event's probability is that of its last outcome beside one trial less.
             steepest = self.rise * _means(max_pmfs, _windows(base, self.trials, 0.0, 0.0)[used])
@@ -169,14 +161,53 @@ class _OwnTrials:
             with np.errstate(divide="ignore", invalid="ignore"):
                 slopes = nan_as_infinity(steepest / density)
             rises.append(rise)
-            mean_slopes.append(_mean_slopes(rise, slopes))
+            mean_slopes.append(self._mean_slopes(rise, slopes))
 
         def per_square(events: IntArray) -> float:
-            return _per_square(mean_slopes[0][:, events], mean_slopes[1][:, events])
+            return self._per_square(mean_slopes[0][:, events], mean_slopes[1][:, events])
 
         at_ends = [rise[-1] for rise in rises]
         steepest_means = [slopes.max(axis=0) for slopes in mean_slopes]
         return bounds.raised(at_ends, steepest_means, per_square, neighboring, batch_size=16)
+
+    def _mean_slopes(self, rises: FloatArray, slopes: FloatArray) -> FloatArray:
+        """The largest rise over its distance from zero in each cell: one row a cell, one column an
+        event.
+
+        From the beginning of a cell on z rises by no more than the steepest slope, and at its end it
+        is known.
+
+        See docs/proofs/trials.md#lemma-3.
+        """
+        begin = self.inputs[:-1]
+        end = self.inputs[1:]
+        reached = rises[:-1] + slopes * (end - begin)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            first = np.where(begin > 0, rises[:-1] / begin, slopes)
+            by_end = np.where(begin > 0, rises[1:] / begin, inf)
+        return np.asarray(np.minimum(np.maximum(first, reached / end), by_end))
+
+    def _per_square(self, mean: FloatArray, opposite: FloatArray) -> float:
+        """The largest (x a + y b)² / 2(x² + y²) over all pairs of cells, with a and b the cells' mean
+        slopes.
+
+        See docs/proofs/trials.md#theorem-4.
+        """
+        a = mean[:, None]
+        b = opposite[None]
+        begin = self.inputs[:-1, None]
+        end = self.inputs[1:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            smallest = begin.swapaxes(0, 1) / end
+            largest = end.swapaxes(0, 1) / begin
+            ratio = np.clip(b / a, smallest, largest)
+            squares = (a + b * ratio) ** 2 / (2 * (1 + ratio**2))
+        return float(nan_as_infinity(squares).max())
+
+
+def z_distance(z: FloatArray, start: FloatArray) -> FloatArray:
+    """|z − start| of values of Φ⁻¹ of sums of positive numbers, plus more than their absolute error."""
+    return np.abs(z - start) + 1e-11
 
 
 def nan_as_infinity(bounds: FloatArray) -> FloatArray:
@@ -205,35 +236,3 @@ def _normal_quantile(inside: FloatArray, outside: FloatArray) -> FloatArray:
     """Φ⁻¹ of probabilities of events, computed from the smaller of these and their complements."""
     z = ndtri(np.maximum(np.minimum(inside, outside), 1e-300))
     return np.asarray(np.where(inside <= outside, z, -z))
-
-
-def _mean_slopes(rises: FloatArray, slopes: FloatArray) -> FloatArray:
-    """The largest rise over its distance from zero in each cell: one row a cell, one column an
-    event.
-
-    From the beginning of a cell on z rises by no more than the steepest slope, and at its end it
-    is known.
-
-    See docs/proofs/trials.md#lemma-3.
-    """
-    begin, end = INPUTS[:-1, None], INPUTS[1:, None]
-    reached = rises[:-1] + slopes * (end - begin)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        first = np.where(begin > 0, rises[:-1] / begin, slopes)
-        by_end = np.where(begin > 0, rises[1:] / begin, inf)
-    return np.asarray(np.minimum(np.maximum(first, reached / end), by_end))
-
-
-def _per_square(mean: FloatArray, opposite: FloatArray) -> float:
-    """The largest (x a + y b)² / 2(x² + y²) over all pairs of cells, with a and b the cells' mean
-    slopes.
-
-    See docs/proofs/trials.md#theorem-4.
-    """
-    a, b = mean[:, None], opposite[None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        smallest = (INPUTS[:-1] / INPUTS[1:, None])[..., None]
-        largest = (INPUTS[1:] / INPUTS[:-1, None])[..., None]
-        ratio = np.clip(b / a, smallest, largest)
-        squares = (a + b * ratio) ** 2 / (2 * (1 + ratio**2))
-    return float(nan_as_infinity(squares).max())
